@@ -1,0 +1,140 @@
+//! # Safety
+//!
+//! The buffer for direct I/O: heap memory at an address of the caller's alignment. Allocated zeroed,
+//! so all of it is always initialised; owned by one value, freed with the layout it was made with.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use super::{IoBuf, IoBufMut};
+
+/// A byte buffer aligned for direct I/O.
+///
+/// ```
+/// let page = annulus::AlignedBuf::with_len(4096, 4096);
+/// assert_eq!(page.len(), 4096);
+/// assert_eq!(page.as_ptr().addr() % 4096, 0);
+/// ```
+pub struct AlignedBuf {
+    base: NonNull<u8>,
+    layout: Layout,
+    len: usize,
+}
+
+// SAFETY: Owned, like a Box's; only `&mut` or ownership lets anyone write.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: Owned; shared access reads only.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// `bytes` zero bytes at an address that is a multiple of `align_bytes`.
+    ///
+    /// # Panics
+    ///
+    /// If `align_bytes` is not a power of two, or the size overflows `isize`.
+    pub fn with_len(bytes: usize, align_bytes: usize) -> AlignedBuf {
+        let layout = match Layout::from_size_align(bytes.max(1), align_bytes) {
+            Ok(layout) => layout,
+            Err(_) => panic!(
+                "no buffer of {bytes} bytes aligned to {align_bytes}: not a power of two, or too large"
+            ),
+        };
+        // SAFETY: Owned from here on; the layout's size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else {
+            handle_alloc_error(layout)
+        };
+        AlignedBuf {
+            base,
+            layout,
+            len: bytes,
+        }
+    }
+
+    /// Shortens what is lent and seen to `bytes`, or lengthens it again up to the capacity.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` exceeds [`capacity`](AlignedBuf::capacity).
+    pub fn set_len(&mut self, bytes: usize) {
+        assert!(
+            bytes <= self.layout.size(),
+            "{bytes} bytes asked of a buffer of {}",
+            self.layout.size()
+        );
+        self.len = bytes;
+    }
+
+    /// Bytes allocated.
+    pub fn capacity(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// The alignment the buffer was made with, in bytes.
+    pub fn align_bytes(&self) -> usize {
+        self.layout.align()
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        // SAFETY: Owned: allocated in `with_len` with this layout, and freed nowhere else.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: Owned: `len` bytes of the block, all initialised.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: Owned, as in `deref`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "AlignedBuf({} bytes, aligned to {})",
+            self.len,
+            self.layout.align()
+        )
+    }
+}
+
+// SAFETY: Still. The block is freed only with the value and moved never.
+unsafe impl IoBuf for AlignedBuf {
+    fn stable_ptr(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: Still, and the value is the block's only owner.
+unsafe impl IoBufMut for AlignedBuf {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    fn lent_bytes(&self) -> usize {
+        self.len
+    }
+
+    unsafe fn set_init(&mut self, _: usize) {
+        // Zeroed at birth: nothing is ever uninitialised.
+    }
+}

@@ -1,0 +1,243 @@
+//! Memory that can be lent to the kernel.
+//!
+//! # Safety
+//!
+//! `IoBuf` and `IoBufMut` are promises about an address: it stays valid and in place while the value
+//! lives, wherever the value itself is moved (Still). The implementations here are the ones std's
+//! types can keep.
+#![allow(unsafe_code)]
+
+mod aligned;
+mod bounce;
+mod slice;
+
+pub use aligned::AlignedBuf;
+pub(crate) use bounce::{Bounce, BouncePool};
+pub use slice::Slice;
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+/// A buffer whose bytes an operation may read: the source of a write.
+///
+/// Owned, so that it can outlive the future that was given it (a dropped future leaves its buffer
+/// with the engine until the kernel lets go). To lend a part, wrap it: [`IoBuf::slice`].
+///
+/// What is only borrowed is refused by the compiler; [`File::read_into`](crate::File::read_into)
+/// fills it soundly:
+///
+/// ```compile_fail,E0277
+/// async fn fill(file: &annulus::File, page: &mut [u8]) {
+///     let _ = file.read_at(page, 0).await;
+/// }
+/// ```
+///
+/// So is a buffer that borrows, though its type could be lent for ever:
+///
+/// ```compile_fail,E0521
+/// async fn store(file: &annulus::File, page: &[u8]) {
+///     let _ = file.write_at(page, 0).await;
+/// }
+/// ```
+///
+/// # Safety
+///
+/// While the value lives, and wherever it is moved, `stable_ptr` must point to `init_bytes` bytes
+/// that are initialised, readable from any thread, and changed by nobody else. A driver calls both:
+/// one that panics takes the engine's driver with it, which then answers everybody with an error.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be lent to the kernel",
+    label = "not an owned buffer with a stable address",
+    note = "pass an owned `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>` or `AlignedBuf`; it comes back with the result",
+    note = "to fill a borrowed `&mut [u8]`, use `File::read_into`"
+)]
+pub unsafe trait IoBuf: Send + 'static {
+    /// Where the bytes are.
+    fn stable_ptr(&self) -> *const u8;
+
+    /// How many of them, from the start, are initialised.
+    fn init_bytes(&self) -> usize;
+
+    /// The part `from..to` of this buffer, as a buffer. An operation on it sees only that part;
+    /// [`Slice::into_inner`] gives the whole back.
+    ///
+    /// # Panics
+    ///
+    /// If `from > to`, or `to` is beyond the buffer's end.
+    fn slice(self, from: usize, to: usize) -> Slice<Self>
+    where
+        Self: Sized,
+    {
+        Slice::new(self, from, to)
+    }
+}
+
+/// A buffer that an operation may fill: the target of a read.
+///
+/// # Safety
+///
+/// As for [`IoBuf`]; besides, `lent_bytes` bytes from `stable_mut_ptr` must be writable from any
+/// thread, by whoever holds the value. Until `set_init` is called both answer the same each time.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be lent to the kernel to be filled",
+    label = "not an owned, writable buffer with a stable address",
+    note = "pass an owned `Vec<u8>`, `Box<[u8]>` or `AlignedBuf`; it comes back with the result",
+    note = "to fill a borrowed `&mut [u8]`, use `File::read_into`"
+)]
+pub unsafe trait IoBufMut: IoBuf {
+    /// Where the bytes are.
+    fn stable_mut_ptr(&mut self) -> *mut u8;
+
+    /// How many bytes a read may fill.
+    ///
+    /// A buffer with contents lends just those (`vec![0; 4096]` asks for 4,096 bytes); an empty one
+    /// lends its capacity (`Vec::with_capacity(4096)` does too).
+    fn lent_bytes(&self) -> usize;
+
+    /// Tells the buffer that its first `bytes` bytes are initialised; never shortens it.
+    ///
+    /// # Safety
+    ///
+    /// Written: they are.
+    unsafe fn set_init(&mut self, bytes: usize);
+}
+
+// SAFETY: Still. A Vec's heap block does not move while nobody resizes it, and the engine does not.
+unsafe impl IoBuf for Vec<u8> {
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+// SAFETY: Still, as above; `capacity` bytes of the block are ours to write.
+unsafe impl IoBufMut for Vec<u8> {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn lent_bytes(&self) -> usize {
+        if self.is_empty() {
+            self.capacity()
+        } else {
+            self.len()
+        }
+    }
+
+    unsafe fn set_init(&mut self, bytes: usize) {
+        if bytes > self.len() {
+            // SAFETY: Written, by the caller's promise; `lent_bytes` never exceeds the capacity.
+            unsafe { self.set_len(bytes) }
+        }
+    }
+}
+
+// SAFETY: Still. The heap block of a Box stays where it is.
+unsafe impl IoBuf for Box<[u8]> {
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+// SAFETY: Still, and a Box is its block's only owner.
+unsafe impl IoBufMut for Box<[u8]> {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn lent_bytes(&self) -> usize {
+        self.len()
+    }
+
+    unsafe fn set_init(&mut self, _: usize) {}
+}
+
+// SAFETY: Still. A fixed block behind a pointer, all of it initialised.
+unsafe impl<const N: usize> IoBuf for Box<[u8; N]> {
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        N
+    }
+}
+
+// SAFETY: Still, and a Box is its block's only owner.
+unsafe impl<const N: usize> IoBufMut for Box<[u8; N]> {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+
+    fn lent_bytes(&self) -> usize {
+        N
+    }
+
+    unsafe fn set_init(&mut self, _: usize) {}
+}
+
+// SAFETY: Still. Shared and immutable while any handle lives.
+unsafe impl IoBuf for Arc<[u8]> {
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+// SAFETY: Still. Statics live for ever.
+unsafe impl IoBuf for &'static [u8] {
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+// SAFETY: Still. Statics live for ever.
+unsafe impl IoBuf for &'static str {
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+// SAFETY: Still. A String's heap block does not move while nobody resizes it.
+unsafe impl IoBuf for String {
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+/// Copies `from` to the start of `into`, which need not be initialised, and tells it so.
+pub(crate) fn copy_in<B: IoBufMut>(into: &mut B, from: &[u8]) {
+    assert!(
+        from.len() <= into.lent_bytes(),
+        "a copy stays inside the buffer"
+    );
+    // SAFETY: Lent: the buffer is ours here, and lends at least `from.len()` bytes.
+    let target = unsafe {
+        std::slice::from_raw_parts_mut(into.stable_mut_ptr().cast::<MaybeUninit<u8>>(), from.len())
+    };
+    target.write_copy_of_slice(from);
+    // SAFETY: Written: the first `from.len()` bytes were copied just now.
+    unsafe { into.set_init(from.len()) };
+}

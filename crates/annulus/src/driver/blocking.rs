@@ -1,0 +1,522 @@
+//! # Safety
+//!
+//! A lane served by blocking threads: the fallback where there is no ring, and beside a ring the
+//! place for operations that its kernel has no opcode for. Threads are started as operations wait
+//! and end after a while without work. They share the lane's inside under one lock, which no thread
+//! holds while it runs an operation, a waker or a buffer's `Drop`. Invariants: Lent (an operation
+//! taken by a thread is that thread's until it has finished it), Once, Held (whoever holds the lock
+//! is the driver), Drained.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::deadlines::Deadlines;
+use super::finish::{self, Done};
+use super::pending::Pending;
+use super::slot::{Slot, Stage};
+use super::{Lane, Limits, Wake};
+use crate::op::Resume;
+use crate::sys::call::now_ns;
+use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIMEDOUT};
+use crate::sys::sqe::opcode;
+
+/// A thread without work ends after this long.
+pub(super) const IDLE_MAX: Duration = if cfg!(test) {
+    Duration::from_millis(50)
+} else {
+    Duration::from_secs(10)
+};
+
+/// What a pool is allowed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    /// Most threads at a time; at least one.
+    pub(crate) threads: usize,
+    pub(crate) limits: Limits,
+    pub(crate) drain_timeout: Duration,
+}
+
+/// The lane and the threads behind it.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    lane: Lane,
+    inside: Arc<Inside>,
+    config: Config,
+}
+
+/// Apart from `Shared`, so that the lane can hold it to wake the threads.
+#[derive(Default)]
+struct Inside {
+    state: Mutex<State>,
+    /// Work has come, or the end.
+    work: Condvar,
+    /// The keeper of deadlines has something new to look at.
+    clock: Condvar,
+    /// A thread has ended, or an operation has.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    pending: Pending,
+    deadlines: Deadlines,
+    threads: usize,
+    /// Of those, the ones that have been started and have not looked for work yet,
+    coming: usize,
+    /// and the ones that wait for work.
+    idle: usize,
+    clock_runs: bool,
+    in_flight: u32,
+    in_flight_bytes: u64,
+    closed: bool,
+}
+
+// SAFETY: Held: the slots it points to belong to the lane; whoever holds the lock is the driver.
+unsafe impl Send for State {}
+
+impl Wake for Arc<Inside> {
+    fn wake(&self) {
+        // With the lock held, so that a thread between its last look and its wait is not missed.
+        let _held = lock(&self.state);
+        self.work.notify_one();
+    }
+
+    fn hurry(&self) {
+        // An idle thread is awake already, or about to be.
+        if lock(&self.state).idle == 0 {
+            self.clock.notify_one();
+        }
+    }
+}
+
+/// What one of a pool's own threads is for.
+#[derive(Clone, Copy, PartialEq)]
+enum Duty {
+    Serve,
+    KeepTime,
+}
+
+thread_local! {
+    /// What this thread is for, and for which pool (its `Inside`).
+    static DUTY: Cell<Option<(Duty, usize)>> = const { Cell::new(None) };
+}
+
+impl Pool {
+    pub(crate) fn new(config: Config) -> Pool {
+        let inside = Arc::new(Inside::default());
+        let lane = Lane::new(Box::new(Arc::clone(&inside)));
+        let shared = Arc::new(Shared {
+            lane,
+            inside,
+            config,
+        });
+        let mut state = lock(&shared.inside.state);
+        if !shared.start_thread(&mut state) {
+            // Nothing would ever be answered. A closed pool refuses at once.
+            state.closed = true;
+            let handed_over = shared.lane.inbox.close().count();
+            debug_assert_eq!(handed_over, 0, "nobody has seen the lane yet");
+        }
+        drop(state);
+        Pool { shared }
+    }
+
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.shared.lane
+    }
+
+    /// A second handle on the lane, for a `Submitter`.
+    pub(crate) fn drain(&self) {
+        self.shared.drain();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.drain();
+    }
+}
+
+impl Shared {
+    fn start_thread(self: &Arc<Self>, state: &mut State) -> bool {
+        let shared = Arc::clone(self);
+        let started = thread::Builder::new()
+            .name("annulus-block".to_owned())
+            .spawn(move || shared.serve())
+            .is_ok();
+        if started {
+            state.threads += 1;
+            state.coming += 1;
+        }
+        started
+    }
+
+    fn start_clock(self: &Arc<Self>, state: &mut State) {
+        let shared = Arc::clone(self);
+        let started = thread::Builder::new()
+            .name("annulus-clock".to_owned())
+            .spawn(move || shared.keep_time());
+        state.clock_runs = started.is_ok();
+    }
+
+    /// Says what this thread is for.
+    fn take_duty(&self, duty: Duty) {
+        DUTY.set(Some((duty, Arc::as_ptr(&self.inside).addr())));
+    }
+
+    /// Whether the calling thread is one of the pool's own, of this kind.
+    fn has_duty(&self, duty: Duty) -> bool {
+        DUTY.get() == Some((duty, Arc::as_ptr(&self.inside).addr()))
+    }
+
+    /// One blocking thread.
+    fn serve(self: Arc<Self>) {
+        self.take_duty(Duty::Serve);
+        let mut done = Done::default();
+        let mut state = lock(&self.inside.state);
+        state.coming -= 1;
+        loop {
+            self.take_in(&mut state, &mut done);
+            // Before another operation is taken: what is delivered to may end the pool, which would
+            // wait for an operation that this thread holds.
+            if !done.is_empty() {
+                drop(state);
+                done.deliver(&self.lane);
+                state = lock(&self.inside.state);
+                continue;
+            }
+            if let Some(slot) = self.next(&mut state) {
+                self.call_others(&mut state);
+                drop(state);
+                let res = run(slot);
+                state = lock(&self.inside.state);
+                self.answer(&mut state, slot, res, &mut done);
+                continue;
+            }
+            if state.closed {
+                self.close_cancels(&mut state, &mut done);
+                if done.is_empty() {
+                    break;
+                }
+                continue;
+            }
+            let (held, keep) = self.idle(state);
+            state = held;
+            if !keep {
+                break;
+            }
+        }
+        state.threads -= 1;
+        self.inside.ended.notify_all();
+    }
+
+    /// Waits for work. False: there was none for so long that the thread may end.
+    fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+        self.lane.sleeper.about_to_sleep();
+        if !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty() {
+            self.lane.sleeper.awake();
+            return (state, true);
+        }
+        state.idle += 1;
+        let waited = self.inside.work.wait_timeout(state, IDLE_MAX);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.idle -= 1;
+        // The last one without work stays: hand-overs wake it, and the others may be busy for ever.
+        let keep = !waited.timed_out() || state.idle == 0 || !state.pending.is_empty();
+        (state, keep)
+    }
+
+    /// Before this thread goes off to run an operation: somebody has to be there for what waits, and
+    /// for the next hand-over.
+    fn call_others(self: &Arc<Self>, state: &mut State) {
+        if state.idle == 0 {
+            self.call_one_more(state);
+        } else if !state.pending.is_empty() {
+            self.inside.work.notify_one();
+        } else {
+            self.lane.sleeper.about_to_sleep();
+            if !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty() {
+                self.lane.sleeper.awake();
+                self.inside.work.notify_one();
+            }
+        }
+    }
+
+    /// Nobody is idle: starts a thread. Where no more are to be had, hand-overs wait until one of the
+    /// threads comes back; but what has a deadline can't, and the keeper of deadlines looks for it
+    /// (`hurry`).
+    fn call_one_more(self: &Arc<Self>, state: &mut State) {
+        if state.closed || state.coming > 0 {
+            return;
+        }
+        let started = state.threads < self.config.threads && self.start_thread(state);
+        if !started && !state.clock_runs {
+            self.start_clock(state);
+        }
+    }
+
+    /// Takes over what callers handed in.
+    fn take_in(self: &Arc<Self>, state: &mut State, done: &mut Done) {
+        let inbox = if state.closed {
+            self.lane.inbox.close()
+        } else {
+            self.lane.inbox.drain()
+        };
+        for chain in inbox {
+            self.accept(state, chain);
+        }
+        for link in self.lane.cancels.drain() {
+            self.cancel_orphan(state, Slot::of_cancel(link), done);
+        }
+    }
+
+    /// A future was dropped. Its operation is the driver's alone from here on.
+    fn cancel_orphan(&self, state: &mut State, slot: NonNull<Slot>, done: &mut Done) {
+        // SAFETY: Lent: an orphan on the cancel list is not freed before `unqueue`.
+        let slot = unsafe { slot.as_ref() };
+        if slot.lifecycle.unqueue() {
+            // SAFETY: Once: done, orphaned, and off the list.
+            unsafe { done.discard_later(slot) };
+            return;
+        }
+        // SAFETY: Lent: not done, so the driver's, which we are while we hold the lock.
+        if unsafe { slot.driver() }.stage == Stage::Sleeping {
+            self.finish(state, slot, -ECANCELED, done);
+        }
+    }
+
+    /// Of a closed pool: if every operation is finished, whoever drops a future from now on disposes
+    /// of it himself.
+    fn close_cancels(&self, state: &mut State, done: &mut Done) {
+        if state.in_flight == 0 {
+            for link in self.lane.cancels.close() {
+                self.cancel_orphan(state, Slot::of_cancel(link), done);
+            }
+        }
+    }
+
+    fn accept(self: &Arc<Self>, state: &mut State, chain: NonNull<Slot>) {
+        // SAFETY: Lent: handed over, so its driver side is ours.
+        let slot = unsafe { chain.as_ref() };
+        // SAFETY: as above.
+        let side = unsafe { slot.driver() };
+        if side.deadline_ns != 0 {
+            state.deadlines.insert(side.deadline_ns, slot.token());
+            if !state.clock_runs {
+                self.start_clock(state);
+            }
+            self.inside.clock.notify_one();
+            // SAFETY: as above.
+            if unsafe { slot.info() }.opcode == opcode::SLEEP {
+                side.stage = Stage::Sleeping;
+                return;
+            }
+        }
+        state.pending.push(chain);
+    }
+
+    /// The operation to run next, if the limits let it run.
+    fn next(&self, state: &mut State) -> Option<NonNull<Slot>> {
+        let next = state.pending.peek()?;
+        // SAFETY: Lent: waiting slots are the driver's.
+        let bytes = u64::from(unsafe { next.as_ref().driver() }.bytes);
+        let limits = self.config.limits;
+        if state.in_flight > 0
+            && (state.in_flight >= limits.in_flight
+                || state.in_flight_bytes + bytes > limits.in_flight_bytes)
+        {
+            return None;
+        }
+        let slot = state.pending.pop()?;
+        // SAFETY: as above.
+        unsafe { slot.as_ref().driver() }.stage = Stage::InFlight;
+        state.in_flight += 1;
+        state.in_flight_bytes += bytes;
+        self.lane.counters.submitted.add(1);
+        Some(slot)
+    }
+
+    fn answer(&self, state: &mut State, slot: NonNull<Slot>, res: i32, done: &mut Done) {
+        // SAFETY: Lent: taken by this thread and not finished.
+        let slot = unsafe { slot.as_ref() };
+        // SAFETY: as above.
+        let side = unsafe { slot.driver() };
+        state.in_flight -= 1;
+        state.in_flight_bytes -= u64::from(side.bytes);
+        self.lane.counters.completed.add(1);
+        let res = if side.timed_out && res == -ECANCELED {
+            -ETIMEDOUT
+        } else {
+            res
+        };
+        self.finish(state, slot, res, done);
+        if state.closed {
+            self.inside.ended.notify_all();
+        }
+    }
+
+    fn finish(&self, state: &mut State, slot: &Slot, res: i32, done: &mut Done) {
+        // SAFETY: Lent: not finished, so the driver's.
+        let side = unsafe { slot.driver() };
+        state.deadlines.remove(side.deadline_ns, slot.token());
+        // SAFETY: Once: the stage becomes Finished here, once.
+        unsafe { finish::finish(slot, res, done) };
+    }
+
+    /// The thread that watches the deadlines; started with the first, or when all others are busy;
+    /// ends with the pool.
+    fn keep_time(self: Arc<Self>) {
+        self.take_duty(Duty::KeepTime);
+        let mut done = Done::default();
+        let mut state = lock(&self.inside.state);
+        while !state.closed {
+            self.take_in(&mut state, &mut done);
+            if !state.pending.is_empty() {
+                self.call_others(&mut state);
+            }
+            let now = now_ns();
+            self.expire(&mut state, now, &mut done);
+            if !done.is_empty() {
+                drop(state);
+                done.deliver(&self.lane);
+                state = lock(&self.inside.state);
+                continue;
+            }
+            let pause = state
+                .deadlines
+                .next_ns()
+                .map_or(IDLE_MAX, |at| Duration::from_nanos(at.saturating_sub(now)));
+            let waited = self.inside.clock.wait_timeout(state, pause);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.clock_runs = false;
+        self.inside.ended.notify_all();
+    }
+
+    fn expire(&self, state: &mut State, now_ns: u64, done: &mut Done) {
+        let mut waiting = false;
+        while let Some(token) = state.deadlines.pop_passed(now_ns) {
+            let Some(slot) = self
+                .lane
+                .table
+                .at(token as u32)
+                .filter(|slot| slot.token() == token)
+            else {
+                continue;
+            };
+            // SAFETY: Lent: its deadline was still listed, so it is not finished; we hold the lock.
+            let side = unsafe { slot.driver() };
+            side.timed_out = true;
+            match side.stage {
+                Stage::Waiting => waiting = true,
+                Stage::Sleeping => self.finish(state, slot, 0, done),
+                Stage::InFlight => {
+                    // A running system call can't be stopped: the future goes, the memory stays.
+                    if let Some(wake) = slot.lifecycle.expire() {
+                        self.lane.counters.timeouts.add(1);
+                        side.stage = Stage::Expired;
+                        done.wakers.extend(wake);
+                    }
+                }
+                Stage::Finished | Stage::Expired => {}
+            }
+        }
+        if waiting {
+            // SAFETY: Lent: waiting slots are the driver's.
+            let timed_out = |slot: &Slot| unsafe { slot.driver() }.timed_out;
+            for slot in state.pending.remove(timed_out) {
+                self.lane.counters.timeouts.add(1);
+                // SAFETY: as above.
+                self.finish(state, unsafe { slot.as_ref() }, -ETIMEDOUT, done);
+            }
+        }
+    }
+
+    /// Refuses what waits, lets what runs come to its end, ends the threads.
+    fn drain(self: &Arc<Self>) {
+        let mut done = Done::default();
+        let mut state = lock(&self.inside.state);
+        if !state.closed {
+            state.closed = true;
+            self.take_in(&mut state, &mut done);
+            for slot in state.pending.remove(|_| true) {
+                // SAFETY: Lent: waiting slots are the driver's.
+                self.finish(&mut state, unsafe { slot.as_ref() }, -ESHUTDOWN, &mut done);
+            }
+            while let Some(token) = state.deadlines.pop_passed(u64::MAX) {
+                let Some(slot) = self
+                    .lane
+                    .table
+                    .at(token as u32)
+                    .filter(|slot| slot.token() == token)
+                else {
+                    continue;
+                };
+                // SAFETY: Lent: its deadline was still listed, so it is not finished.
+                if unsafe { slot.driver() }.stage == Stage::Sleeping {
+                    self.finish(&mut state, slot, -ESHUTDOWN, &mut done);
+                }
+            }
+            self.close_cancels(&mut state, &mut done);
+        }
+        self.inside.work.notify_all();
+        self.inside.clock.notify_all();
+        drop(state);
+        done.deliver(&self.lane);
+        self.wait_for_the_last();
+    }
+
+    fn wait_for_the_last(self: &Arc<Self>) {
+        let until = Instant::now() + self.config.drain_timeout;
+        let mut state = lock(&self.inside.state);
+        // A waker or a buffer's drop may run on one of the pool's own threads: it does not wait for
+        // itself.
+        let serving = usize::from(self.has_duty(Duty::Serve));
+        let keeping = self.has_duty(Duty::KeepTime);
+        while state.in_flight > 0 || state.threads > serving || state.clock_runs && !keeping {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                // The threads keep `Shared`, and with it what they use, until they end.
+                self.lane.counters.leaked.add(u64::from(state.in_flight));
+                return;
+            }
+            state = self
+                .inside
+                .ended
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+}
+
+/// Runs an operation to its end: short transfers and interruptions included.
+fn run(slot: NonNull<Slot>) -> i32 {
+    // SAFETY: Lent: taken out of the queue by this thread, which alone runs it.
+    let slot = unsafe { slot.as_ref() };
+    if slot.lifecycle.is_orphan() {
+        return -ECANCELED;
+    }
+    loop {
+        // SAFETY: as above.
+        let res = unsafe { slot.syscall() };
+        // SAFETY: as above.
+        match unsafe { slot.resume(res) } {
+            Resume::Done(total) => return total,
+            Resume::Again if slot.lifecycle.is_orphan() => return -ECANCELED,
+            Resume::Again => {}
+        }
+    }
+}
+
+/// Nothing panics while the lock is held but foreign drops, after which the state is whole.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

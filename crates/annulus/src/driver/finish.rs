@@ -1,0 +1,190 @@
+//! # Safety
+//!
+//! The end of an operation, the same behind every backend: the answer goes into the slot, the slot
+//! to its future, its group, or back to the table. Invariants: Once, Lent.
+#![allow(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::Lane;
+use super::many::Group;
+use super::slot::{Slot, Stage};
+use super::stack::Pushed;
+
+/// What is left to do when the completions at hand have all been acted upon: to wake who waits, and
+/// to drop what nobody waits for. Wakers and buffers are foreign code, which may do anything, end
+/// the engine included: a driver runs it here only, with no lock held and nothing half done.
+#[derive(Default)]
+pub(crate) struct Done {
+    pub(crate) wakers: Vec<Waker>,
+    /// Groups that were given something; each is kept alive until it has been woken.
+    groups: Vec<Arc<Group>>,
+    /// Finished slots that the driver still has to let go of.
+    last: Vec<(NonNull<Slot>, Last)>,
+}
+
+/// How a driver lets go of a finished slot.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    /// Nobody waits: the payload is dropped, the slot freed.
+    Discard,
+    /// The future went when its timeout passed: the payload is dropped, then the slot is released.
+    Lapsed,
+    /// The future was quicker: the slot is freed.
+    Free,
+}
+
+impl Done {
+    /// Does all of it.
+    pub(crate) fn deliver(&mut self, lane: &Lane) {
+        for waker in self.wakers.drain(..) {
+            contain(|| waker.wake());
+        }
+        for group in self.groups.drain(..) {
+            contain(|| {
+                group.wake();
+                drop(group);
+            });
+        }
+        for (slot, last) in self.last.drain(..) {
+            // SAFETY: Once, Lent: `finish` or `discard_later` put it here, as theirs to let go of.
+            contain(|| unsafe { let_go(lane, slot.as_ref(), last) });
+        }
+    }
+
+    /// Remembers to drop what nobody waits for.
+    ///
+    /// # Safety
+    ///
+    /// Once. As for `discard`, until the next `deliver`.
+    pub(crate) unsafe fn discard_later(&mut self, slot: &Slot) {
+        self.last.push((NonNull::from(slot), Last::Discard));
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.wakers.len() as u32
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wakers.is_empty() && self.groups.is_empty() && self.last.is_empty()
+    }
+
+    /// Notes that `group` is to be woken.
+    ///
+    /// # Safety
+    ///
+    /// Lent. An operation of the group has not been passed to it yet, so the group is alive.
+    pub(super) unsafe fn note(&mut self, group: NonNull<Group>) {
+        if self
+            .groups
+            .last()
+            .is_some_and(|last| Arc::as_ptr(last) == group.as_ptr())
+        {
+            return;
+        }
+        // SAFETY: alive, by the caller's promise; the pointer came from `Arc::into_raw` or `as_ptr`.
+        let kept = unsafe {
+            Arc::increment_strong_count(group.as_ptr());
+            Arc::from_raw(group.as_ptr())
+        };
+        self.groups.push(kept);
+    }
+}
+
+/// Stores the answer and passes the slot on.
+///
+/// # Safety
+///
+/// Once. The caller is the driver that holds the slot, the kernel has let go of its memory (or never
+/// had it), and the slot has not been finished before.
+pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
+    // SAFETY: Held: by the driver, which calls this.
+    let side = unsafe { slot.driver() };
+    let expired = side.stage == Stage::Expired;
+    side.res = res;
+    side.stage = Stage::Finished;
+    if let Some(group) = side.group {
+        // SAFETY: Lent: this operation has not been passed to its group yet.
+        unsafe { done.note(group) };
+        slot.lifecycle.complete_in_group();
+        // SAFETY: Lent: slots stay valid; the hand-over link is free again.
+        let pushed = unsafe { group.as_ref().give(NonNull::from(slot)) };
+        if pushed == Pushed::Closed && !slot.lifecycle.is_claimed() {
+            // SAFETY: Once: the group is gone, and the slot is off the list of cancel requests.
+            unsafe { done.discard_later(slot) };
+        }
+        return;
+    }
+    if expired {
+        // After an expiry the payload is the driver's, and the kernel has let go.
+        done.last.push((NonNull::from(slot), Last::Lapsed));
+        return;
+    }
+    let finish = slot.lifecycle.complete();
+    done.wakers.extend(finish.wake);
+    if finish.dispose {
+        // SAFETY: Once: an orphan that is on no list.
+        unsafe { done.discard_later(slot) };
+    } else if finish.free {
+        done.last.push((NonNull::from(slot), Last::Free));
+    }
+}
+
+/// Lets go of a finished slot.
+///
+/// # Safety
+///
+/// Once. The caller holds the slot as `last` says.
+unsafe fn let_go(lane: &Lane, slot: &Slot, last: Last) {
+    match last {
+        // SAFETY: Once: nobody else refers to it.
+        Last::Discard => unsafe { discard(lane, slot) },
+        Last::Lapsed => {
+            // SAFETY: Once: the payload stayed with the driver, and the kernel has let go of it.
+            unsafe { dispose(slot) };
+            if slot.lifecycle.complete().free {
+                // SAFETY: Once: the future has left, and the payload is gone.
+                unsafe { lane.table.free(slot) };
+            }
+        }
+        // SAFETY: Once: the payload has been taken, and nobody refers to the slot.
+        Last::Free => unsafe { lane.table.free(slot) },
+    }
+}
+
+/// Disposes of an orphan and frees its slot. Foreign code runs.
+///
+/// # Safety
+///
+/// Once. The slot is finished, its payload is in it, and nobody else refers to it.
+pub(crate) unsafe fn discard(lane: &Lane, slot: &Slot) {
+    // SAFETY: Once, passed on.
+    let group = unsafe { slot.driver() }.group.take();
+    // SAFETY: Once, passed on.
+    unsafe { dispose(slot) };
+    // SAFETY: Once, passed on: its batch counted it.
+    contain(|| unsafe { Group::forget_one(group) });
+    // SAFETY: Once, passed on.
+    contain(|| unsafe { lane.table.free(slot) });
+}
+
+/// Drops the op, its buffer included.
+///
+/// # Safety
+///
+/// As for `Slot::dispose`.
+unsafe fn dispose(slot: &Slot) {
+    // SAFETY: Once, passed on. After a panic the payload counts as gone, as in any unwinding drop.
+    contain(|| unsafe { slot.dispose() });
+}
+
+/// Runs foreign code; a panic in it ends here, and the driver goes on.
+fn contain(foreign: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {
+        // To drop it would be foreign code again.
+        std::mem::forget(panic);
+    }
+}

@@ -1,0 +1,29 @@
+//! How many answers in a row a thread has had without a driver: a task that reads only cached data
+//! never waits, and would starve its neighbours on the same executor if it did not yield.
+
+use std::cell::Cell;
+
+/// Answers in a row before a task yields once; about 40 µs of cached 4 KiB reads.
+const RUN_MAX: u32 = 32;
+
+thread_local! {
+    static RUN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this thread may answer one more at once. If not, its task is to yield, after `reset`.
+#[inline]
+pub(crate) fn may_go_on() -> bool {
+    RUN.get() < RUN_MAX
+}
+
+/// So many were answered at once.
+#[inline]
+pub(crate) fn count(answers: u32) {
+    RUN.set(RUN.get().saturating_add(answers));
+}
+
+/// The task waits or yields.
+#[inline]
+pub(crate) fn reset() {
+    RUN.set(0);
+}

@@ -1,0 +1,531 @@
+//! # Safety
+//!
+//! The cross-thread protocols under a model checker that tries every order of their atomic
+//! operations, up to a number of preemptions: `ci/loom`. Each model says which mistake it finds; each
+//! has been seen to find it.
+//!
+//! What is checked is the code itself: the driver, the future and the batch, between them a lane,
+//! and a kernel that answers at once or late. Slots are watched: two threads that touch one without
+//! anything that orders them are an error, and so is a thread that nobody wakes. The models keep
+//! what the driver keeps: Lent, Once, One side.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize as Count, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake as WakeTask, Waker};
+use std::time::Duration;
+
+use loom::sync::Notify;
+use loom::thread;
+
+use super::many::Batch;
+use super::sleeper::Sleeper;
+use super::stack::{Linked, Pushed, Stack};
+use super::table::Table;
+use super::uring::{Driver, Tuning, WAKE};
+use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Wake, blocking};
+use crate::op::{Op, OpInfo};
+use crate::sync::{AtomicPtr, Shared};
+use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIMEDOUT};
+use crate::sys::ring::Kernel;
+use crate::sys::sqe::{Cqe, Sqe, opcode};
+
+/// An operation that counts how often it is dropped.
+struct Nothing(Arc<Drops>);
+
+struct Drops {
+    count: Count,
+    one_more: Notify,
+}
+
+impl Drop for Nothing {
+    fn drop(&mut self) {
+        self.0.count.fetch_add(1, SeqCst);
+        self.0.one_more.notify();
+    }
+}
+
+// SAFETY: Lent: points to nothing.
+unsafe impl Op for Nothing {
+    const INFO: OpInfo = OpInfo {
+        name: "nothing",
+        opcode: opcode::NOP,
+        since: (0, 0),
+    };
+    type Output = i32;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe::new(opcode::NOP, -1)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        0
+    }
+
+    fn complete(self, res: i32) -> i32 {
+        res
+    }
+
+    fn lost(error: io::Error) -> i32 {
+        -error.raw_os_error().unwrap_or_default()
+    }
+}
+
+/// How a driver sleeps and is woken.
+struct Bell(Arc<Notify>);
+
+impl Wake for Bell {
+    fn wake(&self) {
+        self.0.notify();
+    }
+}
+
+/// A kernel: answers at once, or only when it is asked to cancel, and then late.
+struct Doll {
+    bell: Arc<Notify>,
+    late: bool,
+    submitted: Vec<u64>,
+    /// A cancel has been asked, and what it was for answers at the next sleep.
+    cancelled: bool,
+    cqes: Vec<Cqe>,
+    armed: bool,
+}
+
+impl Doll {
+    fn answer(&mut self, res: i32) {
+        let answers = self.submitted.drain(..).map(|user_data| Cqe {
+            user_data,
+            res,
+            flags: 0,
+        });
+        self.cqes.extend(answers);
+    }
+}
+
+impl Kernel for Doll {
+    fn push(&mut self, sqe: Sqe) -> bool {
+        if sqe.opcode == opcode::NOP {
+            self.submitted.push(sqe.user_data);
+        } else {
+            // A cancel, which always comes too late.
+            self.cancelled = true;
+            self.cqes.push(Cqe {
+                user_data: sqe.user_data,
+                res: -1,
+                flags: 0,
+            });
+        }
+        if !self.late {
+            self.answer(0);
+        }
+        true
+    }
+
+    fn unsubmitted(&self) -> u32 {
+        0
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Option<u64>) -> io::Result<()> {
+        if std::mem::take(&mut self.cancelled) {
+            self.answer(-ECANCELED);
+        }
+        if self.cqes.is_empty() {
+            assert!(self.armed, "a sleep that no wake-up would end");
+            self.bell.wait();
+            self.armed = false;
+            self.cqes.push(Cqe {
+                user_data: WAKE,
+                res: 8,
+                flags: 0,
+            });
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self) -> bool {
+        !self.cqes.is_empty()
+    }
+
+    fn reap(&mut self, into: &mut Vec<Cqe>) {
+        into.append(&mut self.cqes);
+    }
+
+    fn arm_wake(&mut self, _: u64) -> bool {
+        self.armed = true;
+        true
+    }
+
+    fn supports(&self, _: u8) -> bool {
+        true
+    }
+
+    fn enters(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    fn now_ns(&self) -> u64 {
+        // Every deadline has passed.
+        u64::MAX / 2
+    }
+
+    fn pause(&mut self, _: u64) {}
+}
+
+/// A waker that a thread can wait for.
+struct Signal(Notify);
+
+impl WakeTask for Signal {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let signal = Arc::new(Signal(Notify::new()));
+    let waker = Waker::from(Arc::clone(&signal));
+    loop {
+        match poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => signal.0.wait(),
+        }
+    }
+}
+
+fn poll<T: Op>(operation: &mut Operation<'_, T>, context: &mut Context<'_>) -> Poll<T::Output> {
+    Pin::new(operation).poll(context)
+}
+
+/// When a driver's kernel answers, and when the driver is stopped.
+#[derive(Clone, Copy, PartialEq)]
+enum Manner {
+    /// At once; when the caller is done.
+    Prompt,
+    /// Only after a cancel; when the caller is done.
+    Late,
+    /// At once; while the caller hands over.
+    Stopping,
+}
+
+/// Runs `caller` against a driver, and sees to it that every operation was dropped once, `operations`
+/// in all, and every slot given back.
+fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc<Drops>)) {
+    let bell = Arc::new(Notify::new());
+    let lane = Arc::new(Lane::new(Box::new(Bell(Arc::clone(&bell)))));
+    let late = manner == Manner::Late;
+    let kernel = Doll {
+        bell,
+        late,
+        submitted: Vec::new(),
+        cancelled: false,
+        cqes: Vec::new(),
+        armed: false,
+    };
+    let limits = Limits {
+        in_flight: 8,
+        in_flight_bytes: 8,
+    };
+    let tuning = Tuning {
+        chunk: None,
+        look_out_ns: 0,
+        drain_timeout: Duration::from_secs(1),
+    };
+    let mut driver = Driver::new(Arc::clone(&lane), kernel, limits, tuning);
+    let config = blocking::Config {
+        threads: 1,
+        limits,
+        drain_timeout: Duration::ZERO,
+    };
+    let lanes = vec![LaneThread {
+        lane: Arc::clone(&lane),
+        thread: None,
+    }];
+    let submitter = Submitter::new(lanes, Opcodes::of(|_| true), config);
+    let drops = Arc::new(Drops {
+        count: Count::new(0),
+        one_more: Notify::new(),
+    });
+    let counted = Arc::clone(&drops);
+    // The submitter goes with the caller, and its drop stops the driver.
+    let thread = thread::spawn(move || caller(&submitter, &counted));
+    if manner == Manner::Stopping {
+        lane.request_stop();
+    }
+    assert_eq!(driver.run(), 0);
+    thread.join().unwrap();
+    assert_eq!(drops.count.load(SeqCst), operations);
+    assert_eq!(lane.table.in_use(), 0);
+}
+
+fn awaits(submitter: &Submitter, drops: &Arc<Drops>) {
+    let mut operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
+    assert_eq!(block_on(|context| poll(&mut operation, context)), 0);
+}
+
+/// Finds: the sleep flag looked at before the push, or raised after the look; a fence left out of
+/// either; a driver that sleeps without a second look.
+#[test]
+fn a_caller_alone_is_not_forgotten() {
+    loom::model(|| against_driver(Manner::Prompt, 1, awaits));
+}
+
+fn starts_and_drops(submitter: &Submitter, drops: &Arc<Drops>) {
+    let mut operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
+    assert!(poll(&mut operation, &mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+/// Finds: an orphan freed while its cancel request is on the list; `unqueue` that does not look for
+/// `DONE`; a payload dropped by both sides, or by neither; a cancel that nobody hears.
+#[test]
+fn a_future_dropped_at_any_point_leaves_nothing() {
+    loom::model(|| against_driver(Manner::Prompt, 1, starts_and_drops));
+    loom::model(|| against_driver(Manner::Late, 1, starts_and_drops));
+}
+
+/// Finds: a driver that sleeps without a second look at the cancel requests, or that a request does
+/// not wake.
+#[test]
+fn a_cancel_is_heard() {
+    loom::model(|| {
+        against_driver(Manner::Late, 1, |submitter, drops| {
+            starts_and_drops(submitter, drops);
+            while drops.count.load(SeqCst) == 0 {
+                drops.one_more.wait();
+            }
+        });
+    });
+}
+
+/// Finds: a waker taken although `WAKER` was clear; `look` that does not look again after it has
+/// registered; the slot freed while the driver still has to take the waker out of it.
+#[test]
+fn the_last_waker_registered_is_woken() {
+    loom::model(|| {
+        against_driver(Manner::Prompt, 1, |submitter, drops| {
+            let mut operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
+            let noop = &mut Context::from_waker(Waker::noop());
+            if poll(&mut operation, noop).is_pending() {
+                assert_eq!(block_on(|context| poll(&mut operation, context)), 0);
+            }
+        });
+    });
+}
+
+/// Finds: a payload that both the future and the driver take when the timeout comes with the answer;
+/// a slot freed by whoever comes first of the two; a wake-up lost between them.
+#[test]
+fn a_timeout_and_an_answer_do_not_both_get_the_payload() {
+    loom::model(|| {
+        against_driver(Manner::Late, 1, |submitter, drops| {
+            let operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
+            let mut operation = operation.timeout(Duration::from_nanos(1));
+            assert_eq!(
+                block_on(|context| poll(&mut operation, context)),
+                -ETIMEDOUT
+            );
+        });
+    });
+    loom::model(|| {
+        against_driver(Manner::Late, 1, |submitter, drops| {
+            let operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
+            let mut operation = operation.timeout(Duration::from_nanos(1));
+            assert!(poll(&mut operation, &mut Context::from_waker(Waker::noop())).is_pending());
+        });
+    });
+}
+
+/// Finds: a hand-over to a closed list that is neither refused nor answered; a driver that ends with
+/// its list still open; a cancel request that comes after the driver's end and is lost.
+#[test]
+fn an_engine_that_stops_refuses_or_answers() {
+    loom::model(|| {
+        against_driver(Manner::Stopping, 1, |submitter, drops| {
+            let mut operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
+            assert_eq!(
+                block_on(|context| poll(&mut operation, context)),
+                -ESHUTDOWN
+            );
+        });
+    });
+    loom::model(|| {
+        against_driver(Manner::Stopping, 1, |submitter, drops| {
+            let mut operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
+            let _ = poll(&mut operation, &mut Context::from_waker(Waker::noop()));
+        });
+    });
+}
+
+fn add_two<'a>(submitter: &'a Submitter, drops: &Arc<Drops>) -> Batch<'a, Nothing, u32> {
+    let mut batch = Batch::new(submitter);
+    for key in 0..2 {
+        batch.add(Nothing(Arc::clone(drops)), key);
+    }
+    batch
+}
+
+/// Finds: a batch woken before it was given the answer.
+#[test]
+fn a_batch_gets_every_answer() {
+    loom::model(|| {
+        against_driver(Manner::Prompt, 2, |submitter, drops| {
+            let mut batch = add_two(submitter, drops);
+            let mut keys = 0;
+            while let Some((key, _, res)) = block_on(|context| batch.poll_next(context)) {
+                assert_eq!(res, 0);
+                keys += 1 << key;
+            }
+            assert_eq!(keys, 0b11);
+        });
+    });
+}
+
+/// Finds: slots not claimed before the group is closed; the rest counted after its cancels were
+/// requested; a closed group met without an acquire, so that the claim made before is not seen.
+#[test]
+fn a_batch_dropped_half_way_leaves_nothing() {
+    let dropped = |submitter: &Submitter, drops: &Arc<Drops>| {
+        let mut batch = add_two(submitter, drops);
+        let _ = batch.poll_next(&mut Context::from_waker(Waker::noop()));
+    };
+    // Two operations at three preemptions take minutes.
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = model.preemption_bound.map(|bound| bound.min(2));
+    model.check(move || against_driver(Manner::Prompt, 2, dropped));
+    model.check(move || against_driver(Manner::Late, 2, dropped));
+}
+
+/// An element of a stack, and what its pusher wrote before the push.
+struct Element {
+    link: AtomicPtr<Element>,
+    written: Shared<u32>,
+}
+
+// SAFETY: Held: `written` is the pusher's, then the drainer's.
+unsafe impl Send for Element {}
+// SAFETY: Held: as above.
+unsafe impl Sync for Element {}
+
+// SAFETY: Lent: one fixed field, on one stack.
+unsafe impl Linked for Element {
+    fn link(&self) -> &AtomicPtr<Element> {
+        &self.link
+    }
+}
+
+impl Element {
+    fn new() -> Arc<Element> {
+        Arc::new(Element {
+            link: AtomicPtr::new(std::ptr::null_mut()),
+            written: Shared::new(0),
+        })
+    }
+
+    fn write(&self, value: u32) {
+        // SAFETY: Held: the model checker sees to it.
+        self.written.with_mut(|written| unsafe { *written = value });
+    }
+
+    fn read(&self) -> u32 {
+        // SAFETY: Held: the model checker sees to it.
+        self.written.with(|written| unsafe { *written })
+    }
+}
+
+/// Finds: a push that does not release what was written before, or a drain that does not acquire it;
+/// a closed stack met without an acquire; an element lost or drained twice.
+#[test]
+fn a_stack_passes_each_element_on_once() {
+    loom::model(|| {
+        let stack = Arc::new(Stack::<Element>::new());
+        let closer = Arc::new((Element::new(), [Element::new(), Element::new()]));
+        let pushers: Vec<_> = (0..2)
+            .map(|n| {
+                let (stack, shared) = (Arc::clone(&stack), Arc::clone(&closer));
+                thread::spawn(move || {
+                    let element = &shared.1[n];
+                    element.write(1);
+                    // SAFETY: Lent: `shared` is alive to the end of the model.
+                    let pushed = unsafe { stack.push((&**element).into()) };
+                    if pushed == Pushed::Closed {
+                        // What the closer did before is seen.
+                        assert_eq!(shared.0.read(), 7);
+                        element.write(2);
+                    }
+                    pushed
+                })
+            })
+            .collect();
+        // SAFETY: Lent: as above; drained elements are ours.
+        let read = |element: std::ptr::NonNull<Element>| unsafe { element.as_ref() }.read();
+        let mut drained: u32 = stack.drain().map(read).sum();
+        closer.0.write(7);
+        drained += stack.close().map(read).sum::<u32>();
+        let pushed = pushers.into_iter().map(|pusher| pusher.join().unwrap());
+        let taken = pushed.filter(|&pushed| pushed != Pushed::Closed).count();
+        assert_eq!(drained as usize, taken);
+    });
+}
+
+/// Finds what `a_caller_alone_is_not_forgotten` does, between two callers of whom one wakes for both;
+/// and a `must_wake` that tells neither of them.
+#[test]
+fn two_callers_are_not_forgotten() {
+    loom::model(|| {
+        let lane = Arc::new((Stack::<Element>::new(), Sleeper::new(), Notify::new()));
+        let elements = Arc::new([Element::new(), Element::new()]);
+        for n in 0..2 {
+            let (lane, elements) = (Arc::clone(&lane), Arc::clone(&elements));
+            thread::spawn(move || {
+                // SAFETY: Lent: `elements` is alive to the end of the model.
+                let pushed = unsafe { lane.0.push((&*elements[n]).into()) };
+                if pushed == Pushed::First && lane.1.must_wake() {
+                    lane.2.notify();
+                }
+            });
+        }
+        let mut left = 2;
+        while left > 0 {
+            left -= lane.0.drain().count();
+            lane.1.about_to_sleep();
+            if left > 0 && lane.0.is_empty() {
+                lane.2.wait();
+            }
+            lane.1.awake();
+        }
+    });
+}
+
+/// Finds: a free list without a tag, whose head came back in between (ABA): a slot given out twice.
+#[test]
+fn a_free_slot_is_given_to_one() {
+    loom::model(|| {
+        let table = Arc::new(Table::new());
+        let take = |table: &Table| {
+            let slot = table.take().unwrap();
+            // SAFETY: Once: taken, so ours; the model checker sees to it that nobody else thinks so.
+            unsafe { slot.driver().res += 1 };
+            std::ptr::NonNull::from(slot)
+        };
+        // SAFETY: Once: taken above, and never filled.
+        let free = |table: &Table, slot: std::ptr::NonNull<super::slot::Slot>| unsafe {
+            table.free(slot.as_ref())
+        };
+        // The chunk is made before, so that the lock is not part of the model.
+        let slot = take(&table);
+        free(&table, slot);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            let (first, second) = (take(&other), take(&other));
+            free(&other, first);
+            free(&other, second);
+        });
+        let slot = take(&table);
+        free(&table, slot);
+        thread.join().unwrap();
+    });
+}

@@ -1,0 +1,343 @@
+//! # Safety
+//!
+//! Many operations whose answers go to one place: what `read_many_at` is made of. A `Batch` fills
+//! slots, chains them and hands each chain over at once; the driver gives answered slots back through
+//! the `Group`, in the order they were answered, and wakes it once per harvest.
+//!
+//! The group's memory: the batch holds it; slots in flight point to it. A batch dropped with slots in
+//! flight closes the group and leaves it to them: the last slot discarded frees it (`forget_one`).
+//! Invariants: Lent, Once.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::slot::Slot;
+use super::stack::{Pushed, Stack};
+use super::{Lane, Submitter, inline_run};
+use crate::op::{Op, Resume};
+use crate::sync::{AtomicUsize, AtomicWaker, Ordering};
+use crate::sys::errno::{ENOBUFS, ESHUTDOWN};
+
+/// Operations added one by one are handed over in chunks of this many, so that the device starts on
+/// the first while the rest are prepared.
+const HAND_OVER_CHUNK: usize = 8;
+
+/// Where answered slots of one batch go.
+pub(crate) struct Group {
+    done: Stack<Slot>,
+    waker: AtomicWaker,
+    /// Slots still out when the batch was dropped.
+    left: AtomicUsize,
+}
+
+impl Group {
+    /// The driver gives an answered slot back.
+    ///
+    /// # Safety
+    ///
+    /// Lent. The slot is finished and on no list.
+    pub(super) unsafe fn give(&self, slot: NonNull<Slot>) -> Pushed {
+        // SAFETY: Lent, passed on.
+        unsafe { self.done.push(slot) }
+    }
+
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// A slot of a dropped batch has been discarded.
+    ///
+    /// # Safety
+    ///
+    /// Once per slot that was out when its batch was dropped.
+    pub(super) unsafe fn forget_one(group: Option<NonNull<Group>>) {
+        let Some(group) = group else { return };
+        // SAFETY: Lent: alive until the last such slot, and this one is not counted off yet.
+        if unsafe { group.as_ref() }
+            .left
+            .fetch_sub(1, Ordering::AcqRel)
+            == 1
+        {
+            // SAFETY: Once: the batch leaked this reference when it counted the slots.
+            drop(unsafe { Arc::from_raw(group.as_ptr()) });
+        }
+    }
+}
+
+/// A slot that is out, and which lane it went to.
+#[derive(Clone, Copy)]
+struct Out {
+    slot: NonNull<Slot>,
+    lane: usize,
+}
+
+/// Operations of type `T`, handed over together. `K` is the holder's name for each.
+pub(crate) struct Batch<'a, T: Op, K: Copy> {
+    submitter: &'a Submitter,
+    group: Arc<Group>,
+    out: Vec<Option<(Out, K)>>,
+    /// Free places in `out`.
+    vacant: Vec<u32>,
+    /// The chain being built, and for which lane.
+    chain: Option<(NonNull<Slot>, NonNull<Slot>)>,
+    chained: usize,
+    lane: usize,
+    /// Answered, taken off the group, not passed on yet.
+    done: super::stack::Drained<Slot>,
+    /// Answered without a driver.
+    at_once: VecDeque<(K, T, i32)>,
+}
+
+// SAFETY: Held: the pointers are to slots that this batch owns or that are out in its name; `T` and `K`
+// travel with it.
+unsafe impl<T: Op, K: Copy + Send> Send for Batch<'_, T, K> {}
+
+impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
+    pub(crate) fn new(submitter: &'a Submitter) -> Batch<'a, T, K> {
+        let group = Group {
+            done: Stack::new(),
+            waker: AtomicWaker::new(),
+            left: AtomicUsize::new(0),
+        };
+        let done = group.done.drain();
+        Batch {
+            submitter,
+            group: Arc::new(group),
+            out: Vec::new(),
+            vacant: Vec::new(),
+            chain: None,
+            chained: 0,
+            lane: submitter.next_lane(T::INFO.opcode),
+            done,
+            at_once: VecDeque::new(),
+        }
+    }
+
+    /// How many operations have no answer yet that was passed on.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.out.len() - self.vacant.len() + self.at_once.len()
+    }
+
+    /// Adds an operation to the chain; it is handed over by `flush`.
+    pub(crate) fn add(&mut self, mut op: T, key: K) {
+        if let Some(res) = op.inline()
+            && let Resume::Done(total) = op.resume(res)
+        {
+            inline_run::count(1);
+            self.submitter.count_inline(1);
+            self.at_once.push_back((key, op, total));
+            return;
+        }
+        let lane = self.submitter.lane(self.lane);
+        let Some(slot) = lane.table.take() else {
+            self.at_once.push_back((key, op, -ENOBUFS));
+            return;
+        };
+        drop(slot.lifecycle.reset(None));
+        let out = Out {
+            slot: NonNull::from(slot),
+            lane: self.lane,
+        };
+        let place = match self.vacant.pop() {
+            Some(place) => place,
+            None => {
+                self.out.push(None);
+                (self.out.len() - 1) as u32
+            }
+        };
+        // SAFETY: Once: a free slot, ours until it is handed over.
+        unsafe {
+            slot.fill(op, 0);
+            let side = slot.driver();
+            side.group = NonNull::new(Arc::as_ptr(&self.group).cast_mut());
+            side.group_key = place;
+        }
+        if let Some(entry) = self.out.get_mut(place as usize) {
+            *entry = Some((out, key));
+        }
+        match &mut self.chain {
+            Some((_, last)) => {
+                // SAFETY: Lent: chained slots are ours until the chain is handed over.
+                unsafe { last.as_ref().driver().chain = Some(out.slot) };
+                *last = out.slot;
+            }
+            None => self.chain = Some((out.slot, out.slot)),
+        }
+        self.chained += 1;
+    }
+
+    /// Hands the chain over if it is long enough to be worth it.
+    pub(crate) fn flush_chunk(&mut self) {
+        if self.chained >= HAND_OVER_CHUNK {
+            self.flush();
+        }
+    }
+
+    /// Hands the chain over if nothing else keeps the drivers busy with this batch, or if it is long
+    /// enough to be worth it.
+    pub(crate) fn flush_if_idle(&mut self) {
+        if self.chained == self.out.len() - self.vacant.len() {
+            self.flush();
+        } else {
+            self.flush_chunk();
+        }
+    }
+
+    /// Hands the chain over.
+    pub(crate) fn flush(&mut self) {
+        let Some((first, _)) = self.chain.take() else {
+            return;
+        };
+        self.chained = 0;
+        let lane = self.lane;
+        self.lane = self.submitter.next_lane(T::INFO.opcode);
+        // SAFETY: Lent: filled above, and touched through their life cycles only from here on.
+        if !unsafe { self.submitter.lane(lane).hand_over(first) } {
+            self.take_back(first);
+        }
+    }
+
+    /// The engine has shut down: the chain is still ours.
+    #[cold]
+    fn take_back(&mut self, first: NonNull<Slot>) {
+        let mut next = Some(first);
+        while let Some(slot) = next {
+            // SAFETY: Lent: never handed over, so ours.
+            let slot = unsafe { slot.as_ref() };
+            // SAFETY: as above.
+            let side = unsafe { slot.driver() };
+            next = side.chain.take();
+            side.res = -ESHUTDOWN;
+            let taken = self.take_answer(NonNull::from(slot));
+            self.at_once.extend(taken);
+        }
+    }
+
+    /// Takes the answer out of a finished slot and frees it.
+    fn take_answer(&mut self, slot: NonNull<Slot>) -> Option<(K, T, i32)> {
+        // SAFETY: Lent: given back to us by the group, or never handed over.
+        let slot = unsafe { slot.as_ref() };
+        // SAFETY: as above.
+        let side = unsafe { slot.driver() };
+        side.group = None;
+        let place = side.group_key;
+        let (out, key) = self.out.get_mut(place as usize)?.take()?;
+        self.vacant.push(place);
+        // SAFETY: Once: `T` is what `add` filled it with, and it is taken here only.
+        let (op, res) = unsafe { slot.take::<T>() };
+        // SAFETY: Once: the payload is taken, and our entry of it was the last reference.
+        unsafe { self.submitter.lane(out.lane).table.free(slot) };
+        Some((key, op, res))
+    }
+
+    fn next_done(&mut self) -> Option<(K, T, i32)> {
+        if let Some(answer) = self.at_once.pop_front() {
+            return Some(answer);
+        }
+        let slot = match self.done.next() {
+            Some(slot) => slot,
+            None => {
+                self.done = self.group.done.drain();
+                self.done.next()?
+            }
+        };
+        self.take_answer(slot)
+    }
+
+    /// The next answer, in the order they come.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(K, T, i32)>> {
+        if let Some(answer) = self.next_done() {
+            return Poll::Ready(Some(answer));
+        }
+        self.flush();
+        if self.outstanding() == 0 {
+            return Poll::Ready(None);
+        }
+        self.register(context.waker());
+        match self.next_done() {
+            Some(answer) => Poll::Ready(Some(answer)),
+            None => Poll::Pending,
+        }
+    }
+
+    fn register(&self, waker: &Waker) {
+        self.group.waker.register(waker);
+    }
+
+    /// The errno that ended the kernel behind one of the lanes: some answers will never come.
+    pub(crate) fn failed(&self) -> Option<i32> {
+        self.submitter.failed()
+    }
+
+    /// Gives up on every operation that has no answer; returns their names. Answers that are there
+    /// already are still to be had.
+    pub(crate) fn abandon(&mut self) -> Vec<K> {
+        self.let_go();
+        let keys = self.out.iter().flatten().map(|&(_, key)| key).collect();
+        self.out.clear();
+        self.vacant.clear();
+        let group = Group {
+            done: Stack::new(),
+            waker: AtomicWaker::new(),
+            left: AtomicUsize::new(0),
+        };
+        self.group = Arc::new(group);
+        keys
+    }
+
+    /// Leaves what is out to the drivers. The order matters:
+    ///
+    /// 1. claim every slot, so that no driver frees one before its cancel request was seen;
+    /// 2. close the group, and take back what was given to it until then;
+    /// 3. count the rest, so that the last of them frees the group;
+    /// 4. request the cancels.
+    fn let_go(&mut self) {
+        self.flush_for_drop();
+        for (out, _) in self.out.iter().flatten() {
+            // SAFETY: Lent: out in our name, so not freed.
+            unsafe { out.slot.as_ref() }.lifecycle.claim();
+        }
+        let group = Arc::clone(&self.group);
+        let given: Vec<NonNull<Slot>> = (&mut self.done).chain(group.done.close()).collect();
+        for slot in given {
+            // SAFETY: Lent: given back to us.
+            unsafe { slot.as_ref() }.lifecycle.unclaim();
+            let answer = self.take_answer(slot);
+            self.at_once.extend(answer);
+        }
+        let left = self.out.iter().flatten().count();
+        if left == 0 {
+            return;
+        }
+        group.left.store(left, Ordering::Release);
+        // `forget_one` takes this reference up again.
+        let _ = Arc::into_raw(group);
+        for (out, _) in self.out.iter().flatten() {
+            let lane: &Lane = self.submitter.lane(out.lane);
+            // SAFETY: Once: claimed in step 1, and requested here only; the submitter keeps the lane.
+            unsafe { lane.request_cancel(out.slot) };
+        }
+    }
+
+    /// A chain that was never handed over is simply taken apart.
+    fn flush_for_drop(&mut self) {
+        if let Some((first, _)) = self.chain.take() {
+            self.chained = 0;
+            self.take_back(first);
+        }
+    }
+}
+
+impl<T: Op, K: Copy> Drop for Batch<'_, T, K> {
+    fn drop(&mut self) {
+        if self.outstanding() > 0 || self.chain.is_some() {
+            self.let_go();
+        }
+        for (_, op, res) in self.at_once.drain(..) {
+            drop(op.complete(res));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! # Safety
+//!
+//! Takes operations, returns completions.
+//!
+//! A *lane* is one driver as its callers see it: a table of slots, a list of what is handed over, a
+//! list of what is to be cancelled, and a flag that says whether the driver sleeps. Behind a lane
+//! runs either a ring (`uring.rs`, on one thread, real or simulated kernel) or blocking threads
+//! (`blocking.rs`). A `Submitter` is what files and engines hold: all lanes of one engine, and the
+//! duty to drain them when the last holder goes. Invariant: Lent.
+#![allow(unsafe_code)]
+
+pub(crate) mod blocking;
+mod deadlines;
+mod finish;
+mod index_set;
+pub(crate) mod inline_run;
+pub(crate) mod lifecycle;
+#[cfg(all(test, annulus_loom))]
+mod loom_models;
+pub(crate) mod many;
+pub(crate) mod operation;
+mod pending;
+#[cfg(feature = "sim")]
+pub(crate) mod simulated;
+pub(crate) mod sleeper;
+pub(crate) mod slot;
+pub(crate) mod stack;
+mod submitter;
+pub(crate) mod table;
+#[cfg(test)]
+mod tests;
+pub(crate) mod uring;
+
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicI32;
+use std::sync::{Mutex, PoisonError};
+
+pub use operation::Operation;
+#[cfg(feature = "sim")]
+pub(crate) use submitter::Clock;
+pub(crate) use submitter::{LaneThread, Opcodes, Submitter};
+
+use crate::metrics::Counters;
+use crate::sync::{AtomicBool, Ordering};
+use crate::sys::errno::ETIMEDOUT;
+use sleeper::Sleeper;
+use slot::{CancelLink, Slot};
+use stack::{Pushed, Stack};
+use table::Table;
+
+/// How many operations, and how many bytes of buffers, a driver lets the kernel hold at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) in_flight: u32,
+    pub(crate) in_flight_bytes: u64,
+}
+
+/// How a sleeping driver is woken.
+pub(crate) trait Wake: Send + Sync {
+    fn wake(&self);
+
+    /// An operation with a deadline has been handed over: it is not to wait until a driver whose
+    /// threads are all busy has one to spare.
+    fn hurry(&self) {}
+}
+
+impl Wake for std::sync::Arc<crate::sys::wake::EventFd> {
+    fn wake(&self) {
+        crate::sys::wake::EventFd::wake(self);
+    }
+}
+
+/// One driver, as its callers see it.
+pub(crate) struct Lane {
+    pub(crate) table: Table,
+    /// Heads of chains of slots, in the order they were handed over.
+    pub(crate) inbox: Stack<Slot>,
+    pub(crate) cancels: Stack<CancelLink>,
+    pub(crate) sleeper: Sleeper,
+    /// Drain and end.
+    pub(crate) stop: AtomicBool,
+    pub(crate) counters: Counters,
+    /// The errno that ended the driver's kernel, or 0: what operations it can't give back answer.
+    pub(crate) failed: AtomicI32,
+    wake: Box<dyn Wake>,
+}
+
+impl Lane {
+    pub(crate) fn new(wake: Box<dyn Wake>) -> Lane {
+        Lane {
+            table: Table::new(),
+            inbox: Stack::new(),
+            cancels: Stack::new(),
+            sleeper: Sleeper::new(),
+            stop: AtomicBool::new(false),
+            counters: Counters::default(),
+            failed: AtomicI32::new(0),
+            wake,
+        }
+    }
+
+    /// Why an operation whose memory stays with the driver has been answered.
+    pub(crate) fn expiry_errno(&self) -> i32 {
+        match self.failed.load(Ordering::Acquire) {
+            0 => ETIMEDOUT,
+            errno => errno,
+        }
+    }
+
+    /// Hands a filled slot, and the chain behind it, over to the driver. False: the driver has shut
+    /// down, and the chain is still the caller's.
+    ///
+    /// # Safety
+    ///
+    /// Lent. The caller took the slots from this lane's table, filled them, and from now on touches
+    /// nothing but their life cycles.
+    #[must_use]
+    pub(crate) unsafe fn hand_over(&self, chain: NonNull<Slot>) -> bool {
+        // SAFETY: Lent, passed on; a slot just filled is on no stack.
+        match unsafe { self.inbox.push(chain) } {
+            Pushed::Closed => false,
+            Pushed::Behind => true,
+            Pushed::First => {
+                self.wake_if_asleep();
+                true
+            }
+        }
+    }
+
+    /// Asks for the cancel of an operation whose future is gone.
+    ///
+    /// # Safety
+    ///
+    /// Once. The caller has just set the slot's `QUEUED` and keeps the lane alive by other means
+    /// than the slot.
+    pub(crate) unsafe fn request_cancel(&self, slot: NonNull<Slot>) {
+        // SAFETY: Lent: while `QUEUED` is set the driver does not free the slot.
+        match unsafe { self.cancels.push(Slot::cancel_link(slot)) } {
+            Pushed::First => self.wake_if_asleep(),
+            Pushed::Behind => {}
+            // The driver has ended: what it finished after the future was gone is ours to drop. What
+            // it gave up on stays as it is.
+            // SAFETY: Lent: as above.
+            Pushed::Closed => unsafe {
+                if slot.as_ref().lifecycle.unqueue() {
+                    finish::discard(self, slot.as_ref());
+                }
+            },
+        }
+    }
+
+    /// Sees to it that the deadline of what was just handed over is known in time.
+    pub(crate) fn hurry(&self) {
+        self.wake.hurry();
+    }
+
+    /// Wakes the driver if it sleeps.
+    pub(crate) fn wake_if_asleep(&self) {
+        if self.sleeper.must_wake() {
+            self.counters.wakeups.add_shared(1);
+            self.wake.wake();
+        }
+    }
+
+    /// Asks the driver to cancel everything, and to end when nothing is in flight.
+    pub(crate) fn request_stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.sleeper.awake();
+        self.wake.wake();
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Leaks on purpose what a kernel may still touch. The address stays in sight, so that a leak checker
+/// can tell this from a leak by mistake.
+pub(crate) fn keep_for_ever<T>(value: T) {
+    static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let address = Box::into_raw(Box::new(value)).expose_provenance();
+    KEPT.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(address);
+}

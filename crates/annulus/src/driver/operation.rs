@@ -1,0 +1,222 @@
+//! # Safety
+//!
+//! The future of one operation. It watches; the slot owns. Dropped before the answer, it leaves the
+//! operation to the driver, which asks the kernel to cancel and disposes of it at its final CQE.
+//! Invariants: Lent, Once.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::lifecycle::{Abandon, Look};
+use super::slot::Slot;
+use super::{Submitter, inline_run};
+use crate::op::{Op, Resume};
+use crate::sys::errno::{ENOBUFS, ESHUTDOWN};
+
+/// An operation on its way; await it for the answer.
+///
+/// Nothing is asked of the kernel before the first poll. Dropping it at any point is sound: what the
+/// kernel may still touch stays with the engine until the kernel lets go, a cancel is asked for, and
+/// whatever the answer carried (a descriptor, say) is released.
+#[must_use = "an operation does nothing until it is awaited"]
+pub struct Operation<'a, T: Op, A = <T as Op>::Output> {
+    submitter: &'a Submitter,
+    state: State<T>,
+    timeout: Option<Duration>,
+    answer: fn(T::Output, &'a Submitter) -> A,
+}
+
+enum State<T: Op> {
+    /// Answered before anything was asked.
+    Ready(T::Output),
+    Fresh(T),
+    /// Handed over to the lane of this number.
+    Out(NonNull<Slot>, usize),
+    Over,
+}
+
+// SAFETY: Lent: the pointer is to a slot out in this future's name; the op travels with it, and
+// so does its answer (`Op` asks that both be `Send`).
+unsafe impl<T: Op, A> Send for Operation<'_, T, A> {}
+// SAFETY: Held: nothing can be done through a shared reference.
+unsafe impl<T: Op, A> Sync for Operation<'_, T, A> {}
+
+impl<T: Op, A> Unpin for Operation<'_, T, A> {}
+
+impl<'a, T: Op> Operation<'a, T> {
+    pub(crate) fn new(submitter: &'a Submitter, op: T) -> Operation<'a, T> {
+        Operation {
+            submitter,
+            state: State::Fresh(op),
+            timeout: None,
+            answer: |output, _| output,
+        }
+    }
+
+    /// An operation whose answer is known without asking anybody.
+    pub(crate) fn ready(submitter: &'a Submitter, output: T::Output) -> Operation<'a, T> {
+        Operation {
+            submitter,
+            state: State::Ready(output),
+            timeout: None,
+            answer: |output, _| output,
+        }
+    }
+
+    /// The same operation with its answer turned into something else.
+    pub(crate) fn map<A>(self, answer: fn(T::Output, &'a Submitter) -> A) -> Operation<'a, T, A> {
+        let mut this = self;
+        let state = std::mem::replace(&mut this.state, State::Over);
+        Operation {
+            submitter: this.submitter,
+            state,
+            timeout: this.timeout,
+            answer,
+        }
+    }
+}
+
+impl<'a, T: Op, A> Operation<'a, T, A> {
+    /// Gives the operation at most `timeout` from its first poll on.
+    ///
+    /// When the time is up the kernel is asked to cancel. If it does, the answer is `TimedOut` with
+    /// the buffer; if it can't (a disk request that is already with the device), the answer is
+    /// `TimedOut` at once, without the buffer, which the engine frees when the kernel lets go.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    fn finish(&mut self, output: T::Output) -> Poll<A> {
+        self.state = State::Over;
+        Poll::Ready((self.answer)(output, self.submitter))
+    }
+
+    fn start(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<A> {
+        if inline_run::may_go_on() {
+            if let Some(res) = op.inline()
+                && let Resume::Done(total) = op.resume(res)
+            {
+                inline_run::count(1);
+                self.submitter.count_inline(1);
+                return self.finish(op.complete(total));
+            }
+        } else if op.has_inline() {
+            inline_run::reset();
+            self.state = State::Fresh(op);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        inline_run::reset();
+        let lane_number = self.submitter.next_lane(T::INFO.opcode);
+        let lane = self.submitter.lane(lane_number);
+        // Before the slot is taken: foreign code, which may panic.
+        let waker = context.waker().clone();
+        let Some(slot) = lane.table.take() else {
+            return self.finish(op.complete(-ENOBUFS));
+        };
+        let deadline_ns = self.timeout.map_or(0, |timeout| {
+            self.submitter
+                .now_ns()
+                .saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+                .max(1)
+        });
+        drop(slot.lifecycle.reset(Some(waker)));
+        // SAFETY: Once: a free slot, ours until it is handed over.
+        unsafe { slot.fill(op, deadline_ns) };
+        // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
+        if unsafe { lane.hand_over(NonNull::from(slot)) } {
+            if deadline_ns != 0 {
+                lane.hurry();
+            }
+            self.state = State::Out(NonNull::from(slot), lane_number);
+            return Poll::Pending;
+        }
+        // SAFETY: Once: not handed over, so still ours, with the op just stored.
+        let (op, _) = unsafe { slot.take::<T>() };
+        // SAFETY: Once: empty again, and nobody else has seen it.
+        unsafe { lane.table.free(slot) };
+        self.finish(op.complete(-ESHUTDOWN))
+    }
+
+    fn watch(&mut self, slot: NonNull<Slot>, lane: usize, context: &mut Context<'_>) -> Poll<A> {
+        let lane = self.submitter.lane(lane);
+        // SAFETY: Lent: out in our name, so not freed.
+        let slot = unsafe { slot.as_ref() };
+        let answer = match slot.lifecycle.look(context.waker()) {
+            Look::Pending => return Poll::Pending,
+            // SAFETY: Once: done, so the payload is ours, and `Over` keeps us from coming again.
+            Look::Done => Some(unsafe { slot.take::<T>() }),
+            Look::Expired => None,
+        };
+        self.state = State::Over;
+        if slot.lifecycle.take() {
+            // SAFETY: Once: the driver has released it, and we will not touch it again.
+            unsafe { lane.table.free(slot) };
+        }
+        // Last: a buffer is foreign code and may panic. By now the op is on this stack, and only here.
+        let output = match answer {
+            Some((op, res)) => op.complete(res),
+            None => T::lost(io::Error::from_raw_os_error(lane.expiry_errno())),
+        };
+        self.finish(output)
+    }
+}
+
+impl<T: Op, A> Future for Operation<'_, T, A> {
+    type Output = A;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<A> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Ready(output) => self.finish(output),
+            State::Fresh(op) => self.start(op, context),
+            State::Out(slot, lane) => {
+                self.state = State::Out(slot, lane);
+                self.watch(slot, lane, context)
+            }
+            State::Over => panic!("an Operation was polled after it had answered"),
+        }
+    }
+}
+
+impl<T: Op, A> Drop for Operation<'_, T, A> {
+    fn drop(&mut self) {
+        let State::Out(slot, lane) = &self.state else {
+            return;
+        };
+        let (slot, lane) = (*slot, self.submitter.lane(*lane));
+        // SAFETY: Lent: out in our name, so not freed.
+        let slot_ref = unsafe { slot.as_ref() };
+        let answer = match slot_ref.lifecycle.abandon() {
+            // SAFETY: Once: `QUEUED` was set just now; the submitter keeps the lane.
+            Abandon::Request => return unsafe { lane.request_cancel(slot) },
+            // SAFETY: Once: done, so the payload is ours, and nobody takes it after a drop.
+            Abandon::Dispose => Some(unsafe { slot_ref.take::<T>() }),
+            Abandon::Leave => None,
+        };
+        if slot_ref.lifecycle.take() {
+            // SAFETY: Once: the driver has released it, and we are gone.
+            unsafe { lane.table.free(slot_ref) };
+        }
+        // Last, as in `watch`.
+        drop(answer.map(|(op, res)| op.complete(res)));
+    }
+}
+
+impl<T: Op, A> fmt::Debug for Operation<'_, T, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Fresh(_) => "not handed over",
+            State::Ready(_) => "answered, not taken",
+            State::Out(..) => "out",
+            State::Over => "answered",
+        };
+        write!(f, "Operation({}, {state})", T::INFO.name)
+    }
+}

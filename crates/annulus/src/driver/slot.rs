@@ -1,0 +1,396 @@
+//! # Safety
+//!
+//! One operation's memory, from hand-over to final CQE and answer. Slots live in the driver's table
+//! at a fixed address (Still) and are used again and again, so that an operation costs no heap
+//! allocation. The op itself is stored inside, its type erased behind a table of functions.
+//!
+//! Who may touch what:
+//!
+//! 1. A free slot belongs to the table; `Table::take` gives it to one caller, who fills it.
+//! 2. From hand-over on, everything but `lifecycle` is the driver's (`DriverSide`, the payload). A
+//!    thread that runs an operation touches its payload, its functions and `asked_again`, and nothing else.
+//! 3. `lifecycle` says when the answer and the payload go to the future, and who frees the slot.
+//!
+//! Invariants: Lent (the payload owns what the kernel may touch), Still, Open, Once.
+#![allow(unsafe_code)]
+
+use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32 as StdAtomicU32;
+
+use super::lifecycle::Lifecycle;
+use super::many::Group;
+use super::stack::Linked;
+use crate::op::{Op, OpInfo, Resume};
+use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
+use crate::sys::errno::{EAGAIN, ENOMEM};
+use crate::sys::sqe::Sqe;
+
+/// Bytes of an op stored in the slot itself; a larger op is boxed (none of the library's own is,
+/// with the buffer types it implements).
+const INLINE_BYTES: usize = 128;
+
+/// EAGAIN in a row, after which it is the answer: a file that says so a hundred times means it, and
+/// would keep a driver busy for ever.
+const EAGAIN_MAX: u32 = 100;
+/// ENOMEM in a row, after which it is the answer. Some kernels say it once without a reason (trap 57).
+const ENOMEM_MAX: u32 = 2;
+
+/// The top bit of a token is free for the driver: it marks the CQE of a cancel.
+const GENERATION_MASK: u32 = u32::MAX >> 1;
+
+type Payload = Shared<MaybeUninit<[u64; INLINE_BYTES / 8]>>;
+
+/// One operation's place.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    pub(crate) lifecycle: Lifecycle,
+    /// Counts the operations that lived here; part of the token (Once).
+    generation: AtomicU32,
+    /// Where in the table.
+    index: u32,
+    /// The table's free list.
+    pub(super) free_next: AtomicU32,
+    /// How often the op was asked again since it last came forward. Whoever runs the op counts; std's
+    /// atomic also under the model checker, for no thread goes by what another wrote.
+    asked_again: StdAtomicU32,
+    /// The hand-over list, later the group's list of what is done.
+    next: AtomicPtr<Slot>,
+    /// The list of cancel requests; wrapped, because it is a second link.
+    cancel: CancelLink,
+    driver: Shared<DriverSide>,
+    /// The functions of the op in the payload. Apart from the rest, so that they can be called while
+    /// a `DriverSide` is borrowed.
+    vtable: Shared<&'static Vtable>,
+    payload: Payload,
+}
+
+/// Link of the list of cancel requests, and the way back to its slot.
+#[repr(transparent)]
+pub(crate) struct CancelLink(AtomicPtr<CancelLink>);
+
+/// What only the holder of the slot touches: its filler, then the driver, then whoever takes it.
+pub(crate) struct DriverSide {
+    /// The next operation of the same hand-over.
+    pub(crate) chain: Option<NonNull<Slot>>,
+    /// Where the answer goes, when not to the slot's own waker. Kept alive by the members count.
+    pub(crate) group: Option<NonNull<Group>>,
+    /// The group's own name for this operation.
+    pub(crate) group_key: u32,
+    pub(crate) stage: Stage,
+    /// The answer: a count or minus an errno.
+    pub(crate) res: i32,
+    /// Counted against the in-flight limit.
+    pub(crate) bytes: u32,
+    /// When to give up, ns of the monotonic clock; 0 is never.
+    pub(crate) deadline_ns: u64,
+    /// A cancel has been asked of the kernel because of the deadline.
+    pub(crate) timed_out: bool,
+}
+
+/// Where the driver has an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Handed over; not given to the kernel.
+    Waiting,
+    /// The kernel (or a blocking thread) may touch its memory.
+    InFlight,
+    /// Waits for nothing but its deadline.
+    Sleeping,
+    /// Answered.
+    Finished,
+    /// Its future has been told of the timeout; the kernel may still touch its memory.
+    Expired,
+}
+
+// SAFETY: Held: the rules above say which thread may touch what, when; ops are `Send`.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+// SAFETY: Held: one fixed field; the two lists that use it follow one another (hand-over, then done).
+unsafe impl Linked for Slot {
+    fn link(&self) -> &AtomicPtr<Slot> {
+        &self.next
+    }
+}
+
+// SAFETY: Held: one fixed field; a slot is queued for a cancel once (`QUEUED`).
+unsafe impl Linked for CancelLink {
+    fn link(&self) -> &AtomicPtr<CancelLink> {
+        &self.0
+    }
+}
+
+impl Slot {
+    pub(super) fn new(index: u32) -> Slot {
+        Slot {
+            lifecycle: Lifecycle::new(),
+            generation: AtomicU32::new(0),
+            index,
+            free_next: AtomicU32::new(0),
+            asked_again: StdAtomicU32::new(0),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            cancel: CancelLink(AtomicPtr::new(std::ptr::null_mut())),
+            vtable: Shared::new(&EMPTY),
+            driver: Shared::new(DriverSide {
+                chain: None,
+                group: None,
+                group_key: 0,
+                stage: Stage::Finished,
+                res: 0,
+                bytes: 0,
+                deadline_ns: 0,
+                timed_out: false,
+            }),
+            payload: Shared::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Where in the table it is.
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Names this operation, and no other that uses the slot later.
+    pub(crate) fn token(&self) -> u64 {
+        u64::from(self.generation.load(Relaxed) & GENERATION_MASK) << 32 | u64::from(self.index)
+    }
+
+    /// Ends this operation's name. Only the one who frees the slot calls this.
+    pub(super) fn next_generation(&self) {
+        self.generation
+            .store(self.generation.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// The slot's link in the list of cancel requests.
+    pub(crate) fn cancel_link(slot: NonNull<Slot>) -> NonNull<CancelLink> {
+        // SAFETY: Still: the field lies inside the slot; the pointer keeps its claim on the whole.
+        unsafe { slot.byte_add(std::mem::offset_of!(Slot, cancel)).cast() }
+    }
+
+    /// The slot whose cancel link this is.
+    pub(crate) fn of_cancel(link: NonNull<CancelLink>) -> NonNull<Slot> {
+        // SAFETY: Still: every `CancelLink` comes from `cancel_link`.
+        unsafe { link.byte_sub(std::mem::offset_of!(Slot, cancel)).cast() }
+    }
+
+    /// Puts an op in.
+    ///
+    /// # Safety
+    ///
+    /// Once. The caller owns the free slot.
+    pub(crate) unsafe fn fill<T: Op>(&self, op: T, deadline_ns: u64) {
+        let bytes = op.bytes();
+        self.asked_again.store(0, Relaxed);
+        // SAFETY: Held, passed on: nobody else touches a free slot.
+        self.vtable
+            .with_mut(|vtable| unsafe { *vtable = const { &Vtable::of::<T>() } });
+        // SAFETY: as above.
+        let side = unsafe { self.driver() };
+        side.chain = None;
+        side.group = None;
+        side.stage = Stage::Waiting;
+        side.bytes = bytes;
+        side.deadline_ns = deadline_ns;
+        side.timed_out = false;
+        // SAFETY: Typed: `store` keeps to the payload's size and alignment.
+        unsafe { store(self.data(), op) };
+    }
+
+    /// The driver's side.
+    ///
+    /// # Safety
+    ///
+    /// Rule 2 or 3 of this module: the caller holds the slot, and no longer uses what an earlier call
+    /// returned.
+    #[allow(clippy::mut_from_ref)]
+    #[inline]
+    pub(crate) unsafe fn driver(&self) -> &mut DriverSide {
+        // SAFETY: Held, passed on.
+        self.driver.with_mut(|side| unsafe { &mut *side })
+    }
+
+    #[inline]
+    fn data(&self) -> *mut u8 {
+        self.payload.with_mut(|payload| payload.cast())
+    }
+
+    #[inline]
+    fn vtable(&self) -> &'static Vtable {
+        // SAFETY: Held: written by `fill` only, before the slot is handed over.
+        self.vtable.with(|vtable| unsafe { *vtable })
+    }
+
+    /// What the op is.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the slot.
+    pub(crate) unsafe fn info(&self) -> &'static OpInfo {
+        self.vtable().info
+    }
+
+    /// The op's SQE, with its token.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the driver that holds the slot.
+    #[inline]
+    pub(crate) unsafe fn sqe(&self) -> Sqe {
+        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        let mut sqe = unsafe { (self.vtable().sqe)(self.data()) };
+        sqe.user_data = self.token();
+        sqe
+    }
+
+    /// Runs the op as the system call it stands for, on this thread.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the driver, or the blocking thread the driver gave the slot to.
+    pub(crate) unsafe fn syscall(&self) -> i32 {
+        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        unsafe { (self.vtable().syscall)(self.data()) }
+    }
+
+    /// Shows the op the kernel's answer.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the driver that holds the slot.
+    #[inline]
+    pub(crate) unsafe fn resume(&self, res: i32) -> Resume {
+        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        match unsafe { (self.vtable().resume)(self.data(), res) } {
+            Resume::Again => self.again(res),
+            done => done,
+        }
+    }
+
+    /// A shortage is asked again, but not for ever; a signal each time, for somebody sends it.
+    #[cold]
+    fn again(&self, res: i32) -> Resume {
+        if res >= 0 {
+            self.asked_again.store(0, Relaxed);
+            return Resume::Again;
+        }
+        let asked = self.asked_again.load(Relaxed);
+        let most = match -res {
+            ENOMEM => ENOMEM_MAX,
+            EAGAIN => EAGAIN_MAX,
+            _ => u32::MAX,
+        };
+        if asked >= most {
+            return Resume::Done(res);
+        }
+        self.asked_again.store(asked.saturating_add(1), Relaxed);
+        Resume::Again
+    }
+
+    /// Drops the op and whatever its answer carries (a descriptor, say).
+    ///
+    /// # Safety
+    ///
+    /// Once. The caller holds the slot, the op is in it, and it is not touched again.
+    pub(crate) unsafe fn dispose(&self) {
+        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        unsafe { (self.vtable().dispose)(self.data(), self.driver().res) }
+    }
+
+    /// Takes the op and its answer out.
+    ///
+    /// # Safety
+    ///
+    /// Once. The caller holds the slot, and `T` is the type it was filled with.
+    pub(crate) unsafe fn take<T: Op>(&self) -> (T, i32) {
+        // SAFETY: Once, passed on.
+        unsafe { (load::<T>(self.data()), self.driver().res) }
+    }
+}
+
+/// An op's functions, its type forgotten.
+struct Vtable {
+    info: &'static OpInfo,
+    sqe: unsafe fn(*mut u8) -> Sqe,
+    syscall: unsafe fn(*mut u8) -> i32,
+    resume: unsafe fn(*mut u8, i32) -> Resume,
+    dispose: unsafe fn(*mut u8, i32),
+}
+
+/// Of a slot that was never filled.
+static EMPTY: Vtable = Vtable {
+    info: &OpInfo {
+        name: "none",
+        opcode: crate::sys::sqe::opcode::NOP,
+        since: (0, 0),
+    },
+    sqe: |_| Sqe::default(),
+    syscall: |_| 0,
+    resume: |_, _| Resume::Done(0),
+    dispose: |_, _| {},
+};
+
+const fn fits<T>() -> bool {
+    size_of::<T>() <= INLINE_BYTES && align_of::<T>() <= align_of::<u64>()
+}
+
+/// The op stored at `data`.
+///
+/// # Safety
+///
+/// A `T` was stored there, and `'a` ends before it is taken out.
+unsafe fn at<'a, T>(data: *mut u8) -> &'a mut T {
+    if fits::<T>() {
+        // SAFETY: Typed: stored in place.
+        unsafe { &mut *data.cast::<T>() }
+    } else {
+        // SAFETY: Typed: stored as a box.
+        unsafe { &mut *data.cast::<ManuallyDrop<Box<T>>>() }
+    }
+}
+
+/// # Safety
+///
+/// `data` is a slot's payload, and empty.
+unsafe fn store<T>(data: *mut u8, op: T) {
+    if fits::<T>() {
+        // SAFETY: Typed: it fits, checked just now.
+        unsafe { data.cast::<T>().write(op) }
+    } else {
+        // SAFETY: Typed: a box fits always.
+        unsafe {
+            data.cast::<ManuallyDrop<Box<T>>>()
+                .write(ManuallyDrop::new(Box::new(op)))
+        }
+    }
+}
+
+/// # Safety
+///
+/// A `T` was stored there; it is gone after this.
+unsafe fn load<T>(data: *mut u8) -> T {
+    if fits::<T>() {
+        // SAFETY: Typed: stored in place.
+        unsafe { data.cast::<T>().read() }
+    } else {
+        // SAFETY: Typed: stored as a box.
+        *ManuallyDrop::into_inner(unsafe { data.cast::<ManuallyDrop<Box<T>>>().read() })
+    }
+}
+
+impl Vtable {
+    const fn of<T: Op>() -> Vtable {
+        Vtable {
+            info: &T::INFO,
+            // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
+            sqe: |data| unsafe { at::<T>(data) }.sqe(),
+            // SAFETY: as above.
+            syscall: |data| unsafe { at::<T>(data) }.syscall(),
+            // SAFETY: as above.
+            resume: |data, res| unsafe { at::<T>(data) }.resume(res),
+            // SAFETY: as above.
+            dispose: |data, res| drop(unsafe { load::<T>(data) }.complete(res)),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! # Safety
+//!
+//! A lock-free list that any thread pushes to and one thread empties at once: how operations are
+//! handed over to a driver. Checked by loom (`ci/loom`).
+//!
+//! There is no pop of a single element, so there is no ABA problem. The elements link themselves. A
+//! closed stack takes no more: that is how callers learn that an engine has shut down, and drivers
+//! that a batch has been dropped.
+#![allow(unsafe_code)]
+
+use std::ptr::{self, NonNull};
+
+use crate::sync::{AtomicPtr, Ordering};
+
+/// Something with a link of its own. Which link belongs to which stack is the implementor's to keep.
+///
+/// # Safety
+///
+/// `link` must return the same atomic each time, and while an element is on a stack nobody else may
+/// use it.
+pub(crate) unsafe trait Linked: Sized {
+    fn link(&self) -> &AtomicPtr<Self>;
+}
+
+/// The stack. Elements stay valid while they are on it: that is the pusher's promise.
+#[derive(Debug)]
+pub(crate) struct Stack<T> {
+    head: AtomicPtr<T>,
+}
+
+/// What a push met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// An empty stack: whoever empties it may have to be woken.
+    First,
+    /// A stack with something on it: whoever pushed that does the waking.
+    Behind,
+    /// A closed stack: the element is still the pusher's.
+    Closed,
+}
+
+/// The head of a closed stack; no element has this address.
+fn closed<T>() -> *mut T {
+    ptr::without_provenance_mut(1)
+}
+
+impl<T: Linked> Stack<T> {
+    pub(crate) fn new() -> Stack<T> {
+        Stack {
+            head: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Pushes.
+    ///
+    /// # Safety
+    ///
+    /// Lent. `element` stays valid, and on no other stack of this link, until it has been drained.
+    pub(crate) unsafe fn push(&self, element: NonNull<T>) -> Pushed {
+        // SAFETY: Lent: valid, by the caller's promise.
+        let link = unsafe { element.as_ref() }.link();
+        // Acquire, for `Closed`: who finds the stack closed sees what the closer did before.
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            if head == closed() {
+                return Pushed::Closed;
+            }
+            link.store(head, Ordering::Relaxed);
+            match self.head.compare_exchange_weak(
+                head,
+                element.as_ptr(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) if head.is_null() => return Pushed::First,
+                Ok(_) => return Pushed::Behind,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Whether there is nothing to drain.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        let head = self.head.load(Ordering::Acquire);
+        head.is_null() || head == closed()
+    }
+
+    /// Takes everything, in the order it was pushed.
+    pub(crate) fn drain(&self) -> Drained<T> {
+        let head = self.head.load(Ordering::Relaxed);
+        if head.is_null() || head == closed() {
+            return Drained {
+                next: ptr::null_mut(),
+            };
+        }
+        // Only the drainer closes, so the stack is not closed meanwhile.
+        Drained::reversed(self.head.swap(ptr::null_mut(), Ordering::AcqRel))
+    }
+
+    /// Takes everything, and nothing more from now on. Called by the one who drains.
+    pub(crate) fn close(&self) -> Drained<T> {
+        match self.head.swap(closed(), Ordering::AcqRel) {
+            head if head == closed() => Drained {
+                next: ptr::null_mut(),
+            },
+            head => Drained::reversed(head),
+        }
+    }
+}
+
+/// What was on a stack, oldest first. The elements are the holder's.
+pub(crate) struct Drained<T> {
+    next: *mut T,
+}
+
+impl<T: Linked> Drained<T> {
+    fn reversed(mut newest: *mut T) -> Drained<T> {
+        let mut oldest = ptr::null_mut();
+        while let Some(element) = NonNull::new(newest) {
+            // SAFETY: Lent: a drained element is ours until the iterator has passed it on.
+            let link = unsafe { element.as_ref() }.link();
+            newest = link.load(Ordering::Relaxed);
+            link.store(oldest, Ordering::Relaxed);
+            oldest = element.as_ptr();
+        }
+        Drained { next: oldest }
+    }
+}
+
+impl<T: Linked> Iterator for Drained<T> {
+    type Item = NonNull<T>;
+
+    fn next(&mut self) -> Option<NonNull<T>> {
+        let element = NonNull::new(self.next)?;
+        // SAFETY: Lent: not passed on yet, so still valid. Read before the receiver reuses the link.
+        self.next = unsafe { element.as_ref() }.link().load(Ordering::Relaxed);
+        Some(element)
+    }
+}

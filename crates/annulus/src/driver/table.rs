@@ -1,0 +1,209 @@
+//! # Safety
+//!
+//! The in-flight table: every slot of a driver. Slots are made in chunks that are never moved or
+//! freed before the table is (Still), so a pointer to one is valid as long as the table is. Free
+//! slots form a list that any thread takes from and gives back to; its head carries a tag that
+//! counts the changes, so that a slot that came back in between is noticed (no ABA).
+#![allow(unsafe_code)]
+
+use std::ptr::{self, NonNull};
+use std::sync::PoisonError;
+
+use super::slot::Slot;
+use crate::sync::{AtomicPtr, AtomicU64, Mutex, Ordering};
+
+/// Slots of the first chunk; each further one doubles the table. The model checker looks at each.
+const FIRST_CHUNK: u32 = if cfg!(annulus_loom) { 2 } else { 256 };
+/// Chunks at the most: 256 << 12 is 1,048,576 slots, which is the bound on operations that one
+/// driver knows of, waiting ones included.
+const CHUNKS: usize = 13;
+
+/// "No slot" in the free list.
+const NONE: u32 = u32::MAX;
+
+pub(crate) struct Table {
+    chunks: [AtomicPtr<Slot>; CHUNKS],
+    /// Low half: index of the first free slot. High half: the tag.
+    free: AtomicU64,
+    /// Held while a chunk is added.
+    growing: Mutex<usize>,
+}
+
+impl Table {
+    pub(crate) fn new() -> Table {
+        Table {
+            chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            free: AtomicU64::new(u64::from(NONE)),
+            growing: Mutex::new(0),
+        }
+    }
+
+    /// The slot at `index`; `None` if there is no such slot.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> Option<&Slot> {
+        let (chunk, offset, _) = place(index)?;
+        let base = NonNull::new(self.chunks.get(chunk)?.load(Ordering::Acquire))?;
+        // SAFETY: Still. `offset` is within the chunk, which lives as long as the table.
+        Some(unsafe { base.add(offset).as_ref() })
+    }
+
+    /// Takes a free slot; `None` when the table has reached its bound.
+    pub(crate) fn take(&self) -> Option<&Slot> {
+        let mut head = self.free.load(Ordering::Acquire);
+        loop {
+            let index = head as u32;
+            if index == NONE {
+                self.grow()?;
+                head = self.free.load(Ordering::Acquire);
+                continue;
+            }
+            let slot = self.at(index)?;
+            let next = slot.free_next.load(Ordering::Relaxed);
+            match self.swap(head, next) {
+                Ok(()) => return Some(slot),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Gives a slot back. Its name ends: CQEs that still carry it are stale.
+    ///
+    /// # Safety
+    ///
+    /// Once. The caller holds the slot, its payload is gone, and nobody refers to it any more.
+    pub(crate) unsafe fn free(&self, slot: &Slot) {
+        slot.next_generation();
+        // Dropped last: foreign code, which may panic.
+        let _left = slot.lifecycle.reset(None);
+        let mut head = self.free.load(Ordering::Relaxed);
+        loop {
+            slot.free_next.store(head as u32, Ordering::Relaxed);
+            match self.swap(head, slot.index()) {
+                Ok(()) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Slots that are not free. Of use only where nobody takes or frees one meanwhile.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn in_use(&self) -> usize {
+        let made = *self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = (0..made).map(|chunk| extent(chunk).1 as usize).sum();
+        let mut free = 0;
+        let mut index = self.free.load(Ordering::Acquire) as u32;
+        while let Some(slot) = self.at(index) {
+            free += 1;
+            index = slot.free_next.load(Ordering::Relaxed);
+        }
+        all - free
+    }
+
+    fn swap(&self, head: u64, index: u32) -> Result<(), u64> {
+        let tag = (head >> 32).wrapping_add(1) << 32;
+        self.free
+            .compare_exchange_weak(
+                head,
+                tag | u64::from(index),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
+            .map(drop)
+    }
+
+    #[cold]
+    fn grow(&self) -> Option<()> {
+        let mut made = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.free.load(Ordering::Acquire) as u32 != NONE {
+            return Some(());
+        }
+        let chunk = self.chunks.get(*made)?;
+        let (first, count) = extent(*made);
+        let slots: Box<[Slot]> = (first..first + count).map(Slot::new).collect();
+        chunk.store(Box::into_raw(slots).cast::<Slot>(), Ordering::Release);
+        *made += 1;
+        for index in (first..first + count).rev() {
+            // SAFETY: Once. Fresh slots, which nobody has seen.
+            unsafe { self.free(self.at(index)?) };
+        }
+        Some(())
+    }
+}
+
+/// First index and number of slots of a chunk.
+fn extent(chunk: usize) -> (u32, u32) {
+    match chunk {
+        0 => (0, FIRST_CHUNK),
+        n => (FIRST_CHUNK << (n - 1), FIRST_CHUNK << (n - 1)),
+    }
+}
+
+/// Chunk, offset in it, and the chunk's size, of an index.
+#[inline]
+fn place(index: u32) -> Option<(usize, usize, u32)> {
+    let chunk = match index / FIRST_CHUNK {
+        0 => 0,
+        n => (n.ilog2() + 1) as usize,
+    };
+    let (first, count) = extent(chunk.min(CHUNKS));
+    Some((chunk, index.checked_sub(first)? as usize, count))
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // Drained: whoever drops the table has seen to it that no slot is in use (or has leaked it).
+        for (chunk, base) in self.chunks.iter().enumerate() {
+            let base = base.load(Ordering::Acquire);
+            if !base.is_null() {
+                let (_, count) = extent(chunk);
+                let slots = ptr::slice_from_raw_parts_mut(base, count as usize);
+                // SAFETY: Owned: made by `Box::into_raw` in `grow`, of this length.
+                drop(unsafe { Box::from_raw(slots) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_every_index_once() {
+        let mut expected = 0;
+        for chunk in 0..CHUNKS {
+            let (first, count) = extent(chunk);
+            assert_eq!(first, expected);
+            for index in [first, first + count / 2, first + count - 1] {
+                assert_eq!(place(index), Some((chunk, (index - first) as usize, count)));
+            }
+            expected = first + count;
+        }
+        assert_eq!(expected, 1 << 20);
+        assert!(Table::new().at(expected).is_none());
+    }
+
+    #[test]
+    fn a_slot_freed_and_taken_again_has_a_new_token() {
+        let table = Table::new();
+        let slot = table.take().unwrap();
+        let (at, token) = (ptr::from_ref(slot), slot.token());
+        // SAFETY: Once. Just taken, never filled.
+        unsafe { table.free(slot) };
+        let again = table.take().unwrap();
+        assert_eq!(ptr::from_ref(again), at);
+        assert_ne!(again.token(), token);
+        assert_eq!(again.token() as u32, token as u32);
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let table = Table::new();
+        let taken: Vec<_> = std::iter::from_fn(|| table.take()).take(1 << 11).collect();
+        assert_eq!(taken.len(), 1 << 11);
+        let mut tokens: Vec<_> = taken.iter().map(|slot| slot.index()).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), 1 << 11, "no slot is given out twice");
+    }
+}

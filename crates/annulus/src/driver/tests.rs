@@ -1,0 +1,479 @@
+//! # Safety
+//!
+//! What the drivers promise beyond the answers: nobody waits for nothing, nothing is dropped twice
+//! or never, and foreign code (a waker, a buffer's `Drop`) may do what it likes.
+//! The tests play a driver's part and keep its promises: Lent, Once, Drained.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake as WakeTask, Waker};
+use std::thread;
+use std::time::Duration;
+
+use super::lifecycle::{Abandon, Look};
+use super::many::Batch;
+use super::slot::Slot;
+use super::uring::{self, Driver, Tuning};
+use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
+use crate::op::{Op, OpInfo};
+use crate::sys::errno::{EBUSY, ECANCELED, ETIMEDOUT};
+use crate::sys::ring::Kernel;
+use crate::sys::sqe::{Cqe, Sqe, opcode};
+
+/// Longer than anything here takes, shorter than the drain timeout.
+const LONG: Duration = Duration::from_secs(5);
+
+/// An operation made of closures; no kernel takes it, so it runs on a blocking thread.
+struct Call {
+    run: Box<dyn FnMut() -> i32 + Send>,
+    complete: fn(i32) -> i32,
+    dropped: Dropped,
+}
+
+/// Does something when it is dropped.
+struct Dropped(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        if let Some(then) = self.0.take() {
+            then();
+        }
+    }
+}
+
+impl Call {
+    fn new(run: impl FnMut() -> i32 + Send + 'static) -> Call {
+        Call {
+            run: Box::new(run),
+            complete: |res| res,
+            dropped: Dropped(None),
+        }
+    }
+
+    /// Runs until something is sent.
+    fn blocked() -> (Call, Sender<()>) {
+        let (send, receive) = channel();
+        (Call::new(move || i32::from(receive.recv().is_err())), send)
+    }
+
+    fn when_dropped(mut self, then: impl FnOnce() + Send + 'static) -> Call {
+        self.dropped = Dropped(Some(Box::new(then)));
+        self
+    }
+
+    fn counted(self, drops: &Arc<AtomicUsize>) -> Call {
+        let drops = Arc::clone(drops);
+        self.when_dropped(move || _ = drops.fetch_add(1, SeqCst))
+    }
+}
+
+// SAFETY: Lent: points to nothing.
+unsafe impl Op for Call {
+    const INFO: OpInfo = OpInfo {
+        name: "call",
+        opcode: opcode::GETDENTS,
+        since: (0, 0),
+    };
+    type Output = i32;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe::new(opcode::NOP, -1)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        (self.run)()
+    }
+
+    fn complete(self, res: i32) -> i32 {
+        (self.complete)(res)
+    }
+
+    fn lost(_: io::Error) -> i32 {
+        -ETIMEDOUT
+    }
+}
+
+/// Wakes by a closure.
+struct Then(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl WakeTask for Then {
+    fn wake(self: Arc<Self>) {
+        let then = self.0.lock().unwrap().take();
+        if let Some(then) = then {
+            then();
+        }
+    }
+}
+
+fn waker(then: impl FnOnce() + Send + 'static) -> Waker {
+    Waker::from(Arc::new(Then(Mutex::new(Some(Box::new(then))))))
+}
+
+fn pool(threads: usize) -> Arc<Submitter> {
+    let limits = Limits {
+        in_flight: 64,
+        in_flight_bytes: 1 << 20,
+    };
+    let config = blocking::Config {
+        threads,
+        limits,
+        drain_timeout: Duration::from_secs(20),
+    };
+    Arc::new(Submitter::new(Vec::new(), Opcodes::NONE, config))
+}
+
+fn poll<T: Op>(operation: &mut Operation<'_, T>, waker: &Waker) -> Poll<T::Output> {
+    Pin::new(operation).poll(&mut Context::from_waker(waker))
+}
+
+/// Polls once, so that it is handed over.
+fn start<T: Op>(operation: &mut Operation<'_, T>) {
+    assert!(poll(operation, Waker::noop()).is_pending());
+}
+
+/// The answer, or a panic if it does not come.
+fn answer<T: Op>(mut operation: Operation<'_, T>) -> T::Output {
+    let (woken, wait) = channel();
+    let signal = Arc::new(Mutex::new(woken));
+    loop {
+        let signal = Arc::clone(&signal);
+        match poll(
+            &mut operation,
+            &waker(move || _ = signal.lock().unwrap().send(())),
+        ) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => wait
+                .recv_timeout(LONG)
+                .expect("an answer, or at least a wake-up"),
+        }
+    }
+}
+
+fn soon(wait: &Receiver<()>) {
+    assert_ne!(
+        wait.recv_timeout(LONG),
+        Err(RecvTimeoutError::Timeout),
+        "it never came"
+    );
+}
+
+fn lane(submitter: &Submitter) -> &Lane {
+    submitter.lane(submitter.next_lane(Call::INFO.opcode))
+}
+
+#[test]
+fn an_answer_whose_reading_panics_is_dropped_once() {
+    let pool = pool(1);
+    let drops = Arc::new(AtomicUsize::new(0));
+    let mut call = Call::new(|| 0).counted(&drops);
+    call.complete = |_| panic!("as a foreign buffer might");
+    let mut operation = Operation::new(&pool, call);
+    let result = loop {
+        let polled = catch_unwind(AssertUnwindSafe(|| poll(&mut operation, Waker::noop())));
+        match polled {
+            Ok(Poll::Pending) => thread::sleep(Duration::from_millis(1)),
+            other => break other,
+        }
+    };
+    assert!(result.is_err());
+    drop(operation);
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+#[test]
+fn a_payload_dropped_by_a_driver_may_use_the_engine() {
+    let pool = pool(1);
+    let (ended, wait) = channel();
+    let held = Arc::clone(&pool);
+    let call = Call::blocked();
+    let call = (
+        call.0.when_dropped(move || {
+            drop(held);
+            _ = ended.send(());
+        }),
+        call.1,
+    );
+    {
+        let mut dropped = Operation::new(&pool, call.0);
+        start(&mut dropped);
+    }
+    drop(pool);
+    drop(call.1);
+    soon(&wait);
+}
+
+#[test]
+fn a_waker_may_end_the_engine_while_more_work_waits() {
+    let pool = pool(1);
+    let (ended, wait) = channel();
+    let (call, release) = Call::blocked();
+    let held = Arc::clone(&pool);
+    let mut first = Operation::new(&pool, call);
+    let ends = waker(move || {
+        drop(held);
+        _ = ended.send(());
+    });
+    assert!(poll(&mut first, &ends).is_pending());
+    drop(ends);
+    let mut second = Operation::new(&pool, Call::new(|| 0));
+    start(&mut second);
+    // Nobody but the waker holds the engine then.
+    std::mem::forget((first, second));
+    drop(pool);
+    drop(release);
+    soon(&wait);
+}
+
+#[test]
+fn a_thread_is_there_for_new_work_however_long_another_is_busy() {
+    let pool = pool(8);
+    let (call, release) = Call::blocked();
+    let mut busy = Operation::new(&pool, call);
+    start(&mut busy);
+    assert_eq!(answer(Operation::new(&pool, Call::new(|| 7))), 7);
+    // All the others have had time to leave.
+    thread::sleep(blocking::IDLE_MAX * 4);
+    assert_eq!(answer(Operation::new(&pool, Call::new(|| 8))), 8);
+    drop(release);
+    assert_eq!(answer(busy), 1);
+}
+
+#[test]
+fn a_cancel_that_comes_after_the_driver_has_ended_still_drops_the_payload() {
+    let pool = pool(1);
+    let drops = Arc::new(AtomicUsize::new(0));
+    let lane = lane(&pool);
+    let slot = lane.table.take().unwrap();
+    slot.lifecycle.reset(None);
+    // SAFETY: Once: just taken.
+    unsafe { slot.fill(Call::new(|| 0).counted(&drops), 0) };
+    // What `Operation::drop` does, and the driver ends in the middle of it.
+    assert_eq!(slot.lifecycle.abandon(), Abandon::Request);
+    // SAFETY: Lent: filled above.
+    assert!(unsafe { lane.hand_over(NonNull::from(slot)) });
+    pool.drain();
+    // SAFETY: Once: `QUEUED` has been set above, and only there.
+    unsafe { lane.request_cancel(NonNull::from(slot)) };
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+#[test]
+fn a_timeout_passes_although_every_thread_is_busy() {
+    let pool = pool(1);
+    let (call, release) = Call::blocked();
+    let mut busy = Operation::new(&pool, call);
+    start(&mut busy);
+    thread::sleep(Duration::from_millis(20));
+    let late = Operation::new(&pool, Call::new(|| 0)).timeout(Duration::from_millis(10));
+    assert_eq!(answer(late), -ETIMEDOUT);
+    drop(release);
+    assert_eq!(answer(busy), 1);
+}
+
+#[test]
+fn a_batch_dropped_with_answers_whose_reading_panics_leaves_nothing() {
+    let pool = pool(1);
+    let drops = Arc::new(AtomicUsize::new(0));
+    let mut batch = Batch::new(&pool);
+    for key in 0..3 {
+        let mut call = Call::new(|| 0).counted(&drops);
+        call.complete = |_| panic!("as a foreign buffer might");
+        batch.add(call, key);
+    }
+    let (call, release) = Call::blocked();
+    batch.add(call.counted(&drops), 3);
+    assert!(
+        batch
+            .poll_next(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+    // One of the four is blocked, and was the last in the queue.
+    while lane(&pool).counters.completed.get() < 3 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(batch))).is_err());
+    drop(release);
+    pool.drain();
+    assert_eq!(drops.load(SeqCst), 4);
+    assert_eq!(lane(&pool).table.in_use(), 0);
+}
+
+/// A kernel that answers when it is told to.
+#[derive(Default)]
+struct Stub {
+    pushed: Vec<Sqe>,
+    cqes: Vec<Cqe>,
+    /// The submission queue is full until the next submission.
+    full: bool,
+    /// Submissions that the kernel is too busy for.
+    refusals: u32,
+    broken: bool,
+    armed: bool,
+    /// Sleeps that no wake-up would have ended.
+    deaf: u32,
+    now_ns: u64,
+}
+
+impl Kernel for Stub {
+    fn push(&mut self, sqe: Sqe) -> bool {
+        if !self.full {
+            self.pushed.push(sqe);
+        }
+        !self.full
+    }
+
+    fn unsubmitted(&self) -> u32 {
+        u32::from(self.full)
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return Err(io::Error::from_raw_os_error(EBUSY));
+        }
+        self.full = false;
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
+        self.deaf += u32::from(!self.armed && timeout_ns.is_none());
+        self.now_ns += timeout_ns.unwrap_or(1);
+        self.submit()
+    }
+
+    fn ready(&mut self) -> bool {
+        assert!(!self.broken, "as a driver with a bug would");
+        !self.cqes.is_empty()
+    }
+
+    fn reap(&mut self, into: &mut Vec<Cqe>) {
+        into.append(&mut self.cqes);
+    }
+
+    fn arm_wake(&mut self, _: u64) -> bool {
+        self.armed = !self.full;
+        self.armed
+    }
+
+    fn supports(&self, _: u8) -> bool {
+        true
+    }
+
+    fn enters(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn pause(&mut self, ns: u64) {
+        self.now_ns += ns;
+    }
+}
+
+struct Unheard;
+
+impl Wake for Unheard {
+    fn wake(&self) {}
+}
+
+/// A driver of a stub, and an operation that it has submitted.
+fn stub() -> (Arc<Lane>, Driver<Stub>, NonNull<Slot>) {
+    let lane = Arc::new(Lane::new(Box::new(Unheard)));
+    let limits = Limits {
+        in_flight: 64,
+        in_flight_bytes: 1 << 20,
+    };
+    let tuning = Tuning {
+        chunk: None,
+        look_out_ns: 0,
+        drain_timeout: LONG,
+    };
+    let mut driver = Driver::new(Arc::clone(&lane), Stub::default(), limits, tuning);
+    let slot = NonNull::from(lane.table.take().unwrap());
+    // SAFETY: Once: just taken, so ours to fill and to hand over.
+    unsafe {
+        drop(slot.as_ref().lifecycle.reset(None));
+        slot.as_ref().fill(Call::new(|| 0), 0);
+        assert!(lane.hand_over(slot));
+    }
+    assert!(driver.turn());
+    assert_eq!(driver.kernel().pushed.len(), 1);
+    (lane, driver, slot)
+}
+
+#[test]
+fn a_drain_ends_with_the_last_answer() {
+    let (lane, mut driver, slot) = stub();
+    driver.step();
+    lane.request_stop();
+    let (mut end, mut steps) = (None, 0);
+    while end.is_none() {
+        // The stop has completed the read that was armed when it came, and nobody completes another.
+        if steps == 0 && std::mem::take(&mut driver.kernel().armed) {
+            driver.kernel().cqes.push(Cqe {
+                user_data: uring::WAKE,
+                res: 8,
+                flags: 0,
+            });
+        }
+        if steps == 5 {
+            // SAFETY: Lent: out in our name.
+            let user_data = unsafe { slot.as_ref() }.token();
+            driver.kernel().cqes.push(Cqe {
+                user_data,
+                res: -ECANCELED,
+                flags: 0,
+            });
+        }
+        end = driver.step();
+        steps += 1;
+    }
+    assert_eq!(end, Some(0));
+    assert!(
+        driver.kernel().now_ns < LONG.as_nanos() as u64 / 2,
+        "it waited for the drain timeout"
+    );
+}
+
+#[test]
+fn a_driver_sleeps_only_where_it_can_be_woken() {
+    let (_lane, mut driver, _) = stub();
+    *driver.kernel() = Stub {
+        full: true,
+        refusals: 1,
+        ..Stub::default()
+    };
+    for _ in 0..3 {
+        driver.step();
+    }
+    assert!(driver.kernel().armed);
+    assert_eq!(driver.kernel().deaf, 0);
+}
+
+#[test]
+fn a_driver_that_panics_leaves_nobody_waiting_and_frees_nothing() {
+    let (lane, mut driver, in_flight) = stub();
+    driver.kernel().broken = true;
+    driver.drive();
+    // SAFETY: Lent: out in our name.
+    let lifecycle = unsafe { &in_flight.as_ref().lifecycle };
+    assert_eq!(lifecycle.look(Waker::noop()), Look::Expired);
+    assert_eq!(lane.counters.leaked.get(), 1);
+    let late = lane.table.take().unwrap();
+    // SAFETY: Once: just taken, so ours to fill and to hand over.
+    unsafe {
+        late.fill(Call::new(|| 0), 0);
+        assert!(
+            !lane.hand_over(NonNull::from(late)),
+            "an engine without a driver refuses"
+        );
+    }
+}

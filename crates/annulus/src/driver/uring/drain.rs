@@ -1,0 +1,110 @@
+//! # Safety
+//!
+//! The end of a driver: by request, when it refuses what waits and sees out what is in flight, or
+//! because its kernel is of no more use. Invariants: Drained, Lent, Once.
+#![allow(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Driver;
+use crate::driver::keep_for_ever;
+use crate::driver::slot::Stage;
+use crate::sys::errno::{EBADR, ECANCELED, ESHUTDOWN};
+use crate::sys::ring::Kernel;
+
+impl<K: Kernel> Driver<K> {
+    /// Runs to the end. What the kernel may still touch then is leaked: the operations' memory, and
+    /// the ring that they complete into.
+    pub(crate) fn drive(mut self) {
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run()));
+        if ran.is_err() {
+            // A bug, or a buffer that panics where it must not. Nobody is left waiting for it.
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                self.fail(EBADR);
+                self.close_cancels();
+            }));
+            // A panic's payload may panic in its drop.
+            std::mem::forget(ended);
+        }
+        if ran.is_err() || self.in_flight > 0 || self.wake_armed {
+            self.lane.counters.leaked.add(u64::from(self.in_flight));
+            keep_for_ever(self);
+        }
+    }
+
+    pub(super) fn begin_drain(&mut self) {
+        let timeout_ns = u64::try_from(self.tuning.drain_timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.draining_until_ns = Some(self.kernel.now_ns().saturating_add(timeout_ns));
+        let lane = Arc::clone(&self.lane);
+        for chain in lane.inbox.close() {
+            self.accept(chain);
+        }
+        for slot in self.pending.remove(|_| true) {
+            // SAFETY: Lent: waiting slots are this driver's.
+            self.finish(unsafe { slot.as_ref() }, -ESHUTDOWN);
+        }
+        while let Some(token) = self.deadlines.pop_passed(u64::MAX) {
+            let Some(slot) = lane
+                .table
+                .at(token as u32)
+                .filter(|slot| slot.token() == token)
+            else {
+                continue;
+            };
+            // SAFETY: Lent: its deadline was still listed, so it is not finished.
+            if unsafe { slot.driver() }.stage == Stage::Sleeping {
+                self.finish(slot, -ESHUTDOWN);
+            }
+        }
+        for slot in std::mem::take(&mut self.again) {
+            // SAFETY: Lent: unfinished, and not with the kernel.
+            self.answer(unsafe { slot.as_ref() }, -ECANCELED);
+        }
+        if self.in_flight > 0 {
+            self.cancel_all = true;
+        }
+        // The read of the eventfd comes back too, if one is armed: `request_stop` sets its flag, then
+        // writes. A driver that armed another after that write would have seen the flag first.
+    }
+
+    pub(super) fn drained(&self) -> bool {
+        self.in_flight == 0
+            && self.pending.is_empty()
+            && self.kernel.unsubmitted() == 0
+            && !self.wake_armed
+    }
+
+    /// The ring is of no more use. Whoever waits is answered with `errno`; memory that the kernel may
+    /// still touch is leaked with the ring when `run` returns. The engine takes no more operations.
+    #[cold]
+    pub(super) fn fail(&mut self, errno: i32) {
+        self.lane.failed.store(errno, Ordering::Release);
+        self.lane.stop.store(true, Ordering::SeqCst);
+        if self.draining_until_ns.is_none() {
+            self.begin_drain();
+        }
+        self.draining_until_ns = Some(0);
+        let lane = Arc::clone(&self.lane);
+        for slot in self
+            .flying
+            .indices()
+            .filter_map(|index| lane.table.at(index))
+        {
+            // SAFETY: Lent: in flight, so its driver side is ours.
+            let side = unsafe { slot.driver() };
+            if let Some(group) = side.group {
+                // Its batch looks at `failed` when it is woken.
+                // SAFETY: Lent: this operation has not been passed to its group.
+                unsafe { self.done.note(group) };
+            } else if side.stage == Stage::InFlight
+                && let Some(wake) = slot.lifecycle.expire()
+            {
+                side.stage = Stage::Expired;
+                self.done.wakers.extend(wake);
+            }
+        }
+        self.done.deliver(&lane);
+    }
+}

@@ -1,0 +1,85 @@
+//! Looking out before sleeping: putting a processor to sleep and waking it costs tens of microseconds,
+//! and callers who were just answered tend to ask again within that. Always for a bounded while, and
+//! only while operations are in flight: an idle driver sleeps.
+
+use super::Driver;
+use crate::sys::ring::Kernel;
+
+/// How long a submission waits for callers who were just answered, ns.
+const COMPANY_NS: u64 = 2_000;
+
+impl<K: Kernel> Driver<K> {
+    /// Whether more operations are at hand to be submitted along. A lone request never waits for
+    /// company; but callers who have just been answered tend to ask again at once, one by one, and a
+    /// submission costs more than the moment they need.
+    pub(super) fn company_comes(&mut self) -> bool {
+        if !self.lane.inbox.is_empty() {
+            return true;
+        }
+        if self.due == 0 || self.tuning.look_out_ns == 0 {
+            return false;
+        }
+        let until = self.kernel.now_ns() + COMPANY_NS;
+        loop {
+            for _ in 0..8 {
+                if !self.lane.inbox.is_empty() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if self.kernel.now_ns() >= until {
+                self.due = 0;
+                return false;
+            }
+        }
+    }
+
+    /// Looks out for new work, for a bounded while. True: there is some.
+    pub(super) fn look_out(&mut self) -> bool {
+        if self.tuning.look_out_ns == 0 {
+            return false;
+        }
+        let until = self.kernel.now_ns() + self.tuning.look_out_ns;
+        loop {
+            for _ in 0..16 {
+                if !self.lane.inbox.is_empty() || self.kernel.ready() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if self.kernel.now_ns() >= until {
+                return false;
+            }
+        }
+    }
+}
+
+/// Whether looking out before sleeping has paid lately.
+#[derive(Debug, Default)]
+pub(super) struct Spin {
+    /// Rises when it paid, falls when it did not.
+    credit: i32,
+    skipped: u32,
+}
+
+impl Spin {
+    /// Bounds of the credit: how fast a change of load is noticed.
+    const CREDIT_MAX: i32 = 8;
+    /// Without credit, one sleep in so many tries again.
+    const RETRY_EVERY: u32 = 64;
+
+    /// Whether to look out this time.
+    pub(super) fn pays(&mut self) -> bool {
+        if self.credit >= 0 {
+            return true;
+        }
+        self.skipped += 1;
+        self.skipped.is_multiple_of(Spin::RETRY_EVERY)
+    }
+
+    /// What came of it.
+    pub(super) fn learn(&mut self, found: bool) {
+        let step = if found { 1 } else { -2 };
+        self.credit = (self.credit + step).clamp(-Spin::CREDIT_MAX, Spin::CREDIT_MAX);
+    }
+}

@@ -1,0 +1,254 @@
+//! An engine: drivers on threads of their own, for callers on any executor or none.
+
+mod builder;
+
+pub use builder::{Backend, BackendInUse, EngineBuilder};
+
+use std::future::poll_fn;
+use std::io;
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::driver::{Operation, Submitter};
+use crate::error::SetupError;
+use crate::fd::Fd;
+use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, path_to_cstring};
+use crate::metrics::Metrics;
+use crate::op::{ListDir, MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
+use crate::sys::call;
+
+/// A handle on drivers that do file I/O. `Send`, `Sync`, cheap to clone.
+///
+/// Its futures run on any executor: they need nothing but a waker. When the last handle, file and
+/// future of an engine is gone, what is in flight is cancelled where the kernel can, and waited for
+/// (see [`EngineBuilder::drain_timeout`]): after that, no memory changes any more.
+///
+/// # Implementation
+///
+/// Each driver is a thread named `annulus-ring` with a ring of its own, asleep in the kernel when
+/// there is nothing to do. An operation is handed over through a lock-free list; the driver is woken
+/// only if it sleeps. Without io_uring the same operations run as system calls on threads named
+/// `annulus-block`, started as work waits and ended when it does not.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    submitter: Arc<Submitter>,
+    backend: Arc<BackendInUse>,
+}
+
+impl Engine {
+    /// An engine with the best backend there is and the defaults of [`EngineBuilder`].
+    ///
+    /// # Errors
+    ///
+    /// As [`EngineBuilder::build`].
+    pub fn new() -> Result<Engine, SetupError> {
+        Engine::builder().build()
+    }
+
+    /// How it is to be built.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// Which backend runs, why, and what to change.
+    pub fn backend(&self) -> &BackendInUse {
+        &self.backend
+    }
+
+    /// What the drivers have done so far.
+    pub fn metrics(&self) -> Metrics {
+        self.submitter.metrics()
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`ENOENT`, `EACCES`, …).
+    pub fn open(&self, path: impl AsRef<Path>) -> Opening<'_> {
+        self.open_with(OpenOptions::new().read(true), path)
+    }
+
+    /// Makes a file, or cuts the one that is there to nothing, for writing.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept.
+    pub fn create(&self, path: impl AsRef<Path>) -> Opening<'_> {
+        self.open_with(
+            OpenOptions::new().write(true).create(true).truncate(true),
+            path,
+        )
+    }
+
+    /// Opens a file in any way [`OpenOptions`] can say.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept; `InvalidInput` for options that exclude one another.
+    pub fn open_with(&self, options: &OpenOptions, path: impl AsRef<Path>) -> Opening<'_> {
+        options.open(&self.submitter, path.as_ref())
+    }
+
+    /// Takes over a file that std opened.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, if it can't tell the file's flags or direct-I/O alignment; `Unsupported` on a
+    /// simulated kernel, which has no part in the process's descriptors.
+    pub fn file(&self, file: std::fs::File) -> io::Result<File> {
+        if self.submitter.closer.is_some() {
+            let what = "the simulated kernel can't use a descriptor of this process; open the file by path";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        }
+        File::new(Fd::adopt(file), Arc::clone(&self.submitter))
+    }
+
+    /// What the file system knows about what `path` names; links are followed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Operation<'_, StatAt, io::Result<Metadata>> {
+        self.stat(path.as_ref(), true)
+    }
+
+    /// The same about a link itself.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept.
+    pub fn symlink_metadata(
+        &self,
+        path: impl AsRef<Path>,
+    ) -> Operation<'_, StatAt, io::Result<Metadata>> {
+        self.stat(path.as_ref(), false)
+    }
+
+    fn stat(&self, path: &Path, follow: bool) -> Operation<'_, StatAt, io::Result<Metadata>> {
+        let stat = match path_to_cstring(path) {
+            Ok(path) => Operation::new(&self.submitter, StatAt::path(path, follow)),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        };
+        stat.map(|answer, _| answer.map(Metadata::new))
+    }
+
+    /// Renames a file or directory; what `to` names is replaced.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`EXDEV` across file systems).
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Rename> {
+        match (path_to_cstring(from.as_ref()), path_to_cstring(to.as_ref())) {
+            (Ok(from), Ok(to)) => Operation::new(&self.submitter, Rename::new(from, to, 0)),
+            (Err(error), _) | (_, Err(error)) => Operation::ready(&self.submitter, Err(error)),
+        }
+    }
+
+    /// Removes a file's name.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Operation<'_, Unlink> {
+        self.unlink(path.as_ref(), 0)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`ENOTEMPTY`).
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Unlink> {
+        self.unlink(path.as_ref(), call::AT_REMOVEDIR)
+    }
+
+    fn unlink(&self, path: &Path, flags: u32) -> Operation<'_, Unlink> {
+        match path_to_cstring(path) {
+            Ok(path) => Operation::new(&self.submitter, Unlink::new(path, flags)),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
+    }
+
+    /// Makes a directory, with all permissions less the process's umask.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Operation<'_, MakeDir> {
+        match path_to_cstring(path.as_ref()) {
+            Ok(path) => Operation::new(&self.submitter, MakeDir::new(path, 0o777)),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
+    }
+
+    /// Lists a directory, in the file system's order, without `.` and `..`. On a blocking thread:
+    /// io_uring has no opcode for it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`ENOTDIR`).
+    pub async fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
+        let dir = self
+            .open_with(
+                OpenOptions::new()
+                    .read(true)
+                    .custom_flags(call::O_DIRECTORY as i32),
+                path,
+            )
+            .await?;
+        let listed = Operation::new(&self.submitter, ListDir::new(dir.into_fd())).await?;
+        Ok(listed.into_iter().map(DirEntry::new).collect())
+    }
+
+    /// A round trip through the driver that asks nothing: the engine's own cost.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN` after [`shutdown`](Engine::shutdown).
+    pub fn nop(&self) -> Operation<'_, Nop> {
+        Operation::new(&self.submitter, Nop)
+    }
+
+    /// Waits for `time`, on the driver's clock.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN` if the engine is shut down meanwhile.
+    pub fn sleep(&self, time: Duration) -> Operation<'_, Sleep> {
+        Operation::new(&self.submitter, Sleep).timeout(time)
+    }
+
+    /// Gives any future at most `time`, and drops it when the time is up.
+    ///
+    /// For what has no `timeout` of its own, or for several steps together. A single operation's own
+    /// [`timeout`](Operation::timeout) is better where there is one: it can give the buffer back.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`, and `ESHUTDOWN` if the engine is shut down meanwhile.
+    pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> io::Result<F::Output> {
+        let mut sleep = self.sleep(time);
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            Pin::new(&mut sleep).poll(context).map(|slept| {
+                Err(slept
+                    .err()
+                    .unwrap_or_else(|| io::ErrorKind::TimedOut.into()))
+            })
+        })
+        .await
+    }
+
+    /// Ends the engine for everybody who holds it: refuses what waits (`ESHUTDOWN`), cancels what
+    /// can be cancelled, and waits for the rest as a drop does. Blocks the calling thread.
+    pub fn shutdown(&self) {
+        self.submitter.drain();
+    }
+}

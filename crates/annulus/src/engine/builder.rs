@@ -1,0 +1,423 @@
+//! How an engine comes into being: the backend is chosen here, once, and the reason kept.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use super::Engine;
+#[cfg(feature = "sim")]
+use crate::driver::simulated;
+use crate::driver::uring::{Driver, Tuning};
+use crate::driver::{Lane, LaneThread, Limits, Opcodes, Submitter, blocking};
+use crate::error::SetupError;
+use crate::sys::ring::{Kernel, Ring, RingConfig, Rung};
+#[cfg(feature = "sim")]
+use crate::sys::sim::{SimClock, SimConfig, SimKernel, World};
+
+/// Which backend to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backend {
+    /// io_uring where it is there, allowed and affordable; else blocking threads.
+    #[default]
+    Auto,
+    /// io_uring, or an error that says what to change.
+    Uring,
+    /// Blocking threads.
+    Blocking,
+    /// A kernel in memory, with a file system of its own, behind driver threads. Its delays pass on
+    /// the machine's clock; to look at its files, and for a clock and an order that repeat, use
+    /// [`Sim`](crate::sim::Sim).
+    #[cfg(feature = "sim")]
+    Sim(SimConfig),
+}
+
+/// Which backend an engine runs on, and why. `Display` is a sentence for people.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BackendInUse {
+    /// Rings.
+    Uring {
+        /// How far up the ladder of set-up flags.
+        rung: Rung,
+        /// Driver threads.
+        threads: usize,
+        /// Entries of each submission queue.
+        sq_entries: u32,
+    },
+    /// Blocking threads.
+    Blocking {
+        /// The most there may be.
+        threads: usize,
+        /// Why not io_uring; `None` if blocking threads were asked for.
+        because: Option<SetupError>,
+    },
+    /// A simulated kernel.
+    #[cfg(feature = "sim")]
+    Sim {
+        /// What its choices follow.
+        seed: u64,
+        /// Driver threads; 0 where the caller's thread drives.
+        threads: usize,
+    },
+}
+
+impl fmt::Display for BackendInUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackendInUse::Uring {
+                rung,
+                threads,
+                sq_entries,
+            } => {
+                let plural = if *threads == 1 { "thread" } else { "threads" };
+                write!(
+                    f,
+                    "io_uring ({}; {threads} driver {plural}, {sq_entries} entries)",
+                    rung.describe()
+                )
+            }
+            BackendInUse::Blocking {
+                threads,
+                because: None,
+            } => {
+                write!(f, "up to {threads} blocking threads, as asked for")
+            }
+            BackendInUse::Blocking {
+                threads,
+                because: Some(because),
+            } => {
+                write!(f, "up to {threads} blocking threads: {because}")
+            }
+            #[cfg(feature = "sim")]
+            BackendInUse::Sim { seed, threads: 0 } => write!(f, "a simulated kernel (seed {seed})"),
+            #[cfg(feature = "sim")]
+            BackendInUse::Sim { seed, threads } => {
+                let plural = if *threads == 1 { "thread" } else { "threads" };
+                write!(
+                    f,
+                    "a simulated kernel (seed {seed}; {threads} driver {plural})"
+                )
+            }
+        }
+    }
+}
+
+/// How an engine is to be built. Made by [`Engine::builder`].
+#[derive(Clone, Debug)]
+pub struct EngineBuilder {
+    backend: Backend,
+    threads: usize,
+    blocking_threads: usize,
+    limits: Limits,
+    ring: RingConfig,
+    tuning: Tuning,
+}
+
+/// Operations in flight per driver, by default: twice what the deepest device queue measured here
+/// could use.
+const IN_FLIGHT: u32 = 1024;
+/// Bytes in flight per driver, by default.
+const IN_FLIGHT_BYTES: u64 = 256 << 20;
+/// How long a driver looks out before it sleeps, by default: about what putting a virtual processor
+/// to sleep and waking it costs, so that a wrong guess at most doubles that.
+const LOOK_OUT_NS: u64 = 50_000;
+/// Blocking threads, by default: about what a disk needs to be kept busy by them.
+const BLOCKING_THREADS: usize = 64;
+/// Kernel workers per ring, bounded (files) and unbounded (the rest).
+const RING_WORKERS: [u32; 2] = [8, 16];
+
+impl Default for EngineBuilder {
+    fn default() -> EngineBuilder {
+        EngineBuilder {
+            backend: Backend::Auto,
+            threads: 1,
+            blocking_threads: BLOCKING_THREADS,
+            limits: Limits {
+                in_flight: IN_FLIGHT,
+                in_flight_bytes: IN_FLIGHT_BYTES,
+            },
+            ring: RingConfig {
+                sq_entries: 256,
+                cq_entries: 4 * IN_FLIGHT,
+                rung: Rung::Cooperative,
+                workers: RING_WORKERS,
+            },
+            tuning: Tuning {
+                chunk: None,
+                look_out_ns: LOOK_OUT_NS,
+                drain_timeout: Duration::from_secs(30),
+            },
+        }
+    }
+}
+
+impl EngineBuilder {
+    /// Which backend; [`Backend::Auto`] by default.
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.backend = backend;
+        self
+    }
+
+    /// Driver threads, each with a ring of its own; 1 by default, which drives a disk to its limit.
+    /// More pay where the page cache is filled from a fast device. Backends: uring.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// The most blocking threads; 64 by default. Backends: blocking, and uring for what the kernel
+    /// has no opcode for.
+    pub fn blocking_threads(mut self, threads: usize) -> Self {
+        self.blocking_threads = threads;
+        self
+    }
+
+    /// Operations that each driver lets the kernel hold at once; 1,024 by default. Further ones wait
+    /// their turn: first come, first served, a batch and a lone operation taking turns.
+    pub fn max_in_flight(mut self, operations: u32) -> Self {
+        self.limits.in_flight = operations;
+        self
+    }
+
+    /// Bytes of buffers that each driver lets the kernel hold at once; 256 MiB by default. One
+    /// operation larger than that still runs, alone.
+    pub fn max_in_flight_bytes(mut self, bytes: u64) -> Self {
+        self.limits.in_flight_bytes = bytes;
+        self
+    }
+
+    /// Entries of each submission queue; 256 by default. Backends: uring.
+    pub fn ring_entries(mut self, entries: u32) -> Self {
+        self.ring.sq_entries = entries;
+        self
+    }
+
+    /// The highest rung of set-up flags to try; [`Rung::Cooperative`] by default. A driver that is
+    /// handed its work by others has little from [`Rung::Deferred`]: it takes an enter to see each
+    /// completion, which costs more than the interrupts it saves (docs/DESIGN.md). Backends: uring.
+    pub fn rung(mut self, rung: Rung) -> Self {
+        self.ring.rung = rung;
+        self
+    }
+
+    /// Operations pushed before they are submitted, while more are waiting; by default 2, or 8 where
+    /// 64 and more are in flight. Backends: uring.
+    pub fn submit_chunk(mut self, operations: u32) -> Self {
+        self.tuning.chunk = Some(operations.max(1));
+        self
+    }
+
+    /// How long a driver with operations in flight looks out for more before it sleeps, where that
+    /// has paid lately; 0 never. Backends: uring.
+    pub fn look_out(mut self, time: Duration) -> Self {
+        self.tuning.look_out_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// How long the end of an engine waits for what is in flight; 30 s by default. Past it, the
+    /// memory the kernel may still touch is leaked on purpose (a ring's for good, a blocking thread's
+    /// until its call returns), and counted in [`Metrics::leaked`](crate::Metrics::leaked).
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.tuning.drain_timeout = timeout;
+        self
+    }
+
+    /// Builds the engine and starts its drivers.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`], which says what to change. With [`Backend::Auto`] a refused, absent or starved
+    /// io_uring is no error: [`Engine::backend`] gives the reason.
+    pub fn build(self) -> Result<Engine, SetupError> {
+        for (what, value) in [
+            ("threads", self.threads),
+            ("blocking_threads", self.blocking_threads),
+            ("max_in_flight", self.limits.in_flight as usize),
+            ("ring_entries", self.ring.sq_entries as usize),
+        ] {
+            if value == 0 {
+                return Err(SetupError::Config(format!(
+                    "{what} is 0; it must be at least 1"
+                )));
+            }
+        }
+        match self.backend {
+            Backend::Uring => self.build_uring(),
+            Backend::Blocking => Ok(self.build_blocking(None)),
+            #[cfg(feature = "sim")]
+            Backend::Sim(config) => self.build_sim(&Arc::new(World::new(config))),
+            Backend::Auto => match self.build_uring() {
+                Err(error) if error.allows_fallback() => Ok(self.build_blocking(Some(error))),
+                other => other,
+            },
+        }
+    }
+
+    fn blocking_config(&self) -> blocking::Config {
+        blocking::Config {
+            threads: self.blocking_threads,
+            limits: self.limits,
+            drain_timeout: self.tuning.drain_timeout,
+        }
+    }
+
+    fn build_blocking(&self, because: Option<SetupError>) -> Engine {
+        let config = self.blocking_config();
+        Engine {
+            submitter: Arc::new(Submitter::new(Vec::new(), Opcodes::NONE, config)),
+            backend: Arc::new(BackendInUse::Blocking {
+                threads: config.threads,
+                because,
+            }),
+        }
+    }
+
+    fn build_uring(&self) -> Result<Engine, SetupError> {
+        let mut ring = self.ring;
+        ring.cq_entries = ring.cq_entries.max(self.limits.in_flight.saturating_mul(2));
+        let mut lanes = Vec::new();
+        let mut made = None;
+        for _ in 0..self.threads {
+            match start_ring(ring, self.limits, self.tuning) {
+                Ok((lane, facts)) => {
+                    made = Some(facts);
+                    lanes.push(lane);
+                }
+                Err(error) => {
+                    // Ends the drivers that have been started.
+                    drop(Submitter::new(lanes, Opcodes::NONE, self.blocking_config()));
+                    return Err(error);
+                }
+            }
+        }
+        let Some(facts) = made else {
+            return Err(SetupError::Config("threads is 0".to_owned()));
+        };
+        let (rung, sq_entries) = (facts.rung, facts.sq_entries);
+        Ok(Engine {
+            submitter: Arc::new(Submitter::new(lanes, facts.opcodes, self.blocking_config())),
+            backend: Arc::new(BackendInUse::Uring {
+                rung,
+                threads: self.threads,
+                sq_entries,
+            }),
+        })
+    }
+}
+
+#[cfg(feature = "sim")]
+impl EngineBuilder {
+    /// Builds the engine on driver threads with simulated kernels on `world`.
+    pub(crate) fn build_sim(&self, world: &Arc<World>) -> Result<Engine, SetupError> {
+        let clock = Arc::new(SimClock::Real);
+        let mut lanes = Vec::new();
+        let mut failed = None;
+        for _ in 0..self.threads {
+            match simulated::start(world, &clock, self.limits, self.tuning) {
+                Ok(lane) => lanes.push(lane),
+                Err(error) => failed = Some(error),
+            }
+        }
+        // Dropped on failure, it ends the drivers that have been started.
+        let submitter = simulated::submitter(lanes, world, &clock, self.blocking_config());
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        Ok(Engine::simulated(submitter, world, self.threads))
+    }
+
+    /// Builds the engine, and a driver that the calling thread has to turn.
+    pub(crate) fn build_sim_here(
+        &self,
+        world: &Arc<World>,
+        finish: fn(),
+    ) -> (Engine, Arc<Lane>, Driver<SimKernel>) {
+        let (lane, driver) = simulated::driver(world, &world.clock, self.limits, self.tuning);
+        let lanes = vec![LaneThread {
+            lane: Arc::clone(&lane),
+            thread: None,
+        }];
+        let mut submitter =
+            simulated::submitter(lanes, world, &world.clock, self.blocking_config());
+        submitter.finish_here = Some(finish);
+        (Engine::simulated(submitter, world, 0), lane, driver)
+    }
+}
+
+#[cfg(feature = "sim")]
+impl Engine {
+    fn simulated(submitter: Submitter, world: &World, threads: usize) -> Engine {
+        let backend = BackendInUse::Sim {
+            seed: world.config().seed,
+            threads,
+        };
+        Engine {
+            submitter: Arc::new(submitter),
+            backend: Arc::new(backend),
+        }
+    }
+}
+
+/// What a driver thread tells of its ring.
+struct RingFacts {
+    rung: Rung,
+    sq_entries: u32,
+    opcodes: Opcodes,
+}
+
+/// Starts a driver thread, which makes its own ring: a ring belongs to the thread that made it.
+fn start_ring(
+    config: RingConfig,
+    limits: Limits,
+    tuning: Tuning,
+) -> Result<(LaneThread, RingFacts), SetupError> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let run = move || {
+        let ring = match Ring::new(config) {
+            Ok(ring) => ring,
+            Err(error) => return drop(tell.send(Err(error))),
+        };
+        let lane = Arc::new(Lane::new(Box::new(ring.waker())));
+        let facts = RingFacts {
+            rung: ring.rung(),
+            sq_entries: ring.sq_entries(),
+            opcodes: Opcodes::of(|opcode| ring.supports(opcode)),
+        };
+        let in_flight = limits.in_flight.min(ring.cq_entries());
+        if tell.send(Ok((Arc::clone(&lane), facts))).is_err() {
+            return;
+        }
+        let limits = Limits {
+            in_flight,
+            ..limits
+        };
+        Driver::new(lane, ring, limits, tuning).drive();
+    };
+    let thread = thread::Builder::new()
+        .name("annulus-ring".to_owned())
+        .spawn(run)
+        .map_err(|error| SetupError::Os {
+            what: "starting a driver thread",
+            error,
+        })?;
+    match told.recv() {
+        Ok(Ok((lane, facts))) => Ok((
+            LaneThread {
+                lane,
+                thread: Some(thread),
+            },
+            facts,
+        )),
+        Ok(Err(error)) => {
+            let _ = thread.join();
+            Err(error)
+        }
+        Err(_) => Err(SetupError::Os {
+            what: "a driver thread",
+            error: io::Error::other("it ended at once"),
+        }),
+    }
+}

@@ -1,0 +1,100 @@
+//! Direct I/O: what a file opened with `O_DIRECT` asks of addresses, offsets and lengths, and what
+//! is done about transfers that don't comply.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::buf::BouncePool;
+use crate::fd::Fd;
+use crate::op::Target;
+use crate::sys::call;
+
+/// The alignment a file needs, bytes; powers of two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Direct {
+    pub(crate) memory_bytes: u32,
+    pub(crate) offset_bytes: u32,
+}
+
+/// Where neither `STATX_DIOALIGN` (Linux 6.1) nor the file system says anything: what every device
+/// takes.
+const ALIGN_BYTES_SAFE: u32 = 4096;
+
+impl Direct {
+    /// Of an open file; `None` if it is not direct.
+    pub(crate) fn of(fd: &Fd) -> io::Result<Option<Direct>> {
+        if call::open_flags(fd.raw())? & O_DIRECT == 0 {
+            return Ok(None);
+        }
+        let mut out = call::empty_statx();
+        call::statx_fd(fd.raw(), &mut out)?;
+        let known = out.stx_mask & call::STATX_DIOALIGN != 0 && out.stx_dio_offset_align != 0;
+        Ok(Some(if known {
+            Direct {
+                memory_bytes: out.stx_dio_mem_align.max(1),
+                offset_bytes: out.stx_dio_offset_align,
+            }
+        } else {
+            Direct {
+                memory_bytes: ALIGN_BYTES_SAFE,
+                offset_bytes: ALIGN_BYTES_SAFE,
+            }
+        }))
+    }
+
+    fn is_aligned(self, address: usize, bytes: usize, offset: u64) -> bool {
+        address.is_multiple_of(self.memory_bytes as usize)
+            && bytes.is_multiple_of(self.offset_bytes as usize)
+            && offset.is_multiple_of(u64::from(self.offset_bytes))
+    }
+
+    /// Where a read puts its bytes: in place if it is aligned, else rounded out into a bounce.
+    pub(crate) fn target(
+        self,
+        address: usize,
+        bytes: usize,
+        offset: u64,
+        pool: &Arc<BouncePool>,
+    ) -> Target {
+        let align_bytes = self.offset_bytes;
+        if self.is_aligned(address, bytes, offset) {
+            return Target::Buf { align_bytes };
+        }
+        let align = u64::from(align_bytes);
+        let skip = offset % align;
+        let rounded = (skip + bytes as u64).next_multiple_of(align) as usize;
+        Target::Bounce {
+            bounce: pool.take(rounded),
+            skip: skip as u32,
+            align_bytes,
+        }
+    }
+
+    /// Refuses a transfer that is not aligned, with the numbers.
+    pub(crate) fn check(
+        self,
+        address: usize,
+        bytes: usize,
+        offset: u64,
+        verb: &str,
+    ) -> io::Result<()> {
+        if self.is_aligned(address, bytes, offset) {
+            return Ok(());
+        }
+        let Direct {
+            memory_bytes,
+            offset_bytes,
+        } = self;
+        let off_by = address % memory_bytes as usize;
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "a direct {verb} of {bytes} bytes at offset {offset} from memory {off_by} bytes off its \
+                 alignment: this file needs lengths and offsets in multiples of {offset_bytes} and memory \
+                 aligned to {memory_bytes}; use AlignedBuf::with_len(bytes, {memory_bytes})"
+            ),
+        ))
+    }
+}
+
+pub(crate) const O_DIRECT: u32 = call::O_DIRECT;

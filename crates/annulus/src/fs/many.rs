@@ -1,0 +1,326 @@
+//! Many reads as one batch: a stream of completions, or all at once in the order asked.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::merge::{Merge, ReadMerged};
+use super::{File, check_range};
+use crate::buf::IoBufMut;
+use crate::driver::many::Batch;
+use crate::driver::{Operation, inline_run};
+use crate::error::{BufError, BufResult};
+use crate::op::{AT_ONCE, Op, ReadAt, Sleep, Try, Until, read_cached};
+use crate::sys::errno::ETIMEDOUT;
+
+/// Reads of one batch handed over at a time; the rest of the iterator is read as answers come. It
+/// bounds the memory of a batch, not what the device is given: that is the engine's in-flight limit.
+const WINDOW: usize = 1024;
+
+/// One answer of a batch.
+#[derive(Debug)]
+pub struct Completed<B> {
+    /// Which read: 0 for the first asked.
+    pub index: usize,
+    /// Where it began.
+    pub offset: u64,
+    /// Its answer, as of [`File::read_at`].
+    pub result: BufResult<usize, B>,
+}
+
+/// Which read an operation of a batch is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) index: usize,
+    pub(crate) offset: u64,
+}
+
+/// Reads under way, made by [`File::read_many_at`].
+///
+/// [`next`](ReadMany::next) gives the answers as they come; awaiting the whole gives all of them in
+/// the order asked. Dropping it leaves what is in flight to the engine, soundly.
+#[must_use = "reads do nothing until their answers are asked for"]
+pub struct ReadMany<'a, B: IoBufMut, I> {
+    file: &'a File,
+    reads: I,
+    /// The iterator has ended.
+    exhausted: bool,
+    asked: usize,
+    window: usize,
+    batch: Batch<'a, ReadAt<B>, Asked>,
+    /// Reads to be tried on the page cache together.
+    staged: Vec<Try<B>>,
+    /// Answers that needed no driver: cached data, refused offsets, empty buffers.
+    ready: VecDeque<Completed<B>>,
+    timeout: Timeout<'a>,
+}
+
+/// A batch's time limit.
+pub(crate) struct Timeout<'a>(Option<Operation<'a, Sleep>>);
+
+impl<'a> Timeout<'a> {
+    pub(crate) fn none() -> Timeout<'a> {
+        Timeout(None)
+    }
+
+    pub(crate) fn set(&mut self, file: &'a File, timeout: Duration) {
+        self.0 = Some(Operation::new(&file.submitter, Sleep).timeout(timeout));
+    }
+
+    /// The errno for what has no answer, if none can be waited for: the time is up, or the kernel is
+    /// gone. The waker is registered if not.
+    pub(crate) fn gives_up<T: Op, K: Copy>(
+        &mut self,
+        batch: &Batch<'_, T, K>,
+        context: &mut Context<'_>,
+    ) -> Option<i32> {
+        batch
+            .failed()
+            .or_else(|| self.passed(context).then_some(ETIMEDOUT))
+    }
+
+    fn passed(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(sleep) = &mut self.0 else {
+            return false;
+        };
+        match Pin::new(sleep).poll(context) {
+            Poll::Pending => false,
+            Poll::Ready(slept) => {
+                self.0 = None;
+                // An engine that shuts down answers everything itself.
+                slept.is_ok()
+            }
+        }
+    }
+}
+
+impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
+    pub(super) fn new(file: &'a File, reads: I) -> ReadMany<'a, B, I> {
+        ReadMany {
+            file,
+            reads,
+            exhausted: false,
+            asked: 0,
+            window: WINDOW,
+            batch: Batch::new(&file.submitter),
+            staged: Vec::new(),
+            ready: VecDeque::new(),
+            timeout: Timeout::none(),
+        }
+    }
+
+    /// Keeps at most `reads` handed over at a time (1,024 by default, at least 1): the memory of a
+    /// batch over a long iterator.
+    pub fn window(mut self, reads: usize) -> Self {
+        self.window = reads.max(1);
+        self
+    }
+
+    /// Gives the batch at most `timeout` from its first poll on; reads without an answer by then
+    /// answer `TimedOut`, without their buffers.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout.set(self.file, timeout);
+        self
+    }
+
+    /// Reads neighbouring ranges together, through memory of the engine.
+    pub fn merge(self, merge: Merge) -> ReadMerged<'a, B> {
+        ReadMerged::new(self.file, self.reads, merge)
+    }
+
+    /// Adds a read behind all others. Reads added one by one are handed over in small groups, or
+    /// when [`next`](ReadMany::next) finds nothing to return.
+    pub fn push(&mut self, buf: B, offset: u64) {
+        self.add(buf, offset);
+        if self.staged.len() == AT_ONCE {
+            self.settle();
+        }
+        self.batch.flush_chunk();
+    }
+
+    fn add(&mut self, buf: B, offset: u64) {
+        let asked = Asked {
+            index: self.asked,
+            offset,
+        };
+        self.asked += 1;
+        let bytes = buf.lent_bytes();
+        if let Err(error) = check_range(offset, bytes) {
+            return self
+                .ready
+                .push_back(asked.answer(Err(BufError::new(error, Some(buf)))));
+        }
+        if bytes == 0 {
+            return self.ready.push_back(asked.answer(Ok((0, buf))));
+        }
+        if self.file.may_be_cached(bytes) {
+            return self.staged.push(Try {
+                buf,
+                offset,
+                index: asked.index,
+                hit: false,
+            });
+        }
+        self.ask(buf, asked);
+    }
+
+    /// Puts a read on its way to a driver.
+    fn ask(&mut self, mut buf: B, asked: Asked) {
+        let target = self
+            .file
+            .target(buf.stable_mut_ptr().addr(), buf.lent_bytes(), asked.offset);
+        let read = ReadAt::new(self.file.fd.clone(), buf, asked.offset, target, Until::Once);
+        self.batch.add(read.past_the_cache(), asked);
+    }
+
+    /// Tries what is staged on the page cache; what is not there goes to a driver.
+    fn settle(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        let mut staged = std::mem::take(&mut self.staged);
+        for reads in staged.chunks_mut(AT_ONCE) {
+            if self.file.fd.cached().ask() {
+                read_cached(&self.file.fd, reads, self.file.submitter.has_rings());
+            }
+        }
+        let before = self.ready.len();
+        for Try {
+            buf,
+            offset,
+            index,
+            hit,
+        } in staged.drain(..)
+        {
+            let asked = Asked { index, offset };
+            if hit {
+                let bytes = buf.lent_bytes();
+                self.ready.push_back(asked.answer(Ok((bytes, buf))));
+            } else {
+                self.ask(buf, asked);
+            }
+        }
+        self.staged = staged;
+        let hits = self.ready.len() - before;
+        if hits > 0 {
+            inline_run::count(hits as u32);
+            self.file.submitter.count_inline(hits as u64);
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.batch.outstanding() + self.staged.len() + self.ready.len()
+    }
+
+    fn refill(&mut self) {
+        while !self.exhausted && self.outstanding() < self.window && self.staged.len() < AT_ONCE {
+            match self.reads.next() {
+                Some((buf, offset)) => self.add(buf, offset),
+                None => self.exhausted = true,
+            }
+        }
+    }
+
+    /// The next answer, in the order they come; `None` when every read has been answered.
+    ///
+    /// Cancel safe: an answer is lost only together with the `ReadMany`.
+    pub async fn next(&mut self) -> Option<Completed<B>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// [`next`](ReadMany::next) for those who poll.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
+        if !inline_run::may_go_on() {
+            // So many answers came from the page cache: let the neighbours have a turn. What could not
+            // be answered so is on its way meanwhile.
+            inline_run::reset();
+            self.batch.flush();
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(ready) = self.ready.pop_front() {
+            return Poll::Ready(Some(ready));
+        }
+        while !self.exhausted && self.ready.is_empty() && self.outstanding() < self.window {
+            self.refill();
+            self.settle();
+        }
+        self.settle();
+        self.batch.flush_if_idle();
+        if let Some(ready) = self.ready.pop_front() {
+            return Poll::Ready(Some(ready));
+        }
+        match self.batch.poll_next(context) {
+            Poll::Ready(Some((asked, op, res))) => {
+                Poll::Ready(Some(asked.answer(op.complete(res))))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => {
+                inline_run::reset();
+                let Some(errno) = self.timeout.gives_up(&self.batch, context) else {
+                    return Poll::Pending;
+                };
+                self.exhausted = true;
+                let lost = self.batch.abandon();
+                self.ready.extend(
+                    lost.into_iter()
+                        .map(|asked| asked.answer(Err(lost_buffer(errno)))),
+                );
+                // Answers may have come in the meantime.
+                self.poll_next(context)
+            }
+        }
+    }
+}
+
+impl Asked {
+    pub(crate) fn answer<B>(self, result: BufResult<usize, B>) -> Completed<B> {
+        Completed {
+            index: self.index,
+            offset: self.offset,
+            result,
+        }
+    }
+}
+
+/// A read was given up while the kernel may still write to its buffer.
+fn lost_buffer<B>(errno: i32) -> BufError<B> {
+    BufError::new(io::Error::from_raw_os_error(errno), None)
+}
+
+impl<'a, B, I> IntoFuture for ReadMany<'a, B, I>
+where
+    B: IoBufMut,
+    I: Iterator<Item = (B, u64)> + Send + 'a,
+{
+    type Output = Vec<BufResult<usize, B>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(mut self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let mut answers: Vec<Option<BufResult<usize, B>>> = Vec::new();
+            while let Some(Completed { index, result, .. }) = self.next().await {
+                if answers.len() <= index {
+                    answers.resize_with(index + 1, || None);
+                }
+                if let Some(answer) = answers.get_mut(index) {
+                    *answer = Some(result);
+                }
+            }
+            answers.into_iter().flatten().collect()
+        })
+    }
+}
+
+impl<B: IoBufMut, I> fmt::Debug for ReadMany<'_, B, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadMany")
+            .field("asked", &self.asked)
+            .field("outstanding", &self.batch.outstanding())
+            .finish_non_exhaustive()
+    }
+}

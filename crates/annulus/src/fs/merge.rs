@@ -1,0 +1,302 @@
+//! A batch whose neighbouring ranges are read together: fewer, larger transfers, at the price of a
+//! copy and of the bytes in the gaps.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::many::{Asked, Completed, Timeout};
+use super::{File, check_range};
+use crate::buf::{Bounce, IoBufMut, copy_in};
+use crate::driver::many::Batch;
+use crate::error::{BufError, BufResult};
+use crate::op::{Op, ReadAt, Until};
+
+/// Which ranges are neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merge {
+    /// The widest gap that is read along, bytes; 0 merges only ranges that touch or overlap.
+    pub gap_bytes: u64,
+    /// The longest merged transfer, bytes; a single range may be longer.
+    pub max_bytes: usize,
+}
+
+impl Default for Merge {
+    /// Gaps of up to 4 KiB, transfers of up to 1 MiB.
+    fn default() -> Merge {
+        Merge {
+            gap_bytes: 4 << 10,
+            max_bytes: 1 << 20,
+        }
+    }
+}
+
+/// A read that takes its bytes from a merged transfer.
+struct Part<B> {
+    asked: Asked,
+    buf: B,
+    bytes: usize,
+}
+
+/// Merged reads under way, made by [`ReadMany::merge`](super::ReadMany::merge); used like
+/// [`ReadMany`](super::ReadMany).
+#[must_use = "reads do nothing until their answers are asked for"]
+pub struct ReadMerged<'a, B: IoBufMut> {
+    file: &'a File,
+    /// Ranges to read and the parts each serves, in file order.
+    plan: Vec<Option<Vec<Part<B>>>>,
+    ranges: VecDeque<(u64, usize)>,
+    batch: Batch<'a, ReadAt<Bounce>, usize>,
+    answers: VecDeque<Completed<B>>,
+    started: bool,
+    timeout: Timeout<'a>,
+}
+
+impl<'a, B: IoBufMut> ReadMerged<'a, B> {
+    pub(super) fn new(
+        file: &'a File,
+        reads: impl Iterator<Item = (B, u64)>,
+        merge: Merge,
+    ) -> ReadMerged<'a, B> {
+        let mut answers = VecDeque::new();
+        let mut parts: Vec<Part<B>> = Vec::new();
+        for (index, (buf, offset)) in reads.enumerate() {
+            let asked = Asked { index, offset };
+            let bytes = buf.lent_bytes();
+            match check_range(offset, bytes) {
+                Err(error) => answers.push_back(asked.answer(Err(BufError::new(error, Some(buf))))),
+                Ok(()) if bytes == 0 => answers.push_back(asked.answer(Ok((0, buf)))),
+                Ok(()) => parts.push(Part { asked, buf, bytes }),
+            }
+        }
+        let (ranges, plan) = plan(parts, merge);
+        ReadMerged {
+            file,
+            plan,
+            ranges,
+            batch: Batch::new(&file.submitter),
+            answers,
+            started: false,
+            timeout: Timeout::none(),
+        }
+    }
+
+    /// Gives the batch at most `timeout`; see [`ReadMany::timeout`](super::ReadMany::timeout).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout.set(self.file, timeout);
+        self
+    }
+
+    /// How many transfers the reads were merged into.
+    pub fn transfers(&self) -> usize {
+        self.plan.len()
+    }
+
+    fn start(&mut self) {
+        self.started = true;
+        for (key, (offset, bytes)) in std::mem::take(&mut self.ranges).into_iter().enumerate() {
+            let bounce = self.file.submitter.bounces.take(bytes);
+            let target = self.file.target(bounce.as_ptr().addr(), bytes, offset);
+            // A short transfer in the middle of a file must not look like its end to the later parts.
+            self.batch.add(
+                ReadAt::new(
+                    self.file.fd.clone(),
+                    bounce,
+                    offset,
+                    target,
+                    Until::FullOrEnd,
+                ),
+                key,
+            );
+        }
+        self.batch.flush();
+    }
+
+    /// The next answer, in the order they come; `None` when every read has been answered.
+    pub async fn next(&mut self) -> Option<Completed<B>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// [`next`](ReadMerged::next) for those who poll.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
+        if !self.started {
+            self.start();
+        }
+        loop {
+            if let Some(answer) = self.answers.pop_front() {
+                return Poll::Ready(Some(answer));
+            }
+            match self.batch.poll_next(context) {
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some((key, op, res))) => self.split(key, op.complete(res)),
+                Poll::Pending => {
+                    let Some(errno) = self.timeout.gives_up(&self.batch, context) else {
+                        return Poll::Pending;
+                    };
+                    for key in self.batch.abandon() {
+                        let parts = self
+                            .plan
+                            .get_mut(key)
+                            .and_then(Option::take)
+                            .unwrap_or_default();
+                        self.answers.extend(parts.into_iter().map(|part| {
+                            // The kernel never saw this buffer: it goes back.
+                            let error = std::io::Error::from_raw_os_error(errno);
+                            part.asked.answer(Err(BufError::new(error, Some(part.buf))))
+                        }));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deals the bytes of a transfer out to its parts.
+    fn split(&mut self, key: usize, result: BufResult<usize, Bounce>) {
+        let parts = self
+            .plan
+            .get_mut(key)
+            .and_then(Option::take)
+            .unwrap_or_default();
+        let from = parts
+            .iter()
+            .map(|part| part.asked.offset)
+            .min()
+            .unwrap_or(0);
+        for mut part in parts {
+            let answer = match &result {
+                Ok((bytes, bounce)) => {
+                    let start = (part.asked.offset - from) as usize;
+                    let end = (start + part.bytes).min(*bytes).max(start);
+                    copy_in(&mut part.buf, bounce.get(start..end).unwrap_or_default());
+                    Ok((end - start, part.buf))
+                }
+                Err(error) => Err(BufError::new(same_error(error.error()), Some(part.buf))),
+            };
+            self.answers.push_back(part.asked.answer(answer));
+        }
+    }
+}
+
+/// `io::Error` can't be cloned; errno is what matters of the kernel's.
+fn same_error(error: &std::io::Error) -> std::io::Error {
+    match error.raw_os_error() {
+        Some(errno) => std::io::Error::from_raw_os_error(errno),
+        None => std::io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+/// Ranges (offset, bytes) in file order, and the parts of each.
+type Plan<B> = (VecDeque<(u64, usize)>, Vec<Option<Vec<Part<B>>>>);
+
+fn plan<B>(mut parts: Vec<Part<B>>, merge: Merge) -> Plan<B> {
+    parts.sort_by_key(|part| part.asked.offset);
+    let mut ranges: VecDeque<(u64, usize)> = VecDeque::new();
+    let mut plan: Vec<Option<Vec<Part<B>>>> = Vec::new();
+    for part in parts {
+        let (from, to) = (part.asked.offset, part.asked.offset + part.bytes as u64);
+        if let (Some((start, bytes)), Some(Some(members))) = (ranges.back_mut(), plan.last_mut()) {
+            let end = *start + *bytes as u64;
+            let merged = (to.max(end) - *start) as usize;
+            if from <= end.saturating_add(merge.gap_bytes) && merged <= merge.max_bytes {
+                *bytes = merged;
+                members.push(part);
+                continue;
+            }
+        }
+        ranges.push_back((from, part.bytes));
+        plan.push(Some(vec![part]));
+    }
+    (ranges, plan)
+}
+
+impl<'a, B: IoBufMut> IntoFuture for ReadMerged<'a, B> {
+    type Output = Vec<BufResult<usize, B>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(mut self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let mut answers = Vec::new();
+            while let Some(completed) = self.next().await {
+                answers.push(completed);
+            }
+            answers.sort_by_key(|completed| completed.index);
+            answers
+                .into_iter()
+                .map(|completed| completed.result)
+                .collect()
+        })
+    }
+}
+
+impl<B: IoBufMut> fmt::Debug for ReadMerged<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadMerged")
+            .field("transfers", &self.plan.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(reads: &[(u64, usize)], merge: Merge) -> Vec<(u64, usize, usize)> {
+        let parts = reads
+            .iter()
+            .enumerate()
+            .map(|(index, &(offset, bytes))| Part {
+                asked: Asked { index, offset },
+                buf: (),
+                bytes,
+            })
+            .collect();
+        let (ranges, plan) = plan(parts, merge);
+        let counts = plan.iter().map(|parts| parts.as_ref().map_or(0, Vec::len));
+        ranges
+            .into_iter()
+            .zip(counts)
+            .map(|((offset, bytes), parts)| (offset, bytes, parts))
+            .collect()
+    }
+
+    #[test]
+    fn neighbours_within_the_gap_are_read_together() {
+        let merge = Merge {
+            gap_bytes: 100,
+            max_bytes: 10_000,
+        };
+        assert_eq!(ranges(&[(1000, 50), (0, 900)], merge), [(0, 1050, 2)]);
+        assert_eq!(
+            ranges(&[(0, 900), (1001, 50)], merge),
+            [(0, 900, 1), (1001, 50, 1)]
+        );
+    }
+
+    #[test]
+    fn a_merged_range_keeps_to_its_cap() {
+        let merge = Merge {
+            gap_bytes: 0,
+            max_bytes: 8192,
+        };
+        let reads: Vec<_> = (0..5).map(|n| (n * 4096, 4096)).collect();
+        assert_eq!(
+            ranges(&reads, merge),
+            [(0, 8192, 2), (8192, 8192, 2), (16384, 4096, 1)]
+        );
+    }
+
+    #[test]
+    fn overlapping_and_equal_ranges_share_one_transfer() {
+        let merge = Merge {
+            gap_bytes: 0,
+            max_bytes: 1 << 20,
+        };
+        assert_eq!(
+            ranges(&[(10, 100), (0, 500), (10, 100)], merge),
+            [(0, 500, 3)]
+        );
+    }
+}

@@ -1,0 +1,424 @@
+//! Files: positional reads and writes, and what is done to files by descriptor.
+//!
+//! A [`File`] is opened by an [`Engine`](crate::Engine) and keeps that engine's drivers alive. Every
+//! method returns a future that asks nothing of the kernel until it is polled, and that may be
+//! dropped at any point.
+
+mod dir;
+mod direct;
+mod many;
+mod merge;
+mod metadata;
+mod options;
+mod read_into;
+
+pub use dir::DirEntry;
+pub use many::{Completed, ReadMany};
+pub use merge::{Merge, ReadMerged};
+pub use metadata::{FileKind, Metadata};
+pub use options::{OpenOptions, Opening};
+pub use read_into::ReadInto;
+
+pub(crate) use options::path_to_cstring;
+
+use std::io;
+use std::sync::Arc;
+
+use crate::buf::{IoBuf, IoBufMut};
+use crate::driver::{Operation, Submitter};
+use crate::error::{BufError, WholeResult};
+use crate::fd::Fd;
+use crate::op::{
+    Advice, Advise, Allocate, AllocateMode, Close, Fsync, INLINE_BYTES_MAX, ReadAt, ReadVectoredAt,
+    StatAt, Target, Truncate, Until, WriteAt, WriteVectoredAt,
+};
+use crate::sys::call;
+use crate::sys::sqe::RWF_DSYNC;
+use direct::Direct;
+
+/// An open file. Cheap to clone; clones share the descriptor, which the last of them closes.
+#[derive(Clone, Debug)]
+pub struct File {
+    fd: Fd,
+    submitter: Arc<Submitter>,
+    /// Present if the file was opened with `O_DIRECT`.
+    direct: Option<Direct>,
+}
+
+impl File {
+    pub(crate) fn new(fd: Fd, submitter: Arc<Submitter>) -> io::Result<File> {
+        if !fd.is_simulated() && !call::is_seekable(fd.raw()) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a pipe, a socket or a terminal has no offsets to read or write at",
+            ));
+        }
+        let direct = if fd.is_simulated() {
+            None
+        } else {
+            Direct::of(&fd)?
+        };
+        Ok(File {
+            fd,
+            submitter,
+            direct,
+        })
+    }
+
+    /// The alignment that direct I/O on this file needs, bytes, as (memory, offset and length);
+    /// `None` if it was not opened with `O_DIRECT`. From `statx`, since Linux 6.1; before that, the
+    /// file system's block size.
+    pub fn direct_align_bytes(&self) -> Option<(usize, usize)> {
+        self.direct
+            .map(|direct| (direct.memory_bytes as usize, direct.offset_bytes as usize))
+    }
+
+    /// The descriptor alone.
+    pub(crate) fn into_fd(self) -> Fd {
+        self.fd
+    }
+
+    fn op<T: crate::op::Op>(&self, op: T) -> Operation<'_, T> {
+        Operation::new(&self.submitter, op)
+    }
+
+    /// Reads into `buf` from `offset` on: one transfer.
+    ///
+    /// The count may be short of what the buffer lends; 0 is the end of the file. Buffered data that
+    /// the page cache holds is copied on the calling thread at the first poll, without a driver.
+    ///
+    /// On a file opened with `O_DIRECT`, a read that is not aligned goes through aligned memory of
+    /// the engine, rounded out, and the part asked for is copied.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept; `InvalidInput` for an offset beyond `i64::MAX`. The buffer comes back
+    /// with the error.
+    pub fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> Operation<'_, ReadAt<B>> {
+        self.read(buf, offset, Until::Once)
+    }
+
+    /// Reads until `buf` is full, submitting the rest of short transfers again.
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the file ends first; otherwise as [`read_at`](File::read_at).
+    pub fn read_exact_at<B: IoBufMut>(
+        &self,
+        buf: B,
+        offset: u64,
+    ) -> Operation<'_, ReadAt<B>, WholeResult<B>> {
+        self.read(buf, offset, Until::Full)
+            .map(|result, _| result.map(|(_, buf)| buf))
+    }
+
+    fn read<B: IoBufMut>(&self, mut buf: B, offset: u64, until: Until) -> Operation<'_, ReadAt<B>> {
+        if let Err(error) = check_range(offset, buf.lent_bytes()) {
+            return Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf))));
+        }
+        if buf.lent_bytes() == 0 {
+            return Operation::ready(&self.submitter, Ok((0, buf)));
+        }
+        let target = self.target(buf.stable_mut_ptr().addr(), buf.lent_bytes(), offset);
+        self.op(ReadAt::new(self.fd.clone(), buf, offset, target, until))
+    }
+
+    /// Whether a read of `bytes` is worth a look at the page cache.
+    fn may_be_cached(&self, bytes: usize) -> bool {
+        self.direct.is_none() && bytes <= INLINE_BYTES_MAX && !self.fd.is_simulated()
+    }
+
+    /// Where the kernel puts the bytes of a read into memory at `address`.
+    fn target(&self, address: usize, bytes: usize, offset: u64) -> Target {
+        match self.direct {
+            None => Target::Buf { align_bytes: 1 },
+            Some(direct) => direct.target(address, bytes, offset, &self.submitter.bounces),
+        }
+    }
+
+    /// Reads from `offset` on into a slice that the caller keeps: one transfer.
+    ///
+    /// Sound although the slice is only borrowed: the kernel sees memory of the engine, which is
+    /// copied when the answer is taken. Cached data is read straight into the slice.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](File::read_at).
+    pub fn read_into<'a>(&'a self, offset: u64, into: &'a mut [u8]) -> ReadInto<'a> {
+        ReadInto::new(self, offset, into)
+    }
+
+    /// Reads into several buffers in order, from `offset` on: one transfer, of at most 1,024 buffers.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](File::read_at); on a file opened with `O_DIRECT`, `InvalidInput` if any part is
+    /// not aligned.
+    pub fn read_vectored_at<B: IoBufMut>(
+        &self,
+        bufs: Vec<B>,
+        offset: u64,
+    ) -> Operation<'_, ReadVectoredAt<B>> {
+        self.read_vectored(bufs, offset, false)
+    }
+
+    /// Reads until all of `bufs` are full, submitting the rest of short transfers again.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_vectored_at`](File::read_vectored_at), and `UnexpectedEof` if the file ends first.
+    pub fn read_vectored_exact_at<B: IoBufMut>(
+        &self,
+        bufs: Vec<B>,
+        offset: u64,
+    ) -> Operation<'_, ReadVectoredAt<B>, WholeResult<Vec<B>>> {
+        self.read_vectored(bufs, offset, true)
+            .map(|result, _| result.map(|(_, bufs)| bufs))
+    }
+
+    fn read_vectored<B: IoBufMut>(
+        &self,
+        mut bufs: Vec<B>,
+        offset: u64,
+        exact: bool,
+    ) -> Operation<'_, ReadVectoredAt<B>> {
+        let checked = self.check_vectors(
+            bufs.iter_mut()
+                .map(|buf| (buf.stable_mut_ptr().addr(), buf.lent_bytes())),
+            offset,
+            "read",
+        );
+        match checked {
+            Ok(()) => self.op(ReadVectoredAt::new(self.fd.clone(), bufs, offset, exact)),
+            Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(bufs)))),
+        }
+    }
+
+    fn check_vectors(
+        &self,
+        parts: impl Iterator<Item = (usize, usize)>,
+        offset: u64,
+        verb: &str,
+    ) -> io::Result<()> {
+        let mut at = offset;
+        for (address, bytes) in parts {
+            check_range(at, bytes)?;
+            if let Some(direct) = self.direct {
+                direct.check(address, bytes, at, verb)?;
+            }
+            at += bytes as u64;
+        }
+        check_range(offset, 0)
+    }
+
+    /// Writes `buf` at `offset`: one transfer; the count may be short.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`ENOSPC`, `EFBIG`, …); `InvalidInput` for an offset beyond
+    /// `i64::MAX`, and for a write to a file opened with `O_DIRECT` that is not aligned: such a write
+    /// would have to read and write back its neighbours' bytes.
+    pub fn write_at<B: IoBuf>(&self, buf: B, offset: u64) -> Operation<'_, WriteAt<B>> {
+        self.write(buf, offset, 0, false)
+    }
+
+    /// Writes all of `buf`, submitting the rest of short transfers again.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_at`](File::write_at), and `WriteZero` if the file takes no more.
+    pub fn write_all_at<B: IoBuf>(
+        &self,
+        buf: B,
+        offset: u64,
+    ) -> Operation<'_, WriteAt<B>, WholeResult<B>> {
+        self.write(buf, offset, 0, true)
+            .map(|result, _| result.map(|(_, buf)| buf))
+    }
+
+    /// Writes all of `buf`, durably: when the answer comes the bytes, and the metadata needed to read
+    /// them, are on stable storage (`RWF_DSYNC`).
+    ///
+    /// # Errors
+    ///
+    /// As [`write_all_at`](File::write_all_at).
+    pub fn write_all_durable_at<B: IoBuf>(
+        &self,
+        buf: B,
+        offset: u64,
+    ) -> Operation<'_, WriteAt<B>, WholeResult<B>> {
+        self.write(buf, offset, RWF_DSYNC, true)
+            .map(|result, _| result.map(|(_, buf)| buf))
+    }
+
+    fn write<B: IoBuf>(
+        &self,
+        buf: B,
+        offset: u64,
+        flags: u32,
+        all: bool,
+    ) -> Operation<'_, WriteAt<B>> {
+        let checked = check_range(offset, buf.init_bytes()).and_then(|()| match self.direct {
+            Some(direct) => {
+                direct.check(buf.stable_ptr().addr(), buf.init_bytes(), offset, "write")
+            }
+            None => Ok(()),
+        });
+        match checked {
+            Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf)))),
+            Ok(()) if buf.init_bytes() == 0 => Operation::ready(&self.submitter, Ok((0, buf))),
+            Ok(()) => self.op(WriteAt::new(self.fd.clone(), buf, offset, flags, all)),
+        }
+    }
+
+    /// Writes several buffers in order, from `offset` on: one transfer, of at most 1,024 buffers.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_at`](File::write_at).
+    pub fn write_vectored_at<B: IoBuf>(
+        &self,
+        bufs: Vec<B>,
+        offset: u64,
+    ) -> Operation<'_, WriteVectoredAt<B>> {
+        self.write_vectored(bufs, offset, false)
+    }
+
+    /// Writes all of several buffers, submitting the rest of short transfers again.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_all_at`](File::write_all_at).
+    pub fn write_vectored_all_at<B: IoBuf>(
+        &self,
+        bufs: Vec<B>,
+        offset: u64,
+    ) -> Operation<'_, WriteVectoredAt<B>, WholeResult<Vec<B>>> {
+        self.write_vectored(bufs, offset, true)
+            .map(|result, _| result.map(|(_, bufs)| bufs))
+    }
+
+    fn write_vectored<B: IoBuf>(
+        &self,
+        bufs: Vec<B>,
+        offset: u64,
+        all: bool,
+    ) -> Operation<'_, WriteVectoredAt<B>> {
+        let parts = bufs
+            .iter()
+            .map(|buf| (buf.stable_ptr().addr(), buf.init_bytes()));
+        match self.check_vectors(parts, offset, "write") {
+            Ok(()) => self.op(WriteVectoredAt::new(self.fd.clone(), bufs, offset, 0, all)),
+            Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(bufs)))),
+        }
+    }
+
+    /// Reads many ranges, handed over together and submitted together.
+    ///
+    /// Take the answers as they come, with [`ReadMany::next`], or await the whole for all of them in
+    /// the order asked.
+    pub fn read_many_at<B, I>(&self, reads: I) -> ReadMany<'_, B, I::IntoIter>
+    where
+        B: IoBufMut,
+        I: IntoIterator<Item = (B, u64)>,
+    {
+        ReadMany::new(self, reads.into_iter())
+    }
+
+    /// Makes data and metadata durable: `fsync(2)`.
+    ///
+    /// Covers the writes that were answered before this was polled first, and no others. An error
+    /// may be reported only once (the kernel forgets it); never take a later success for the data's.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`EIO`, `ENOSPC`, `EDQUOT`).
+    pub fn sync_all(&self) -> Operation<'_, Fsync> {
+        self.op(Fsync::new(self.fd.clone(), false))
+    }
+
+    /// Makes data durable, and what metadata is needed to read it back: `fdatasync(2)`.
+    ///
+    /// # Errors
+    ///
+    /// As [`sync_all`](File::sync_all).
+    pub fn sync_data(&self) -> Operation<'_, Fsync> {
+        self.op(Fsync::new(self.fd.clone(), true))
+    }
+
+    /// Reserves, zeroes or gives up the range of `bytes` from `offset` on: `fallocate(2)`.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`ENOSPC`, `EOPNOTSUPP` where the file system can't).
+    pub fn allocate(&self, mode: AllocateMode, offset: u64, bytes: u64) -> Operation<'_, Allocate> {
+        self.op(Allocate::new(self.fd.clone(), mode, offset, bytes))
+    }
+
+    /// Tells the kernel how the range of `bytes` from `offset` on will be used; 0 bytes is "to the
+    /// end". `posix_fadvise(2)`.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`ESPIPE`).
+    pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Operation<'_, Advise> {
+        self.op(Advise::new(self.fd.clone(), offset, bytes, advice))
+    }
+
+    /// Cuts the file, or lengthens it with a hole, to `bytes`: `ftruncate(2)`.
+    ///
+    /// Since Linux 6.9 on the ring; before that, on a blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`EFBIG`, `EINVAL` if not open for writing).
+    pub fn set_len(&self, bytes: u64) -> Operation<'_, Truncate> {
+        self.op(Truncate::new(self.fd.clone(), bytes))
+    }
+
+    /// What the file system knows about the file: `statx(2)`.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept.
+    pub fn metadata(&self) -> Operation<'_, StatAt, io::Result<Metadata>> {
+        self.op(StatAt::file(self.fd.clone()))
+            .map(|answer, _| answer.map(Metadata::new))
+    }
+
+    /// Closes the file and reports what the file system has to say about it; dropping a file closes
+    /// it too, without a report.
+    ///
+    /// True: it is closed. False: clones of this file, or operations that were dropped before their
+    /// answer, still hold the descriptor; the last of them closes it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`EIO`, `EDQUOT` on network file systems). The file is closed
+    /// nevertheless.
+    pub async fn close(self) -> io::Result<bool> {
+        let File { fd, submitter, .. } = self;
+        match fd.into_raw() {
+            Ok(raw) => {
+                let close = Close::new(raw, submitter.closer.clone());
+                Operation::new(&submitter, close).await.map(|()| true)
+            }
+            Err(_shared) => Ok(false),
+        }
+    }
+}
+
+/// Refuses ranges that the kernel's signed offsets can't express. An offset of all ones would mean
+/// "the current position" to io_uring (trap 49).
+pub(crate) fn check_range(offset: u64, bytes: usize) -> io::Result<()> {
+    match offset.checked_add(bytes as u64) {
+        Some(end) if i64::try_from(end).is_ok() => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "{bytes} bytes at offset {offset} end beyond the largest offset of a file, {}",
+                i64::MAX
+            ),
+        )),
+    }
+}

@@ -1,0 +1,200 @@
+//! How a file is opened: std's `OpenOptions`, and what std leaves to flags.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::File;
+use crate::driver::{Operation, Submitter};
+use crate::op::OpenAt;
+use crate::sys::call;
+
+/// Options for [`Engine::open_with`](crate::Engine::open_with).
+///
+/// As in std, with the same defaults and the same refusals; `direct` besides.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    direct: bool,
+    mode: u32,
+    custom_flags: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing set; at least one of `read`, `write` and `append` is needed.
+    pub fn new() -> OpenOptions {
+        OpenOptions {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            direct: false,
+            mode: 0o666,
+            custom_flags: 0,
+        }
+    }
+
+    /// For reading.
+    pub fn read(&mut self, read: bool) -> &mut Self {
+        self.read = read;
+        self
+    }
+
+    /// For writing.
+    pub fn write(&mut self, write: bool) -> &mut Self {
+        self.write = write;
+        self
+    }
+
+    /// For writing at the end. On Linux, positional writes to such a file go to the end too, whatever
+    /// their offset.
+    pub fn append(&mut self, append: bool) -> &mut Self {
+        self.append = append;
+        self
+    }
+
+    /// Cut to nothing; needs `write`.
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Made if it is not there; needs `write` or `append`.
+    pub fn create(&mut self, create: bool) -> &mut Self {
+        self.create = create;
+        self
+    }
+
+    /// Made, and an error if it is there; needs `write` or `append`.
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Past the page cache (`O_DIRECT`). What the file then needs is in
+    /// [`File::direct_align_bytes`]; where the file system has no direct I/O, the open fails with
+    /// `EINVAL`.
+    pub fn direct(&mut self, direct: bool) -> &mut Self {
+        self.direct = direct;
+        self
+    }
+
+    /// Permission bits of a file that is made, less the process's umask; 0o666 by default.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Further `O_*` flags, as std's `OpenOptionsExt::custom_flags`; access-mode bits are ignored.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
+        self.custom_flags = flags as u32 & !call::O_ACCMODE;
+        self
+    }
+
+    /// The flags, or what is wrong with the combination.
+    pub(crate) fn flags(&self) -> io::Result<u32> {
+        let access = match (self.read, self.write, self.append) {
+            (true, false, false) => call::O_RDONLY,
+            (false, true, false) => call::O_WRONLY,
+            (true, true, false) => call::O_RDWR,
+            (false, _, true) => call::O_WRONLY | call::O_APPEND,
+            (true, _, true) => call::O_RDWR | call::O_APPEND,
+            (false, false, false) => {
+                return Err(invalid("nothing to open for: set read, write or append"));
+            }
+        };
+        let writable = self.write || self.append;
+        if !writable && (self.truncate || self.create || self.create_new) {
+            return Err(invalid(
+                "truncate, create and create_new need write or append",
+            ));
+        }
+        if self.append && self.truncate && !self.create_new {
+            return Err(invalid("append and truncate exclude one another"));
+        }
+        let creation = match (self.create, self.truncate, self.create_new) {
+            (_, _, true) => call::O_CREAT | call::O_EXCL,
+            (true, true, false) => call::O_CREAT | call::O_TRUNC,
+            (true, false, false) => call::O_CREAT,
+            (false, true, false) => call::O_TRUNC,
+            (false, false, false) => 0,
+        };
+        let direct = if self.direct { call::O_DIRECT } else { 0 };
+        Ok(call::O_CLOEXEC | access | creation | direct | self.custom_flags)
+    }
+
+    pub(crate) fn open<'a>(&self, submitter: &'a Arc<Submitter>, path: &Path) -> Opening<'a> {
+        let op = self.flags().and_then(|flags| {
+            // The kernel looks at the mode only where it makes a file: O_CREAT, O_TMPFILE.
+            let mode = self.mode;
+            Ok(OpenAt::new(
+                path_to_cstring(path)?,
+                flags,
+                mode,
+                submitter.closer.clone(),
+            ))
+        });
+        Opening {
+            submitter,
+            operation: match op {
+                Ok(op) => Operation::new(submitter, op),
+                Err(error) => Operation::ready(submitter, Err(error)),
+            },
+        }
+    }
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+/// A path as the kernel takes it.
+pub(crate) fn path_to_cstring(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| invalid("a path with a NUL byte in it names no file"))
+}
+
+/// The future of an open; answers with the [`File`].
+#[derive(Debug)]
+#[must_use = "an operation does nothing until it is awaited"]
+pub struct Opening<'a> {
+    submitter: &'a Arc<Submitter>,
+    operation: Operation<'a, OpenAt>,
+}
+
+impl Opening<'_> {
+    /// Gives the open at most `timeout` from its first poll on; see
+    /// [`Operation::timeout`](crate::Operation::timeout).
+    pub fn timeout(mut self, timeout: std::time::Duration) -> Self {
+        self.operation = self.operation.timeout(timeout);
+        self
+    }
+}
+
+impl Future for Opening<'_> {
+    type Output = io::Result<File>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<io::Result<File>> {
+        let opened = std::task::ready!(std::pin::Pin::new(&mut self.operation).poll(context));
+        let submitter = Arc::clone(self.submitter);
+        std::task::Poll::Ready(opened.and_then(|opened| File::new(opened.0, submitter)))
+    }
+}

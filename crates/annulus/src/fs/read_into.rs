@@ -1,0 +1,112 @@
+//! Reading into memory that is only borrowed. The kernel sees the engine's own memory (Lent); the
+//! copy into the borrowed slice is made when the answer is taken, so a dropped or leaked future
+//! leaves nothing that points into the slice.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::{File, check_range};
+use crate::buf::Bounce;
+use crate::driver::{Operation, inline_run};
+use crate::op::ReadAt;
+use crate::sys::call;
+
+/// The future of [`File::read_into`]; answers with the number of bytes.
+#[derive(Debug)]
+#[must_use = "an operation does nothing until it is awaited"]
+pub struct ReadInto<'a> {
+    file: &'a File,
+    offset: u64,
+    into: &'a mut [u8],
+    timeout: Option<Duration>,
+    read: Option<Operation<'a, ReadAt<Bounce>>>,
+}
+
+impl<'a> ReadInto<'a> {
+    pub(super) fn new(file: &'a File, offset: u64, into: &'a mut [u8]) -> ReadInto<'a> {
+        ReadInto {
+            file,
+            offset,
+            into,
+            timeout: None,
+            read: None,
+        }
+    }
+
+    /// Gives the read at most `timeout` from its first poll on; see [`Operation::timeout`].
+    ///
+    /// [`Operation::timeout`]: crate::Operation::timeout
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Cached data, without anybody's help.
+    fn fill_from_cache(&mut self) -> Option<usize> {
+        let (fd, bytes) = (&self.file.fd, self.into.len());
+        if !self.file.may_be_cached(bytes) || !fd.cached().ask() {
+            return None;
+        }
+        match call::pread_cached(fd.raw(), self.into, self.offset) {
+            Some(n) if n == bytes => {
+                fd.cached().hit();
+                self.file.submitter.count_inline(1);
+                Some(n)
+            }
+            // Part of it, or the end of the file: let one read decide.
+            Some(_) => None,
+            None => {
+                fd.cached().miss();
+                None
+            }
+        }
+    }
+}
+
+impl Future for ReadInto<'_> {
+    type Output = io::Result<usize>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        if this.read.is_none() {
+            if let Err(error) = check_range(this.offset, this.into.len()) {
+                return Poll::Ready(Err(error));
+            }
+            if this.into.is_empty() {
+                return Poll::Ready(Ok(0));
+            }
+            if !inline_run::may_go_on() {
+                inline_run::reset();
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if let Some(bytes) = this.fill_from_cache() {
+                inline_run::count(1);
+                return Poll::Ready(Ok(bytes));
+            }
+            let bounce = this.file.submitter.bounces.take(this.into.len());
+            let mut read = this.file.read_at(bounce, this.offset);
+            if let Some(timeout) = this.timeout {
+                read = read.timeout(timeout);
+            }
+            this.read = Some(read);
+        }
+        let Some(read) = &mut this.read else {
+            return Poll::Pending;
+        };
+        match Pin::new(read).poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            Poll::Ready(Ok((bytes, bounce))) => {
+                if let (Some(into), Some(from)) = (this.into.get_mut(..bytes), bounce.get(..bytes))
+                {
+                    into.copy_from_slice(from);
+                }
+                Poll::Ready(Ok(bytes))
+            }
+        }
+    }
+}

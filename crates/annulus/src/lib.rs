@@ -1,0 +1,47 @@
+//! Asynchronous file I/O on io_uring, from any executor, with a fallback behind the same API.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> { pollster::block_on(async {
+//! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 16384])?;
+//! let engine = annulus::Engine::new()?;                    // the best backend there is
+//! let file = engine.open(&path).await?;
+//! let (n, page) = file.read_at(vec![0; 4096], 0).await?;   // a buffer goes in and comes back
+//! let page = file.read_exact_at(page, 8192).await?;        // short transfers are resubmitted
+//!
+//! let reads = (0..4).map(|i| (vec![0; 4096], i * 4096));
+//! let pages = file.read_many_at(reads).await;              // handed over together
+//! # assert_eq!((n, page[0], pages.len()), (4096, 7, 4));
+//! println!("{}", engine.backend());                        // which backend runs, and why
+//! # Ok(()) }) }
+//! ```
+//!
+//! Every future may be dropped at any point: memory that the kernel may still touch belongs to the
+//! engine until the kernel lets go of it.
+
+mod buf;
+mod driver;
+mod engine;
+mod error;
+mod fd;
+mod fs;
+mod metrics;
+pub mod op;
+#[cfg(feature = "sim")]
+pub mod sim;
+mod support;
+mod sync;
+mod sys;
+
+pub use buf::{AlignedBuf, IoBuf, IoBufMut, Slice};
+pub use driver::Operation;
+pub use engine::{Backend, BackendInUse, Engine, EngineBuilder};
+pub use error::{BufError, BufResult, SetupError, WholeResult};
+pub use fs::{
+    Completed, DirEntry, File, FileKind, Merge, Metadata, OpenOptions, Opening, ReadInto, ReadMany,
+    ReadMerged,
+};
+pub use metrics::Metrics;
+pub use op::{Advice, AllocateMode};
+pub use support::{OperationSupport, RunsOn, Support};
+pub use sys::ring::Rung;
+pub use sys::trial::Trial;

@@ -1,0 +1,121 @@
+//! # Safety
+//!
+//! `advise`: FADVISE, or `fadvise64`. Owns the descriptor (Open).
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Op, OpInfo, Resume, retry_interrupted};
+use crate::fd::Fd;
+use crate::sys::call;
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Tells the kernel how a range will be used.
+#[derive(Debug)]
+pub struct Advise {
+    fd: Fd,
+    offset: u64,
+    bytes: u64,
+    advice: Advice,
+}
+
+impl Advise {
+    pub(crate) fn new(fd: Fd, offset: u64, bytes: u64, advice: Advice) -> Advise {
+        Advise {
+            fd,
+            offset,
+            bytes,
+            advice,
+        }
+    }
+}
+
+/// The length in an SQE has 32 bits: longer ranges are advised piece by piece, bytes.
+const PIECE_BYTES: u32 = 1 << 30;
+
+impl Advise {
+    fn piece(&self) -> u32 {
+        u32::try_from(self.bytes)
+            .unwrap_or(PIECE_BYTES)
+            .min(PIECE_BYTES)
+    }
+}
+
+// SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
+unsafe impl Op for Advise {
+    const INFO: OpInfo = OpInfo {
+        name: "advise",
+        opcode: opcode::FADVISE,
+        since: (5, 6),
+    };
+    type Output = io::Result<()>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            off: self.offset,
+            len: self.piece(),
+            op_flags: self.advice.bits(),
+            ..Sqe::new(opcode::FADVISE, self.fd.raw())
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        call::fadvise(
+            self.fd.raw(),
+            self.offset,
+            u64::from(self.piece()),
+            self.advice.bits(),
+        )
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        let piece = u64::from(self.piece());
+        if res == 0 && self.bytes > piece {
+            self.offset += piece;
+            self.bytes -= piece;
+            return Resume::Again;
+        }
+        retry_interrupted(res)
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+
+    fn lost(error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}
+
+/// How a range of a file will be used: `posix_fadvise(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Nothing special.
+    Normal,
+    /// In random order: no read-ahead.
+    Random,
+    /// From start to end: more read-ahead.
+    Sequential,
+    /// Soon: read it into the page cache.
+    WillNeed,
+    /// Not soon: clean pages leave the page cache.
+    DontNeed,
+    /// Once.
+    NoReuse,
+}
+
+impl Advice {
+    fn bits(self) -> u32 {
+        // POSIX_FADV_*, from linux/fadvise.h.
+        match self {
+            Advice::Normal => 0,
+            Advice::Random => 1,
+            Advice::Sequential => 2,
+            Advice::WillNeed => 3,
+            Advice::DontNeed => 4,
+            Advice::NoReuse => 5,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! # Safety
+//!
+//! `allocate`: FALLOCATE, or `fallocate`. Owns the descriptor (Open).
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Op, OpInfo};
+use crate::fd::Fd;
+use crate::sys::call;
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Reserves, zeroes or gives up space of a file.
+#[derive(Debug)]
+pub struct Allocate {
+    fd: Fd,
+    mode: AllocateMode,
+    offset: u64,
+    bytes: u64,
+}
+
+impl Allocate {
+    pub(crate) fn new(fd: Fd, mode: AllocateMode, offset: u64, bytes: u64) -> Allocate {
+        Allocate {
+            fd,
+            mode,
+            offset,
+            bytes,
+        }
+    }
+}
+
+// SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
+unsafe impl Op for Allocate {
+    const INFO: OpInfo = OpInfo {
+        name: "allocate",
+        opcode: opcode::FALLOCATE,
+        since: (5, 6),
+    };
+    type Output = io::Result<()>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            off: self.offset,
+            addr: self.bytes,
+            len: self.mode.bits(),
+            ..Sqe::new(opcode::FALLOCATE, self.fd.raw())
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        call::fallocate(self.fd.raw(), self.mode.bits(), self.offset, self.bytes)
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+
+    fn lost(error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}
+
+/// What to do with a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AllocateMode {
+    /// Reserve space; the file grows to hold the range.
+    Extend,
+    /// Reserve space beyond the end without growing the file (`FALLOC_FL_KEEP_SIZE`).
+    KeepLength,
+    /// Give the space back; the range reads as zeroes (`FALLOC_FL_PUNCH_HOLE`).
+    PunchHole,
+    /// Make the range read as zeroes and stay allocated (`FALLOC_FL_ZERO_RANGE`).
+    Zero,
+}
+
+impl AllocateMode {
+    fn bits(self) -> u32 {
+        // FALLOC_FL_*, from linux/falloc.h.
+        const KEEP_SIZE: u32 = 0x01;
+        const PUNCH_HOLE: u32 = 0x02;
+        const ZERO_RANGE: u32 = 0x10;
+        match self {
+            AllocateMode::Extend => 0,
+            AllocateMode::KeepLength => KEEP_SIZE,
+            AllocateMode::PunchHole => PUNCH_HOLE | KEEP_SIZE,
+            AllocateMode::Zero => ZERO_RANGE,
+        }
+    }
+}

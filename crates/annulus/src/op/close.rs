@@ -1,0 +1,66 @@
+//! # Safety
+//!
+//! `close`: CLOSE, or `close`. Owns the descriptor's number and nothing else does (Open). An
+//! operation dropped before it ran still closes it. Never retried: after EINTR the number is gone.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::Arc;
+
+use super::{Op, OpInfo, Resume};
+use crate::fd::CloseFd;
+use crate::sys::call;
+use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN, check};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Closes a descriptor and reports what the file system has to say about it.
+pub struct Close {
+    raw: i32,
+    closer: Option<Arc<dyn CloseFd>>,
+}
+
+impl Close {
+    pub(crate) fn new(raw: i32, closer: Option<Arc<dyn CloseFd>>) -> Close {
+        Close { raw, closer }
+    }
+}
+
+// SAFETY: Open: the number is the op's own; no memory is lent.
+unsafe impl Op for Close {
+    const INFO: OpInfo = OpInfo {
+        name: "close",
+        opcode: opcode::CLOSE,
+        since: (5, 6),
+    };
+    type Output = io::Result<()>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe::new(opcode::CLOSE, self.raw)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        // SAFETY: Open: nobody else has the number.
+        unsafe { call::close(self.raw) }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        Resume::Done(res)
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        if matches!(-res, ECANCELED | ESHUTDOWN | ENOBUFS) {
+            // It never ran.
+            return check(match &self.closer {
+                Some(closer) => closer.close(self.raw),
+                // SAFETY: Open: nobody else has the number, and it was not closed.
+                None => unsafe { call::close(self.raw) },
+            })
+            .map(drop);
+        }
+        check(res).map(drop)
+    }
+
+    fn lost(error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}

@@ -1,0 +1,57 @@
+//! # Safety
+//!
+//! `sync_all`, `sync_data`: FSYNC, or `fsync` and `fdatasync`. Owns the descriptor (Open). Covers the
+//! writes that had completed when it was submitted, and no others (trap 48).
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Op, OpInfo};
+use crate::fd::Fd;
+use crate::sys::call;
+use crate::sys::errno::check;
+use crate::sys::sqe::FSYNC_DATASYNC;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Makes what was written durable.
+#[derive(Debug)]
+pub struct Fsync {
+    fd: Fd,
+    data_only: bool,
+}
+
+impl Fsync {
+    pub(crate) fn new(fd: Fd, data_only: bool) -> Fsync {
+        Fsync { fd, data_only }
+    }
+}
+
+// SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
+unsafe impl Op for Fsync {
+    const INFO: OpInfo = OpInfo {
+        name: "fsync",
+        opcode: opcode::FSYNC,
+        since: (5, 1),
+    };
+    type Output = io::Result<()>;
+
+    fn sqe(&mut self) -> Sqe {
+        let op_flags = if self.data_only { FSYNC_DATASYNC } else { 0 };
+        Sqe {
+            op_flags,
+            ..Sqe::new(opcode::FSYNC, self.fd.raw())
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        call::fsync(self.fd.raw(), self.data_only)
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+
+    fn lost(error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}

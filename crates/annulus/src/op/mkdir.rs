@@ -1,0 +1,55 @@
+//! # Safety
+//!
+//! `create_dir`: MKDIRAT, or `mkdirat`. Owns the path (Lent, Still).
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+
+use super::{Op, OpInfo};
+use crate::sys::call;
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Makes a directory.
+#[derive(Debug)]
+pub struct MakeDir {
+    path: CString,
+    mode: u32,
+}
+
+impl MakeDir {
+    pub(crate) fn new(path: CString, mode: u32) -> MakeDir {
+        MakeDir { path, mode }
+    }
+}
+
+// SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
+unsafe impl Op for MakeDir {
+    const INFO: OpInfo = OpInfo {
+        name: "create_dir",
+        opcode: opcode::MKDIRAT,
+        since: (5, 15),
+    };
+    type Output = io::Result<()>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            addr: self.path.as_ptr() as u64,
+            len: self.mode,
+            ..Sqe::new(opcode::MKDIRAT, call::AT_FDCWD)
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        call::mkdirat(&self.path, self.mode)
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+
+    fn lost(error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}

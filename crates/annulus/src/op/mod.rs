@@ -1,0 +1,171 @@
+//! # Safety
+//!
+//! One operation per file: its SQE, the system call it stands for, how the answer is read.
+//!
+//! The types here name operations in signatures; they are made by [`File`](crate::File) and
+//! [`Engine`](crate::Engine). Each implementation owns everything its SQE points to (Lent, Still, Open).
+#![allow(unsafe_code)]
+
+mod advise;
+mod allocate;
+mod close;
+mod fsync;
+mod list_dir;
+mod mkdir;
+mod nop;
+mod open;
+mod read_at;
+mod read_vectored_at;
+mod rename;
+mod sleep;
+mod statx;
+mod truncate;
+mod unlink;
+mod write_at;
+mod write_vectored_at;
+
+pub use advise::{Advice, Advise};
+pub use allocate::{Allocate, AllocateMode};
+pub use close::Close;
+pub use fsync::Fsync;
+pub use list_dir::ListDir;
+pub use mkdir::MakeDir;
+pub use nop::Nop;
+pub use open::OpenAt;
+pub use read_at::ReadAt;
+pub use read_vectored_at::ReadVectoredAt;
+pub use rename::Rename;
+pub use sleep::Sleep;
+pub use statx::StatAt;
+pub use truncate::Truncate;
+pub use unlink::Unlink;
+pub use write_at::WriteAt;
+pub use write_vectored_at::WriteVectoredAt;
+
+pub(crate) use list_dir::Listed;
+
+use std::io;
+
+use crate::error::BufError;
+use crate::sys::errno::{EAGAIN, EINTR, ENOMEM};
+use crate::sys::sqe::Sqe;
+
+pub(crate) use crate::sys::cached::AT_ONCE;
+pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
+pub(crate) use statx::{StatAnswer, Statx};
+
+/// What an operation is, for people and for probing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpInfo {
+    /// As docs/KERNELS.md lists it.
+    pub name: &'static str,
+    /// The io_uring opcode, or one of ours for what io_uring has none for.
+    pub opcode: u8,
+    /// The first kernel whose io_uring has it; (0, 0) for none.
+    pub since: (u16, u16),
+}
+
+/// All operations, in the order of docs/KERNELS.md.
+pub(crate) const ALL: [OpInfo; 17] = [
+    ReadAt::<Vec<u8>>::INFO,
+    ReadVectoredAt::<Vec<u8>>::INFO,
+    WriteAt::<Vec<u8>>::INFO,
+    WriteVectoredAt::<Vec<u8>>::INFO,
+    OpenAt::INFO,
+    Close::INFO,
+    Fsync::INFO,
+    Allocate::INFO,
+    Advise::INFO,
+    StatAt::INFO,
+    Rename::INFO,
+    Unlink::INFO,
+    MakeDir::INFO,
+    Truncate::INFO,
+    ListDir::INFO,
+    Sleep::INFO,
+    Nop::INFO,
+];
+
+/// What to do after an answer of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// This is the answer: a count or minus an errno.
+    Done(i32),
+    /// Ask again, for the rest.
+    Again,
+}
+
+/// An operation. Sealed: the implementations are the library's own.
+///
+/// # Safety
+///
+/// Lent, Still, Open: everything the SQE points to or names — buffers, paths, vectors, the
+/// descriptor — is owned by the op and stays where it is when the op is moved.
+#[doc(hidden)]
+pub unsafe trait Op: Send + Sized + 'static {
+    const INFO: OpInfo;
+    type Output: Send;
+
+    /// What io_uring is asked. Called again for the rest of an unfinished transfer.
+    fn sqe(&mut self) -> Sqe;
+
+    /// The same without io_uring, on a thread that may block: a count or minus an errno.
+    fn syscall(&mut self) -> i32;
+
+    /// The answer, where it can be had on the caller's thread without blocking.
+    fn inline(&mut self) -> Option<i32> {
+        None
+    }
+
+    /// Whether `inline` may have an answer.
+    fn has_inline(&self) -> bool {
+        false
+    }
+
+    /// Looks at an answer; most ops take any but an interruption for final.
+    fn resume(&mut self, res: i32) -> Resume {
+        retry_interrupted(res)
+    }
+
+    /// Bytes of buffers lent, for the in-flight limit.
+    fn bytes(&self) -> u32 {
+        0
+    }
+
+    /// Reads the final answer.
+    fn complete(self, res: i32) -> Self::Output;
+
+    /// The answer without the op, which stays with the driver (its timeout passed).
+    fn lost(error: io::Error) -> Self::Output;
+}
+
+/// EINTR: a signal. EAGAIN, ENOMEM: the kernel's own shortage (XFS reads, request memory). None of
+/// them reaches the caller unless it comes again and again (traps 43 and 57): `Slot::resume` counts.
+#[inline]
+pub(crate) fn retry_interrupted(res: i32) -> Resume {
+    match -res {
+        EINTR | EAGAIN | ENOMEM => Resume::Again,
+        _ => Resume::Done(res),
+    }
+}
+
+/// The kernel's own bound on one transfer, bytes (`MAX_RW_COUNT`); a longer one comes back short.
+pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
+
+/// The kernel's bound on the vectors of one transfer (`IOV_MAX`).
+pub(crate) const VECTORS_MAX: usize = 1024;
+
+/// An exact read met the end of the file.
+pub(crate) fn ended<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
+    let what = format!("the file ended after {bytes} of {want} bytes");
+    BufError::new(
+        io::Error::new(io::ErrorKind::UnexpectedEof, what),
+        Some(buf),
+    )
+}
+
+/// A file stopped taking bytes without an error.
+pub(crate) fn refused<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
+    let what = format!("the file took {bytes} of {want} bytes and no more");
+    BufError::new(io::Error::new(io::ErrorKind::WriteZero, what), Some(buf))
+}

@@ -1,0 +1,40 @@
+//! # Safety
+//!
+//! NOP: a round trip through the driver and the kernel, and nothing else. Names no memory.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Op, OpInfo};
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Asks nothing; its time is the engine's own.
+#[derive(Debug)]
+pub struct Nop;
+
+// SAFETY: Lent: points to nothing.
+unsafe impl Op for Nop {
+    const INFO: OpInfo = OpInfo {
+        name: "nop",
+        opcode: opcode::NOP,
+        since: (5, 1),
+    };
+    type Output = io::Result<()>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe::new(opcode::NOP, -1)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        0
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+
+    fn lost(error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}

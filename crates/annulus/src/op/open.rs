@@ -1,0 +1,76 @@
+//! # Safety
+//!
+//! `open`: OPENAT, or `openat`. Owns the path (Lent, Still). The answer carries a descriptor: an
+//! operation dropped on its way closes it (trap 4), because `complete` wraps it at once.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::sync::Arc;
+
+use super::{Op, OpInfo};
+use crate::fd::{CloseFd, Fd};
+use crate::sys::call;
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Opens a file.
+pub struct OpenAt {
+    path: CString,
+    flags: u32,
+    mode: u32,
+    closer: Option<Arc<dyn CloseFd>>,
+}
+
+impl OpenAt {
+    pub(crate) fn new(
+        path: CString,
+        flags: u32,
+        mode: u32,
+        closer: Option<Arc<dyn CloseFd>>,
+    ) -> OpenAt {
+        OpenAt {
+            path,
+            flags,
+            mode,
+            closer,
+        }
+    }
+}
+
+// SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
+unsafe impl Op for OpenAt {
+    const INFO: OpInfo = OpInfo {
+        name: "open",
+        opcode: opcode::OPENAT,
+        since: (5, 6),
+    };
+    type Output = io::Result<OpenedFd>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            addr: self.path.as_ptr() as u64,
+            len: self.mode,
+            op_flags: self.flags,
+            ..Sqe::new(opcode::OPENAT, call::AT_FDCWD)
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        call::openat(&self.path, self.flags, self.mode)
+    }
+
+    fn complete(self, res: i32) -> io::Result<OpenedFd> {
+        let raw = check(res)?;
+        // SAFETY: Open: the kernel has just made this descriptor for us.
+        Ok(OpenedFd(unsafe { Fd::own(raw as i32, self.closer) }))
+    }
+
+    fn lost(error: io::Error) -> io::Result<OpenedFd> {
+        Err(error)
+    }
+}
+
+/// What an open answers; becomes a [`File`](crate::File).
+#[derive(Debug)]
+pub struct OpenedFd(pub(crate) Fd);

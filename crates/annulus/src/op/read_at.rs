@@ -1,0 +1,316 @@
+//! # Safety
+//!
+//! `read_at`, `read_exact_at`: READ, or `preadv2`. Owns the descriptor (Open) and the buffer (Lent,
+//! Still); takes at most `res` bytes of it as initialised (Written).
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Op, OpInfo, Resume, TRANSFER_MAX, ended, retry_interrupted};
+use crate::buf::{Bounce, IoBufMut, copy_in};
+use crate::error::{BufError, BufResult};
+use crate::fd::Fd;
+use crate::sys::cached::{self, AT_ONCE, CachedRead};
+use crate::sys::call::{self, RWF_NOWAIT};
+use crate::sys::errno::{EAGAIN, check};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// The largest read that is copied from the page cache on the caller's thread, bytes: about 25 µs.
+pub(crate) const INLINE_BYTES_MAX: usize = 128 << 10;
+
+/// Reads at an offset into a buffer of type `B`; the answer is the number of bytes and the buffer.
+#[derive(Debug)]
+pub struct ReadAt<B> {
+    fd: Fd,
+    offset: u64,
+    buf: B,
+    /// Bytes asked for.
+    want: usize,
+    /// Bytes transferred so far: into the buffer, or into the bounce where there is one.
+    done: usize,
+    target: Target,
+    until: Until,
+    /// The page cache may have the answer, and asking has not been shown to be idle.
+    ask_cache: bool,
+}
+
+/// When a read is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// After one transfer.
+    Once,
+    /// When the buffer is full, or the file ends.
+    FullOrEnd,
+    /// When the buffer is full; a file that ends before is an error.
+    Full,
+}
+
+/// Where the kernel puts the bytes.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// Into the buffer itself. A direct read that is short by other than a multiple of
+    /// `align_bytes` has met the end of the file; 1 for buffered reads.
+    Buf { align_bytes: u32 },
+    /// Into aligned memory of the engine, from `skip` bytes before the offset: a direct read that is
+    /// not aligned, rounded out; the part asked for is copied.
+    Bounce {
+        bounce: Bounce,
+        skip: u32,
+        align_bytes: u32,
+    },
+}
+
+impl<B: IoBufMut> ReadAt<B> {
+    pub(crate) fn new(fd: Fd, buf: B, offset: u64, target: Target, until: Until) -> ReadAt<B> {
+        let want = buf.lent_bytes();
+        let direct = !matches!(target, Target::Buf { align_bytes: 1 });
+        let ask_cache = !direct && want <= INLINE_BYTES_MAX && !fd.is_simulated();
+        ReadAt {
+            fd,
+            offset,
+            buf,
+            want,
+            done: 0,
+            target,
+            until,
+            ask_cache,
+        }
+    }
+
+    /// The same without a look at the page cache, for a read that has looked already.
+    pub(crate) fn past_the_cache(mut self) -> ReadAt<B> {
+        self.ask_cache = false;
+        self
+    }
+
+    /// Where the next byte goes, how many may, and from which offset.
+    #[inline]
+    fn range(&mut self) -> (*mut u8, usize, u64) {
+        let (base, bytes, from) = match &mut self.target {
+            Target::Buf { .. } => (self.buf.stable_mut_ptr(), self.want, self.offset),
+            Target::Bounce { bounce, skip, .. } => (
+                bounce.stable_mut_ptr(),
+                bounce.len(),
+                self.offset - u64::from(*skip),
+            ),
+        };
+        // SAFETY: Lent: `done` never exceeds the target's bytes (`resume` bounds it).
+        let base = unsafe { base.add(self.done) };
+        (
+            base,
+            (bytes - self.done).min(TRANSFER_MAX),
+            from + self.done as u64,
+        )
+    }
+
+    /// Bytes of the target that answer the whole request.
+    fn goal(&self) -> usize {
+        match &self.target {
+            Target::Buf { .. } => self.want,
+            Target::Bounce { skip, .. } => *skip as usize + self.want,
+        }
+    }
+
+    /// Of the bytes transferred, those that were asked for.
+    fn answered_bytes(&self) -> usize {
+        match &self.target {
+            Target::Buf { .. } => self.done,
+            Target::Bounce { skip, .. } => self.done.saturating_sub(*skip as usize).min(self.want),
+        }
+    }
+
+    /// The same as an answer of the kernel, which is cut off at 2 GiB; `complete` does not go by it.
+    fn answered(&self) -> i32 {
+        i32::try_from(self.answered_bytes()).unwrap_or(i32::MAX)
+    }
+
+    fn align_bytes(&self) -> usize {
+        match self.target {
+            Target::Buf { align_bytes } | Target::Bounce { align_bytes, .. } => {
+                align_bytes as usize
+            }
+        }
+    }
+}
+
+// SAFETY: Lent, Still, Open: the buffer and the bounce own their memory at a fixed address, `fd`
+// keeps the descriptor.
+unsafe impl<B: IoBufMut> Op for ReadAt<B> {
+    const INFO: OpInfo = OpInfo {
+        name: "read_at",
+        opcode: opcode::READ,
+        since: (5, 6),
+    };
+    type Output = BufResult<usize, B>;
+
+    #[inline]
+    fn sqe(&mut self) -> Sqe {
+        let (base, bytes, offset) = self.range();
+        Sqe {
+            addr: base as u64,
+            len: bytes as u32,
+            off: offset,
+            ..Sqe::new(opcode::READ, self.fd.raw())
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        let (base, bytes, offset) = self.range();
+        // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
+        unsafe { call::pread(self.fd.raw(), base, bytes, offset, 0) }
+    }
+
+    #[inline]
+    fn inline(&mut self) -> Option<i32> {
+        if !self.ask_cache || !self.fd.cached().ask() {
+            return None;
+        }
+        let (base, bytes, offset) = self.range();
+        // SAFETY: Lent, as in `syscall`.
+        let res = unsafe { call::pread(self.fd.raw(), base, bytes, offset, RWF_NOWAIT) };
+        match res {
+            res if res as usize == bytes => self.fd.cached().hit(),
+            // The end of the file, or the rest is not cached: the driver finds out which.
+            res if res > 0 => {
+                self.fd.cached().hit();
+                self.done += res as usize;
+                return None;
+            }
+            0 => {}
+            res if res == -EAGAIN => {
+                self.fd.cached().miss();
+                return None;
+            }
+            _ => {
+                // EOPNOTSUPP: not this file system. Any other error is for the driver to find.
+                self.fd.cached().never();
+                return None;
+            }
+        }
+        Some(res)
+    }
+
+    fn has_inline(&self) -> bool {
+        self.ask_cache
+    }
+
+    #[inline]
+    fn resume(&mut self, res: i32) -> Resume {
+        if res < 0 {
+            return match retry_interrupted(res) {
+                Resume::Done(res) if self.done > 0 && self.until == Until::Once => {
+                    // What was read before the error counts; the error comes again if asked again.
+                    let _ = res;
+                    Resume::Done(self.answered())
+                }
+                other => other,
+            };
+        }
+        self.done += res as usize;
+        let more = self.until != Until::Once || matches!(self.target, Target::Bounce { .. });
+        // A direct transfer that ends off the alignment has met the end of the file (trap 43).
+        let ended = res == 0 || !self.done.is_multiple_of(self.align_bytes());
+        if more && !ended && self.done < self.goal() {
+            return Resume::Again;
+        }
+        Resume::Done(self.answered())
+    }
+
+    fn bytes(&self) -> u32 {
+        u32::try_from(self.goal()).unwrap_or(u32::MAX)
+    }
+
+    #[inline]
+    fn complete(mut self, res: i32) -> BufResult<usize, B> {
+        let bytes = match check(res) {
+            Ok(_) => self.answered_bytes(),
+            Err(error) => return Err(BufError::new(error, Some(self.buf))),
+        };
+        if let Target::Bounce { bounce, skip, .. } = &self.target {
+            let skip = *skip as usize;
+            copy_in(
+                &mut self.buf,
+                bounce.get(skip..skip + bytes).unwrap_or_default(),
+            );
+        }
+        // SAFETY: Written: `bytes` is what the kernel has put there, or what was copied just now.
+        unsafe { self.buf.set_init(bytes) };
+        if self.until == Until::Full && bytes < self.want {
+            return Err(ended(bytes, self.want, self.buf));
+        }
+        Ok((bytes, self.buf))
+    }
+
+    fn lost(error: io::Error) -> BufResult<usize, B> {
+        Err(BufError::new(error, None))
+    }
+}
+
+/// One of several reads that are tried on the page cache together.
+#[derive(Debug)]
+pub(crate) struct Try<B> {
+    pub(crate) buf: B,
+    pub(crate) offset: u64,
+    /// The holder's name for it.
+    pub(crate) index: usize,
+    /// The whole answer was there, and is in the buffer.
+    pub(crate) hit: bool,
+}
+
+/// Tries `reads`, at most `AT_ONCE`, on the page cache, on this thread. Those with `hit` unset are
+/// still to be read. `by_ring`: the process may have rings.
+pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: bool) {
+    let nothing = CachedRead {
+        base: std::ptr::null_mut(),
+        bytes: 0,
+        offset: 0,
+        res: 0,
+    };
+    let mut asked = [nothing; AT_ONCE];
+    for (ask, read) in asked.iter_mut().zip(reads.iter_mut()) {
+        let bytes = read.buf.lent_bytes() as u32;
+        *ask = CachedRead {
+            base: read.buf.stable_mut_ptr(),
+            bytes,
+            offset: read.offset,
+            res: -EAGAIN,
+        };
+    }
+    let Some(asked) = asked.get_mut(..reads.len()) else {
+        return;
+    };
+    // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call.
+    let done =
+        by_ring && asked.len() >= WORTH_A_RING && unsafe { cached::read_cached(fd.raw(), asked) };
+    if !done {
+        for ask in asked.iter_mut() {
+            // SAFETY: Lent and Open, as above.
+            ask.res = unsafe {
+                call::pread(
+                    fd.raw(),
+                    ask.base,
+                    ask.bytes as usize,
+                    ask.offset,
+                    RWF_NOWAIT,
+                )
+            };
+        }
+    }
+    let mut hits = 0;
+    for (ask, read) in asked.iter().zip(reads.iter_mut()) {
+        read.hit = ask.res >= 0 && ask.res as u32 == ask.bytes;
+        if read.hit {
+            hits += 1;
+            // SAFETY: Written: the kernel has filled the buffer.
+            unsafe { read.buf.set_init(ask.bytes as usize) };
+        }
+    }
+    if hits > 0 {
+        fd.cached().hit();
+    } else {
+        fd.cached().miss();
+    }
+}
+
+/// Reads from which on one enter is cheaper than a call each.
+const WORTH_A_RING: usize = 4;

@@ -1,0 +1,41 @@
+//! # Safety
+//!
+//! A pause: nothing is asked of the kernel; the driver's list of deadlines completes it.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Op, OpInfo};
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Waits for its deadline.
+#[derive(Debug)]
+pub struct Sleep;
+
+// SAFETY: Lent: points to nothing.
+unsafe impl Op for Sleep {
+    const INFO: OpInfo = OpInfo {
+        name: "sleep",
+        opcode: opcode::SLEEP,
+        since: (0, 0),
+    };
+    type Output = io::Result<()>;
+
+    fn sqe(&mut self) -> Sqe {
+        // Reached only by a sleep without a deadline, which `Engine::sleep` does not make.
+        Sqe::new(opcode::NOP, -1)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        0
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+
+    fn lost(error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}

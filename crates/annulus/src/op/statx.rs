@@ -1,0 +1,94 @@
+//! # Safety
+//!
+//! `metadata`: STATX, or `statx`. Owns the path, the descriptor if it is about one (Open), and the
+//! buffer the kernel fills, which must live until the final CQE (Lent, Still; trap 3).
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+
+use super::{Op, OpInfo};
+use crate::fd::Fd;
+use crate::sys::call;
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+pub(crate) use crate::sys::call::Statx;
+
+/// Asks about a file, by path or by descriptor.
+pub struct StatAt {
+    fd: Option<Fd>,
+    path: CString,
+    flags: u32,
+    out: Box<Statx>,
+}
+
+/// What is asked for: what `std::fs::Metadata` has, birth time, and direct-I/O alignment.
+const MASK: u32 = call::STATX_BASIC_STATS | call::STATX_BTIME | call::STATX_DIOALIGN;
+
+impl StatAt {
+    /// About what `path` names.
+    pub(crate) fn path(path: CString, follow: bool) -> StatAt {
+        let flags = if follow { 0 } else { call::AT_SYMLINK_NOFOLLOW };
+        StatAt {
+            fd: None,
+            path,
+            flags,
+            out: Box::new(call::empty_statx()),
+        }
+    }
+
+    /// About an open file.
+    pub(crate) fn file(fd: Fd) -> StatAt {
+        let out = Box::new(call::empty_statx());
+        StatAt {
+            fd: Some(fd),
+            path: CString::default(),
+            flags: call::AT_EMPTY_PATH,
+            out,
+        }
+    }
+
+    fn dir(&self) -> i32 {
+        self.fd.as_ref().map_or(call::AT_FDCWD, Fd::raw)
+    }
+}
+
+// SAFETY: Lent, Still, Open: path and buffer are on the heap and the op's own; `fd` keeps the
+// descriptor.
+unsafe impl Op for StatAt {
+    const INFO: OpInfo = OpInfo {
+        name: "metadata",
+        opcode: opcode::STATX,
+        since: (5, 6),
+    };
+    type Output = io::Result<StatAnswer>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            addr: self.path.as_ptr() as u64,
+            len: MASK,
+            off: (&raw mut *self.out) as u64,
+            op_flags: self.flags,
+            ..Sqe::new(opcode::STATX, self.dir())
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        let dir = self.dir();
+        // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
+        unsafe { call::statx(dir, &self.path, self.flags, MASK, &raw mut *self.out) }
+    }
+
+    fn complete(self, res: i32) -> io::Result<StatAnswer> {
+        check(res).map(|_| StatAnswer(self.out))
+    }
+
+    fn lost(error: io::Error) -> io::Result<StatAnswer> {
+        Err(error)
+    }
+}
+
+/// What a statx answers; becomes a [`Metadata`](crate::Metadata).
+#[derive(Debug)]
+pub struct StatAnswer(pub(crate) Box<Statx>);

@@ -1,0 +1,54 @@
+//! # Safety
+//!
+//! `set_len`: FTRUNCATE, or `ftruncate`. Owns the descriptor (Open).
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Op, OpInfo};
+use crate::fd::Fd;
+use crate::sys::call;
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Sets the length of a file.
+#[derive(Debug)]
+pub struct Truncate {
+    fd: Fd,
+    bytes: u64,
+}
+
+impl Truncate {
+    pub(crate) fn new(fd: Fd, bytes: u64) -> Truncate {
+        Truncate { fd, bytes }
+    }
+}
+
+// SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
+unsafe impl Op for Truncate {
+    const INFO: OpInfo = OpInfo {
+        name: "truncate",
+        opcode: opcode::FTRUNCATE,
+        since: (6, 9),
+    };
+    type Output = io::Result<()>;
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            off: self.bytes,
+            ..Sqe::new(opcode::FTRUNCATE, self.fd.raw())
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        call::ftruncate(self.fd.raw(), self.bytes)
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+
+    fn lost(error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}

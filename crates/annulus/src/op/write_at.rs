@@ -1,0 +1,112 @@
+//! # Safety
+//!
+//! `write_at`, `write_all_at`: WRITE, or `pwritev2`. Owns the descriptor (Open) and the buffer (Lent,
+//! Still).
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Op, OpInfo, Resume, TRANSFER_MAX, refused, retry_interrupted};
+use crate::buf::IoBuf;
+use crate::error::{BufError, BufResult};
+use crate::fd::Fd;
+use crate::sys::call;
+use crate::sys::errno::check;
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Writes a buffer of type `B` at an offset; the answer is the number of bytes and the buffer.
+#[derive(Debug)]
+pub struct WriteAt<B> {
+    fd: Fd,
+    offset: u64,
+    buf: B,
+    done: usize,
+    /// `RWF_DSYNC`, or 0.
+    flags: u32,
+    /// Until all is written.
+    all: bool,
+}
+
+impl<B: IoBuf> WriteAt<B> {
+    pub(crate) fn new(fd: Fd, buf: B, offset: u64, flags: u32, all: bool) -> WriteAt<B> {
+        WriteAt {
+            fd,
+            offset,
+            buf,
+            done: 0,
+            flags,
+            all,
+        }
+    }
+
+    fn range(&self) -> (*const u8, usize, u64) {
+        // SAFETY: Lent: `done` never exceeds the initialised bytes.
+        let base = unsafe { self.buf.stable_ptr().add(self.done) };
+        let bytes = (self.buf.init_bytes() - self.done).min(TRANSFER_MAX);
+        (base, bytes, self.offset + self.done as u64)
+    }
+}
+
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `fd` keeps the descriptor.
+unsafe impl<B: IoBuf> Op for WriteAt<B> {
+    const INFO: OpInfo = OpInfo {
+        name: "write_at",
+        opcode: opcode::WRITE,
+        since: (5, 6),
+    };
+    type Output = BufResult<usize, B>;
+
+    fn sqe(&mut self) -> Sqe {
+        let (base, bytes, offset) = self.range();
+        Sqe {
+            addr: base as u64,
+            len: bytes as u32,
+            off: offset,
+            op_flags: self.flags,
+            ..Sqe::new(opcode::WRITE, self.fd.raw())
+        }
+    }
+
+    fn syscall(&mut self) -> i32 {
+        let (base, bytes, offset) = self.range();
+        // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
+        unsafe { call::pwrite(self.fd.raw(), base, bytes, offset, self.flags) }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        if res < 0 {
+            return match retry_interrupted(res) {
+                Resume::Done(_) if self.done > 0 && !self.all => Resume::Done(clamp(self.done)),
+                other => other,
+            };
+        }
+        self.done += res as usize;
+        if self.all && res > 0 && self.done < self.buf.init_bytes() {
+            return Resume::Again;
+        }
+        Resume::Done(clamp(self.done))
+    }
+
+    fn bytes(&self) -> u32 {
+        u32::try_from(self.buf.init_bytes()).unwrap_or(u32::MAX)
+    }
+
+    fn complete(self, res: i32) -> BufResult<usize, B> {
+        match check(res) {
+            Ok(_) if self.all && self.done < self.buf.init_bytes() => {
+                Err(refused(self.done, self.buf.init_bytes(), self.buf))
+            }
+            // Not `res`, which is cut off at 2 GiB.
+            Ok(_) => Ok((self.done, self.buf)),
+            Err(error) => Err(BufError::new(error, Some(self.buf))),
+        }
+    }
+
+    fn lost(error: io::Error) -> BufResult<usize, B> {
+        Err(BufError::new(error, None))
+    }
+}
+
+fn clamp(bytes: usize) -> i32 {
+    i32::try_from(bytes).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,210 @@
+//! The executor of a simulated run: one thread, and of the tasks that are ready the dice choose the
+//! next. Nothing in here knows the driver; the run loop (`run.rs`) lets the two take turns.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::sys::sim::Dice;
+
+thread_local! {
+    /// The executor of the run under way on this thread.
+    static CURRENT: RefCell<Option<Rc<Executor>>> = const { RefCell::new(None) };
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The tasks of a run. Number 0 is the future that `Sim::run` was given, which lives elsewhere.
+#[derive(Default)]
+pub(super) struct Executor {
+    tasks: RefCell<Vec<Place>>,
+    ready: Arc<Ready>,
+}
+
+/// A task's place; empty while the task is polled, and when it has ended.
+struct Place {
+    task: Option<Task>,
+    waker: Arc<TaskWaker>,
+}
+
+/// Numbers of the tasks that have been woken, each at most once.
+#[derive(Default)]
+struct Ready(Mutex<Vec<usize>>);
+
+struct TaskWaker {
+    number: usize,
+    queued: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.ready
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(self.number);
+        }
+    }
+}
+
+impl Executor {
+    /// An executor with its main future ready, known to `spawn` until `leave`.
+    pub(super) fn enter() -> Rc<Executor> {
+        let executor = Rc::new(Executor::default());
+        executor.add(None);
+        let nested = CURRENT.replace(Some(Rc::clone(&executor)));
+        assert!(
+            nested.is_none(),
+            "a simulation runs within another on this thread"
+        );
+        executor
+    }
+
+    /// Drops the tasks that are left.
+    pub(super) fn leave(&self) {
+        CURRENT.set(None);
+        // A task's drop may look at this list.
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        drop(tasks);
+    }
+
+    /// Adds a task, ready to be polled.
+    fn add(&self, task: Option<Task>) {
+        let mut tasks = self.tasks.borrow_mut();
+        let (number, ready) = (tasks.len(), Arc::clone(&self.ready));
+        let waker = Arc::new(TaskWaker {
+            number,
+            queued: AtomicBool::new(false),
+            ready,
+        });
+        waker.wake_by_ref();
+        tasks.push(Place { task, waker });
+    }
+
+    /// Whether no task is ready.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ready
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+    }
+
+    /// Takes a task that is ready off the list.
+    fn choose(&self, dice: &mut Dice) -> Option<usize> {
+        let mut ready = self.ready.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ready.is_empty() {
+            return None;
+        }
+        let chosen = dice.index(ready.len());
+        Some(ready.remove(chosen))
+    }
+
+    /// Polls one task that is ready, chosen by the dice. `None`: none is ready. `Some(Some(_))`: the
+    /// main future has returned.
+    pub(super) fn poll_one<T>(
+        &self,
+        main: Pin<&mut impl Future<Output = T>>,
+        dice: &mut Dice,
+    ) -> Option<Option<T>> {
+        let number = self.choose(dice)?;
+        // Not borrowed while it is polled: a task may spawn.
+        let (task, waker) = {
+            let mut tasks = self.tasks.borrow_mut();
+            let place = tasks.get_mut(number)?;
+            (place.task.take(), Arc::clone(&place.waker))
+        };
+        waker.queued.store(false, Ordering::Release);
+        let waker = Waker::from(waker);
+        let mut context = Context::from_waker(&waker);
+        if number == 0 {
+            return match main.poll(&mut context) {
+                Poll::Ready(output) => Some(Some(output)),
+                Poll::Pending => Some(None),
+            };
+        }
+        if let Some(mut task) = task
+            && task.as_mut().poll(&mut context).is_pending()
+            && let Some(place) = self.tasks.borrow_mut().get_mut(number)
+        {
+            place.task = Some(task);
+        }
+        Some(None)
+    }
+}
+
+/// Runs a future beside the others of the run under way. It is dropped, if it has not ended, when the
+/// main future returns.
+///
+/// # Panics
+///
+/// Outside of [`Sim::run`](super::Sim::run).
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+{
+    let current = CURRENT.with_borrow(Clone::clone);
+    let Some(executor) = current else {
+        panic!("sim::spawn was called outside of Sim::run")
+    };
+    let state = Rc::new(RefCell::new(Joined {
+        output: None,
+        waker: None,
+    }));
+    let theirs = Rc::clone(&state);
+    let task = async move {
+        let output = future.await;
+        let waker = {
+            let mut state = theirs.borrow_mut();
+            state.output = Some(output);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    };
+    executor.add(Some(Box::pin(task)));
+    JoinHandle(state)
+}
+
+struct Joined<T> {
+    output: Option<T>,
+    waker: Option<Waker>,
+}
+
+/// Awaits the output of a spawned future. Dropped, it lets the future go on.
+pub struct JoinHandle<T>(Rc<RefCell<Joined<T>>>);
+
+impl<T> Future for JoinHandle<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut state = self.0.borrow_mut();
+        match state.output.take() {
+            Some(output) => Poll::Ready(output),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle")
+            .field("ended", &self.0.borrow().output.is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,194 @@
+//! One simulated run: the executor's tasks and the driver take turns on the calling thread.
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+
+use super::Sim;
+use super::executor::Executor;
+use crate::driver::uring::Driver;
+use crate::driver::{Lane, keep_for_ever};
+use crate::engine::{Engine, EngineBuilder};
+use crate::metrics::Metrics;
+use crate::sys::sim::{Dice, SimKernel, World};
+
+/// Polls in a row before the driver has a turn, at most.
+const POLLS_MAX: u64 = 8;
+/// Sets the executor's dice apart from the kernel's.
+const EXECUTOR_SALT: u64 = 0x5eed_0f0e_8ec0_7041;
+
+thread_local! {
+    /// The driver of the run under way on this thread.
+    static DRIVER: RefCell<Option<Rc<RefCell<Turning>>>> = const { RefCell::new(None) };
+}
+
+/// What a run left behind, after it was drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// What the driver counted.
+    pub metrics: Metrics,
+    /// Places in the driver's table that still hold an operation. 0 unless the drain timed out.
+    pub slots_in_use: usize,
+    /// Times that a task was polled.
+    pub polls: u64,
+    /// Turns of the driver.
+    pub turns: u64,
+}
+
+/// A driver that the calling thread turns.
+struct Turning {
+    lane: Arc<Lane>,
+    /// `None` once it has ended.
+    driver: Option<Driver<SimKernel>>,
+    turns: u64,
+}
+
+impl Turning {
+    /// Turns the driver once; with nothing to do, time passes. False: it has ended.
+    fn step(&mut self) -> bool {
+        let Some(driver) = &mut self.driver else {
+            return false;
+        };
+        self.turns += 1;
+        let Some(left) = driver.step() else {
+            return true;
+        };
+        let driver = self.driver.take();
+        if left > 0 {
+            // The kernel was given their memory and never gave it back.
+            self.lane.counters.leaked.add(u64::from(left));
+            keep_for_ever((driver, Arc::clone(&self.lane)));
+        }
+        false
+    }
+
+    /// Turns the driver once, and lets no time pass.
+    fn turn(&mut self) {
+        if let Some(driver) = &mut self.driver {
+            self.turns += 1;
+            driver.turn();
+        }
+    }
+}
+
+/// Runs the driver on this thread to its end. Called by an engine that ends.
+fn finish_here() {
+    let Some(turning) = DRIVER.with_borrow(Clone::clone) else {
+        return;
+    };
+    // Borrowed: a waker or a buffer's drop runs on the driver. The run loop will finish it.
+    let Ok(mut turning) = turning.try_borrow_mut() else {
+        return;
+    };
+    if turning.lane.stopping() {
+        while turning.step() {}
+    }
+}
+
+/// Sees to the end of a run, however it comes.
+struct Guard {
+    world: Arc<World>,
+    executor: Rc<Executor>,
+    turning: Rc<RefCell<Turning>>,
+}
+
+impl Guard {
+    /// Drains what is left.
+    fn finish(&self) {
+        self.executor.leave();
+        self.turning.borrow().lane.request_stop();
+        finish_here();
+        DRIVER.set(None);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!(
+                "the simulation failed with seed {}",
+                self.world.config().seed
+            );
+        }
+        self.finish();
+    }
+}
+
+/// Runs `body` to its end, or until the kernel has given `crash_after` answers.
+pub(super) fn run<T>(
+    sim: &Sim,
+    builder: &EngineBuilder,
+    crash_after: Option<u64>,
+    body: impl AsyncFnOnce(Engine) -> T,
+) -> Option<T> {
+    let world = &sim.world;
+    let executor = Executor::enter();
+    let (engine, lane, driver) = builder.build_sim_here(world, finish_here);
+    let turning = Turning {
+        lane: Arc::clone(&lane),
+        driver: Some(driver),
+        turns: 0,
+    };
+    let turning = Rc::new(RefCell::new(turning));
+    DRIVER.set(Some(Rc::clone(&turning)));
+    let guard = Guard {
+        world: Arc::clone(world),
+        executor,
+        turning,
+    };
+    let crash_at = crash_after.map(|answers| world.state().answered + answers);
+    let (output, polls) = guard.go_on(engine, crash_at, body);
+    if output.is_none() {
+        world.state().power_off();
+    }
+    guard.finish();
+    world.state().power_on();
+    let mut metrics = Metrics::default();
+    metrics.add(&lane.counters);
+    let report = Report {
+        metrics,
+        slots_in_use: lane.table.in_use(),
+        polls,
+        turns: guard.turning.borrow().turns,
+    };
+    *sim.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    output
+}
+
+impl Guard {
+    fn go_on<T>(
+        &self,
+        engine: Engine,
+        crash_at: Option<u64>,
+        body: impl AsyncFnOnce(Engine) -> T,
+    ) -> (Option<T>, u64) {
+        let mut dice = Dice::new(self.world.config().seed ^ EXECUTOR_SALT);
+        let mut main = pin!(body(engine));
+        let mut polls = 0;
+        loop {
+            for _ in 0..=dice.below(POLLS_MAX) {
+                match self.executor.poll_one(main.as_mut(), &mut dice) {
+                    None => break,
+                    Some(None) => polls += 1,
+                    Some(output) => return (output, polls),
+                }
+            }
+            if crash_at.is_some_and(|answers| self.world.state().answered >= answers) {
+                return (None, polls);
+            }
+            if self.executor.is_idle() {
+                self.turning.borrow_mut().step();
+                let stuck = self.world.take_stuck() && self.executor.is_idle();
+                assert!(
+                    !stuck,
+                    "nothing can happen any more: the future waits for something that is not simulated"
+                );
+            } else {
+                self.turning.borrow_mut().turn();
+            }
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! What this kernel, this process and its surroundings allow: for a program that wants to know
+//! before it starts, and for a person who wants to know why a machine does less than it could.
+
+use std::fmt;
+use std::io;
+use std::thread;
+
+use crate::error::SetupError;
+use crate::op::{self, OpInfo};
+use crate::sys::probe;
+use crate::sys::ring::Rung;
+use crate::sys::sqe::opcode;
+use crate::sys::trial::{self, FEATURES, OPCODES, Trial, Tried};
+
+/// What io_uring can do here, found by trying. `Display` is for people: a fact per line, a verdict,
+/// a next step.
+///
+/// Versions and names are hints only: distributions port features back, filters forbid parts. So a
+/// ring is made by the engine's own ladder, each set-up flag is tried on a ring of its own, and each
+/// registration with a transfer that uses it.
+#[derive(Debug)]
+pub struct Support {
+    kernel: String,
+    ring: Result<Tried, SetupError>,
+    setup_flags: Vec<Trial>,
+    features: u32,
+    disabled: Option<u32>,
+    group: Option<u32>,
+    seccomp: bool,
+    memlock_bytes: Option<u64>,
+    memlock_waived: bool,
+    descriptors: Option<u64>,
+}
+
+/// How one of the library's operations is done here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OperationSupport {
+    /// As docs/KERNELS.md lists it.
+    pub name: &'static str,
+    /// The opcode of io_uring by the kernel's name, where it has one.
+    pub opcode: Option<&'static str>,
+    /// Where it is done.
+    pub runs_on: RunsOn,
+}
+
+/// Where an operation is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RunsOn {
+    /// In the kernel, through a ring.
+    Ring,
+    /// As a system call, on a blocking thread.
+    BlockingThread,
+    /// By the driver's own clock.
+    Clock,
+}
+
+impl Support {
+    /// Finds out. Takes a few milliseconds, or up to a second where locked memory is so short that each
+    /// ring has to wait for that of the last, and leaves nothing behind.
+    ///
+    /// # Implementation
+    ///
+    /// A thread of its own does it, which is gone on return: some of what is registered with a ring
+    /// belongs to the thread. Filters and limits of the calling thread hold for it, too.
+    pub fn detect() -> Support {
+        thread::scope(|scope| {
+            let named = thread::Builder::new().name("annulus-support".to_owned());
+            let detected = named
+                .spawn_scoped(scope, detect)
+                .map(thread::ScopedJoinHandle::join);
+            match detected {
+                Ok(Ok(support)) => support,
+                Ok(Err(_)) => Support::without_ring(io::Error::other("it ended at once")),
+                Err(error) => Support::without_ring(error),
+            }
+        })
+    }
+
+    fn without_ring(error: io::Error) -> Support {
+        Support::around(Err(SetupError::Os {
+            what: "a thread to try a ring on",
+            error,
+        }))
+    }
+
+    /// What there is to know without a ring, and the answer to having one.
+    fn around(ring: Result<Tried, SetupError>) -> Support {
+        Support {
+            kernel: probe::kernel_release(),
+            ring,
+            setup_flags: Vec::new(),
+            features: 0,
+            disabled: probe::io_uring_disabled(),
+            group: probe::io_uring_group(),
+            seccomp: probe::seccomp_filters(),
+            memlock_bytes: probe::memlock_bytes(),
+            memlock_waived: probe::memlock_waived(),
+            descriptors: probe::nofile(),
+        }
+    }
+
+    /// The kernel's release, as `uname -r` prints it.
+    pub fn kernel_release(&self) -> &str {
+        &self.kernel
+    }
+
+    /// Its first two numbers: `6.18.44-cloud` is `(6, 18)`. Only a hint: features are ported back.
+    pub fn kernel_version(&self) -> (u32, u32) {
+        probe::parse_version(&self.kernel)
+    }
+
+    /// How far up the ladder of set-up flags a ring comes.
+    ///
+    /// # Errors
+    ///
+    /// Why there can be no ring: who refuses, and what to do about it.
+    pub fn ring(&self) -> Result<Rung, &SetupError> {
+        self.ring.as_ref().map(|tried| tried.rung)
+    }
+
+    /// The set-up flags that were tried, each on a ring of its own; none where no ring can be had.
+    /// An accepted flag is not a recommended one: polling needs a device with queues to poll, or a
+    /// processor to spare.
+    pub fn setup_flags(&self) -> &[Trial] {
+        &self.setup_flags
+    }
+
+    /// Each known feature bit by the kernel's name (`EXT_ARG`), and whether a ring has it.
+    pub fn features(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        FEATURES
+            .iter()
+            .enumerate()
+            .map(|(bit, &name)| (name, self.features & 1 << bit != 0))
+    }
+
+    /// Each known opcode by the kernel's name (`READ`), and whether it may be used through a ring.
+    pub fn opcodes(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        OPCODES
+            .iter()
+            .enumerate()
+            .map(|(code, &name)| (name, self.takes(code)))
+    }
+
+    /// Each of the library's operations, and where it is done.
+    pub fn operations(&self) -> impl Iterator<Item = OperationSupport> {
+        op::ALL.iter().map(|info| self.operation(info))
+    }
+
+    /// What can be registered with a ring, each tried with a transfer that uses it; none where no
+    /// ring can be had.
+    pub fn registrations(&self) -> &[Trial] {
+        self.ring.as_ref().map_or(&[], |tried| &tried.registrations)
+    }
+
+    /// `kernel.io_uring_disabled`: 0 nobody, 1 all but root and a group, 2 everybody. Since Linux
+    /// 6.6; before that, `None`.
+    pub fn io_uring_disabled(&self) -> Option<u32> {
+        self.disabled
+    }
+
+    /// `kernel.io_uring_group`: the group that a value of 1 above spares, if there is one.
+    pub fn io_uring_group(&self) -> Option<u32> {
+        self.group
+    }
+
+    /// Whether a seccomp filter is loaded. It may well allow io_uring.
+    pub fn seccomp_filter(&self) -> bool {
+        self.seccomp
+    }
+
+    /// `RLIMIT_MEMLOCK` in bytes, for registered buffers and on some kernels for rings, over all
+    /// processes of the user; `None` is unlimited.
+    pub fn memlock_bytes(&self) -> Option<u64> {
+        self.memlock_bytes
+    }
+
+    /// Whether that limit does not count because of `CAP_IPC_LOCK`.
+    pub fn memlock_waived(&self) -> bool {
+        self.memlock_waived
+    }
+
+    /// `RLIMIT_NOFILE`: descriptors of this process; `None` is unlimited.
+    pub fn descriptors(&self) -> Option<u64> {
+        self.descriptors
+    }
+
+    fn takes(&self, code: usize) -> bool {
+        self.ring
+            .as_ref()
+            .is_ok_and(|tried| tried.opcodes.get(code) == Some(&true))
+    }
+
+    fn operation(&self, info: &OpInfo) -> OperationSupport {
+        let code = usize::from(info.opcode);
+        let runs_on = match info.opcode {
+            opcode::SLEEP => RunsOn::Clock,
+            _ if self.takes(code) => RunsOn::Ring,
+            _ => RunsOn::BlockingThread,
+        };
+        OperationSupport {
+            name: info.name,
+            opcode: OPCODES.get(code).copied(),
+            runs_on,
+        }
+    }
+}
+
+fn detect() -> Support {
+    let features = trial::features();
+    let setup_flags = features.map(|_| trial::setup_flags());
+    // Last, because this ring stays, registered with the thread, as long as that.
+    let mut support = Support::around(trial::try_ring());
+    support.features = features.unwrap_or(0);
+    if support.ring.is_ok() {
+        support.setup_flags = setup_flags.unwrap_or_default();
+    }
+    support
+}
+
+/// Where the facts begin, and where their lines end.
+const LABEL_COLUMNS: usize = 16;
+const COLUMNS: usize = 100;
+
+/// A label and its fact; what does not fit on the line goes on below, indented.
+fn row(f: &mut fmt::Formatter<'_>, label: &str, fact: &str) -> fmt::Result {
+    write!(f, "{label:<LABEL_COLUMNS$}")?;
+    let mut column = LABEL_COLUMNS;
+    for (index, word) in fact.split(' ').enumerate() {
+        let columns = word.chars().count() + 1;
+        if index > 0 && column + columns > COLUMNS {
+            write!(f, "\n{:LABEL_COLUMNS$}", "")?;
+            column = LABEL_COLUMNS;
+        } else if index > 0 {
+            f.write_str(" ")?;
+        }
+        f.write_str(word)?;
+        column += columns;
+    }
+    writeln!(f)
+}
+
+/// "A, B; not: C" of what is there and what is not.
+fn list<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> String {
+    let (there, missing): (Vec<_>, Vec<_>) = all.partition(|&(_, there)| there);
+    let names = |these: &[(&str, bool)]| {
+        these
+            .iter()
+            .map(|(name, _)| *name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    match (there.is_empty(), missing.is_empty()) {
+        (_, true) => names(&there),
+        (true, false) => format!("none of {}", names(&missing)),
+        (false, false) => format!("{}; not: {}", names(&there), names(&missing)),
+    }
+}
+
+/// A flag or a registration that found no memory may still be there.
+fn trials(trials: &[Trial]) -> String {
+    let starved = |trial: &&Trial| matches!(trial.result, Err(SetupError::Memlock { .. }));
+    let (unknown, known): (Vec<_>, Vec<_>) = trials.iter().partition(starved);
+    let known = list(known.iter().map(|trial| (trial.name, trial.result.is_ok())));
+    if unknown.is_empty() {
+        return known;
+    }
+    let unknown: Vec<_> = unknown.iter().map(|trial| trial.name).collect();
+    let separator = if known.is_empty() { "" } else { "; " };
+    format!(
+        "{known}{separator}not tried for lack of locked memory: {}",
+        unknown.join(", ")
+    )
+}
+
+impl fmt::Display for Support {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(f, "kernel", &format!("Linux {}", self.kernel))?;
+        match &self.ring {
+            Ok(tried) => {
+                row(f, "io_uring", "works")?;
+                row(f, "ring", tried.rung.describe())?;
+                row(f, "set-up flags", &trials(&self.setup_flags))?;
+                row(f, "features", &list(self.features()))?;
+                row(f, "opcodes", &self.opcodes_in_short())?;
+                row(f, "operations", &self.operations_in_short())?;
+                row(f, "registrations", &trials(&tried.registrations))?;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                // The text of a `SetupError` ends with its cure.
+                let (fact, cure) = text.split_once("; ").unwrap_or((&text, ""));
+                row(
+                    f,
+                    "io_uring",
+                    fact.strip_prefix("io_uring ").unwrap_or(fact),
+                )?;
+                if !cure.is_empty() {
+                    row(f, "to allow", cure)?;
+                }
+                row(f, "operations", &self.operations_in_short())?;
+            }
+        }
+        row(f, "policy", &self.policy())?;
+        row(f, "locked memory", &self.locked_memory())?;
+        let descriptors = self.descriptors.map_or("unlimited".to_owned(), |count| {
+            format!("{count} per process")
+        });
+        row(f, "descriptors", &format!("{descriptors} (RLIMIT_NOFILE)"))?;
+        self.verdict(f)
+    }
+}
+
+impl Support {
+    fn opcodes_in_short(&self) -> String {
+        let missing: Vec<_> = self
+            .opcodes()
+            .filter(|(_, has)| !has)
+            .map(|(name, _)| name)
+            .collect();
+        let known = OPCODES.len();
+        if missing.is_empty() {
+            return format!("all {known} that Annulus knows of");
+        }
+        format!(
+            "{} of {known}; not: {}",
+            known - missing.len(),
+            missing.join(", ")
+        )
+    }
+
+    fn operations_in_short(&self) -> String {
+        let named = |place| {
+            let there = self
+                .operations()
+                .filter(|operation| operation.runs_on == place);
+            there.map(|operation| operation.name).collect::<Vec<_>>()
+        };
+        let threads = named(RunsOn::BlockingThread);
+        match named(RunsOn::Ring).len() {
+            0 => "on blocking threads, all of them".to_owned(),
+            ring if threads.is_empty() => format!("{ring} through the ring"),
+            ring => format!(
+                "{ring} through the ring; on blocking threads: {}",
+                threads.join(", ")
+            ),
+        }
+    }
+
+    fn policy(&self) -> String {
+        let sysctl = match (self.disabled, self.group) {
+            (None, _) => "no sysctl kernel.io_uring_disabled".to_owned(),
+            (Some(1), Some(group)) => {
+                format!("kernel.io_uring_disabled = 1 (not for group {group})")
+            }
+            (Some(value), _) => format!("kernel.io_uring_disabled = {value}"),
+        };
+        let seccomp = if self.seccomp {
+            "a seccomp filter is loaded"
+        } else {
+            "no seccomp filter"
+        };
+        format!("{sysctl}; {seccomp}")
+    }
+
+    fn locked_memory(&self) -> String {
+        let limit = match self.memlock_bytes {
+            Some(bytes) => format!("{} KiB per user", bytes >> 10),
+            None => "unlimited".to_owned(),
+        };
+        let waived = if self.memlock_waived {
+            ", waived by CAP_IPC_LOCK"
+        } else {
+            ""
+        };
+        format!("{limit} (RLIMIT_MEMLOCK){waived}")
+    }
+
+    fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(tried) = &self.ring else {
+            return row(
+                f,
+                "so",
+                "blocking threads; everything works. Next: the change above, or annulus bench file as it is",
+            );
+        };
+        let mut less = Vec::new();
+        if tried.rung < Rung::Deferred {
+            less.push("deferred task work: boot Linux 6.1 or later".to_owned());
+        }
+        for trial in &tried.registrations {
+            let lack = trial.result.as_ref().err().map(SetupError::to_string);
+            // Whoever refuses one refuses all, with the same words.
+            less.extend(lack.filter(|lack| !less.contains(lack)));
+        }
+        for lack in &less {
+            row(f, "lacking", lack)?;
+        }
+        match less.is_empty() {
+            true => row(
+                f,
+                "so",
+                "io_uring, with all that Annulus can use. Next: annulus bench file",
+            ),
+            false => row(
+                f,
+                "so",
+                "io_uring, without what is lacking above. Next: annulus bench file",
+            ),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What threads share: std's atomics, locks and cells, or the model checker's under
+//! `--cfg annulus_loom` (`ci/loom`). The cross-thread parts of `driver` import these and no others.
+
+#[cfg(not(annulus_loom))]
+pub(crate) use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+#[cfg(annulus_loom)]
+pub(crate) use loom::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+#[cfg(not(annulus_loom))]
+pub(crate) use atomic_waker::AtomicWaker;
+
+/// What the model checker sees in place of the real one: the same promise, by a lock.
+#[cfg(annulus_loom)]
+#[derive(Debug)]
+pub(crate) struct AtomicWaker(Mutex<Option<std::task::Waker>>);
+
+#[cfg(annulus_loom)]
+impl AtomicWaker {
+    pub(crate) fn new() -> AtomicWaker {
+        AtomicWaker(Mutex::new(None))
+    }
+
+    pub(crate) fn register(&self, waker: &std::task::Waker) {
+        let _left = self.0.lock().map(|mut held| held.replace(waker.clone()));
+    }
+
+    pub(crate) fn wake(&self) {
+        let held = self.0.lock().ok().and_then(|mut held| held.take());
+        held.into_iter().for_each(std::task::Waker::wake);
+    }
+}
+
+/// A cell that only one thread at a time may touch; each user argues why. The model checker fails
+/// where two threads touch one without anything between them that orders them.
+#[derive(Debug)]
+pub(crate) struct Shared<T> {
+    #[cfg(not(annulus_loom))]
+    cell: std::cell::UnsafeCell<T>,
+    #[cfg(annulus_loom)]
+    cell: loom::cell::UnsafeCell<T>,
+}
+
+impl<T> Shared<T> {
+    pub(crate) fn new(value: T) -> Shared<T> {
+        #[cfg(not(annulus_loom))]
+        return Shared {
+            cell: std::cell::UnsafeCell::new(value),
+        };
+        #[cfg(annulus_loom)]
+        return Shared {
+            cell: loom::cell::UnsafeCell::new(value),
+        };
+    }
+
+    /// Runs `f` on the contents.
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        #[cfg(not(annulus_loom))]
+        return f(self.cell.get());
+        #[cfg(annulus_loom)]
+        return self.cell.with_mut(f);
+    }
+
+    /// Runs `f` on the contents, which it only reads.
+    #[inline]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        #[cfg(not(annulus_loom))]
+        return f(self.cell.get());
+        #[cfg(annulus_loom)]
+        return self.cell.with(f);
+    }
+}

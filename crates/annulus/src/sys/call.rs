@@ -1,0 +1,269 @@
+//! # Safety
+//!
+//! Positional file calls as the blocking threads make them: the same arguments as the SQE, the same
+//! answer (`res`: a count or minus an errno). Pointers come from an op that owns what they point to
+//! (Lent); the call returns before the op is touched again.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use rustix::fs as rfs;
+use rustix::io::Errno;
+
+/// `struct iovec`, for the vectored calls.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct IoVec {
+    pub base: *mut u8,
+    pub bytes: usize,
+}
+
+const _: () = assert!(size_of::<IoVec>() == size_of::<libc::iovec>());
+
+/// `RWF_NOWAIT`: answer from the page cache or not at all.
+pub(crate) const RWF_NOWAIT: u32 = libc::RWF_NOWAIT as u32;
+
+pub(crate) const AT_FDCWD: RawFd = libc::AT_FDCWD;
+
+#[inline]
+fn last(ret: libc::c_long) -> i32 {
+    if ret >= 0 {
+        ret as i32
+    } else {
+        -std::io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO)
+    }
+}
+
+fn res<T: TryInto<i32>>(result: Result<T, Errno>) -> i32 {
+    match result {
+        Ok(n) => n.try_into().unwrap_or(i32::MAX),
+        Err(errno) => -errno.raw_os_error(),
+    }
+}
+
+fn unit(result: Result<(), Errno>) -> i32 {
+    res(result.map(|()| 0))
+}
+
+/// `preadv2(2)` of one range.
+///
+/// # Safety
+///
+/// Lent: `base` is valid for writes of `bytes` until this returns.
+#[inline]
+pub(crate) unsafe fn pread(fd: RawFd, base: *mut u8, bytes: usize, at: u64, flags: u32) -> i32 {
+    let iovec = IoVec { base, bytes };
+    // SAFETY: Lent, passed on; the iovec lives on this stack for the call.
+    unsafe { preadv(fd, &iovec, 1, at, flags) }
+}
+
+/// `pwritev2(2)` of one range.
+///
+/// # Safety
+///
+/// Lent: `base` is valid for reads of `bytes` until this returns.
+pub(crate) unsafe fn pwrite(fd: RawFd, base: *const u8, bytes: usize, at: u64, flags: u32) -> i32 {
+    let iovec = IoVec {
+        base: base.cast_mut(),
+        bytes,
+    };
+    // SAFETY: Lent, passed on; a write only reads through the pointer.
+    unsafe { pwritev(fd, &iovec, 1, at, flags) }
+}
+
+/// `preadv2(2)`.
+///
+/// # Safety
+///
+/// Lent: the `count` vectors, and what they point to, are valid for writes until this returns.
+#[inline]
+pub(crate) unsafe fn preadv(
+    fd: RawFd,
+    vectors: *const IoVec,
+    count: usize,
+    at: u64,
+    flags: u32,
+) -> i32 {
+    // SAFETY: Lent, passed on. The kernel takes the offset in two halves; on 64-bit the second is 0.
+    last(unsafe { libc::syscall(libc::SYS_preadv2, fd, vectors, count, at as i64, 0, flags) })
+}
+
+/// `pwritev2(2)`.
+///
+/// # Safety
+///
+/// Lent: the `count` vectors, and what they point to, are valid for reads until this returns.
+pub(crate) unsafe fn pwritev(
+    fd: RawFd,
+    vectors: *const IoVec,
+    count: usize,
+    at: u64,
+    flags: u32,
+) -> i32 {
+    // SAFETY: Lent, passed on.
+    last(unsafe { libc::syscall(libc::SYS_pwritev2, fd, vectors, count, at as i64, 0, flags) })
+}
+
+/// Closes a descriptor number once; EINTR means closed on Linux and is not retried.
+///
+/// # Safety
+///
+/// Open: the caller owns `fd` and no op in flight uses it.
+pub(crate) unsafe fn close(fd: RawFd) -> i32 {
+    // SAFETY: Open, passed on.
+    last(unsafe { libc::syscall(libc::SYS_close, fd) })
+}
+
+fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: Open. Every caller is an op that holds a reference to the descriptor, or AT_FDCWD,
+    // for which rustix takes the same type.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+pub(crate) fn openat(path: &CStr, flags: u32, mode: u32) -> i32 {
+    use std::os::fd::IntoRawFd;
+    let opened = rfs::openat(
+        rfs::CWD,
+        path,
+        rfs::OFlags::from_bits_retain(flags),
+        rfs::Mode::from_raw_mode(mode),
+    );
+    res(opened.map(IntoRawFd::into_raw_fd))
+}
+
+pub(crate) fn fsync(fd: RawFd, data_only: bool) -> i32 {
+    unit(if data_only {
+        rfs::fdatasync(borrow(fd))
+    } else {
+        rfs::fsync(borrow(fd))
+    })
+}
+
+pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, bytes: u64) -> i32 {
+    unit(rfs::fallocate(
+        borrow(fd),
+        rfs::FallocateFlags::from_bits_retain(mode),
+        offset,
+        bytes,
+    ))
+}
+
+pub(crate) fn ftruncate(fd: RawFd, bytes: u64) -> i32 {
+    unit(rfs::ftruncate(borrow(fd), bytes))
+}
+
+pub(crate) fn fadvise(fd: RawFd, offset: u64, bytes: u64, advice: u32) -> i32 {
+    // SAFETY: Open: the op that calls holds the descriptor. No pointer is passed.
+    last(unsafe { libc::syscall(libc::SYS_fadvise64, fd, offset, bytes, advice) })
+}
+
+pub(crate) fn renameat(from: &CStr, to: &CStr, flags: u32) -> i32 {
+    let flags = rfs::RenameFlags::from_bits_retain(flags);
+    unit(rfs::renameat_with(rfs::CWD, from, rfs::CWD, to, flags))
+}
+
+pub(crate) fn unlinkat(path: &CStr, flags: u32) -> i32 {
+    unit(rfs::unlinkat(
+        rfs::CWD,
+        path,
+        rfs::AtFlags::from_bits_retain(flags),
+    ))
+}
+
+pub(crate) fn mkdirat(path: &CStr, mode: u32) -> i32 {
+    unit(rfs::mkdirat(rfs::CWD, path, rfs::Mode::from_raw_mode(mode)))
+}
+
+/// `statx(2)` into `out`, which the op owns.
+///
+/// # Safety
+///
+/// Lent: `out` is valid for a write of a whole `Statx`.
+pub(crate) unsafe fn statx(fd: RawFd, path: &CStr, flags: u32, mask: u32, out: *mut Statx) -> i32 {
+    // SAFETY: Lent, passed on; `path` is NUL-terminated by its type.
+    last(unsafe { libc::syscall(libc::SYS_statx, fd, path.as_ptr(), flags, mask, out) })
+}
+
+/// `getdents64(2)`.
+///
+/// # Safety
+///
+/// Lent: `base` is valid for writes of `bytes`.
+pub(crate) unsafe fn getdents(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
+    // SAFETY: Lent, passed on.
+    last(unsafe { libc::syscall(libc::SYS_getdents64, fd, base, bytes) })
+}
+
+pub(crate) use rustix::fs::{Statx, StatxTimestamp};
+
+/// `AT_*` and `STATX_*` as the kernel spells them.
+pub(crate) const AT_EMPTY_PATH: u32 = libc::AT_EMPTY_PATH as u32;
+pub(crate) const AT_SYMLINK_NOFOLLOW: u32 = libc::AT_SYMLINK_NOFOLLOW as u32;
+pub(crate) const AT_REMOVEDIR: u32 = libc::AT_REMOVEDIR as u32;
+pub(crate) const STATX_BASIC_STATS: u32 = libc::STATX_BASIC_STATS;
+pub(crate) const STATX_BTIME: u32 = libc::STATX_BTIME;
+pub(crate) const STATX_DIOALIGN: u32 = libc::STATX_DIOALIGN;
+
+pub(crate) fn empty_statx() -> Statx {
+    // SAFETY: Written. `Statx` is plain integers, for which zero bytes are a value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// `statx(2)` of an open file, with all that is asked for of one.
+pub(crate) fn statx_fd(fd: RawFd, out: &mut Statx) -> std::io::Result<()> {
+    let mask = STATX_BASIC_STATS | STATX_BTIME | STATX_DIOALIGN;
+    // SAFETY: Lent: `out` is borrowed for the call.
+    let res = unsafe { statx(fd, c"", AT_EMPTY_PATH, mask, out) };
+    super::errno::check(res).map(drop)
+}
+
+/// Fills `into` from the page cache; `None` if that would block or can't be done.
+pub(crate) fn pread_cached(fd: RawFd, into: &mut [u8], at: u64) -> Option<usize> {
+    // SAFETY: Lent: `into` is borrowed for the call, which does not outlast it.
+    let res = unsafe { pread(fd, into.as_mut_ptr(), into.len(), at, RWF_NOWAIT) };
+    usize::try_from(res).ok()
+}
+
+/// The access and creation flags of `open(2)`.
+pub(crate) const O_RDONLY: u32 = libc::O_RDONLY as u32;
+pub(crate) const O_WRONLY: u32 = libc::O_WRONLY as u32;
+pub(crate) const O_RDWR: u32 = libc::O_RDWR as u32;
+pub(crate) const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
+pub(crate) const O_APPEND: u32 = libc::O_APPEND as u32;
+pub(crate) const O_CREAT: u32 = libc::O_CREAT as u32;
+pub(crate) const O_EXCL: u32 = libc::O_EXCL as u32;
+pub(crate) const O_TRUNC: u32 = libc::O_TRUNC as u32;
+pub(crate) const O_CLOEXEC: u32 = libc::O_CLOEXEC as u32;
+pub(crate) const O_DIRECT: u32 = libc::O_DIRECT as u32;
+pub(crate) const O_DIRECTORY: u32 = libc::O_DIRECTORY as u32;
+
+/// The file-type bits of a mode.
+pub(crate) const S_IFMT: u32 = libc::S_IFMT;
+
+/// Values of the file-type bits.
+pub(crate) mod file_type {
+    pub(crate) const REGULAR: u32 = libc::S_IFREG;
+    pub(crate) const DIRECTORY: u32 = libc::S_IFDIR;
+    pub(crate) const SYMLINK: u32 = libc::S_IFLNK;
+}
+
+/// Whether a descriptor has offsets: a file, a directory or a disk has, a pipe or a socket has not.
+pub(crate) fn is_seekable(fd: RawFd) -> bool {
+    rfs::seek(borrow(fd), rfs::SeekFrom::Current(0)).is_ok()
+}
+
+/// `fcntl(F_GETFL)`: the open flags of a descriptor, O_DIRECT among them.
+pub(crate) fn open_flags(fd: RawFd) -> std::io::Result<u32> {
+    Ok(rustix::fs::fcntl_getfl(borrow(fd))?.bits())
+}
+
+/// Monotonic time, ns. The clock of every deadline.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

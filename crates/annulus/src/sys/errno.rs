@@ -1,0 +1,50 @@
+//! The errno values the library acts upon, by their kernel names.
+
+use std::io;
+
+pub(crate) const EPERM: i32 = libc::EPERM;
+pub(crate) const EINTR: i32 = libc::EINTR;
+pub(crate) const EAGAIN: i32 = libc::EAGAIN;
+pub(crate) const ENOMEM: i32 = libc::ENOMEM;
+pub(crate) const EACCES: i32 = libc::EACCES;
+pub(crate) const EBUSY: i32 = libc::EBUSY;
+pub(crate) const EINVAL: i32 = libc::EINVAL;
+pub(crate) const EMFILE: i32 = libc::EMFILE;
+pub(crate) const ENFILE: i32 = libc::ENFILE;
+pub(crate) const ENOBUFS: i32 = libc::ENOBUFS;
+pub(crate) const ENOSYS: i32 = libc::ENOSYS;
+pub(crate) const ETIME: i32 = libc::ETIME;
+pub(crate) const ETIMEDOUT: i32 = libc::ETIMEDOUT;
+pub(crate) const ECANCELED: i32 = libc::ECANCELED;
+pub(crate) const ESHUTDOWN: i32 = libc::ESHUTDOWN;
+pub(crate) const EBADR: i32 = libc::EBADR;
+
+/// What only a simulated kernel answers of its own accord.
+#[cfg(feature = "sim")]
+mod simulated {
+    pub(crate) const EBADF: i32 = libc::EBADF;
+    pub(crate) const EBADFD: i32 = libc::EBADFD;
+    pub(crate) const EALREADY: i32 = libc::EALREADY;
+    pub(crate) const EEXIST: i32 = libc::EEXIST;
+    pub(crate) const EFBIG: i32 = libc::EFBIG;
+    pub(crate) const EIO: i32 = libc::EIO;
+    pub(crate) const EISDIR: i32 = libc::EISDIR;
+    pub(crate) const ENAMETOOLONG: i32 = libc::ENAMETOOLONG;
+    pub(crate) const ENOENT: i32 = libc::ENOENT;
+    pub(crate) const ENOSPC: i32 = libc::ENOSPC;
+    pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
+    pub(crate) const ENOTEMPTY: i32 = libc::ENOTEMPTY;
+    pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
+}
+#[cfg(feature = "sim")]
+pub(crate) use simulated::*;
+
+/// What a `res` of the kernel means: a count, or minus an errno.
+#[inline]
+pub(crate) fn check(res: i32) -> io::Result<usize> {
+    if res >= 0 {
+        Ok(res as usize)
+    } else {
+        Err(io::Error::from_raw_os_error(-res))
+    }
+}

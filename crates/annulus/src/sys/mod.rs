@@ -1,0 +1,17 @@
+//! The only road to the kernel.
+//!
+//! Everything above names no system call, no ABI crate and no raw errno constant but through here.
+//! The calls are made directly, never through libc's `read`, `close` and friends: in a process that
+//! has `annulus-preload` loaded those names are ours (Sealed).
+
+pub(crate) mod cached;
+pub(crate) mod call;
+pub(crate) mod errno;
+pub(crate) mod probe;
+pub(crate) mod register;
+pub(crate) mod ring;
+#[cfg(feature = "sim")]
+pub(crate) mod sim;
+pub(crate) mod sqe;
+pub(crate) mod trial;
+pub(crate) mod wake;

@@ -1,0 +1,226 @@
+//! What this kernel, this process and its surroundings allow, and who forbids the rest.
+//!
+//! Reads `/proc`, by direct system calls (Sealed); asks nothing of the environment variables.
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::error::SetupError;
+
+/// No file of `/proc` that is read here comes near; what is longer is cut.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+
+/// The text of a small file; `None` where there is none, or `/proc` is not mounted.
+fn read_text(path: &str) -> Option<String> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = vec![0; TEXT_BYTES_MAX];
+    let mut bytes = 0;
+    while let Some(rest) = text.get_mut(bytes..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::read(&file, rest) {
+            Ok(0) => break,
+            Ok(more) => bytes += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    text.truncate(bytes);
+    String::from_utf8(text).ok()
+}
+
+/// `uname -r`.
+pub(crate) fn kernel_release() -> String {
+    rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The first two numbers of the release: `6.18.44-cloud` is `(6, 18)`.
+pub(crate) fn kernel_version() -> (u32, u32) {
+    parse_version(&kernel_release())
+}
+
+pub(crate) fn parse_version(release: &str) -> (u32, u32) {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// `kernel.io_uring_disabled`. Since Linux 6.6; before that, `None`.
+pub(crate) fn io_uring_disabled() -> Option<u32> {
+    read_text("/proc/sys/kernel/io_uring_disabled").and_then(|text| parse_number(&text))
+}
+
+/// `kernel.io_uring_group`: whose members a value of 1 above spares. `None` before Linux 6.6, and
+/// where it names no group (-1).
+pub(crate) fn io_uring_group() -> Option<u32> {
+    read_text("/proc/sys/kernel/io_uring_group").and_then(|text| parse_number(&text))
+}
+
+fn parse_number(text: &str) -> Option<u32> {
+    text.trim().parse().ok()
+}
+
+/// Whether a seccomp filter is loaded into this thread. Filters are per thread; a new thread has
+/// those of the one that started it.
+pub(crate) fn seccomp_filters() -> bool {
+    read_text("/proc/thread-self/status").is_some_and(|status| parse_seccomp(&status))
+}
+
+/// Mode 2 of the line `Seccomp:` is "filter"; 0 is off, 1 the strict mode, in which nobody can ask.
+fn parse_seccomp(status: &str) -> bool {
+    let mode = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_some_and(|mode| mode.trim() == "2")
+}
+
+/// `RLIMIT_MEMLOCK` in bytes; `None` is unlimited.
+pub(crate) fn memlock_bytes() -> Option<u64> {
+    getrlimit(Resource::Memlock).current
+}
+
+/// `RLIMIT_NOFILE`; `None` is unlimited.
+pub(crate) fn nofile() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// Whether this thread has `CAP_IPC_LOCK` where the kernel looks for it: with it, no ring and no
+/// registered buffer is charged to the user. Being root in a user namespace does not count.
+pub(crate) fn memlock_waived() -> bool {
+    let effective =
+        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    effective && read_text("/proc/self/uid_map").is_none_or(|map| parse_initial_namespace(&map))
+}
+
+/// The initial user namespace maps every user to itself.
+fn parse_initial_namespace(uid_map: &str) -> bool {
+    uid_map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+const SECCOMP_CURE: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the \
+    container's seccomp profile (Docker: --security-opt seccomp=PROFILE.json)";
+
+pub(crate) fn explain_enosys() -> SetupError {
+    let kernel = kernel_release();
+    let cure = if seccomp_filters() && kernel_version() >= (5, 1) {
+        format!("a seccomp filter answers so: {SECCOMP_CURE}")
+    } else if kernel_version() < (5, 1) {
+        "boot Linux 5.11 or later".to_owned()
+    } else {
+        "boot a kernel built with CONFIG_IO_URING".to_owned()
+    };
+    SetupError::Missing { kernel, cure }
+}
+
+pub(crate) fn explain_eperm() -> SetupError {
+    match io_uring_disabled() {
+        Some(2) => SetupError::Refused {
+            by: "kernel.io_uring_disabled = 2".to_owned(),
+            cure: "sysctl -w kernel.io_uring_disabled=0 (as root)".to_owned(),
+        },
+        Some(1) if !seccomp_filters() => SetupError::Refused {
+            by: "kernel.io_uring_disabled = 1".to_owned(),
+            cure: "run as a member of kernel.io_uring_group, or sysctl -w kernel.io_uring_disabled=0 (as root)"
+                .to_owned(),
+        },
+        _ if seccomp_filters() => SetupError::Refused {
+            by: "a seccomp filter (EPERM)".to_owned(),
+            cure: SECCOMP_CURE.to_owned(),
+        },
+        _ => SetupError::Refused {
+            by: "a security module (EPERM)".to_owned(),
+            cure: "allow io_uring for this program in SELinux or AppArmor".to_owned(),
+        },
+    }
+}
+
+/// `what` is the ring, or what was to be registered with it.
+pub(crate) fn explain_enomem(what: &'static str) -> SetupError {
+    let have_bytes = if memlock_waived() {
+        None
+    } else {
+        memlock_bytes()
+    };
+    let cure = match have_bytes {
+        Some(_) if what == A_RING => {
+            "raise it (ulimit -l 65536; systemd: LimitMEMLOCK=64M) or run Linux 7.2 or later, which does not \
+            charge rings"
+        }
+        Some(_) => {
+            "raise it (ulimit -l 65536; systemd: LimitMEMLOCK=64M) or register less: it holds for all \
+            processes of a user together"
+        }
+        None if what == A_RING => "free memory, or ask for fewer ring entries",
+        None => "free memory, or register less",
+    };
+    SetupError::Memlock {
+        what,
+        have_bytes,
+        cure: cure.to_owned(),
+    }
+}
+
+/// What the locked-memory limit is too small for, when it is for everything.
+pub(crate) const A_RING: &str = "a ring";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_is_read_up_to_its_second_number() {
+        assert_eq!(parse_version("6.18.44-fc-v595"), (6, 18));
+        assert_eq!(parse_version("5.10.0-32-amd64"), (5, 10));
+        assert_eq!(parse_version("7"), (7, 0));
+        assert_eq!(parse_version("garbage"), (0, 0));
+    }
+
+    #[test]
+    fn a_sysctl_is_a_number_or_not_there() {
+        let values: Vec<_> = ["0\n", "1\n", "2\n", "-1\n", "", "garbage"]
+            .map(parse_number)
+            .into();
+        assert_eq!(values, [Some(0), Some(1), Some(2), None, None, None]);
+        assert_eq!(read_text("/proc/sys/kernel/there_is_no_such_file"), None);
+    }
+
+    #[test]
+    fn a_seccomp_filter_is_told_from_the_number_of_filters() {
+        assert!(!parse_seccomp(
+            "Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n"
+        ));
+        assert!(!parse_seccomp(
+            "NoNewPrivs:\t1\nSeccomp:\t1\nSeccomp_filters:\t2\n"
+        ));
+        assert!(parse_seccomp(
+            "NoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n"
+        ));
+        assert!(!parse_seccomp("Name:\ta kernel without seccomp\n"));
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_not_root() {
+        assert!(parse_initial_namespace(
+            "         0          0 4294967295\n"
+        ));
+        assert!(!parse_initial_namespace(
+            "         0       1000          1\n"
+        ));
+        assert!(!parse_initial_namespace("0 100000 65536\n65536 300000 1\n"));
+    }
+
+    #[test]
+    fn a_text_longer_than_a_page_is_read_whole_up_to_the_limit() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        for (written, read) in [(0, 0), (10_000, 10_000), (20_000, TEXT_BYTES_MAX)] {
+            std::fs::write(path, "a".repeat(written)).unwrap();
+            assert_eq!(read_text(path).map(|text| text.len()), Some(read));
+        }
+        let status = read_text("/proc/thread-self/status").unwrap();
+        assert!(status.contains("\nThreads:"), "{status}");
+    }
+}

@@ -1,0 +1,346 @@
+//! # Safety
+//!
+//! Registrations on real rings. Nothing is in flight after `ask` (Lent, Still): each test keeps its
+//! memory until its ring is gone.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use super::*;
+use crate::sys::errno::ENOBUFS;
+use crate::sys::ring::{RingConfig, Rung};
+use crate::sys::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
+
+const RECV: u8 = io_uring::opcode::Recv::CODE;
+
+/// A ring of each kind.
+fn rings() -> Vec<Ring> {
+    let rungs = [Rung::Deferred, Rung::Cooperative, Rung::Plain];
+    let made = rungs.map(|rung| {
+        Ring::new(RingConfig {
+            sq_entries: 8,
+            cq_entries: 16,
+            rung,
+            workers: [0, 0],
+        })
+    });
+    let (rings, refused): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+    for error in refused.into_iter().filter_map(Result::err) {
+        assert!(error.allows_fallback(), "{error}");
+        println!("skip: {error}");
+    }
+    rings.into_iter().filter_map(Result::ok).collect()
+}
+
+/// A kernel that lacks something says so; that is no failure here.
+fn or_skip<T>(result: Result<T, SetupError>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error @ SetupError::TooOld { .. }) => {
+            println!("skip: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A file whose byte at `n` is `n` modulo 251.
+fn counted_file() -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&(0..16384).map(|n| (n % 251) as u8).collect::<Vec<_>>())
+        .unwrap();
+    file
+}
+
+fn bytes(pages: &Pages, from: usize, count: usize) -> &[u8] {
+    assert!(from + count <= pages.bytes);
+    // SAFETY: Owned: within the mapping, and nothing is in flight.
+    unsafe { std::slice::from_raw_parts(pages.base().cast::<u8>().add(from), count) }
+}
+
+fn vector(pages: &Pages, from: usize, bytes: usize) -> IoVec {
+    let base = pages.base().cast::<u8>().wrapping_add(from);
+    IoVec { base, bytes }
+}
+
+fn read_fixed(pages: &Pages, at: usize, len: u32, index: u16, file: &File, off: u64) -> Sqe {
+    let addr = (pages.base().expose_provenance() + at) as u64;
+    let sqe = Sqe::new(opcode::READ_FIXED, file.as_raw_fd());
+    Sqe {
+        addr,
+        len,
+        off,
+        buf_index: index,
+        ..sqe
+    }
+}
+
+#[test]
+fn a_read_into_a_registered_buffer_returns_the_files_bytes() {
+    let file = counted_file();
+    for mut ring in rings() {
+        let pages = Pages::new(8192).unwrap();
+        let halves = [vector(&pages, 0, 4096), vector(&pages, 4096, 4096)];
+        // SAFETY: Lent, Still: `pages` outlives the registration.
+        unsafe { ring.register_buffers(&halves) }.unwrap();
+
+        let into_second = read_fixed(&pages, 5000, 100, 1, &file, 300);
+        assert_eq!(ring.ask(into_second).unwrap().res, 100);
+        assert_eq!(bytes(&pages, 5000, 3), [49, 50, 51]);
+        assert_eq!(bytes(&pages, 4999, 1), [0]);
+
+        // The address has to lie in the buffer that the index names.
+        let into_other = read_fixed(&pages, 5000, 100, 0, &file, 0);
+        assert_eq!(ring.ask(into_other).unwrap().res, -libc::EFAULT);
+        ring.unregister_buffers().unwrap();
+        let unregistered = read_fixed(&pages, 5000, 100, 1, &file, 0);
+        assert_eq!(ring.ask(unregistered).unwrap().res, -libc::EFAULT);
+    }
+}
+
+#[test]
+fn a_replaced_buffer_takes_the_place_of_the_old_one() {
+    let file = counted_file();
+    for mut ring in rings() {
+        let (old, new) = (Pages::new(4096).unwrap(), Pages::new(4096).unwrap());
+        // SAFETY: Lent, Still: `old` and `new` outlive the registration.
+        unsafe { ring.register_buffers(&[vector(&old, 0, 4096)]) }.unwrap();
+        // SAFETY: Lent, Still: as above.
+        if or_skip(unsafe { ring.update_buffers(0, &[vector(&new, 0, 4096)]) }).is_none() {
+            continue;
+        }
+        let cqe = ring.ask(read_fixed(&new, 0, 10, 0, &file, 7)).unwrap();
+        assert_eq!((cqe.res, bytes(&new, 0, 2)), (10, &[7, 8][..]));
+        let cqe = ring.ask(read_fixed(&old, 0, 10, 0, &file, 7)).unwrap();
+        assert_eq!(cqe.res, -libc::EFAULT);
+    }
+}
+
+#[test]
+fn a_direct_descriptor_reads_the_file_that_was_put_in_its_place() {
+    let file = counted_file();
+    for mut ring in rings() {
+        let into = Pages::new(4096).unwrap();
+        let read = |ring: &mut Ring, place: i32| {
+            let addr = into.base().expose_provenance() as u64;
+            let read = Sqe::new(opcode::READ, place);
+            let read = Sqe {
+                addr,
+                len: 4,
+                off: 1000,
+                flags: FIXED_FILE,
+                ..read
+            };
+            ring.ask(read).unwrap().res
+        };
+        ring.register_files(&[-1, file.as_raw_fd()]).unwrap();
+        assert_eq!((read(&mut ring, 1), read(&mut ring, 0)), (4, -libc::EBADF));
+        assert_eq!(bytes(&into, 0, 4), [247, 248, 249, 250]);
+        // The table has its own reference: the process's descriptor may go.
+        drop(
+            file.try_clone()
+                .map(|copy| ring.update_files(0, &[copy.as_raw_fd()]).unwrap()),
+        );
+        assert_eq!(read(&mut ring, 0), 4);
+        ring.update_files(1, &[-1]).unwrap();
+        assert_eq!(read(&mut ring, 1), -libc::EBADF);
+        ring.unregister_files().unwrap();
+        assert_eq!(read(&mut ring, 0), -libc::EBADF);
+
+        if or_skip(ring.register_files_sparse(3)).is_some() {
+            ring.update_files(2, &[file.as_raw_fd()]).unwrap();
+            assert_eq!((read(&mut ring, 2), read(&mut ring, 1)), (4, -libc::EBADF));
+            assert!(ring.update_files(3, &[file.as_raw_fd()]).is_err());
+        }
+    }
+}
+
+fn receive(ring: &mut Ring, socket: &UnixStream, group: u16) -> Cqe {
+    ring.ask(Sqe {
+        flags: BUFFER_SELECT,
+        buf_index: group,
+        ..Sqe::new(RECV, socket.as_raw_fd())
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_receive_names_the_buffer_of_the_group_that_has_its_bytes() {
+    const SLICE: usize = 64;
+    for mut ring in rings() {
+        let Some(mut group) = or_skip(ring.register_buf_ring(4, 7)) else {
+            continue;
+        };
+        assert_eq!(group.group(), 7);
+        let pages = Pages::new(4096).unwrap();
+        let (mut sender, receiver) = UnixStream::pair().unwrap();
+        let give = |group: &mut BufRing, id: u16| {
+            let base = vector(&pages, usize::from(id) * SLICE, SLICE).base;
+            // SAFETY: Lent, Still, Once: `pages` outlives the ring, and no id is in it twice.
+            unsafe { group.add(base, SLICE as u32, id) };
+        };
+
+        // Seven times around, so that entry 0, which holds the tail, is written again and again.
+        for id in [10, 11, 12] {
+            give(&mut group, id);
+        }
+        group.publish();
+        for turn in 0..28_u16 {
+            let text = format!("message {turn}");
+            sender.write_all(text.as_bytes()).unwrap();
+            let cqe = receive(&mut ring, &receiver, 7);
+            assert_eq!(cqe.res as usize, text.len());
+            let id = cqe.buffer_id().unwrap();
+            assert_eq!(id, 10 + turn % 3);
+            assert_eq!(
+                bytes(&pages, usize::from(id) * SLICE, text.len()),
+                text.as_bytes()
+            );
+            give(&mut group, id);
+            group.publish();
+        }
+        // None comes back from here on: the kernel has three, and sees when it has none.
+        sender.write_all(&[b'y'; 3 * SLICE]).unwrap();
+        for _ in 0..3 {
+            assert_eq!(receive(&mut ring, &receiver, 7).res as usize, SLICE);
+        }
+        sender.write_all(b"z").unwrap();
+        assert_eq!(receive(&mut ring, &receiver, 7).res, -ENOBUFS);
+        give(&mut group, 11);
+        group.publish();
+        assert_eq!(receive(&mut ring, &receiver, 7).buffer_id(), Some(11));
+
+        ring.unregister_buf_ring(group).unwrap();
+        sender.write_all(b"x").unwrap();
+        assert_eq!(receive(&mut ring, &receiver, 7).res, -ENOBUFS);
+    }
+}
+
+#[test]
+fn a_buffer_that_is_added_but_not_published_is_not_there() {
+    for mut ring in rings() {
+        let Some(mut group) = or_skip(ring.register_buf_ring(2, 0)) else {
+            continue;
+        };
+        let pages = Pages::new(4096).unwrap();
+        let (mut sender, receiver) = UnixStream::pair().unwrap();
+        sender.write_all(b"hello").unwrap();
+        // SAFETY: Lent, Still, Once: `pages` outlives the ring; the only buffer.
+        unsafe { group.add(pages.base().cast(), 4096, 3) };
+        let cqe = receive(&mut ring, &receiver, 0);
+        assert_eq!((cqe.res, cqe.buffer_id()), (-ENOBUFS, None));
+        group.publish();
+        let cqe = receive(&mut ring, &receiver, 0);
+        assert_eq!((cqe.res, cqe.buffer_id()), (5, Some(3)));
+        assert_eq!(bytes(&pages, 0, 5), b"hello");
+        ring.unregister_buf_ring(group).unwrap();
+    }
+}
+
+#[test]
+fn a_group_of_a_wrong_size_or_number_is_refused() {
+    for mut ring in rings() {
+        for entries in [0, 3, 65535] {
+            let refused = ring.register_buf_ring(entries, 0);
+            assert!(matches!(refused, Err(SetupError::Config(_))), "{entries}");
+        }
+        if let Some(group) = or_skip(ring.register_buf_ring(1, 4)) {
+            assert!(ring.register_buf_ring(1, 4).is_err(), "the number is taken");
+            ring.unregister_buf_ring(group).unwrap();
+            let again = ring.register_buf_ring(32768, 4).unwrap();
+            ring.unregister_buf_ring(again).unwrap();
+        }
+    }
+}
+
+/// Where the worker threads of this thread's rings may run.
+fn places_of_workers() -> Vec<String> {
+    let tid = rustix::thread::gettid().as_raw_nonzero();
+    let mut places = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let status =
+            std::fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
+        let line = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
+        if line("Name:") == format!("iou-wrk-{tid}") {
+            places.push(line("Cpus_allowed_list:"));
+        }
+    }
+    places
+}
+
+#[test]
+fn a_worker_thread_runs_where_it_was_placed() {
+    /// `IOSQE_ASYNC`: to a worker at once.
+    const ASYNC: u8 = 1 << 4;
+    let run = || {
+        for mut ring in rings() {
+            or_skip(ring.limit_workers([2, 3]));
+            let mine = rustix::thread::sched_getaffinity(None).unwrap();
+            let mine: Vec<_> = (0..rustix::thread::CpuSet::MAX_CPU)
+                .filter(|&cpu| mine.is_set(cpu))
+                .collect();
+            let last = *mine.last().unwrap();
+            if or_skip(ring.place_workers(&[last])).is_none() {
+                continue;
+            }
+            let nop = Sqe {
+                flags: ASYNC,
+                ..Sqe::new(opcode::NOP, -1)
+            };
+            assert_eq!(ring.ask(nop).unwrap().res, 0);
+            assert_eq!(places_of_workers(), [last.to_string()]);
+            ring.place_workers_anywhere().unwrap();
+        }
+    };
+    // Workers belong to the thread that submits: one of its own, so that there are no others.
+    thread::spawn(run).join().unwrap();
+}
+
+/// The limit does not hold for whoever has CAP_IPC_LOCK; a thread can give that up for itself.
+#[test]
+fn buffers_beyond_the_locked_memory_limit_are_refused_with_the_limit_and_a_cure() {
+    let Some(limit) = probe::memlock_bytes().filter(|&bytes| bytes < 1 << 30) else {
+        return println!("skip: needs a locked-memory limit (ulimit -l) below 1 GiB");
+    };
+    let unprivileged = thread::spawn(move || {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::IPC_LOCK);
+        set_capabilities(None, sets).unwrap();
+        assert!(!probe::memlock_waived());
+        let bytes = limit as usize + 4096;
+        let pages = Pages::new(bytes).unwrap();
+        for mut ring in rings() {
+            // SAFETY: Lent, Still: `pages` outlives the ring.
+            let refused = unsafe { ring.register_buffers(&[vector(&pages, 0, bytes)]) };
+            let error = refused.unwrap_err();
+            let SetupError::Memlock {
+                what: BUFFERS,
+                have_bytes,
+                ..
+            } = error
+            else {
+                panic!("{error}");
+            };
+            assert_eq!(have_bytes, Some(limit));
+            let text = error.to_string();
+            assert!(
+                text.contains("too small for registered buffers; raise it (ulimit -l"),
+                "{text}"
+            );
+        }
+    });
+    unprivileged.join().unwrap();
+}

@@ -1,0 +1,191 @@
+//! What an operation of the simulated kernel does when its time has come: the faults that concern
+//! its answer, then the file system's call.
+
+use super::super::errno::{ECANCELED, EINTR, EINVAL, EIO};
+use super::super::sqe::Sqe;
+use super::State;
+use super::config::{Errno, OpKind, SimConfig};
+use super::files::Answer;
+use super::memory::Lent;
+use super::request::Request;
+
+/// What a cancel has done to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nothing.
+    Runs,
+    /// It was under way: it may end early.
+    Interrupted,
+    /// It never ran.
+    Cancelled,
+}
+
+/// What a transfer does when it was interrupted under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    Whole,
+    AtMost(u64),
+}
+
+impl State {
+    /// The answer: a count, or minus an errno. The operation's memory is touched here, and not after.
+    pub(super) fn execute(
+        &mut self,
+        config: &SimConfig,
+        fate: Fate,
+        sqe: &Sqe,
+        request: Request,
+        now_ns: u64,
+    ) -> i32 {
+        if self.dead {
+            return -EIO;
+        }
+        let mut extent = Extent::Whole;
+        match fate {
+            Fate::Cancelled => return -ECANCELED,
+            // A close under way has given up its number already.
+            Fate::Interrupted if matches!(request, Request::Close) => {}
+            Fate::Interrupted => match self.dice.below(3) {
+                0 => return -EINTR,
+                1 => return -ECANCELED,
+                _ => extent = Extent::AtMost(self.dice.below(request.bytes().max(1))),
+            },
+            Fate::Runs => {}
+        }
+        let injected = self.inject(config, request.kind());
+        if let (Some(errno), false) = (injected, has_effect_when_failed(&request)) {
+            return -errno.number();
+        }
+        let answer = self.call(config, extent, sqe, request, injected, now_ns);
+        match (answer, injected) {
+            (Ok(_), Some(errno)) => -errno.number(),
+            (Ok(count), None) => i32::try_from(count).unwrap_or(i32::MAX),
+            (Err(errno), _) => -errno,
+        }
+    }
+
+    fn inject(&mut self, config: &SimConfig, kind: OpKind) -> Option<Errno> {
+        let chances = config.errors[kind as usize];
+        let chosen = Errno::ALL
+            .into_iter()
+            .find(|&errno| self.dice.hits(chances[errno as usize]));
+        self.counts.errors += u64::from(chosen.is_some());
+        chosen
+    }
+
+    fn call(
+        &mut self,
+        config: &SimConfig,
+        extent: Extent,
+        sqe: &Sqe,
+        request: Request,
+        injected: Option<Errno>,
+        now_ns: u64,
+    ) -> Answer<usize> {
+        let (fd, offset) = (sqe.fd, sqe.off);
+        match request {
+            Request::Nop | Request::Wake => Ok(0),
+            Request::Read { into } => self.read(config, extent, fd, offset, into),
+            Request::Write { from, durable } => {
+                self.write(config, extent, sqe, &from, durable, now_ns)
+            }
+            Request::Sync => {
+                let fails = matches!(injected, Some(Errno::Eio | Errno::Enospc));
+                self.files.sync(fd, fails)
+            }
+            Request::Open { path, flags, mode } => self
+                .files
+                .open(&path, flags, mode, now_ns)
+                .map(|fd| fd as usize),
+            Request::Close => self.files.close(fd),
+            Request::Allocate { mode, bytes } => {
+                self.files.allocate(fd, mode, offset, bytes, now_ns)
+            }
+            Request::Truncate => self.files.truncate(fd, offset, now_ns),
+            Request::Advise { advice } => self.files.advise(fd, advice),
+            Request::Stat {
+                path,
+                flags,
+                mut out,
+            } => {
+                let answer = self.files.stat(fd, &path, flags)?;
+                out.fill_statx(&answer);
+                Ok(0)
+            }
+            Request::Rename { from, to, flags } => self.files.rename(&from, &to, flags),
+            Request::Unlink { path, flags } => self.files.unlink(&path, flags),
+            Request::MakeDir { path, mode } => self.files.make_dir(&path, mode, now_ns),
+            Request::List { mut into } => {
+                let records = self.files.list(fd, into.bytes())?;
+                into.fill(&records);
+                Ok(records.len())
+            }
+            Request::Unknown => Err(EINVAL),
+        }
+    }
+
+    /// How many bytes of `total` a transfer is allowed.
+    fn allowed(&mut self, config: &SimConfig, extent: Extent, total: u64) -> u64 {
+        match extent {
+            Extent::AtMost(most) => most.max(1).min(total),
+            Extent::Whole if total > 1 && self.dice.hits(config.short_per_mille) => {
+                1 + self.dice.below(total - 1)
+            }
+            Extent::Whole => total,
+        }
+    }
+
+    fn read(
+        &mut self,
+        config: &SimConfig,
+        extent: Extent,
+        fd: i32,
+        offset: u64,
+        mut into: Vec<Lent>,
+    ) -> Answer<usize> {
+        let total: u64 = into.iter().map(|part| part.bytes() as u64).sum();
+        let allowed = self.allowed(config, extent, total);
+        let mut bytes = vec![0; usize::try_from(allowed).unwrap_or(0)];
+        let done = self.files.read(fd, offset, &mut bytes)?;
+        self.counts.shortened += u64::from(allowed < total && done as u64 == allowed);
+        let mut rest = bytes.get(..done).unwrap_or_default();
+        self.trace.note_bytes(rest);
+        for part in &mut into {
+            let (here, further) = rest.split_at(rest.len().min(part.bytes()));
+            part.fill(here);
+            rest = further;
+        }
+        Ok(done)
+    }
+
+    fn write(
+        &mut self,
+        config: &SimConfig,
+        extent: Extent,
+        sqe: &Sqe,
+        from: &[Lent],
+        durable: bool,
+        now_ns: u64,
+    ) -> Answer<usize> {
+        let mut bytes: Vec<u8> = Vec::new();
+        for part in from {
+            bytes.extend(part.read());
+        }
+        let total = bytes.len() as u64;
+        let allowed = self.allowed(config, extent, total);
+        bytes.truncate(usize::try_from(allowed).unwrap_or(0));
+        let done = self.files.write(sqe.fd, sqe.off, &bytes, durable, now_ns)?;
+        self.counts.shortened += u64::from(allowed < total && done as u64 == allowed);
+        self.trace.note_bytes(bytes.get(..done).unwrap_or_default());
+        if self.dice.hits(config.write_back_per_mille) {
+            self.counts.written_back += self.files.write_back(sqe.fd, &mut self.dice);
+        }
+        Ok(done)
+    }
+}
+
+/// Operations that do something even when they fail: a close has closed, and a sync that failed has
+/// forgotten what it should have written.
+fn has_effect_when_failed(request: &Request) -> bool {
+    matches!(request, Request::Close | Request::Sync)
+}

@@ -1,0 +1,493 @@
+//! The simulated file system's calls: descriptors, inodes, and Linux's answers. No delays and no
+//! faults in here; those are the kernel's (`kernel.rs`).
+
+use std::collections::BTreeMap;
+
+use super::super::call;
+use super::super::errno::{
+    EBADF, EEXIST, EFBIG, EINVAL, EISDIR, EMFILE, ENOENT, ENOSPC, ENOTDIR, EOPNOTSUPP,
+};
+use super::body::{Body, SECTOR_BYTES};
+use super::config::SimConfig;
+use super::dice::Dice;
+use super::tree::{Ino, Name, ROOT, Tree};
+
+/// An answer: a value, or an errno.
+pub(crate) type Answer<T> = Result<T, i32>;
+
+/// Descriptors are numbered from here, far from the process's own: a simulated one that strays into
+/// a system call is `EBADF` there.
+const FIRST_FD: i32 = 1 << 20;
+
+/// The file system.
+#[derive(Debug)]
+pub(crate) struct Files {
+    tree: Tree,
+    inodes: BTreeMap<Ino, Inode>,
+    open: BTreeMap<i32, OpenFile>,
+    next_ino: Ino,
+    sectors_max: u64,
+    file_bytes_max: u64,
+    open_max: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Inode {
+    /// Empty for a directory.
+    pub(super) body: Body,
+    pub(super) mode: u32,
+    pub(super) born_ns: u64,
+    pub(super) changed_ns: u64,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    ino: Ino,
+    flags: u32,
+    /// How far a listing came: `.`, `..`, then names.
+    listed: usize,
+    last_name: Name,
+}
+
+impl OpenFile {
+    fn reads(&self) -> bool {
+        self.flags & call::O_ACCMODE != call::O_WRONLY
+    }
+
+    fn writes(&self) -> bool {
+        self.flags & call::O_ACCMODE != call::O_RDONLY
+    }
+}
+
+impl Files {
+    pub(crate) fn new(config: &SimConfig) -> Files {
+        let mut files = Files {
+            tree: Tree::new(),
+            inodes: BTreeMap::new(),
+            open: BTreeMap::new(),
+            next_ino: ROOT,
+            sectors_max: config.capacity_bytes / SECTOR_BYTES as u64,
+            file_bytes_max: config.file_bytes_max,
+            open_max: config.open_files_max as usize,
+        };
+        files.make_inode(call::file_type::DIRECTORY | 0o755, 0);
+        files
+    }
+
+    fn make_inode(&mut self, mode: u32, now_ns: u64) -> Ino {
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        self.inodes.insert(
+            ino,
+            Inode {
+                body: Body::default(),
+                mode,
+                born_ns: now_ns,
+                changed_ns: now_ns,
+            },
+        );
+        ino
+    }
+
+    /// Sectors that can still be taken.
+    fn room(&self) -> u64 {
+        let used: u64 = self.inodes.values().map(|inode| inode.body.sectors()).sum();
+        self.sectors_max.saturating_sub(used)
+    }
+
+    fn opened(&self, fd: i32) -> Answer<&OpenFile> {
+        self.open.get(&fd).ok_or(EBADF)
+    }
+
+    /// Whether it is a directory, even one that has no name any more.
+    fn is_dir(&self, ino: Ino) -> bool {
+        let mode = self.inodes.get(&ino).map_or(0, |inode| inode.mode);
+        mode & call::S_IFMT == call::file_type::DIRECTORY
+    }
+
+    fn inode(&mut self, ino: Ino) -> Answer<&mut Inode> {
+        self.inodes.get_mut(&ino).ok_or(EBADF)
+    }
+
+    /// The inode of a descriptor that may be written through.
+    fn writable(&mut self, fd: i32, refusal: i32) -> Answer<&mut Inode> {
+        let opened = self.opened(fd)?;
+        if !opened.writes() {
+            return Err(refusal);
+        }
+        let ino = opened.ino;
+        self.inode(ino)
+    }
+
+    pub(crate) fn open(&mut self, path: &[u8], flags: u32, mode: u32, now_ns: u64) -> Answer<i32> {
+        if self.open.len() >= self.open_max {
+            return Err(EMFILE);
+        }
+        let found = self.tree.find(path)?;
+        let creates = flags & call::O_CREAT != 0;
+        let writes = flags & call::O_ACCMODE != call::O_RDONLY;
+        let ino = match found.ino {
+            _ if creates && found.wants_dir => return Err(EISDIR),
+            Some(_) if creates && flags & call::O_EXCL != 0 => return Err(EEXIST),
+            Some(ino) if self.is_dir(ino) && (writes || creates) => return Err(EISDIR),
+            Some(ino) if flags & call::O_DIRECTORY != 0 && !self.is_dir(ino) => {
+                return Err(ENOTDIR);
+            }
+            Some(_) => self.tree.existing(&found)?,
+            None if creates => {
+                let ino =
+                    self.make_inode(call::file_type::REGULAR | mode & 0o7777 & !UMASK, now_ns);
+                if let Err(errno) = self.tree.add(&found, ino, false) {
+                    self.inodes.remove(&ino);
+                    return Err(errno);
+                }
+                ino
+            }
+            None => self.tree.existing(&found)?,
+        };
+        if flags & call::O_TRUNC != 0 && writes {
+            let inode = self.inode(ino)?;
+            inode.body.set_bytes(0);
+            inode.changed_ns = now_ns;
+        }
+        // As Linux does, the lowest number that is free: a number used again shows who kept it too long.
+        let fd = (FIRST_FD..)
+            .find(|fd| !self.open.contains_key(fd))
+            .unwrap_or(FIRST_FD);
+        self.open.insert(
+            fd,
+            OpenFile {
+                ino,
+                flags,
+                listed: 0,
+                last_name: Name::new(),
+            },
+        );
+        Ok(fd)
+    }
+
+    pub(crate) fn close(&mut self, fd: i32) -> Answer<usize> {
+        let closed = self.open.remove(&fd).ok_or(EBADF)?;
+        self.forget_if_gone(closed.ino);
+        Ok(0)
+    }
+
+    pub(crate) fn descriptors(&self) -> usize {
+        self.open.len()
+    }
+
+    /// An inode that has lost its last name and descriptor gives its space back.
+    fn forget_if_gone(&mut self, ino: Ino) {
+        if self.open.values().any(|open| open.ino == ino) || self.tree.links(ino) > 0 {
+            return;
+        }
+        // A crash may bring its name back: then with what the disk has.
+        if self.tree.named().contains(&ino) {
+            if let Some(inode) = self.inodes.get_mut(&ino) {
+                inode.body.forget();
+            }
+        } else {
+            self.inodes.remove(&ino);
+        }
+    }
+
+    pub(crate) fn read(&self, fd: i32, offset: u64, into: &mut [u8]) -> Answer<usize> {
+        let opened = self.opened(fd)?;
+        if !opened.reads() {
+            return Err(EBADF);
+        }
+        if self.is_dir(opened.ino) {
+            return Err(EISDIR);
+        }
+        check_offset(offset)?;
+        Ok(self
+            .inodes
+            .get(&opened.ino)
+            .ok_or(EBADF)?
+            .body
+            .read(offset, into))
+    }
+
+    /// `durable`: as `RWF_DSYNC`.
+    pub(crate) fn write(
+        &mut self,
+        fd: i32,
+        offset: u64,
+        from: &[u8],
+        durable: bool,
+        now_ns: u64,
+    ) -> Answer<usize> {
+        let appends = self.opened(fd)?.flags & call::O_APPEND != 0;
+        let (room, limit) = (self.room(), self.file_bytes_max);
+        let inode = self.writable(fd, EBADF)?;
+        check_offset(offset)?;
+        let offset = if appends { inode.body.bytes() } else { offset };
+        if from.is_empty() {
+            return Ok(0);
+        }
+        let allowed = limit.saturating_sub(offset).min(from.len() as u64) as usize;
+        if allowed == 0 {
+            return Err(EFBIG);
+        }
+        let done = inode
+            .body
+            .write(offset, from.get(..allowed).unwrap_or_default(), room);
+        if done == 0 {
+            return Err(ENOSPC);
+        }
+        inode.changed_ns = now_ns;
+        if durable {
+            inode.body.sync_range(offset, done);
+        }
+        Ok(done)
+    }
+
+    /// The kernel's own writing back. Returns the sectors written.
+    pub(crate) fn write_back(&mut self, fd: i32, dice: &mut Dice) -> u64 {
+        self.writable(fd, EBADF)
+            .map_or(0, |inode| inode.body.write_back(dice))
+    }
+
+    /// `fails`: the disk does not take it.
+    pub(crate) fn sync(&mut self, fd: i32, fails: bool) -> Answer<usize> {
+        let ino = self.opened(fd)?.ino;
+        match (self.is_dir(ino), fails) {
+            (true, true) => {}
+            (true, false) => self.tree.sync(ino),
+            (false, true) => self.inode(ino)?.body.sync_failed(),
+            (false, false) => self.inode(ino)?.body.sync(),
+        }
+        Ok(0)
+    }
+
+    pub(crate) fn truncate(&mut self, fd: i32, bytes: u64, now_ns: u64) -> Answer<usize> {
+        let limit = self.file_bytes_max;
+        let inode = self.writable(fd, EINVAL)?;
+        check_offset(bytes)?;
+        if bytes > limit {
+            return Err(EFBIG);
+        }
+        inode.body.set_bytes(bytes);
+        inode.changed_ns = now_ns;
+        Ok(0)
+    }
+
+    pub(crate) fn allocate(
+        &mut self,
+        fd: i32,
+        mode: u32,
+        offset: u64,
+        bytes: u64,
+        now_ns: u64,
+    ) -> Answer<usize> {
+        let (room, limit) = (self.room(), self.file_bytes_max);
+        let inode = self.writable(fd, EBADF)?;
+        check_offset(offset)?;
+        check_offset(bytes)?;
+        if bytes == 0 {
+            return Err(EINVAL);
+        }
+        let keep_size = mode & KEEP_SIZE != 0;
+        let end = offset
+            .checked_add(bytes)
+            .filter(|&end| end <= limit)
+            .ok_or(EFBIG)?;
+        match mode & !KEEP_SIZE {
+            0 => {
+                if !inode.body.reserve(offset, end, room) {
+                    return Err(ENOSPC);
+                }
+            }
+            PUNCH_HOLE if keep_size => inode.body.clear(offset, end),
+            ZERO_RANGE => {
+                if !inode.body.reserve(offset, end, room) {
+                    return Err(ENOSPC);
+                }
+                inode.body.clear(offset, end);
+                inode.body.reserve(offset, end, u64::MAX);
+            }
+            _ => return Err(EOPNOTSUPP),
+        }
+        if !keep_size && end > inode.body.bytes() {
+            inode.body.set_bytes(end);
+        }
+        inode.changed_ns = now_ns;
+        Ok(0)
+    }
+
+    pub(crate) fn advise(&self, fd: i32, advice: u32) -> Answer<usize> {
+        self.opened(fd)?;
+        if advice > ADVICE_MAX {
+            Err(EINVAL)
+        } else {
+            Ok(0)
+        }
+    }
+
+    pub(crate) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> Answer<usize> {
+        let (from, to) = (self.tree.find(from)?, self.tree.find(to)?);
+        if let Some(gone) = self.tree.rename(&from, &to, flags)? {
+            self.forget_if_gone(gone);
+        }
+        Ok(0)
+    }
+
+    pub(crate) fn unlink(&mut self, path: &[u8], flags: u32) -> Answer<usize> {
+        let found = self.tree.find(path)?;
+        let gone = self.tree.remove(&found, flags & call::AT_REMOVEDIR != 0)?;
+        self.forget_if_gone(gone);
+        Ok(0)
+    }
+
+    pub(crate) fn make_dir(&mut self, path: &[u8], mode: u32, now_ns: u64) -> Answer<usize> {
+        let found = self.tree.find(path)?;
+        if found.ino.is_some() {
+            return Err(EEXIST);
+        }
+        let ino = self.make_inode(call::file_type::DIRECTORY | mode & 0o7777 & !UMASK, now_ns);
+        self.tree.add(&found, ino, true)?;
+        Ok(0)
+    }
+
+    /// Fills `struct linux_dirent64` records, as many as fit, from where the last call ended.
+    pub(crate) fn list(&mut self, fd: i32, room: usize) -> Answer<Vec<u8>> {
+        let refusal = if self.is_dir(self.opened(fd)?.ino) {
+            ENOENT
+        } else {
+            ENOTDIR
+        };
+        let opened = self.open.get_mut(&fd).ok_or(EBADF)?;
+        let entries = self.tree.entries(opened.ino).ok_or(refusal)?;
+        let mut records = Vec::new();
+        let dots = [(b".".to_vec(), opened.ino), (b"..".to_vec(), opened.ino)];
+        let after = (
+            std::ops::Bound::Excluded(opened.last_name.clone()),
+            std::ops::Bound::Unbounded,
+        );
+        let rest = entries.range(after).map(|(name, &ino)| (name.clone(), ino));
+        for (name, ino) in dots.into_iter().skip(opened.listed).chain(rest) {
+            let kind = if self.tree.is_dir(ino) {
+                call::file_type::DIRECTORY
+            } else {
+                call::file_type::REGULAR
+            };
+            let bytes = (RECORD_HEAD_BYTES + name.len() + 1).next_multiple_of(8);
+            if records.len() + bytes > room {
+                return if records.is_empty() {
+                    Err(EINVAL)
+                } else {
+                    Ok(records)
+                };
+            }
+            let end = records.len() + bytes;
+            records.extend(ino.to_ne_bytes());
+            records.extend((opened.listed as u64 + 1).to_ne_bytes());
+            records.extend((bytes as u16).to_ne_bytes());
+            records.push((kind >> 12) as u8);
+            records.extend(&name);
+            records.resize(end, 0);
+            if opened.listed < 2 {
+                opened.listed += 1;
+            } else {
+                opened.last_name = name;
+            }
+        }
+        Ok(records)
+    }
+
+    /// The inode that a statx asks about.
+    fn asked(&self, fd: i32, path: &[u8], flags: u32) -> Answer<Ino> {
+        if path.is_empty() && flags & call::AT_EMPTY_PATH != 0 {
+            return Ok(self.opened(fd)?.ino);
+        }
+        self.tree.existing(&self.tree.find(path)?)
+    }
+
+    pub(crate) fn stat(&self, fd: i32, path: &[u8], flags: u32) -> Answer<call::Statx> {
+        let ino = self.asked(fd, path, flags)?;
+        let inode = self.inodes.get(&ino).ok_or(ENOENT)?;
+        Ok(super::stat::statx(ino, inode, self.tree.links(ino)))
+    }
+
+    /// The power fails. Returns how many changes were lost and kept.
+    pub(crate) fn crash(&mut self, dice: &mut Dice) -> (u64, u64) {
+        self.open.clear();
+        let (mut lost, mut kept) = self.tree.crash(dice);
+        for inode in self.inodes.values_mut() {
+            let (body_lost, body_kept) = inode.body.crash(dice);
+            lost += body_lost;
+            kept += body_kept;
+        }
+        let named = self.tree.named();
+        self.inodes.retain(|ino, _| named.contains(ino));
+        (lost, kept)
+    }
+
+    pub(crate) fn contents(&self, path: &[u8]) -> Answer<Vec<u8>> {
+        let ino = self.tree.existing(&self.tree.find(path)?)?;
+        if self.is_dir(ino) {
+            return Err(EISDIR);
+        }
+        Ok(self.inodes.get(&ino).ok_or(ENOENT)?.body.contents())
+    }
+
+    pub(crate) fn names(&self, path: &[u8]) -> Answer<Vec<Name>> {
+        let ino = self.tree.existing(&self.tree.find(path)?)?;
+        Ok(self
+            .tree
+            .entries(ino)
+            .ok_or(ENOTDIR)?
+            .keys()
+            .cloned()
+            .collect())
+    }
+
+    /// Makes a file with these contents, and the directories above it; all of it is on the disk.
+    pub(crate) fn put(&mut self, path: &[u8], contents: &[u8], now_ns: u64) -> Answer<()> {
+        for (at, _) in path
+            .iter()
+            .enumerate()
+            .filter(|&(at, &byte)| byte == b'/' && at > 0)
+        {
+            match self.make_dir(path.get(..at).unwrap_or_default(), 0o755, now_ns) {
+                Ok(_) | Err(EEXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let fd = self.open(
+            path,
+            call::O_RDWR | call::O_CREAT | call::O_TRUNC,
+            0o644,
+            now_ns,
+        )?;
+        let written = self.write(fd, 0, contents, false, now_ns);
+        self.sync(fd, false)?;
+        self.close(fd)?;
+        self.tree.sync(self.tree.find(path)?.dir);
+        if written? < contents.len() {
+            Err(ENOSPC)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// What a process's umask usually takes away.
+const UMASK: u32 = 0o022;
+/// `FALLOC_FL_*`, from linux/falloc.h.
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+const ZERO_RANGE: u32 = 0x10;
+/// `POSIX_FADV_NOREUSE`, the last of them.
+const ADVICE_MAX: u32 = 5;
+/// Of a `struct linux_dirent64`, before the name.
+const RECORD_HEAD_BYTES: usize = 19;
+
+/// Offsets and lengths are signed in Linux.
+fn check_offset(offset: u64) -> Answer<()> {
+    if i64::try_from(offset).is_ok() {
+        Ok(())
+    } else {
+        Err(EINVAL)
+    }
+}

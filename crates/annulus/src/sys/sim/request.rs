@@ -1,0 +1,179 @@
+//! # Safety
+//!
+//! An SQE, read: which call it asks for, with the memory it lends. Invariant: Lent, as `memory.rs`
+//! has it.
+#![allow(unsafe_code)]
+
+use super::super::call::Statx;
+use super::super::sqe::{RWF_DSYNC, Sqe, opcode};
+use super::config::OpKind;
+use super::memory::{self, Lent};
+
+/// The descriptor that stands for the driver's own wake-up.
+pub(super) const WAKE_FD: i32 = -2;
+
+/// What a simulated kernel is asked.
+#[derive(Debug)]
+pub(super) enum Request {
+    Nop,
+    /// A read that another thread's wake-up completes.
+    Wake,
+    Read {
+        into: Vec<Lent>,
+    },
+    Write {
+        from: Vec<Lent>,
+        durable: bool,
+    },
+    Sync,
+    Open {
+        path: Vec<u8>,
+        flags: u32,
+        mode: u32,
+    },
+    Close,
+    Allocate {
+        mode: u32,
+        bytes: u64,
+    },
+    Truncate,
+    Advise {
+        advice: u32,
+    },
+    Stat {
+        path: Vec<u8>,
+        flags: u32,
+        out: Lent,
+    },
+    Rename {
+        from: Vec<u8>,
+        to: Vec<u8>,
+        flags: u32,
+    },
+    Unlink {
+        path: Vec<u8>,
+        flags: u32,
+    },
+    MakeDir {
+        path: Vec<u8>,
+        mode: u32,
+    },
+    List {
+        into: Lent,
+    },
+    Unknown,
+}
+
+impl Request {
+    /// Reads an SQE.
+    ///
+    /// # Safety
+    ///
+    /// Lent and Still: what the SQE points to stays valid until the value is dropped.
+    pub(super) unsafe fn of(sqe: &Sqe) -> Request {
+        let Sqe {
+            addr,
+            len,
+            off,
+            op_flags,
+            ..
+        } = *sqe;
+        let count = len as usize;
+        // SAFETY: Lent, passed on, for each of the pointers that its opcode gives a meaning.
+        unsafe {
+            match sqe.opcode {
+                opcode::NOP => Request::Nop,
+                opcode::READ if sqe.fd == WAKE_FD => Request::Wake,
+                opcode::READ => Request::Read {
+                    into: vec![Lent::new(addr, count)],
+                },
+                opcode::READV => Request::Read {
+                    into: memory::vector(addr, count),
+                },
+                opcode::WRITE => Request::Write {
+                    from: vec![Lent::new(addr, count)],
+                    durable: op_flags & RWF_DSYNC != 0,
+                },
+                opcode::WRITEV => Request::Write {
+                    from: memory::vector(addr, count),
+                    durable: op_flags & RWF_DSYNC != 0,
+                },
+                opcode::FSYNC => Request::Sync,
+                opcode::OPENAT => Request::Open {
+                    path: memory::path(addr),
+                    flags: op_flags,
+                    mode: len,
+                },
+                opcode::CLOSE => Request::Close,
+                opcode::FALLOCATE => Request::Allocate {
+                    mode: len,
+                    bytes: addr,
+                },
+                opcode::FTRUNCATE => Request::Truncate,
+                opcode::FADVISE => Request::Advise { advice: op_flags },
+                opcode::STATX => {
+                    let out = Lent::new(off, size_of::<Statx>());
+                    Request::Stat {
+                        path: memory::path(addr),
+                        flags: op_flags,
+                        out,
+                    }
+                }
+                opcode::RENAMEAT => Request::Rename {
+                    from: memory::path(addr),
+                    to: memory::path(off),
+                    flags: op_flags,
+                },
+                opcode::UNLINKAT => Request::Unlink {
+                    path: memory::path(addr),
+                    flags: op_flags,
+                },
+                opcode::MKDIRAT => Request::MakeDir {
+                    path: memory::path(addr),
+                    mode: len,
+                },
+                opcode::GETDENTS => Request::List {
+                    into: Lent::new(addr, count),
+                },
+                _ => Request::Unknown,
+            }
+        }
+    }
+
+    pub(super) fn kind(&self) -> OpKind {
+        match self {
+            Request::Nop | Request::Wake | Request::Unknown => OpKind::Nop,
+            Request::Read { .. } => OpKind::Read,
+            Request::Write { .. } => OpKind::Write,
+            Request::Sync => OpKind::Sync,
+            Request::Open { .. } => OpKind::Open,
+            Request::Close => OpKind::Close,
+            Request::Allocate { .. } | Request::Truncate => OpKind::Allocate,
+            Request::Advise { .. } => OpKind::Advise,
+            Request::Stat { .. } => OpKind::Stat,
+            Request::Rename { .. } | Request::Unlink { .. } | Request::MakeDir { .. } => {
+                OpKind::Name
+            }
+            Request::List { .. } => OpKind::List,
+        }
+    }
+
+    /// Bytes of the buffers of reads and writes.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Request::Read { into: parts } | Request::Write { from: parts, .. } => {
+                parts.iter().map(|part| part.bytes() as u64).sum()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Memory that the answer will be written to.
+    pub(super) fn targets(&mut self) -> &mut [Lent] {
+        match self {
+            Request::Read { into } => into,
+            Request::Stat { out: into, .. } | Request::List { into } => std::slice::from_mut(into),
+            _ => &mut [],
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What a simulated kernel answers to statx: the struct the real one fills.
+
+use super::super::call::{self, Statx, StatxTimestamp};
+use super::body::SECTOR_BYTES;
+use super::files::Inode;
+use super::tree::Ino;
+
+/// Preferred transfer size, bytes, as ext4 and XFS answer.
+const BLOCK_BYTES: u32 = 4096;
+
+pub(super) fn statx(ino: Ino, inode: &Inode, links: u32) -> Statx {
+    let mut out = call::empty_statx();
+    out.stx_mask = call::STATX_BASIC_STATS | call::STATX_BTIME;
+    out.stx_blksize = BLOCK_BYTES;
+    out.stx_nlink = links;
+    out.stx_mode = inode.mode as u16;
+    out.stx_ino = ino;
+    out.stx_size = inode.body.bytes();
+    out.stx_blocks = inode.body.sectors() * (SECTOR_BYTES as u64) / 512;
+    out.stx_btime = stamp(inode.born_ns);
+    out.stx_mtime = stamp(inode.changed_ns);
+    out.stx_atime = out.stx_mtime;
+    out.stx_ctime = out.stx_mtime;
+    // A device number that no real file system has.
+    out.stx_dev_minor = 1;
+    out
+}
+
+fn stamp(at_ns: u64) -> StatxTimestamp {
+    let mut stamp = call::empty_statx().stx_btime;
+    stamp.tv_sec = (at_ns / 1_000_000_000) as i64;
+    stamp.tv_nsec = (at_ns % 1_000_000_000) as u32;
+    stamp
+}

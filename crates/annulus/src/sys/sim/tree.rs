@@ -1,0 +1,374 @@
+//! The names of the simulated file system, twice: as programs see them, and as they are on the disk.
+//!
+//! Changes of names reach the disk in the order they were made, as with a journal: a crash keeps the
+//! first so many of those that no directory sync has covered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::errno::{
+    EBUSY, EEXIST, EINVAL, EISDIR, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY,
+};
+use super::dice::Dice;
+
+pub(crate) type Ino = u64;
+pub(crate) type Name = Vec<u8>;
+type Dirs = BTreeMap<Ino, BTreeMap<Name, Ino>>;
+
+/// The root directory.
+pub(crate) const ROOT: Ino = 1;
+
+/// `NAME_MAX`.
+const NAME_BYTES_MAX: usize = 255;
+/// Changes that wait for the disk; beyond it the older half is written, as a journal's timer does.
+const LOG_MAX: usize = 1024;
+
+/// Directories by inode number; a number that is not here is a file.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    now: Dirs,
+    disk: Dirs,
+    log: Vec<Change>,
+}
+
+/// One change of names.
+#[derive(Clone, Debug)]
+enum Change {
+    Add {
+        dir: Ino,
+        name: Name,
+        ino: Ino,
+        is_dir: bool,
+    },
+    Remove {
+        dir: Ino,
+        name: Name,
+    },
+    Move {
+        from: (Ino, Name),
+        to: (Ino, Name),
+    },
+    Swap {
+        one: (Ino, Name),
+        other: (Ino, Name),
+    },
+}
+
+impl Change {
+    fn touches(&self, ino: Ino) -> bool {
+        match self {
+            Change::Add { dir, .. } | Change::Remove { dir, .. } => *dir == ino,
+            Change::Move { from, to }
+            | Change::Swap {
+                one: from,
+                other: to,
+            } => from.0 == ino || to.0 == ino,
+        }
+    }
+
+    fn apply(&self, dirs: &mut Dirs) {
+        match self {
+            Change::Add {
+                dir,
+                name,
+                ino,
+                is_dir,
+            } => {
+                put(dirs, *dir, name, Some(*ino));
+                if *is_dir {
+                    dirs.insert(*ino, BTreeMap::new());
+                }
+            }
+            Change::Remove { dir, name } => {
+                if let Some(gone) = put(dirs, *dir, name, None) {
+                    dirs.remove(&gone);
+                }
+            }
+            Change::Move { from, to } => {
+                let moved = put(dirs, from.0, &from.1, None);
+                let replaced = put(dirs, to.0, &to.1, moved);
+                if let Some(replaced) = replaced {
+                    dirs.remove(&replaced);
+                }
+            }
+            Change::Swap { one, other } => {
+                let first = put(dirs, one.0, &one.1, None);
+                let second = put(dirs, other.0, &other.1, first);
+                put(dirs, one.0, &one.1, second);
+            }
+        }
+    }
+}
+
+/// Sets a name, or removes it; returns what it stood for.
+fn put(dirs: &mut Dirs, dir: Ino, name: &[u8], ino: Option<Ino>) -> Option<Ino> {
+    let entries = dirs.get_mut(&dir)?;
+    match ino {
+        Some(ino) => entries.insert(name.to_vec(), ino),
+        None => entries.remove(name),
+    }
+}
+
+/// Where a path leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) dir: Ino,
+    /// The path's last part; empty for the root. One of dots is no name that can be changed.
+    pub(crate) name: Name,
+    /// What is there.
+    pub(crate) ino: Option<Ino>,
+    /// The path says, by a slash at its end, that a directory is meant.
+    pub(crate) wants_dir: bool,
+}
+
+impl Found {
+    /// Whether the path ends in something that can be renamed.
+    fn has_name(&self) -> bool {
+        !matches!(self.name.as_slice(), b"" | b"." | b"..")
+    }
+
+    /// Why there is nothing.
+    fn missing(&self) -> i32 {
+        if self.name.len() > NAME_BYTES_MAX {
+            ENAMETOOLONG
+        } else {
+            ENOENT
+        }
+    }
+}
+
+impl Tree {
+    pub(crate) fn new() -> Tree {
+        let root = Dirs::from([(ROOT, BTreeMap::new())]);
+        Tree {
+            now: root.clone(),
+            disk: root,
+            log: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_dir(&self, ino: Ino) -> bool {
+        self.now.contains_key(&ino)
+    }
+
+    pub(crate) fn entries(&self, dir: Ino) -> Option<&BTreeMap<Name, Ino>> {
+        self.now.get(&dir)
+    }
+
+    /// Follows a path from the root, which is also everybody's working directory. The last part need
+    /// not exist.
+    pub(crate) fn find(&self, path: &[u8]) -> Result<Found, i32> {
+        if path.is_empty() {
+            return Err(ENOENT);
+        }
+        let mut above = vec![ROOT];
+        let mut found = Found {
+            dir: ROOT,
+            name: Name::new(),
+            ino: Some(ROOT),
+            wants_dir: path.ends_with(b"/"),
+        };
+        for part in path
+            .split(|&byte| byte == b'/')
+            .filter(|part| !part.is_empty())
+        {
+            let dir = found.ino.ok_or(found.missing())?;
+            let entries = self.now.get(&dir).ok_or(ENOTDIR)?;
+            found.name = part.to_vec();
+            match part {
+                b"." => {}
+                b".." => {
+                    if above.len() > 1 {
+                        above.pop();
+                    }
+                    found.ino = above.last().copied();
+                }
+                _ => {
+                    found.dir = dir;
+                    found.ino = entries.get(part).copied();
+                    above.extend(found.ino);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is at a path that has to lead to something, and to a directory if it ends in a slash.
+    pub(crate) fn existing(&self, found: &Found) -> Result<Ino, i32> {
+        let ino = found.ino.ok_or(found.missing())?;
+        if found.wants_dir && !self.is_dir(ino) {
+            Err(ENOTDIR)
+        } else {
+            Ok(ino)
+        }
+    }
+
+    /// Gives a new inode its first name.
+    pub(crate) fn add(&mut self, at: &Found, ino: Ino, is_dir: bool) -> Result<(), i32> {
+        if at.ino.is_some() {
+            return Err(EEXIST);
+        }
+        if at.wants_dir && !is_dir {
+            return Err(EISDIR);
+        }
+        if at.missing() == ENAMETOOLONG {
+            return Err(ENAMETOOLONG);
+        }
+        self.change(Change::Add {
+            dir: at.dir,
+            name: at.name.clone(),
+            ino,
+            is_dir,
+        });
+        Ok(())
+    }
+
+    /// Removes a name; returns the inode that lost it.
+    pub(crate) fn remove(&mut self, at: &Found, want_dir: bool) -> Result<Ino, i32> {
+        let ino = self.existing(at)?;
+        match (self.now.get(&ino), want_dir) {
+            (Some(_), true) if at.name == b"." => return Err(EINVAL),
+            (Some(_), true) if at.name == b".." => return Err(ENOTEMPTY),
+            (Some(_), true) if ino == ROOT => return Err(EBUSY),
+            (Some(entries), true) if !entries.is_empty() => return Err(ENOTEMPTY),
+            (None, true) => return Err(ENOTDIR),
+            (Some(_), false) => return Err(EISDIR),
+            _ => {}
+        }
+        self.change(Change::Remove {
+            dir: at.dir,
+            name: at.name.clone(),
+        });
+        Ok(ino)
+    }
+
+    /// `renameat2`; returns the inode that lost its name to the renamed one.
+    pub(crate) fn rename(
+        &mut self,
+        from: &Found,
+        to: &Found,
+        flags: u32,
+    ) -> Result<Option<Ino>, i32> {
+        if flags & !(NO_REPLACE | EXCHANGE) != 0 || flags == NO_REPLACE | EXCHANGE {
+            return Err(EINVAL);
+        }
+        if !from.has_name() || !to.has_name() {
+            return Err(EBUSY);
+        }
+        let moved = from.ino.ok_or(from.missing())?;
+        if to.missing() == ENAMETOOLONG {
+            return Err(ENAMETOOLONG);
+        }
+        if flags & NO_REPLACE != 0 && to.ino.is_some() {
+            return Err(EEXIST);
+        }
+        let is_dir = self.is_dir(moved);
+        if !is_dir && (from.wants_dir || to.wants_dir && flags & EXCHANGE == 0) {
+            return Err(ENOTDIR);
+        }
+        if is_dir && self.is_below(to.dir, moved) {
+            return Err(EINVAL);
+        }
+        let swallows = to.ino.is_some_and(|ino| self.is_below(from.dir, ino));
+        if flags & EXCHANGE != 0 {
+            self.existing(to)?;
+            if swallows {
+                return Err(EINVAL);
+            }
+            self.change(Change::Swap {
+                one: (from.dir, from.name.clone()),
+                other: (to.dir, to.name.clone()),
+            });
+            return Ok(None);
+        }
+        match to.ino.map(|ino| self.now.get(&ino)) {
+            _ if to.ino == from.ino => return Ok(None),
+            _ if swallows => return Err(ENOTEMPTY),
+            Some(Some(_)) if !is_dir => return Err(EISDIR),
+            Some(Some(entries)) if !entries.is_empty() => return Err(ENOTEMPTY),
+            Some(None) if is_dir => return Err(ENOTDIR),
+            _ => {}
+        }
+        self.change(Change::Move {
+            from: (from.dir, from.name.clone()),
+            to: (to.dir, to.name.clone()),
+        });
+        Ok(to.ino)
+    }
+
+    /// Whether `dir` is `above` or lies below it.
+    fn is_below(&self, dir: Ino, above: Ino) -> bool {
+        let mut open = vec![above];
+        while let Some(next) = open.pop() {
+            if next == dir {
+                return true;
+            }
+            if let Some(entries) = self.now.get(&next) {
+                open.extend(entries.values().filter(|ino| self.is_dir(**ino)));
+            }
+        }
+        false
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.now);
+        self.log.push(change);
+        if self.log.len() > LOG_MAX {
+            self.write_out(LOG_MAX / 2);
+        }
+    }
+
+    fn write_out(&mut self, changes: usize) {
+        for change in self.log.drain(..changes) {
+            change.apply(&mut self.disk);
+        }
+    }
+
+    /// A sync of a directory: writes every change up to the last that touches it.
+    pub(crate) fn sync(&mut self, dir: Ino) {
+        let covered = self.log.iter().rposition(|change| change.touches(dir));
+        self.write_out(covered.map_or(0, |last| last + 1));
+    }
+
+    /// The power fails. Returns how many changes were lost and kept.
+    pub(crate) fn crash(&mut self, dice: &mut Dice) -> (u64, u64) {
+        let kept = dice.index(self.log.len() + 1);
+        let lost = self.log.len() - kept;
+        self.write_out(kept);
+        self.log.clear();
+        self.now = self.disk.clone();
+        (lost as u64, kept as u64)
+    }
+
+    /// Every inode that has a name, or may have one after a crash.
+    pub(crate) fn named(&self) -> BTreeSet<Ino> {
+        let mut named: BTreeSet<Ino> = [&self.now, &self.disk]
+            .into_iter()
+            .flat_map(|dirs| dirs.values().flat_map(|entries| entries.values().copied()))
+            .collect();
+        named.insert(ROOT);
+        named.extend(self.log.iter().filter_map(|change| match change {
+            Change::Add { ino, .. } => Some(*ino),
+            _ => None,
+        }));
+        named
+    }
+
+    /// Names of an inode, as programs see them.
+    pub(crate) fn links(&self, ino: Ino) -> u32 {
+        let names = self
+            .now
+            .values()
+            .flat_map(BTreeMap::values)
+            .filter(|&&named| named == ino)
+            .count();
+        let below = self.now.get(&ino).map_or(0, |entries| {
+            1 + entries.values().filter(|ino| self.is_dir(**ino)).count() + usize::from(ino == ROOT)
+        });
+        (names + below) as u32
+    }
+}
+
+/// `RENAME_NOREPLACE`.
+const NO_REPLACE: u32 = 1;
+/// `RENAME_EXCHANGE`.
+const EXCHANGE: u32 = 2;

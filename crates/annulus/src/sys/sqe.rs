@@ -1,0 +1,129 @@
+//! # Safety
+//!
+//! One entry of the submission queue, one of the completion queue, and the opcodes.
+//!
+//! `Sqe` has the kernel's own layout (`struct io_uring_sqe`), so that handing it to a ring is a copy;
+//! its fields are named, so that the simulated kernel can read what a real one would be asked.
+#![allow(unsafe_code)]
+
+use io_uring::opcode as abi;
+
+/// What is asked of a kernel: 64 bytes in the layout of `struct io_uring_sqe`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Sqe {
+    pub opcode: u8,
+    pub flags: u8,
+    pub ioprio: u16,
+    pub fd: i32,
+    pub off: u64,
+    pub addr: u64,
+    pub len: u32,
+    pub op_flags: u32,
+    pub user_data: u64,
+    pub buf_index: u16,
+    pub personality: u16,
+    pub file_index: i32,
+    pub addr3: u64,
+    pub pad: u64,
+}
+
+const _: () = assert!(size_of::<Sqe>() == 64 && size_of::<io_uring::squeue::Entry>() == 64);
+
+/// As the ABI crate takes it.
+#[inline]
+pub(super) fn to_entry(sqe: Sqe) -> io_uring::squeue::Entry {
+    // SAFETY: Typed: both are `struct io_uring_sqe`; the sizes are asserted above.
+    unsafe { std::mem::transmute(sqe) }
+}
+
+/// What a kernel answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cqe {
+    pub(crate) user_data: u64,
+    pub(crate) res: i32,
+    pub(crate) flags: u32,
+}
+
+impl Cqe {
+    /// Another CQE follows for the same op (`IORING_CQE_F_MORE`).
+    #[inline]
+    pub(crate) fn more(&self) -> bool {
+        io_uring::cqueue::more(self.flags)
+    }
+
+    /// Which buffer of its group the kernel took; an answer that is an error may name one, too
+    /// (trap 4).
+    pub(crate) fn buffer_id(&self) -> Option<u16> {
+        io_uring::cqueue::buffer_select(self.flags)
+    }
+}
+
+/// Opcodes, and two of our own above the kernel's range.
+pub(crate) mod opcode {
+    use super::abi;
+
+    pub(crate) const NOP: u8 = abi::Nop::CODE;
+    pub(crate) const READ: u8 = abi::Read::CODE;
+    pub(crate) const WRITE: u8 = abi::Write::CODE;
+    pub(crate) const READV: u8 = abi::Readv::CODE;
+    pub(crate) const WRITEV: u8 = abi::Writev::CODE;
+    pub(crate) const READ_FIXED: u8 = abi::ReadFixed::CODE;
+    pub(crate) const FSYNC: u8 = abi::Fsync::CODE;
+    pub(crate) const OPENAT: u8 = abi::OpenAt::CODE;
+    pub(crate) const CLOSE: u8 = abi::Close::CODE;
+    pub(crate) const STATX: u8 = abi::Statx::CODE;
+    pub(crate) const FALLOCATE: u8 = abi::Fallocate::CODE;
+    pub(crate) const FADVISE: u8 = abi::Fadvise::CODE;
+    pub(crate) const RENAMEAT: u8 = abi::RenameAt::CODE;
+    pub(crate) const UNLINKAT: u8 = abi::UnlinkAt::CODE;
+    pub(crate) const MKDIRAT: u8 = abi::MkDirAt::CODE;
+    pub(crate) const FTRUNCATE: u8 = abi::Ftruncate::CODE;
+    pub(crate) const ASYNC_CANCEL: u8 = abi::AsyncCancel::CODE;
+    /// No kernel has it: `getdents64` runs on a blocking thread.
+    pub(crate) const GETDENTS: u8 = 0xf0;
+    /// Nothing is asked of a kernel; the driver's clock completes it.
+    pub(crate) const SLEEP: u8 = 0xf1;
+}
+
+/// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.
+pub(crate) const FIXED_FILE: u8 = 1;
+/// `IOSQE_BUFFER_SELECT`: the kernel takes a buffer of the group that `buf_index` names.
+pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
+/// `IORING_FSYNC_DATASYNC`.
+pub(crate) const FSYNC_DATASYNC: u32 = 1;
+/// `RWF_DSYNC`: the write is on stable storage when it completes.
+pub(crate) const RWF_DSYNC: u32 = libc::RWF_DSYNC as u32;
+
+impl Sqe {
+    pub fn new(opcode: u8, fd: i32) -> Sqe {
+        Sqe {
+            opcode,
+            fd,
+            ..Sqe::default()
+        }
+    }
+
+    /// Asks to cancel the op whose token is `target`; matches one op at most.
+    pub(crate) fn cancel(target: u64, user_data: u64) -> Sqe {
+        Sqe {
+            addr: target,
+            user_data,
+            ..Sqe::new(opcode::ASYNC_CANCEL, -1)
+        }
+    }
+
+    /// Asks to cancel whatever can be. Since Linux 5.19; before that, EINVAL, and a drain waits.
+    pub(crate) fn cancel_all(user_data: u64) -> Sqe {
+        Sqe {
+            op_flags: ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY,
+            user_data,
+            ..Sqe::new(opcode::ASYNC_CANCEL, -1)
+        }
+    }
+}
+
+/// `IORING_ASYNC_CANCEL_ALL`.
+const ASYNC_CANCEL_ALL: u32 = 1;
+/// `IORING_ASYNC_CANCEL_ANY`.
+pub(crate) const ASYNC_CANCEL_ANY: u32 = 1 << 2;

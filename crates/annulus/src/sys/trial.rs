@@ -1,0 +1,494 @@
+//! # Safety
+//!
+//! What a kernel accepts, found by trying: set-up flags each on a ring that is closed at once,
+//! registrations by a transfer that uses them. Nothing is in flight when a trial ends (Drained); if
+//! the kernel did not answer, what it may still touch is leaked (Lent).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::os::fd::RawFd;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io_uring::{IoringSetupFlags, io_uring_params, io_uring_setup};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::call::IoVec;
+use super::errno::check;
+use super::probe::{A_RING, explain_enomem};
+use super::register::{Pages, explain};
+use super::ring::{Kernel, Ring, RingConfig, Rung};
+use super::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
+use super::wake::EventFd;
+use crate::error::SetupError;
+
+/// Something that was tried on this kernel.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Trial {
+    /// What: a set-up flag by the kernel's name, or a registration in words.
+    pub name: &'static str,
+    /// The first kernel that is known to have it.
+    pub since: &'static str,
+    /// Whether it worked; if not, why, and what to do about it.
+    pub result: Result<(), SetupError>,
+}
+
+/// The smallest ring that the engine would take too.
+const ENTRIES: u32 = 8;
+/// The locked memory of a ring that was closed, by us or by another process of the user, is given back
+/// 13 to 24 ms later (Linux 6.18, measured): what was short of it is asked again after these.
+const MEMLOCK_PAUSES_MS: [u64; 4] = [1, 4, 10, 30];
+
+/// Asks again as long as locked memory is short and may still be given back.
+fn patiently<T>(mut ask: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
+    for pause_ms in MEMLOCK_PAUSES_MS {
+        match ask() {
+            Err(SetupError::Memlock { .. }) => thread::sleep(Duration::from_millis(pause_ms)),
+            answer => return answer,
+        }
+    }
+    ask()
+}
+
+/// No page is smaller.
+const PAGE_BYTES: usize = 4096;
+
+/// What a new ring was asked and answered.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    /// The ring was made by the engine's own ladder, from the top.
+    pub(crate) rung: Rung,
+    /// For each of `OPCODES`.
+    pub(crate) opcodes: Vec<bool>,
+    pub(crate) registrations: Vec<Trial>,
+}
+
+/// Makes a ring, and tries with it what can be registered. What stays of it belongs to the calling
+/// thread, and goes with that: call this on a thread that ends.
+pub(crate) fn try_ring() -> Result<Tried, SetupError> {
+    let config = RingConfig {
+        sq_entries: ENTRIES,
+        cq_entries: 2 * ENTRIES,
+        rung: Rung::Deferred,
+        workers: [0, 0],
+    };
+    let ring = Ring::new(config)?;
+    let opcodes = (0..OPCODES.len())
+        .map(|opcode| ring.supports(opcode as u8))
+        .collect();
+    Ok(Tried {
+        rung: ring.rung(),
+        opcodes,
+        registrations: Bench::new(ring)?.registrations(),
+    })
+}
+
+/// A set-up flag, the flags it needs beside it, and the first kernel that takes it.
+type SetupFlag = (&'static str, u32, u32, &'static str);
+
+const SQPOLL: u32 = IoringSetupFlags::SQPOLL.bits();
+const IOPOLL: u32 = IoringSetupFlags::IOPOLL.bits();
+const COOP_TASKRUN: u32 = IoringSetupFlags::COOP_TASKRUN.bits();
+const SINGLE_ISSUER: u32 = IoringSetupFlags::SINGLE_ISSUER.bits();
+
+/// The set-up flags that are tried. Left out: those that need memory of ours for the queues.
+const SETUP_FLAGS: [SetupFlag; 16] = [
+    ("IOPOLL", IOPOLL, 0, "5.1"),
+    ("SQPOLL", SQPOLL, 0, "5.1"),
+    ("SQ_AFF", IoringSetupFlags::SQ_AFF.bits(), SQPOLL, "5.1"),
+    ("CQSIZE", IoringSetupFlags::CQSIZE.bits(), 0, "5.5"),
+    ("CLAMP", IoringSetupFlags::CLAMP.bits(), 0, "5.6"),
+    ("R_DISABLED", IoringSetupFlags::R_DISABLED.bits(), 0, "5.10"),
+    ("SUBMIT_ALL", IoringSetupFlags::SUBMIT_ALL.bits(), 0, "5.18"),
+    ("COOP_TASKRUN", COOP_TASKRUN, 0, "5.19"),
+    (
+        "TASKRUN_FLAG",
+        IoringSetupFlags::TASKRUN_FLAG.bits(),
+        COOP_TASKRUN,
+        "5.19",
+    ),
+    ("SQE128", IoringSetupFlags::SQE128.bits(), 0, "5.19"),
+    ("CQE32", IoringSetupFlags::CQE32.bits(), 0, "5.19"),
+    ("SINGLE_ISSUER", SINGLE_ISSUER, 0, "6.0"),
+    (
+        "DEFER_TASKRUN",
+        IoringSetupFlags::DEFER_TASKRUN.bits(),
+        SINGLE_ISSUER,
+        "6.1",
+    ),
+    ("NO_SQARRAY", IoringSetupFlags::NO_SQARRAY.bits(), 0, "6.6"),
+    ("HYBRID_IOPOLL", 1 << 17, IOPOLL, "6.13"),
+    ("CQE_MIXED", 1 << 18, 0, "6.18"),
+];
+
+/// Tries each set-up flag on a ring of its own. Accepted means accepted: whether a device has queues
+/// to poll, or a processor to spare for a polling thread, is another matter.
+pub(crate) fn setup_flags() -> Vec<Trial> {
+    let tried = SETUP_FLAGS.iter().map(|&(name, flag, with, since)| {
+        let result = patiently(|| set_up(flag | with, name, since)).map(drop);
+        Trial {
+            name,
+            since,
+            result,
+        }
+    });
+    tried.collect()
+}
+
+/// The feature bits that any ring reports; `None` where not even a plain one is set up.
+pub(crate) fn features() -> Option<u32> {
+    patiently(|| set_up(0, A_RING, "5.1")).ok()
+}
+
+/// Sets up a ring and closes it; returns its feature bits.
+fn set_up(flags: u32, name: &'static str, since: &'static str) -> Result<u32, SetupError> {
+    let mut params = io_uring_params::default();
+    params.flags = IoringSetupFlags::from_bits_retain(flags);
+    params.cq_entries = 2 * ENTRIES;
+    params.sq_thread_cpu = processors().first().map_or(0, |&first| first as u32);
+    // SAFETY: Lent: `params` outlives the call. Nothing is mapped or submitted before the ring is
+    // closed (Drained).
+    match unsafe { io_uring_setup(ENTRIES, &mut params) } {
+        Ok(_ring) => Ok(params.features.bits()),
+        Err(rustix::io::Errno::NOMEM) => Err(explain_enomem(A_RING)),
+        Err(errno) => Err(explain(errno.into(), name, since)),
+    }
+}
+
+/// Where this thread may run.
+fn processors() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU)
+        .filter(|&processor| set.is_set(processor))
+        .collect()
+}
+
+type Registration = fn(&mut Bench) -> Result<(), SetupError>;
+
+/// What registrations are tried on: an eventfd to read the number 1 from, and a page to read it to.
+struct Bench {
+    ring: Ring,
+    event: EventFd,
+    page: Pages,
+}
+
+impl Bench {
+    fn new(ring: Ring) -> Result<Bench, SetupError> {
+        let event = EventFd::new().map_err(|error| SetupError::Os {
+            what: "eventfd",
+            error,
+        })?;
+        let page = Pages::new(PAGE_BYTES).map_err(|error| SetupError::Os {
+            what: "mmap",
+            error,
+        })?;
+        Ok(Bench { ring, event, page })
+    }
+
+    fn registrations(mut self) -> Vec<Trial> {
+        let trials: [(&str, &str, Registration); 9] = [
+            ("registered buffers", "5.1", Bench::buffers),
+            (
+                "replacing registered buffers",
+                "5.13",
+                Bench::replaced_buffers,
+            ),
+            ("direct descriptors", "5.1", Bench::files),
+            ("replacing direct descriptors", "5.5", Bench::replaced_files),
+            (
+                "an empty table of direct descriptors",
+                "5.19",
+                Bench::sparse_files,
+            ),
+            ("buffer groups", "5.19", Bench::buffer_group),
+            ("the ring's own descriptor", "5.18", Bench::ring_descriptor),
+            ("a limit of worker threads", "5.15", Bench::worker_limit),
+            (
+                "processors for worker threads",
+                "5.14",
+                Bench::worker_places,
+            ),
+        ];
+        let trials = trials.map(|(name, since, run)| Trial {
+            name,
+            since,
+            result: patiently(|| run(&mut self)),
+        });
+        trials.into()
+    }
+
+    fn buffers(&mut self) -> Result<(), SetupError> {
+        let page = self.vector();
+        // SAFETY: Lent, Still: the page stays mapped; unregistered below, or leaked with it by `read`.
+        unsafe { self.ring.register_buffers(&[page]) }?;
+        let read = self.read(self.fixed_read(0));
+        self.ring.unregister_buffers()?;
+        read.map(drop)
+    }
+
+    fn replaced_buffers(&mut self) -> Result<(), SetupError> {
+        let pages = [self.vector(), self.vector()];
+        // SAFETY: Lent, Still: as above.
+        unsafe { self.ring.register_buffers(&pages) }?;
+        // SAFETY: Lent, Still: as above.
+        let replaced = unsafe { self.ring.update_buffers(1, &pages[..1]) };
+        let read = replaced.and_then(|()| self.read(self.fixed_read(1)));
+        self.ring.unregister_buffers()?;
+        read.map(drop)
+    }
+
+    fn files(&mut self) -> Result<(), SetupError> {
+        self.ring.register_files(&[self.event.raw()])?;
+        let read = self.read(self.direct_read(0));
+        self.ring.unregister_files()?;
+        read.map(drop)
+    }
+
+    fn replaced_files(&mut self) -> Result<(), SetupError> {
+        self.ring.register_files(&[-1, -1])?;
+        self.fill_last_place()
+    }
+
+    fn sparse_files(&mut self) -> Result<(), SetupError> {
+        self.ring.register_files_sparse(2)?;
+        self.fill_last_place()
+    }
+
+    fn fill_last_place(&mut self) -> Result<(), SetupError> {
+        let filled = self.ring.update_files(1, &[self.event.raw()]);
+        let read = filled.and_then(|()| self.read(self.direct_read(1)));
+        self.ring.unregister_files()?;
+        read.map(drop)
+    }
+
+    fn buffer_group(&mut self) -> Result<(), SetupError> {
+        const ID: u16 = 5;
+        let mut group = self.ring.register_buf_ring(2, 1)?;
+        let IoVec { base, bytes } = self.vector();
+        // SAFETY: Lent, Still: the page stays mapped, or is leaked by `read`. Once: the only buffer.
+        unsafe { group.add(base, bytes as u32, ID) };
+        group.publish();
+        let select = Sqe {
+            flags: BUFFER_SELECT,
+            buf_index: group.group(),
+            ..Sqe::new(opcode::READ, self.event.raw())
+        };
+        let read = self.read(select);
+        self.ring.unregister_buf_ring(group)?;
+        match read?.buffer_id() {
+            Some(ID) => Ok(()),
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    fn ring_descriptor(&mut self) -> Result<(), SetupError> {
+        // A second index beside the one in use: both are given back when this thread ends.
+        self.ring.register_ring_fd().map(drop)
+    }
+
+    fn worker_limit(&mut self) -> Result<(), SetupError> {
+        self.ring.limit_workers([1, 1])
+    }
+
+    fn worker_places(&mut self) -> Result<(), SetupError> {
+        self.ring.place_workers(&processors())?;
+        self.ring.place_workers_anywhere()
+    }
+
+    /// The page, as a buffer.
+    fn vector(&self) -> IoVec {
+        IoVec {
+            base: self.page.base().cast(),
+            bytes: PAGE_BYTES,
+        }
+    }
+
+    fn fixed_read(&self, index: u16) -> Sqe {
+        let addr = self.page.base().expose_provenance() as u64;
+        Sqe {
+            addr,
+            buf_index: index,
+            ..Sqe::new(opcode::READ_FIXED, self.event.raw())
+        }
+    }
+
+    fn direct_read(&self, index: RawFd) -> Sqe {
+        let addr = self.page.base().expose_provenance() as u64;
+        Sqe {
+            addr,
+            flags: FIXED_FILE,
+            ..Sqe::new(opcode::READ, index)
+        }
+    }
+
+    /// Reads the eventfd as `sqe` says, and looks whether its number has arrived on the page.
+    fn read(&mut self, sqe: Sqe) -> Result<Cqe, SetupError> {
+        const COUNT: usize = size_of::<u64>();
+        let page: *mut u64 = self.page.base().cast();
+        // SAFETY: Owned: our page, and nothing is in flight.
+        unsafe { page.write_volatile(0) };
+        self.event.wake();
+        // Trap 14: exactly 8 bytes.
+        let answer = self.ring.ask(Sqe {
+            len: COUNT as u32,
+            ..sqe
+        });
+        let Ok(cqe) = answer else {
+            // Lent for ever: the kernel may still write there.
+            if let Ok(page) = Pages::new(PAGE_BYTES) {
+                mem::forget(mem::replace(&mut self.page, page));
+            }
+            return answer;
+        };
+        let bytes = check(cqe.res).map_err(|error| explain(error, "a read that uses it", "5.1"))?;
+        // SAFETY: Owned: our page, and nothing is in flight any more.
+        let number = unsafe { page.read_volatile() };
+        if (bytes, number) == (COUNT, 1) {
+            Ok(cqe)
+        } else {
+            Err(wrong_answer())
+        }
+    }
+}
+
+fn wrong_answer() -> SetupError {
+    let error = io::Error::new(io::ErrorKind::InvalidData, "other bytes than were written");
+    SetupError::Os {
+        what: "a read that uses it",
+        error,
+    }
+}
+
+/// The feature bits by the kernel's names (`IORING_FEAT_…`), from bit 0 on.
+pub(crate) const FEATURES: [&str; 18] = [
+    "SINGLE_MMAP",
+    "NODROP",
+    "SUBMIT_STABLE",
+    "RW_CUR_POS",
+    "CUR_PERSONALITY",
+    "FAST_POLL",
+    "POLL_32BITS",
+    "SQPOLL_NONFIXED",
+    "EXT_ARG",
+    "NATIVE_WORKERS",
+    "RSRC_TAGS",
+    "CQE_SKIP",
+    "LINKED_FILE",
+    "REG_REG_RING",
+    "RECVSEND_BUNDLE",
+    "MIN_TIMEOUT",
+    "RW_ATTR",
+    "NO_IOWAIT",
+];
+
+/// The opcodes by the kernel's names (`IORING_OP_…`), from 0 on; as of Linux 6.18.
+pub(crate) const OPCODES: [&str; 63] = [
+    "NOP",
+    "READV",
+    "WRITEV",
+    "FSYNC",
+    "READ_FIXED",
+    "WRITE_FIXED",
+    "POLL_ADD",
+    "POLL_REMOVE",
+    "SYNC_FILE_RANGE",
+    "SENDMSG",
+    "RECVMSG",
+    "TIMEOUT",
+    "TIMEOUT_REMOVE",
+    "ACCEPT",
+    "ASYNC_CANCEL",
+    "LINK_TIMEOUT",
+    "CONNECT",
+    "FALLOCATE",
+    "OPENAT",
+    "CLOSE",
+    "FILES_UPDATE",
+    "STATX",
+    "READ",
+    "WRITE",
+    "FADVISE",
+    "MADVISE",
+    "SEND",
+    "RECV",
+    "OPENAT2",
+    "EPOLL_CTL",
+    "SPLICE",
+    "PROVIDE_BUFFERS",
+    "REMOVE_BUFFERS",
+    "TEE",
+    "SHUTDOWN",
+    "RENAMEAT",
+    "UNLINKAT",
+    "MKDIRAT",
+    "SYMLINKAT",
+    "LINKAT",
+    "MSG_RING",
+    "FSETXATTR",
+    "SETXATTR",
+    "FGETXATTR",
+    "GETXATTR",
+    "SOCKET",
+    "URING_CMD",
+    "SEND_ZC",
+    "SENDMSG_ZC",
+    "READ_MULTISHOT",
+    "WAITID",
+    "FUTEX_WAIT",
+    "FUTEX_WAKE",
+    "FUTEX_WAITV",
+    "FIXED_FD_INSTALL",
+    "FTRUNCATE",
+    "BIND",
+    "LISTEN",
+    "RECV_ZC",
+    "EPOLL_WAIT",
+    "READV_FIXED",
+    "WRITEV_FIXED",
+    "PIPE",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::opcode as abi;
+
+    #[test]
+    fn opcodes_stand_where_the_abi_crate_has_them() {
+        for (name, code) in [
+            ("NOP", abi::Nop::CODE),
+            ("READ", abi::Read::CODE),
+            ("SHUTDOWN", abi::Shutdown::CODE),
+            ("MKDIRAT", abi::MkDirAt::CODE),
+            ("SOCKET", abi::Socket::CODE),
+            ("SEND_ZC", abi::SendZc::CODE),
+            ("FTRUNCATE", abi::Ftruncate::CODE),
+            ("PIPE", abi::Pipe::CODE),
+        ] {
+            assert_eq!(OPCODES[usize::from(code)], name);
+        }
+    }
+
+    #[test]
+    fn features_stand_where_a_ring_reports_them() {
+        let Ok(ring) = io_uring::IoUring::new(1) else {
+            return println!("skip: needs io_uring");
+        };
+        let has = |name: &str| {
+            let bit = FEATURES
+                .iter()
+                .position(|&feature| feature == name)
+                .unwrap();
+            features().unwrap_or(0) & 1 << bit != 0
+        };
+        let params = ring.params();
+        assert_eq!(has("NODROP"), params.is_feature_nodrop());
+        assert_eq!(has("EXT_ARG"), params.is_feature_ext_arg());
+        assert_eq!(has("CQE_SKIP"), params.is_feature_skip_cqe_on_success());
+        assert_eq!(has("RECVSEND_BUNDLE"), params.is_feature_recvsend_bundle());
+        assert_eq!(has("MIN_TIMEOUT"), params.is_feature_min_timeout());
+        assert_eq!(has("NO_IOWAIT"), params.is_feature_no_iowait());
+    }
+}

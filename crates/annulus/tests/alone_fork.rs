@@ -1,0 +1,159 @@
+//! A process that forks with an engine alive: the child has no part in the ring, and the parent's reads arrive.
+#![allow(unsafe_code)]
+
+#[path = "child/process.rs"]
+#[allow(dead_code, reason = "it stays who it is")]
+mod process;
+#[path = "child/skip.rs"]
+#[allow(dead_code, reason = "it needs no root")]
+mod skip;
+
+use std::future::poll_fn;
+use std::path::Path;
+use std::pin::pin;
+use std::task::Poll;
+
+use annulus::{AlignedBuf, Backend, Engine, File, OpenOptions};
+use process::in_child;
+use skip::skip;
+
+const READS: usize = 64;
+const READ_BYTES: usize = 256 << 10;
+const FORKS: usize = 10;
+
+/// A child of `fork`; killed, where it has not ended by itself, and waited for.
+struct Forked(libc::pid_t);
+
+impl Forked {
+    /// A child that ends at once, or stays until it is killed.
+    fn new(stays: bool) -> Forked {
+        // SAFETY: the child calls nothing but `pause` and `_exit`, which are safe after a fork of a process with
+        // several threads.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            if stays {
+                loop {
+                    // SAFETY: waits for a signal.
+                    unsafe { libc::pause() };
+                }
+            }
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        assert!(pid > 0, "{}", std::io::Error::last_os_error());
+        Forked(pid)
+    }
+
+    fn wait(&self) {
+        let mut status = 0;
+        // SAFETY: a child of this process, not waited for yet.
+        assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
+    }
+
+    fn kill(&self) {
+        // SAFETY: a child of this process, not waited for yet, so that the number is still its own.
+        assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
+        self.wait();
+    }
+}
+
+fn byte_at(offset: usize) -> u8 {
+    (offset / 512 % 251) as u8
+}
+
+/// The file, past the page cache where the file system can.
+async fn open(engine: &Engine, path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    match engine
+        .open_with(options.read(true).direct(true), path)
+        .await
+    {
+        Ok(file) => file,
+        Err(_) => engine.open(path).await.unwrap(),
+    }
+}
+
+/// Reads all of the file in one batch; `meanwhile` is called when reads are in flight.
+async fn read_all(file: &File, contents: &[u8], meanwhile: impl FnOnce()) {
+    let reads = (0..READS).map(|n| {
+        (
+            AlignedBuf::with_len(READ_BYTES, 4096),
+            (n * READ_BYTES) as u64,
+        )
+    });
+    let mut many = file.read_many_at(reads);
+    let mut answers = Vec::new();
+    {
+        let mut first = pin!(many.next());
+        let at_once = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await;
+        meanwhile();
+        match at_once {
+            Poll::Ready(answer) => answers.extend(answer),
+            Poll::Pending => answers.extend(first.await),
+        }
+    }
+    while let Some(answer) = many.next().await {
+        answers.push(answer);
+    }
+    assert_eq!(answers.len(), READS);
+    for answer in answers {
+        let (bytes, buf) = answer.result.unwrap();
+        let from = answer.offset as usize;
+        assert_eq!(bytes, READ_BYTES);
+        assert!(
+            buf[..] == contents[from..][..READ_BYTES],
+            "read {} has other bytes",
+            answer.index
+        );
+    }
+}
+
+fn forks_do_no_harm(backend: Backend) {
+    let engine = match Engine::builder().backend(backend).build() {
+        Ok(engine) => engine,
+        Err(error) => return skip(error),
+    };
+    // Next to the binary: the directory for temporary files is often in memory, and has no disk.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("data");
+    let contents: Vec<u8> = (0..READS * READ_BYTES).map(byte_at).collect();
+    std::fs::write(&path, &contents).unwrap();
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    let staying = pollster::block_on(async {
+        let file = open(&engine, &path).await;
+        for _ in 0..FORKS {
+            read_all(&file, &contents, || Forked::new(false).wait()).await;
+        }
+        let mut staying = None;
+        read_all(&file, &contents, || staying = Some(Forked::new(true))).await;
+        read_all(&file, &contents, || ()).await;
+        assert!(file.close().await.unwrap());
+        staying.unwrap()
+    });
+    // The child holds copies of the descriptors; the end of the engine does not wait for it.
+    assert_eq!(engine.metrics().stale, 0);
+    engine.shutdown();
+    assert_eq!(engine.metrics().leaked, 0);
+    drop(engine);
+    staying.kill();
+}
+
+#[test]
+fn a_ring_goes_on_while_children_of_a_fork_come_go_and_stay() {
+    in_child(
+        "a_ring_goes_on_while_children_of_a_fork_come_go_and_stay",
+        || {
+            forks_do_no_harm(Backend::Uring);
+        },
+    );
+}
+
+#[test]
+fn blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay() {
+    in_child(
+        "blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay",
+        || {
+            forks_do_no_harm(Backend::Blocking);
+        },
+    );
+}

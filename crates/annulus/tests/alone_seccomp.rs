@@ -1,0 +1,85 @@
+//! Filters that refuse io_uring the way containers do: the same answers without it, and a reason that names the
+//! filter and the cure.
+
+#[path = "child/process.rs"]
+mod process;
+#[path = "child/skip.rs"]
+#[allow(dead_code, reason = "a filter needs no root")]
+mod skip;
+#[path = "child/workload.rs"]
+mod workload;
+
+use annulus::{Engine, SetupError};
+use process::in_child;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+/// Refuses a system call to this thread and to those it starts.
+fn refuse(call: libc::c_long, errno: i32) {
+    let rules = [(call, Vec::new())].into_iter().collect();
+    let answer = SeccompAction::Errno(errno as u32);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+/// Everything works on threads, and both backends say what the reason is.
+#[track_caller]
+fn assert_refused(call: libc::c_long, errno: i32, is_right: fn(&SetupError) -> bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let before = Engine::new().unwrap();
+    workload::assert_all_works(&before, dir.path());
+    refuse(call, errno);
+    let (engine, because) = workload::fallen_back();
+    workload::assert_all_works(&engine, dir.path());
+    for part in [
+        "seccomp",
+        "allow io_uring_setup, io_uring_enter and io_uring_register",
+    ] {
+        assert!(because.contains(part), "no {part:?} in: {because}");
+    }
+    let error = workload::no_ring();
+    assert!(is_right(&error), "{error:?}");
+    assert_eq!(error.to_string(), because);
+    assert!(error.allows_fallback());
+    // An engine from before the filter has its ring and goes on.
+    workload::assert_all_works(&before, dir.path());
+}
+
+fn is_refused(error: &SetupError) -> bool {
+    matches!(error, SetupError::Refused { .. })
+}
+
+fn is_missing(error: &SetupError) -> bool {
+    matches!(error, SetupError::Missing { .. })
+}
+
+#[test]
+fn a_forbidden_setup_is_named_and_everything_works() {
+    in_child("a_forbidden_setup_is_named_and_everything_works", || {
+        assert_refused(libc::SYS_io_uring_setup, libc::EPERM, is_refused);
+    });
+}
+
+#[test]
+fn a_setup_that_seems_missing_is_named_and_everything_works() {
+    in_child(
+        "a_setup_that_seems_missing_is_named_and_everything_works",
+        || {
+            assert_refused(libc::SYS_io_uring_setup, libc::ENOSYS, is_missing);
+        },
+    );
+}
+
+#[test]
+fn a_forbidden_enter_is_named_and_everything_works() {
+    in_child("a_forbidden_enter_is_named_and_everything_works", || {
+        assert_refused(libc::SYS_io_uring_enter, libc::EPERM, is_refused);
+    });
+}
+
+#[test]
+fn a_forbidden_register_is_named_and_everything_works() {
+    in_child("a_forbidden_register_is_named_and_everything_works", || {
+        assert_refused(libc::SYS_io_uring_register, libc::EPERM, is_refused);
+    });
+}

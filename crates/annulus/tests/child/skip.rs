@@ -1,0 +1,34 @@
+//! A test that can't run here says so, and is counted.
+#![allow(unsafe_code)]
+
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write;
+
+/// Prints the reason and appends it to the file that `ANNULUS_SKIP_LOG` names, if it is set.
+pub(crate) fn skip(reason: impl Display) {
+    let line = format!("skip: {reason}");
+    println!("{line}");
+    log(&line);
+}
+
+/// Appends a line to the log of skips.
+pub(crate) fn log(line: &str) {
+    let Some(path) = std::env::var_os("ANNULUS_SKIP_LOG") else {
+        return;
+    };
+    let log = OpenOptions::new().create(true).append(true).open(path);
+    // One write, so that lines of tests that run side by side stay whole.
+    let line = format!("{line}\n");
+    log.unwrap().write_all(line.as_bytes()).unwrap();
+}
+
+/// Whether this process is root; says what it skips if not.
+pub(crate) fn root_or_skip(what: &str) -> bool {
+    // SAFETY: asks for a number and touches nothing.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        skip(format_args!("{what} needs root"));
+    }
+    root
+}

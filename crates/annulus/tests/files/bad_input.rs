@@ -1,0 +1,311 @@
+//! What is wrong gets its answer: errno kept, buffer given back, nothing made and nothing destroyed.
+
+use std::fmt::Debug;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::process::Command;
+
+use annulus::{BufError, OpenOptions};
+
+use crate::grounds::{Ground, bytes, for_each_backend};
+use crate::skip::{root_or_skip, skip};
+
+#[track_caller]
+fn errno<T: Debug>(answer: io::Result<T>, expected: i32) {
+    let error = answer.unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(expected), "{error}");
+}
+
+/// The buffer that came back with the error.
+#[track_caller]
+fn errno_buf<T: Debug, B: Debug>(answer: Result<T, BufError<B>>, expected: i32) -> B {
+    let error = answer.unwrap_err();
+    assert_eq!(error.error().raw_os_error(), Some(expected), "{error}");
+    error.into_buf().unwrap()
+}
+
+#[track_caller]
+fn invalid<T: Debug, B>(answer: Result<T, BufError<B>>) -> B {
+    let error = answer.unwrap_err();
+    assert_eq!(error.error().kind(), ErrorKind::InvalidInput, "{error}");
+    error.into_buf().unwrap()
+}
+
+#[test]
+fn what_is_not_there_is_enoent_and_is_not_made() {
+    for_each_backend(async |ground| {
+        let engine = &ground.engine;
+        let gone = ground.path("gone");
+        errno(engine.open(&gone).await, libc::ENOENT);
+        let mut options = OpenOptions::new();
+        options.write(true).truncate(true);
+        errno(engine.open_with(&options, &gone).await, libc::ENOENT);
+        errno(engine.metadata(&gone).await, libc::ENOENT);
+        errno(engine.symlink_metadata(&gone).await, libc::ENOENT);
+        errno(engine.remove_file(&gone).await, libc::ENOENT);
+        errno(engine.remove_dir(&gone).await, libc::ENOENT);
+        errno(engine.read_dir(&gone).await, libc::ENOENT);
+        errno(engine.create(gone.join("f")).await, libc::ENOENT);
+        errno(engine.create_dir(gone.join("d")).await, libc::ENOENT);
+        errno(engine.open("").await, libc::ENOENT);
+        assert!(ground.names("").is_empty());
+        ground.put("f", b"x");
+        let below = ground.path("f/below");
+        errno(engine.open(&below).await, libc::ENOTDIR);
+        errno(engine.create(&below).await, libc::ENOTDIR);
+        assert_eq!(ground.contents("f").unwrap(), b"x");
+    });
+}
+
+#[test]
+fn a_name_that_is_too_long_is_the_kernels_to_refuse() {
+    for_each_backend(async |ground| {
+        if ground.real_or_skip("longest name") {
+            let path = ground.path(&"x".repeat(300));
+            errno(ground.engine.create(&path).await, libc::ENAMETOOLONG);
+            let long = "d/".repeat(3000);
+            errno(ground.engine.open(long).await, libc::ENAMETOOLONG);
+        }
+    });
+}
+
+#[test]
+fn a_directory_can_be_opened_but_not_read_or_written() {
+    for_each_backend(async |ground| {
+        let engine = &ground.engine;
+        engine.create_dir(ground.path("d")).await.unwrap();
+        let dir = engine.open(ground.path("d")).await.unwrap();
+        for _ in 0..2 {
+            let buf = errno_buf(dir.read_at(vec![7; 9], 0).await, libc::EISDIR);
+            assert_eq!(buf, [7; 9]);
+        }
+        errno_buf(dir.read_exact_at(vec![7; 9], 0).await, libc::EISDIR);
+        let bufs = vec![vec![0; 9]; 2];
+        errno_buf(dir.read_vectored_at(bufs, 0).await, libc::EISDIR);
+        errno(dir.read_into(0, &mut [0; 9]).await, libc::EISDIR);
+        for answer in dir.read_many_at((0..5).map(|_| (vec![0; 9], 0))).await {
+            errno_buf(answer, libc::EISDIR);
+        }
+        let reads = (0..5).map(|_| (vec![0; 9], 0));
+        for answer in dir
+            .read_many_at(reads)
+            .merge(annulus::Merge::default())
+            .await
+        {
+            errno_buf(answer, libc::EISDIR);
+        }
+        errno_buf(dir.write_at("x", 0).await, libc::EBADF);
+        errno(engine.create(ground.path("d")).await, libc::EISDIR);
+    });
+}
+
+#[test]
+fn offsets_that_no_file_has_are_refused_with_the_buffer() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", b"abc").await;
+        for offset in [i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX - 1, u64::MAX] {
+            assert_eq!(invalid(file.read_at(vec![7; 9], offset).await), [7; 9]);
+            invalid(file.read_exact_at(vec![7; 9], offset).await);
+            assert_eq!(invalid(file.write_at("x", offset).await), "x");
+            invalid(file.write_all_at("x", offset).await);
+            invalid(file.write_all_durable_at("x", offset).await);
+            invalid(file.read_vectored_at(vec![vec![0; 9]], offset).await);
+            invalid(file.write_vectored_at(vec!["x"], offset).await);
+            let into = file.read_into(offset, &mut [0; 9]).await;
+            assert_eq!(into.unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        let text = file.read_at(vec![0; 9], u64::MAX).await.unwrap_err();
+        let text = text.to_string();
+        assert!(
+            text.contains("9 bytes at offset 18446744073709551615"),
+            "{text}"
+        );
+        file.set_len(u64::MAX).await.unwrap_err();
+        assert_eq!(ground.contents("f").unwrap(), b"abc");
+    });
+}
+
+#[test]
+fn a_path_with_a_nul_byte_names_nothing() {
+    for_each_backend(async |ground| {
+        let engine = &ground.engine;
+        ground.put("a", b"kept");
+        let bad = ground.path("a\0b");
+        let good = ground.path("a");
+        let kinds = [
+            engine.open(&bad).await.unwrap_err().kind(),
+            engine.create(&bad).await.unwrap_err().kind(),
+            engine.metadata(&bad).await.unwrap_err().kind(),
+            engine.symlink_metadata(&bad).await.unwrap_err().kind(),
+            engine.rename(&bad, &good).await.unwrap_err().kind(),
+            engine.rename(&good, &bad).await.unwrap_err().kind(),
+            engine.remove_file(&bad).await.unwrap_err().kind(),
+            engine.remove_dir(&bad).await.unwrap_err().kind(),
+            engine.create_dir(&bad).await.unwrap_err().kind(),
+            engine.read_dir(&bad).await.unwrap_err().kind(),
+        ];
+        assert_eq!(kinds, [ErrorKind::InvalidInput; 10]);
+        assert_eq!(ground.names(""), ["a"]);
+        assert_eq!(ground.contents("a").unwrap(), b"kept");
+    });
+}
+
+#[test]
+fn a_pipe_is_refused_and_its_descriptor_closed() {
+    for_each_backend(async |ground| {
+        if !ground.real_or_skip("pipes") {
+            return;
+        }
+        let path = ground.path("pipe");
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let mut options = OpenOptions::new();
+        let opened = ground
+            .engine
+            .open_with(options.read(true).write(true), &path);
+        let error = opened.await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("no offsets"), "{error}");
+        assert_eq!(ground.descriptors("pipe"), 0);
+        let std = std::fs::File::options().read(true).write(true).open(&path);
+        let error = ground.engine.file(std.unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(ground.descriptors("pipe"), 0);
+    });
+}
+
+#[test]
+fn the_wrong_access_is_ebadf_and_changes_nothing() {
+    for_each_backend(async |ground| {
+        let contents = bytes(1, 1000);
+        ground.put("f", &contents);
+        let file = ground.engine.open(ground.path("f")).await.unwrap();
+        assert_eq!(errno_buf(file.write_at("x", 0).await, libc::EBADF), "x");
+        errno_buf(file.write_all_at("x", 0).await, libc::EBADF);
+        errno_buf(file.write_all_durable_at("x", 0).await, libc::EBADF);
+        errno_buf(file.write_vectored_all_at(vec!["x"], 0).await, libc::EBADF);
+        errno(file.set_len(0).await, libc::EINVAL);
+        let punched = file.allocate(annulus::AllocateMode::PunchHole, 0, 1000);
+        errno(punched.await, libc::EBADF);
+        let mut options = OpenOptions::new();
+        let options = options.write(true);
+        let file = ground.engine.open_with(options, ground.path("f"));
+        let file = file.await.unwrap();
+        assert_eq!(
+            errno_buf(file.read_at(vec![7; 9], 0).await, libc::EBADF),
+            [7; 9]
+        );
+        errno_buf(file.read_exact_at(vec![7; 9], 0).await, libc::EBADF);
+        errno_buf(
+            file.read_vectored_at(vec![vec![0; 9]], 0).await,
+            libc::EBADF,
+        );
+        errno(file.read_into(0, &mut [0; 9]).await, libc::EBADF);
+        for answer in file.read_many_at((0..9).map(|_| (vec![0; 9], 0))).await {
+            errno_buf(answer, libc::EBADF);
+        }
+        assert_eq!(ground.contents("f").unwrap(), contents);
+    });
+}
+
+#[test]
+fn a_device_that_is_always_full_gives_enospc_and_the_buffer_back() {
+    for_each_backend(async |ground| {
+        if !ground.real_or_skip("devices") {
+            return;
+        }
+        let mut options = OpenOptions::new();
+        let file = ground.engine.open_with(options.write(true), "/dev/full");
+        let file = file.await.unwrap();
+        let buf = errno_buf(file.write_at(vec![7; 100], 0).await, libc::ENOSPC);
+        assert_eq!(buf, [7; 100]);
+        let bufs = vec![vec![7; 100]; 3];
+        let bufs = errno_buf(file.write_vectored_all_at(bufs, 0).await, libc::ENOSPC);
+        assert_eq!(bufs.len(), 3);
+    });
+}
+
+/// A file system in memory with room for 16 pages, unmounted in the end.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mount() -> Option<Small> {
+        if !root_or_skip("mounting a small file system") {
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]);
+        match mount.arg(dir.path()).status() {
+            Ok(status) if status.success() => Some(Small(dir)),
+            other => {
+                skip(format_args!("a small tmpfs can't be mounted: {other:?}"));
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // Lazily: a test that fails may still have files open.
+        let status = Command::new("umount").arg("-l").arg(self.path()).status();
+        assert!(status.is_ok_and(|status| status.success()));
+    }
+}
+
+async fn fills_up(ground: &Ground, small: &Small) {
+    let path = small.path().join("f");
+    let file = ground.engine.create(&path).await.unwrap();
+    let contents = bytes(2, 1 << 20);
+    let answer = file.write_all_at(contents.clone(), 0).await;
+    let back = errno_buf(answer, libc::ENOSPC);
+    assert!(back == contents, "the buffer is as it was given");
+    let written = std::fs::read(&path).unwrap();
+    assert!(written.len() <= 64 << 10 && contents.starts_with(&written));
+    errno_buf(file.write_at("x", 1 << 20).await, libc::ENOSPC);
+    let parts = vec![vec![1; 100_000]; 2];
+    errno_buf(
+        file.write_vectored_all_at(parts, 1 << 20).await,
+        libc::ENOSPC,
+    );
+    let grown = file.allocate(annulus::AllocateMode::Extend, 0, 1 << 20);
+    errno(grown.await, libc::ENOSPC);
+    // With room again, all goes on.
+    file.set_len(0).await.unwrap();
+    file.write_all_at(vec![3; 4096], 0).await.unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), [3; 4096]);
+}
+
+#[test]
+fn a_full_file_system_gives_enospc_and_the_buffer_back() {
+    let Some(small) = Small::mount() else {
+        return;
+    };
+    for_each_backend(async |ground| {
+        if ground.real_or_skip("mounts; its own full disk has a test of its own") {
+            fills_up(ground, &small).await;
+        }
+    });
+}
+
+#[cfg(feature = "sim")]
+#[test]
+fn a_full_simulated_disk_gives_enospc_and_the_buffer_back() {
+    use annulus::sim::{Sim, SimConfig};
+    let sim = Sim::new(SimConfig::new(3).capacity_bytes(64 << 10));
+    sim.run(async |engine| {
+        let file = engine.create("/f").await.unwrap();
+        let contents = bytes(2, 1 << 20);
+        let back = errno_buf(file.write_all_at(contents.clone(), 0).await, libc::ENOSPC);
+        assert!(back == contents);
+        assert!(contents.starts_with(&sim.contents("/f").unwrap()));
+        file.set_len(0).await.unwrap();
+        file.write_all_at("room again", 0).await.unwrap();
+    });
+    assert_eq!(sim.contents("/f").unwrap(), b"room again");
+}

@@ -1,0 +1,83 @@
+//! Closing, with and without a report.
+
+use crate::grounds::{bytes, for_each_backend};
+use crate::wait::eventually;
+
+#[test]
+fn the_last_handle_closes_and_says_so() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", &bytes(1, 100)).await;
+        let clone = file.clone();
+        assert_eq!(ground.descriptors("f"), 1, "clones share it");
+        assert!(!file.close().await.unwrap(), "a clone holds it");
+        assert_eq!(ground.descriptors("f"), 1);
+        let buf = clone.read_exact_at(vec![0; 100], 0).await.unwrap();
+        assert_eq!(buf, bytes(1, 100));
+        assert!(clone.close().await.unwrap());
+        assert_eq!(ground.descriptors("f"), 0, "when the answer has come");
+    });
+}
+
+#[test]
+fn a_dropped_file_is_closed_without_a_report() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", b"abc").await;
+        let clone = file.clone();
+        drop(file);
+        assert_eq!(ground.descriptors("f"), 1);
+        drop(clone);
+        eventually("the descriptor is closed", || ground.descriptors("f") == 0);
+    });
+}
+
+#[test]
+fn a_close_that_is_never_polled_closes_nevertheless() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", b"abc").await;
+        drop(file.close());
+        eventually("the descriptor is closed", || ground.descriptors("f") == 0);
+    });
+}
+
+#[test]
+fn a_hundred_files_leave_no_descriptor_behind() {
+    for_each_backend(async |ground| {
+        for round in 0..100 {
+            let file = ground.file("f", b"abc").await;
+            file.read_at(vec![0; 3], 0).await.unwrap();
+            if round % 2 == 0 {
+                assert!(file.close().await.unwrap());
+            }
+        }
+        eventually("all are closed", || ground.descriptors("f") == 0);
+        ground.engine.read_dir(ground.path("")).await.unwrap();
+        eventually("the directory too", || ground.descriptors("") == 0);
+    });
+}
+
+#[test]
+fn a_file_outlives_the_engines_handle() {
+    for_each_backend(async |ground| {
+        let engine = ground.engine.clone();
+        ground.put("f", b"abc");
+        let file = engine.open(ground.path("f")).await.unwrap();
+        drop(engine);
+        assert_eq!(file.read_at(vec![0; 3], 0).await.unwrap().1, b"abc");
+    });
+}
+
+#[test]
+fn after_a_shutdown_everything_is_refused_and_buffers_come_back() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", b"abc").await;
+        ground.engine.shutdown();
+        let error = ground.engine.nop().await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESHUTDOWN));
+        let error = file.write_at(vec![1; 7], 0).await.unwrap_err();
+        assert_eq!(error.error().raw_os_error(), Some(libc::ESHUTDOWN));
+        assert_eq!(error.into_buf().unwrap(), vec![1; 7]);
+        let error = ground.engine.open(ground.path("f")).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESHUTDOWN));
+        assert_eq!(ground.contents("f").unwrap(), b"abc");
+    });
+}

@@ -1,0 +1,243 @@
+//! The same work on every executor, and on none.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use annulus::{Engine, File, Merge, Operation};
+
+use crate::grounds::{Ground, bytes, for_each_backend, for_each_ground};
+use crate::wait::{DEADLINE, in_time};
+
+/// Writes a file, reads it back in three ways, and gives the bytes that differ.
+async fn work(engine: Engine, path: PathBuf, seed: u64) -> usize {
+    let contents = bytes(seed, 50_000);
+    let file = engine.create(&path).await.unwrap();
+    file.write_all_at(contents.clone(), 0).await.unwrap();
+    file.sync_data().await.unwrap();
+    assert!(file.close().await.unwrap());
+    let file = engine.open(&path).await.unwrap();
+    file.advise(annulus::Advice::DontNeed, 0, 0).await.unwrap();
+    let mut back = Vec::new();
+    for answer in file
+        .read_many_at((0..50).map(|n| (vec![0; 1000], n * 1000)))
+        .await
+    {
+        back.extend(answer.unwrap().1);
+    }
+    let mut differing = count_differing(&back, &contents);
+    let whole = file.read_exact_at(vec![0; 50_000], 0).await.unwrap();
+    differing += count_differing(&whole, &contents);
+    let mut into = vec![0; 50_000];
+    let n = engine.timeout(DEADLINE, file.read_into(0, &mut into)).await;
+    assert_eq!(n.unwrap().unwrap(), 50_000);
+    engine.nop().await.unwrap();
+    differing + count_differing(&into, &contents)
+}
+
+fn count_differing(a: &[u8], b: &[u8]) -> usize {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).filter(|(a, b)| a != b).count()
+}
+
+/// Eight of them, each on a file of its own.
+fn works(ground: &Ground) -> Vec<Pin<Box<dyn Future<Output = usize> + Send>>> {
+    (0..8)
+        .map(|n| {
+            let path = ground.path(&n.to_string());
+            let work = work(ground.engine.clone(), path, n);
+            Box::pin(work) as Pin<Box<dyn Future<Output = usize> + Send>>
+        })
+        .collect()
+}
+
+/// Unparks the thread that waits.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Unpark>) {
+        self.0.unpark();
+    }
+}
+
+/// The smallest executor there is.
+fn on_this_thread<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn for_each(test: impl Fn(&Ground)) {
+    for_each_ground(|builder| builder, test);
+}
+
+#[test]
+fn tokio_with_many_threads_runs_it() {
+    for_each(|ground| {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(3)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let tasks: Vec<_> = works(ground).into_iter().map(tokio::spawn).collect();
+            for task in tasks {
+                assert_eq!(task.await.unwrap(), 0);
+            }
+        });
+    });
+}
+
+#[test]
+fn tokio_with_one_thread_runs_it() {
+    for_each(|ground| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let tasks: Vec<_> = works(ground).into_iter().map(tokio::spawn).collect();
+            for task in tasks {
+                assert_eq!(task.await.unwrap(), 0);
+            }
+        });
+    });
+}
+
+#[test]
+fn smol_runs_it() {
+    for_each(|ground| {
+        smol::block_on(async {
+            let tasks: Vec<_> = works(ground).into_iter().map(smol::spawn).collect();
+            for task in tasks {
+                assert_eq!(task.await, 0);
+            }
+        });
+    });
+}
+
+#[test]
+fn pollster_runs_it() {
+    for_each(|ground| {
+        for work in works(ground) {
+            assert_eq!(pollster::block_on(work), 0);
+        }
+    });
+}
+
+#[test]
+fn a_plain_thread_that_parks_runs_it() {
+    for_each(|ground| {
+        let threads: Vec<_> = works(ground)
+            .into_iter()
+            .map(|work| thread::spawn(|| on_this_thread(work)))
+            .collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_task_goes_from_thread_to_thread_while_it_is_in_flight() {
+    for_each(|ground| {
+        for mut work in works(ground) {
+            // Ten threads poll it once each, and the next finishes it: the last to poll is woken.
+            let mut answer = Poll::Pending;
+            for _ in 0..10 {
+                if answer.is_pending() {
+                    (answer, work) = in_time("one poll", move || {
+                        let answer = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                        (answer, work)
+                    });
+                }
+            }
+            let differing = match answer {
+                Poll::Ready(differing) => differing,
+                Poll::Pending => in_time("the rest", move || on_this_thread(work)),
+            };
+            assert_eq!(differing, 0);
+        }
+    });
+}
+
+#[test]
+fn the_waker_of_the_last_poll_is_the_one_woken() {
+    for_each(|ground| {
+        for _ in 0..50 {
+            let engine = ground.engine.clone();
+            let mut nop = Box::pin(async move { engine.nop().await });
+            let first = nop.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(first.is_pending(), "a nop goes through a driver");
+            in_time("the answer", move || on_this_thread(nop)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_batch_moves_to_another_thread_half_way() {
+    for_each(|ground| {
+        let contents = bytes(9, 100_000);
+        let file = pollster::block_on(ground.file("f", &contents));
+        pollster::block_on(crate::grounds::uncache(&file));
+        let mut batch = file.read_many_at((0..100).map(|n| (vec![0; 1000], n * 1000)));
+        pollster::block_on(async {
+            for _ in 0..10 {
+                batch.next().await.unwrap().result.unwrap();
+            }
+        });
+        thread::scope(|scope| {
+            let rest = scope.spawn(move || {
+                let mut left = 0;
+                while let Some(answer) = on_this_thread(batch.next()) {
+                    let expected = &contents[answer.offset as usize..][..1000];
+                    assert_eq!(answer.result.unwrap().1, expected);
+                    left += 1;
+                }
+                left
+            });
+            assert_eq!(rest.join().unwrap(), 90);
+        });
+    });
+}
+
+fn send<T: Send>(value: T) -> T {
+    value
+}
+
+fn sync<T: Sync>(value: T) -> T {
+    value
+}
+
+#[test]
+fn handles_and_futures_may_go_to_other_threads() {
+    for_each_backend(async |ground| {
+        let engine: Engine = send(sync(ground.engine.clone()));
+        let file: File = send(sync(ground.file("f", b"abc").await));
+        let read: Operation<'_, _> = send(sync(file.read_at(vec![0; 3], 0)));
+        read.await.unwrap();
+        send(engine.open(ground.path("f"))).await.unwrap();
+        send(engine.read_dir(ground.path(""))).await.unwrap();
+        send(file.read_exact_at(vec![0; 3], 0)).await.unwrap();
+        send(file.read_into(0, &mut [0; 3])).await.unwrap();
+        send(file.write_vectored_all_at(vec!["a", "b"], 0))
+            .await
+            .unwrap();
+        let mut batch = send(file.read_many_at(vec![(vec![0; 3], 0)]));
+        send(batch.next()).await.unwrap();
+        drop(batch);
+        let merged = file.read_many_at(vec![(vec![0; 3], 0)]);
+        send(merged.merge(Merge::default())).await;
+        send(engine.timeout(DEADLINE, engine.nop()))
+            .await
+            .unwrap()
+            .unwrap();
+        send(file.close()).await.unwrap();
+    });
+}

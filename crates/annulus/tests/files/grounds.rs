@@ -1,0 +1,202 @@
+//! Every backend, the simulated one among them, each with a place for its files.
+
+use std::io;
+use std::path::PathBuf;
+
+#[cfg(feature = "sim")]
+use annulus::sim::{Sim, SimConfig};
+use annulus::{Advice, Backend, Engine, EngineBuilder, File, OpenOptions, Rung};
+use tempfile::TempDir;
+
+use crate::skip::skip;
+
+/// One backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Uring(Rung),
+    Blocking,
+    #[cfg(feature = "sim")]
+    Sim,
+}
+
+const WAYS: &[Way] = &[
+    Way::Uring(Rung::Cooperative),
+    Way::Uring(Rung::Deferred),
+    Way::Uring(Rung::Plain),
+    Way::Blocking,
+    #[cfg(feature = "sim")]
+    Way::Sim,
+];
+
+/// An engine, and a place of its own to work in.
+pub(crate) struct Ground {
+    pub(crate) engine: Engine,
+    place: Place,
+}
+
+enum Place {
+    Disk(TempDir),
+    #[cfg(feature = "sim")]
+    Sim(Sim),
+}
+
+impl Ground {
+    /// `None`, said so, where this backend can't run.
+    fn new(way: Way, change: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Option<Ground> {
+        let builder = Engine::builder();
+        let builder = match way {
+            Way::Uring(rung) => builder.backend(Backend::Uring).rung(rung),
+            Way::Blocking => builder.backend(Backend::Blocking),
+            #[cfg(feature = "sim")]
+            Way::Sim => {
+                let sim = Sim::new(SimConfig::new(1));
+                let engine = sim.engine(&change(builder)).unwrap();
+                let place = Place::Sim(sim);
+                return Some(Ground { engine, place });
+            }
+        };
+        match change(builder).build() {
+            Ok(engine) => Some(Ground {
+                engine,
+                place: Place::Disk(tempfile::tempdir().unwrap()),
+            }),
+            Err(error) if error.allows_fallback() => {
+                skip(format_args!("{way:?}: {error}"));
+                None
+            }
+            Err(error) => panic!("{way:?}: {error}"),
+        }
+    }
+
+    /// Whether the files are the machine's; says what it skips if not.
+    pub(crate) fn real_or_skip(&self, what: &str) -> bool {
+        let real = self.is_real();
+        if !real {
+            skip(format_args!("the simulated kernel has no {what}"));
+        }
+        real
+    }
+
+    /// Whether the files are the machine's.
+    pub(crate) fn is_real(&self) -> bool {
+        matches!(self.place, Place::Disk(_))
+    }
+
+    /// A path in the place.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        match &self.place {
+            Place::Disk(dir) => dir.path().join(name),
+            #[cfg(feature = "sim")]
+            Place::Sim(_) => PathBuf::from("/").join(name),
+        }
+    }
+
+    /// Makes a file without the engine.
+    pub(crate) fn put(&self, name: &str, contents: &[u8]) {
+        match &self.place {
+            Place::Disk(_) => std::fs::write(self.path(name), contents).unwrap(),
+            #[cfg(feature = "sim")]
+            Place::Sim(sim) => sim.put(self.path(name), contents).unwrap(),
+        }
+    }
+
+    /// What is in a file, found out without the engine.
+    pub(crate) fn contents(&self, name: &str) -> io::Result<Vec<u8>> {
+        match &self.place {
+            Place::Disk(_) => std::fs::read(self.path(name)),
+            #[cfg(feature = "sim")]
+            Place::Sim(sim) => sim.contents(self.path(name)),
+        }
+    }
+
+    /// The names in a directory, sorted, found out without the engine.
+    pub(crate) fn names(&self, dir: &str) -> Vec<String> {
+        let names: Vec<std::ffi::OsString> = match &self.place {
+            Place::Disk(_) => std::fs::read_dir(self.path(dir))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name())
+                .collect(),
+            #[cfg(feature = "sim")]
+            Place::Sim(sim) => sim.names(self.path(dir)).unwrap(),
+        };
+        let mut names: Vec<String> = names
+            .into_iter()
+            .map(|name| name.into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Descriptors of this file that are open.
+    pub(crate) fn descriptors(&self, name: &str) -> usize {
+        match &self.place {
+            Place::Disk(_) => {
+                let path = self.path(name);
+                std::fs::read_dir("/proc/self/fd")
+                    .unwrap()
+                    .filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok())
+                    .filter(|target| *target == path)
+                    .count()
+            }
+            #[cfg(feature = "sim")]
+            Place::Sim(sim) => sim.open_descriptors(),
+        }
+    }
+
+    /// A file with these contents, open for reading and writing.
+    pub(crate) async fn file(&self, name: &str, contents: &[u8]) -> File {
+        self.put(name, contents);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        self.engine
+            .open_with(&options, self.path(name))
+            .await
+            .unwrap()
+    }
+}
+
+/// Runs a test on every backend.
+pub(crate) fn for_each_backend(test: impl AsyncFn(&Ground)) {
+    for_each_backend_with(|builder| builder, test);
+}
+
+/// The same with other limits.
+pub(crate) fn for_each_backend_with(
+    change: impl Fn(EngineBuilder) -> EngineBuilder,
+    test: impl AsyncFn(&Ground),
+) {
+    for_each_ground(change, |ground| pollster::block_on(test(ground)));
+}
+
+/// The same for a test that brings its own executor.
+pub(crate) fn for_each_ground(
+    change: impl Fn(EngineBuilder) -> EngineBuilder,
+    test: impl Fn(&Ground),
+) {
+    for &way in WAYS {
+        let Some(ground) = Ground::new(way, &change) else {
+            continue;
+        };
+        println!("on {}", ground.engine.backend());
+        test(&ground);
+        let metrics = ground.engine.metrics();
+        assert_eq!(metrics.stale, 0, "{way:?}: a CQE named no operation");
+    }
+}
+
+/// Puts a file out of the page cache: what is dirty stays, so it is written first.
+pub(crate) async fn uncache(file: &File) {
+    file.sync_all().await.unwrap();
+    file.advise(Advice::DontNeed, 0, 0).await.unwrap();
+}
+
+/// Bytes that differ from place to place; `seed` tells files apart.
+pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
+    (0..count as u64)
+        .map(|at| {
+            at.wrapping_add(seed)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .to_be_bytes()[0]
+        })
+        .collect()
+}

@@ -1,0 +1,19 @@
+//! What files can do, by topic: every test runs on every backend, or says why not.
+
+mod grounds;
+mod skip;
+mod wait;
+
+mod bad_input;
+mod close;
+mod direct;
+mod dirs;
+mod executors;
+mod limits;
+mod many;
+mod merge;
+mod metadata;
+mod open;
+mod read_write;
+mod timeout;
+mod vectored;

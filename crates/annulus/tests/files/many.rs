@@ -1,0 +1,240 @@
+//! Batches of reads.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use annulus::{Advice, Completed};
+
+use crate::grounds::{bytes, for_each_backend, uncache};
+use crate::wait::DEADLINE;
+
+const BLOCK: usize = 512;
+
+/// `count` blocks and the reads for them, last first.
+fn reads(count: usize) -> impl Iterator<Item = (Vec<u8>, u64)> + Clone {
+    (0..count as u64)
+        .rev()
+        .map(|block| (vec![0; BLOCK], block * BLOCK as u64))
+}
+
+fn block(contents: &[u8], offset: u64) -> &[u8] {
+    &contents[offset as usize..][..BLOCK]
+}
+
+#[test]
+fn a_stream_answers_every_read_once_with_its_index_and_offset() {
+    for_each_backend(async |ground| {
+        let contents = bytes(1, 300 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        for cached in [false, true] {
+            if !cached {
+                uncache(&file).await;
+            }
+            let asked: Vec<_> = reads(300).collect();
+            let mut seen = vec![false; 300];
+            let mut batch = file.read_many_at(asked.clone());
+            while let Some(Completed {
+                index,
+                offset,
+                result,
+            }) = batch.next().await
+            {
+                assert!(!std::mem::replace(&mut seen[index], true), "{index} twice");
+                assert_eq!(offset, asked[index].1);
+                let (n, buf) = result.unwrap();
+                assert_eq!((n, buf.as_slice()), (BLOCK, block(&contents, offset)));
+            }
+            assert!(seen.iter().all(|&seen| seen), "cached: {cached}");
+            assert!(batch.next().await.is_none(), "the end is the end");
+        }
+    });
+}
+
+#[test]
+fn awaiting_a_batch_gives_the_answers_in_the_order_asked() {
+    for_each_backend(async |ground| {
+        let contents = bytes(2, 300 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        for _ in 0..2 {
+            let answers = file.read_many_at(reads(300)).await;
+            assert_eq!(answers.len(), 300);
+            for (answer, (_, offset)) in answers.into_iter().zip(reads(300)) {
+                let (n, buf) = answer.unwrap();
+                assert_eq!((n, buf.as_slice()), (BLOCK, block(&contents, offset)));
+            }
+        }
+    });
+}
+
+#[test]
+fn an_empty_batch_ends_at_once() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", b"abc").await;
+        let none = || std::iter::empty::<(Vec<u8>, u64)>();
+        assert!(file.read_many_at(none()).await.is_empty());
+        let mut batch = file.read_many_at(none());
+        assert!(batch.next().await.is_none());
+        batch.push(vec![0; 3], 0);
+        assert_eq!(batch.next().await.unwrap().result.unwrap().1, b"abc");
+        assert!(batch.next().await.is_none());
+    });
+}
+
+#[test]
+fn reads_are_added_while_others_are_answered() {
+    for_each_backend(async |ground| {
+        let contents = bytes(3, 64 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        let mut batch = file.read_many_at(reads(4));
+        let (mut answered, mut pushed) = (0, 4);
+        while let Some(Completed { offset, result, .. }) = batch.next().await {
+            let (n, mut buf) = result.unwrap();
+            assert_eq!((n, buf.as_slice()), (BLOCK, block(&contents, offset)));
+            answered += 1;
+            if pushed < 64 {
+                buf.fill(0);
+                batch.push(buf, pushed * BLOCK as u64);
+                pushed += 1;
+            }
+        }
+        assert_eq!(answered, 64);
+    });
+}
+
+#[test]
+fn a_window_of_one_reads_in_order_and_never_ahead() {
+    for_each_backend(async |ground| {
+        let contents = bytes(4, 50 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        for window in [0, 1] {
+            let taken = std::cell::Cell::new(0);
+            let counted = reads(50).inspect(|_| taken.set(taken.get() + 1));
+            let mut batch = file.read_many_at(counted).window(window);
+            for expected in 0..50 {
+                let Completed { index, result, .. } = batch.next().await.unwrap();
+                result.unwrap();
+                assert_eq!(index, expected);
+                assert_eq!(taken.get(), expected + 1, "read ahead of the window");
+            }
+            assert!(batch.next().await.is_none());
+        }
+    });
+}
+
+#[test]
+fn five_thousand_reads_pass_through_a_batch() {
+    for_each_backend(async |ground| {
+        let contents = bytes(5, 5000 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        for window in [7, 5000, 1 << 20] {
+            let answers = file.read_many_at(reads(5000)).window(window).await;
+            assert_eq!(answers.len(), 5000);
+            for (answer, (_, offset)) in answers.into_iter().zip(reads(5000)) {
+                assert!(answer.unwrap().1 == block(&contents, offset));
+            }
+        }
+    });
+}
+
+#[test]
+fn one_refused_read_does_not_harm_its_neighbours() {
+    for_each_backend(async |ground| {
+        let contents = bytes(6, 10 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        let mut asked: Vec<_> = reads(10).collect();
+        asked[3].1 = u64::MAX;
+        asked[5].1 = i64::MAX as u64;
+        asked[6].0 = Vec::new();
+        asked[7].1 = 10 * BLOCK as u64;
+        for _ in 0..2 {
+            uncache(&file).await;
+            let answers = file.read_many_at(asked.clone()).await;
+            for (index, answer) in answers.into_iter().enumerate() {
+                match (index, answer) {
+                    (3 | 5, answer) => {
+                        let error = answer.unwrap_err();
+                        assert_eq!(error.error().kind(), ErrorKind::InvalidInput);
+                        assert_eq!(error.into_buf().unwrap().len(), BLOCK);
+                    }
+                    (6 | 7, answer) => assert_eq!(answer.unwrap().0, 0),
+                    (_, answer) => {
+                        let expected = block(&contents, asked[index].1);
+                        assert_eq!(answer.unwrap().1, expected);
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn cached_and_uncached_reads_mix_in_one_batch() {
+    for_each_backend(async |ground| {
+        let pages = 256;
+        let contents = bytes(7, pages * 4096);
+        let file = ground.file("f", &contents).await;
+        file.sync_all().await.unwrap();
+        // Rounds of a batch over everything, of which more and more was dropped from the cache.
+        for dropped in [0, 1, 5, 64, 256] {
+            for page in 0..dropped {
+                let offset = (page * (pages / dropped)) as u64 * 4096;
+                file.advise(Advice::DontNeed, offset, 4096).await.unwrap();
+            }
+            let asked = (0..pages as u64).map(|page| (vec![0; 4000], page * 4096 + 96));
+            for (page, answer) in file.read_many_at(asked).await.into_iter().enumerate() {
+                let (n, buf) = answer.unwrap();
+                let expected = &contents[page * 4096 + 96..][..4000];
+                assert!(n == 4000 && buf == expected, "page {page} of {dropped}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_batch_within_its_time_answers_in_full() {
+    for_each_backend(async |ground| {
+        let contents = bytes(8, 100 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        let answers = file.read_many_at(reads(100)).timeout(DEADLINE).await;
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 100);
+    });
+}
+
+#[test]
+fn a_batch_without_time_answers_every_read_one_way_or_the_other() {
+    for_each_backend(async |ground| {
+        let contents = bytes(9, 100 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        let batch = file.read_many_at(reads(100)).timeout(Duration::ZERO);
+        for (answer, (_, offset)) in batch.await.into_iter().zip(reads(100)) {
+            match answer {
+                Ok((_, buf)) => assert_eq!(buf, block(&contents, offset)),
+                Err(error) => assert_eq!(error.error().kind(), ErrorKind::TimedOut),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_batch_can_be_dropped_half_way() {
+    for_each_backend(async |ground| {
+        let contents = bytes(10, 400 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        for take in [0, 1, 13, 399] {
+            uncache(&file).await;
+            let mut batch = file.read_many_at(reads(400));
+            for _ in 0..take {
+                batch.next().await.unwrap().result.unwrap();
+            }
+            drop(batch);
+            let (n, buf) = file.read_at(vec![0; BLOCK], 0).await.unwrap();
+            assert_eq!((n, buf.as_slice()), (BLOCK, block(&contents, 0)));
+        }
+    });
+}

@@ -1,0 +1,161 @@
+//! Time limits: generous ones on every backend, ones that pass on the simulation's clock.
+
+use std::future::pending;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use crate::grounds::{bytes, for_each_backend};
+use crate::wait::DEADLINE;
+
+#[test]
+fn operations_within_their_time_are_not_disturbed() {
+    for_each_backend(async |ground| {
+        let contents = bytes(1, 10_000);
+        ground.put("f", &contents);
+        let engine = &ground.engine;
+        let file = engine
+            .open(ground.path("f"))
+            .timeout(DEADLINE)
+            .await
+            .unwrap();
+        let read = file.read_at(vec![0; 10_000], 0).timeout(DEADLINE);
+        assert_eq!(read.await.unwrap().1, contents);
+        let mut into = vec![0; 10_000];
+        let read = file.read_into(0, &mut into).timeout(DEADLINE);
+        assert_eq!(read.await.unwrap(), 10_000);
+        let stat = file.metadata().timeout(Duration::MAX).await.unwrap();
+        assert_eq!(stat.len(), 10_000);
+        engine.nop().timeout(DEADLINE).await.unwrap();
+        let inner = engine.timeout(DEADLINE, file.read_at(vec![0; 5], 0)).await;
+        assert_eq!(inner.unwrap().unwrap().0, 5);
+        assert_eq!(engine.timeout(DEADLINE, async { 7 }).await.unwrap(), 7);
+        assert_eq!(engine.metrics().timeouts, 0);
+    });
+}
+
+#[test]
+fn a_sleep_is_at_least_as_long_as_asked() {
+    for_each_backend(async |ground| {
+        for milliseconds in [0, 1, 7] {
+            let time = Duration::from_millis(milliseconds);
+            let start = Instant::now();
+            ground.engine.sleep(time).await.unwrap();
+            assert!(start.elapsed() >= time);
+        }
+    });
+}
+
+#[test]
+fn a_future_that_never_ends_is_given_up() {
+    for_each_backend(async |ground| {
+        for time in [Duration::ZERO, Duration::from_millis(3)] {
+            let answer = ground.engine.timeout(time, pending::<()>()).await;
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::TimedOut);
+        }
+        ground.engine.nop().await.unwrap();
+    });
+}
+
+#[test]
+fn no_time_at_all_still_has_one_answer() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", &bytes(2, 4096)).await;
+        for _ in 0..20 {
+            let read = file.read_at(vec![0; 4096], 0).timeout(Duration::ZERO);
+            match read.await {
+                Ok((n, _)) => assert_eq!(n, 4096),
+                Err(error) => assert_eq!(error.error().kind(), ErrorKind::TimedOut),
+            }
+        }
+        assert_eq!(file.read_at(vec![0; 4096], 0).await.unwrap().0, 4096);
+    });
+}
+
+#[cfg(feature = "sim")]
+mod simulated {
+    use super::*;
+    use annulus::sim::{Sim, SimConfig};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const SHORT: Duration = Duration::from_millis(1);
+
+    /// A machine with the file `/f`, on which everything takes about an hour.
+    fn slow(config: SimConfig) -> Sim {
+        let sim = Sim::new(config);
+        sim.put("/f", bytes(3, 10_000)).unwrap();
+        sim
+    }
+
+    #[test]
+    fn an_operation_that_can_be_cancelled_gives_its_buffer_back() {
+        let sim = slow(SimConfig::new(1).delays(HOUR));
+        sim.run(async |engine| {
+            let file = engine.open("/f").await.unwrap();
+            let read = file.read_at(vec![5; 100], 0).timeout(SHORT);
+            let error = read.await.unwrap_err();
+            assert_eq!(error.error().kind(), ErrorKind::TimedOut);
+            assert_eq!(error.into_buf().unwrap().len(), 100);
+            let open = engine.open("/f").timeout(SHORT).await;
+            assert_eq!(open.unwrap_err().kind(), ErrorKind::TimedOut);
+            let mut into = [0; 10];
+            let read = file.read_into(0, &mut into).timeout(SHORT).await;
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
+            assert_eq!(engine.metrics().timeouts, 3);
+            assert_eq!(file.read_at(vec![0; 100], 0).await.unwrap().0, 100);
+            assert!(file.close().await.unwrap());
+        });
+        assert_eq!(sim.open_descriptors(), 0);
+        assert_eq!(sim.report().slots_in_use, 0);
+    }
+
+    #[test]
+    fn an_operation_that_cant_be_cancelled_answers_in_time_without_its_buffer() {
+        let sim = slow(SimConfig::new(1).late(1000, Duration::from_secs(20)));
+        sim.run(async |engine| {
+            let file = engine.open("/f").await.unwrap();
+            let before = sim.elapsed();
+            let error = file.read_at(vec![5; 100], 0).timeout(SHORT).await;
+            let error = error.unwrap_err();
+            assert_eq!(error.error().kind(), ErrorKind::TimedOut);
+            assert!(error.into_buf().is_none(), "the kernel still has it");
+            assert!(sim.elapsed() - before < Duration::from_secs(1));
+        });
+        assert_eq!(sim.report().slots_in_use, 0);
+    }
+
+    #[test]
+    fn a_batch_whose_time_passes_answers_the_rest_without_buffers() {
+        let sim = slow(SimConfig::new(1).late(1000, Duration::from_secs(20)));
+        sim.run(async |engine| {
+            let file = engine.open("/f").await.unwrap();
+            let reads = || (0..10).map(|n| (vec![0; 100], n * 1000));
+            let answers = file.read_many_at(reads()).timeout(SHORT).await;
+            assert_eq!(answers.len(), 10);
+            for answer in answers {
+                let error = answer.unwrap_err();
+                assert_eq!(error.error().kind(), ErrorKind::TimedOut);
+                assert!(error.into_buf().is_none());
+            }
+            let merge = annulus::Merge::default();
+            let answers = file.read_many_at(reads()).merge(merge).timeout(SHORT).await;
+            assert_eq!(answers.len(), 10);
+            for answer in answers {
+                let error = answer.unwrap_err();
+                assert_eq!(error.error().kind(), ErrorKind::TimedOut);
+                assert_eq!(error.into_buf().unwrap().len(), 100, "it was never lent");
+            }
+        });
+        assert_eq!(sim.report().slots_in_use, 0);
+    }
+
+    #[test]
+    fn a_sleep_takes_the_simulations_time_and_none_of_ours() {
+        let sim = Sim::new(SimConfig::new(1));
+        sim.run(async |engine| {
+            engine.sleep(1000 * HOUR).await.unwrap();
+            let several = engine.timeout(HOUR, engine.sleep(2 * HOUR)).await;
+            assert_eq!(several.unwrap_err().kind(), ErrorKind::TimedOut);
+        });
+        assert!(sim.elapsed() >= 1001 * HOUR && sim.elapsed() < 1002 * HOUR);
+    }
+}

@@ -1,0 +1,344 @@
+//! The simulated file system answers as Linux does: the same random script on both, step by step.
+//!
+//! Left out is what differs between Linux's own file systems: the longest file, the order of a
+//! listing, the sizes of directories.
+
+use std::path::{Path, PathBuf};
+
+use annulus::sim::{Sim, SimConfig};
+use annulus::{Advice, AllocateMode, Backend, Engine, File, OpenOptions};
+
+use crate::buffers::Rng;
+use crate::seeds::for_each_seed;
+
+/// A step of a script. Numbers of files are of those opened so far.
+#[derive(Debug)]
+enum Step {
+    Open {
+        name: &'static str,
+        options: u64,
+    },
+    Close {
+        file: u64,
+    },
+    Read {
+        file: u64,
+        at: u64,
+        bytes: usize,
+    },
+    ReadExact {
+        file: u64,
+        at: u64,
+        bytes: usize,
+    },
+    Write {
+        file: u64,
+        at: u64,
+        bytes: usize,
+        fill: u8,
+    },
+    SetLen {
+        file: u64,
+        bytes: u64,
+    },
+    Allocate {
+        file: u64,
+        mode: AllocateMode,
+        at: u64,
+        bytes: u64,
+    },
+    Sync {
+        file: u64,
+    },
+    Advise {
+        file: u64,
+    },
+    Stat {
+        file: u64,
+    },
+    StatPath {
+        name: &'static str,
+    },
+    Rename {
+        from: &'static str,
+        to: &'static str,
+    },
+    Remove {
+        name: &'static str,
+    },
+    RemoveDir {
+        name: &'static str,
+    },
+    MakeDir {
+        name: &'static str,
+    },
+    List {
+        name: &'static str,
+    },
+}
+
+/// Few enough that they meet; with every way to say a directory.
+const NAMES: [&str; 18] = [
+    "a",
+    "b",
+    "d",
+    "e",
+    "d/a",
+    "d/b",
+    "d/e",
+    "e/a",
+    "d/e/a",
+    "a/",
+    "d/",
+    "d/.",
+    "d/..",
+    "d/../a",
+    "./a",
+    "a/x",
+    "nowhere/x",
+    "new/",
+];
+
+/// `NAME_MAX` and one more.
+const LONG: &str = const {
+    const BYTES: [u8; 256] = [b'n'; 256];
+    match std::str::from_utf8(&BYTES) {
+        Ok(name) => name,
+        Err(_) => unreachable!(),
+    }
+};
+
+fn name(rng: &mut Rng) -> &'static str {
+    match rng.below(60) {
+        0 => LONG,
+        1 => ".",
+        _ => NAMES[rng.below(NAMES.len() as u64) as usize],
+    }
+}
+
+fn step(rng: &mut Rng) -> Step {
+    let (file, at, bytes) = (rng.next(), rng.below(3000), rng.below(2000));
+    let name = name(rng);
+    match rng.below(24) {
+        0..5 => Step::Open {
+            name,
+            options: rng.next(),
+        },
+        5 => Step::Close { file },
+        6 => Step::Read {
+            file,
+            at,
+            bytes: bytes as usize,
+        },
+        7 => Step::ReadExact {
+            file,
+            at,
+            bytes: bytes as usize,
+        },
+        8..11 => Step::Write {
+            file,
+            at,
+            bytes: bytes as usize,
+            fill: rng.next() as u8,
+        },
+        11 => Step::SetLen { file, bytes: at },
+        12 => {
+            let modes = [
+                AllocateMode::Extend,
+                AllocateMode::KeepLength,
+                AllocateMode::PunchHole,
+            ];
+            Step::Allocate {
+                file,
+                mode: modes[rng.below(3) as usize],
+                at,
+                bytes,
+            }
+        }
+        13 => Step::Sync { file },
+        14 => Step::Advise { file },
+        15 => Step::Stat { file },
+        16 => Step::StatPath { name },
+        17..19 => Step::Rename {
+            from: name,
+            to: self::name(rng),
+        },
+        19 => Step::Remove { name },
+        20 => Step::RemoveDir { name },
+        21 | 22 => Step::MakeDir { name },
+        _ => Step::List { name },
+    }
+}
+
+fn options(bits: u64) -> OpenOptions {
+    let bit = |n: u64| bits >> n & 1 == 1;
+    let mut options = OpenOptions::new();
+    options
+        .read(bit(0) || !bit(1))
+        .write(bit(1))
+        .create(bit(1) && bit(2))
+        .truncate(bit(1) && bit(3));
+    options.create_new(bit(1) && bit(4) && bit(5));
+    if bit(6) && bit(7) {
+        options.append(true).truncate(false);
+    }
+    options
+}
+
+/// A machine to run a script on.
+struct Ground {
+    engine: Engine,
+    root: PathBuf,
+    files: Vec<File>,
+}
+
+fn said<T: std::fmt::Debug>(answer: std::io::Result<T>) -> String {
+    match answer {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => match error.raw_os_error() {
+            Some(errno) => format!("errno {errno}"),
+            None => format!("{error}"),
+        },
+    }
+}
+
+impl Ground {
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn file(&self, number: u64) -> Option<&File> {
+        let place = number.checked_rem(self.files.len() as u64)?;
+        self.files.get(place as usize)
+    }
+
+    async fn stat(&self, name: &str) -> String {
+        let stat = self.engine.metadata(self.path(name)).await;
+        said(stat.map(|stat| {
+            (
+                stat.kind(),
+                stat.mode(),
+                stat.links(),
+                stat.is_file().then_some(stat.len()),
+            )
+        }))
+    }
+
+    async fn run(&mut self, step: &Step) -> String {
+        match *step {
+            Step::Open {
+                name,
+                options: bits,
+            } => {
+                let opened = self.engine.open_with(&options(bits), self.path(name)).await;
+                said(opened.map(|file| self.files.push(file)))
+            }
+            Step::Close { file } => {
+                if self.files.is_empty() {
+                    return String::new();
+                }
+                let file = self.files.remove((file % self.files.len() as u64) as usize);
+                said(file.close().await)
+            }
+            Step::StatPath { name } => self.stat(name).await,
+            Step::Rename { from, to } => {
+                said(self.engine.rename(self.path(from), self.path(to)).await)
+            }
+            Step::Remove { name } => said(self.engine.remove_file(self.path(name)).await),
+            Step::RemoveDir { name } => said(self.engine.remove_dir(self.path(name)).await),
+            Step::MakeDir { name } => said(self.engine.create_dir(self.path(name)).await),
+            Step::List { name } => {
+                let listed = self.engine.read_dir(self.path(name)).await;
+                said(listed.map(|entries| {
+                    let mut names: Vec<_> = entries
+                        .iter()
+                        .map(|entry| (entry.name().to_owned(), entry.kind()))
+                        .collect();
+                    names.sort_by(|one, other| one.0.cmp(&other.0));
+                    names
+                }))
+            }
+            _ => self.run_on_file(step).await.unwrap_or_default(),
+        }
+    }
+
+    async fn run_on_file(&self, step: &Step) -> Option<String> {
+        Some(match *step {
+            Step::Read { file, at, bytes } => {
+                let read = self.file(file)?.read_at(vec![0; bytes], at).await;
+                said(read.map_err(Into::into))
+            }
+            Step::ReadExact { file, at, bytes } => {
+                let read = self.file(file)?.read_exact_at(vec![0; bytes], at).await;
+                said(read.map_err(Into::into))
+            }
+            Step::Write {
+                file,
+                at,
+                bytes,
+                fill,
+            } => {
+                let write = self.file(file)?.write_all_at(vec![fill; bytes], at).await;
+                said(write.map(|buf| buf.len()).map_err(Into::into))
+            }
+            Step::SetLen { file, bytes } => said(self.file(file)?.set_len(bytes).await),
+            Step::Allocate {
+                file,
+                mode,
+                at,
+                bytes,
+            } => said(self.file(file)?.allocate(mode, at, bytes).await),
+            Step::Sync { file } => said(self.file(file)?.sync_all().await),
+            Step::Advise { file } => said(self.file(file)?.advise(Advice::WillNeed, 0, 0).await),
+            Step::Stat { file } => {
+                let stat = self.file(file)?.metadata().await;
+                said(stat.map(|stat| {
+                    (
+                        stat.kind(),
+                        stat.mode(),
+                        stat.is_file().then_some((stat.len(), stat.links())),
+                    )
+                }))
+            }
+            _ => return None,
+        })
+    }
+}
+
+#[test]
+fn the_simulated_file_system_answers_as_linux_does() {
+    let real = Engine::builder()
+        .backend(Backend::Blocking)
+        .build()
+        .unwrap();
+    for_each_seed(20, |seed| {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        let sim = Sim::new(SimConfig::new(seed));
+        let mut linux = Ground {
+            engine: real.clone(),
+            root,
+            files: Vec::new(),
+        };
+        sim.run(async |engine| {
+            engine.create_dir("/root").await.unwrap();
+            let mut simulated = Ground {
+                engine,
+                root: Path::new("/root").to_owned(),
+                files: Vec::new(),
+            };
+            let mut rng = Rng::new(seed);
+            for number in 0..300 {
+                let step = step(&mut rng);
+                let expected = pollster::block_on(linux.run(&step));
+                let found = simulated.run(&step).await;
+                assert_eq!(
+                    found, expected,
+                    "step {number}, {step:?}: simulated, and Linux's"
+                );
+            }
+        });
+        assert_eq!(sim.open_descriptors(), 0);
+    });
+}

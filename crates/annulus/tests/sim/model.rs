@@ -1,0 +1,81 @@
+//! What a file may contain, as far as its only user knows: the oracle of the random tests.
+
+use annulus::sim::Sim;
+
+/// A byte that is known, but for those that writes without an answer may have put there, or may put
+/// there yet.
+#[derive(Clone, Default)]
+struct Byte {
+    known: u8,
+    possible: Vec<u8>,
+}
+
+/// A file of fixed length.
+pub(crate) struct Model {
+    path: String,
+    bytes: Vec<Byte>,
+}
+
+impl Model {
+    /// Makes the file, zeroed.
+    pub(crate) fn new(sim: &Sim, path: String, len: usize) -> Model {
+        sim.put(&path, vec![0; len]).unwrap();
+        Model {
+            path,
+            bytes: vec![Byte::default(); len],
+        }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// These bytes were written for certain. What was possible before may still come.
+    pub(crate) fn wrote(&mut self, at: usize, bytes: &[u8]) {
+        for (byte, &written) in self.bytes[at..].iter_mut().zip(bytes) {
+            byte.known = written;
+        }
+    }
+
+    /// Some of these bytes may have been written, or may be later.
+    pub(crate) fn may_write(&mut self, at: usize, bytes: &[u8]) {
+        for (byte, &written) in self.bytes[at..].iter_mut().zip(bytes) {
+            if !byte.possible.contains(&written) {
+                byte.possible.push(written);
+            }
+        }
+    }
+
+    /// Compares what a read brought with what it may bring.
+    pub(crate) fn check(&self, at: usize, read: &[u8], what: &str) {
+        assert!(
+            at + read.len() <= self.bytes.len(),
+            "{what}: {} bytes at {at} of {}",
+            read.len(),
+            self.path
+        );
+        for (offset, &found) in (at..).zip(read) {
+            let byte = &self.bytes[offset];
+            assert!(
+                found == byte.known || byte.possible.contains(&found),
+                "{what}: byte {offset} of {} is {found}, not {} nor any of {:?}",
+                self.path,
+                byte.known,
+                byte.possible
+            );
+        }
+    }
+
+    /// Nothing is in flight: what the file holds is what it holds.
+    pub(crate) fn settle(&mut self, sim: &Sim) {
+        let contents = sim.contents(&self.path).unwrap();
+        assert_eq!(contents.len(), self.bytes.len());
+        self.check(0, &contents, "at rest");
+        for (byte, &found) in self.bytes.iter_mut().zip(&contents) {
+            *byte = Byte {
+                known: found,
+                possible: Vec::new(),
+            };
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! # Safety
+//!
+//! The stress: many tasks on several executors, each with a region of a file of its own, reading and
+//! writing at random, dropping a part of their futures at any point, letting others time out. Every
+//! word read must be one that may be there: the last written, or one whose write was given up
+//! half-way. Used by `tests/stress` (short) and `examples/stress.rs` (as long as asked).
+//! Invariant: Still (the buffer here is a box that is never resized).
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use annulus::{BufError, Engine, File, IoBuf, IoBufMut, OpenOptions};
+
+/// Bytes that carry one version: half a sector, so that transfers of sectors mix versions.
+const CELL_BYTES: usize = 256;
+/// Cells of a task's region.
+const CELLS: usize = 128;
+/// Bytes of a task's region: 32 KiB.
+pub(crate) const REGION_BYTES: usize = CELL_BYTES * CELLS;
+/// Bytes behind the lent part of each buffer that nobody may touch.
+const GUARD_BYTES: usize = 64;
+const POISON: u8 = 0xa5;
+
+/// What happened, by kind; every kind must have happened.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Operations asked for.
+    pub(crate) operations: AtomicU64,
+    dropped: AtomicU64,
+    timed_out: AtomicU64,
+    failed: AtomicU64,
+    batches: AtomicU64,
+    words_checked: AtomicU64,
+    buffers: AtomicI64,
+    wrong: Mutex<Vec<String>>,
+}
+
+impl Tally {
+    /// A line for people.
+    pub(crate) fn line(&self) -> String {
+        format!(
+            "{} operations, {} dropped, {} timed out, {} failed, {} batches, {} words checked",
+            self.operations.load(Relaxed),
+            self.dropped.load(Relaxed),
+            self.timed_out.load(Relaxed),
+            self.failed.load(Relaxed),
+            self.batches.load(Relaxed),
+            self.words_checked.load(Relaxed),
+        )
+    }
+
+    fn wrong(&self, what: String) {
+        if let Ok(mut wrong) = self.wrong.lock() {
+            wrong.push(what);
+        }
+    }
+
+    /// What went wrong, and what should have happened and did not. Errors are expected only of a
+    /// kernel that injects them.
+    pub(crate) fn verdict(&self, injected: bool) -> Result<(), String> {
+        let mut wrong = self
+            .wrong
+            .lock()
+            .map_err(|_| "a task panicked".to_owned())?
+            .clone();
+        let (buffers, failed) = (self.buffers.load(Relaxed), self.failed.load(Relaxed));
+        if buffers != 0 {
+            wrong.push(format!("{buffers} buffers were never dropped"));
+        }
+        if failed > 0 && !injected {
+            wrong.push(format!(
+                "{failed} operations failed, and no failure was injected"
+            ));
+        }
+        for (what, count) in [
+            ("dropped a future", &self.dropped),
+            ("ran into a timeout", &self.timed_out),
+            ("read a batch", &self.batches),
+            ("checked a word", &self.words_checked),
+        ] {
+            if count.load(Relaxed) == 0 {
+                wrong.push(format!("nothing ever {what}"));
+            }
+        }
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(wrong.join("; "))
+        }
+    }
+}
+
+/// A poisoned buffer with a guard behind what it lends, counted while it lives.
+struct Guarded {
+    bytes: Box<[u8]>,
+    tally: Arc<Tally>,
+}
+
+impl Guarded {
+    fn new(bytes: usize, tally: &Arc<Tally>) -> Guarded {
+        tally.buffers.fetch_add(1, Relaxed);
+        let bytes = vec![POISON; bytes + GUARD_BYTES].into_boxed_slice();
+        Guarded {
+            bytes,
+            tally: Arc::clone(tally),
+        }
+    }
+
+    fn lent(&mut self) -> &mut [u8] {
+        let end = self.bytes.len() - GUARD_BYTES;
+        &mut self.bytes[..end]
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let guard = &self.bytes[self.bytes.len() - GUARD_BYTES..];
+        if guard.iter().any(|&byte| byte != POISON) {
+            self.tally
+                .wrong("a transfer wrote beyond its buffer".to_owned());
+        }
+        // Whoever still writes to this memory after its owner is gone writes to poison.
+        self.bytes.fill(POISON);
+        self.tally.buffers.fetch_sub(1, Relaxed);
+    }
+}
+
+// SAFETY: Still: the box is never replaced or resized.
+unsafe impl IoBuf for Guarded {
+    fn stable_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.bytes.len() - GUARD_BYTES
+    }
+}
+
+// SAFETY: Still, and the value is the block's only owner.
+unsafe impl IoBufMut for Guarded {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
+    fn lent_bytes(&self) -> usize {
+        self.bytes.len() - GUARD_BYTES
+    }
+
+    unsafe fn set_init(&mut self, _: usize) {}
+}
+
+/// One task's part of the file, and what may be in it.
+struct Region {
+    file: File,
+    from: u64,
+    random: fastrand::Rng,
+    tally: Arc<Tally>,
+    /// The versions that each cell may have, the last written at the end.
+    versions: Vec<Vec<u32>>,
+    next_version: u32,
+}
+
+/// The word at `word` of a cell; tells place and version.
+fn word(place: u64, version: u32, word: usize) -> u64 {
+    let mixed = (place << 20 ^ u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (word as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// How an operation ended.
+enum Ended<T> {
+    Answered(T),
+    Dropped,
+}
+
+impl Region {
+    fn cells(&mut self) -> (usize, usize) {
+        let count = self.random.usize(1..=16);
+        (self.random.usize(0..=CELLS - count), count)
+    }
+
+    fn place(&self, cell: usize) -> u64 {
+        self.from + (cell * CELL_BYTES) as u64
+    }
+
+    /// Awaits `future`, or drops it: before its first poll, after it, or some polls later.
+    async fn maybe<F: Future>(&mut self, future: F) -> Ended<F::Output> {
+        self.tally.operations.fetch_add(1, Relaxed);
+        let patience = match self.random.u8(..100) {
+            0..2 => 0,
+            2..14 => 1,
+            14..20 => self.random.usize(2..5),
+            _ => usize::MAX,
+        };
+        let mut future = pin!(future);
+        let mut polls = 0;
+        let ended = poll_fn(|context| {
+            if polls == patience {
+                return Poll::Ready(Ended::Dropped);
+            }
+            polls += 1;
+            match future.as_mut().poll(context) {
+                Poll::Ready(output) => Poll::Ready(Ended::Answered(output)),
+                Poll::Pending if polls >= patience => {
+                    // Once more, so that the drop happens a little later than the poll.
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await;
+        if matches!(ended, Ended::Dropped) {
+            self.tally.dropped.fetch_add(1, Relaxed);
+        }
+        ended
+    }
+
+    fn failed(&self, error: &io::Error) {
+        match error.kind() {
+            io::ErrorKind::TimedOut => self.tally.timed_out.fetch_add(1, Relaxed),
+            _ => self.tally.failed.fetch_add(1, Relaxed),
+        };
+    }
+
+    fn timeout(&mut self) -> Duration {
+        match self.random.u8(..20) {
+            0 => Duration::from_micros(self.random.u64(0..200)),
+            _ => Duration::from_secs(600),
+        }
+    }
+
+    async fn write(&mut self) {
+        let (cell, count) = self.cells();
+        self.next_version += 1;
+        let version = self.next_version;
+        let mut buf = Guarded::new(count * CELL_BYTES, &self.tally);
+        for (at, bytes) in (cell..).zip(buf.lent().chunks_exact_mut(CELL_BYTES)) {
+            let place = self.place(at);
+            for (n, bytes) in bytes.chunks_exact_mut(8).enumerate() {
+                bytes.copy_from_slice(&word(place, version, n).to_ne_bytes());
+            }
+        }
+        let (at, file, timeout) = (self.place(cell), self.file.clone(), self.timeout());
+        let ended = self
+            .maybe(file.write_all_at(buf, at).timeout(timeout))
+            .await;
+        let whole = match ended {
+            Ended::Answered(Ok(_)) => true,
+            Ended::Answered(Err(error)) => {
+                self.failed(error.error());
+                false
+            }
+            Ended::Dropped => false,
+        };
+        for versions in &mut self.versions[cell..cell + count] {
+            // A write that was given up may still come to the file, at any later time: it stays
+            // possible, and with it what came after.
+            if whole && versions.len() == 1 {
+                versions.clear();
+            }
+            versions.push(version);
+        }
+    }
+
+    async fn read(&mut self) {
+        let (cell, count) = self.cells();
+        let (at, file, timeout) = (self.place(cell), self.file.clone(), self.timeout());
+        if self.random.bool() {
+            let buf = Guarded::new(count * CELL_BYTES, &self.tally);
+            match self
+                .maybe(file.read_exact_at(buf, at).timeout(timeout))
+                .await
+            {
+                Ended::Answered(Ok(mut buf)) => self.check(cell, buf.lent()),
+                Ended::Answered(Err(error)) => self.failed(error.error()),
+                Ended::Dropped => {}
+            }
+            return;
+        }
+        let mut slice = vec![0; count * CELL_BYTES];
+        let answer = self
+            .maybe(file.read_into(at, &mut slice).timeout(timeout))
+            .await;
+        match answer {
+            Ended::Answered(Ok(bytes)) => {
+                let whole = bytes / CELL_BYTES * CELL_BYTES;
+                self.check(cell, &slice[..whole]);
+            }
+            Ended::Answered(Err(error)) => self.failed(&error),
+            Ended::Dropped => {}
+        }
+    }
+
+    /// A batch, of which some answers may not be waited for.
+    async fn batch(&mut self) {
+        self.tally.batches.fetch_add(1, Relaxed);
+        let asked: Vec<_> = (0..self.random.usize(1..24))
+            .map(|_| self.cells())
+            .collect();
+        let file = self.file.clone();
+        let reads: Vec<_> = asked
+            .iter()
+            .map(|&(cell, count)| {
+                (
+                    Guarded::new(count * CELL_BYTES, &self.tally),
+                    self.place(cell),
+                )
+            })
+            .collect();
+        let mut many = file.read_many_at(reads).timeout(self.timeout());
+        let wanted = if self.random.u8(..5) == 0 {
+            self.random.usize(..asked.len())
+        } else {
+            asked.len()
+        };
+        for _ in 0..wanted {
+            self.tally.operations.fetch_add(1, Relaxed);
+            let Some(done) = many.next().await else { break };
+            match done.result {
+                Ok((bytes, mut buf)) => {
+                    let whole = bytes / CELL_BYTES * CELL_BYTES;
+                    self.check(asked[done.index].0, &buf.lent()[..whole]);
+                }
+                Err(error) => self.failed(BufError::error(&error)),
+            }
+        }
+        if wanted < asked.len() {
+            self.tally
+                .dropped
+                .fetch_add((asked.len() - wanted) as u64, Relaxed);
+        }
+    }
+
+    fn check(&self, first: usize, bytes: &[u8]) {
+        for (cell, bytes) in (first..).zip(bytes.chunks_exact(CELL_BYTES)) {
+            let place = self.place(cell);
+            for (n, found) in bytes.chunks_exact(8).enumerate() {
+                let found = u64::from_ne_bytes(found.try_into().unwrap_or_default());
+                let may_be = |&version: &u32| match version {
+                    0 => found == 0,
+                    version => found == word(place, version, n),
+                };
+                if !self.versions[cell].iter().any(may_be) {
+                    self.tally
+                        .wrong(format!("word {n} of the cell at {place} is {found:#x}"));
+                    return;
+                }
+            }
+        }
+        self.tally
+            .words_checked
+            .fetch_add((bytes.len() / 8) as u64, Relaxed);
+    }
+
+    async fn run(mut self, steps: u64) {
+        for _ in 0..steps {
+            match self.random.u8(..10) {
+                0..4 => self.write().await,
+                4..8 => self.read().await,
+                8 => self.batch().await,
+                _ => {
+                    let file = self.file.clone();
+                    match self
+                        .maybe(file.sync_data().timeout(Duration::from_secs(600)))
+                        .await
+                    {
+                        Ended::Answered(Err(error)) => self.failed(&error),
+                        Ended::Answered(Ok(())) | Ended::Dropped => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is to be run against one engine.
+pub(crate) struct Load<'a> {
+    pub(crate) engine: Engine,
+    pub(crate) path: &'a Path,
+    pub(crate) seed: u64,
+    pub(crate) tasks: usize,
+    /// Steps of each task; a batch is one step and several operations.
+    pub(crate) steps: u64,
+    pub(crate) tally: &'a Arc<Tally>,
+}
+
+impl Load<'_> {
+    /// Runs it on three executors at once: Tokio's with two workers, smol's, and a plain thread for
+    /// each of the remaining tasks' groups. The engine is shut down at the end, and must be whole.
+    pub(crate) fn run(self) -> Result<(), String> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = pollster::block_on(self.engine.open_with(&options, self.path))
+            .map_err(|error| format!("opening {}: {error}", self.path.display()))?;
+        let bytes = (self.tasks * REGION_BYTES) as u64;
+        for _ in 0..1000 {
+            // A simulated kernel may refuse now and then.
+            if pollster::block_on(file.set_len(bytes)).is_ok() {
+                break;
+            }
+        }
+        let mut groups: [Vec<Region>; 3] = Default::default();
+        for task in 0..self.tasks {
+            groups[task % 3].push(Region {
+                file: file.clone(),
+                from: (task * REGION_BYTES) as u64,
+                random: fastrand::Rng::with_seed(self.seed ^ (task as u64) << 32),
+                tally: Arc::clone(self.tally),
+                versions: vec![vec![0]; CELLS],
+                next_version: 0,
+            });
+        }
+        drop(file);
+        let [tokio, smol, plain] = groups;
+        let steps = self.steps;
+        std::thread::scope(|scope| {
+            scope.spawn(move || on_tokio(tokio, steps));
+            scope.spawn(move || {
+                let executor = smol::LocalExecutor::new();
+                let tasks: Vec<_> = smol
+                    .into_iter()
+                    .map(|region| executor.spawn(region.run(steps)))
+                    .collect();
+                pollster::block_on(executor.run(async {
+                    for task in tasks {
+                        task.await;
+                    }
+                }));
+            });
+            for region in plain {
+                scope.spawn(move || pollster::block_on(region.run(steps)));
+            }
+        });
+        self.engine.shutdown();
+        let metrics = self.engine.metrics();
+        let mut wrong = BTreeMap::new();
+        for (what, count) in [
+            (
+                "operations were submitted and never completed",
+                metrics.submitted - metrics.completed,
+            ),
+            ("CQEs named nothing in flight", metrics.stale),
+            ("operations were leaked", metrics.leaked),
+        ] {
+            if count != 0 {
+                wrong.insert(what, count);
+            }
+        }
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{wrong:?}"))
+        }
+    }
+}
+
+fn on_tokio(regions: Vec<Region>, steps: u64) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build();
+    let Ok(runtime) = runtime else { return };
+    runtime.block_on(async {
+        let tasks: Vec<_> = regions
+            .into_iter()
+            .map(|region| tokio::spawn(region.run(steps)))
+            .collect();
+        for task in tasks {
+            let _ = task.await;
+        }
+    });
+}
+
+/// Descriptors that this process has open.
+pub(crate) fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// Whether the process comes back to `before` descriptors. A scope is left before the last of its
+/// threads has dropped its thread-locals, rings among them: they are given a while.
+pub(crate) fn back_to(before: usize) -> bool {
+    (0..500).any(|_| {
+        let back = open_descriptors() <= before;
+        if !back {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        back
+    })
+}

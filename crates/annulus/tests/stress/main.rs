@@ -1,0 +1,53 @@
+//! The stress in its short form; `ci/stress` runs the long one. `SEED=` repeats a run.
+
+mod load;
+
+use std::sync::Arc;
+
+use annulus::{Backend, Engine, EngineBuilder, Rung};
+
+fn seed() -> u64 {
+    let asked = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    asked.unwrap_or_else(|| fastrand::u64(..1 << 32))
+}
+
+/// Runs some thousand operations and looks for what they left.
+fn stress(builder: EngineBuilder) {
+    let seed = seed();
+    println!("SEED={seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let before = load::open_descriptors();
+    let tally = Arc::new(load::Tally::default());
+    for round in 0..3 {
+        let engine = builder.clone().build().unwrap();
+        let path = dir.path().join(round.to_string());
+        let load = load::Load {
+            engine,
+            path: &path,
+            seed: seed + round,
+            tasks: 12,
+            steps: 500,
+            tally: &tally,
+        };
+        load.run().unwrap();
+    }
+    println!("{}", tally.line());
+    tally.verdict(false).unwrap();
+    assert!(load::back_to(before), "descriptors were leaked");
+}
+
+/// One at a time: descriptors are counted for the whole process.
+#[test]
+fn random_operations_drops_and_timeouts_leave_nothing_and_lose_nothing() {
+    let ring = || Engine::builder().backend(Backend::Uring);
+    stress(ring());
+    stress(ring().rung(Rung::Deferred).threads(2));
+    stress(ring().rung(Rung::Plain).ring_entries(4).max_in_flight(3));
+    stress(
+        Engine::builder()
+            .backend(Backend::Blocking)
+            .blocking_threads(8),
+    );
+}

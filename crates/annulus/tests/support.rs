@@ -1,0 +1,422 @@
+//! `Support` against what a ring really does here, and against filters and limits of our own making.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus::{Backend, Engine, Rung, RunsOn, SetupError, Support, Trial};
+use io_uring::IoUring;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, apply_filter,
+};
+
+/// One test at a time: some count what the process holds.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is here, where there is a ring at all.
+fn detect_ring() -> Option<Support> {
+    let support = Support::detect();
+    if let Err(error) = support.ring() {
+        println!("skip: {error}");
+        return None;
+    }
+    Some(support)
+}
+
+fn works(trials: &[Trial], name: &str) -> bool {
+    let trial = trials.iter().find(|trial| trial.name == name);
+    trial.unwrap_or_else(|| panic!("no {name}")).result.is_ok()
+}
+
+#[test]
+fn the_rung_is_the_one_that_an_engine_reaches() {
+    let _alone = alone();
+    let reached = |rung| {
+        let engine = Engine::builder().backend(Backend::Uring).rung(rung).build();
+        engine.map(|engine| engine.backend().to_string())
+    };
+    match Support::detect().ring() {
+        Ok(rung) => assert_eq!(reached(Rung::Deferred).unwrap(), reached(rung).unwrap()),
+        Err(error) => assert_eq!(
+            reached(Rung::Plain).unwrap_err().to_string(),
+            error.to_string()
+        ),
+    }
+}
+
+#[test]
+fn a_set_up_flag_is_accepted_if_a_ring_can_be_made_with_it() {
+    let _alone = alone();
+    let Some(support) = detect_ring() else { return };
+    let made = |flags: fn(&mut io_uring::Builder) -> &mut io_uring::Builder| {
+        let mut builder = IoUring::builder();
+        flags(&mut builder);
+        builder.build(4).is_ok()
+    };
+    let mut tried = BTreeMap::new();
+    tried.insert("IOPOLL", made(|ring| ring.setup_iopoll()));
+    tried.insert("SQPOLL", made(|ring| ring.setup_sqpoll(1)));
+    tried.insert("CQSIZE", made(|ring| ring.setup_cqsize(16)));
+    tried.insert("CLAMP", made(|ring| ring.setup_clamp()));
+    tried.insert("R_DISABLED", made(|ring| ring.setup_r_disabled()));
+    tried.insert("SUBMIT_ALL", made(|ring| ring.setup_submit_all()));
+    tried.insert("COOP_TASKRUN", made(|ring| ring.setup_coop_taskrun()));
+    let taskrun_flag = made(|ring| ring.setup_coop_taskrun().setup_taskrun_flag());
+    tried.insert("TASKRUN_FLAG", taskrun_flag);
+    tried.insert("SINGLE_ISSUER", made(|ring| ring.setup_single_issuer()));
+    let deferred = made(|ring| ring.setup_single_issuer().setup_defer_taskrun());
+    tried.insert("DEFER_TASKRUN", deferred);
+    tried.insert("NO_SQARRAY", made(|ring| ring.setup_no_sqarray()));
+    for (name, works_here) in tried {
+        assert_eq!(works(support.setup_flags(), name), works_here, "{name}");
+    }
+}
+
+#[test]
+fn features_and_opcodes_are_those_of_a_ring() {
+    let _alone = alone();
+    let Some(support) = detect_ring() else { return };
+    let ring = IoUring::new(4).unwrap();
+    let features: BTreeMap<_, _> = support.features().collect();
+    assert_eq!(features["NODROP"], ring.params().is_feature_nodrop());
+    assert_eq!(
+        features["SUBMIT_STABLE"],
+        ring.params().is_feature_submit_stable()
+    );
+    assert_eq!(features["EXT_ARG"], ring.params().is_feature_ext_arg());
+    assert_eq!(
+        features["MIN_TIMEOUT"],
+        ring.params().is_feature_min_timeout()
+    );
+    assert_eq!(features["NO_IOWAIT"], ring.params().is_feature_no_iowait());
+
+    let mut probe = io_uring::Probe::new();
+    ring.submitter().register_probe(&mut probe).unwrap();
+    for (code, (name, has)) in support.opcodes().enumerate() {
+        assert_eq!(has, probe.is_supported(code as u8), "{name}");
+    }
+}
+
+#[test]
+fn a_registration_works_if_a_ring_takes_it() {
+    let _alone = alone();
+    let Some(support) = detect_ring() else { return };
+    let ring = IoUring::new(4).unwrap();
+    let takes = ring.submitter();
+    let trials = support.registrations();
+    assert_eq!(
+        works(trials, "direct descriptors"),
+        takes.register_files(&[0]).is_ok()
+    );
+    takes.unregister_files().unwrap();
+    let sparse = takes.register_files_sparse(4).is_ok();
+    assert_eq!(
+        works(trials, "an empty table of direct descriptors"),
+        sparse
+    );
+    let limited = takes.register_iowq_max_workers(&mut [0, 0]).is_ok();
+    assert_eq!(works(trials, "a limit of worker threads"), limited);
+    // Buffers and groups are tried with memory of their own in src/sys/register/tests.rs.
+    assert!(works(trials, "registered buffers"));
+}
+
+/// The table of docs/KERNELS.md is compared with the sources by the test `tidy`.
+#[test]
+fn every_operation_of_the_document_is_there_and_runs_where_its_opcode_is() {
+    let _alone = alone();
+    let support = Support::detect();
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/KERNELS.md");
+    let document = fs::read_to_string(document).unwrap();
+    let table = document.split("## Operations").nth(1).unwrap();
+    let rows: Vec<_> = table
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map_while(|line| line.split('`').nth(1))
+        .collect();
+    let names: Vec<_> = support
+        .operations()
+        .map(|operation| operation.name)
+        .collect();
+    let (own, _) = rows.split_at(names.len());
+    assert_eq!(own, names);
+
+    let opcodes: BTreeMap<_, _> = support.opcodes().collect();
+    for operation in support.operations() {
+        let runs_on = match operation.opcode {
+            Some(opcode) if opcodes[opcode] => RunsOn::Ring,
+            None if operation.name == "sleep" => RunsOn::Clock,
+            _ => RunsOn::BlockingThread,
+        };
+        assert_eq!(operation.runs_on, runs_on, "{}", operation.name);
+    }
+}
+
+#[test]
+fn limits_and_policy_are_those_of_the_process() {
+    let _alone = alone();
+    let support = Support::detect();
+    assert_eq!(
+        support.memlock_bytes(),
+        getrlimit(Resource::Memlock).current
+    );
+    assert_eq!(support.descriptors(), getrlimit(Resource::Nofile).current);
+    let sysctl = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+    let sysctl = sysctl.and_then(|text| text.trim().parse().ok());
+    assert_eq!(support.io_uring_disabled(), sysctl);
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(support.kernel_release(), release.trim());
+    let (major, minor) = support.kernel_version();
+    assert!(release.starts_with(&format!("{major}.{minor}")));
+}
+
+/// Descriptors and mapped rings, once our threads are gone: the kernel lists one that was joined a
+/// moment longer.
+fn held() -> (usize, usize) {
+    let patience = Instant::now() + Duration::from_secs(5);
+    while threads() > 0 {
+        assert!(Instant::now() < patience, "a thread stays");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    (descriptors, maps.matches("io_uring").count())
+}
+
+fn threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+    names.filter(|name| name.starts_with("annulus")).count()
+}
+
+/// A thread can register 16 rings: the loop is longer, should one stay behind each time.
+#[test]
+fn detection_is_quick_and_leaves_nothing_behind() {
+    let _alone = alone();
+    let before = held();
+    let mut times: Vec<Duration> = Vec::new();
+    for _ in 0..21 {
+        let begin = Instant::now();
+        let support = Support::detect();
+        times.push(begin.elapsed());
+        assert_eq!(support.ring().is_ok(), Support::detect().ring().is_ok());
+    }
+    assert_eq!(held(), before);
+    times.sort();
+    println!(
+        "{:?} at least, {:?} mostly, {:?} at most",
+        times[0], times[10], times[20]
+    );
+    assert!(times[10] < Duration::from_millis(50), "{times:?}");
+}
+
+/// Detects on a thread where `calls` answer with `errno`.
+fn under_a_filter(calls: &[i64], errno: i32) -> Support {
+    filtered(calls.iter().map(|&call| (call, Vec::new())), errno)
+}
+
+/// Detects on a thread where calls by these rules answer with `errno`. Filters belong to a thread and
+/// those that it starts.
+fn filtered(rules: impl Iterator<Item = (i64, Vec<SeccompRule>)>, errno: i32) -> Support {
+    let rules = rules.collect();
+    let answer = SeccompAction::Errno(errno as u32);
+    let machine = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, machine).unwrap();
+    let filter: BpfProgram = filter.try_into().unwrap();
+    let filtered = thread::spawn(move || {
+        apply_filter(&filter).unwrap();
+        Support::detect()
+    });
+    filtered.join().unwrap()
+}
+
+const SETUP: i64 = libc::SYS_io_uring_setup;
+const ENTER: i64 = libc::SYS_io_uring_enter;
+const REGISTER: i64 = libc::SYS_io_uring_register;
+
+/// The text of a row, with its continuation lines.
+fn fact(text: &str, label: &str) -> String {
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(label));
+    let first = lines
+        .next()
+        .unwrap_or_else(|| panic!("no {label} in:\n{text}"));
+    let more = lines.take_while(|line| line.starts_with("    "));
+    let words = first[label.len()..]
+        .split_whitespace()
+        .chain(more.flat_map(str::split_whitespace));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_seccomp_filter_is_named_as_who_refuses_with_the_cure() {
+    let _alone = alone();
+    for calls in [&[SETUP, ENTER, REGISTER][..], &[SETUP], &[ENTER]] {
+        let support = under_a_filter(calls, libc::EPERM);
+        assert!(support.seccomp_filter());
+        let Err(SetupError::Refused { by, cure }) = support.ring() else {
+            panic!("{calls:?}: {:?}", support.ring());
+        };
+        assert!(
+            by.contains("seccomp") && cure.contains("io_uring_setup"),
+            "{by}; {cure}"
+        );
+        assert!(support.setup_flags().is_empty() && support.registrations().is_empty());
+        assert!(
+            support
+                .operations()
+                .all(|operation| operation.runs_on != RunsOn::Ring)
+        );
+
+        let text = support.to_string();
+        assert_eq!(
+            fact(&text, "io_uring"),
+            "refused by a seccomp filter (EPERM)"
+        );
+        assert!(
+            fact(&text, "to allow").contains("seccomp profile"),
+            "{text}"
+        );
+        assert!(
+            fact(&text, "policy").ends_with("a seccomp filter is loaded"),
+            "{text}"
+        );
+        assert!(
+            fact(&text, "so").starts_with("blocking threads; everything works."),
+            "{text}"
+        );
+    }
+    assert!(
+        !Support::detect().seccomp_filter(),
+        "the filter was another thread's"
+    );
+}
+
+#[test]
+fn a_filter_that_acts_as_an_old_kernel_is_seen_through() {
+    let _alone = alone();
+    let support = under_a_filter(&[SETUP, ENTER, REGISTER], libc::ENOSYS);
+    let Err(SetupError::Missing { cure, .. }) = support.ring() else {
+        panic!("{:?}", support.ring());
+    };
+    assert!(cure.starts_with("a seccomp filter answers so"), "{cure}");
+}
+
+#[test]
+fn a_filter_that_forbids_some_registrations_leaves_a_ring_and_says_what_is_lacking() {
+    let _alone = alone();
+    if detect_ring().is_none() {
+        return;
+    }
+    // IORING_REGISTER_BUFFERS and IORING_REGISTER_PBUF_RING, the second argument of the call.
+    let forbidden = [0, 22].map(|opcode| {
+        let is = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, opcode);
+        SeccompRule::new(vec![is.unwrap()]).unwrap()
+    });
+    let support = filtered([(REGISTER, forbidden.into())].into_iter(), libc::EPERM);
+    support.ring().unwrap();
+    let failed: Vec<_> = support
+        .registrations()
+        .iter()
+        .filter(|trial| trial.result.is_err())
+        .map(|trial| trial.name)
+        .collect();
+    let forbidden = [
+        "registered buffers",
+        "replacing registered buffers",
+        "buffer groups",
+    ];
+    assert_eq!(failed, forbidden);
+    let text = support.to_string();
+    let lacking = fact(&text, "lacking");
+    assert!(
+        lacking.starts_with("io_uring refused by a seccomp filter (EPERM); allow"),
+        "{text}"
+    );
+    assert!(fact(&text, "registrations").ends_with(&format!("not: {}", forbidden.join(", "))));
+    assert_eq!(
+        text.matches("refused by").count(),
+        1,
+        "once is enough:\n{text}"
+    );
+    assert!(
+        fact(&text, "so").starts_with("io_uring, without what is lacking"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_text_has_a_fact_per_line_a_verdict_and_a_next_step() {
+    let _alone = alone();
+    let text = Support::detect().to_string();
+    for label in [
+        "kernel",
+        "io_uring",
+        "operations",
+        "policy",
+        "locked memory",
+        "descriptors",
+    ] {
+        assert!(!fact(&text, label).is_empty());
+    }
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("so ") && last.contains("Next: "), "{last}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+    assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+}
+
+/// The limit of locked memory holds for a process, so this runs in one of its own.
+#[test]
+fn without_locked_memory_the_limit_and_its_cure_are_named() {
+    let _alone = alone();
+    let program = std::env::current_exe().unwrap();
+    let name = "detect_without_locked_memory";
+    let child = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -l 0 && exec \"$0\" \"$@\"",
+            program.to_str().unwrap(),
+        ])
+        .args(["--exact", name, "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && out.contains("1 passed"), "{out}");
+    // Whether rings are charged depends on the kernel; registered buffers always are.
+    let label = if out.contains("\nto allow") {
+        "io_uring"
+    } else {
+        "lacking"
+    };
+    let fact = fact(&out, label);
+    assert!(
+        fact.contains("the locked-memory limit of 0 bytes is too small for"),
+        "{out}"
+    );
+    assert!(out.contains("raise it (ulimit -l"), "{out}");
+}
+
+#[test]
+#[ignore = "run by the test above, in a process without locked memory"]
+fn detect_without_locked_memory() {
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+    let support = Support::detect();
+    assert_eq!(
+        (support.memlock_bytes(), support.memlock_waived()),
+        (Some(0), false)
+    );
+    println!("\n{support}");
+}

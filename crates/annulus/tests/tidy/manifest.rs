@@ -1,0 +1,173 @@
+//! What the manifests say: each dependency has its reason, and the compiler's version is written once.
+
+use crate::repo::{Finding, Repo};
+
+/// Who needs a dependency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Section {
+    /// `[dependencies]` and `[build-dependencies]`, for any target: our users build it too.
+    Shipped,
+    /// `[dev-dependencies]`.
+    Tests,
+    /// `[workspace.dependencies]`: a version, nobody's dependency yet.
+    Workspace,
+}
+
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    pub(crate) line: usize,
+    pub(crate) section: Section,
+    /// The comment line directly above is there and not empty.
+    pub(crate) explained: bool,
+    /// A crate of this repository.
+    pub(crate) local: bool,
+}
+
+/// The dependencies of a manifest. Reads the one form that ours use: a line per dependency.
+pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
+    let mut found = Vec::new();
+    let mut section = None;
+    let mut above = "";
+    for (index, line) in manifest.lines().enumerate() {
+        let line = line.trim();
+        if let Some(title) = line.strip_prefix('[') {
+            section = section_of(title.trim_end_matches(']'));
+        } else if let (Some(section), Some((key, value))) = (section, entry(line)) {
+            found.push(Dependency {
+                name: key.split('.').next().unwrap_or(key).to_owned(),
+                line: index + 1,
+                section,
+                explained: above
+                    .strip_prefix('#')
+                    .is_some_and(|reason| !reason.trim().is_empty()),
+                local: value.contains("path ="),
+            });
+        }
+        above = line;
+    }
+    found
+}
+
+/// `name = …` at the start of a dependency; not the continuation of a list of features.
+fn entry(line: &str) -> Option<(&str, &str)> {
+    let (key, value) = line.split_once('=')?;
+    let key = key.trim();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (!key.is_empty() && key.chars().all(plain)).then_some((key, value))
+}
+
+fn section_of(title: &str) -> Option<Section> {
+    match title.rsplit('.').next()? {
+        "dependencies" if title.starts_with("workspace") => Some(Section::Workspace),
+        "dependencies" | "build-dependencies" => Some(Section::Shipped),
+        "dev-dependencies" => Some(Section::Tests),
+        _ => None,
+    }
+}
+
+pub(crate) fn reasons(repo: &Repo) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in repo.manifests() {
+        for dependency in dependencies(text) {
+            let listed_only = dependency.section == Section::Workspace && dependency.local;
+            if !dependency.explained && !listed_only {
+                let says = format!(
+                    "`{}` has no reason; say in a comment above why it is needed",
+                    dependency.name
+                );
+                found.push(Finding::new(path, dependency.line, says));
+            }
+        }
+    }
+    found
+}
+
+pub(crate) fn compiler_version(repo: &Repo) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut stated: Option<&str> = None;
+    for (path, text) in repo.manifests() {
+        for (index, line) in text.lines().enumerate() {
+            let Some(value) = line.trim().strip_prefix("rust-version = ") else {
+                continue;
+            };
+            if path == "Cargo.toml" && stated.is_none() {
+                stated = Some(value.trim_matches('"'));
+            } else {
+                let says = "the compiler's version stands in the root manifest; write rust-version.workspace = true";
+                found.push(Finding::new(path, index + 1, says));
+            }
+        }
+    }
+    let Some(stated) = stated else {
+        found.push(Finding::new(
+            "Cargo.toml",
+            1,
+            "rust-version is missing; state it under [workspace.package]",
+        ));
+        return found;
+    };
+    // Evidence and history keep the version they were made with.
+    let current = |path: &str| !path.starts_with("runs/") && path != "CHANGELOG.md";
+    for (path, text) in repo.documents().filter(|(path, _)| current(path)) {
+        for (index, line) in text.lines().enumerate() {
+            if versions_named(line).any(|version| version != stated) {
+                let says = format!(
+                    "another compiler than the manifest's {stated}; correct it, or don't name it"
+                );
+                found.push(Finding::new(path, index + 1, says));
+            }
+        }
+    }
+    found
+}
+
+/// The versions in a line that speaks of `Rust 1.x` or `rustc 1.x`.
+fn versions_named(line: &str) -> impl Iterator<Item = &str> {
+    ["Rust 1.", "rustc 1."].into_iter().flat_map(move |name| {
+        line.match_indices(name).map(|(at, name)| {
+            let version = &line[at + name.len() - 2..];
+            let end = version
+                .find(|c: char| !c.is_ascii_digit() && c != '.')
+                .unwrap_or(version.len());
+            version[..end].trim_end_matches('.')
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dependency_without_a_reason_is_found() {
+        let text = "[package]\nname = \"x\"\n[dependencies]\n# Why.\na = \"1\"\nb = { version = \"1\", features = [\n\
+                    \"x=y\"] }\n[target.'cfg(loom)'.dependencies]\nc.workspace = true\n[features]\nd = []\n";
+        let found = reasons(&Repo::planted(&[("crates/x/Cargo.toml", text)]));
+        let lines: Vec<_> = found.iter().map(|finding| finding.line).collect();
+        assert_eq!(lines, [6, 9]);
+    }
+
+    #[test]
+    fn crates_of_the_workspace_need_no_reason_in_its_table() {
+        let text = "[workspace.dependencies]\na = { path = \"crates/a\" }\nb = \"1\"\n";
+        let found = reasons(&Repo::planted(&[("Cargo.toml", text)]));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].line, 3);
+    }
+
+    #[test]
+    fn a_second_compiler_version_is_found() {
+        let root = (
+            "Cargo.toml",
+            "[workspace.package]\nrust-version = \"1.95\"\n",
+        );
+        let found = |files: &[(&str, &str)]| compiler_version(&Repo::planted(files)).len();
+        assert_eq!(found(&[root, ("README.md", "needs Rust 1.95.")]), 0);
+        assert_eq!(found(&[root, ("README.md", "needs Rust 1.9.")]), 1);
+        assert_eq!(
+            found(&[root, ("crates/a/Cargo.toml", "rust-version = \"1.95\"")]),
+            1
+        );
+        assert_eq!(found(&[("Cargo.toml", "")]), 1);
+    }
+}

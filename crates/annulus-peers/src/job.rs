@@ -1,0 +1,171 @@
+//! The words that contenders and the tool share: a job, its operations, the lanes they come through.
+//!
+//! One [`Job`] per run, one [`Lane`] per thread or task of a contender. The tool implements [`Bench`] and
+//! [`Lane`]; contenders are generic over them so that the calls in the hot loop are inlined.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use crate::Failure;
+
+/// What one run does, apart from which block comes when (that is the lane's).
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Opened as the job says: with `O_DIRECT` if `direct`, for writing if `writes`.
+    pub file: Arc<File>,
+    /// Where the part of the file begins that the job touches.
+    pub offset_bytes: u64,
+    /// How long that part is; a multiple of `block_bytes`.
+    pub size_bytes: u64,
+    /// The length of every operation.
+    pub block_bytes: usize,
+    /// How many operations are outstanding at any moment.
+    pub depth: usize,
+    /// Threads that submit, for contenders that have a choice; `None` leaves it to them.
+    pub threads: Option<usize>,
+    /// Whether `file` bypasses the page cache.
+    pub direct: bool,
+    /// Whether blocks come in random order; some contenders give the kernel a hint.
+    pub random: bool,
+    /// Whether any operation is a write.
+    pub writes: bool,
+}
+
+impl Job {
+    /// How the depth is split among `threads` threads: as evenly as it goes, none left without work.
+    pub fn split_depth(&self, threads: usize) -> Vec<usize> {
+        let threads = threads.clamp(1, self.depth.max(1));
+        (0..threads)
+            .map(|index| self.depth / threads + usize::from(index < self.depth % threads))
+            .collect()
+    }
+}
+
+/// One operation: a block to read or to write, and when it was handed out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Op {
+    /// Where in the file; a multiple of the block size from the start of the job's part.
+    pub offset: u64,
+    /// A write if true, else a read.
+    pub write: bool,
+    /// The lane's clock at the hand-over, in nanoseconds.
+    pub started_ns: u64,
+}
+
+/// One submitter's share of the work: says what comes next, checks the answers, keeps the times.
+///
+/// A lane belongs to one thread or task at a time and allocates nothing while it is measured.
+pub trait Lane: Send + 'static {
+    /// The next operation, or `None` when the run is over. The time of hand-over is that of the last
+    /// `finish`, so the answer's bookkeeping is paid once per operation.
+    fn next(&mut self) -> Option<Op>;
+
+    /// Puts into `bytes` what a write of `op` must carry.
+    fn fill(&self, op: &Op, bytes: &mut [u8]);
+
+    /// Takes the answer: how many bytes, or which error, and the bytes themselves.
+    fn finish<A: Answer + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A);
+
+    /// An answer to `op` as it ought to be, for the contender that does no I/O.
+    fn ideal_answer(&self, op: &Op) -> impl Answer + use<Self>;
+}
+
+/// The bytes of an answer, wherever they are.
+pub trait Answer {
+    /// The eight bytes at `at`, little endian.
+    fn word(&self, at: usize) -> u64;
+    /// All the bytes, for the few answers that are kept or hashed; `false` if there are none to give.
+    fn copy_to(&self, into: &mut Vec<u8>) -> bool;
+}
+
+impl Answer for [u8] {
+    #[inline]
+    fn word(&self, at: usize) -> u64 {
+        match self.get(at..at + 8).and_then(|word| word.try_into().ok()) {
+            Some(word) => u64::from_le_bytes(word),
+            // A buffer too short to hold the word cannot hold the right one.
+            None => !0,
+        }
+    }
+
+    fn copy_to(&self, into: &mut Vec<u8>) -> bool {
+        into.clear();
+        into.extend_from_slice(self);
+        true
+    }
+}
+
+/// The tool's side of one run.
+pub trait Bench: Send + Sync + 'static {
+    /// The kind of lane it hands out.
+    type Lane: Lane;
+
+    /// A lane; ask for all of them before `go`.
+    fn lane(&self) -> Self::Lane;
+
+    /// Everything is set up: the clock starts. Lanes give operations from now on.
+    fn go(&self);
+
+    /// Takes a lane back, with its counts, when its last operation has been answered.
+    fn done(&self, lane: Self::Lane);
+}
+
+/// What a contender can say about a run beyond what the lanes saw.
+#[derive(Clone, Debug, Default)]
+pub struct Finished {
+    /// Calls into the kernel that submitted or waited, over the whole run.
+    pub calls: Option<u64>,
+    /// Something a reader of the row should know.
+    pub note: Option<String>,
+}
+
+/// A way to do file I/O that can be measured.
+pub trait Contender<B: Bench>: Send + Sync {
+    /// The name by which it is chosen.
+    fn name(&self) -> &str;
+
+    /// What it is, in one line.
+    fn about(&self) -> &str;
+
+    /// Why this job makes no sense for it, if it makes none.
+    fn unfit(&self, job: &Job) -> Option<String> {
+        let _ = job;
+        None
+    }
+
+    /// Keeps `job.depth` operations outstanding until the lanes give no more, then returns with none
+    /// outstanding. An error of a single operation goes to its lane, not here.
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_depth_is_split_evenly_and_no_thread_is_left_idle() {
+        let file = Arc::new(File::open("/dev/null").unwrap());
+        let mut job = Job {
+            file,
+            offset_bytes: 0,
+            size_bytes: 0,
+            block_bytes: 4096,
+            depth: 7,
+            threads: None,
+            direct: false,
+            random: true,
+            writes: false,
+        };
+        assert_eq!(job.split_depth(3), [3, 2, 2]);
+        job.depth = 2;
+        assert_eq!(job.split_depth(8), [1, 1]);
+    }
+
+    #[test]
+    fn a_word_beyond_the_answer_is_never_right() {
+        let bytes = [1u8, 0, 0, 0, 0, 0, 0, 0, 9];
+        assert_eq!(bytes[..].word(0), 1);
+        assert_eq!(bytes[..].word(8), !0);
+    }
+}

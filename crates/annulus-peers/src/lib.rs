@@ -1,0 +1,45 @@
+//! What `annulus bench` measures Annulus against: the other ways to read and write a file on Linux.
+//!
+//! Each contender is one file and implements [`Contender`]: it keeps a given number of operations
+//! outstanding, takes each from a [`Lane`] and gives each answer back to it. The lane decides what is
+//! asked, checks what came and measures how long it took, so every contender is measured alike.
+//!
+//! Most of these need unsafe code, which is why they are not in the tool itself (it forbids unsafe
+//! code); each `unsafe` block says why it is right in that place.
+
+mod failure;
+mod job;
+mod libaio;
+mod memory;
+mod mmap;
+mod pread;
+mod residency;
+mod ring;
+mod threads;
+mod tokio_blocking;
+mod tokio_fs;
+
+pub use failure::Failure;
+pub use job::{Answer, Bench, Contender, Finished, Job, Lane, Op};
+pub use libaio::LinuxAio;
+pub use memory::Memory;
+pub use mmap::MappedFile;
+pub use pread::Pread;
+pub use residency::resident_bytes;
+pub use ring::{Handover, Ring, Setup};
+pub use tokio_blocking::TokioBlocking;
+pub use tokio_fs::TokioFs;
+
+/// Every contender of this crate, in the order in which they are listed to people.
+pub fn contenders<B: Bench>() -> Vec<std::sync::Arc<dyn Contender<B>>> {
+    let mut list: Vec<std::sync::Arc<dyn Contender<B>>> = Vec::new();
+    for ring in Ring::variants() {
+        list.push(std::sync::Arc::new(ring));
+    }
+    list.push(std::sync::Arc::new(Pread));
+    list.push(std::sync::Arc::new(MappedFile));
+    list.push(std::sync::Arc::new(LinuxAio));
+    list.push(std::sync::Arc::new(TokioFs));
+    list.push(std::sync::Arc::new(TokioBlocking));
+    list
+}

@@ -1,0 +1,236 @@
+//! Linux AIO by its raw system calls (`io_setup`, `io_submit`, `io_getevents`): the interface before io_uring.
+//!
+//! One context per thread. Submits what is new in one call, waits for one completion, takes all there are.
+//! On a buffered file the kernel does the work inside `io_submit`: depth changes nothing but the latency.
+//!
+//! # Safety
+//!
+//! Control blocks and memory live in the driver until the context is destroyed, and `io_destroy` waits
+//! for what is in flight. A slot is looked at only between its event and its next submission.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use crate::threads::on_threads;
+use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+
+const IOCB_CMD_PREAD: u16 = 0;
+const IOCB_CMD_PWRITE: u16 = 1;
+
+/// Linux AIO.
+pub struct LinuxAio;
+
+impl<B: Bench> Contender<B> for LinuxAio {
+    fn name(&self) -> &str {
+        "libaio"
+    }
+
+    fn about(&self) -> &str {
+        "Linux AIO by raw system calls, one thread; synchronous on a buffered file"
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let depths = job.split_depth(job.threads.unwrap_or(1));
+        let calls = on_threads(
+            bench,
+            depths.len(),
+            |index| Context::new(job, depths[index]),
+            |mut context: Context, lane: &mut B::Lane| context.drive(lane),
+        )?;
+        Ok(Finished {
+            calls: Some(calls),
+            note: None,
+        })
+    }
+}
+
+/// `struct iocb` of linux/aio_abi.h, little endian.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct ControlBlock {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event_fd: u32,
+}
+
+/// `struct io_event` of linux/aio_abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Event {
+    data: u64,
+    object: u64,
+    result: i64,
+    result2: i64,
+}
+
+/// One thread's AIO context.
+struct Context {
+    id: libc::c_ulong,
+    memory: Memory,
+    blocks: Vec<ControlBlock>,
+    events: Vec<Event>,
+    ops: Vec<Op>,
+    /// Control blocks to submit; room for all of them, so it never grows.
+    fresh: Vec<*mut ControlBlock>,
+    fd: u32,
+    block_bytes: u64,
+    in_flight: usize,
+}
+
+impl Context {
+    fn new(job: &Job, depth: usize) -> Result<Context, Failure> {
+        let memory = Memory::new(depth, job.block_bytes)?;
+        let mut id: libc::c_ulong = 0;
+        // SAFETY: `id` is zero, as the call demands, and lives through it.
+        let code = unsafe { libc::syscall(libc::SYS_io_setup, depth as libc::c_long, &raw mut id) };
+        if code != 0 {
+            let error = io::Error::last_os_error();
+            return Err(match error.raw_os_error() {
+                Some(libc::EAGAIN) => Failure::NotHere(format!(
+                    "io_setup({depth}): more than fs.aio-max-nr allows; raise it with `sysctl -w fs.aio-max-nr=1048576`"
+                )),
+                _ => Failure::of_setup(&format!("io_setup({depth})"), &error),
+            });
+        }
+        Ok(Context {
+            id,
+            memory,
+            blocks: vec![ControlBlock::default(); depth],
+            events: vec![Event::default(); depth],
+            ops: vec![Op::default(); depth],
+            fresh: Vec::with_capacity(depth),
+            fd: job.file.as_raw_fd() as u32,
+            block_bytes: job.block_bytes as u64,
+            in_flight: 0,
+        })
+    }
+
+    /// The loop; returns how many calls it made.
+    fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
+        let mut calls = 0;
+        for slot in 0..self.ops.len() {
+            self.ask(lane, slot);
+        }
+        loop {
+            calls += self.submit()?;
+            if self.in_flight == 0 {
+                return Ok(calls);
+            }
+            let count = self.wait()?;
+            calls += 1;
+            for index in 0..count {
+                let event = self.events[index];
+                let slot = event.data as usize;
+                self.in_flight -= 1;
+                // SAFETY: the event says that the kernel is done with this slot; it is asked for again below.
+                let bytes = unsafe { self.memory.slot(slot) };
+                let result = usize::try_from(event.result)
+                    .map_err(|_| io::Error::from_raw_os_error(-event.result as i32));
+                lane.finish(self.ops[slot], result, &*bytes);
+                self.ask(lane, slot);
+            }
+        }
+    }
+
+    /// Prepares the next operation in `slot`, if the lane has one.
+    fn ask<L: Lane>(&mut self, lane: &mut L, slot: usize) {
+        let Some(op) = lane.next() else { return };
+        self.ops[slot] = op;
+        if op.write {
+            // SAFETY: the slot is not in flight: it is new, or its event has been taken.
+            lane.fill(&op, unsafe { self.memory.slot(slot) });
+        }
+        self.blocks[slot] = ControlBlock {
+            data: slot as u64,
+            opcode: if op.write {
+                IOCB_CMD_PWRITE
+            } else {
+                IOCB_CMD_PREAD
+            },
+            fd: self.fd,
+            buffer: self.memory.slot_ptr(slot) as u64,
+            bytes: self.block_bytes,
+            offset: op.offset as i64,
+            ..ControlBlock::default()
+        };
+        self.fresh.push(&raw mut self.blocks[slot]);
+    }
+
+    /// Submits all that is new; returns how many calls that took.
+    fn submit(&mut self) -> Result<u64, Failure> {
+        let (mut done, mut calls) = (0, 0);
+        while done < self.fresh.len() {
+            let rest = &mut self.fresh[done..];
+            // SAFETY: `rest` holds `rest.len()` pointers to control blocks in `self.blocks`, which does
+            // not move or grow; each points to a slot of `memory` and to a file that the job keeps open.
+            let count = unsafe {
+                libc::syscall(
+                    libc::SYS_io_submit,
+                    self.id,
+                    rest.len() as libc::c_long,
+                    rest.as_mut_ptr(),
+                )
+            };
+            calls += 1;
+            if count > 0 {
+                done += count as usize;
+                self.in_flight += count as usize;
+                continue;
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // EAGAIN: no room; we never ask for more than `io_setup` gave, so it is the machine's limit.
+                _ => return Err(Failure::failed("io_submit", &error)),
+            }
+        }
+        self.fresh.clear();
+        Ok(calls)
+    }
+
+    /// Waits for at least one event; returns how many came.
+    fn wait(&mut self) -> Result<usize, Failure> {
+        loop {
+            let (least, most) = (1 as libc::c_long, self.events.len() as libc::c_long);
+            let events = self.events.as_mut_ptr();
+            let forever: *const libc::timespec = std::ptr::null();
+            // SAFETY: `events` has room for `most` entries and is not touched by others during the call.
+            let count = unsafe {
+                libc::syscall(
+                    libc::SYS_io_getevents,
+                    self.id,
+                    least,
+                    most,
+                    events,
+                    forever,
+                )
+            };
+            if count > 0 {
+                return Ok(count as usize);
+            }
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::EINTR) {
+                return Err(Failure::failed("io_getevents", &error));
+            }
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the context is ours and destroyed only here. The call waits for what is in flight, so the
+        // memory, which is dropped after this, is no longer known to the kernel.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
+    }
+}

@@ -1,0 +1,154 @@
+//! One thread per operation in flight, each reading a shared map of the file: no call, only page faults.
+//!
+//! It answers in place: one word per checked unit is touched, which brings the page in; nothing is copied. That
+//! is how programs use a map, and it is the map's advantage over every call that copies. A write is a copy
+//! into the map.
+//!
+//! # Safety
+//!
+//! The file may be changed by others while it is mapped, so no Rust reference into the map is ever made:
+//! words are read by volatile loads and blocks are copied by pointer. If someone truncates the file, the
+//! process dies by `SIGBUS`, as every program that maps files does; our own file has no name by then.
+
+#![allow(unsafe_code)]
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+
+use crate::threads::on_threads;
+use crate::{Answer, Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+
+/// A page; touching one byte of each brings a block in.
+const PAGE_BYTES: usize = 4096;
+
+/// Reads and writes through a shared map.
+pub struct MappedFile;
+
+impl<B: Bench> Contender<B> for MappedFile {
+    fn name(&self) -> &str {
+        "mmap"
+    }
+
+    fn about(&self) -> &str {
+        "shared map (MADV_RANDOM when random), one thread per operation in flight; answers in place, copies nothing"
+    }
+
+    fn unfit(&self, job: &Job) -> Option<String> {
+        job.direct
+            .then(|| "a map goes through the page cache; see it with --buffered".into())
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let view = View::new(job)?;
+        let setup = |_| Memory::new(1, job.block_bytes);
+        let drive = |mut memory: Memory, lane: &mut B::Lane| {
+            while let Some(op) = lane.next() {
+                let block = view.block(&op, job);
+                if op.write {
+                    let buffer = memory.only();
+                    lane.fill(&op, buffer);
+                    block.copy_from(buffer);
+                } else {
+                    block.touch();
+                }
+                lane.finish(op, Ok(job.block_bytes), &block);
+            }
+            Ok(0)
+        };
+        on_threads(bench, job.depth, setup, drive)?;
+        let note = "answers in place: touches a word of each page and copies nothing; writes copy into the map";
+        Ok(Finished {
+            calls: None,
+            note: Some(note.into()),
+        })
+    }
+}
+
+/// The mapped part of the file.
+struct View {
+    map: MmapRaw,
+}
+
+impl View {
+    fn new(job: &Job) -> Result<View, Failure> {
+        let len = usize::try_from(job.size_bytes).map_err(|_| {
+            Failure::NotHere(format!(
+                "{} bytes do not fit the address space",
+                job.size_bytes
+            ))
+        })?;
+        let mut options = MmapOptions::new();
+        options.offset(job.offset_bytes).len(len);
+        let map = if job.writes {
+            options.map_raw(&*job.file)
+        } else {
+            options.map_raw_read_only(&*job.file)
+        };
+        let map = map.map_err(|error| {
+            Failure::failed(&format!("mapping {len} bytes of the file"), &error)
+        })?;
+        if job.random {
+            map.advise(Advice::Random)
+                .map_err(|error| Failure::failed("madvise(MADV_RANDOM)", &error))?;
+        }
+        Ok(View { map })
+    }
+
+    fn block(&self, op: &Op, job: &Job) -> Block<'_> {
+        let at = (op.offset - job.offset_bytes) as usize;
+        assert!(
+            at + job.block_bytes <= self.map.len(),
+            "block at {at} outside the map"
+        );
+        Block {
+            start: self.map.as_mut_ptr().wrapping_add(at),
+            bytes: job.block_bytes,
+            _map: &self.map,
+        }
+    }
+}
+
+/// One block in the map; never turned into a reference, because its bytes are not ours alone.
+struct Block<'a> {
+    start: *mut u8,
+    bytes: usize,
+    _map: &'a MmapRaw,
+}
+
+impl Block<'_> {
+    fn touch(&self) {
+        let mut at = 0;
+        while at < self.bytes {
+            // SAFETY: `View::block` checked that the block lies inside the map, which `_map` keeps alive;
+            // volatile, so that a change by another process is a new value and not a broken promise.
+            unsafe { self.start.add(at).read_volatile() };
+            at += PAGE_BYTES;
+        }
+    }
+
+    fn copy_from(&self, buffer: &[u8]) {
+        assert!(buffer.len() == self.bytes);
+        // SAFETY: both ranges are `bytes` long: the block inside the writable map (the job writes, so it
+        // was mapped for writing), the buffer by the assertion; private memory cannot overlap the map.
+        unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), self.start, self.bytes) };
+    }
+}
+
+impl Answer for Block<'_> {
+    #[inline]
+    fn word(&self, at: usize) -> u64 {
+        if at + 8 > self.bytes {
+            return !0;
+        }
+        // SAFETY: the eight bytes lie inside the block by the check above, the block inside the map. Every
+        // caller asks at multiples of 512 from a block that begins at a multiple of 512: aligned.
+        u64::from_le(unsafe { self.start.add(at).cast::<u64>().read_volatile() })
+    }
+
+    fn copy_to(&self, into: &mut Vec<u8>) -> bool {
+        into.clear();
+        into.resize(self.bytes, 0);
+        // SAFETY: the block is `bytes` long and inside the map; `into` was just made as long; they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(self.start, into.as_mut_ptr(), self.bytes) };
+        true
+    }
+}

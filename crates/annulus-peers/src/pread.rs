@@ -1,0 +1,43 @@
+//! One thread per operation in flight, each in a blocking `pread` or `pwrite`: what most programs do.
+
+use std::os::unix::fs::FileExt;
+
+use crate::threads::on_threads;
+use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory};
+
+/// Blocking positional calls from threads.
+pub struct Pread;
+
+impl<B: Bench> Contender<B> for Pread {
+    fn name(&self) -> &str {
+        "pread"
+    }
+
+    fn about(&self) -> &str {
+        "blocking pread/pwrite, one thread per operation in flight"
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let setup = |_| Memory::new(1, job.block_bytes);
+        let drive = |mut memory: Memory, lane: &mut B::Lane| {
+            let mut calls = 0;
+            while let Some(op) = lane.next() {
+                let buffer = memory.only();
+                let result = if op.write {
+                    lane.fill(&op, buffer);
+                    job.file.write_at(buffer, op.offset)
+                } else {
+                    job.file.read_at(buffer, op.offset)
+                };
+                calls += 1;
+                lane.finish(op, result, &*buffer);
+            }
+            Ok(calls)
+        };
+        let calls = on_threads(bench, job.depth, setup, drive)?;
+        Ok(Finished {
+            calls: Some(calls),
+            note: None,
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! How much of a file is in the page cache: `mincore` on a map of it. The tool asks before every run.
+//!
+//! # Safety
+//!
+//! The map is never read or written, only asked about, so what others do to the file cannot matter.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+
+use memmap2::MmapOptions;
+
+/// Asked about at a time: bounds the vector of answers (one byte per page) to 256 KiB.
+const WINDOW_BYTES: u64 = 1 << 30;
+
+/// The bytes of `file` between `offset` and `offset + len` that are in the page cache, in whole pages.
+pub fn resident_bytes(file: &File, offset: u64, len: u64) -> io::Result<u64> {
+    // SAFETY: `sysconf` with a valid name only reads a constant.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let page = u64::try_from(page).map_err(|_| io::Error::last_os_error())?;
+    let (mut at, end) = (offset - offset % page, offset + len);
+    let mut resident = 0;
+    while at < end {
+        let bytes = WINDOW_BYTES.min(end - at);
+        resident += resident_pages(file, at, bytes, page)? * page;
+        at += bytes;
+    }
+    Ok(resident.min(len))
+}
+
+fn resident_pages(file: &File, at: u64, bytes: u64, page: u64) -> io::Result<u64> {
+    let map = MmapOptions::new()
+        .offset(at)
+        .len(bytes as usize)
+        .map_raw_read_only(file)?;
+    let mut pages = vec![0u8; bytes.div_ceil(page) as usize];
+    // SAFETY: the range is exactly the map made above, which begins on a page because `at` does; the
+    // vector has one byte for each of its pages.
+    let code = unsafe { libc::mincore(map.as_mut_ptr().cast(), map.len(), pages.as_mut_ptr()) };
+    if code != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(pages.iter().filter(|page| *page & 1 == 1).count() as u64)
+}

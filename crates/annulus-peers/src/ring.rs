@@ -1,0 +1,396 @@
+//! A ring written by hand on the ABI crate, the base of every ratio, and its variants.
+//!
+//! One ring per thread. The plain shape of the loop is: push what was asked, one enter that submits
+//! and waits for one completion, take all completions there are, ask for as many new operations, again.
+//!
+//! # Safety
+//!
+//! What an SQE points to is a slot of a [`Memory`] that lives until the ring is empty: the loop
+//! returns only when nothing is in flight, and if an enter fails in between, ring and memory are leaked on
+//! purpose. A slot is looked at only between its CQE and its next SQE. The file outlives the call.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+
+use io_uring::{IoUring, opcode, squeue, types};
+
+use crate::threads::on_threads;
+use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+
+/// How long a kernel thread that polls the SQ spins before it sleeps.
+const SQPOLL_IDLE_MS: u32 = 50;
+/// A batch is never larger than this, as in fio's `iodepth_batch`: more is only latency.
+const BATCH_MAX: usize = 32;
+
+/// How the ring is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setup {
+    /// `SINGLE_ISSUER | DEFER_TASKRUN`: completions are worked on inside our own enter.
+    Deferred,
+    /// No flags.
+    Plain,
+    /// `SQPOLL`: a kernel thread submits.
+    Polled,
+}
+
+/// When the loop enters the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handover {
+    /// Once per harvest, waiting for one completion.
+    Once,
+    /// As `Once`, and also after every so many new operations while completions are being taken.
+    Every(usize),
+    /// Once per harvest, waiting for half the depth (at most 32).
+    Batch,
+}
+
+/// A hand-written ring.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    name: &'static str,
+    about: &'static str,
+    setup: Setup,
+    handover: Handover,
+    registered: bool,
+}
+
+impl Ring {
+    /// The base and its variants, the base first.
+    pub fn variants() -> Vec<Ring> {
+        use Handover::{Batch, Every, Once};
+        use Setup::{Deferred, Plain, Polled};
+        let ring = |name, about, setup, handover, registered| Ring {
+            name,
+            about,
+            setup,
+            handover,
+            registered,
+        };
+        vec![
+            ring(
+                "base",
+                "hand-written ring: registered file and buffers, DEFER_TASKRUN, one enter per harvest",
+                Deferred,
+                Once,
+                true,
+            ),
+            ring(
+                "base-chunk2",
+                "base, submitting every 2 operations while reaping (a ceiling)",
+                Deferred,
+                Every(2),
+                true,
+            ),
+            ring(
+                "base-chunk8",
+                "base, submitting every 8 operations while reaping (a ceiling)",
+                Deferred,
+                Every(8),
+                true,
+            ),
+            ring(
+                "base-batch",
+                "base, waiting for half the depth, at most 32 (a ceiling)",
+                Deferred,
+                Batch,
+                true,
+            ),
+            ring(
+                "base-plain",
+                "base on a ring without DEFER_TASKRUN",
+                Plain,
+                Once,
+                true,
+            ),
+            ring(
+                "base-unregistered",
+                "base without registered file and buffers",
+                Deferred,
+                Once,
+                false,
+            ),
+            ring(
+                "base-sqpoll",
+                "base with a kernel thread that polls the submission queue",
+                Polled,
+                Once,
+                true,
+            ),
+        ]
+    }
+}
+
+impl<B: Bench> Contender<B> for Ring {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn about(&self) -> &str {
+        self.about
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let (kind, note) = self.as_this_kernel_can();
+        let depths = job.split_depth(job.threads.unwrap_or(1));
+        let calls = on_threads(
+            bench,
+            depths.len(),
+            |index| Driver::new(&kind, job, depths[index]),
+            |mut driver: Driver, lane: &mut B::Lane| driver.drive(lane),
+        )?;
+        Ok(Finished {
+            calls: Some(calls),
+            note,
+        })
+    }
+}
+
+impl Ring {
+    /// This ring, or the nearest that a kernel before Linux 6.1 can make.
+    fn as_this_kernel_can(&self) -> (Ring, Option<String>) {
+        if self.setup != Setup::Deferred
+            || !matches!(build(self.setup, 1), Err(Failure::NotHere(_)))
+        {
+            return (self.clone(), None);
+        }
+        let plain = Ring {
+            setup: Setup::Plain,
+            ..self.clone()
+        };
+        (
+            plain,
+            Some("this kernel refuses DEFER_TASKRUN: a ring without flags".into()),
+        )
+    }
+}
+
+/// One thread's ring. The order of the fields is the order of dropping: the ring before what it points to.
+struct Driver {
+    ring: ManuallyDrop<IoUring>,
+    memory: ManuallyDrop<Memory>,
+    ops: Vec<Op>,
+    fd: i32,
+    block_bytes: u32,
+    registered: bool,
+    /// Submit after this many operations while reaping.
+    chunk: usize,
+    /// Completions to wait for.
+    wait_for: usize,
+    in_flight: usize,
+}
+
+impl Driver {
+    fn new(kind: &Ring, job: &Job, depth: usize) -> Result<Driver, Failure> {
+        let block_bytes = u32::try_from(job.block_bytes).map_err(|_| {
+            Failure::NotHere(format!(
+                "a block of {} bytes exceeds what an SQE can say",
+                job.block_bytes
+            ))
+        })?;
+        let memory = Memory::new(depth, job.block_bytes)?;
+        let ring = build(kind.setup, depth)?;
+        if kind.registered {
+            register(&ring, job, &memory, depth)?;
+        }
+        Ok(Driver {
+            ring: ManuallyDrop::new(ring),
+            memory: ManuallyDrop::new(memory),
+            ops: vec![Op::default(); depth],
+            fd: job.file.as_raw_fd(),
+            block_bytes,
+            registered: kind.registered,
+            chunk: match kind.handover {
+                Handover::Every(count) => count,
+                Handover::Once | Handover::Batch => usize::MAX,
+            },
+            wait_for: match kind.handover {
+                Handover::Batch => (depth / 2).clamp(1, BATCH_MAX),
+                Handover::Once | Handover::Every(_) => 1,
+            },
+            in_flight: 0,
+        })
+    }
+
+    /// The loop; returns how often it entered the kernel.
+    fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
+        let Driver {
+            ring,
+            memory,
+            ops,
+            fd,
+            block_bytes,
+            registered,
+            chunk,
+            wait_for,
+            in_flight,
+        } = self;
+        let target = Target {
+            fd: *fd,
+            block_bytes: *block_bytes,
+            registered: *registered,
+        };
+        let (submitter, mut sq, mut cq) = ring.split();
+        let mut calls = 0;
+        for (slot, place) in ops.iter_mut().enumerate() {
+            let Some(op) = lane.next() else { break };
+            *place = op;
+            push(&mut sq, &target, lane, memory, slot, &op)?;
+            *in_flight += 1;
+        }
+        while *in_flight > 0 {
+            sq.sync();
+            calls += 1;
+            enter(submitter.submit_and_wait((*wait_for).min(*in_flight)))?;
+            // Both sides: which entries the kernel has taken, and which completions it has left.
+            sq.sync();
+            cq.sync();
+            let mut fresh = 0;
+            for cqe in &mut cq {
+                *in_flight -= 1;
+                let slot = cqe.user_data() as usize;
+                // SAFETY: this slot's CQE has just been taken and its next SQE is not pushed yet.
+                let bytes = unsafe { memory.slot(slot) };
+                lane.finish(ops[slot], answer_of(cqe.result()), &*bytes);
+                let Some(op) = lane.next() else { continue };
+                ops[slot] = op;
+                push(&mut sq, &target, lane, memory, slot, &op)?;
+                *in_flight += 1;
+                fresh += 1;
+                if fresh == *chunk {
+                    fresh = 0;
+                    sq.sync();
+                    calls += 1;
+                    enter(submitter.submit())?;
+                    sq.sync();
+                }
+            }
+        }
+        Ok(calls)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // An enter failed with operations in flight: the kernel may still write to the memory.
+        if self.in_flight > 0 {
+            return;
+        }
+        // SAFETY: dropped here and nowhere else, the ring first; nothing is in flight.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        // SAFETY: as above; the ring, which had the memory registered, is gone.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
+    }
+}
+
+/// What every SQE of a run has in common.
+struct Target {
+    fd: i32,
+    block_bytes: u32,
+    registered: bool,
+}
+
+fn build(setup: Setup, depth: usize) -> Result<IoUring, Failure> {
+    // The polling thread completes a batch before it says that it has taken it: leave room for another.
+    let room = if setup == Setup::Polled {
+        2 * depth
+    } else {
+        depth
+    };
+    let entries = u32::try_from(room.next_power_of_two())
+        .map_err(|_| Failure::Failed(format!("depth {depth}")))?;
+    let mut builder = IoUring::builder();
+    let (builder, flags) = match setup {
+        Setup::Deferred => (
+            builder.setup_single_issuer().setup_defer_taskrun(),
+            "SINGLE_ISSUER | DEFER_TASKRUN",
+        ),
+        Setup::Plain => (&mut builder, "no flags"),
+        Setup::Polled => (builder.setup_sqpoll(SQPOLL_IDLE_MS), "SQPOLL"),
+    };
+    builder.build(entries).map_err(|error| {
+        Failure::of_setup(
+            &format!("io_uring_setup({entries} entries, {flags})"),
+            &error,
+        )
+    })
+}
+
+fn register(ring: &IoUring, job: &Job, memory: &Memory, depth: usize) -> Result<(), Failure> {
+    ring.submitter()
+        .register_files(&[job.file.as_raw_fd()])
+        .map_err(|error| Failure::of_setup("registering the file", &error))?;
+    let slots: Vec<libc::iovec> = (0..depth)
+        .map(|slot| libc::iovec {
+            iov_base: memory.slot_ptr(slot).cast(),
+            iov_len: job.block_bytes,
+        })
+        .collect();
+    // SAFETY: the slots lie in `memory`, which the driver keeps until after the ring is dropped.
+    unsafe { ring.submitter().register_buffers(&slots) }.map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOMEM) => Failure::NotHere(format!(
+            "registering {depth} buffers of {} bytes: more than RLIMIT_MEMLOCK allows; raise it with `ulimit -l`",
+            job.block_bytes
+        )),
+        _ => Failure::of_setup("registering the buffers", &error),
+    })
+}
+
+#[inline]
+fn push<L: Lane>(
+    sq: &mut squeue::SubmissionQueue<'_>,
+    target: &Target,
+    lane: &L,
+    memory: &Memory,
+    slot: usize,
+    op: &Op,
+) -> Result<(), Failure> {
+    let at = memory.slot_ptr(slot);
+    if op.write {
+        // SAFETY: the slot is not in flight: it is new, or its CQE was taken before this call.
+        lane.fill(op, unsafe { memory.slot(slot) });
+    }
+    let (len, index) = (target.block_bytes, slot as u16);
+    let entry = match (target.registered, op.write) {
+        (true, false) => opcode::ReadFixed::new(types::Fixed(0), at, len, index)
+            .offset(op.offset)
+            .build(),
+        (true, true) => opcode::WriteFixed::new(types::Fixed(0), at, len, index)
+            .offset(op.offset)
+            .build(),
+        (false, false) => opcode::Read::new(types::Fd(target.fd), at, len)
+            .offset(op.offset)
+            .build(),
+        (false, true) => opcode::Write::new(types::Fd(target.fd), at, len)
+            .offset(op.offset)
+            .build(),
+    };
+    if sq.is_full() {
+        sq.sync();
+    }
+    // SAFETY: the entry points to a slot of `block_bytes` bytes that stays mapped until its CQE (see the
+    // header), and to a file that the job keeps open.
+    unsafe { sq.push(&entry.user_data(slot as u64)) }.map_err(|_| {
+        Failure::Failed(
+            "the submission queue is full although it has an entry per operation".into(),
+        )
+    })
+}
+
+/// Interrupted, or the kernel asks us to take completions first: both mean "go on".
+fn enter(result: io::Result<usize>) -> Result<(), Failure> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+            _ => Err(Failure::failed("io_uring_enter", &error)),
+        },
+    }
+}
+
+#[inline]
+fn answer_of(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}

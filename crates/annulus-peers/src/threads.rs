@@ -1,0 +1,227 @@
+//! Threads that start together: each sets itself up, all wait, the clock starts, all run.
+//!
+//! Used by every contender that submits from threads of its own. A thread that cannot be made or cannot
+//! set itself up makes all of them go home; nobody waits for a thread that will not come.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::{Bench, Failure};
+
+/// Contenders with a thread per operation in flight run hundreds of them: keep their stacks small.
+const STACK_BYTES: usize = 256 << 10;
+
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    ready: usize,
+    opened: Option<bool>,
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread reports and waits; true if it is to run.
+    fn arrive(&self, usable: bool) -> bool {
+        let mut state = self.lock();
+        state.ready += 1;
+        if !usable {
+            state.opened = Some(false);
+        }
+        self.changed.notify_all();
+        loop {
+            if let Some(run) = state.opened {
+                return run;
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until `count` threads are ready or one has given up, then opens; true if they run.
+    fn open(&self, count: usize, go: impl FnOnce()) -> bool {
+        let mut state = self.lock();
+        while state.ready < count && state.opened.is_none() {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let run = *state.opened.get_or_insert(true);
+        if run {
+            go();
+        }
+        self.changed.notify_all();
+        run
+    }
+
+    fn shut(&self) {
+        self.lock().opened = Some(false);
+        self.changed.notify_all();
+    }
+}
+
+/// Runs `count` threads: `setup(index)` in each, then `drive` with a lane in each; the sum of what `drive` returns.
+pub(crate) fn on_threads<B: Bench, S>(
+    bench: &B,
+    count: usize,
+    setup: impl Fn(usize) -> Result<S, Failure> + Sync,
+    drive: impl Fn(S, &mut B::Lane) -> Result<u64, Failure> + Sync,
+) -> Result<u64, Failure> {
+    let gate = Gate::default();
+    let one = |index: usize, mut lane: B::Lane| {
+        let ready = setup(index);
+        let run = gate.arrive(ready.is_ok());
+        let state = ready?;
+        if !run {
+            return Ok(0);
+        }
+        let calls = drive(state, &mut lane);
+        bench.done(lane);
+        calls
+    };
+    std::thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(count);
+        let mut failure = None;
+        for index in 0..count {
+            let lane = bench.lane();
+            let one = &one;
+            let thread = std::thread::Builder::new()
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, move || one(index, lane));
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    failure = Some(Failure::failed(
+                        &format!("starting thread {} of {count}", index + 1),
+                        &error,
+                    ));
+                    gate.shut();
+                    break;
+                }
+            }
+        }
+        if failure.is_none() {
+            gate.open(count, || bench.go());
+        }
+        let mut calls = 0;
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(count)) => calls += count,
+                Ok(Err(error)) => failure = failure.or(Some(error)),
+                Err(_) => {
+                    failure = Some(Failure::Failed("a thread of the contender panicked".into()))
+                }
+            }
+        }
+        failure.map_or(Ok(calls), Err)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+    use crate::{Answer, Lane, Op};
+
+    #[derive(Default)]
+    struct Counting {
+        lanes: AtomicUsize,
+        goes: AtomicUsize,
+        done: AtomicUsize,
+    }
+
+    struct NoWork;
+
+    impl Lane for NoWork {
+        fn next(&mut self) -> Option<Op> {
+            None
+        }
+        fn fill(&self, _op: &Op, _bytes: &mut [u8]) {}
+        fn finish<A: Answer + ?Sized>(&mut self, _op: Op, _result: io::Result<usize>, _answer: &A) {
+        }
+        fn ideal_answer(&self, _op: &Op) -> impl Answer + use<> {
+            Vec::new()
+        }
+    }
+
+    impl Answer for Vec<u8> {
+        fn word(&self, at: usize) -> u64 {
+            self[..].word(at)
+        }
+        fn copy_to(&self, into: &mut Vec<u8>) -> bool {
+            self[..].copy_to(into)
+        }
+    }
+
+    impl Bench for Counting {
+        type Lane = NoWork;
+        fn lane(&self) -> NoWork {
+            self.lanes.fetch_add(1, Relaxed);
+            NoWork
+        }
+        fn go(&self) {
+            self.goes.fetch_add(1, Relaxed);
+        }
+        fn done(&self, _lane: NoWork) {
+            self.done.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_clock_starts_once_when_all_threads_are_ready() {
+        let bench = Counting::default();
+        let ready = AtomicUsize::new(0);
+        let setup = |_| {
+            ready.fetch_add(1, Relaxed);
+            Ok(())
+        };
+        let drive = |(), _: &mut NoWork| {
+            assert_eq!((ready.load(Relaxed), bench.goes.load(Relaxed)), (8, 1));
+            Ok(2)
+        };
+        assert_eq!(on_threads(&bench, 8, setup, drive).unwrap(), 16);
+        assert_eq!(
+            (
+                bench.lanes.load(Relaxed),
+                bench.goes.load(Relaxed),
+                bench.done.load(Relaxed)
+            ),
+            (8, 1, 8)
+        );
+    }
+
+    #[test]
+    fn a_thread_that_cannot_set_itself_up_sends_all_home() {
+        let bench = Counting::default();
+        let setup = |index| {
+            if index == 5 {
+                Err(Failure::Failed("no memory".into()))
+            } else {
+                Ok(())
+            }
+        };
+        let drive = |(), _: &mut NoWork| panic!("nobody runs");
+        let error = on_threads(&bench, 8, setup, drive).unwrap_err();
+        assert_eq!(error.to_string(), "no memory");
+        assert_eq!(bench.goes.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_a_failure() {
+        let bench = Counting::default();
+        let drive = |(), _: &mut NoWork| panic!("overboard");
+        let error = on_threads(&bench, 2, |_| Ok(()), drive).unwrap_err();
+        assert_eq!(error.to_string(), "a thread of the contender panicked");
+    }
+}

@@ -1,0 +1,106 @@
+//! Tokio with `spawn_blocking(pread)`: one task per operation in flight, a blocking thread for each call.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+
+/// Workers unless `--threads` says otherwise; what the published tables of this project used.
+const WORKERS: usize = 2;
+
+/// `spawn_blocking` around a positional call.
+pub struct TokioBlocking;
+
+impl<B: Bench> Contender<B> for TokioBlocking {
+    fn name(&self) -> &str {
+        "tokio-blocking"
+    }
+
+    fn about(&self) -> &str {
+        "Tokio (2 workers), one task per operation in flight, each in spawn_blocking(pread/pwrite)"
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let runtime = runtime(job)?;
+        let mut tasks = Vec::with_capacity(job.depth);
+        for _ in 0..job.depth {
+            let memory = Memory::new(1, job.block_bytes)?;
+            tasks.push((bench.lane(), memory));
+        }
+        run_tasks(&runtime, bench, tasks, |(lane, memory)| {
+            drive(Arc::clone(&job.file), lane, memory)
+        })?;
+        Ok(Finished::default())
+    }
+}
+
+/// A runtime as a program would make it, with enough blocking threads for the depth.
+pub(crate) fn runtime(job: &Job) -> Result<Runtime, Failure> {
+    Builder::new_multi_thread()
+        .worker_threads(job.threads.unwrap_or(WORKERS))
+        .max_blocking_threads(job.depth.max(512))
+        .build()
+        .map_err(|error| Failure::failed("starting the Tokio runtime", &error))
+}
+
+/// Spawns a task for each state, starts the clock, waits for all, and gives the lanes back.
+pub(crate) fn run_tasks<B: Bench, S, F>(
+    runtime: &Runtime,
+    bench: &B,
+    states: Vec<S>,
+    drive: impl Fn(S) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = B::Lane> + Send + 'static,
+{
+    bench.go();
+    let tasks: Vec<JoinHandle<B::Lane>> = states
+        .into_iter()
+        .map(|state| runtime.spawn(drive(state)))
+        .collect();
+    for task in tasks {
+        let lane = runtime.block_on(task).map_err(|error| {
+            Failure::Failed(format!("a task of the contender ended early: {error}"))
+        })?;
+        bench.done(lane);
+    }
+    Ok(())
+}
+
+async fn drive<L: Lane>(file: Arc<File>, mut lane: L, mut memory: Memory) -> L {
+    while let Some(op) = lane.next() {
+        if op.write {
+            lane.fill(&op, memory.only());
+        }
+        let file = Arc::clone(&file);
+        let answer = spawn_blocking(move || {
+            let result = call(&file, &op, &mut memory);
+            (result, memory)
+        });
+        match answer.await {
+            Ok((result, back)) => {
+                memory = back;
+                lane.finish(op, result, &*memory.only());
+            }
+            Err(error) => {
+                // The memory went with the thread: this task can only report and stop.
+                lane.finish(op, Err(io::Error::other(error)), &[][..]);
+                return lane;
+            }
+        }
+    }
+    lane
+}
+
+fn call(file: &File, op: &Op, memory: &mut Memory) -> io::Result<usize> {
+    if op.write {
+        file.write_at(memory.only(), op.offset)
+    } else {
+        file.read_at(memory.only(), op.offset)
+    }
+}

@@ -1,0 +1,253 @@
+//! What can be typed. One struct per command; what it means is decided in the command's own module.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
+#[derive(Debug, Parser)]
+#[command(name = "annulus", version, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure what asynchronous I/O is worth here
+    Bench(Bench),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) target: BenchTarget,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchTarget {
+    /// Read or write one file through every contender and compare them
+    File(Box<FileArgs>),
+}
+
+/// Which operations, in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rw {
+    /// Reads, one block after the other
+    Read,
+    /// Writes, one block after the other
+    Write,
+    /// Reads in random order
+    Randread,
+    /// Writes in random order
+    Randwrite,
+    /// Both in random order, in the proportion of --rwmixread
+    Randrw,
+}
+
+// Lines of at most 96 columns: the parser wraps longer ones a second time.
+const FILE_HELP: &str = "\
+Examples:
+  annulus bench file
+      a file of its own in the current directory, direct random reads, about a minute
+  annulus bench file /data/table.sst --depth 1,8,64
+      your file: only read, never written
+  annulus bench file --dir /mnt/nvme --rw randrw --bs 16k --depth 64
+  annulus bench file --hot --contenders annulus,pread,mmap --repeat 9 --json hot.json
+
+How it measures:
+  Every contender keeps exactly --depth operations outstanding. After a short ramp, latency is
+  taken from the hand-over to the answer. Contenders take turns in a shuffled order, --repeat
+  times; the table shows medians over the repeats, and ratios are taken inside one repeat.
+  CPU time is that of the whole process, kernel threads of the ring included.
+  Every answer is checked: in a file we made, its length and a tag in every 4 KiB; in a file of
+  yours, its length, and of one answer in 64 the content, against a pread afterwards.
+
+Writes:
+  A write is done when the kernel says so; nothing is flushed within the measured time. Direct
+  writes have reached the device (perhaps its cache), buffered ones the page cache. After each
+  run the file is flushed, and a sample of what was written is read back and checked.
+
+Your data:
+  Without PATH, or if PATH is a directory, a file is made; it has no name from the moment it is
+  open, so nothing stays behind. An existing file or device is only read, unless --overwrite is
+  given: then the tested part is filled with test data first.
+
+Exit code:
+  0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = FILE_HELP)]
+pub(crate) struct FileArgs {
+    /// A file or device to read, or a directory to make a test file in
+    pub(crate) path: Option<PathBuf>,
+
+    /// What to do
+    #[arg(long, value_enum, default_value = "randread")]
+    pub(crate) rw: Rw,
+
+    /// Of randrw, the percentage of reads
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) rwmixread: u8,
+
+    /// Length of each operation; k, M and G are powers of 1024
+    #[arg(long, value_name = "BYTES", default_value = "4k", value_parser = parse_bytes)]
+    pub(crate) bs: u64,
+
+    /// Length of the part of the file that is used [default: all; a file we make: 1 GiB, a quarter of the free space]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) size: Option<u64>,
+
+    /// Where in PATH that part begins
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
+    pub(crate) offset: u64,
+
+    /// Bypass the page cache (O_DIRECT); the default where the file system can
+    #[arg(long, conflicts_with_all = ["buffered", "cold", "hot"])]
+    pub(crate) direct: bool,
+
+    /// Go through the page cache
+    #[arg(long)]
+    pub(crate) buffered: bool,
+
+    /// Buffered, with nothing of the file in the page cache, no block twice (the default for --buffered)
+    #[arg(long, conflicts_with = "hot")]
+    pub(crate) cold: bool,
+
+    /// Buffered, with all of the file in the page cache
+    #[arg(long)]
+    pub(crate) hot: bool,
+
+    /// Operations outstanding; several are measured one after the other
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "8,32"
+    )]
+    pub(crate) depth: Vec<usize>,
+
+    /// Threads that submit (rings, libaio), drivers (annulus), workers (tokio) [default: 1; tokio: 2]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+
+    /// How long each run is measured, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    pub(crate) runtime: Duration,
+
+    /// How often each contender is measured
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) repeat: usize,
+
+    /// Who is measured: `default`, `all` or names (see --list); the base always is
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "default"
+    )]
+    pub(crate) contenders: Vec<String>,
+
+    /// Write everything that was measured to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Replace the FILE of --json if it exists
+    #[arg(long, requires = "json")]
+    pub(crate) replace: bool,
+
+    /// Where to make the test file [default: the current directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "path")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Allow writing to PATH: its content between --offset and --size is DESTROYED
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+
+    /// Seed of all that is random, to repeat a run exactly
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// List the contenders and do nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+/// `512`, `4k`, `16KiB`, `1M`, `2G`: powers of 1024, as fio reads them.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let digits = lower.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit: u64 = match &lower[digits.len()..] {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        other => {
+            return Err(format!(
+                "`{other}` is no unit; write for example 4k, 1M or 8G"
+            ));
+        }
+    };
+    let count: u64 = digits
+        .parse()
+        .map_err(|_| "not a number of bytes; write for example 4096, 4k or 1G".to_string())?;
+    count
+        .checked_mul(unit)
+        .ok_or_else(|| "more bytes than 64 bits can count".to_string())
+}
+
+/// `1`, `0.5`, `3s`, `200ms`, `1m`: a positive time of at most a day.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    const DAY_SECONDS: f64 = 86_400.0;
+    let text = text.trim();
+    let (digits, unit) = match text {
+        _ if text.ends_with("ms") => (&text[..text.len() - 2], 0.001),
+        _ if text.ends_with('s') => (&text[..text.len() - 1], 1.0),
+        _ if text.ends_with('m') => (&text[..text.len() - 1], 60.0),
+        _ => (text, 1.0),
+    };
+    let seconds = digits
+        .parse::<f64>()
+        .map_err(|_| "not a time; write for example 3, 0.5 or 200ms".to_string())?
+        * unit;
+    if !(0.001..=DAY_SECONDS).contains(&seconds) {
+        return Err("a run lasts from 1 ms to a day".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_read_as_fio_reads_them() {
+        assert_eq!(parse_bytes("512"), Ok(512));
+        assert_eq!(parse_bytes("4k"), Ok(4096));
+        assert_eq!(parse_bytes("16KiB"), Ok(16384));
+        assert_eq!(parse_bytes("2G"), Ok(2 << 30));
+        assert!(parse_bytes("4x").is_err());
+        assert!(parse_bytes("").is_err());
+        assert!(parse_bytes("-1").is_err());
+        assert!(parse_bytes("99999999999T").is_err());
+    }
+
+    #[test]
+    fn times_are_read_with_and_without_a_unit() {
+        assert_eq!(parse_seconds("0.05"), Ok(Duration::from_millis(50)));
+        assert_eq!(parse_seconds("200ms"), Ok(Duration::from_millis(200)));
+        assert_eq!(parse_seconds("2m"), Ok(Duration::from_secs(120)));
+        for bad in ["0", "-1", "NaN", "inf", "x", ""] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,183 @@
+//! Makes a file cold or hot, and looks whether it worked. Called before every run.
+
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use annulus_peers::resident_bytes;
+use rustix::fs::{Access, Advice, access, fadvise, fdatasync};
+
+use super::check::Contents;
+use super::job::{Cache, Plan};
+use super::machine::memory_available_bytes;
+use super::testfile::TestFile;
+use crate::fault::Fault;
+
+/// A cold file may have this much of itself in the page cache: readers of other files bring neighbours in.
+const COLD_RESIDENT_MAX: f64 = 0.01;
+/// A hot one must have this much.
+const HOT_RESIDENT_MIN: f64 = 0.99;
+/// Of the memory that is available, what a run may take.
+const MEMORY_SHARE: f64 = 0.8;
+/// Said instead of a guess.
+const NOT_KNOWN: &str = "cold or hot is not known: only the owner of a file, or who may write to it, is told what \
+                         of it is cached; run as that user, or use --direct";
+/// Read at a time when warming up.
+const WARM_BYTES: usize = 1 << 20;
+
+/// How much of the file is in the page cache before a run, or why the run would not measure what it says.
+pub(crate) enum Readiness {
+    Ready { resident: f64 },
+    NotReady(String),
+}
+
+/// Brings the file into the state that the plan asks for.
+pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault> {
+    match cache {
+        Cache::Direct => {
+            // Pages in the cache would have to be kept coherent with direct I/O: a cost that is not the contender's.
+            evict(file)?;
+            Ok(Readiness::Ready {
+                resident: resident(file)?,
+            })
+        }
+        Cache::Cold => cool(file),
+        Cache::Hot => warm(file),
+    }
+}
+
+/// Refuses what does not fit into memory, before anything is done: buffers, and the file if it is to be hot.
+pub(crate) fn check_fits(plan: &Plan, file: &TestFile) -> Result<(), Fault> {
+    let Some(available) = memory_available_bytes() else {
+        return Ok(());
+    };
+    let most = (available as f64 * MEMORY_SHARE) as u64;
+    let buffers = plan.block_bytes * plan.depth_max() as u64;
+    if buffers > most {
+        return Err(Fault::usage(format!(
+            "--depth {} of --bs {} needs {buffers} bytes of buffers, {available} bytes of memory are available",
+            plan.depth_max(),
+            plan.block_bytes
+        )));
+    }
+    if file.cache == Cache::Hot && file.size_bytes > most - buffers {
+        return Err(Fault::usage(format!(
+            "--hot: {} bytes do not stay in the page cache, {available} bytes of memory are available; try --size {}M",
+            file.size_bytes,
+            (most - buffers) >> 20
+        )));
+    }
+    Ok(())
+}
+
+fn cool(file: &TestFile) -> Result<Readiness, Fault> {
+    evict(file)?;
+    if !may_ask(&file.buffered) {
+        return Ok(Readiness::NotReady(NOT_KNOWN.into()));
+    }
+    let mut now = resident(file)?;
+    if now > COLD_RESIDENT_MAX {
+        // As root there is a stronger way, at the whole machine's cost: only when the polite one did not do.
+        let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
+        now = resident(file)?;
+    }
+    if now <= COLD_RESIDENT_MAX {
+        return Ok(Readiness::Ready { resident: now });
+    }
+    Ok(Readiness::NotReady(format!(
+        "not cold: {:.0} % resident",
+        now * 100.0
+    )))
+}
+
+fn warm(file: &TestFile) -> Result<Readiness, Fault> {
+    if !may_ask(&file.buffered) {
+        return Ok(Readiness::NotReady(NOT_KNOWN.into()));
+    }
+    let mut now = resident(file)?;
+    // A second time, because the first may have pushed its own beginning out.
+    for _ in 0..2 {
+        if now >= HOT_RESIDENT_MIN {
+            break;
+        }
+        read_through(&file.buffered, file.offset_bytes, file.size_bytes)?;
+        now = resident(file)?;
+    }
+    if now >= HOT_RESIDENT_MIN {
+        return Ok(Readiness::Ready { resident: now });
+    }
+    Ok(Readiness::NotReady(format!(
+        "not hot: {:.0} % resident",
+        now * 100.0
+    )))
+}
+
+fn evict(file: &TestFile) -> Result<(), Fault> {
+    // Dirty pages stay: write them first. If a file of somebody else's cannot be flushed, the look at
+    // what is resident will tell.
+    if let Err(error) = fdatasync(&*file.buffered)
+        && file.contents != Contents::Unknown
+    {
+        return Err(Fault::failed(format!("flushing the file: {error}")));
+    }
+    fadvise(
+        &*file.buffered,
+        file.offset_bytes,
+        NonZeroU64::new(file.size_bytes),
+        Advice::DontNeed,
+    )
+    .map_err(|error| {
+        Fault::failed(format!(
+            "asking the kernel to forget the file's pages: {error}"
+        ))
+    })
+}
+
+/// Whether `mincore` tells us the truth: to others than the owner or a writer it says that all is in memory.
+fn may_ask(file: &File) -> bool {
+    let user = rustix::process::geteuid();
+    let owns = file
+        .metadata()
+        .is_ok_and(|meta| meta.uid() == user.as_raw());
+    let writes = || {
+        access(
+            format!("/proc/self/fd/{}", file.as_raw_fd()),
+            Access::WRITE_OK,
+        )
+        .is_ok()
+    };
+    user.is_root() || owns || writes()
+}
+
+fn resident(file: &TestFile) -> Result<f64, Fault> {
+    let bytes =
+        resident_bytes(&file.buffered, file.offset_bytes, file.size_bytes).map_err(|error| {
+            Fault::failed(format!(
+                "asking which pages of the file are in memory (mincore): {error}"
+            ))
+        })?;
+    Ok(bytes as f64 / file.size_bytes.max(1) as f64)
+}
+
+fn read_through(file: &File, offset: u64, size: u64) -> Result<(), Fault> {
+    let mut buffer = vec![0; WARM_BYTES];
+    let (mut at, end) = (offset, offset + size);
+    while at < end {
+        let want = (end - at).min(WARM_BYTES as u64) as usize;
+        match file.read_at(&mut buffer[..want], at) {
+            Ok(0) => {
+                return Err(Fault::failed(format!(
+                    "the file ends at {at}, it was longer when we began"
+                )));
+            }
+            Ok(count) => at += count as u64,
+            Err(error) => {
+                return Err(Fault::failed(format!(
+                    "reading the file at offset {at}: {error}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}

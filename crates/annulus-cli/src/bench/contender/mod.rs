@@ -1,0 +1,161 @@
+//! Who can be measured: the list, its sets, and the choice by name.
+
+use std::sync::Arc;
+
+use annulus_peers::contenders as peers;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::run::{AnyContender, Harness};
+use crate::fault::Fault;
+
+mod annulus;
+mod null;
+
+/// Measured in every repeat, because every ratio is taken to it.
+pub(crate) const BASE: &str = "base";
+
+/// Measured unless others are asked for: one of each kind.
+const DEFAULT: [&str; 9] = [
+    "annulus",
+    "annulus-many",
+    BASE,
+    "pread",
+    "mmap",
+    "libaio",
+    "tokio-fs",
+    "tokio-blocking",
+    "null",
+];
+
+/// On which side a contender is; decides what it is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Side {
+    /// Annulus in one of its forms.
+    Annulus,
+    /// The hand-written ring in one of its forms.
+    Base,
+    /// What a program might use otherwise.
+    Peer,
+    /// The harness itself.
+    Null,
+}
+
+/// The side that a name belongs to.
+pub(crate) fn side(name: &str) -> Side {
+    match name {
+        _ if name.starts_with("annulus") => Side::Annulus,
+        _ if name.starts_with(BASE) => Side::Base,
+        "null" => Side::Null,
+        _ => Side::Peer,
+    }
+}
+
+/// All contenders, in the order in which people see them.
+pub(crate) fn all() -> Vec<AnyContender> {
+    let mut list: Vec<AnyContender> = Vec::new();
+    for form in annulus::Annulus::variants() {
+        list.push(Arc::new(form));
+    }
+    list.extend(peers::<Harness>());
+    list.push(Arc::new(null::Null));
+    list
+}
+
+/// The contenders that `names` ask for, without repetition, the base among them.
+pub(crate) fn choose(names: &[String]) -> Result<Vec<AnyContender>, Fault> {
+    let all = all();
+    let mut wanted: Vec<&str> = vec![BASE];
+    for name in names
+        .iter()
+        .map(|name| name.trim())
+        .filter(|name| !name.is_empty())
+    {
+        match name {
+            "all" => wanted.extend(all.iter().map(|contender| contender.name())),
+            "default" => wanted.extend(DEFAULT),
+            _ if all.iter().any(|contender| contender.name() == name) => wanted.push(name),
+            _ => return Err(unknown(name, &all)),
+        }
+    }
+    if names.iter().all(|name| name.trim().is_empty()) {
+        return Err(Fault::usage("--contenders: the list is empty; see --list"));
+    }
+    Ok(all
+        .iter()
+        .filter(|contender| wanted.contains(&contender.name()))
+        .map(Arc::clone)
+        .collect())
+}
+
+fn unknown(name: &str, all: &[AnyContender]) -> Fault {
+    let names: Vec<&str> = all.iter().map(|contender| contender.name()).collect();
+    let nearest = names
+        .iter()
+        .min_by_key(|known| strsim::damerau_levenshtein(known, name));
+    let hint = nearest.map_or(String::new(), |nearest| {
+        format!("did you mean `{nearest}`? ")
+    });
+    Fault::usage(format!(
+        "unknown contender `{name}`; {hint}There are: default, all, {}",
+        names.join(", ")
+    ))
+}
+
+/// The text of `--list`.
+pub(crate) fn list() -> String {
+    let all = all();
+    let width = all
+        .iter()
+        .map(|contender| contender.name().len())
+        .max()
+        .unwrap_or(0);
+    let mut text = String::new();
+    for contender in &all {
+        let mark = if DEFAULT.contains(&contender.name()) {
+            '*'
+        } else {
+            ' '
+        };
+        text += &format!(
+            "{mark} {:width$}  {}\n",
+            contender.name(),
+            contender.about()
+        );
+    }
+    text + "* in `default`; `base` is always measured\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_the_default_ones_exist() {
+        let all = all();
+        let mut names: Vec<&str> = all.iter().map(|contender| contender.name()).collect();
+        for name in DEFAULT {
+            assert!(names.contains(&name), "{name}");
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all.len());
+    }
+
+    #[test]
+    fn the_base_is_always_chosen_and_nobody_twice() {
+        let chosen = choose(&["pread".into(), "pread".into()]).unwrap();
+        let names: Vec<&str> = chosen.iter().map(|contender| contender.name()).collect();
+        assert_eq!(names, ["base", "pread"]);
+    }
+
+    #[test]
+    fn a_mistyped_name_is_answered_with_the_nearest() {
+        let text = choose(&["libiao".into()]).err().unwrap().to_string();
+        assert!(
+            text.contains("did you mean `libaio`?") && text.contains("tokio-blocking"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! The contender that does no I/O: what is left is the cost of the harness.
+
+use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, Op};
+
+/// Asks for operations, keeps `depth` of them, answers the oldest as it ought to be answered.
+pub(crate) struct Null;
+
+impl<B: Bench> Contender<B> for Null {
+    fn name(&self) -> &str {
+        "null"
+    }
+
+    fn about(&self) -> &str {
+        "no I/O at all: what the harness itself costs"
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let mut lane = bench.lane();
+        let mut ops: Vec<Op> = Vec::with_capacity(job.depth);
+        bench.go();
+        while let Some(op) = (ops.len() < job.depth).then(|| lane.next()).flatten() {
+            ops.push(op);
+        }
+        let mut oldest = 0;
+        let mut outstanding = ops.len();
+        while outstanding > 0 {
+            let op = ops[oldest];
+            let answer = lane.ideal_answer(&op);
+            lane.finish(op, Ok(job.block_bytes), &answer);
+            match lane.next() {
+                Some(op) => ops[oldest] = op,
+                None => outstanding -= 1,
+            }
+            oldest = (oldest + 1) % ops.len();
+        }
+        bench.done(lane);
+        Ok(Finished::default())
+    }
+}

@@ -1,0 +1,257 @@
+//! The JSON of a comparison: everything that was measured, in the order in which it was. Its schema is made
+//! from these structs and kept in `schema/bench-file.json`.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::contender::Side;
+use super::machine::Machine;
+use super::stats::Row;
+use crate::fault::Fault;
+
+/// Changed whenever a reader of older files would misread a newer one.
+pub(crate) const VERSION: u32 = 1;
+
+/// One comparison of `annulus bench file`.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Report {
+    /// The version of this format.
+    pub(crate) version: u32,
+    /// The version of the command that wrote it.
+    pub(crate) annulus: String,
+    /// The command as it was typed.
+    pub(crate) command: Vec<String>,
+    /// When it began, in seconds since 1970.
+    pub(crate) started_unix_s: u64,
+    /// `--seed` with this number repeats it.
+    pub(crate) seed: u64,
+    pub(crate) machine: Machine,
+    pub(crate) load: Load,
+    pub(crate) contenders: Vec<ContenderFacts>,
+    /// Every run, in the order in which they were made.
+    pub(crate) runs: Vec<Run>,
+    /// The tables: one row per depth and contender.
+    pub(crate) rows: Vec<Row>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) verdict: String,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Load {
+    pub(crate) rw: String,
+    pub(crate) write_percent: u8,
+    pub(crate) block_bytes: u64,
+    pub(crate) offset_bytes: u64,
+    pub(crate) size_bytes: u64,
+    /// `direct`; `buffered, cold`; `buffered, hot`.
+    pub(crate) cache: String,
+    pub(crate) file: String,
+    /// Whether every answer could be checked for its content (a file of ours), or only a sample (the user's).
+    pub(crate) contents_known: bool,
+    pub(crate) depths: Vec<usize>,
+    pub(crate) threads: Option<usize>,
+    pub(crate) runtime_seconds: f64,
+    pub(crate) repeats: usize,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct ContenderFacts {
+    pub(crate) name: String,
+    pub(crate) side: Side,
+    pub(crate) about: String,
+}
+
+/// One contender, one depth, once.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Run {
+    /// Its place in the order of runs, from 0.
+    pub(crate) position: usize,
+    pub(crate) depth: usize,
+    /// From 1.
+    pub(crate) repeat: usize,
+    pub(crate) contender: String,
+    pub(crate) outcome: Outcome,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub(crate) enum Outcome {
+    Measured(Box<Sample>),
+    /// This load makes no sense for this contender.
+    NotApplicable {
+        reason: String,
+    },
+    /// This machine does not offer what the contender needs.
+    NotHere {
+        reason: String,
+    },
+    /// The page cache was not in the state that was asked for, so nothing was measured.
+    NotPrepared {
+        reason: String,
+    },
+    /// Wrong answers, errors, or no answers.
+    Failed {
+        reason: String,
+        sample: Option<Box<Sample>>,
+    },
+}
+
+impl Outcome {
+    /// Why there is no sample.
+    pub(crate) fn reason(&self) -> Option<String> {
+        match self {
+            Outcome::Measured(_) => None,
+            Outcome::NotApplicable { reason } => Some(format!("not applicable: {reason}")),
+            Outcome::NotHere { reason } => Some(format!("not available here: {reason}")),
+            Outcome::NotPrepared { reason } => Some(reason.clone()),
+            Outcome::Failed { reason, .. } => Some(format!("FAILED: {reason}")),
+        }
+    }
+}
+
+/// The numbers of a run.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct Sample {
+    /// Length of the measured part.
+    pub(crate) seconds: f64,
+    /// Right answers within it.
+    pub(crate) ops: u64,
+    pub(crate) ops_per_second: f64,
+    /// In millions of bytes.
+    pub(crate) megabytes_per_second: f64,
+    pub(crate) latency_ns: Latency,
+    /// Processor time of the whole process per operation, kernel threads of the ring included.
+    pub(crate) cpu_us_per_op: f64,
+    /// Calls that submit or wait (for a ring: enters) per operation.
+    pub(crate) calls_per_op: Option<f64>,
+    pub(crate) checks: Checks,
+    /// Share of the file in the page cache before the run.
+    pub(crate) resident_before: f64,
+    /// It ended before its time because every block had been used.
+    pub(crate) ran_out_of_blocks: bool,
+    /// Processors that other processes and the kernel kept busy, on average.
+    pub(crate) others_busy: f64,
+    /// Processors that the hypervisor withheld, on average.
+    pub(crate) stolen: f64,
+    pub(crate) note: Option<String>,
+}
+
+/// From hand-over to answer.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct Latency {
+    pub(crate) mean: f64,
+    pub(crate) p50: u64,
+    pub(crate) p90: u64,
+    pub(crate) p99: u64,
+    pub(crate) p99_9: u64,
+    pub(crate) p99_99: u64,
+    pub(crate) max: u64,
+}
+
+/// How the answers were checked; ramp and drain included.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct Checks {
+    /// All answers of the run.
+    pub(crate) answers: u64,
+    /// Of these, with the right length, and in a file of ours the right content.
+    pub(crate) right: u64,
+    pub(crate) wrong: u64,
+    pub(crate) errors: u64,
+    /// Looked at again after the run: reads of a file of unknown content, and writes.
+    pub(crate) compared_afterwards: u64,
+    pub(crate) wrong_afterwards: u64,
+}
+
+/// Where the JSON will go; what can be refused is refused before anything is measured.
+pub(crate) struct Destination {
+    path: PathBuf,
+    replace: bool,
+}
+
+impl Destination {
+    pub(crate) fn new(path: &Path, replace: bool) -> Result<Destination, Fault> {
+        let shown = path.display();
+        if !replace && fs::symlink_metadata(path).is_ok() {
+            return Err(Fault::usage(format!(
+                "--json {shown} exists; --replace replaces it"
+            )));
+        }
+        if path.is_dir() || path.file_name().is_none() {
+            return Err(Fault::usage(format!(
+                "--json {shown} is a directory; name a file"
+            )));
+        }
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return Err(Fault::usage(format!(
+                "--json {shown}: there is no directory {}",
+                folder.display()
+            )));
+        }
+        rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(|error| {
+            Fault::usage(format!(
+                "--json {shown}: cannot write in {}: {error}",
+                folder.display()
+            ))
+        })?;
+        Ok(Destination {
+            path: path.to_path_buf(),
+            replace,
+        })
+    }
+
+    /// Writes beside the destination and renames: there is a whole file or none.
+    pub(crate) fn write(&self, report: &Report) -> Result<(), Fault> {
+        let mut beside = self.path.clone().into_os_string();
+        beside.push(format!(".tmp-{}", std::process::id()));
+        let written = self.write_beside(Path::new(&beside), report);
+        written.map_err(|error| {
+            let _ = fs::remove_file(&beside);
+            Fault::failed(format!("writing --json {}: {error}", self.path.display()))
+        })
+    }
+
+    fn write_beside(&self, beside: &Path, report: &Report) -> std::io::Result<()> {
+        let mut file = File::create_new(beside)?;
+        serde_json::to_writer_pretty(&mut file, report)?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        if self.replace {
+            return fs::rename(beside, &self.path);
+        }
+        // Somebody may have made it while we measured.
+        renameat_with(CWD, beside, CWD, &self.path, RenameFlags::NOREPLACE)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `UPDATE_SCHEMA=1 cargo test -p annulus-cli schema` writes it anew.
+    #[test]
+    fn the_schema_in_the_repository_is_that_of_the_structs() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-file.json");
+        let schema = serde_json::to_string_pretty(&schemars::schema_for!(Report)).unwrap() + "\n";
+        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+            fs::write(path, &schema).unwrap();
+        }
+        let kept = fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            kept == schema,
+            "{path} is not current; run: UPDATE_SCHEMA=1 cargo test -p annulus-cli schema"
+        );
+    }
+}

@@ -1,0 +1,271 @@
+//! The lane: hands out operations, checks answers, keeps times. This is the harness's hot loop.
+//!
+//! One per thread or task of a contender, made and taken back by the run. Per operation it reads the clock
+//! once (the time of an answer is the time of the next hand-over), records into a histogram of its own, and
+//! allocates nothing; `null` in the table shows what that costs.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use annulus_peers::{Answer, Lane, Op};
+use fastrand::Rng;
+use hdrhistogram::Histogram;
+
+use super::check::{self, Contents, SAMPLE_EVERY, SAMPLES_MAX, Sample, SampleKind};
+use super::order::Lease;
+use super::run::Shared;
+
+/// Longer latencies are recorded as this one.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+/// Percentiles are right to this many digits.
+const LATENCY_DIGITS: u8 = 3;
+/// From so many checked units on, checking takes long enough to be kept out of the next operation's latency.
+const UNITS_RECLOCK: u64 = 8;
+
+/// A lane of a run.
+pub(crate) struct BenchLane {
+    shared: Arc<Shared>,
+    lease: Lease,
+    rng: Rng,
+    now_ns: u64,
+    /// When the measured part begins; zero until this lane has seen the start.
+    measured_from_ns: u64,
+    block_bytes: usize,
+    tally: Tally,
+    scratch: Vec<u8>,
+}
+
+/// What a lane counted.
+pub(crate) struct Tally {
+    /// Right answers within the measured time.
+    pub(crate) measured: u64,
+    /// All answers, from the first to the last.
+    pub(crate) answers: u64,
+    /// Of these, checked for length and content or, in an unknown file, for length.
+    pub(crate) checked: u64,
+    /// Answers of the wrong length or with the wrong content.
+    pub(crate) wrong: u64,
+    pub(crate) errors: u64,
+    /// The first wrong answer or error, for people.
+    pub(crate) complaint: Option<String>,
+    pub(crate) latency: Histogram<u64>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl Tally {
+    pub(crate) fn new() -> Tally {
+        Tally {
+            measured: 0,
+            answers: 0,
+            checked: 0,
+            wrong: 0,
+            errors: 0,
+            complaint: None,
+            latency: histogram(),
+            samples: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.measured += other.measured;
+        self.answers += other.answers;
+        self.checked += other.checked;
+        self.wrong += other.wrong;
+        self.errors += other.errors;
+        self.complaint = self.complaint.take().or(other.complaint);
+        // Every histogram has the same bounds, so there is nothing that adding could refuse.
+        let _ = self.latency.add(&other.latency);
+        self.samples.extend(other.samples);
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS) {
+        Ok(histogram) => histogram,
+        Err(error) => unreachable!("the bounds are constants that the library accepts: {error}"),
+    }
+}
+
+impl BenchLane {
+    pub(crate) fn new(shared: Arc<Shared>, index: u64) -> BenchLane {
+        let mut tally = Tally::new();
+        tally.samples.reserve_exact(SAMPLES_MAX);
+        BenchLane {
+            lease: Lease::default(),
+            rng: Rng::with_seed(shared.seed ^ index),
+            now_ns: 0,
+            measured_from_ns: 0,
+            block_bytes: shared.block_bytes,
+            scratch: Vec::with_capacity(shared.block_bytes),
+            tally,
+            shared,
+        }
+    }
+
+    pub(crate) fn into_tally(self) -> Tally {
+        self.tally
+    }
+
+    /// Learns when the measured part begins; false if the run has not been started.
+    #[cold]
+    fn begin(&mut self) -> bool {
+        self.measured_from_ns = self.shared.measured_from_ns.load(Acquire);
+        self.now_ns = self.shared.now_ns();
+        self.measured_from_ns != 0
+    }
+
+    fn next_block(&mut self) -> Option<u64> {
+        loop {
+            if let Some(block) = self.lease.next() {
+                return Some(block);
+            }
+            match self.shared.order.lease() {
+                Some(lease) => self.lease = lease,
+                None => {
+                    self.shared.ran_out(self.now_ns);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Looks at a right answer; true if its content is right as far as can be said now.
+    #[inline]
+    fn holds<A: Answer + ?Sized>(&mut self, op: &Op, answer: &A) -> bool {
+        match self.shared.contents {
+            Contents::Tagged { seed, unit_bytes } if !op.write => {
+                let units = self.block_bytes as u64 / unit_bytes;
+                let holds =
+                    check::tags_hold(answer, op.offset, self.block_bytes as u64, seed, unit_bytes);
+                if units >= UNITS_RECLOCK {
+                    self.now_ns = self.shared.now_ns();
+                }
+                holds
+            }
+            _ => {
+                if self.tally.answers % SAMPLE_EVERY == 1 {
+                    self.sample(op, answer);
+                }
+                true
+            }
+        }
+    }
+
+    #[cold]
+    fn sample<A: Answer + ?Sized>(&mut self, op: &Op, answer: &A) {
+        if self.tally.samples.len() >= SAMPLES_MAX {
+            return;
+        }
+        if !answer.copy_to(&mut self.scratch) {
+            // The contender that does no I/O.
+            return;
+        }
+        let kind = match op.write {
+            true => SampleKind::Written,
+            false => SampleKind::Read {
+                hash: check::hash(&self.scratch),
+            },
+        };
+        self.tally.samples.push(Sample {
+            offset: op.offset,
+            kind,
+        });
+        self.now_ns = self.shared.now_ns();
+    }
+
+    #[cold]
+    fn complain(&mut self, op: &Op, result: &io::Result<usize>) {
+        let verb = if op.write { "write" } else { "read" };
+        let (offset, block) = (op.offset, self.block_bytes);
+        let text = match result {
+            Err(error) => format!("{verb} at offset {offset}: {error}"),
+            Ok(count) if *count != block => {
+                format!("{verb} at offset {offset}: {count} bytes instead of {block}")
+            }
+            Ok(_) => format!("{verb} at offset {offset}: the bytes are not those of this place"),
+        };
+        match result {
+            Err(_) => self.tally.errors += 1,
+            Ok(_) => self.tally.wrong += 1,
+        }
+        self.tally.complaint.get_or_insert(text);
+    }
+}
+
+impl Lane for BenchLane {
+    #[inline]
+    fn next(&mut self) -> Option<Op> {
+        if self.measured_from_ns == 0 && !self.begin() {
+            return None;
+        }
+        if self.now_ns >= self.shared.end_ns.load(Relaxed) {
+            return None;
+        }
+        let block = self.next_block()?;
+        let write = match self.shared.write_percent {
+            0 => false,
+            100 => true,
+            percent => self.rng.u8(..100) < percent,
+        };
+        let offset = self.shared.offset_bytes + block * self.block_bytes as u64;
+        Some(Op {
+            offset,
+            write,
+            started_ns: self.now_ns,
+        })
+    }
+
+    #[inline]
+    fn fill(&self, op: &Op, bytes: &mut [u8]) {
+        if let Contents::Tagged { seed, unit_bytes } = self.shared.contents {
+            check::put_tags(bytes, op.offset, seed, unit_bytes, self.shared.stamp);
+        }
+    }
+
+    #[inline]
+    fn finish<A: Answer + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
+        let now = self.shared.now_ns();
+        self.now_ns = now;
+        self.tally.answers += 1;
+        let whole = matches!(result, Ok(count) if count == self.block_bytes);
+        if !(whole && self.holds(&op, answer)) {
+            self.complain(&op, &result);
+            return;
+        }
+        self.tally.checked += 1;
+        if now >= self.measured_from_ns && now < self.shared.end_ns.load(Relaxed) {
+            self.tally.measured += 1;
+            self.tally.latency.saturating_record(now - op.started_ns);
+        }
+    }
+
+    fn ideal_answer(&self, op: &Op) -> impl Answer + use<> {
+        Ideal {
+            contents: self.shared.contents,
+            offset: op.offset,
+        }
+    }
+}
+
+/// The answer that a file of ours would give; of an unknown file, none.
+struct Ideal {
+    contents: Contents,
+    offset: u64,
+}
+
+impl Answer for Ideal {
+    #[inline]
+    fn word(&self, at: usize) -> u64 {
+        match self.contents {
+            Contents::Tagged { seed, unit_bytes } => {
+                check::tag(seed, (self.offset + at as u64) / unit_bytes)
+            }
+            Contents::Unknown => 0,
+        }
+    }
+
+    fn copy_to(&self, _into: &mut Vec<u8>) -> bool {
+        false
+    }
+}

@@ -1,0 +1,203 @@
+//! What the numbers were measured on, and who else used the processors meanwhile.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{major, minor};
+use rustix::time::{ClockId, clock_gettime};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The machine, the file system and the disk.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Machine {
+    pub(crate) kernel: String,
+    pub(crate) architecture: String,
+    pub(crate) processor: Option<String>,
+    /// Processors this process may use.
+    pub(crate) processors: usize,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) filesystem: Option<String>,
+    pub(crate) disk: Option<Disk>,
+}
+
+/// The block device under the file.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Disk {
+    pub(crate) name: String,
+    pub(crate) scheduler: Option<String>,
+    pub(crate) rotational: Option<bool>,
+    pub(crate) queue_requests: Option<u64>,
+    pub(crate) logical_block_bytes: Option<u64>,
+    pub(crate) read_ahead_kib: Option<u64>,
+}
+
+impl Machine {
+    pub(crate) fn of(file: &File) -> Machine {
+        let uname = rustix::system::uname();
+        let device = file
+            .metadata()
+            .ok()
+            .map(|meta| match meta.file_type().is_block_device() {
+                true => meta.rdev(),
+                false => meta.dev(),
+            });
+        Machine {
+            kernel: uname.release().to_string_lossy().into_owned(),
+            architecture: uname.machine().to_string_lossy().into_owned(),
+            processor: line_value("/proc/cpuinfo", "model name"),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: kib_of_meminfo("MemTotal").map(|kib| kib << 10),
+            filesystem: device.and_then(filesystem),
+            disk: device.and_then(disk),
+        }
+    }
+
+    /// One line for people.
+    pub(crate) fn line(&self) -> String {
+        let mut parts = vec![
+            format!("Linux {}", self.kernel),
+            format!("{} processors", self.processors),
+        ];
+        if let Some(bytes) = self.memory_bytes {
+            parts.push(format!(
+                "{} GiB memory",
+                (bytes as f64 / (1u64 << 30) as f64).round()
+            ));
+        }
+        parts.extend(self.filesystem.clone());
+        if let Some(disk) = &self.disk {
+            let scheduler = disk
+                .scheduler
+                .as_ref()
+                .map_or(String::new(), |name| format!(", scheduler {name}"));
+            parts.push(format!("disk {}{scheduler}", disk.name));
+        }
+        parts.join("; ")
+    }
+}
+
+/// What is free for a hot file.
+pub(crate) fn memory_available_bytes() -> Option<u64> {
+    kib_of_meminfo("MemAvailable").map(|kib| kib << 10)
+}
+
+fn kib_of_meminfo(key: &str) -> Option<u64> {
+    line_value("/proc/meminfo", key)?
+        .trim_end_matches(" kB")
+        .trim()
+        .parse()
+        .ok()
+}
+
+fn line_value(path: &str, key: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == key).then(|| value.trim().to_string())
+    })
+}
+
+/// The type of the file system that has this device number.
+fn filesystem(device: u64) -> Option<String> {
+    let wanted = format!("{}:{}", major(device), minor(device));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        (left.split(' ').nth(2)? == wanted).then(|| right.split(' ').next().map(str::to_string))?
+    })
+}
+
+fn disk(device: u64) -> Option<Disk> {
+    let link = PathBuf::from(format!(
+        "/sys/dev/block/{}:{}",
+        major(device),
+        minor(device)
+    ));
+    let mut folder = fs::canonicalize(link).ok()?;
+    // A partition has no queue of its own: the disk is the folder above.
+    if !folder.join("queue").is_dir() {
+        folder = folder.parent()?.to_path_buf();
+    }
+    let queue = folder.join("queue");
+    Some(Disk {
+        name: folder.file_name()?.to_string_lossy().into_owned(),
+        scheduler: text(&queue.join("scheduler")).map(|line| chosen(&line)),
+        rotational: number(&queue.join("rotational")).map(|value| value != 0),
+        queue_requests: number(&queue.join("nr_requests")),
+        logical_block_bytes: number(&queue.join("logical_block_size")),
+        read_ahead_kib: number(&queue.join("read_ahead_kb")),
+    })
+}
+
+/// Of `none [mq-deadline] bfq`, the one in brackets.
+fn chosen(line: &str) -> String {
+    let inner = line
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    inner.map_or(line, |(name, _)| name).to_string()
+}
+
+fn text(path: &Path) -> Option<String> {
+    fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim().to_string())
+}
+
+fn number(path: &Path) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+/// Processor time up to now: ours, everybody's, and what the hypervisor took.
+pub(crate) struct Usage {
+    own_cpu_ns: u64,
+    machine_busy_ticks: u64,
+    stolen_ticks: u64,
+}
+
+/// The difference between two moments.
+pub(crate) struct Used {
+    pub(crate) own_cpu_ns: f64,
+    pub(crate) machine_busy_ns: f64,
+    pub(crate) stolen_ns: f64,
+}
+
+impl Usage {
+    pub(crate) fn now() -> Usage {
+        // The clock of the thread group: user and system time of all threads, those of the ring included.
+        let own = clock_gettime(ClockId::ProcessCPUTime);
+        let ticks = processor_ticks().unwrap_or_default();
+        Usage {
+            own_cpu_ns: own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64,
+            // user, nice, system, irq, softirq; idle (3) and iowait (4) are not work.
+            machine_busy_ticks: [0, 1, 2, 5, 6].iter().map(|&field| ticks[field]).sum(),
+            stolen_ticks: ticks[7],
+        }
+    }
+
+    pub(crate) fn since(&self, earlier: &Usage) -> Used {
+        let tick_ns = 1e9 / rustix::param::clock_ticks_per_second().max(1) as f64;
+        Used {
+            own_cpu_ns: self.own_cpu_ns.saturating_sub(earlier.own_cpu_ns) as f64,
+            machine_busy_ns: self
+                .machine_busy_ticks
+                .saturating_sub(earlier.machine_busy_ticks) as f64
+                * tick_ns,
+            stolen_ns: self.stolen_ticks.saturating_sub(earlier.stolen_ticks) as f64 * tick_ns,
+        }
+    }
+}
+
+/// The first eight numbers of the first line of `/proc/stat`.
+fn processor_ticks() -> Option<[u64; 8]> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let mut fields = [0; 8];
+    for (place, field) in fields
+        .iter_mut()
+        .zip(text.lines().next()?.split_whitespace().skip(1))
+    {
+        *place = field.parse().ok()?;
+    }
+    Some(fields)
+}

@@ -1,0 +1,293 @@
+//! `annulus bench file`: the schedule, and what is done with its results.
+//!
+//! For each depth, for each repeat, the contenders in a shuffled order, so that whatever drifts on the
+//! machine hits all of them alike. One file, one process; every run prepares the page cache anew.
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::args::FileArgs;
+use crate::fault::Fault;
+
+mod cache;
+mod check;
+mod contender;
+mod job;
+mod json;
+mod lane;
+mod machine;
+mod order;
+mod progress;
+mod run;
+mod single;
+mod stats;
+mod table;
+mod testfile;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use contender::{BASE, Side, side};
+use job::Plan;
+use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
+use machine::Machine;
+use progress::Progress;
+use run::AnyContender;
+use testfile::TestFile;
+
+/// How long the disk is woken up before the runs of a depth.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// The place of a warm-up in the order of runs: none of the real ones has it.
+const WARM_UP_POSITION: usize = usize::MAX - 1;
+
+/// Runs the command; the exit code of a comparison that took place.
+pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
+    if args.list {
+        return say(&contender::list()).map(|()| ExitCode::SUCCESS);
+    }
+    let plan = Plan::new(args)?;
+    let contenders = contender::choose(&args.contenders)?;
+    let destination = args
+        .json
+        .as_deref()
+        .map(|path| Destination::new(path, args.replace))
+        .transpose()?;
+    let started = SystemTime::now();
+    let file = TestFile::open(&plan)?;
+    cache::check_fits(&plan, &file)?;
+    let machine = Machine::of(&file.buffered);
+    say(&heading(&plan, &file, &machine))?;
+    let (runs, hung) = measure(&plan, &file, &contenders)?;
+    let report = report(&plan, &file, machine, &contenders, runs, started);
+    say(&summary(&plan, &report))?;
+    if let Some(destination) = &destination {
+        destination.write(&report)?;
+    }
+    if hung {
+        return Err(Fault::failed(
+            "a contender hangs: what came after it was not measured",
+        ));
+    }
+    if report
+        .runs
+        .iter()
+        .any(|run| matches!(run.outcome, Outcome::Failed { .. }))
+    {
+        return Ok(ExitCode::from(1));
+    }
+    let measured = |run: &Run| {
+        matches!(run.outcome, Outcome::Measured(_)) && side(&run.contender) != Side::Null
+    };
+    if !report.runs.iter().any(measured) {
+        return Err(Fault::failed("nothing was measured; the table says why"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every run, in order; true if one of them never came back and the rest was left out.
+fn measure(
+    plan: &Plan,
+    file: &TestFile,
+    contenders: &[AnyContender],
+) -> Result<(Vec<Run>, bool), Fault> {
+    let progress = Progress::new(plan.depths.len() * plan.repeat * contenders.len());
+    let mut rng = fastrand::Rng::with_seed(plan.seed);
+    let mut runs: Vec<Run> = Vec::new();
+    for &depth in &plan.depths {
+        warm_up(plan, file, contenders, depth)?;
+        for repeat in 1..=plan.repeat {
+            let mut order: Vec<&AnyContender> = contenders.iter().collect();
+            rng.shuffle(&mut order);
+            for contender in order {
+                let name = contender.name();
+                progress.begin(format!("depth {depth}, {repeat}/{}: {name}", plan.repeat));
+                let position = runs.len();
+                let done = single::run(plan, file, contender, depth, position)?;
+                runs.push(Run {
+                    position,
+                    depth,
+                    repeat,
+                    contender: name.to_string(),
+                    outcome: done.outcome,
+                });
+                progress.step();
+                if done.hangs {
+                    progress.clear();
+                    return Ok((runs, true));
+                }
+            }
+        }
+    }
+    progress.clear();
+    Ok((runs, false))
+}
+
+/// A run of the base that does not count: after idling, disks and virtual machines answer slowly for a while,
+/// and whoever came first would pay for it.
+fn warm_up(
+    plan: &Plan,
+    file: &TestFile,
+    contenders: &[AnyContender],
+    depth: usize,
+) -> Result<(), Fault> {
+    let short = Plan {
+        runtime: plan.runtime.min(WARM_UP),
+        ..plan.clone()
+    };
+    match contenders.iter().find(|contender| contender.name() == BASE) {
+        // Whatever is wrong will be seen again in a run that counts.
+        Some(base) => single::run(&short, file, base, depth, WARM_UP_POSITION).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+fn heading(plan: &Plan, file: &TestFile, machine: &Machine) -> String {
+    let mut text = format!(
+        "{} {}, blocks of {} bytes, {}; {} s × {} repeats; seed {}\n{}\n",
+        plan.words(),
+        file.cache.word(),
+        plan.block_bytes,
+        file.description,
+        plan.runtime.as_secs_f64(),
+        plan.repeat,
+        plan.seed,
+        machine.line(),
+    );
+    for note in &file.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+fn summary(plan: &Plan, report: &Report) -> String {
+    let mut text = String::new();
+    for &depth in &plan.depths {
+        let rows: Vec<_> = report
+            .rows
+            .iter()
+            .filter(|row| row.depth == depth)
+            .cloned()
+            .collect();
+        if !rows.is_empty() {
+            text += &format!("\ndepth {depth} (latency in µs)\n{}", table::table(&rows));
+        }
+    }
+    text.push('\n');
+    text += &checks_line(report);
+    for warning in &report.warnings {
+        text += &format!("warning: {warning}\n");
+    }
+    text += &report.verdict;
+    text.push('\n');
+    text
+}
+
+/// How the answers were checked, over all runs.
+fn checks_line(report: &Report) -> String {
+    let mut sum = json::Checks::default();
+    for run in &report.runs {
+        let sample = match &run.outcome {
+            Outcome::Measured(sample)
+            | Outcome::Failed {
+                sample: Some(sample),
+                ..
+            } => sample,
+            _ => continue,
+        };
+        if side(&run.contender) == Side::Null {
+            continue;
+        }
+        sum.answers += sample.checks.answers;
+        sum.right += sample.checks.right;
+        sum.compared_afterwards += sample.checks.compared_afterwards;
+        sum.wrong_afterwards += sample.checks.wrong_afterwards;
+    }
+    let what = if report.load.contents_known {
+        "length and content"
+    } else {
+        "length"
+    };
+    let mut text = format!(
+        "checked {} of {} answers: {what} right",
+        sum.right, sum.answers
+    );
+    if sum.compared_afterwards > 0 {
+        let right = sum.compared_afterwards - sum.wrong_afterwards;
+        text += &format!(
+            "; of {} looked at again afterwards, {right} right",
+            sum.compared_afterwards
+        );
+    }
+    text.push('\n');
+    text
+}
+
+fn report(
+    plan: &Plan,
+    file: &TestFile,
+    machine: Machine,
+    contenders: &[AnyContender],
+    runs: Vec<Run>,
+    started: SystemTime,
+) -> Report {
+    let rows: Vec<_> = plan
+        .depths
+        .iter()
+        .flat_map(|&depth| stats::rows(&runs, depth))
+        .collect();
+    Report {
+        version: json::VERSION,
+        annulus: env!("CARGO_PKG_VERSION").into(),
+        command: std::env::args_os()
+            .map(|arg| arg.to_string_lossy().into_owned())
+            .collect(),
+        started_unix_s: started
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |time| time.as_secs()),
+        seed: plan.seed,
+        machine,
+        load: load(plan, file),
+        contenders: contenders
+            .iter()
+            .map(|contender| ContenderFacts {
+                name: contender.name().into(),
+                side: side(contender.name()),
+                about: contender.about().into(),
+            })
+            .collect(),
+        warnings: verdict::warnings(plan, &runs, &rows),
+        verdict: verdict::verdict(&rows, &plan.depths),
+        notes: file.notes.clone(),
+        runs,
+        rows,
+    }
+}
+
+fn load(plan: &Plan, file: &TestFile) -> Load {
+    Load {
+        rw: plan.words(),
+        write_percent: plan.write_percent,
+        block_bytes: plan.block_bytes,
+        offset_bytes: file.offset_bytes,
+        size_bytes: file.size_bytes,
+        cache: file.cache.word().into(),
+        file: file.description.clone(),
+        contents_known: file.contents != check::Contents::Unknown,
+        depths: plan.depths.clone(),
+        threads: plan.threads,
+        runtime_seconds: plan.runtime.as_secs_f64(),
+        repeats: plan.repeat,
+    }
+}
+
+/// Prints; a reader who has gone away is no fault of the run.
+fn say(text: &str) -> Result<(), Fault> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Fault::failed(format!("printing: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,212 @@
+//! Which block comes next: every block once, then every block once again in another order.
+//!
+//! One per run, shared by its lanes. A lane takes a lease on a stretch of positions, so that the shared
+//! counter is touched once in [`CHUNK_MAX`] operations; positions become blocks by a seeded permutation, so that
+//! random order needs no memory and repeats nothing within a pass.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The longest lease. Long enough to forget the counter's cost, short enough that lanes end a pass together.
+const CHUNK_MAX: u64 = 64;
+
+/// The order of one run.
+pub(crate) struct Order {
+    blocks: u64,
+    seed: u64,
+    random: bool,
+    endless: bool,
+    chunk: u64,
+    chunks_per_pass: u64,
+    taken: AtomicU64,
+}
+
+/// What an order is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OrderSpec {
+    pub(crate) blocks: u64,
+    pub(crate) seed: u64,
+    pub(crate) random: bool,
+    /// Start another pass after the last block; a cold run may not, its blocks are no longer cold.
+    pub(crate) endless: bool,
+    /// How many lanes share it.
+    pub(crate) lanes: usize,
+}
+
+impl Order {
+    pub(crate) fn new(spec: OrderSpec) -> Order {
+        // Sequential order is sequential across all lanes: one position at a time.
+        let chunk = match spec.random {
+            true => (spec.blocks / (spec.lanes.max(1) as u64 * 16)).clamp(1, CHUNK_MAX),
+            false => 1,
+        };
+        Order {
+            blocks: spec.blocks,
+            seed: spec.seed,
+            random: spec.random,
+            endless: spec.endless,
+            chunk,
+            chunks_per_pass: spec.blocks.div_ceil(chunk).max(1),
+            taken: AtomicU64::new(0),
+        }
+    }
+
+    /// The next stretch of positions, or `None` when every block has had its turn and there is no second pass.
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        let chunk = self.taken.fetch_add(1, Ordering::Relaxed);
+        let pass = chunk / self.chunks_per_pass;
+        if pass > 0 && !self.endless {
+            return None;
+        }
+        let start = (chunk % self.chunks_per_pass) * self.chunk;
+        let shuffle = self
+            .random
+            .then(|| Shuffle::new(self.blocks, self.seed ^ mix(pass)));
+        Some(Lease {
+            next: start,
+            end: (start + self.chunk).min(self.blocks),
+            shuffle,
+        })
+    }
+}
+
+/// Some positions of one pass, for one lane.
+#[derive(Default)]
+pub(crate) struct Lease {
+    next: u64,
+    end: u64,
+    shuffle: Option<Shuffle>,
+}
+
+impl Lease {
+    /// The next block of this lease.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<u64> {
+        if self.next >= self.end {
+            return None;
+        }
+        let position = self.next;
+        self.next += 1;
+        Some(match &self.shuffle {
+            Some(shuffle) => shuffle.block(position),
+            None => position,
+        })
+    }
+}
+
+/// A permutation of `0..blocks`: invertible steps on the next power of two, repeated while the result is
+/// outside (at most twice on average).
+struct Shuffle {
+    blocks: u64,
+    mask: u64,
+    shift: u32,
+    add: u64,
+    multiply: [u64; 2],
+}
+
+impl Shuffle {
+    fn new(blocks: u64, seed: u64) -> Shuffle {
+        let bits = 64 - blocks.saturating_sub(1).leading_zeros();
+        Shuffle {
+            blocks,
+            mask: if bits == 64 { !0 } else { (1 << bits) - 1 },
+            shift: (bits / 2).max(1),
+            add: mix(seed ^ 1),
+            // Odd, so that multiplying is invertible modulo a power of two.
+            multiply: [mix(seed ^ 2) | 1, mix(seed ^ 3) | 1],
+        }
+    }
+
+    #[inline]
+    fn block(&self, position: u64) -> u64 {
+        let mut x = position;
+        loop {
+            x = x.wrapping_add(self.add) & self.mask;
+            for factor in self.multiply {
+                x = x.wrapping_mul(factor) & self.mask;
+                x ^= x >> self.shift;
+            }
+            if x < self.blocks {
+                return x;
+            }
+        }
+    }
+}
+
+/// Sixty-four well stirred bits from any number (the finisher of splitmix64).
+#[inline]
+pub(crate) fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(order: &Order) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        while (blocks.len() as u64) < order.blocks {
+            let Some(mut lease) = order.lease() else {
+                break;
+            };
+            blocks.extend(std::iter::from_fn(|| lease.next()));
+        }
+        blocks
+    }
+
+    fn order(blocks: u64, random: bool, endless: bool) -> Order {
+        Order::new(OrderSpec {
+            blocks,
+            seed: 7,
+            random,
+            endless,
+            lanes: 4,
+        })
+    }
+
+    #[test]
+    fn a_pass_has_every_block_once() {
+        for blocks in [1, 2, 3, 5, 64, 65, 1000, 4096, 4097, 100_003] {
+            let mut seen = pass(&order(blocks, true, false));
+            seen.sort_unstable();
+            assert!(seen.iter().copied().eq(0..blocks), "{blocks} blocks");
+        }
+    }
+
+    #[test]
+    fn a_cold_order_ends_after_one_pass_and_an_endless_one_goes_on_differently() {
+        let cold = order(1000, true, false);
+        assert_eq!(pass(&cold).len(), 1000);
+        assert!(cold.lease().is_none());
+        let endless = order(1000, true, true);
+        let (first, second) = (pass(&endless), pass(&endless));
+        assert_eq!(second.len(), 1000);
+        assert_ne!(first, second);
+    }
+
+    #[test]
+    fn sequential_is_sequential() {
+        assert!(pass(&order(100, false, false)).into_iter().eq(0..100));
+    }
+
+    #[test]
+    fn random_order_is_not_nearly_sequential() {
+        let blocks = pass(&order(65_536, true, false));
+        let near = blocks
+            .windows(2)
+            .filter(|pair| pair[0].abs_diff(pair[1]) <= 16)
+            .count();
+        // 2 * 16 / 65,536 of 65,535 pairs are near by chance: 32.
+        assert!(near < 100, "{near} of 65,535 steps are short");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_order() {
+        assert_eq!(
+            pass(&order(500, true, false)),
+            pass(&order(500, true, false))
+        );
+    }
+}

@@ -1,0 +1,257 @@
+//! One run: one contender, one depth, once. Starts it, measures around it, gives up on it if it hangs.
+//!
+//! The contender works on a thread of its own; the thread that called [`run`] sleeps, looks at the
+//! process's CPU time when the measured part begins and ends, and wakes nobody in between.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use annulus_peers::{Bench, Contender, Failure, Finished, Job};
+
+use super::check::Contents;
+use super::lane::{BenchLane, Tally};
+use super::machine::Usage;
+use super::order::Order;
+
+/// Time for a contender to settle before it is measured, at most a fifth of the measured time.
+const RAMP: Duration = Duration::from_millis(200);
+/// A contender that takes longer to set up, or to finish after the end, hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Any contender of this tool.
+pub(crate) type AnyContender = Arc<dyn Contender<Harness>>;
+
+/// What a run needs beside the job.
+pub(crate) struct RunSpec {
+    pub(crate) job: Job,
+    pub(crate) order: Order,
+    pub(crate) contents: Contents,
+    pub(crate) write_percent: u8,
+    pub(crate) runtime: Duration,
+    pub(crate) seed: u64,
+    /// Which run this is; written data carries it.
+    pub(crate) stamp: u64,
+}
+
+/// What came of it.
+pub(crate) struct RunOutcome {
+    pub(crate) tally: Tally,
+    pub(crate) finished: Finished,
+    /// How long the measured part was.
+    pub(crate) measured: Duration,
+    /// It ended before its time because every block had been used.
+    pub(crate) ran_out: bool,
+    /// CPU time of this process per measured operation.
+    pub(crate) cpu_ns_per_op: f64,
+    /// Processors kept busy by others, and taken by the hypervisor, on average over the measured part.
+    pub(crate) others_busy: f64,
+    pub(crate) stolen: f64,
+}
+
+/// Why there is none.
+pub(crate) enum RunFailure {
+    Contender(Failure),
+    /// It did not come back; its threads still run, so nothing measured after it would be true.
+    Hangs(String),
+}
+
+/// What all lanes of a run see.
+pub(crate) struct Shared {
+    epoch: Instant,
+    pub(crate) measured_from_ns: AtomicU64,
+    pub(crate) end_ns: AtomicU64,
+    ran_out: AtomicU64,
+    pub(crate) order: Order,
+    pub(crate) contents: Contents,
+    pub(crate) offset_bytes: u64,
+    pub(crate) block_bytes: usize,
+    pub(crate) write_percent: u8,
+    pub(crate) seed: u64,
+    pub(crate) stamp: u64,
+    runtime: Duration,
+}
+
+impl Shared {
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// A lane found no block left: the run ends now, for all.
+    #[cold]
+    pub(crate) fn ran_out(&self, now_ns: u64) {
+        self.end_ns.fetch_min(now_ns, Relaxed);
+        self.ran_out.store(1, Relaxed);
+    }
+}
+
+/// The contender's view of the run.
+pub(crate) struct Harness {
+    shared: Arc<Shared>,
+    lanes: AtomicU64,
+    tally: Mutex<Tally>,
+    started: Mutex<Sender<Event>>,
+}
+
+enum Event {
+    Started,
+    Finished(Result<Finished, Failure>),
+}
+
+impl Bench for Harness {
+    type Lane = BenchLane;
+
+    fn lane(&self) -> BenchLane {
+        BenchLane::new(Arc::clone(&self.shared), self.lanes.fetch_add(1, Relaxed))
+    }
+
+    fn go(&self) {
+        let ramp = RAMP.min(self.shared.runtime / 5);
+        let from = self.shared.now_ns() + ramp.as_nanos() as u64;
+        self.shared
+            .end_ns
+            .store(from + self.shared.runtime.as_nanos() as u64, Relaxed);
+        self.shared.measured_from_ns.store(from, Release);
+        self.send(Event::Started);
+    }
+
+    fn done(&self, lane: BenchLane) {
+        self.tally
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(lane.into_tally());
+    }
+}
+
+impl Harness {
+    fn send(&self, event: Event) {
+        // If nobody listens any more, this run has been given up.
+        let _ = self
+            .started
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .send(event);
+    }
+}
+
+/// Measures `contender` on `spec`.
+pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome, RunFailure> {
+    let (sender, events) = channel();
+    let harness = Arc::new(Harness {
+        shared: Arc::new(Shared {
+            epoch: Instant::now(),
+            measured_from_ns: AtomicU64::new(0),
+            end_ns: AtomicU64::new(u64::MAX),
+            ran_out: AtomicU64::new(0),
+            order: spec.order,
+            contents: spec.contents,
+            offset_bytes: spec.job.offset_bytes,
+            block_bytes: spec.job.block_bytes,
+            write_percent: spec.write_percent,
+            seed: spec.seed,
+            stamp: spec.stamp,
+            runtime: spec.runtime,
+        }),
+        lanes: AtomicU64::new(1),
+        tally: Mutex::new(Tally::new()),
+        started: Mutex::new(sender),
+    });
+    let thread = {
+        let (harness, contender, job) = (Arc::clone(&harness), Arc::clone(contender), spec.job);
+        std::thread::Builder::new()
+            .name(format!("run {}", contender.name()))
+            .spawn(move || {
+                let work = std::panic::AssertUnwindSafe(|| contender.run(&job, &*harness));
+                let result = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
+                    Err(Failure::Failed(format!(
+                        "panicked: {}",
+                        panic_text(&*panic)
+                    )))
+                });
+                harness.send(Event::Finished(result));
+            })
+    };
+    thread.map_err(|error| RunFailure::Contender(Failure::failed("starting a thread", &error)))?;
+    watch(&events, &harness)
+}
+
+/// Sleeps along with the run and looks at the right moments.
+fn watch(events: &Receiver<Event>, harness: &Harness) -> Result<RunOutcome, RunFailure> {
+    let shared = &harness.shared;
+    match wait(events, PATIENCE) {
+        Some(Event::Started) => {}
+        Some(Event::Finished(Err(failure))) => return Err(RunFailure::Contender(failure)),
+        Some(Event::Finished(Ok(_))) => {
+            return Err(RunFailure::Contender(Failure::Failed(
+                "ended without starting".into(),
+            )));
+        }
+        None => return Err(hangs("to set itself up")),
+    }
+    let until = |ns: u64| Duration::from_nanos(ns.saturating_sub(shared.now_ns()));
+    let mut early = wait(events, until(shared.measured_from_ns.load(Relaxed)));
+    let (before, before_ns) = (Usage::now(), shared.now_ns());
+    early = early.or_else(|| wait(events, until(shared.end_ns.load(Relaxed))));
+    let (after, after_ns) = (Usage::now(), shared.now_ns());
+    let finished = match early.or_else(|| wait(events, PATIENCE)) {
+        Some(Event::Finished(Ok(finished))) => finished,
+        Some(Event::Finished(Err(failure))) => return Err(RunFailure::Contender(failure)),
+        Some(Event::Started) => {
+            return Err(RunFailure::Contender(Failure::Failed(
+                "started twice".into(),
+            )));
+        }
+        None => return Err(hangs("to finish after the end of its run")),
+    };
+    let mut tally = harness.tally.lock().unwrap_or_else(PoisonError::into_inner);
+    let tally = std::mem::replace(&mut *tally, Tally::new());
+    let (from_ns, end_ns) = (
+        shared.measured_from_ns.load(Relaxed),
+        shared.end_ns.load(Relaxed),
+    );
+    let measured_ns = end_ns.saturating_sub(from_ns);
+    let ran_out = shared.ran_out.load(Relaxed) != 0;
+    // We may have been woken late: scale what was used to the measured time. Where the run ended early the
+    // process idled until we looked, and there is nothing to scale.
+    let looked_ns = after_ns.saturating_sub(before_ns).max(1) as f64;
+    let scale = if ran_out {
+        1.0
+    } else {
+        measured_ns as f64 / looked_ns
+    };
+    let used = after.since(&before);
+    Ok(RunOutcome {
+        cpu_ns_per_op: used.own_cpu_ns * scale / tally.measured.max(1) as f64,
+        others_busy: (used.machine_busy_ns - used.own_cpu_ns).max(0.0) / looked_ns,
+        stolen: used.stolen_ns / looked_ns,
+        measured: Duration::from_nanos(measured_ns),
+        ran_out,
+        finished,
+        tally,
+    })
+}
+
+fn wait(events: &Receiver<Event>, time: Duration) -> Option<Event> {
+    match events.recv_timeout(time) {
+        Ok(event) => Some(event),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(Event::Finished(Err(Failure::Failed(
+            "its thread is gone".into(),
+        )))),
+    }
+}
+
+fn hangs(doing: &str) -> RunFailure {
+    RunFailure::Hangs(format!("took more than {} s {doing}", PATIENCE.as_secs()))
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}

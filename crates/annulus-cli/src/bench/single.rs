@@ -1,0 +1,206 @@
+//! One run with what surrounds it: the page cache before, the check of answers after.
+
+use std::fs::File;
+
+use annulus_peers::{Failure, Job};
+use rustix::fs::fdatasync;
+
+use super::cache::{self, Readiness};
+use super::check::{self, Afterwards};
+use super::contender::{Side, side};
+use super::job::{Cache, Plan};
+use super::json::{Checks, Latency, Outcome, Sample};
+use super::order::{Order, OrderSpec, mix};
+use super::run::{self, AnyContender, RunFailure, RunOutcome, RunSpec};
+use super::testfile::TestFile;
+use crate::fault::Fault;
+
+/// A run's outcome, and whether its contender never came back.
+pub(crate) struct Done {
+    pub(crate) outcome: Outcome,
+    pub(crate) hangs: bool,
+}
+
+/// Runs `contender` at `depth`. An error ends the whole comparison: the file itself is unusable.
+pub(crate) fn run(
+    plan: &Plan,
+    file: &TestFile,
+    contender: &AnyContender,
+    depth: usize,
+    position: usize,
+) -> Result<Done, Fault> {
+    let done = |outcome| {
+        Ok(Done {
+            outcome,
+            hangs: false,
+        })
+    };
+    let job = job(plan, file, depth);
+    if let Some(reason) = contender.unfit(&job) {
+        return done(Outcome::NotApplicable { reason });
+    }
+    let resident = match cache::prepare(file, file.cache)? {
+        Readiness::Ready { resident } => resident,
+        Readiness::NotReady(reason) => return done(Outcome::NotPrepared { reason }),
+    };
+    // Stamp zero is that of a file no run has written.
+    let stamp = position as u64 + 1;
+    let seed = mix(plan.seed ^ mix(stamp));
+    let order = Order::new(OrderSpec {
+        blocks: file.size_bytes / plan.block_bytes,
+        seed,
+        random: plan.random(),
+        // The null contender reads nothing, so it warms nothing.
+        endless: file.cache != Cache::Cold || side(contender.name()) == Side::Null,
+        lanes: depth,
+    });
+    let spec = RunSpec {
+        job,
+        order,
+        contents: file.contents,
+        write_percent: plan.write_percent,
+        runtime: plan.runtime,
+        seed,
+        stamp,
+    };
+    match run::run(contender, spec) {
+        Ok(ended) => done(judge(plan, file, ended, resident, stamp)?),
+        Err(RunFailure::Contender(Failure::NotHere(reason))) => done(Outcome::NotHere { reason }),
+        Err(RunFailure::Contender(Failure::Failed(reason))) => done(Outcome::Failed {
+            reason,
+            sample: None,
+        }),
+        Err(RunFailure::Hangs(reason)) => Ok(Done {
+            outcome: Outcome::Failed {
+                reason,
+                sample: None,
+            },
+            hangs: true,
+        }),
+    }
+}
+
+fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
+    Job {
+        file: file.handle(),
+        offset_bytes: file.offset_bytes,
+        size_bytes: file.size_bytes,
+        block_bytes: plan.block_bytes as usize,
+        depth,
+        threads: plan.threads,
+        direct: file.cache == Cache::Direct,
+        random: plan.random(),
+        writes: plan.writes(),
+    }
+}
+
+/// Looks at the samples again and decides whether the run counts.
+fn judge(
+    plan: &Plan,
+    file: &TestFile,
+    ended: RunOutcome,
+    resident: f64,
+    stamp: u64,
+) -> Result<Outcome, Fault> {
+    let again = look_again(&file.buffered, plan, file, &ended, stamp)?;
+    let complaint = ended
+        .tally
+        .complaint
+        .clone()
+        .or_else(|| again.first_wrong.clone());
+    let sample = Box::new(sample(plan, &ended, &again, resident));
+    let checks = &sample.checks;
+    let bad = checks.wrong + checks.errors + checks.wrong_afterwards;
+    if bad > 0 {
+        let reason = format!(
+            "{bad} of {} answers are wrong or errors; first: {}",
+            checks.answers,
+            complaint.unwrap_or_else(|| "unknown".into())
+        );
+        return Ok(Outcome::Failed {
+            reason,
+            sample: Some(sample),
+        });
+    }
+    if sample.ops == 0 {
+        let reason = if sample.ran_out_of_blocks {
+            "every block had been read before the ramp was over; use a larger file or --size"
+        } else {
+            "no operation was answered within the measured time; use a longer --runtime"
+        };
+        return Ok(Outcome::Failed {
+            reason: reason.into(),
+            sample: Some(sample),
+        });
+    }
+    Ok(Outcome::Measured(sample))
+}
+
+fn look_again(
+    buffered: &File,
+    plan: &Plan,
+    file: &TestFile,
+    ended: &RunOutcome,
+    stamp: u64,
+) -> Result<Afterwards, Fault> {
+    if plan.writes() {
+        // What was written must be on the device, and be read back from there.
+        fdatasync(buffered)
+            .map_err(|error| Fault::failed(format!("flushing the file after a run: {error}")))?;
+        if file.cache != Cache::Hot {
+            cache::prepare(file, Cache::Direct)?;
+        }
+    }
+    check::afterwards(
+        buffered,
+        &ended.tally.samples,
+        plan.block_bytes as usize,
+        file.contents,
+        stamp,
+    )
+    .map_err(|error| Fault::failed(format!("reading the file again after a run: {error}")))
+}
+
+fn sample(plan: &Plan, ended: &RunOutcome, again: &Afterwards, resident_before: f64) -> Sample {
+    let tally = &ended.tally;
+    let seconds = ended.measured.as_secs_f64();
+    let ops_per_second = if seconds > 0.0 {
+        tally.measured as f64 / seconds
+    } else {
+        0.0
+    };
+    let at = |quantile: f64| tally.latency.value_at_quantile(quantile);
+    Sample {
+        seconds,
+        ops: tally.measured,
+        ops_per_second,
+        megabytes_per_second: ops_per_second * plan.block_bytes as f64 / 1e6,
+        latency_ns: Latency {
+            mean: tally.latency.mean(),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
+            max: tally.latency.max(),
+        },
+        cpu_us_per_op: ended.cpu_ns_per_op / 1000.0,
+        calls_per_op: ended
+            .finished
+            .calls
+            .map(|calls| calls as f64 / tally.answers.max(1) as f64),
+        checks: Checks {
+            answers: tally.answers,
+            right: tally.checked,
+            wrong: tally.wrong,
+            errors: tally.errors,
+            compared_afterwards: again.compared,
+            wrong_afterwards: again.wrong,
+        },
+        resident_before,
+        ran_out_of_blocks: ended.ran_out,
+        others_busy: ended.others_busy,
+        stolen: ended.stolen,
+        note: ended.finished.note.clone(),
+    }
+}

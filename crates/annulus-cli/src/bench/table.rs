@@ -1,0 +1,186 @@
+//! The table for people: one per depth, numbers to the right, a reason where there is no number.
+
+use super::contender::Side;
+use super::stats::{Medians, Row, Spread};
+
+const HEADINGS: [&str; 14] = [
+    "contender",
+    "ops/s",
+    "MB/s",
+    "mean µs",
+    "p50",
+    "p90",
+    "p99",
+    "p99.9",
+    "p99.99",
+    "max",
+    "CPU µs/op",
+    "enters/op",
+    "× peer",
+    "× base (min–max)",
+];
+const GAP: &str = "  ";
+
+/// The rows as lines; the first is the heading.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let cells: Vec<(usize, [String; 14])> = rows
+        .iter()
+        .enumerate()
+        .filter_map(|(index, row)| Some((index, cells(row, row.medians.as_ref()?))))
+        .collect();
+    let mut widths = HEADINGS.map(|heading| heading.chars().count());
+    widths[0] = rows
+        .iter()
+        .map(|row| row.contender.len())
+        .chain([widths[0]])
+        .max()
+        .unwrap_or(0);
+    for (_, row) in &cells {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = line(&widths, &HEADINGS.map(String::from));
+    let rule: usize = widths.iter().sum::<usize>() + GAP.len() * (widths.len() - 1);
+    text += &"─".repeat(rule);
+    text.push('\n');
+    for (_, row) in &cells {
+        text += &line(&widths, row);
+    }
+    for row in rows {
+        if let Some(reason) = &row.reason {
+            let partly = if row.medians.is_some() {
+                "some runs: "
+            } else {
+                ""
+            };
+            text += &format!(
+                "{:<width$}{GAP}{partly}{reason}\n",
+                row.contender,
+                width = widths[0]
+            );
+        }
+    }
+    text + &notes(rows)
+}
+
+/// What readers should know, with the rows it is about.
+fn notes(rows: &[Row]) -> String {
+    let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let Some(note) = row.note.as_deref() else {
+            continue;
+        };
+        match notes.iter_mut().find(|(known, _)| *known == note) {
+            Some((_, about)) => about.push(&row.contender),
+            None => notes.push((note, vec![&row.contender])),
+        }
+    }
+    notes
+        .iter()
+        .map(|(note, about)| format!("{}: {note}\n", about.join(", ")))
+        .collect()
+}
+
+fn line(widths: &[usize; 14], cells: &[String; 14]) -> String {
+    let mut text = format!("{:<width$}", cells[0], width = widths[0]);
+    for (cell, width) in cells.iter().zip(widths).skip(1) {
+        text += &format!("{GAP}{cell:>width$}");
+    }
+    text.push('\n');
+    text
+}
+
+fn cells(row: &Row, medians: &Medians) -> [String; 14] {
+    let dash = || "–".to_string();
+    // The null contender's speed is no speed.
+    let null = row.side == Side::Null;
+    let ratio = |spread: &Option<Spread>| match spread {
+        Some(spread) if !null => format!("{:.2}", spread.median),
+        _ => dash(),
+    };
+    let spread = match &medians.ratio_to_base {
+        Some(spread) if !null => {
+            format!("{:.2} ({:.2}–{:.2})", spread.median, spread.min, spread.max)
+        }
+        _ => dash(),
+    };
+    [
+        row.contender.clone(),
+        grouped(medians.ops_per_second.median),
+        if null {
+            dash()
+        } else {
+            grouped(medians.megabytes_per_second)
+        },
+        short(medians.mean_us),
+        short(medians.p50_us),
+        short(medians.p90_us),
+        short(medians.p99_us),
+        short(medians.p99_9_us),
+        short(medians.p99_99_us),
+        short(medians.max_us),
+        format!("{:.2}", medians.cpu_us_per_op),
+        medians
+            .calls_per_op
+            .map_or_else(dash, |calls| format!("{calls:.3}")),
+        ratio(&medians.ratio_to_best_peer),
+        spread,
+    ]
+}
+
+/// Three digits that matter, or all of a large number.
+pub(crate) fn short(value: f64) -> String {
+    match value {
+        _ if value >= 99.95 => grouped(value),
+        _ if value >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A whole number with its thousands marked.
+pub(crate) fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.max(0.0));
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_grouped() {
+        assert_eq!(grouped(1234567.4), "1,234,567");
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(short(0.5), "0.50");
+        assert_eq!(short(12.34), "12.3");
+        assert_eq!(short(1234.5), "1,234");
+    }
+
+    #[test]
+    fn a_row_without_numbers_gives_its_reason() {
+        let row = Row {
+            depth: 8,
+            contender: "mmap".into(),
+            side: Side::Peer,
+            samples: 0,
+            medians: None,
+            reason: Some("not applicable: because".into()),
+            note: None,
+        };
+        assert!(
+            table(&[row])
+                .lines()
+                .last()
+                .unwrap()
+                .starts_with("mmap       not applicable: because")
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! The file that is read and written: made by us and nameless at once, or the user's and left as it is.
+//!
+//! One per command. A file of ours loses its name as soon as it is open, so whatever ends the process, an
+//! interrupt or a crash, nothing stays behind.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use annulus_peers::Memory;
+use rustix::fs::{
+    AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fdatasync, fstatfs, fstatvfs, seek,
+    statx,
+};
+
+use super::check::{Contents, put_tags};
+use super::job::{Cache, Plan};
+use crate::fault::Fault;
+
+/// A file of ours is not larger, unless a cold run would use up its blocks.
+const OWN_BYTES: u64 = 1 << 30;
+const OWN_COLD_BYTES_MAX: u64 = 8 << 30;
+/// It takes at most this share of the free space.
+const OWN_FREE_SHARE: u64 = 4;
+/// What a fast disk does: a cold run must not use up the blocks of a file we size ourselves.
+const FAST_OPS_PER_SECOND: f64 = 150_000.0;
+const FAST_BYTES_PER_SECOND: f64 = 3e9;
+/// Written at a time when a file is filled.
+const FILL_BYTES: u64 = 4 << 20;
+/// File systems that live in memory (`TMPFS_MAGIC`, `RAMFS_MAGIC`): they accept O_DIRECT and ignore it.
+const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// An open file and what is known about it.
+pub(crate) struct TestFile {
+    /// Through the page cache.
+    pub(crate) buffered: Arc<File>,
+    /// Past it, where that is possible.
+    direct: Option<Arc<File>>,
+    pub(crate) offset_bytes: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) contents: Contents,
+    /// For people: where it is, and whose.
+    pub(crate) description: String,
+    /// What people should know about it.
+    pub(crate) notes: Vec<String>,
+    /// How it can be read in the end.
+    pub(crate) cache: Cache,
+}
+
+impl TestFile {
+    /// Opens or makes the file that `plan` asks for.
+    pub(crate) fn open(plan: &Plan) -> Result<TestFile, Fault> {
+        let Some(path) = &plan.path else {
+            return make(plan, plan.dir.as_deref().unwrap_or(Path::new(".")));
+        };
+        let meta = std::fs::metadata(path).map_err(|error| cannot("open", path, &error))?;
+        if meta.is_dir() {
+            return make(plan, path);
+        }
+        existing(plan, path, &meta)
+    }
+
+    /// The handle that the runs use.
+    pub(crate) fn handle(&self) -> Arc<File> {
+        match (self.cache, &self.direct) {
+            (Cache::Direct, Some(direct)) => Arc::clone(direct),
+            _ => Arc::clone(&self.buffered),
+        }
+    }
+}
+
+fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
+    let cure = match error.kind() {
+        ErrorKind::NotFound => "; without a path, a test file is made here",
+        ErrorKind::PermissionDenied => "; run as a user who may, or choose another file",
+        _ => "",
+    };
+    Fault::usage(format!("cannot {verb} {}: {error}{cure}", path.display()))
+}
+
+/// A file of the user's, or a device.
+fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault> {
+    let shown = path.display();
+    let kind = meta.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Fault::usage(format!(
+            "{shown} is neither a file nor a block device nor a directory"
+        )));
+    }
+    if plan.writes() && !plan.overwrite {
+        return Err(Fault::usage(format!(
+            "{shown} exists and this load would write to it; --overwrite allows that and destroys its content, \
+             or give a directory"
+        )));
+    }
+    let open = |flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(plan.writes());
+        options.custom_flags(flags.bits() as i32).open(path)
+    };
+    // O_EXCL without O_CREAT: a block device that is mounted or otherwise in use is refused. We hold it
+    // from then on, so the second handle must not ask again.
+    let exclusive = plan.writes() && kind.is_block_device();
+    let first = if exclusive {
+        OFlags::EXCL
+    } else {
+        OFlags::empty()
+    };
+    let buffered = open(first).map_err(|error| match error.kind() {
+        ErrorKind::ResourceBusy => Fault::usage(format!(
+            "{shown} is in use (mounted?); it will not be written to"
+        )),
+        _ => cannot("open", path, &error),
+    })?;
+    let length = seek(&buffered, rustix::fs::SeekFrom::End(0))
+        .map_err(|error| Fault::failed(format!("finding the length of {shown}: {error}")))?;
+    let size = part_of(plan, path, length)?;
+    let direct = open(OFlags::DIRECT);
+    let kind = if kind.is_block_device() {
+        "device"
+    } else {
+        "file"
+    };
+    let mut file = TestFile {
+        buffered: Arc::new(buffered),
+        direct: None,
+        offset_bytes: plan.offset_bytes,
+        size_bytes: size,
+        contents: Contents::Unknown,
+        description: format!("{kind} {shown}, {} bytes from {}", size, plan.offset_bytes),
+        notes: Vec::new(),
+        cache: plan.cache,
+    };
+    settle_direct(&mut file, plan, direct)?;
+    if plan.writes() {
+        file.contents = Contents::tagged(plan.seed, plan.block_bytes);
+        fill(&file, plan)?;
+        file.notes.push(format!(
+            "{shown}: the tested part was filled with test data first (--overwrite)"
+        ));
+    }
+    Ok(file)
+}
+
+/// The part of an existing file that is used: `--size` from `--offset`, or all that is there.
+fn part_of(plan: &Plan, path: &Path, length: u64) -> Result<u64, Fault> {
+    let (shown, bs, offset) = (path.display(), plan.block_bytes, plan.offset_bytes);
+    if length == 0 {
+        return Err(Fault::usage(format!(
+            "{shown} is empty: there is nothing to read"
+        )));
+    }
+    if offset >= length {
+        return Err(Fault::usage(format!(
+            "--offset {offset} is beyond the end of {shown} ({length} bytes)"
+        )));
+    }
+    let rest = length - offset;
+    let size = plan.size_bytes.unwrap_or(rest - rest % bs);
+    if size > rest {
+        return Err(Fault::usage(format!(
+            "--size {size} is more than {shown} has: {length} bytes, {rest} from --offset {offset}"
+        )));
+    }
+    enough_blocks(plan, size)?;
+    Ok(size)
+}
+
+fn enough_blocks(plan: &Plan, size: u64) -> Result<(), Fault> {
+    let (bs, depth) = (plan.block_bytes, plan.depth_max());
+    if size / bs >= depth as u64 {
+        return Ok(());
+    }
+    Err(Fault::usage(format!(
+        "{size} bytes are {} blocks of {bs}: too few for --depth {depth}; a smaller --bs or --depth, or a larger file",
+        size / bs
+    )))
+}
+
+/// A file of ours in `dir`.
+fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
+    if plan.offset_bytes != 0 {
+        return Err(Fault::usage(
+            "--offset is for a PATH that exists; a file of our own is used from its beginning",
+        ));
+    }
+    let folder = File::open(dir).map_err(|error| cannot("open directory", dir, &error))?;
+    if !folder.metadata().is_ok_and(|meta| meta.is_dir()) {
+        return Err(Fault::usage(format!(
+            "--dir {} is not a directory",
+            dir.display()
+        )));
+    }
+    let free = fstatvfs(&folder)
+        .map(|facts| facts.f_bavail.saturating_mul(facts.f_frsize))
+        .map_err(|error| {
+            Fault::failed(format!(
+                "asking for the free space in {}: {error}",
+                dir.display()
+            ))
+        })?;
+    let size = own_size(plan, free, dir)?;
+    let path = dir.join(format!("annulus-bench-{}.dat", std::process::id()));
+    // `create_new`: a file that is there already is somebody's and stays.
+    let buffered = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path);
+    let buffered = buffered.map_err(|error| cannot("make", &path, &error))?;
+    let name = Name { path: &path };
+    let direct = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(OFlags::DIRECT.bits() as i32)
+        .open(&path);
+    drop(name);
+    let mut file = TestFile {
+        buffered: Arc::new(buffered),
+        direct: None,
+        offset_bytes: 0,
+        size_bytes: size,
+        contents: Contents::tagged(plan.seed, plan.block_bytes),
+        description: format!(
+            "a file of our own in {}, {size} bytes, removed",
+            canonical(dir).display()
+        ),
+        notes: Vec::new(),
+        cache: plan.cache,
+    };
+    settle_direct(&mut file, plan, direct)?;
+    match fallocate(&*file.buffered, FallocateFlags::empty(), 0, size) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+        Err(error) => return Err(no_room(&io::Error::from(error), size, dir)),
+    }
+    fill(&file, plan).map_err(|fault| match fault {
+        Fault::Failed(text) => Fault::failed(format!(
+            "{text} (in {}, {free} bytes were free)",
+            dir.display()
+        )),
+        usage => usage,
+    })?;
+    Ok(file)
+}
+
+/// The name of our file, for the moment that it has one.
+struct Name<'a> {
+    path: &'a Path,
+}
+
+impl Drop for Name<'_> {
+    fn drop(&mut self) {
+        // If it is gone already, that is what we wanted.
+        let _ = std::fs::remove_file(self.path);
+    }
+}
+
+fn canonical(dir: &Path) -> PathBuf {
+    std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf())
+}
+
+fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
+    let bs = plan.block_bytes;
+    if let Some(size) = plan.size_bytes {
+        if size > free {
+            return Err(no_room(&io::Error::from(ErrorKind::StorageFull), size, dir));
+        }
+        enough_blocks(plan, size)?;
+        return Ok(size);
+    }
+    let wanted = match plan.cache {
+        Cache::Cold => {
+            let rate = (FAST_OPS_PER_SECOND * bs as f64).min(FAST_BYTES_PER_SECOND);
+            let bytes = rate * (plan.runtime.as_secs_f64() + 0.3);
+            (bytes as u64).clamp(OWN_BYTES, OWN_COLD_BYTES_MAX)
+        }
+        Cache::Direct | Cache::Hot => OWN_BYTES,
+    };
+    let size = wanted.min(free / OWN_FREE_SHARE);
+    let size = size - size % bs;
+    if size / bs < plan.depth_max() as u64 {
+        let least = bs * plan.depth_max() as u64 * OWN_FREE_SHARE;
+        return Err(Fault::failed(format!(
+            "no space for a test file in {}: {free} bytes are free, at least {least} are needed; choose another --dir",
+            dir.display()
+        )));
+    }
+    Ok(size)
+}
+
+fn no_room(error: &io::Error, size: u64, dir: &Path) -> Fault {
+    Fault::failed(format!(
+        "no room for a test file of {size} bytes in {}: {error}; choose a smaller --size or another --dir",
+        dir.display()
+    ))
+}
+
+/// Decides whether direct I/O is possible, and checks its alignment.
+fn settle_direct(file: &mut TestFile, plan: &Plan, direct: io::Result<File>) -> Result<(), Fault> {
+    let impossible = match (&direct, alignment(&file.buffered)) {
+        (Err(error), _) => Some(format!("O_DIRECT is refused ({error})")),
+        (Ok(_), Some(0)) => Some("this file system has no direct I/O".to_string()),
+        (Ok(file), _) if in_memory(file) => Some("this file system lives in memory".to_string()),
+        (Ok(_), Some(align))
+            if plan.cache == Cache::Direct && !plan.block_bytes.is_multiple_of(align) =>
+        {
+            return Err(Fault::usage(format!(
+                "--bs {} is not a multiple of {align}, which direct I/O asks for here; use --bs {align} or --buffered",
+                plan.block_bytes
+            )));
+        }
+        (Ok(_), _) => None,
+    };
+    match (impossible, direct) {
+        (Some(why), _) if plan.cache == Cache::Direct && plan.cache_asked => Err(Fault::usage(
+            format!("--direct: {why}; leave it out, or choose another place"),
+        )),
+        (Some(why), _) if plan.cache == Cache::Direct => {
+            // In memory there is no cold either.
+            file.cache = if in_memory(&file.buffered) {
+                Cache::Hot
+            } else {
+                Cache::Cold
+            };
+            file.notes.push(format!(
+                "{why}: measured {} instead of direct",
+                file.cache.word()
+            ));
+            Ok(())
+        }
+        (_, direct) => {
+            file.direct = direct.ok().map(Arc::new);
+            Ok(())
+        }
+    }
+}
+
+/// What offsets and lengths of direct I/O must be multiples of; zero where there is none, `None` where
+/// the kernel cannot say (before Linux 6.1).
+fn alignment(file: &File) -> Option<u64> {
+    let facts = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    (facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
+        .then_some(u64::from(facts.stx_dio_offset_align))
+}
+
+fn in_memory(file: &File) -> bool {
+    // Of a device, the answer would be about the folder of its name.
+    let regular = file.metadata().is_ok_and(|meta| meta.is_file());
+    regular && fstatfs(file).is_ok_and(|facts| IN_MEMORY.contains(&(facts.f_type as u32)))
+}
+
+/// Fills the tested part with random bytes and tags, and flushes it.
+fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
+    let Contents::Tagged { seed, unit_bytes } = file.contents else {
+        return Ok(());
+    };
+    // Past the page cache where possible: it is faster, and leaves the cache alone.
+    let to = file
+        .direct
+        .as_ref()
+        .filter(|_| plan.block_bytes.is_multiple_of(4096))
+        .unwrap_or(&file.buffered);
+    let failed = |at: u64, error: &io::Error| {
+        Fault::failed(format!("writing the test file at offset {at}: {error}"))
+    };
+    let mut memory =
+        Memory::new(1, FILL_BYTES as usize).map_err(|error| Fault::failed(error.to_string()))?;
+    let mut rng = fastrand::Rng::with_seed(plan.seed);
+    let (mut at, end) = (file.offset_bytes, file.offset_bytes + file.size_bytes);
+    while at < end {
+        let bytes = &mut memory.only()[..FILL_BYTES.min(end - at) as usize];
+        rng.fill(bytes);
+        // Stamp zero: no run has written this.
+        put_tags(bytes, at, seed, unit_bytes, 0);
+        to.write_all_at(bytes, at)
+            .map_err(|error| failed(at, &error))?;
+        at += bytes.len() as u64;
+    }
+    fdatasync(&*file.buffered).map_err(|error| failed(end, &io::Error::from(error)))
+}

@@ -1,0 +1,276 @@
+//! Contenders that cheat, break or stumble, and the runs that find them out.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op, Pread};
+use clap::Parser;
+
+use std::os::unix::fs::FileExt;
+
+use super::job::Plan;
+use super::json::{Outcome, Sample};
+use super::run::AnyContender;
+use super::single;
+use super::testfile::TestFile;
+use crate::args::{Args, BenchTarget, Command};
+
+/// A contender with one operation at a time and a flaw.
+struct Flawed {
+    /// Does the operation; the answer's length, or the number of an error.
+    call: fn(&Job, &Op, &mut [u8]) -> std::io::Result<usize>,
+}
+
+impl<B: Bench> Contender<B> for Flawed {
+    fn name(&self) -> &str {
+        "flawed"
+    }
+
+    fn about(&self) -> &str {
+        "for tests"
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let mut memory = Memory::new(1, job.block_bytes)?;
+        let mut lane = bench.lane();
+        bench.go();
+        while let Some(op) = lane.next() {
+            let bytes = memory.only();
+            if op.write {
+                lane.fill(&op, bytes);
+            }
+            let result = (self.call)(job, &op, bytes);
+            lane.finish(op, result, &*bytes);
+        }
+        bench.done(lane);
+        Ok(Finished::default())
+    }
+}
+
+/// A contender that does not get that far.
+struct Broken(Ending);
+
+type Ending = fn() -> Result<Finished, Failure>;
+
+impl<B: Bench> Contender<B> for Broken {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    fn about(&self) -> &str {
+        "for tests"
+    }
+
+    fn run(&self, _job: &Job, _bench: &B) -> Result<Finished, Failure> {
+        (self.0)()
+    }
+}
+
+fn plan(line: &[&str], dir: &Path) -> Plan {
+    let dir = dir.to_str().unwrap();
+    let always = [
+        "annulus",
+        "bench",
+        "file",
+        dir,
+        "--buffered",
+        "--hot",
+        "--size",
+        "1M",
+        "--runtime",
+        "50ms",
+    ];
+    let args = Args::try_parse_from(always.iter().chain(line)).unwrap();
+    let Command::Bench(bench) = args.command;
+    let BenchTarget::File(args) = bench.target;
+    Plan::new(&args).unwrap()
+}
+
+/// The outcome of one run on a file of our own, on which `before` has worked.
+fn run_with(line: &[&str], contender: AnyContender, before: fn(&TestFile)) -> Outcome {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(line, dir.path());
+    let file = TestFile::open(&plan).unwrap();
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "the file has no name"
+    );
+    before(&file);
+    single::run(&plan, &file, &contender, 2, 0).unwrap().outcome
+}
+
+fn run(line: &[&str], call: fn(&Job, &Op, &mut [u8]) -> std::io::Result<usize>) -> Outcome {
+    run_with(line, Arc::new(Flawed { call }), |_| {})
+}
+
+fn failure(outcome: Outcome) -> (String, Option<Box<Sample>>) {
+    match outcome {
+        Outcome::Failed { reason, sample } => (reason, sample),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn honest(job: &Job, op: &Op, bytes: &mut [u8]) -> std::io::Result<usize> {
+    if op.write {
+        job.file.write_at(bytes, op.offset)
+    } else {
+        job.file.read_at(bytes, op.offset)
+    }
+}
+
+#[test]
+fn an_honest_contender_passes_and_every_answer_is_counted() {
+    for rw in ["randread", "read", "randwrite", "write", "randrw"] {
+        let Outcome::Measured(sample) = run(&["--rw", rw], honest) else {
+            panic!("{rw}")
+        };
+        let checks = &sample.checks;
+        assert!(
+            checks.answers > 0 && checks.right == checks.answers,
+            "{rw}: {checks:?}"
+        );
+        assert_eq!(
+            (checks.wrong, checks.errors, checks.wrong_afterwards),
+            (0, 0, 0)
+        );
+        assert_eq!(
+            checks.compared_afterwards > 0,
+            rw.contains('w'),
+            "{rw}: writes are read back"
+        );
+        assert!(sample.ops <= checks.answers);
+    }
+}
+
+#[test]
+fn a_flipped_byte_in_the_file_is_found() {
+    let (reason, sample) = failure(run_with(&["--rw", "read"], Arc::new(Pread), |file| {
+        let mut byte = [0];
+        file.buffered.read_exact_at(&mut byte, 40960).unwrap();
+        file.buffered.write_all_at(&[byte[0] ^ 1], 40960).unwrap();
+    }));
+    assert!(
+        reason.contains("offset 40960: the bytes are not those of this place"),
+        "{reason}"
+    );
+    let checks = sample.unwrap().checks;
+    assert!(
+        checks.wrong >= 1 && checks.right + checks.wrong == checks.answers,
+        "{checks:?}"
+    );
+}
+
+#[test]
+fn an_answer_from_another_place_is_found() {
+    let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
+        job.file.read_at(bytes, (op.offset + 4096) % job.size_bytes)
+    };
+    let (reason, _) = failure(run(&[], call));
+    assert!(reason.contains("are not those of this place"), "{reason}");
+}
+
+#[test]
+fn an_answer_that_left_the_buffer_alone_is_found() {
+    let (reason, _) = failure(run(&[], |_, _, bytes| Ok(bytes.len())));
+    assert!(reason.contains("are not those of this place"), "{reason}");
+}
+
+#[test]
+fn a_short_answer_is_no_answer() {
+    let call =
+        |job: &Job, op: &Op, bytes: &mut [u8]| job.file.read_at(&mut bytes[..512], op.offset);
+    let (reason, _) = failure(run(&[], call));
+    assert!(reason.contains("512 bytes instead of 4096"), "{reason}");
+}
+
+#[test]
+fn an_error_is_counted_and_shown() {
+    let (reason, sample) = failure(run(&[], |_, _, _| {
+        Err(std::io::Error::from_raw_os_error(5))
+    }));
+    assert!(reason.contains("Input/output error"), "{reason}");
+    assert!(sample.unwrap().checks.errors > 0);
+}
+
+#[test]
+fn a_write_that_did_not_happen_is_found_afterwards() {
+    let (reason, sample) = failure(run(&["--rw", "randwrite"], |_, _, bytes| Ok(bytes.len())));
+    assert!(reason.contains("is not what was written there"), "{reason}");
+    assert!(sample.unwrap().checks.wrong_afterwards > 0);
+}
+
+#[test]
+fn a_write_to_another_place_is_found_afterwards() {
+    let call = |job: &Job, op: &Op, bytes: &mut [u8]| job.file.write_at(bytes, op.offset ^ 4096);
+    let (reason, _) = failure(run(&["--rw", "randwrite"], call));
+    assert!(reason.contains("is not what was written there"), "{reason}");
+}
+
+#[test]
+fn in_a_file_of_unknown_content_a_sample_is_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let mut bytes = vec![0; 1 << 20];
+    fastrand::fill(&mut bytes);
+    std::fs::write(&path, &bytes).unwrap();
+    let plan = plan(&[], &path);
+    let file = TestFile::open(&plan).unwrap();
+    let liar = |job: &Job, op: &Op, bytes: &mut [u8]| {
+        let result = job.file.read_at(bytes, op.offset);
+        bytes[100] ^= 1;
+        result
+    };
+    let outcomes = [honest, liar].map(|call| {
+        let contender: AnyContender = Arc::new(Flawed { call });
+        single::run(&plan, &file, &contender, 2, 0).unwrap().outcome
+    });
+    let [Outcome::Measured(sample), lie] = outcomes else {
+        panic!()
+    };
+    assert!(sample.checks.compared_afterwards > 0);
+    let (reason, _) = failure(lie);
+    assert!(
+        reason.contains("differs from what pread finds there"),
+        "{reason}"
+    );
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        bytes,
+        "the user's file is as it was"
+    );
+}
+
+#[test]
+fn a_contender_that_breaks_is_a_failed_row() {
+    let broken: [(Ending, &str); 3] = [
+        (|| panic!("overboard"), "panicked: overboard"),
+        (|| Ok(Finished::default()), "ended without starting"),
+        (|| Err(Failure::Failed("no luck".into())), "no luck"),
+    ];
+    for (call, text) in broken {
+        let (reason, sample) = failure(run_with(&[], Arc::new(Broken(call)), |_| {}));
+        assert!(reason.contains(text) && sample.is_none(), "{reason}");
+    }
+}
+
+#[test]
+fn a_contender_that_is_not_available_is_a_row_that_says_so() {
+    let outcome = run_with(
+        &[],
+        Arc::new(Broken(|| Err(Failure::NotHere("no ring".into())))),
+        |_| {},
+    );
+    assert!(
+        matches!(&outcome, Outcome::NotHere { reason } if reason == "no ring"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn the_smallest_blocks_are_checked_too() {
+    let Outcome::Measured(sample) = run(&["--bs", "512"], honest) else {
+        panic!()
+    };
+    assert_eq!(sample.checks.right, sample.checks.answers);
+}

@@ -1,0 +1,192 @@
+//! What the numbers say: one sentence, and warnings that each name an option.
+
+use super::contender::{BASE, Side};
+use super::job::Plan;
+use super::json::{Outcome, Run, Sample};
+use super::stats::{Row, Spread};
+use super::table::{grouped, short};
+
+/// A contender whose repeats differ by more is told apart from others only by repeating more often.
+const SPREAD_MAX: f64 = 0.2;
+/// Processors that others may use before a run is called disturbed; the kernel's own work stays below.
+const OTHERS_BUSY_MAX: f64 = 0.3;
+const STOLEN_MAX: f64 = 0.05;
+/// Percentiles that rest on fewer operations are chance.
+const TAIL_OPS_MIN: u64 = 50_000;
+/// Below this difference two contenders are level.
+const LEVEL: f64 = 0.03;
+
+/// The sentence after the tables.
+pub(crate) fn verdict(rows: &[Row], depths: &[usize]) -> String {
+    let clauses: Vec<String> = depths
+        .iter()
+        .filter_map(|&depth| clause(rows, depth))
+        .collect();
+    if clauses.is_empty() {
+        return "Verdict: nothing could be compared.".into();
+    }
+    format!("Verdict: {}.", clauses.join("; "))
+}
+
+fn clause(rows: &[Row], depth: usize) -> Option<String> {
+    // Rows are sorted by speed, so the first of a side is its best.
+    let of = |side: Side| {
+        rows.iter()
+            .find(|row| row.depth == depth && row.side == side && row.medians.is_some())
+    };
+    let best_peer = of(Side::Peer);
+    let Some(ours) = of(Side::Annulus) else {
+        return best_peer.or_else(|| of(Side::Base)).and_then(speed);
+    };
+    let medians = ours.medians.as_ref()?;
+    let mut parts = Vec::new();
+    if let Some(ratio) = &medians.ratio_to_base {
+        parts.push(compared(ratio, "the hand-written ring"));
+    }
+    if let (Some(ratio), Some(peer)) = (&medians.ratio_to_best_peer, best_peer) {
+        parts.push(compared(
+            ratio,
+            &format!("the best peer ({})", peer.contender),
+        ));
+    }
+    let speed = format!("{} ops/s", grouped(medians.ops_per_second.median));
+    Some(format!(
+        "at depth {depth} {} does {speed}, {}",
+        ours.contender,
+        parts.join(" and ")
+    ))
+}
+
+/// What to say of the fastest row where Annulus was not measured.
+fn speed(row: &Row) -> Option<String> {
+    let medians = row.medians.as_ref()?;
+    let to_base = match (&medians.ratio_to_base, row.side) {
+        (Some(ratio), Side::Peer) => format!(", {:.2} × the base", ratio.median),
+        _ => String::new(),
+    };
+    let ops = grouped(medians.ops_per_second.median);
+    Some(format!(
+        "at depth {} {} does {ops} ops/s{to_base}",
+        row.depth, row.contender
+    ))
+}
+
+fn compared(ratio: &Spread, whom: &str) -> String {
+    let number = ratio.median;
+    let certain = ratio.min > 1.0 || ratio.max < 1.0;
+    match number {
+        _ if (number - 1.0).abs() <= LEVEL || !certain => {
+            format!("level with {whom} ({number:.2} ×)")
+        }
+        _ if number > 1.0 => format!("{number:.2} × {whom}"),
+        _ => format!("behind {whom} ({number:.2} ×)"),
+    }
+}
+
+/// What a reader should mistrust, each with the option that helps; the worst case of each kind.
+pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row]) -> Vec<String> {
+    let samples: Vec<(&Run, &Sample)> = runs
+        .iter()
+        .filter_map(|run| match &run.outcome {
+            Outcome::Measured(sample) => Some((run, &**sample)),
+            _ => None,
+        })
+        .collect();
+    let mut list = Vec::new();
+    list.extend(spread(plan, rows));
+    list.extend(disturbed(&samples));
+    list.extend(stolen(&samples));
+    list.extend(ran_out(&samples));
+    list.extend(short_tail(plan, &samples));
+    if !rows
+        .iter()
+        .any(|row| row.contender == BASE && row.medians.is_some())
+    {
+        list.push(
+            "the base could not be measured, so there are no ratios to it; its row says why".into(),
+        );
+    }
+    list
+}
+
+fn spread(plan: &Plan, rows: &[Row]) -> Option<String> {
+    let wide: Vec<(&Row, f64)> = rows
+        .iter()
+        .filter(|row| row.side != Side::Null)
+        .filter_map(|row| Some((row, row.medians.as_ref()?.ops_per_second.relative())))
+        .filter(|(_, relative)| *relative > SPREAD_MAX)
+        .collect();
+    let (row, relative) = wide.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(format!(
+        "the repeats of {} of {} rows differ by more than {:.0} % (most: {} at depth {}, {:.0} %): use --repeat {}",
+        wide.len(),
+        rows.len(),
+        SPREAD_MAX * 100.0,
+        row.contender,
+        row.depth,
+        relative * 100.0,
+        (plan.repeat * 3).max(9)
+    ))
+}
+
+fn disturbed(samples: &[(&Run, &Sample)]) -> Option<String> {
+    let hit: Vec<_> = samples
+        .iter()
+        .filter(|(_, sample)| sample.others_busy > OTHERS_BUSY_MAX)
+        .collect();
+    let (run, sample) = hit
+        .iter()
+        .max_by(|a, b| a.1.others_busy.total_cmp(&b.1.others_busy))?;
+    Some(format!(
+        "other processes or the kernel used a processor during {} of {} runs \
+         (most: {:.1} during {}, depth {}, repeat {}): stop them, or use --repeat to outvote them",
+        hit.len(),
+        samples.len(),
+        sample.others_busy,
+        run.contender,
+        run.depth,
+        run.repeat
+    ))
+}
+
+fn stolen(samples: &[(&Run, &Sample)]) -> Option<String> {
+    let most = samples
+        .iter()
+        .map(|(_, sample)| sample.stolen)
+        .fold(0.0, f64::max);
+    (most > STOLEN_MAX).then(|| {
+        let percent = most * 100.0;
+        format!(
+            "the hypervisor withheld up to {percent:.0} % of a processor during a run: \
+             compare ratios, and use --repeat"
+        )
+    })
+}
+
+fn ran_out(samples: &[(&Run, &Sample)]) -> Option<String> {
+    let hit: Vec<_> = samples
+        .iter()
+        .filter(|(_, sample)| sample.ran_out_of_blocks)
+        .collect();
+    let (run, sample) = hit
+        .iter()
+        .min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds))?;
+    Some(format!(
+        "{} of {} runs ended early because every block had been read once \
+         (first: {} after {} s): use a larger file or --size, or a shorter --runtime",
+        hit.len(),
+        samples.len(),
+        run.contender,
+        short(sample.seconds)
+    ))
+}
+
+fn short_tail(plan: &Plan, samples: &[(&Run, &Sample)]) -> Option<String> {
+    let fewest = samples.iter().map(|(_, sample)| sample.ops).min()?;
+    (fewest < TAIL_OPS_MIN).then(|| {
+        format!(
+            "p99.99 and max rest on few operations ({fewest} in the shortest run): use --runtime {} if you need them",
+            (plan.runtime.as_secs_f64() * 10.0).ceil()
+        )
+    })
+}

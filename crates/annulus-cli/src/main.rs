@@ -1,0 +1,33 @@
+//! The `annulus` command: parse, do, and turn the outcome into an exit code.
+//!
+//! 0 done, 1 something that was measured is bad, 2 used wrongly.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod fault;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, BenchTarget, Command};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match args.command {
+        Command::Bench(bench) => match bench.target {
+            BenchTarget::File(file) => bench::file(&file),
+        },
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(fault) => {
+            // If even standard error is closed there is nobody left to tell.
+            let _ = writeln!(std::io::stderr(), "annulus: {fault}");
+            fault.exit_code()
+        }
+    }
+}

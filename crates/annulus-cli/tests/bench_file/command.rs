@@ -1,0 +1,91 @@
+//! Runs the command in a folder of its own and looks at what it did there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder and the command that runs in it.
+pub(crate) struct Place {
+    dir: TempDir,
+}
+
+/// What the command said.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        // Beside the build, which is on a disk; the system's temporary folder may be in memory.
+        Place {
+            dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A file of `bytes` random bytes.
+    pub(crate) fn file(&self, name: &str, bytes: usize) -> PathBuf {
+        let mut content = vec![0; bytes];
+        fastrand::fill(&mut content);
+        let path = self.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// Every file here, with its content.
+    pub(crate) fn files(&self) -> Vec<(String, Vec<u8>)> {
+        let mut files: Vec<_> = fs::read_dir(self.path())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| {
+                (
+                    entry.file_name().into_string().unwrap(),
+                    fs::read(entry.path()).unwrap_or_default(),
+                )
+            })
+            .collect();
+        files.sort();
+        files
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+        command
+            .args(["bench", "file"])
+            .args(args)
+            .current_dir(self.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Said {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.command(args).output().unwrap();
+        Said {
+            code: status.code(),
+            out: String::from_utf8(stdout).unwrap(),
+            err: String::from_utf8(stderr).unwrap(),
+        }
+    }
+
+    /// Runs with `--json` and reads it; the run must succeed.
+    pub(crate) fn report(&self, args: &[&str]) -> Value {
+        let json = self.path().join("report.json");
+        let said = self.run(&[args, &["--json", "report.json"]].concat());
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        let report = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+        fs::remove_file(json).unwrap();
+        report
+    }
+}

@@ -1,0 +1,139 @@
+//! The JSON: valid by the schema in the repository, and an account of what was done in which order.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::command::Place;
+
+fn schema() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-file.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn report(place: &Place, more: &[&str]) -> Value {
+    let args = [
+        "--size",
+        "2M",
+        "--runtime",
+        "0.02",
+        "--repeat",
+        "4",
+        "--depth",
+        "2,4",
+        "--seed",
+        "11",
+    ];
+    place.report(&[&args[..], more].concat())
+}
+
+#[test]
+fn the_json_of_a_run_is_valid_by_the_schema() {
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let report = report(&Place::new(), &["--contenders", "default"]);
+    let errors: Vec<String> = validator
+        .iter_errors(&report)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    // The schema must be able to say no.
+    let mut wrong = report.clone();
+    wrong["runs"][0]["depth"] = "two".into();
+    assert!(!validator.is_valid(&wrong));
+}
+
+#[test]
+fn contenders_take_turns_in_a_new_order_each_repeat() {
+    let place = Place::new();
+    let more = ["--contenders", "pread,mmap,libaio,null", "--hot"];
+    let report = report(&place, &more);
+    let runs = report["runs"].as_array().unwrap();
+    // Two depths of four repeats of five contenders (the base comes along), depth by depth, repeat by repeat.
+    assert_eq!(runs.len(), 2 * 4 * 5);
+    let mut orders = BTreeSet::new();
+    for (block, runs) in runs.chunks(5).enumerate() {
+        for (index, run) in runs.iter().enumerate() {
+            assert_eq!(run["position"], block * 5 + index);
+            assert_eq!(run["depth"], if block < 4 { 2 } else { 4 });
+            assert_eq!(run["repeat"], block % 4 + 1);
+        }
+        let order: Vec<&str> = runs
+            .iter()
+            .map(|run| run["contender"].as_str().unwrap())
+            .collect();
+        let everybody: BTreeSet<&str> = order.iter().copied().collect();
+        assert_eq!(
+            everybody,
+            BTreeSet::from(["base", "libaio", "mmap", "null", "pread"])
+        );
+        orders.insert(order);
+    }
+    assert!(orders.len() > 4, "hardly shuffled: {orders:?}");
+    // The seed decides the order.
+    let again = self::report(&place, &more);
+    let order = |report: &Value| -> Vec<Value> {
+        report["runs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|run| run["contender"].clone())
+            .collect()
+    };
+    assert_eq!(order(&report), order(&again));
+}
+
+#[test]
+fn the_json_says_what_was_done_where() {
+    let report = report(
+        &Place::new(),
+        &[
+            "--contenders",
+            "pread",
+            "--rw",
+            "randrw",
+            "--rwmixread",
+            "70",
+            "--hot",
+        ],
+    );
+    assert_eq!(report["version"], 1);
+    assert_eq!(report["seed"], 11);
+    assert_eq!(report["load"]["rw"], "randrw (70 % reads)");
+    assert_eq!(report["load"]["write_percent"], 30);
+    assert_eq!(report["load"]["cache"], "buffered, hot");
+    assert_eq!(report["load"]["contents_known"], true);
+    assert!(report["machine"]["processors"].as_u64().unwrap() > 0);
+    let command: Vec<&str> = report["command"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|arg| arg.as_str().unwrap())
+        .collect();
+    assert_eq!(command[1..3], ["bench", "file"]);
+    assert!(report["verdict"].as_str().unwrap().starts_with("Verdict: "));
+    // A row per depth and contender.
+    assert_eq!(report["rows"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn an_existing_json_is_replaced_when_asked() {
+    let place = Place::new();
+    place.file("kept.json", 10);
+    let args = [
+        "--size",
+        "1M",
+        "--runtime",
+        "0.02",
+        "--repeat",
+        "1",
+        "--depth",
+        "2",
+        "--contenders",
+        "pread",
+    ];
+    let said = place.run(&[&args[..], &["--json", "kept.json", "--replace"]].concat());
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let files = place.files();
+    assert_eq!(files.len(), 1);
+    assert!(serde_json::from_slice::<Value>(&files[0].1).is_ok());
+}

@@ -1,0 +1,6 @@
+//! `annulus bench file` from outside: what it refuses, what it leaves behind, what it writes down.
+
+mod command;
+mod json;
+mod runs;
+mod wrong;

@@ -1,0 +1,299 @@
+//! Small real runs: every contender, every load; what they leave behind.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::command::Place;
+use crate::wrong::skip;
+
+const SHORT: [&str; 8] = [
+    "--runtime",
+    "0.05",
+    "--repeat",
+    "1",
+    "--depth",
+    "4",
+    "--seed",
+    "7",
+];
+
+/// The kind of outcome of each run, by contender.
+fn outcomes(report: &Value) -> Vec<(String, String, Value)> {
+    let runs = report["runs"].as_array().unwrap();
+    runs.iter()
+        .map(|run| {
+            let outcome = run["outcome"].clone();
+            let text = |value: &Value| value.as_str().unwrap().to_string();
+            (text(&run["contender"]), text(&outcome["kind"]), outcome)
+        })
+        .collect()
+}
+
+/// Every run gave a sample with every answer checked and right, or says why not.
+fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
+    for (contender, kind, outcome) in outcomes(report) {
+        match kind.as_str() {
+            "measured" => {
+                let checks = &outcome["checks"];
+                assert!(
+                    checks["answers"].as_u64().unwrap() > 0,
+                    "{contender}: {outcome}"
+                );
+                assert_eq!(checks["answers"], checks["right"], "{contender}: {outcome}");
+                assert_eq!(checks["wrong"], 0, "{contender}: {outcome}");
+                assert_eq!(checks["errors"], 0, "{contender}: {outcome}");
+                assert_eq!(checks["wrong_afterwards"], 0, "{contender}: {outcome}");
+            }
+            "not_applicable" => assert!(
+                may_be_inapplicable.contains(&contender.as_str()),
+                "{contender}: {outcome}"
+            ),
+            "not_here" => skip(&format!("{contender}: {}", outcome["reason"])),
+            _ => panic!("{contender}: {outcome}"),
+        }
+    }
+}
+
+#[test]
+fn every_contender_reads_right_from_a_file_of_our_own() {
+    let place = Place::new();
+    let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
+    all_right(&place.report(&args), &["mmap", "tokio-fs"]);
+    all_right(&place.report(&[&args[..], &["--hot"]].concat()), &[]);
+    all_right(
+        &place.report(
+            &[
+                &args[..],
+                &["--hot", "--rw", "read", "--bs", "16k", "--threads", "2"],
+            ]
+            .concat(),
+        ),
+        &[],
+    );
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+#[test]
+fn every_contender_writes_what_can_be_read_back() {
+    let place = Place::new();
+    let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
+    let inapplicable = ["mmap", "tokio-fs", "annulus-many", "annulus-many-2"];
+    for rw in ["randwrite", "randrw", "write"] {
+        let direct = place.report(&[&args[..], &["--rw", rw]].concat());
+        all_right(&direct, &inapplicable);
+        let buffered = place.report(&[&args[..], &["--rw", rw, "--hot"]].concat());
+        all_right(&buffered, &inapplicable[2..]);
+        for (contender, kind, outcome) in outcomes(&buffered) {
+            if kind == "measured" && contender != "null" {
+                assert!(
+                    outcome["checks"]["compared_afterwards"].as_u64().unwrap() > 0,
+                    "{contender}"
+                );
+            }
+        }
+    }
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+#[test]
+fn a_users_file_is_read_from_cold_and_stays_as_it_is() {
+    let place = Place::new();
+    place.file("data", 64 << 20);
+    let before = place.files();
+    let args = [&SHORT[..], &["data", "--cold", "--contenders", "default"]].concat();
+    let said = place.run(&args);
+    if said.out.contains("not cold") {
+        skip("the page cache cannot be emptied here");
+        return;
+    }
+    let report = place.report(&args);
+    all_right(&report, &[]);
+    assert_eq!(report["load"]["contents_known"], false);
+    for (contender, _, outcome) in outcomes(&report) {
+        assert!(
+            outcome["resident_before"].as_f64().unwrap() <= 0.01,
+            "{contender}: {outcome}"
+        );
+        if contender != "null" {
+            assert!(
+                outcome["checks"]["compared_afterwards"].as_u64().unwrap() > 0,
+                "{contender}: {outcome}"
+            );
+        }
+    }
+    assert!(place.files() == before, "the file was changed");
+}
+
+#[test]
+fn a_cold_run_ends_when_every_block_has_been_read() {
+    let place = Place::new();
+    let args = [
+        "--cold",
+        "--size",
+        "1M",
+        "--runtime",
+        "60",
+        "--repeat",
+        "1",
+        "--depth",
+        "4",
+        "--contenders",
+        "pread",
+    ];
+    let said = place.run(&args);
+    // 256 blocks last for less than the ramp of 0.2 s wherever they are read from.
+    assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+    let place_says = [
+        "every block had been read before the ramp was over",
+        "not cold",
+    ];
+    assert!(
+        place_says.iter().any(|text| said.out.contains(text)),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn overwriting_changes_the_tested_part_and_nothing_else() {
+    let place = Place::new();
+    place.file("data", 1 << 20);
+    let before = place.files()[0].1.clone();
+    let args = [
+        "data",
+        "--rw",
+        "randwrite",
+        "--overwrite",
+        "--offset",
+        "256k",
+        "--size",
+        "512k",
+        "--hot",
+    ];
+    all_right(
+        &place.report(&[&SHORT[..], &args].concat()),
+        &["annulus-many"],
+    );
+    let after = place.files()[0].1.clone();
+    let (from, to) = (256 << 10, 768 << 10);
+    assert_eq!(before.len(), after.len());
+    assert!(
+        before[..from] == after[..from] && before[to..] == after[to..],
+        "outside the tested part"
+    );
+    assert!(before[from..to] != after[from..to], "nothing was written");
+}
+
+#[test]
+fn a_directory_gets_a_file_of_our_own_that_has_no_name() {
+    let place = Place::new();
+    let args = [
+        ".",
+        "--size",
+        "1M",
+        "--runtime",
+        "60",
+        "--contenders",
+        "pread",
+    ];
+    let mut child = place
+        .command(&args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The heading is printed when the file is there and filled.
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut heading = String::new();
+    out.read_line(&mut heading).unwrap();
+    assert!(heading.contains("a file of our own in"), "{heading}");
+    assert!(place.files().is_empty(), "{:?}", place.files());
+    // As an interrupt would end it.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+#[test]
+fn in_memory_the_default_is_buffered_and_says_so() {
+    if !std::path::Path::new("/dev/shm").is_dir() {
+        skip("no /dev/shm");
+        return;
+    }
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = memory.path().to_str().unwrap();
+    let place = Place::new();
+    let said = place.run(
+        &[
+            &SHORT[..],
+            &["--dir", dir, "--size", "1M", "--contenders", "pread"],
+        ]
+        .concat(),
+    );
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert!(
+        said.out
+            .contains("measured buffered, hot instead of direct"),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn a_reader_who_goes_away_is_no_error() {
+    let place = Place::new();
+    let mut child = place
+        .command(&[&SHORT[..], &["--size", "1M", "--contenders", "pread"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut err = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut err)
+        .unwrap();
+    assert_eq!((child.wait().unwrap().code(), err.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn no_progress_bar_is_drawn_into_a_pipe() {
+    let place = Place::new();
+    let said = place.run(&[&SHORT[..], &["--size", "1M", "--contenders", "pread"]].concat());
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    assert!(
+        !said.out.contains('\r') && !said.out.contains('\u{1b}'),
+        "{:?}",
+        said.out
+    );
+}
+
+#[test]
+fn the_list_names_every_contender_and_what_it_is() {
+    let said = Place::new().run(&["--list"]);
+    assert_eq!(said.code, Some(0));
+    for name in [
+        "annulus",
+        "annulus-many",
+        "base",
+        "base-chunk8",
+        "pread",
+        "mmap",
+        "libaio",
+        "tokio-fs",
+        "null",
+    ] {
+        assert!(
+            said.out
+                .lines()
+                .any(|line| line[2..].starts_with(&format!("{name} "))),
+            "{name}: {}",
+            said.out
+        );
+    }
+}

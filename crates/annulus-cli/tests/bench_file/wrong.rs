@@ -1,0 +1,331 @@
+//! Bad input: what is said, the exit code, and that nothing is created or destroyed.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use crate::command::Place;
+
+/// The user who owns nothing.
+const NOBODY: u32 = 65534;
+
+/// The command must end with `code`, say `text`, and leave the folder as it was.
+fn refuses(place: &Place, args: &[&str], code: i32, text: &str) {
+    let before = place.files();
+    let said = place.run(args);
+    assert_eq!(said.code, Some(code), "{args:?}: {}{}", said.out, said.err);
+    assert!(
+        said.err.contains(text),
+        "{args:?} should say {text:?}, says:\n{}",
+        said.err
+    );
+    assert!(
+        said.out.is_empty(),
+        "{args:?}: nothing was measured: {}",
+        said.out
+    );
+    assert_eq!(
+        place.files().len(),
+        before.len(),
+        "{args:?} changed the folder"
+    );
+    assert!(place.files() == before, "{args:?} changed a file");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_refused() {
+    refuses(
+        &Place::new(),
+        &["nowhere"],
+        2,
+        "annulus: cannot open nowhere: No such file or directory",
+    );
+}
+
+#[test]
+fn an_empty_file_is_refused() {
+    let place = Place::new();
+    place.file("empty", 0);
+    refuses(
+        &place,
+        &["empty"],
+        2,
+        "annulus: empty is empty: there is nothing to read",
+    );
+}
+
+#[test]
+fn an_unreadable_file_is_refused() {
+    let place = Place::new();
+    let path = place.file("secret", 65536);
+    std::fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
+    let mut command = place.command(&["secret"]);
+    if std::fs::File::open(&path).is_ok() {
+        // Root may read every file; the user `nobody` may not.
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return skip(&format!("cannot run the command as another user: {error}")),
+    };
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(
+        err.contains("annulus: cannot open secret: Permission denied"),
+        "{err}"
+    );
+}
+
+#[test]
+fn what_is_no_file_is_refused() {
+    refuses(
+        &Place::new(),
+        &["/dev/null"],
+        2,
+        "/dev/null is neither a file nor a block device nor a directory",
+    );
+}
+
+#[test]
+fn an_offset_beyond_the_end_is_refused() {
+    let place = Place::new();
+    place.file("small", 65536);
+    let text = "--offset 65536 is beyond the end of small (65536 bytes)";
+    refuses(&place, &["small", "--offset", "64k"], 2, text);
+    refuses(
+        &place,
+        &["small", "--offset", "100"],
+        2,
+        "--offset 100 is not a multiple of --bs 4096",
+    );
+    refuses(
+        &place,
+        &["--offset", "64k"],
+        2,
+        "--offset is for a PATH that exists",
+    );
+}
+
+#[test]
+fn a_size_that_the_file_does_not_have_is_refused() {
+    let place = Place::new();
+    place.file("small", 65536);
+    refuses(
+        &place,
+        &["small", "--size", "1M"],
+        2,
+        "--size 1048576 is more than small has: 65536 bytes",
+    );
+    refuses(
+        &place,
+        &["small", "--size", "5000"],
+        2,
+        "--size 5000 is not a multiple of --bs 4096; try --size 4096",
+    );
+    refuses(
+        &place,
+        &["small", "--size", "0"],
+        2,
+        "--size 0: there is nothing to read",
+    );
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused() {
+    let place = Place::new();
+    for (args, text) in [
+        (["--depth", "0"], "--depth 0: a depth is from 1 to 4096"),
+        (
+            ["--depth", "8,5000"],
+            "--depth 5000: a depth is from 1 to 4096",
+        ),
+        (
+            ["--depth", "many"],
+            "invalid value 'many' for '--depth <LIST>'",
+        ),
+        (["--bs", "0"], "--bs 0: a block is a multiple of 512 bytes"),
+        (
+            ["--bs", "1000"],
+            "--bs 1000: a block is a multiple of 512 bytes",
+        ),
+        (
+            ["--bs", "4q"],
+            "`q` is no unit; write for example 4k, 1M or 8G",
+        ),
+        (["--repeat", "0"], "--repeat 0: from 1 to 1000"),
+        (["--threads", "0"], "--threads 0: from 1 to 256"),
+        (["--runtime", "0"], "a run lasts from 1 ms to a day"),
+        (
+            ["--runtime", "soon"],
+            "not a time; write for example 3, 0.5 or 200ms",
+        ),
+        (
+            ["--rw", "randomly"],
+            "invalid value 'randomly' for '--rw <RW>'",
+        ),
+        (
+            ["--rwmixread", "101"],
+            "invalid value '101' for '--rwmixread <PERCENT>'",
+        ),
+    ] {
+        refuses(&place, &args, 2, text);
+    }
+}
+
+#[test]
+fn too_few_blocks_for_the_depth_are_refused() {
+    let place = Place::new();
+    place.file("small", 65536);
+    refuses(
+        &place,
+        &["small", "--depth", "32"],
+        2,
+        "65536 bytes are 16 blocks of 4096: too few for --depth 32",
+    );
+}
+
+#[test]
+fn an_unknown_contender_is_answered_with_the_list() {
+    let place = Place::new();
+    refuses(
+        &place,
+        &["--contenders", "bsae"],
+        2,
+        "unknown contender `bsae`; did you mean `base`?",
+    );
+    refuses(
+        &place,
+        &["--contenders", ""],
+        2,
+        "--contenders: the list is empty; see --list",
+    );
+    refuses(
+        &place,
+        &["--contenders", "nobody"],
+        2,
+        "There are: default, all, annulus",
+    );
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    let place = Place::new();
+    refuses(&place, &["--direct", "--hot"], 2, "cannot be used with");
+    refuses(&place, &["--hot", "--cold"], 2, "cannot be used with");
+    refuses(
+        &place,
+        &["--direct", "--buffered"],
+        2,
+        "cannot be used with",
+    );
+    refuses(
+        &place,
+        &["--dir", ".", "somewhere"],
+        2,
+        "cannot be used with",
+    );
+}
+
+#[test]
+fn an_existing_file_is_not_written_to_unless_asked() {
+    let place = Place::new();
+    place.file("precious", 1 << 20);
+    for rw in ["write", "randwrite", "randrw"] {
+        refuses(
+            &place,
+            &["precious", "--rw", rw],
+            2,
+            "--overwrite allows that and destroys its content",
+        );
+    }
+}
+
+#[test]
+fn more_than_there_is_room_for_is_a_failed_run() {
+    refuses(
+        &Place::new(),
+        &["--size", "1000T"],
+        1,
+        "no room for a test file of 1099511627776000 bytes in .",
+    );
+}
+
+#[test]
+fn a_place_for_the_json_that_cannot_be_is_refused_before_anything_is_measured() {
+    let place = Place::new();
+    place.file("old.json", 10);
+    refuses(
+        &place,
+        &["--json", "old.json"],
+        2,
+        "--json old.json exists; --replace replaces it",
+    );
+    refuses(
+        &place,
+        &["--json", "no/where.json"],
+        2,
+        "there is no directory no",
+    );
+    refuses(
+        &place,
+        &["--json", ".", "--replace"],
+        2,
+        "is a directory; name a file",
+    );
+    refuses(
+        &place,
+        &["--replace"],
+        2,
+        "required arguments were not provided",
+    );
+}
+
+#[test]
+fn a_directory_that_is_none_is_refused() {
+    let place = Place::new();
+    place.file("plain", 10);
+    refuses(
+        &place,
+        &["--dir", "plain"],
+        2,
+        "--dir plain is not a directory",
+    );
+    refuses(
+        &place,
+        &["--dir", "missing"],
+        2,
+        "cannot open directory missing: No such file or directory",
+    );
+}
+
+#[test]
+fn direct_io_in_memory_is_refused_if_asked_for() {
+    if !std::path::Path::new("/dev/shm").is_dir() {
+        skip("no /dev/shm");
+        return;
+    }
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = memory.path().to_str().unwrap();
+    refuses(
+        &Place::new(),
+        &["--direct", "--dir", dir, "--size", "1M"],
+        2,
+        "--direct: this file system",
+    );
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+}
+
+/// Says that a test could not run here; the test command counts these.
+pub(crate) fn skip(reason: &str) {
+    use std::io::Write;
+    println!("skip: {reason}");
+    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
+        let mut log = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(log)
+            .unwrap();
+        writeln!(log, "skip: {reason}").unwrap();
+    }
+}

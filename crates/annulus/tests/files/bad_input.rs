@@ -60,7 +60,7 @@ fn what_is_not_there_is_enoent_and_is_not_made() {
 #[test]
 fn a_name_that_is_too_long_is_the_kernels_to_refuse() {
     for_each_backend(async |ground| {
-        if ground.real_or_skip("longest name") {
+        if ground.machine_has("longest name") {
             let path = ground.path(&"x".repeat(300));
             errno(ground.engine.create(&path).await, libc::ENAMETOOLONG);
             let long = "d/".repeat(3000);
@@ -153,7 +153,7 @@ fn a_path_with_a_nul_byte_names_nothing() {
 #[test]
 fn a_pipe_is_refused_and_its_descriptor_closed() {
     for_each_backend(async |ground| {
-        if !ground.real_or_skip("pipes") {
+        if !ground.machine_has("pipes") {
             return;
         }
         let path = ground.path("pipe");
@@ -211,7 +211,7 @@ fn the_wrong_access_is_ebadf_and_changes_nothing() {
 #[test]
 fn a_device_that_is_always_full_gives_enospc_and_the_buffer_back() {
     for_each_backend(async |ground| {
-        if !ground.real_or_skip("devices") {
+        if !ground.machine_has("devices") {
             return;
         }
         let mut options = OpenOptions::new();
@@ -287,7 +287,7 @@ fn a_full_file_system_gives_enospc_and_the_buffer_back() {
         return;
     };
     for_each_backend(async |ground| {
-        if ground.real_or_skip("mounts; its own full disk has a test of its own") {
+        if ground.machine_has("mounts; its own full disk has a test of its own") {
             fills_up(ground, &small).await;
         }
     });

@@ -10,7 +10,7 @@ const BYTES: usize = 40_001;
 
 /// A file opened past the page cache, and what is in it; `None`, said so, where there is no such thing.
 async fn direct(ground: &Ground) -> Option<(File, Vec<u8>)> {
-    if !ground.real_or_skip("direct I/O") {
+    if !ground.machine_has("direct I/O") {
         return None;
     }
     let contents = bytes(1, BYTES);

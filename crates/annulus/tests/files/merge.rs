@@ -166,7 +166,7 @@ fn an_empty_merged_batch_and_a_dropped_one_are_no_trouble() {
 #[test]
 fn neighbours_of_a_direct_file_are_merged_aligned_or_not() {
     for_each_backend(async |ground| {
-        if !ground.real_or_skip("direct I/O") {
+        if !ground.machine_has("direct I/O") {
             return;
         }
         let contents = bytes(7, 100_001);

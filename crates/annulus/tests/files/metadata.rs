@@ -43,7 +43,7 @@ fn metadata_by_path_and_by_descriptor_agree_with_stds() {
         assert_eq!(open.inode(), named.inode());
         let dir = ground.engine.metadata(ground.path("")).await.unwrap();
         assert_eq!(dir.kind(), FileKind::Dir);
-        if ground.real_or_skip("owners and times to compare with std's") {
+        if ground.machine_has("owners and times to compare with std's") {
             let theirs = std::fs::metadata(ground.path("f")).unwrap();
             same_as_stds(&open, &theirs);
             same_as_stds(&named, &theirs);
@@ -55,7 +55,7 @@ fn metadata_by_path_and_by_descriptor_agree_with_stds() {
 #[test]
 fn links_are_followed_or_looked_at_as_asked() {
     for_each_backend(async |ground| {
-        if !ground.real_or_skip("symbolic links") {
+        if !ground.machine_has("symbolic links") {
             return;
         }
         ground.put("f", b"12345");

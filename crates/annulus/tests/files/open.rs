@@ -232,7 +232,7 @@ fn custom_flags_are_passed_on_but_for_the_access_mode() {
             .await
             .unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
-        if !ground.real_or_skip("symbolic links") {
+        if !ground.machine_has("symbolic links") {
             return;
         }
         std::os::unix::fs::symlink("f", ground.path("link")).unwrap();
@@ -271,7 +271,7 @@ fn a_file_that_std_opened_can_be_taken_over() {
 #[test]
 fn an_unnamed_file_has_a_mode_too() {
     for_each_backend(async |ground| {
-        if !ground.real_or_skip("unnamed files") {
+        if !ground.machine_has("unnamed files") {
             return;
         }
         let mut options = OpenOptions::new();

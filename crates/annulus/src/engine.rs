@@ -1,8 +1,10 @@
 //! An engine: drivers on threads of their own, for callers on any executor or none.
 
 mod builder;
+mod own;
 
 pub use builder::{Backend, BackendInUse, EngineBuilder};
+pub use own::OwnDriver;
 
 use std::future::poll_fn;
 use std::io;
@@ -28,10 +30,12 @@ use crate::sys::call;
 ///
 /// # Implementation
 ///
-/// Each driver is a thread named `annulus-ring` with a ring of its own, asleep in the kernel when
-/// there is nothing to do. An operation is handed over through a lock-free list; the driver is woken
-/// only if it sleeps. Without io_uring the same operations run as system calls on threads named
-/// `annulus-block`, started as work waits and ended when it does not.
+/// Each driver is a thread named `annulus-ring` with a ring of its own, started by the first operation
+/// that is handed to it and asleep in the kernel when there is nothing to do. An operation is handed
+/// over through a lock-free list; the driver is woken only if it sleeps. A thread with a ring of its
+/// own (see [`thread`](crate::thread) and [`OwnDriver`]) hands nothing over. Without io_uring the same
+/// operations run as system calls on threads named `annulus-block`, started as work waits and ended
+/// when it does not.
 #[derive(Clone, Debug)]
 pub struct Engine {
     submitter: Arc<Submitter>,
@@ -56,6 +60,23 @@ impl Engine {
     /// Which backend runs, why, and what to change.
     pub fn backend(&self) -> &BackendInUse {
         &self.backend
+    }
+
+    /// A ring for the calling thread to drive itself while it runs a future: no hand-over, no other
+    /// thread. Backends: uring.
+    ///
+    /// # Errors
+    ///
+    /// As [`EngineBuilder::build`] with [`Backend::Uring`]; [`SetupError::Config`] if the engine has
+    /// no rings, or 256 threads have rings of its already.
+    pub fn own_driver(&self) -> Result<OwnDriver, SetupError> {
+        OwnDriver::new(self)
+    }
+
+    /// Why a thread whose executor would look after a ring has none: the first refusal there was.
+    /// Such a thread's operations go to the engine's drivers.
+    pub fn thread_ring_refusal(&self) -> Option<&SetupError> {
+        self.submitter.refusal()
     }
 
     /// What the drivers have done so far.

@@ -32,9 +32,16 @@ mod support;
 mod sync;
 mod sys;
 
+/// Rings on the threads of an executor: what an adapter implements and calls.
+pub mod thread {
+    pub use crate::driver::here::{
+        Host, Presence, ThreadRing, after_unpark, before_park, set_host,
+    };
+}
+
 pub use buf::{AlignedBuf, IoBuf, IoBufMut, Slice};
 pub use driver::Operation;
-pub use engine::{Backend, BackendInUse, Engine, EngineBuilder};
+pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fs::{
     Completed, DirEntry, File, FileKind, Merge, Metadata, OpenOptions, Opening, ReadInto, ReadMany,

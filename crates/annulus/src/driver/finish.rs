@@ -37,6 +37,9 @@ enum Last {
     Free,
 }
 
+// SAFETY: Held: the slots in it are the holder's to let go of, on whichever thread.
+unsafe impl Send for Done {}
+
 impl Done {
     /// Does all of it.
     pub(crate) fn deliver(&mut self, lane: &Lane) {

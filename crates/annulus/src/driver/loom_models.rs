@@ -25,7 +25,7 @@ use super::sleeper::Sleeper;
 use super::stack::{Linked, Pushed, Stack};
 use super::table::Table;
 use super::uring::{Driver, Tuning, WAKE};
-use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Wake, blocking};
+use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Thread, Wake, blocking};
 use crate::op::{Op, OpInfo};
 use crate::sync::{AtomicPtr, Shared};
 use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIMEDOUT};
@@ -243,7 +243,7 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
     };
     let lanes = vec![LaneThread {
         lane: Arc::clone(&lane),
-        thread: None,
+        thread: Thread::None,
     }];
     let submitter = Submitter::new(lanes, Opcodes::of(|_| true), config);
     let drops = Arc::new(Drops {

@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
 use std::task::{Context, Poll, Waker};
 
 use super::slot::Slot;
@@ -31,9 +32,25 @@ pub(crate) struct Group {
     waker: AtomicWaker,
     /// Slots still out when the batch was dropped.
     left: AtomicUsize,
+    /// The errno that ended the kernel of a lane which has some of its operations, or 0.
+    failed: AtomicI32,
 }
 
 impl Group {
+    fn new() -> Group {
+        Group {
+            done: Stack::new(),
+            waker: AtomicWaker::new(),
+            left: AtomicUsize::new(0),
+            failed: AtomicI32::new(0),
+        }
+    }
+
+    /// Some answers will never come.
+    pub(super) fn fail(&self, errno: i32) {
+        self.failed.store(errno, Ordering::Release);
+    }
+
     /// The driver gives an answered slot back.
     ///
     /// # Safety
@@ -69,22 +86,22 @@ impl Group {
 
 /// A slot that is out, and which lane it went to.
 #[derive(Clone, Copy)]
-struct Out {
+struct Out<'a> {
     slot: NonNull<Slot>,
-    lane: usize,
+    lane: &'a Lane,
 }
 
 /// Operations of type `T`, handed over together. `K` is the holder's name for each.
 pub(crate) struct Batch<'a, T: Op, K: Copy> {
     submitter: &'a Submitter,
     group: Arc<Group>,
-    out: Vec<Option<(Out, K)>>,
+    out: Vec<Option<(Out<'a>, K)>>,
     /// Free places in `out`.
     vacant: Vec<u32>,
     /// The chain being built, and for which lane.
     chain: Option<(NonNull<Slot>, NonNull<Slot>)>,
     chained: usize,
-    lane: usize,
+    lane: &'a Lane,
     /// Answered, taken off the group, not passed on yet.
     done: super::stack::Drained<Slot>,
     /// Answered without a driver.
@@ -97,11 +114,7 @@ unsafe impl<T: Op, K: Copy + Send> Send for Batch<'_, T, K> {}
 
 impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     pub(crate) fn new(submitter: &'a Submitter) -> Batch<'a, T, K> {
-        let group = Group {
-            done: Stack::new(),
-            waker: AtomicWaker::new(),
-            left: AtomicUsize::new(0),
-        };
+        let group = Group::new();
         let done = group.done.drain();
         Batch {
             submitter,
@@ -110,7 +123,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             vacant: Vec::new(),
             chain: None,
             chained: 0,
-            lane: submitter.next_lane(T::INFO.opcode),
+            lane: submitter.lane(T::INFO.opcode),
             done,
             at_once: VecDeque::new(),
         }
@@ -131,7 +144,17 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             self.at_once.push_back((key, op, total));
             return;
         }
-        let lane = self.submitter.lane(self.lane);
+        // Each chain anew: the batch may have moved to another thread.
+        let lane = match self.chain {
+            None => self.submitter.lane(T::INFO.opcode),
+            Some(_) => self.lane,
+        };
+        self.chain_up(op, key, lane);
+    }
+
+    /// Adds an operation to the chain for `lane`, which is the lane of all of the chain.
+    fn chain_up(&mut self, op: T, key: K, lane: &'a Lane) {
+        self.lane = lane;
         let Some(slot) = lane.table.take() else {
             self.at_once.push_back((key, op, -ENOBUFS));
             return;
@@ -139,7 +162,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         drop(slot.lifecycle.reset(None));
         let out = Out {
             slot: NonNull::from(slot),
-            lane: self.lane,
+            lane,
         };
         let place = match self.vacant.pop() {
             Some(place) => place,
@@ -171,7 +194,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Hands the chain over if it is long enough to be worth it.
     pub(crate) fn flush_chunk(&mut self) {
-        if self.chained >= HAND_OVER_CHUNK {
+        if self.chained >= self.lane.chunk().unwrap_or(HAND_OVER_CHUNK) {
             self.flush();
         }
     }
@@ -191,12 +214,20 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         let Some((first, _)) = self.chain.take() else {
             return;
         };
-        self.chained = 0;
+        let operations = std::mem::take(&mut self.chained) as u32;
         let lane = self.lane;
-        self.lane = self.submitter.next_lane(T::INFO.opcode);
         // SAFETY: Lent: filled above, and touched through their life cycles only from here on.
-        if !unsafe { self.submitter.lane(lane).hand_over(first) } {
-            self.take_back(first);
+        if unsafe { lane.hand_over(first, operations) } {
+            return;
+        }
+        let before = self.at_once.len();
+        self.take_back(first);
+        // The lane has ended. If it was only this thread's own, there are others.
+        if let Some(other) = self.submitter.lane_instead_of(lane, T::INFO.opcode) {
+            for (key, op, _) in self.at_once.split_off(before) {
+                self.chain_up(op, key, other);
+            }
+            self.flush();
         }
     }
 
@@ -229,7 +260,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         // SAFETY: Once: `T` is what `add` filled it with, and it is taken here only.
         let (op, res) = unsafe { slot.take::<T>() };
         // SAFETY: Once: the payload is taken, and our entry of it was the last reference.
-        unsafe { self.submitter.lane(out.lane).table.free(slot) };
+        unsafe { out.lane.table.free(slot) };
         Some((key, op, res))
     }
 
@@ -267,9 +298,12 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.group.waker.register(waker);
     }
 
-    /// The errno that ended the kernel behind one of the lanes: some answers will never come.
+    /// The errno that ended the kernel of one of its lanes: some answers will never come.
     pub(crate) fn failed(&self) -> Option<i32> {
-        self.submitter.failed()
+        match self.group.failed.load(Ordering::Acquire) {
+            0 => None,
+            errno => Some(errno),
+        }
     }
 
     /// Gives up on every operation that has no answer; returns their names. Answers that are there
@@ -279,12 +313,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         let keys = self.out.iter().flatten().map(|&(_, key)| key).collect();
         self.out.clear();
         self.vacant.clear();
-        let group = Group {
-            done: Stack::new(),
-            waker: AtomicWaker::new(),
-            left: AtomicUsize::new(0),
-        };
-        self.group = Arc::new(group);
+        self.group = Arc::new(Group::new());
         keys
     }
 
@@ -316,9 +345,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         // `forget_one` takes this reference up again.
         let _ = Arc::into_raw(group);
         for (out, _) in self.out.iter().flatten() {
-            let lane: &Lane = self.submitter.lane(out.lane);
             // SAFETY: Once: claimed in step 1, and requested here only; the submitter keeps the lane.
-            unsafe { lane.request_cancel(out.slot) };
+            unsafe { out.lane.request_cancel(out.slot) };
         }
     }
 

@@ -12,6 +12,7 @@
 pub(crate) mod blocking;
 mod deadlines;
 mod finish;
+pub(crate) mod here;
 mod index_set;
 pub(crate) mod inline_run;
 pub(crate) mod lifecycle;
@@ -19,16 +20,19 @@ pub(crate) mod lifecycle;
 mod loom_models;
 pub(crate) mod many;
 pub(crate) mod operation;
+mod own;
 mod pending;
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;
 pub(crate) mod sleeper;
 pub(crate) mod slot;
 pub(crate) mod stack;
+pub(crate) mod started;
 mod submitter;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod turned;
 pub(crate) mod uring;
 
 use std::ptr::NonNull;
@@ -38,11 +42,13 @@ use std::sync::{Mutex, PoisonError};
 pub use operation::Operation;
 #[cfg(feature = "sim")]
 pub(crate) use submitter::Clock;
-pub(crate) use submitter::{LaneThread, Opcodes, Submitter};
+pub(crate) use submitter::{LaneThread, Opcodes, OwnRings, Submitter, Thread};
 
 use crate::metrics::Counters;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::errno::ETIMEDOUT;
+use crate::sys::ring::Ring;
+use own::Own;
 use sleeper::Sleeper;
 use slot::{CancelLink, Slot};
 use stack::{Pushed, Stack};
@@ -55,6 +61,16 @@ pub(crate) struct Limits {
     pub(crate) in_flight_bytes: u64,
 }
 
+impl Limits {
+    /// Never more than the completion queue of `ring` has room for.
+    pub(crate) fn within(self, ring: &Ring) -> Limits {
+        Limits {
+            in_flight: self.in_flight.min(ring.cq_entries()),
+            ..self
+        }
+    }
+}
+
 /// How a sleeping driver is woken.
 pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
@@ -62,6 +78,11 @@ pub(crate) trait Wake: Send + Sync {
     /// An operation with a deadline has been handed over: it is not to wait until a driver whose
     /// threads are all busy has one to spare.
     fn hurry(&self) {}
+
+    /// The lane's stop flag is set: the driver is to see it, whether or not it sleeps.
+    fn end(&self) {
+        self.wake();
+    }
 }
 
 impl Wake for std::sync::Arc<crate::sys::wake::EventFd> {
@@ -82,7 +103,16 @@ pub(crate) struct Lane {
     pub(crate) counters: Counters,
     /// The errno that ended the driver's kernel, or 0: what operations it can't give back answer.
     pub(crate) failed: AtomicI32,
+    /// Present if the lane has no thread: its callers turn its driver.
+    own: Option<Own>,
     wake: Box<dyn Wake>,
+}
+
+/// For a lane that is not woken but turned.
+struct Turning;
+
+impl Wake for Turning {
+    fn wake(&self) {}
 }
 
 impl Lane {
@@ -95,8 +125,41 @@ impl Lane {
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             failed: AtomicI32::new(0),
+            own: None,
             wake,
         }
+    }
+
+    /// A lane whose callers turn its driver.
+    pub(crate) fn own() -> Lane {
+        Lane {
+            own: Some(Own::new()),
+            ..Lane::new(Box::new(Turning))
+        }
+    }
+
+    /// Opens a drained lane without a driver again. False: it has one, or left operations behind.
+    fn reopen(&self) -> bool {
+        if !self.own.as_ref().is_some_and(Own::claim) {
+            return false;
+        }
+        self.failed.store(0, Ordering::Release);
+        self.stop.store(false, Ordering::SeqCst);
+        self.inbox.reopen();
+        self.cancels.reopen();
+        true
+    }
+
+    /// Drains the driver that has this lane, if one has.
+    fn drain_own(&self) {
+        if let Some(driver) = self.own.as_ref().and_then(Own::driver) {
+            driver.drain();
+        }
+    }
+
+    /// Operations that are worth a submission, where the callers decide that.
+    fn chunk(&self) -> Option<usize> {
+        self.own.as_ref().map(Own::chunk)
     }
 
     /// Why an operation whose memory stays with the driver has been answered.
@@ -107,24 +170,28 @@ impl Lane {
         }
     }
 
-    /// Hands a filled slot, and the chain behind it, over to the driver. False: the driver has shut
-    /// down, and the chain is still the caller's.
+    /// Hands a filled slot, and the chain behind it, over to the driver: so many `operations`. False:
+    /// the driver has shut down, and the chain is still the caller's.
     ///
     /// # Safety
     ///
     /// Lent. The caller took the slots from this lane's table, filled them, and from now on touches
     /// nothing but their life cycles.
     #[must_use]
-    pub(crate) unsafe fn hand_over(&self, chain: NonNull<Slot>) -> bool {
+    pub(crate) unsafe fn hand_over(&self, chain: NonNull<Slot>, operations: u32) -> bool {
         // SAFETY: Lent, passed on; a slot just filled is on no stack.
-        match unsafe { self.inbox.push(chain) } {
-            Pushed::Closed => false,
-            Pushed::Behind => true,
-            Pushed::First => {
-                self.wake_if_asleep();
-                true
-            }
+        let pushed = unsafe { self.inbox.push(chain) };
+        if pushed == Pushed::Closed {
+            return false;
         }
+        if pushed == Pushed::First && self.sleeper.must_wake() {
+            self.wake();
+        } else if let Some(own) = &self.own
+            && own.is_due(operations)
+        {
+            self.wake();
+        }
+        true
     }
 
     /// Asks for the cancel of an operation whose future is gone.
@@ -157,8 +224,21 @@ impl Lane {
     /// Wakes the driver if it sleeps.
     pub(crate) fn wake_if_asleep(&self) {
         if self.sleeper.must_wake() {
-            self.counters.wakeups.add_shared(1);
-            self.wake.wake();
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        match &self.own {
+            None => {
+                self.counters.wakeups.add_shared(1);
+                self.wake.wake();
+            }
+            Some(own) => {
+                if let Some(driver) = own.driver() {
+                    driver.turn();
+                }
+            }
         }
     }
 
@@ -166,7 +246,7 @@ impl Lane {
     pub(crate) fn request_stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.sleeper.awake();
-        self.wake.wake();
+        self.wake.end();
     }
 
     pub(crate) fn stopping(&self) -> bool {

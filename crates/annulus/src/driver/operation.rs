@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
-use super::{Submitter, inline_run};
+use super::{Lane, Submitter, inline_run};
 use crate::op::{Op, Resume};
 use crate::sys::errno::{ENOBUFS, ESHUTDOWN};
 
@@ -27,17 +27,17 @@ use crate::sys::errno::{ENOBUFS, ESHUTDOWN};
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct Operation<'a, T: Op, A = <T as Op>::Output> {
     submitter: &'a Submitter,
-    state: State<T>,
+    state: State<'a, T>,
     timeout: Option<Duration>,
     answer: fn(T::Output, &'a Submitter) -> A,
 }
 
-enum State<T: Op> {
+enum State<'a, T: Op> {
     /// Answered before anything was asked.
     Ready(T::Output),
     Fresh(T),
-    /// Handed over to the lane of this number.
-    Out(NonNull<Slot>, usize),
+    /// Handed over to this lane.
+    Out(NonNull<Slot>, &'a Lane),
     Over,
 }
 
@@ -114,12 +114,31 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             return Poll::Pending;
         }
         inline_run::reset();
-        let lane_number = self.submitter.next_lane(T::INFO.opcode);
-        let lane = self.submitter.lane(lane_number);
+        let mut lane = self.submitter.lane(T::INFO.opcode);
+        loop {
+            op = match self.hand_over(op, lane, context) {
+                Ok(answer) => return answer,
+                Err(op) => op,
+            };
+            // The lane has ended. If it was only this thread's own, there are others.
+            match self.submitter.lane_instead_of(lane, T::INFO.opcode) {
+                Some(other) => lane = other,
+                None => return self.finish(op.complete(-ESHUTDOWN)),
+            }
+        }
+    }
+
+    /// Hands `op` over; it comes back if the lane has ended.
+    fn hand_over(
+        &mut self,
+        op: T,
+        lane: &'a Lane,
+        context: &mut Context<'_>,
+    ) -> Result<Poll<A>, T> {
         // Before the slot is taken: foreign code, which may panic.
         let waker = context.waker().clone();
         let Some(slot) = lane.table.take() else {
-            return self.finish(op.complete(-ENOBUFS));
+            return Ok(self.finish(op.complete(-ENOBUFS)));
         };
         let deadline_ns = self.timeout.map_or(0, |timeout| {
             self.submitter
@@ -131,22 +150,21 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         // SAFETY: Once: a free slot, ours until it is handed over.
         unsafe { slot.fill(op, deadline_ns) };
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
-        if unsafe { lane.hand_over(NonNull::from(slot)) } {
+        if unsafe { lane.hand_over(NonNull::from(slot), 1) } {
             if deadline_ns != 0 {
                 lane.hurry();
             }
-            self.state = State::Out(NonNull::from(slot), lane_number);
-            return Poll::Pending;
+            self.state = State::Out(NonNull::from(slot), lane);
+            return Ok(Poll::Pending);
         }
         // SAFETY: Once: not handed over, so still ours, with the op just stored.
         let (op, _) = unsafe { slot.take::<T>() };
         // SAFETY: Once: empty again, and nobody else has seen it.
         unsafe { lane.table.free(slot) };
-        self.finish(op.complete(-ESHUTDOWN))
+        Err(op)
     }
 
-    fn watch(&mut self, slot: NonNull<Slot>, lane: usize, context: &mut Context<'_>) -> Poll<A> {
-        let lane = self.submitter.lane(lane);
+    fn watch(&mut self, slot: NonNull<Slot>, lane: &'a Lane, context: &mut Context<'_>) -> Poll<A> {
         // SAFETY: Lent: out in our name, so not freed.
         let slot = unsafe { slot.as_ref() };
         let answer = match slot.lifecycle.look(context.waker()) {
@@ -190,7 +208,7 @@ impl<T: Op, A> Drop for Operation<'_, T, A> {
         let State::Out(slot, lane) = &self.state else {
             return;
         };
-        let (slot, lane) = (*slot, self.submitter.lane(*lane));
+        let (slot, lane) = (*slot, *lane);
         // SAFETY: Lent: out in our name, so not freed.
         let slot_ref = unsafe { slot.as_ref() };
         let answer = match slot_ref.lifecycle.abandon() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use super::uring::{Driver, Tuning};
-use super::{Clock, Lane, LaneThread, Limits, Opcodes, Submitter, Wake, blocking};
+use super::{Clock, Lane, LaneThread, Limits, Opcodes, Submitter, Thread, Wake, blocking};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::sys::sim::{Bell, SimClock, SimKernel, World};
@@ -84,7 +84,7 @@ pub(crate) fn start(
     match told.recv() {
         Ok(lane) => Ok(LaneThread {
             lane,
-            thread: Some(thread),
+            thread: Thread::Running(thread),
         }),
         Err(_) => {
             let error = std::io::Error::other("it ended at once");

@@ -109,6 +109,13 @@ impl<T: Linked> Stack<T> {
     }
 }
 
+impl<T> Stack<T> {
+    /// Opens a closed stack. Called by the one who drains from now on.
+    pub(crate) fn reopen(&self) {
+        self.head.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
 /// What was on a stack, oldest first. The elements are the holder's.
 pub(crate) struct Drained<T> {
     next: *mut T,

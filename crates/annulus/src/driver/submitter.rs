@@ -3,20 +3,40 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::{Lane, blocking};
+use super::started::Starter;
+use super::turned::Turned;
+use super::uring::Tuning;
+use super::{Lane, Limits, blocking, here};
 use crate::buf::BouncePool;
+use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::metrics::{Counter, Metrics};
 use crate::sys::call;
+use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
 
 /// Operations a thread hands to one lane before it turns to the next: enough for a chunk to stay
 /// together.
 const LANE_RUN: usize = 8;
+
+/// Threads with a ring of their own, by engine; more hand over.
+const OWN_LANES_MAX: usize = 256;
+
+/// How the rings are made that threads keep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnRings {
+    pub(crate) ring: RingConfig,
+    pub(crate) limits: Limits,
+    pub(crate) tuning: Tuning,
+}
+
+/// A ring that a thread is to keep: where its lane is, its driver, and what to poll.
+pub(super) type MadeRing = (usize, Arc<Turned<Ring>>, OwnedFd);
 
 /// A clock that deadlines are measured by.
 pub(crate) trait Clock: Send + Sync {
@@ -27,15 +47,45 @@ pub(crate) trait Clock: Send + Sync {
 /// A lane, and the thread that drives it.
 pub(crate) struct LaneThread {
     pub(crate) lane: Arc<Lane>,
-    /// `None` where the calling thread drives the lane itself.
-    pub(crate) thread: Option<JoinHandle<()>>,
+    pub(crate) thread: Thread,
+}
+
+/// Who drives a lane.
+pub(crate) enum Thread {
+    /// The calling thread.
+    #[cfg(any(feature = "sim", all(test, annulus_loom)))]
+    None,
+    Running(JoinHandle<()>),
+    /// A thread that starts when something is handed over.
+    Later(Arc<Starter>),
+}
+
+impl Thread {
+    fn running(self) -> Option<JoinHandle<()>> {
+        match self {
+            #[cfg(any(feature = "sim", all(test, annulus_loom)))]
+            Thread::None => None,
+            Thread::Running(thread) => Some(thread),
+            Thread::Later(starter) => starter.take_thread(),
+        }
+    }
 }
 
 /// The lanes of one engine.
 pub(crate) struct Submitter {
     lanes: Vec<Arc<Lane>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<Thread>>,
     opcodes: Opcodes,
+    /// Names the engine in the cells of threads.
+    number: u64,
+    /// Lanes of threads with a ring of their own; made on first use, and used again.
+    own: OnceLock<Box<[OnceLock<Arc<Lane>>]>>,
+    /// `None`: threads keep no rings.
+    pub(crate) own_rings: Option<OwnRings>,
+    /// Why a thread has no ring though its executor would look after it: the first reason.
+    refusal: OnceLock<SetupError>,
+    /// Everything is being drained.
+    ended: AtomicBool,
     /// For what the lanes' kernel has no opcode for; made on first use.
     helpers: OnceLock<blocking::Pool>,
     blocking: blocking::Config,
@@ -81,9 +131,6 @@ thread_local! {
     static TURN: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The number that stands for the helpers in place of a lane's.
-const HELPERS: usize = usize::MAX;
-
 impl Submitter {
     pub(crate) fn new(
         lanes: Vec<LaneThread>,
@@ -94,7 +141,7 @@ impl Submitter {
         let lanes = lanes
             .into_iter()
             .map(|LaneThread { lane, thread }| {
-                threads.extend(thread);
+                threads.push(thread);
                 lane
             })
             .collect();
@@ -102,6 +149,11 @@ impl Submitter {
             lanes,
             threads: Mutex::new(threads),
             opcodes,
+            number: here::new_engine(),
+            own: OnceLock::new(),
+            own_rings: None,
+            refusal: OnceLock::new(),
+            ended: AtomicBool::new(false),
             helpers: OnceLock::new(),
             blocking,
             bounces: Arc::default(),
@@ -113,33 +165,137 @@ impl Submitter {
         }
     }
 
-    /// The number of the lane that this thread's next operation goes to.
+    /// The lane that this thread's next operation goes to.
     #[inline]
-    pub(crate) fn next_lane(&self, opcode: u8) -> usize {
-        if self.lanes.is_empty() || !self.opcodes.has(opcode) {
-            return HELPERS;
+    pub(crate) fn lane(&self, opcode: u8) -> &Lane {
+        if !self.opcodes.has(opcode) {
+            return self.helpers();
         }
-        if self.lanes.len() == 1 {
-            return 0;
+        match here::lane(self) {
+            Some(own) => own,
+            None => self.shared_lane(),
         }
+    }
+
+    /// Where an operation goes that `ended` has refused: that lane was its thread's own, and its
+    /// executor has ended. `None`: the engine has.
+    #[cold]
+    pub(crate) fn lane_instead_of(&self, ended: &Lane, opcode: u8) -> Option<&Lane> {
+        if self.ended.load(Ordering::Acquire) || ended.own.is_none() {
+            return None;
+        }
+        Some(if self.opcodes.has(opcode) {
+            self.shared_lane()
+        } else {
+            self.helpers()
+        })
+    }
+
+    /// A lane with a thread of its own.
+    fn shared_lane(&self) -> &Lane {
+        let lane = match self.lanes.as_slice() {
+            [one] => Some(one),
+            several => several.get(self.turn() % several.len().max(1)),
+        };
+        match lane {
+            Some(lane) => lane,
+            None => self.helpers(),
+        }
+    }
+
+    /// Counts this thread's operations, in runs that stay together.
+    fn turn(&self) -> usize {
         let mut turn = TURN.get();
         if turn == usize::MAX {
             turn = self.threads_seen.fetch_add(LANE_RUN, Ordering::Relaxed);
         }
         TURN.set(turn.wrapping_add(1));
-        turn / LANE_RUN % self.lanes.len()
+        turn / LANE_RUN
     }
 
-    /// The lane of a number that `next_lane` gave.
+    /// The lane of the blocking threads.
+    fn helpers(&self) -> &Lane {
+        self.helpers
+            .get_or_init(|| blocking::Pool::new(self.blocking))
+            .lane()
+    }
+
+    /// Names the engine in the cells of threads.
     #[inline]
-    pub(crate) fn lane(&self, number: usize) -> &Lane {
-        match self.lanes.get(number) {
-            Some(lane) => lane,
-            None => self
-                .helpers
-                .get_or_init(|| blocking::Pool::new(self.blocking))
-                .lane(),
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether threads may keep rings.
+    pub(super) fn makes_rings(&self) -> bool {
+        self.own_rings.is_some() && !self.ended.load(Ordering::Acquire)
+    }
+
+    /// A lane that `make_own` has made.
+    #[inline]
+    pub(super) fn own_lane(&self, index: usize) -> Option<&Lane> {
+        self.own.get()?.get(index)?.get().map(|lane| &**lane)
+    }
+
+    /// All lanes of threads.
+    fn own_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        let lanes = self.own.get().into_iter().flatten();
+        lanes.map_while(OnceLock::get)
+    }
+
+    /// Makes a ring for the calling thread to keep.
+    pub(crate) fn make_own(&self) -> Result<MadeRing, SetupError> {
+        let Some(OwnRings {
+            ring: config,
+            limits,
+            tuning,
+        }) = self.own_rings
+        else {
+            return Err(SetupError::Config("this engine has no rings".to_owned()));
+        };
+        let mut ring = Ring::new(config)?;
+        ring.prepare_thread();
+        let limits = limits.within(&ring);
+        let pollable = ring
+            .pollable()
+            .map_err(|error| SetupError::Os { what: "dup", error })?;
+        let Some((index, lane)) = self.free_own_lane() else {
+            return Err(SetupError::Config(format!(
+                "{OWN_LANES_MAX} threads have rings of their own; further ones hand over"
+            )));
+        };
+        let interrupt = Box::new(ring.waker());
+        let turned = Turned::new(Arc::clone(lane), ring, interrupt, limits, tuning);
+        if self.ended.load(Ordering::SeqCst) {
+            // The engine ended meanwhile, and may not have seen this lane.
+            turned.drain();
         }
+        Ok((index, turned, pollable))
+    }
+
+    /// A lane that nobody has.
+    fn free_own_lane(&self) -> Option<(usize, &Arc<Lane>)> {
+        let places = self
+            .own
+            .get_or_init(|| (0..OWN_LANES_MAX).map(|_| OnceLock::new()).collect());
+        places.iter().enumerate().find_map(|(index, place)| {
+            let mut made = false;
+            let lane = place.get_or_init(|| {
+                made = true;
+                Arc::new(Lane::own())
+            });
+            (made || lane.reopen()).then_some((index, lane))
+        })
+    }
+
+    /// A thread has no ring of its own.
+    pub(super) fn refused(&self, error: SetupError) {
+        let _ = self.refusal.set(error);
+    }
+
+    /// Why one has none, if one hasn't.
+    pub(crate) fn refusal(&self) -> Option<&SetupError> {
+        self.refusal.get()
     }
 
     /// Now, on the clock of this engine's deadlines, ns.
@@ -147,15 +303,6 @@ impl Submitter {
         self.clock
             .as_ref()
             .map_or_else(call::now_ns, |clock| clock.now_ns())
-    }
-
-    /// The errno that ended the kernel behind one of the lanes.
-    pub(crate) fn failed(&self) -> Option<i32> {
-        let mut errnos = self
-            .lanes
-            .iter()
-            .map(|lane| lane.failed.load(Ordering::Acquire));
-        errnos.find(|&errno| errno != 0)
     }
 
     /// Whether this process is known to have rings.
@@ -174,7 +321,7 @@ impl Submitter {
             inline: self.inline.get(),
             ..Metrics::default()
         };
-        for lane in &self.lanes {
+        for lane in self.lanes.iter().chain(self.own_lanes()) {
             metrics.add(&lane.counters);
         }
         if let Some(helpers) = self.helpers.get() {
@@ -185,8 +332,12 @@ impl Submitter {
 
     /// Stops every lane and waits until nothing is in flight, or the drain timeout has passed.
     pub(crate) fn drain(&self) {
+        self.ended.store(true, Ordering::SeqCst);
         for lane in &self.lanes {
             lane.request_stop();
+        }
+        for lane in self.own_lanes() {
+            lane.drain_own();
         }
         if let Some(finish) = self.finish_here {
             finish();
@@ -195,7 +346,7 @@ impl Submitter {
             let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
             threads.drain(..).collect()
         };
-        for thread in threads {
+        for thread in threads.into_iter().filter_map(Thread::running) {
             // A waker or a buffer's drop may run on a driver and hold the last handle: a thread can't
             // wait for itself. It will find the stop flag when it returns to its loop.
             if thread.thread().id() != thread::current().id() {

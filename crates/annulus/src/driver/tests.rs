@@ -164,7 +164,7 @@ fn soon(wait: &Receiver<()>) {
 }
 
 fn lane(submitter: &Submitter) -> &Lane {
-    submitter.lane(submitter.next_lane(Call::INFO.opcode))
+    submitter.lane(Call::INFO.opcode)
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_cancel_that_comes_after_the_driver_has_ended_still_drops_the_payload() {
     // What `Operation::drop` does, and the driver ends in the middle of it.
     assert_eq!(slot.lifecycle.abandon(), Abandon::Request);
     // SAFETY: Lent: filled above.
-    assert!(unsafe { lane.hand_over(NonNull::from(slot)) });
+    assert!(unsafe { lane.hand_over(NonNull::from(slot), 1) });
     pool.drain();
     // SAFETY: Once: `QUEUED` has been set above, and only there.
     unsafe { lane.request_cancel(NonNull::from(slot)) };
@@ -402,7 +402,7 @@ fn stub() -> (Arc<Lane>, Driver<Stub>, NonNull<Slot>) {
     unsafe {
         drop(slot.as_ref().lifecycle.reset(None));
         slot.as_ref().fill(Call::new(|| 0), 0);
-        assert!(lane.hand_over(slot));
+        assert!(lane.hand_over(slot, 1));
     }
     assert!(driver.turn());
     assert_eq!(driver.kernel().pushed.len(), 1);
@@ -472,7 +472,7 @@ fn a_driver_that_panics_leaves_nobody_waiting_and_frees_nothing() {
     unsafe {
         late.fill(Call::new(|| 0), 0);
         assert!(
-            !lane.hand_over(NonNull::from(late)),
+            !lane.hand_over(NonNull::from(late), 1),
             "an engine without a driver refuses"
         );
     }

@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 mod drain;
+mod overdue;
 mod watch;
 
 use std::collections::{HashSet, VecDeque};
@@ -29,22 +30,25 @@ use crate::op::Resume;
 use crate::sys::errno::{
     EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ESHUTDOWN, ETIME, ETIMEDOUT,
 };
-use crate::sys::ring::{Kernel, REAP_MAX};
+use crate::sys::ring::{Kernel, REAP_MAX, Ring};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 use watch::Spin;
 
 /// Token of the read that another thread's wake-up completes.
 pub(super) const WAKE: u64 = u64::MAX;
+/// Token of the timeout that has a driver without a thread turned at its next deadline.
+const TIMER: u64 = u64::MAX - 1;
 /// Marks the CQE of a cancel; the rest of the token names the operation it was for.
 const CANCEL: u64 = 1 << 63;
 /// The CQE of the cancel that a drain begins with; names no operation.
 const CANCEL_ALL: u64 = CANCEL | u32::MAX as u64;
-/// SQEs pushed before they are submitted: few, so that the device starts on the first while the rest
-/// are prepared …
-const CHUNK: u32 = 2;
-/// … and more where `BUSY_IN_FLIGHT` operations keep it busy anyway and the enter is what costs.
-const CHUNK_BUSY: u32 = 8;
-const BUSY_IN_FLIGHT: u32 = 64;
+/// SQEs pushed before they are submitted, by operations in flight: few, so that the device starts on
+/// the first while the rest are prepared, and more where there are enough to keep it busy and the enter
+/// is what costs. Callers on other threads ask one by one, and are answered sooner in small chunks.
+const CHUNKS: [(u32, u32); 2] = [(64, 2), (u32::MAX, 8)];
+/// The same where the thread that asks is the one that drives.
+const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
+const CHUNK_MAX: u32 = 32;
 /// Enter calls refused in a row (EAGAIN, EBUSY: the kernel is short of memory) before the driver
 /// pauses instead of trying again at once.
 const REFUSALS_MAX: u32 = 64;
@@ -59,13 +63,15 @@ const DRAIN_POLL_NS: u64 = 50_000_000;
 pub(crate) struct Tuning {
     /// SQEs pushed before they are submitted, while more are waiting; `None`: by the load.
     pub(crate) chunk: Option<u32>,
+    /// The thread that hands over is the one that drives.
+    pub(crate) alone: bool,
     /// How long to look out for new work before sleeping, ns, where looking out has paid lately.
     pub(crate) look_out_ns: u64,
     /// How long a stop waits for what is in flight.
     pub(crate) drain_timeout: Duration,
 }
 
-/// The driver's own state; all of it is touched by its thread only.
+/// The driver's own state; all of it is touched by one thread at a time.
 pub(crate) struct Driver<K> {
     lane: Arc<Lane>,
     kernel: K,
@@ -86,6 +92,10 @@ pub(crate) struct Driver<K> {
     in_flight: u32,
     in_flight_bytes: u64,
     wake_armed: bool,
+    /// When the timer goes off that is with the kernel; 0 is none.
+    timer_ns: u64,
+    /// What is too little for a chunk is left for the wait that follows.
+    keeps_rest: bool,
     /// Callers who were answered since the last submission and have not asked again.
     due: u32,
     refusals: u32,
@@ -93,6 +103,16 @@ pub(crate) struct Driver<K> {
     draining_until_ns: Option<u64>,
     /// One cancel for everything in flight is still to be pushed.
     cancel_all: bool,
+}
+
+// SAFETY: Held: the slots it points to belong to the lane; whoever holds the driver may touch them.
+unsafe impl<K: Send> Send for Driver<K> {}
+
+impl Driver<Ring> {
+    /// The calling thread is the one that drives, to the end.
+    pub(super) fn settle(&mut self) {
+        self.kernel.settle();
+    }
 }
 
 impl<K: Kernel> Driver<K> {
@@ -113,6 +133,8 @@ impl<K: Kernel> Driver<K> {
             in_flight: 0,
             in_flight_bytes: 0,
             wake_armed: false,
+            timer_ns: 0,
+            keeps_rest: false,
             due: 0,
             refusals: 0,
             spin: Spin::default(),
@@ -140,21 +162,45 @@ impl<K: Kernel> Driver<K> {
     /// drained but so many operations.
     pub(crate) fn step(&mut self) -> Option<u32> {
         let worked = self.turn();
-        // Not `stopping`: a stop that came during the turn has not closed the inbox yet.
-        if let Some(until) = self.draining_until_ns
-            && (self.drained() || self.kernel.now_ns() >= until)
-        {
-            self.close_cancels();
-            return Some(self.in_flight);
-        }
-        if !worked {
+        let ended = self.ended();
+        if ended.is_none() && !worked {
             self.sleep();
         }
-        None
+        let lane = Arc::clone(&self.lane);
+        self.done.deliver(&lane);
+        ended
+    }
+
+    /// As `step`, but for those whom the answers go to: `swap_done` has them.
+    pub(super) fn advance(&mut self) -> Option<u32> {
+        let worked = self.work();
+        let ended = self.ended();
+        if ended.is_none() && !worked && self.done.is_empty() {
+            self.sleep();
+        }
+        ended
+    }
+
+    fn ended(&mut self) -> Option<u32> {
+        // Not `stopping`: a stop that came during the turn has not closed the inbox yet.
+        let until = self.draining_until_ns?;
+        if !self.drained() && self.kernel.now_ns() < until {
+            return None;
+        }
+        self.close_cancels();
+        Some(self.in_flight)
     }
 
     /// One round of everything that can be done without sleeping. False: there was nothing.
     pub(crate) fn turn(&mut self) -> bool {
+        let worked = self.work();
+        let lane = Arc::clone(&self.lane);
+        self.done.deliver(&lane);
+        worked
+    }
+
+    /// The same, but for delivering the answers.
+    pub(super) fn work(&mut self) -> bool {
         if self.lane.stopping() && self.draining_until_ns.is_none() {
             self.begin_drain();
         }
@@ -167,9 +213,28 @@ impl<K: Kernel> Driver<K> {
         }
         let expired = self.expire();
         self.due = (self.due + self.done.len()).min(self.in_flight + self.done.len());
-        self.done.deliver(&self.lane);
         self.publish();
         taken | issued | reaped | expired
+    }
+
+    /// Whether to leave what is too little for a chunk to the wait that follows.
+    pub(super) fn keep_rest(&mut self, keeps: bool) {
+        self.keeps_rest = keeps;
+    }
+
+    /// Operations with the kernel.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Whether the kernel may still touch memory, of so many operations or the driver's own.
+    pub(super) fn has_lent(&self, operations: u32) -> bool {
+        operations > 0 || self.wake_armed
+    }
+
+    /// Exchanges what is to be delivered for an empty list.
+    pub(super) fn swap_done(&mut self, done: &mut finish::Done) {
+        std::mem::swap(&mut self.done, done);
     }
 
     /// Takes over what callers handed in.
@@ -234,19 +299,24 @@ impl<K: Kernel> Driver<K> {
                 break;
             }
         }
-        if self.kernel.unsubmitted() > 0 && !self.company_comes() {
+        if self.kernel.unsubmitted() > 0 && !self.keeps_rest && !self.company_comes() {
             self.submit();
         }
         issued
     }
 
     /// SQEs to push before they are submitted.
-    fn chunk(&self) -> u32 {
-        let fitting = if self.in_flight < BUSY_IN_FLIGHT {
-            CHUNK
+    pub(super) fn chunk(&self) -> u32 {
+        let chunks: &[(u32, u32)] = if self.tuning.alone {
+            &CHUNKS_ALONE
         } else {
-            CHUNK_BUSY
+            &CHUNKS
         };
+        let fits = |&&(most, _): &&(u32, u32)| self.in_flight < most;
+        let fitting = chunks
+            .iter()
+            .find(fits)
+            .map_or(CHUNK_MAX, |&(_, chunk)| chunk);
         self.tuning.chunk.unwrap_or(fitting)
     }
 
@@ -376,6 +446,10 @@ impl<K: Kernel> Driver<K> {
             self.wake_armed = false;
             return;
         }
+        if cqe.user_data == TIMER {
+            self.timer_ns = 0;
+            return;
+        }
         let lane = Arc::clone(&self.lane);
         let token = cqe.user_data & !CANCEL;
         // A cancel's CQE often comes after its operation's, when the slot may be somebody else's: only
@@ -449,65 +523,7 @@ impl<K: Kernel> Driver<K> {
         unsafe { finish::finish(slot, res, &mut self.done) };
     }
 
-    /// Deadlines that have passed. True: there were some.
-    fn expire(&mut self) -> bool {
-        let Some(next) = self.deadlines.next_ns() else {
-            return false;
-        };
-        let now = self.kernel.now_ns();
-        if next > now {
-            return false;
-        }
-        let lane = Arc::clone(&self.lane);
-        let mut waiting = false;
-        while let Some(token) = self.deadlines.pop_passed(now) {
-            let Some(slot) = lane
-                .table
-                .at(token as u32)
-                .filter(|slot| slot.token() == token)
-            else {
-                continue;
-            };
-            // SAFETY: Lent: its deadline was still listed, so it is not finished.
-            let side = unsafe { slot.driver() };
-            side.timed_out = true;
-            match side.stage {
-                Stage::Waiting => waiting = true,
-                Stage::InFlight => {
-                    lane.counters.timeouts.add(1);
-                    self.overdue.insert(token);
-                    self.cancels.push_back(token);
-                }
-                Stage::Sleeping => self.finish(slot, 0),
-                Stage::Finished | Stage::Expired => {}
-            }
-        }
-        if waiting {
-            let timed_out = self.pending.remove(|slot| {
-                // SAFETY: Lent: waiting slots are this driver's.
-                unsafe { slot.driver() }.timed_out
-            });
-            for slot in timed_out {
-                lane.counters.timeouts.add(1);
-                // SAFETY: as above.
-                self.finish(unsafe { slot.as_ref() }, -ETIMEDOUT);
-            }
-        }
-        true
-    }
-
-    /// The timeout passed and the kernel can't be stopped: the future goes, the memory stays.
-    fn give_up_waiting(&mut self, slot: &Slot) {
-        self.overdue.remove(&slot.token());
-        // SAFETY: Lent: in flight, so its driver side is ours.
-        let side = unsafe { slot.driver() };
-        if let Some(wake) = slot.lifecycle.expire() {
-            side.stage = Stage::Expired;
-            self.done.wakers.extend(wake);
-        }
-    }
-
-    fn sleep(&mut self) {
+    pub(super) fn sleep(&mut self) {
         let draining = self.lane.stopping();
         // Not during a drain: nobody would complete that read, and the end waits for it.
         if !self.wake_armed && !draining {
@@ -561,7 +577,6 @@ impl<K: Kernel> Driver<K> {
         for link in lane.cancels.close() {
             self.cancel_orphan(Slot::of_cancel(link));
         }
-        self.done.deliver(&lane);
     }
 
     fn publish(&mut self) {

@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::Engine;
 #[cfg(feature = "sim")]
 use crate::driver::simulated;
+use crate::driver::started::Starter;
 use crate::driver::uring::{Driver, Tuning};
-use crate::driver::{Lane, LaneThread, Limits, Opcodes, Submitter, blocking};
+use crate::driver::{Lane, LaneThread, Limits, Opcodes, OwnRings, Submitter, Thread, blocking};
 use crate::error::SetupError;
 use crate::sys::ring::{Kernel, Ring, RingConfig, Rung};
 #[cfg(feature = "sim")]
@@ -147,6 +148,7 @@ impl Default for EngineBuilder {
             },
             tuning: Tuning {
                 chunk: None,
+                alone: false,
                 look_out_ns: LOOK_OUT_NS,
                 drain_timeout: Duration::from_secs(30),
             },
@@ -275,13 +277,31 @@ impl EngineBuilder {
         }
     }
 
+    /// The rings that threads keep for themselves.
+    fn own_rings(&self, ring: RingConfig) -> OwnRings {
+        OwnRings {
+            // They are polled and turned by whichever thread has reason to (traps 11 and 13).
+            ring: RingConfig {
+                rung: ring.rung.min(Rung::Cooperative),
+                ..ring
+            },
+            limits: self.limits,
+            // Their thread has other work to look out for.
+            tuning: Tuning {
+                look_out_ns: 0,
+                alone: true,
+                ..self.tuning
+            },
+        }
+    }
+
     fn build_uring(&self) -> Result<Engine, SetupError> {
         let mut ring = self.ring;
         ring.cq_entries = ring.cq_entries.max(self.limits.in_flight.saturating_mul(2));
         let mut lanes = Vec::new();
         let mut made = None;
         for _ in 0..self.threads {
-            match start_ring(ring, self.limits, self.tuning) {
+            match make_driver(ring, self.limits, self.tuning) {
                 Ok((lane, facts)) => {
                     made = Some(facts);
                     lanes.push(lane);
@@ -297,8 +317,10 @@ impl EngineBuilder {
             return Err(SetupError::Config("threads is 0".to_owned()));
         };
         let (rung, sq_entries) = (facts.rung, facts.sq_entries);
+        let mut submitter = Submitter::new(lanes, facts.opcodes, self.blocking_config());
+        submitter.own_rings = Some(self.own_rings(ring));
         Ok(Engine {
-            submitter: Arc::new(Submitter::new(lanes, facts.opcodes, self.blocking_config())),
+            submitter: Arc::new(submitter),
             backend: Arc::new(BackendInUse::Uring {
                 rung,
                 threads: self.threads,
@@ -338,7 +360,7 @@ impl EngineBuilder {
         let (lane, driver) = simulated::driver(world, &world.clock, self.limits, self.tuning);
         let lanes = vec![LaneThread {
             lane: Arc::clone(&lane),
-            thread: None,
+            thread: Thread::None,
         }];
         let mut submitter =
             simulated::submitter(lanes, world, &world.clock, self.blocking_config());
@@ -368,32 +390,53 @@ struct RingFacts {
     opcodes: Opcodes,
 }
 
-/// Starts a driver thread, which makes its own ring: a ring belongs to the thread that made it.
-fn start_ring(
+impl RingFacts {
+    fn of(ring: &Ring) -> RingFacts {
+        RingFacts {
+            rung: ring.rung(),
+            sq_entries: ring.sq_entries(),
+            opcodes: Opcodes::of(|opcode| ring.supports(opcode)),
+        }
+    }
+}
+
+/// Makes a driver's ring. Its thread starts with the first operation that is handed over, except on
+/// the highest rung, where a ring belongs to the thread that made it.
+fn make_driver(
+    config: RingConfig,
+    limits: Limits,
+    tuning: Tuning,
+) -> Result<(LaneThread, RingFacts), SetupError> {
+    if config.rung == Rung::Deferred {
+        return start_driver(config, limits, tuning);
+    }
+    let ring = Ring::new(config)?;
+    let facts = RingFacts::of(&ring);
+    let limits = limits.within(&ring);
+    let (lane, starter) = Starter::new(ring, limits, tuning);
+    let thread = Thread::Later(starter);
+    Ok((LaneThread { lane, thread }, facts))
+}
+
+/// Starts a driver thread, which makes its own ring.
+fn start_driver(
     config: RingConfig,
     limits: Limits,
     tuning: Tuning,
 ) -> Result<(LaneThread, RingFacts), SetupError> {
     let (tell, told) = mpsc::sync_channel(1);
     let run = move || {
-        let ring = match Ring::new(config) {
+        let mut ring = match Ring::new(config) {
             Ok(ring) => ring,
             Err(error) => return drop(tell.send(Err(error))),
         };
+        ring.settle();
         let lane = Arc::new(Lane::new(Box::new(ring.waker())));
-        let facts = RingFacts {
-            rung: ring.rung(),
-            sq_entries: ring.sq_entries(),
-            opcodes: Opcodes::of(|opcode| ring.supports(opcode)),
-        };
-        let in_flight = limits.in_flight.min(ring.cq_entries());
+        let facts = RingFacts::of(&ring);
         if tell.send(Ok((Arc::clone(&lane), facts))).is_err() {
             return;
         }
-        let limits = Limits {
-            in_flight,
-            ..limits
-        };
+        let limits = limits.within(&ring);
         Driver::new(lane, ring, limits, tuning).drive();
     };
     let thread = thread::Builder::new()
@@ -404,13 +447,10 @@ fn start_ring(
             error,
         })?;
     match told.recv() {
-        Ok(Ok((lane, facts))) => Ok((
-            LaneThread {
-                lane,
-                thread: Some(thread),
-            },
-            facts,
-        )),
+        Ok(Ok((lane, facts))) => {
+            let thread = Thread::Running(thread);
+            Ok((LaneThread { lane, thread }, facts))
+        }
         Ok(Err(error)) => {
             let _ = thread.join();
             Err(error)

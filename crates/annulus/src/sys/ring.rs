@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -41,6 +41,10 @@ pub(crate) trait Kernel {
     /// Makes the next `waker().wake()` end a `wait`; its CQE carries `token`. False when the
     /// submission queue is full.
     fn arm_wake(&mut self, token: u64) -> bool;
+    /// Has a CQE with `token` come after `after_ns`. False: not now, or this kernel can't.
+    fn arm_timer(&mut self, _after_ns: u64, _token: u64) -> bool {
+        false
+    }
     /// Whether this kernel can take `opcode`.
     fn supports(&self, opcode: u8) -> bool;
     /// Enter calls made so far, and those that slept.
@@ -103,10 +107,14 @@ pub(crate) struct Ring {
     rung: Rung,
     /// Where the ring's own descriptor is registered; saves a table look-up per enter.
     registered: Option<i32>,
+    /// Most kernel workers of a thread that submits.
+    workers: [u32; 2],
     flags_enter: u32,
     wake: Arc<EventFd>,
     /// What the kernel reads the eventfd into; boxed, so that it is Still.
     wake_count: Box<u64>,
+    /// What the kernel reads a timer from, while it takes the SQE; seconds and ns.
+    timer: Box<[i64; 2]>,
     enters: u64,
     waits: u64,
 }
@@ -214,7 +222,7 @@ impl Ring {
         }
     }
 
-    /// Probes, limits the kernel's workers, registers the ring in itself.
+    /// Probes, and tries a round trip.
     fn furnish(ring: IoUring, rung: Rung, config: RingConfig) -> Result<Ring, SetupError> {
         let mut probe = io_uring::Probe::new();
         match ring.submitter().register_probe(&mut probe) {
@@ -237,17 +245,36 @@ impl Ring {
             probe,
             rung,
             registered: None,
+            workers: config.workers,
             flags_enter,
             wake: Arc::new(wake),
             wake_count: Box::new(0),
+            timer: Box::new([0; 2]),
             enters: 0,
             waits: 0,
         };
-        // Trap 44: without a limit, thousands of worker threads have been seen.
-        let _ = ring.limit_workers(config.workers);
-        ring.registered = ring.register_ring_fd().ok();
+        ring.workers = config.workers;
         ring.round_trip()?;
         Ok(ring)
+    }
+
+    /// Called by a thread that is going to submit: what the kernel keeps by thread is set for it.
+    pub(crate) fn prepare_thread(&mut self) {
+        // Trap 44: without a limit, thousands of worker threads have been seen.
+        let _ = self.limit_workers(self.workers);
+    }
+
+    /// Called by the one thread that will ever enter this ring from now on, and ends with it.
+    pub(crate) fn settle(&mut self) {
+        self.prepare_thread();
+        self.registered = self.register_ring_fd().ok();
+    }
+
+    /// A second descriptor of the ring, to be polled: readable when there is something to reap. Not
+    /// with deferred task work (trap 13).
+    pub(crate) fn pollable(&self) -> io::Result<OwnedFd> {
+        // SAFETY: Open: the ring's own descriptor.
+        unsafe { BorrowedFd::borrow_raw(self.raw()) }.try_clone_to_owned()
     }
 
     /// A NOP there and back: a filter may allow set-up and forbid enter (trap 52).
@@ -430,6 +457,21 @@ impl Kernel for Ring {
             ..Sqe::new(opcode::READ, self.wake.raw())
         };
         self.push(read)
+    }
+
+    fn arm_timer(&mut self, after_ns: u64, token: u64) -> bool {
+        *self.timer = [
+            (after_ns / 1_000_000_000) as i64,
+            (after_ns % 1_000_000_000) as i64,
+        ];
+        // Read while the SQE is taken (SUBMIT_STABLE); one that was not taken yet shows the new time.
+        let timer = Sqe {
+            addr: (&raw const *self.timer).addr() as u64,
+            len: 1,
+            user_data: token,
+            ..Sqe::new(opcode::TIMEOUT, -1)
+        };
+        self.push(timer)
     }
 
     fn supports(&self, opcode: u8) -> bool {

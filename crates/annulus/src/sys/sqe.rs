@@ -79,6 +79,7 @@ pub(crate) mod opcode {
     pub(crate) const UNLINKAT: u8 = abi::UnlinkAt::CODE;
     pub(crate) const MKDIRAT: u8 = abi::MkDirAt::CODE;
     pub(crate) const FTRUNCATE: u8 = abi::Ftruncate::CODE;
+    pub(crate) const TIMEOUT: u8 = abi::Timeout::CODE;
     pub(crate) const ASYNC_CANCEL: u8 = abi::AsyncCancel::CODE;
     /// No kernel has it: `getdents64` runs on a blocking thread.
     pub(crate) const GETDENTS: u8 = 0xf0;

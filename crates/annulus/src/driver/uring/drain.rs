@@ -24,6 +24,8 @@ impl<K: Kernel> Driver<K> {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 self.fail(EBADR);
                 self.close_cancels();
+                let lane = Arc::clone(&self.lane);
+                self.done.deliver(&lane);
             }));
             // A panic's payload may panic in its drop.
             std::mem::forget(ended);
@@ -79,7 +81,7 @@ impl<K: Kernel> Driver<K> {
     /// The ring is of no more use. Whoever waits is answered with `errno`; memory that the kernel may
     /// still touch is leaked with the ring when `run` returns. The engine takes no more operations.
     #[cold]
-    pub(super) fn fail(&mut self, errno: i32) {
+    pub(in crate::driver) fn fail(&mut self, errno: i32) {
         self.lane.failed.store(errno, Ordering::Release);
         self.lane.stop.store(true, Ordering::SeqCst);
         if self.draining_until_ns.is_none() {
@@ -97,7 +99,10 @@ impl<K: Kernel> Driver<K> {
             if let Some(group) = side.group {
                 // Its batch looks at `failed` when it is woken.
                 // SAFETY: Lent: this operation has not been passed to its group.
-                unsafe { self.done.note(group) };
+                unsafe {
+                    group.as_ref().fail(errno);
+                    self.done.note(group);
+                }
             } else if side.stage == Stage::InFlight
                 && let Some(wake) = slot.lifecycle.expire()
             {
@@ -105,6 +110,5 @@ impl<K: Kernel> Driver<K> {
                 self.done.wakers.extend(wake);
             }
         }
-        self.done.deliver(&lane);
     }
 }

@@ -1,0 +1,205 @@
+//! Rings on the threads of a Tokio runtime.
+//!
+//! One line switches it on: build the runtime with [`Rings::build_with_rings`].
+//!
+//! ```
+//! use annulus_adapters::tokio::Rings;
+//!
+//! # fn main() -> std::io::Result<()> {
+//! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
+//! let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build_with_rings()?;
+//! let engine = annulus::Engine::new()?;
+//! runtime.block_on(async {
+//!     let file = engine.open(&path).await?;
+//!     let (n, _page) = file.read_at(vec![0; 4096], 0).await?;
+//! #   assert_eq!(n, 4096);
+//!     std::io::Result::Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! From then on every thread that works for such a runtime (its workers, the threads of
+//! `spawn_blocking`, one in `block_on`) gets a ring of its own with its first operation. Engines and
+//! files are the same as ever: any other thread hands over to the engine's drivers, and a program that
+//! reads only from such a runtime starts no thread of ours.
+//!
+//! # How it works
+//!
+//! Operations are queued where they are polled and submitted a few at a time, or when the thread is
+//! about to park. Tokio's reactor watches each ring's descriptor, in a task of the runtime, which
+//! answers what has completed on whatever thread it runs: a task may move to another worker with reads
+//! in flight, and a worker may sleep with them. When the runtime shuts down that task is dropped; then
+//! what is in flight is cancelled where the kernel can, and waited for.
+//!
+//! An operation that was started inside a current-thread runtime is answered while that runtime runs,
+//! as with its sockets.
+//!
+//! Where there is no io_uring, or a thread's ring is refused, operations go where they go without this
+//! module; [`Engine::thread_ring_refusal`](annulus::Engine::thread_ring_refusal) says why.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::sync::{OnceLock, PoisonError, RwLock};
+use std::task::{Context, Poll};
+
+use annulus::thread::{self, Host, Presence, ThreadRing};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor};
+
+/// Builds Tokio runtimes whose threads have rings of their own.
+pub trait Rings {
+    /// As `build`, with rings. Enables I/O, and uses the builder's hooks `on_thread_park` and
+    /// `on_thread_unpark`: Tokio has one of each, so those that were set before are replaced; to have
+    /// more done in them, see [`before_park`] and [`after_unpark`].
+    ///
+    /// # Errors
+    ///
+    /// As `Builder::build`; `AlreadyExists` if another executor has been named as the process's host
+    /// of rings.
+    fn build_with_rings(&mut self) -> io::Result<Runtime>;
+}
+
+impl Rings for Builder {
+    fn build_with_rings(&mut self) -> io::Result<Runtime> {
+        self.on_thread_park(before_park)
+            .on_thread_unpark(after_unpark);
+        let runtime = self.enable_io().build()?;
+        adopt(runtime.handle(), true)?;
+        Ok(runtime)
+    }
+}
+
+/// Has rings kept on the threads of a runtime that was built elsewhere, with I/O enabled.
+///
+/// `has_hooks` says whether its hooks call [`before_park`] and [`after_unpark`]; where they don't, as
+/// with `#[tokio::main]`, each operation is submitted by itself.
+///
+/// # Errors
+///
+/// `AlreadyExists` if another executor has been named as the process's host of rings.
+///
+/// # Panics
+///
+/// As Tokio's own descriptors do, if the runtime was built without I/O.
+pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
+    static NAMED: OnceLock<bool> = OnceLock::new();
+    if !NAMED.get_or_init(|| thread::set_host(&Tokio)) {
+        let what = "another executor looks after rings in this process";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    }
+    {
+        // Here, and not at the first read, is the place to find out.
+        let _inside = runtime.enter();
+        drop(tokio::net::UnixStream::pair()?);
+    }
+    let mut adopted = ADOPTED.write().unwrap_or_else(PoisonError::into_inner);
+    adopted
+        .get_or_insert_default()
+        .insert(runtime.id(), has_hooks);
+    Ok(())
+}
+
+/// What `on_thread_park` does: submits what waits in this thread's rings.
+pub fn before_park() {
+    PARKS.set(true);
+    thread::before_park();
+}
+
+/// What `on_thread_unpark` does: answers what has completed in this thread's rings.
+pub fn after_unpark() {
+    thread::after_unpark();
+}
+
+/// The runtimes that have been adopted, and whether they have hooks. Their numbers are never used again.
+static ADOPTED: RwLock<Option<HashMap<Id, bool>>> = RwLock::new(None);
+
+thread_local! {
+    /// The runtime this thread was last seen in, if it is an adopted one, and its number.
+    static SEEN: Cell<Option<(Id, u64)>> = const { Cell::new(None) };
+    /// The hook has been called on this thread.
+    static PARKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The runtimes of this process, as a host.
+struct Tokio;
+
+impl Host for Tokio {
+    fn presence(&self) -> Presence {
+        let Ok(handle) = Handle::try_current() else {
+            return Presence::Absent;
+        };
+        let id = handle.id();
+        let number = match SEEN.get() {
+            Some((seen, number)) if seen == id => number,
+            _ => {
+                let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
+                if !adopted.as_ref().is_some_and(|ids| ids.contains_key(&id)) {
+                    return Presence::Absent;
+                }
+                drop(adopted);
+                let number = number_of(id);
+                SEEN.set(Some((id, number)));
+                number
+            }
+        };
+        // A worker of a multi-thread runtime is one for life, and no other thread of it parks so.
+        if PARKS.get() && handle.runtime_flavor() == RuntimeFlavor::MultiThread {
+            Presence::Resident(number)
+        } else {
+            Presence::Visiting(number)
+        }
+    }
+
+    fn attend(&self, ring: ThreadRing) -> io::Result<()> {
+        #[expect(
+            deprecated,
+            reason = "sound where the descriptor stays what it is, as this one does; the new form is unsafe"
+        )]
+        let ring = AsyncFd::with_interest(ring, Interest::READABLE)?;
+        let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
+        let id = Handle::current().id();
+        let has_hooks = adopted.as_ref().and_then(|ids| ids.get(&id)).copied();
+        drop(adopted);
+        drop(tokio::spawn(attend(ring, has_hooks.unwrap_or(false))));
+        Ok(())
+    }
+}
+
+/// Tokio's numbers, as numbers: what it prints.
+fn number_of(id: Id) -> u64 {
+    id.to_string().parse().unwrap_or(u64::MAX)
+}
+
+/// Turns a ring whenever its descriptor is readable, until it is over.
+async fn attend(ring: AsyncFd<ThreadRing>, has_hooks: bool) {
+    poll_fn(|context| {
+        if has_hooks {
+            // A thread that runs tasks is a worker, which calls the hook before it sleeps.
+            PARKS.set(true);
+            after_unpark();
+        }
+        if ring.get_ref().poll_over(context).is_ready() {
+            return Poll::Ready(());
+        }
+        turn_while_ready(&ring, context)
+    })
+    .await;
+}
+
+fn turn_while_ready(ring: &AsyncFd<ThreadRing>, context: &mut Context<'_>) -> Poll<()> {
+    loop {
+        match ring.poll_read_ready(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(mut ready)) => {
+                // First: what completes during the turn is to be reported again.
+                ready.clear_ready();
+                ring.get_ref().turn();
+            }
+            // The reactor is shutting down, and this task with it.
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+        }
+    }
+}

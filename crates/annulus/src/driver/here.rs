@@ -1,0 +1,274 @@
+//! Which ring the calling thread keeps of its own, by engine.
+//!
+//! An executor that can look after rings on its threads says so once (`set_host`). From then on the
+//! first operation of an engine on such a thread makes a ring there; later ones find it in a cell of
+//! the thread. A ring that can't be made is not tried again on that thread: its operations go to the
+//! engine's own drivers.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use super::turned::Turned;
+use super::{Lane, Submitter};
+use crate::error::SetupError;
+use crate::sys::ring::Ring;
+
+/// An executor that looks after rings on its own threads. An adapter implements it; a program names
+/// the adapter.
+pub trait Host: Send + Sync {
+    /// Whether the calling thread is in the executor now. Asked at each operation until the answer is
+    /// [`Presence::Resident`], so it should be quick.
+    fn presence(&self) -> Presence;
+
+    /// Takes charge of a ring that was made for the calling thread: from now on
+    /// [`ThreadRing::turn`] has to be called, from any thread, whenever the ring's descriptor is
+    /// readable, until [`ThreadRing::poll_over`] is ready. Dropping the ring ends it.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps the executor from it. The thread's operations then go to the engine's drivers.
+    fn attend(&self, ring: ThreadRing) -> io::Result<()>;
+}
+
+/// A thread's part in an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// None.
+    Absent,
+    /// It runs in the executor of this number for now (inside `block_on`, say).
+    Visiting(u64),
+    /// It is one of the threads of the executor of this number, until it ends.
+    Resident(u64),
+}
+
+static HOST: OnceLock<&'static dyn Host> = OnceLock::new();
+
+/// Names the executor that looks after rings on its threads, for all engines of the process. The first
+/// to be named stays.
+///
+/// # Errors
+///
+/// False if there was one already.
+pub fn set_host(host: &'static dyn Host) -> bool {
+    HOST.set(host).is_ok()
+}
+
+/// A ring of one thread, for the executor that looks after it. Dropping it cancels what is in flight
+/// where that can be, and waits for the rest.
+pub struct ThreadRing {
+    turned: Arc<Turned<Ring>>,
+    descriptor: OwnedFd,
+}
+
+impl ThreadRing {
+    /// Submits what waits, and answers what has completed. Never blocks; for any thread.
+    pub fn turn(&self) {
+        self.turned.turn();
+    }
+
+    /// Ready when the ring has ended (its engine has, for one) and is to be dropped.
+    pub fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.turned.set_attendant(context.waker());
+        if self.turned.is_over() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+/// Readable when the ring is to be turned; to be polled edge-triggered or not.
+impl AsFd for ThreadRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// As [`AsFd`].
+impl AsRawFd for ThreadRing {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+impl Drop for ThreadRing {
+    fn drop(&mut self) {
+        self.turned.drain();
+    }
+}
+
+impl fmt::Debug for ThreadRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ThreadRing({:?})", self.descriptor)
+    }
+}
+
+/// A ring in a thread's keeping.
+struct Kept {
+    engine: u64,
+    /// The executor's number.
+    executor: u64,
+    /// Where the lane is among the engine's; with the driver. `None`: it could not be made.
+    ring: Option<(usize, Arc<Turned<Ring>>)>,
+}
+
+/// All of them; what a thread leaves behind when it ends is drained.
+struct Keeping(RefCell<Vec<Kept>>);
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        for kept in self.0.take() {
+            if let Some((_, turned)) = kept.ring {
+                turned.drain();
+            }
+        }
+    }
+}
+
+thread_local! {
+    static KEEPING: Keeping = const { Keeping(RefCell::new(Vec::new())) };
+    /// The engine and lane of the last operation, where they need not be looked for again.
+    static SETTLED: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// A number for an engine; never 0.
+pub(super) fn new_engine() -> u64 {
+    static ENGINES: AtomicU64 = AtomicU64::new(1);
+    ENGINES.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The calling thread's own lane of `submitter`, if it has one or is to have one.
+#[inline]
+pub(super) fn lane(submitter: &Submitter) -> Option<&Lane> {
+    let (engine, index) = SETTLED.get();
+    if engine == submitter.number()
+        && let Some(lane) = submitter.own_lane(index)
+        && !lane.stopping()
+    {
+        return Some(lane);
+    }
+    let host = HOST.get()?;
+    look(submitter, *host)
+}
+
+fn look<'a>(submitter: &'a Submitter, host: &'static dyn Host) -> Option<&'a Lane> {
+    if !submitter.makes_rings() {
+        return None;
+    }
+    let (executor, resident) = match host.presence() {
+        Presence::Absent => return None,
+        Presence::Visiting(executor) => (executor, false),
+        Presence::Resident(executor) => (executor, true),
+    };
+    let engine = submitter.number();
+    let found = KEEPING
+        .try_with(|keeping| find(&keeping.0, engine, executor))
+        .ok()?;
+    let index = match found {
+        Some(index) => index?,
+        None => make(submitter, host, executor)?,
+    };
+    if resident {
+        SETTLED.set((engine, index));
+    }
+    submitter.own_lane(index)
+}
+
+/// `Some(None)`: it could not be made.
+fn find(keeping: &RefCell<Vec<Kept>>, engine: u64, executor: u64) -> Option<Option<usize>> {
+    let mut kept = keeping.try_borrow_mut().ok()?;
+    kept.retain(|kept| {
+        kept.ring
+            .as_ref()
+            .is_none_or(|(_, turned)| !turned.is_over())
+    });
+    let found = kept
+        .iter()
+        .find(|kept| kept.engine == engine && kept.executor == executor)?;
+    Some(found.ring.as_ref().map(|&(index, _)| index))
+}
+
+#[cold]
+fn make(submitter: &Submitter, host: &'static dyn Host, executor: u64) -> Option<usize> {
+    let made = submitter.make_own().and_then(|(index, turned, pollable)| {
+        let ring = ThreadRing {
+            turned: Arc::clone(&turned),
+            descriptor: pollable,
+        };
+        host.attend(ring).map_err(|error| SetupError::Os {
+            what: "the executor, asked to look after a ring",
+            error,
+        })?;
+        Ok((index, turned))
+    });
+    let ring = match made {
+        Ok(ring) => Some(ring),
+        Err(error) => {
+            submitter.refused(error);
+            None
+        }
+    };
+    let index = ring.as_ref().map(|&(index, _)| index);
+    let kept = Kept {
+        engine: submitter.number(),
+        executor,
+        ring,
+    };
+    let _ = KEEPING.try_with(|keeping| keeping.0.borrow_mut().push(kept));
+    index
+}
+
+/// Does something with each ring of this thread, with nothing borrowed meanwhile.
+fn each(act: impl Fn(&Turned<Ring>)) {
+    let nth = |n: usize| {
+        let kept = KEEPING.try_with(|keeping| {
+            let kept = keeping.0.borrow();
+            let ring = kept.get(n).map(|kept| kept.ring.as_ref());
+            ring.map(|ring| ring.map(|(_, turned)| Arc::clone(turned)))
+        });
+        kept.ok().flatten()
+    };
+    let mut n = 0;
+    while let Some(ring) = nth(n) {
+        n += 1;
+        if let Some(turned) = ring {
+            act(&turned);
+        }
+    }
+}
+
+/// For the executor: the calling thread is about to sleep. What waits in its rings is submitted, and
+/// what has completed is answered.
+pub fn before_park() {
+    each(Turned::before_park);
+}
+
+/// For the executor: the calling thread is up, and will call `before_park` before it sleeps. What has
+/// completed is answered.
+pub fn after_unpark() {
+    each(Turned::after_unpark);
+}
+
+/// While it lives, the calling thread's operations of one engine go to one lane.
+pub(crate) struct Driving {
+    before: (u64, usize),
+}
+
+impl Driving {
+    pub(crate) fn new(engine: u64, index: usize) -> Driving {
+        Driving {
+            before: SETTLED.replace((engine, index)),
+        }
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        SETTLED.set(self.before);
+    }
+}

@@ -1,0 +1,100 @@
+//! What callers see of a lane that has no thread: when to queue, when to turn it. One per thread that
+//! keeps a ring of its own; used again by another thread when the first has ended.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+
+/// A driver that its callers turn.
+pub(crate) trait Turn: Send + Sync {
+    /// Submits what waits, and answers what has completed. Never blocks.
+    fn turn(&self);
+    /// Refuses what waits, and sees out what is in flight. Blocks.
+    fn drain(&self);
+}
+
+/// The callers' side of such a driver.
+pub(crate) struct Own {
+    /// Handed over since the last turn.
+    waiting: AtomicU32,
+    /// As of the last turn.
+    in_flight: AtomicU32,
+    /// Operations that are worth a submission.
+    chunk: AtomicU32,
+    /// The thread that hands over is the one that will wait in the ring: what is left it submits then.
+    waits: AtomicBool,
+    /// `None` while nobody has it.
+    turn: Mutex<Option<Arc<dyn Turn>>>,
+    /// Drained to the last operation, so that another driver may have the lane.
+    free: AtomicBool,
+}
+
+impl Own {
+    pub(crate) fn new() -> Own {
+        Own {
+            waiting: AtomicU32::new(0),
+            in_flight: AtomicU32::new(0),
+            chunk: AtomicU32::new(1),
+            waits: AtomicBool::new(false),
+            turn: Mutex::new(None),
+            free: AtomicBool::new(false),
+        }
+    }
+
+    /// The lane has a driver from now on.
+    pub(super) fn occupy(&self, turn: Arc<dyn Turn>) {
+        self.publish(0, 1);
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
+    }
+
+    /// The driver has gone. `free`: it has left nothing behind.
+    pub(super) fn vacate(&self, free: bool) {
+        let gone = self
+            .turn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        drop(gone);
+        self.free.store(free, Ordering::Release);
+    }
+
+    /// Takes a lane that nobody has.
+    pub(super) fn claim(&self) -> bool {
+        self.free
+            .compare_exchange(true, false, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    pub(super) fn driver(&self) -> Option<Arc<dyn Turn>> {
+        self.turn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The driver tells how much it has to do.
+    pub(super) fn publish(&self, in_flight: u32, chunk: u32) {
+        self.waiting.store(0, Ordering::Relaxed);
+        self.in_flight.store(in_flight, Ordering::Relaxed);
+        self.chunk.store(chunk, Ordering::Relaxed);
+    }
+
+    /// Whether the thread that hands over waits in the ring afterwards.
+    pub(super) fn set_waits(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
+    }
+
+    pub(super) fn chunk(&self) -> usize {
+        self.chunk.load(Ordering::Relaxed) as usize
+    }
+
+    /// So many operations have been queued. True: they are worth a submission, or nothing is in
+    /// flight whose completion would have them submitted.
+    #[inline]
+    pub(super) fn is_due(&self, operations: u32) -> bool {
+        let waiting = self.waiting.load(Ordering::Relaxed) + operations;
+        self.waiting.store(waiting, Ordering::Relaxed);
+        waiting >= self.chunk.load(Ordering::Relaxed)
+            || self.in_flight.load(Ordering::Relaxed) == 0 && !self.waits.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,99 @@
+//! A driver thread that starts with the first operation handed over to it: an engine whose callers all
+//! have rings of their own starts none. One per ring with a thread.
+
+use std::io;
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use super::uring::{Driver, Tuning};
+use super::{Lane, Limits, Wake};
+use crate::sys::errno::EAGAIN;
+use crate::sys::ring::Ring;
+use crate::sys::wake::EventFd;
+
+/// What a driver thread is called, for those who look at `/proc`.
+const THREAD_NAME: &str = "annulus-ring";
+
+/// The thread to be.
+pub(crate) struct Starter {
+    /// Until the thread has it.
+    driver: Mutex<Option<Driver<Ring>>>,
+    started: Once,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    wake: Arc<EventFd>,
+}
+
+impl Starter {
+    /// A lane for `ring`, whose thread starts when it is needed.
+    pub(crate) fn new(ring: Ring, limits: Limits, tuning: Tuning) -> (Arc<Lane>, Arc<Starter>) {
+        let starter = Arc::new(Starter {
+            driver: Mutex::new(None),
+            started: Once::new(),
+            thread: Mutex::new(None),
+            wake: ring.waker(),
+        });
+        let lane = Arc::new(Lane::new(Box::new(Arc::clone(&starter))));
+        // Whoever hands over first is to wake, and so to start, it.
+        lane.sleeper.about_to_sleep();
+        *starter.lock_driver() = Some(Driver::new(Arc::clone(&lane), ring, limits, tuning));
+        (lane, starter)
+    }
+
+    fn lock_driver(&self) -> std::sync::MutexGuard<'_, Option<Driver<Ring>>> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(self: &Arc<Self>) -> io::Result<()> {
+        let starter = Arc::clone(self);
+        let run = move || {
+            let driver = starter.lock_driver().take();
+            if let Some(mut driver) = driver {
+                driver.settle();
+                driver.drive();
+            }
+        };
+        let builder = thread::Builder::new().name(THREAD_NAME.to_owned());
+        *self.lock_thread() = Some(builder.spawn(run)?);
+        Ok(())
+    }
+
+    /// There is no thread to be had: whoever waits is told.
+    #[cold]
+    fn fail(&self, error: &io::Error) {
+        let driver = self.lock_driver().take();
+        if let Some(mut driver) = driver {
+            driver.fail(error.raw_os_error().unwrap_or(EAGAIN));
+            driver.drive();
+        }
+    }
+
+    fn lock_thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread, if it has been started, to be joined by the caller.
+    pub(super) fn take_thread(&self) -> Option<JoinHandle<()>> {
+        self.lock_thread().take()
+    }
+}
+
+impl Wake for Arc<Starter> {
+    fn wake(&self) {
+        let mut refused = None;
+        self.started.call_once(|| refused = self.start().err());
+        if let Some(error) = refused {
+            self.fail(&error);
+        }
+        self.wake.wake();
+    }
+
+    fn end(&self) {
+        // One that was never needed is not started to be stopped.
+        let mut idle = None;
+        self.started.call_once(|| idle = self.lock_driver().take());
+        match idle {
+            Some(driver) => driver.drive(),
+            None => self.wake.wake(),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! # Safety
+//!
+//! Deadlines: operations whose time is up, and who tells the driver. Invariants: Lent, Once.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::{Driver, TIMER};
+use crate::driver::slot::{Slot, Stage};
+use crate::sys::errno::ETIMEDOUT;
+use crate::sys::ring::Kernel;
+
+impl<K: Kernel> Driver<K> {
+    /// Has the kernel complete something at the next deadline. For a driver that nobody turns before.
+    pub(in crate::driver) fn set_timer(&mut self) {
+        let Some(next) = self.deadlines.next_ns() else {
+            return;
+        };
+        if self.timer_ns != 0 && self.timer_ns <= next {
+            return;
+        }
+        let after_ns = next.saturating_sub(self.kernel.now_ns());
+        if self.kernel.arm_timer(after_ns, TIMER) {
+            self.timer_ns = next;
+            self.submit();
+        }
+    }
+
+    /// Deadlines that have passed. True: there were some.
+    pub(super) fn expire(&mut self) -> bool {
+        let Some(next) = self.deadlines.next_ns() else {
+            return false;
+        };
+        let now = self.kernel.now_ns();
+        if next > now {
+            return false;
+        }
+        let lane = Arc::clone(&self.lane);
+        let mut waiting = false;
+        while let Some(token) = self.deadlines.pop_passed(now) {
+            let Some(slot) = lane
+                .table
+                .at(token as u32)
+                .filter(|slot| slot.token() == token)
+            else {
+                continue;
+            };
+            // SAFETY: Lent: its deadline was still listed, so it is not finished.
+            let side = unsafe { slot.driver() };
+            side.timed_out = true;
+            match side.stage {
+                Stage::Waiting => waiting = true,
+                Stage::InFlight => {
+                    lane.counters.timeouts.add(1);
+                    self.overdue.insert(token);
+                    self.cancels.push_back(token);
+                }
+                Stage::Sleeping => self.finish(slot, 0),
+                Stage::Finished | Stage::Expired => {}
+            }
+        }
+        if waiting {
+            let timed_out = self.pending.remove(|slot| {
+                // SAFETY: Lent: waiting slots are this driver's.
+                unsafe { slot.driver() }.timed_out
+            });
+            for slot in timed_out {
+                lane.counters.timeouts.add(1);
+                // SAFETY: as above.
+                self.finish(unsafe { slot.as_ref() }, -ETIMEDOUT);
+            }
+        }
+        true
+    }
+
+    /// The timeout passed and the kernel can't be stopped: the future goes, the memory stays.
+    pub(super) fn give_up_waiting(&mut self, slot: &Slot) {
+        self.overdue.remove(&slot.token());
+        // SAFETY: Lent: in flight, so its driver side is ours.
+        let side = unsafe { slot.driver() };
+        if let Some(wake) = slot.lifecycle.expire() {
+            side.stage = Stage::Expired;
+            self.done.wakers.extend(wake);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A driver of the calling thread's own: the thread runs a future, and the ring, by turns.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::Engine;
+use crate::driver::here::Driving;
+use crate::driver::turned::Turned;
+use crate::error::SetupError;
+use crate::sys::ring::Ring;
+
+/// A ring that the calling thread drives itself, while it runs a future.
+///
+/// Operations started inside [`block_on`](OwnDriver::block_on) go to this ring: no hand-over, no
+/// second thread, and one call into the kernel submits and waits. That is the cheapest way there is
+/// for one thread to do file I/O. Files and engine are the same as ever; a future that is waited for
+/// elsewhere is answered when this thread runs its driver again.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
+/// let engine = annulus::Engine::new()?;
+/// let driver = match engine.own_driver() {
+///     Ok(driver) => driver,
+///     Err(why) => return Ok(eprintln!("{why}")),           // any executor will do instead
+/// };
+/// let n = driver.block_on(async {
+///     let file = engine.open(&path).await?;
+///     let (n, _page) = file.read_at(vec![0; 4096], 0).await?;
+///     std::io::Result::Ok(n)
+/// })?;
+/// # assert_eq!(n, 4096);
+/// # Ok(()) }
+/// ```
+pub struct OwnDriver {
+    engine: Engine,
+    index: usize,
+    signal: Arc<Signal>,
+    waker: Waker,
+    /// The thread that made it is the one that runs it.
+    stays: PhantomData<*const ()>,
+}
+
+/// What the future's waker does.
+struct Signal {
+    awaited: AtomicBool,
+    turned: Arc<Turned<Ring>>,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.awaited.store(true, Ordering::SeqCst);
+        self.turned.interrupt();
+    }
+}
+
+impl OwnDriver {
+    pub(super) fn new(engine: &Engine) -> Result<OwnDriver, SetupError> {
+        let (index, turned, _) = engine.submitter.make_own()?;
+        let signal = Arc::new(Signal {
+            awaited: AtomicBool::new(false),
+            turned,
+        });
+        Ok(OwnDriver {
+            engine: engine.clone(),
+            index,
+            waker: Waker::from(Arc::clone(&signal)),
+            signal,
+            stays: PhantomData,
+        })
+    }
+
+    /// Runs `future` to its end, and the ring while it waits.
+    ///
+    /// What other futures of this thread have in flight goes on meanwhile; what is in flight at the
+    /// end stays there until the next call, or the end of the driver.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(&self.waker);
+        let Signal { awaited, turned } = &*self.signal;
+        let _driving = Driving::new(self.engine.submitter.number(), self.index);
+        let attendance = Attendance::new(turned);
+        awaited.store(true, Ordering::SeqCst);
+        loop {
+            if awaited.swap(false, Ordering::SeqCst)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut context)
+            {
+                drop(attendance);
+                return output;
+            }
+            if turned.is_over() {
+                // The engine has been shut down; its answers come from elsewhere.
+                std::thread::park_timeout(OVER_PAUSE);
+                awaited.store(true, Ordering::SeqCst);
+            } else {
+                turned.turn_or_sleep(awaited);
+            }
+        }
+    }
+}
+
+/// How often a future is asked whose driver has ended under it.
+const OVER_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// The driver's thread turns it, and nobody else needs to.
+struct Attendance<'a>(&'a Turned<Ring>);
+
+impl Attendance<'_> {
+    fn new(turned: &Turned<Ring>) -> Attendance<'_> {
+        turned.attend(true);
+        Attendance(turned)
+    }
+}
+
+impl Drop for Attendance<'_> {
+    fn drop(&mut self) {
+        self.0.attend(false);
+    }
+}
+
+impl Drop for OwnDriver {
+    fn drop(&mut self) {
+        self.signal.turned.drain();
+    }
+}
+
+impl fmt::Debug for OwnDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnDriver").finish_non_exhaustive()
+    }
+}

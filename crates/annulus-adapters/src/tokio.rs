@@ -26,10 +26,10 @@
 //! # How it works
 //!
 //! Operations are queued where they are polled and submitted a few at a time, or when the thread is
-//! about to park. Tokio's reactor watches each ring's descriptor, in a task of the runtime, which
-//! answers what has completed on whatever thread it runs: a task may move to another worker with reads
-//! in flight, and a worker may sleep with them. When the runtime shuts down that task is dropped; then
-//! what is in flight is cancelled where the kernel can, and waited for.
+//! about to park. Tokio's reactor watches each ring's descriptor, and answers what has completed on
+//! whatever thread it runs: a task may move to another worker with reads in flight, and a worker may
+//! sleep with them. When the runtime shuts down, what is in flight is cancelled where the kernel can,
+//! and waited for.
 //!
 //! An operation that was started inside a current-thread runtime is answered while that runtime runs,
 //! as with its sockets.
@@ -39,10 +39,9 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::io;
-use std::sync::{OnceLock, PoisonError, RwLock};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::task::{Context, Poll, Wake, Waker};
 
 use annulus::thread::{self, Host, Presence, ThreadRing};
 use tokio::io::Interest;
@@ -104,13 +103,35 @@ pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
 
 /// What `on_thread_park` does: submits what waits in this thread's rings.
 pub fn before_park() {
-    PARKS.set(true);
-    thread::before_park();
+    if let Some((number, _)) = inside() {
+        PARKS_IN.set(number);
+        thread::before_park(number);
+    }
 }
 
 /// What `on_thread_unpark` does: answers what has completed in this thread's rings.
 pub fn after_unpark() {
-    thread::after_unpark();
+    if let Some((number, _)) = inside() {
+        thread::after_unpark(number);
+    }
+}
+
+/// The number of the adopted runtime that the calling thread is in, if it is in one.
+fn inside() -> Option<(u64, RuntimeFlavor)> {
+    let handle = Handle::try_current().ok()?;
+    let id = handle.id();
+    let number = match SEEN.get() {
+        Some((seen, number)) if seen == id => number,
+        _ => {
+            let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
+            adopted.as_ref()?.get(&id)?;
+            drop(adopted);
+            let number = number_of(id);
+            SEEN.set(Some((id, number)));
+            number
+        }
+    };
+    Some((number, handle.runtime_flavor()))
 }
 
 /// The runtimes that have been adopted, and whether they have hooks. Their numbers are never used again.
@@ -119,8 +140,8 @@ static ADOPTED: RwLock<Option<HashMap<Id, bool>>> = RwLock::new(None);
 thread_local! {
     /// The runtime this thread was last seen in, if it is an adopted one, and its number.
     static SEEN: Cell<Option<(Id, u64)>> = const { Cell::new(None) };
-    /// The hook has been called on this thread.
-    static PARKS: Cell<bool> = const { Cell::new(false) };
+    /// The number of the runtime whose hook was called last on this thread; 0 is none.
+    static PARKS_IN: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The runtimes of this process, as a host.
@@ -128,42 +149,31 @@ struct Tokio;
 
 impl Host for Tokio {
     fn presence(&self) -> Presence {
-        let Ok(handle) = Handle::try_current() else {
-            return Presence::Absent;
-        };
-        let id = handle.id();
-        let number = match SEEN.get() {
-            Some((seen, number)) if seen == id => number,
-            _ => {
-                let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
-                if !adopted.as_ref().is_some_and(|ids| ids.contains_key(&id)) {
-                    return Presence::Absent;
-                }
-                drop(adopted);
-                let number = number_of(id);
-                SEEN.set(Some((id, number)));
-                number
+        match inside() {
+            None => Presence::Absent,
+            // A worker of such a runtime is one for life, and no other thread calls its hook.
+            Some((number, RuntimeFlavor::MultiThread)) if PARKS_IN.get() == number => {
+                Presence::Resident(number)
             }
-        };
-        // A worker of a multi-thread runtime is one for life, and no other thread of it parks so.
-        if PARKS.get() && handle.runtime_flavor() == RuntimeFlavor::MultiThread {
-            Presence::Resident(number)
-        } else {
-            Presence::Visiting(number)
+            Some((number, _)) => Presence::Visiting(number),
         }
     }
 
     fn attend(&self, ring: ThreadRing) -> io::Result<()> {
+        let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
+        let id = Handle::current().id();
+        let has_hooks = adopted.as_ref().and_then(|ids| ids.get(&id)).copied();
+        drop(adopted);
         #[expect(
             deprecated,
             reason = "sound where the descriptor stays what it is, as this one does; the new form is unsafe"
         )]
         let ring = AsyncFd::with_interest(ring, Interest::READABLE)?;
-        let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
-        let id = Handle::current().id();
-        let has_hooks = adopted.as_ref().and_then(|ids| ids.get(&id)).copied();
-        drop(adopted);
-        drop(tokio::spawn(attend(ring, has_hooks.unwrap_or(false))));
+        let attendant = Arc::new(Attendant {
+            ring: Mutex::new(Some(Arc::new(ring))),
+            has_hooks: has_hooks.unwrap_or(false),
+        });
+        attendant.watch(false);
         Ok(())
     }
 }
@@ -173,33 +183,58 @@ fn number_of(id: Id) -> u64 {
     id.to_string().parse().unwrap_or(u64::MAX)
 }
 
-/// Turns a ring whenever its descriptor is readable, until it is over.
-async fn attend(ring: AsyncFd<ThreadRing>, has_hooks: bool) {
-    poll_fn(|context| {
-        if has_hooks {
-            // A thread that runs tasks is a worker, which calls the hook before it sleeps.
-            PARKS.set(true);
-            after_unpark();
-        }
-        if ring.get_ref().poll_over(context).is_ready() {
-            return Poll::Ready(());
-        }
-        turn_while_ready(&ring, context)
-    })
-    .await;
+/// Turns a ring whenever the reactor finds its descriptor readable, right there: a task would wait
+/// for its turn, behind what the ring's answers would have run, and in the queue of a worker that may
+/// be busy. It is its own waker; the reactor holds it.
+struct Attendant {
+    /// `None` when it is over.
+    ring: Mutex<Option<Arc<AsyncFd<ThreadRing>>>>,
+    has_hooks: bool,
 }
 
-fn turn_while_ready(ring: &AsyncFd<ThreadRing>, context: &mut Context<'_>) -> Poll<()> {
-    loop {
-        match ring.poll_read_ready(context) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Ok(mut ready)) => {
-                // First: what completes during the turn is to be reported again.
-                ready.clear_ready();
-                ring.get_ref().turn();
+impl Attendant {
+    fn ring(&self) -> MutexGuard<'_, Option<Arc<AsyncFd<ThreadRing>>>> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Turns while there is something to turn for, and asks to be woken when there is again.
+    fn watch(self: &Arc<Self>, on_reactor: bool) {
+        let Some(ring) = self.ring().clone() else {
+            return;
+        };
+        let waker = Waker::from(Arc::clone(self));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if ring.get_ref().poll_over(&mut context).is_ready() {
+                break;
             }
-            // The reactor is shutting down, and this task with it.
-            Poll::Ready(Err(_)) => return Poll::Ready(()),
+            match ring.poll_read_ready(&mut context) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(mut ready)) => {
+                    // First: what completes during the turn is to be reported again.
+                    ready.clear_ready();
+                    if on_reactor && self.has_hooks {
+                        // This thread calls the hook before it sleeps, or it would not get here.
+                        after_unpark();
+                    }
+                    ring.get_ref().turn();
+                }
+                // The runtime is shutting down.
+                Poll::Ready(Err(_)) => break,
+            }
         }
+        // Not under the lock: the last to drop the ring waits for what is in flight.
+        let over = self.ring().take();
+        drop((over, ring));
+    }
+}
+
+impl Wake for Attendant {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.watch(true);
     }
 }

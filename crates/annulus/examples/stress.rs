@@ -82,6 +82,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
             tasks: TASKS,
             steps,
             tally,
+            tokio: load::plain_tokio,
         };
         load.run()
             .map_err(|what| format!("round {round}: {what}"))?;

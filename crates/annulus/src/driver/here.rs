@@ -223,12 +223,15 @@ fn make(submitter: &Submitter, host: &'static dyn Host, executor: u64) -> Option
     index
 }
 
-/// Does something with each ring of this thread, with nothing borrowed meanwhile.
-fn each(act: impl Fn(&Turned<Ring>)) {
+/// Does something with each ring that this thread keeps in an executor, with nothing borrowed meanwhile.
+fn each(executor: u64, act: impl Fn(&Turned<Ring>)) {
     let nth = |n: usize| {
         let kept = KEEPING.try_with(|keeping| {
             let kept = keeping.0.borrow();
-            let ring = kept.get(n).map(|kept| kept.ring.as_ref());
+            let ring = kept.get(n).map(|kept| {
+                let ring = kept.ring.as_ref();
+                ring.filter(|_| kept.executor == executor)
+            });
             ring.map(|ring| ring.map(|(_, turned)| Arc::clone(turned)))
         });
         kept.ok().flatten()
@@ -242,16 +245,16 @@ fn each(act: impl Fn(&Turned<Ring>)) {
     }
 }
 
-/// For the executor: the calling thread is about to sleep. What waits in its rings is submitted, and
+/// For the executor of this number: the calling thread is about to sleep. What waits in its rings is submitted, and
 /// what has completed is answered.
-pub fn before_park() {
-    each(Turned::before_park);
+pub fn before_park(executor: u64) {
+    each(executor, Turned::before_park);
 }
 
-/// For the executor: the calling thread is up, and will call `before_park` before it sleeps. What has
+/// For the executor of this number: the calling thread is up, and will call `before_park` before it sleeps. What has
 /// completed is answered.
-pub fn after_unpark() {
-    each(Turned::after_unpark);
+pub fn after_unpark(executor: u64) {
+    each(executor, Turned::after_unpark);
 }
 
 /// While it lives, the calling thread's operations of one engine go to one lane.

@@ -91,6 +91,8 @@ pub(crate) struct Driver<K> {
     flying: IndexSet,
     in_flight: u32,
     in_flight_bytes: u64,
+    /// Operations in flight before a harvest, lately.
+    load: u32,
     wake_armed: bool,
     /// When the timer goes off that is with the kernel; 0 is none.
     timer_ns: u64,
@@ -132,6 +134,7 @@ impl<K: Kernel> Driver<K> {
             flying: IndexSet::default(),
             in_flight: 0,
             in_flight_bytes: 0,
+            load: 0,
             wake_armed: false,
             timer_ns: 0,
             keeps_rest: false,
@@ -307,16 +310,14 @@ impl<K: Kernel> Driver<K> {
 
     /// SQEs to push before they are submitted.
     pub(super) fn chunk(&self) -> u32 {
-        let chunks: &[(u32, u32)] = if self.tuning.alone {
-            &CHUNKS_ALONE
+        let (chunks, load): (&[(u32, u32)], _) = if self.tuning.alone {
+            (&CHUNKS_ALONE, self.load)
         } else {
-            &CHUNKS
+            (&CHUNKS, self.in_flight)
         };
-        let fits = |&&(most, _): &&(u32, u32)| self.in_flight < most;
-        let fitting = chunks
-            .iter()
-            .find(fits)
-            .map_or(CHUNK_MAX, |&(_, chunk)| chunk);
+        let fits = |&&(below, _): &&(u32, u32)| load < below;
+        let fitting = chunks.iter().find(fits);
+        let fitting = fitting.map_or(CHUNK_MAX, |&(_, chunk)| chunk);
         self.tuning.chunk.unwrap_or(fitting)
     }
 
@@ -433,6 +434,8 @@ impl<K: Kernel> Driver<K> {
         if self.cqes.is_empty() {
             return false;
         }
+        // A device may answer everything at once: what is left then says nothing of the load.
+        self.load = self.in_flight.max(self.load - self.load / 8);
         let mut cqes = std::mem::take(&mut self.cqes);
         for cqe in cqes.drain(..) {
             self.react(cqe);

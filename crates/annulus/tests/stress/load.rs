@@ -390,10 +390,19 @@ pub(crate) struct Load<'a> {
     /// Steps of each task; a batch is one step and several operations.
     pub(crate) steps: u64,
     pub(crate) tally: &'a Arc<Tally>,
+    /// Makes the Tokio runtime among the executors.
+    pub(crate) tokio: fn() -> io::Result<tokio::runtime::Runtime>,
+}
+
+/// Tokio as it comes, with two workers.
+pub(crate) fn plain_tokio() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
 }
 
 impl Load<'_> {
-    /// Runs it on three executors at once: Tokio's with two workers, smol's, and a plain thread for
+    /// Runs it on three executors at once: the Tokio runtime, smol's, and a plain thread for
     /// each of the remaining tasks' groups. The engine is shut down at the end, and must be whole.
     pub(crate) fn run(self) -> Result<(), String> {
         let mut options = OpenOptions::new();
@@ -407,6 +416,7 @@ impl Load<'_> {
                 break;
             }
         }
+        let runtime = (self.tokio)().map_err(|error| format!("a Tokio runtime: {error}"))?;
         let mut groups: [Vec<Region>; 3] = Default::default();
         for task in 0..self.tasks {
             groups[task % 3].push(Region {
@@ -422,7 +432,7 @@ impl Load<'_> {
         let [tokio, smol, plain] = groups;
         let steps = self.steps;
         std::thread::scope(|scope| {
-            scope.spawn(move || on_tokio(tokio, steps));
+            scope.spawn(|| on_tokio(&runtime, tokio, steps));
             scope.spawn(move || {
                 let executor = smol::LocalExecutor::new();
                 let tasks: Vec<_> = smol
@@ -462,11 +472,7 @@ impl Load<'_> {
     }
 }
 
-fn on_tokio(regions: Vec<Region>, steps: u64) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .build();
-    let Ok(runtime) = runtime else { return };
+fn on_tokio(runtime: &tokio::runtime::Runtime, regions: Vec<Region>, steps: u64) {
     runtime.block_on(async {
         let tasks: Vec<_> = regions
             .into_iter()

@@ -30,6 +30,7 @@ fn stress(builder: EngineBuilder) {
             tasks: 12,
             steps: 500,
             tally: &tally,
+            tokio: load::plain_tokio,
         };
         load.run().unwrap();
     }

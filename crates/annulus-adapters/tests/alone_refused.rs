@@ -1,0 +1,37 @@
+//! Workers whose rings are refused hand over to the engine's drivers, and the reason is there to be read. Alone in its
+//! process, because it lowers a limit of all of it.
+
+use annulus::{Backend, Engine};
+use annulus_adapters::tokio::Rings;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::Builder;
+
+#[test]
+fn a_worker_whose_ring_is_refused_hands_over_and_the_reason_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    std::fs::write(&path, vec![7; 8192]).unwrap();
+    let engine = Engine::builder().backend(Backend::Uring).build().unwrap();
+    let file = pollster::block_on(engine.open(&path)).unwrap();
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build_with_rings()
+        .unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    let none_left = Rlimit {
+        current: Some(3),
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, none_left).unwrap();
+    let answer = runtime.block_on(async {
+        // Metadata goes through a ring; a cached read would not.
+        let metadata = file.metadata().await;
+        let read = file.read_exact_at(vec![0; 4096], 4096).await;
+        (metadata, read)
+    });
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert_eq!(answer.0.unwrap().len(), 8192);
+    assert_eq!(answer.1.unwrap(), vec![7; 4096]);
+    let reason = engine.thread_ring_refusal().unwrap().to_string();
+    assert!(reason.contains("RLIMIT_NOFILE"), "{reason}");
+}

@@ -1,0 +1,82 @@
+//! A program that reads only from threads of adapted runtimes starts no thread of ours. Alone in its process, because
+//! it looks at all of its threads.
+
+use std::fs;
+
+use annulus::{Backend, Engine, OpenOptions};
+use annulus_adapters::tokio::Rings;
+use tokio::runtime::{Builder, Runtime};
+
+/// Names of our own threads.
+fn ours() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.filter(|name| name.starts_with("annulus")).collect()
+}
+
+async fn read_much(engine: Engine, path: std::path::PathBuf) {
+    let mut options = OpenOptions::new();
+    let file = match engine
+        .open_with(options.read(true).direct(true), &path)
+        .await
+    {
+        Ok(file) => file,
+        Err(_) => engine.open(&path).await.unwrap(),
+    };
+    let tasks = (0..64u64).map(|n| {
+        let file = file.clone();
+        tokio::spawn(async move {
+            let (count, page) = file.read_at(vec![0; 4096], n * 4096).await.unwrap();
+            assert_eq!((count, page[0]), (4096, n as u8));
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    let reads = (0..64).map(|n| (vec![0; 4096], n * 4096));
+    for (n, page) in file.read_many_at(reads).await.into_iter().enumerate() {
+        assert_eq!(page.unwrap().1[4095], n as u8);
+    }
+    assert_eq!(file.metadata().await.unwrap().len(), 64 * 4096);
+    assert!(file.close().await.is_ok());
+}
+
+fn check(runtime: &Runtime, spawned: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let contents: Vec<u8> = (0..64u8).flat_map(|n| [n; 4096]).collect();
+    fs::write(&path, contents).unwrap();
+    let engine = Engine::builder().backend(Backend::Uring).build().unwrap();
+    let work = read_much(engine.clone(), path);
+    if spawned {
+        runtime.block_on(runtime.spawn(work)).unwrap();
+    } else {
+        runtime.block_on(work);
+    }
+    let metrics = engine.metrics();
+    assert!(
+        metrics.submitted > 0 && metrics.submitted == metrics.completed,
+        "{metrics:?}"
+    );
+    assert!(engine.thread_ring_refusal().is_none());
+    assert_eq!(ours(), Vec::<String>::new());
+}
+
+#[test]
+fn reads_on_runtimes_with_rings_start_no_thread_of_ours() {
+    let mut several = Builder::new_multi_thread();
+    let several = several
+        .worker_threads(2)
+        .enable_all()
+        .build_with_rings()
+        .unwrap();
+    check(&several, true);
+    // From the thread in `block_on`, which is no worker.
+    check(&several, false);
+    let one = Builder::new_current_thread()
+        .enable_all()
+        .build_with_rings()
+        .unwrap();
+    check(&one, true);
+    check(&one, false);
+}

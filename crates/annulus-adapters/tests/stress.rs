@@ -1,0 +1,63 @@
+//! The library's own stress, with its Tokio tasks on rings of their workers' own.
+
+#[path = "../../annulus/tests/stress/load.rs"]
+#[allow(dead_code, reason = "Tokio as it comes is the library's own test")]
+mod load;
+
+use std::io;
+use std::sync::Arc;
+
+use annulus::{Backend, Engine, EngineBuilder};
+use annulus_adapters::tokio::Rings;
+use tokio::runtime::{Builder, Runtime};
+
+fn several_workers() -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_time()
+        .build_with_rings()
+}
+
+fn one_thread() -> io::Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_time()
+        .build_with_rings()
+}
+
+fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
+    let asked = std::env::var("SEED").ok();
+    let seed = asked.and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    println!("SEED={seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let before = load::open_descriptors();
+    let tally = Arc::new(load::Tally::default());
+    for round in 0..3 {
+        let load = load::Load {
+            engine: builder.clone().build().unwrap(),
+            path: &dir.path().join(round.to_string()),
+            seed: seed + round,
+            tasks: 12,
+            steps: 500,
+            tally: &tally,
+            tokio,
+        };
+        load.run().unwrap();
+    }
+    println!("{}", tally.line());
+    tally.verdict(false).unwrap();
+    assert!(load::back_to(before), "descriptors were leaked");
+}
+
+/// One at a time: descriptors are counted for the whole process.
+#[test]
+fn random_operations_drops_and_timeouts_on_rings_of_workers_leave_nothing_and_lose_nothing() {
+    let ring = Engine::builder().backend(Backend::Uring);
+    stress(&ring, several_workers);
+    stress(&ring, one_thread);
+    stress(
+        &ring.clone().ring_entries(4).max_in_flight(3),
+        several_workers,
+    );
+    stress(&ring.max_in_flight(3), one_thread);
+}

@@ -1,0 +1,410 @@
+//! Rings on the threads of Tokio runtimes: who may be where when an answer comes.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use annulus::{AlignedBuf, Backend, Engine, File, OpenOptions};
+use annulus_adapters::tokio::{Rings, adopt};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+
+const BLOCK_BYTES: usize = 4096;
+const BLOCKS: u64 = 512;
+
+/// A file whose blocks tell where they are, and an engine of rings.
+struct Ground {
+    dir: TempDir,
+    engine: Engine,
+}
+
+impl Ground {
+    fn new() -> Ground {
+        let dir = tempfile::tempdir().unwrap();
+        let blocks = (0..BLOCKS).flat_map(|n| n.to_ne_bytes().repeat(BLOCK_BYTES / 8));
+        std::fs::write(dir.path().join("data"), blocks.collect::<Vec<u8>>()).unwrap();
+        let engine = Engine::builder().backend(Backend::Uring).build().unwrap();
+        Ground { dir, engine }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// Past the page cache where that goes, so that reads are really in flight.
+    async fn open(&self) -> File {
+        let mut options = OpenOptions::new();
+        match self
+            .engine
+            .open_with(options.read(true).direct(true), self.path())
+            .await
+        {
+            Ok(file) => file,
+            Err(_) => self.engine.open(self.path()).await.unwrap(),
+        }
+    }
+
+    /// Everything that was begun has ended.
+    fn settled(&self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let metrics = self.engine.metrics();
+            if metrics.submitted == metrics.completed {
+                assert_eq!((metrics.stale, metrics.leaked), (0, 0));
+                return;
+            }
+            assert!(Instant::now() < deadline, "{metrics:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn workers(count: usize) -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(count)
+        .enable_all()
+        .build_with_rings()
+        .unwrap()
+}
+
+fn current() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build_with_rings()
+        .unwrap()
+}
+
+fn aligned() -> AlignedBuf {
+    AlignedBuf::with_len(BLOCK_BYTES, BLOCK_BYTES)
+}
+
+fn is_block(buf: &[u8], n: u64) -> bool {
+    buf.len() == BLOCK_BYTES && buf.chunks_exact(8).all(|word| word == n.to_ne_bytes())
+}
+
+async fn read_block(file: &File, n: u64) {
+    let (count, buf) = file
+        .read_at(aligned(), n * BLOCK_BYTES as u64)
+        .await
+        .unwrap();
+    assert!(count == BLOCK_BYTES && is_block(&buf, n), "block {n}");
+}
+
+/// Polls once, and leaves the rest to whoever polls next.
+async fn begin<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    poll_fn(|context| {
+        Poll::Ready(match pin!(&mut *future).poll(context) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[test]
+fn tasks_that_move_between_workers_with_reads_in_flight_get_their_answers() {
+    let ground = Ground::new();
+    let runtime = workers(4);
+    runtime.block_on(async {
+        let file = ground.open().await;
+        let tasks = (0..32u64).map(|task| {
+            let file = file.clone();
+            tokio::spawn(async move {
+                let mut random = fastrand::Rng::with_seed(task);
+                for _ in 0..60 {
+                    let n = random.u64(..BLOCKS);
+                    let mut read = file.read_at(aligned(), n * BLOCK_BYTES as u64);
+                    let mut answer = begin(&mut read).await;
+                    // Somebody else's turn, here or, the task having been stolen, on another worker.
+                    for _ in 0..random.u8(..4) {
+                        tokio::task::yield_now().await;
+                        if answer.is_none() {
+                            answer = begin(&mut read).await;
+                        }
+                    }
+                    let (count, buf) = match answer {
+                        Some(answer) => answer.unwrap(),
+                        None => read.await.unwrap(),
+                    };
+                    assert!(count == BLOCK_BYTES && is_block(&buf, n));
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    });
+    ground.settled();
+}
+
+#[test]
+fn reads_begun_on_one_worker_are_answered_or_dropped_on_another() {
+    let ground = Ground::new();
+    let engine = Box::leak(Box::new(ground.engine.clone()));
+    let runtime = workers(2);
+    runtime.block_on(async {
+        let file: &'static File = Box::leak(Box::new(ground.open().await));
+        let _ = &engine;
+        let (send, mut receive) = mpsc::channel(8);
+        let begun = tokio::spawn(async move {
+            for n in 0..BLOCKS {
+                let mut read = file.read_at(aligned(), n * BLOCK_BYTES as u64);
+                let answer = begin(&mut read).await;
+                if send.send((n, read, answer)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        // On a thread of its own, which is no worker.
+        let ended = std::thread::spawn(move || {
+            pollster::block_on(async {
+                while let Some((n, read, answer)) = receive.recv().await {
+                    match answer {
+                        Some(answer) => assert!(is_block(&answer.unwrap().1, n)),
+                        None if n % 3 == 0 => drop(read),
+                        None => assert!(is_block(&read.await.unwrap().1, n)),
+                    }
+                }
+            });
+        });
+        begun.await.unwrap();
+        tokio::task::spawn_blocking(move || ended.join().unwrap())
+            .await
+            .unwrap();
+    });
+    ground.settled();
+}
+
+#[test]
+fn every_thread_that_a_runtime_has_reads() {
+    for runtime in [workers(2), current()] {
+        let ground = Ground::new();
+        // In `block_on`, in a task, on a blocking thread, in a `block_on` there, and on a thread of none.
+        let file = runtime.block_on(ground.open());
+        runtime.block_on(read_block(&file, 1));
+        let task = file.clone();
+        let in_task = runtime.spawn(async move { read_block(&task, 2).await });
+        runtime.block_on(in_task).unwrap();
+        let (handle, blocking) = (runtime.handle().clone(), file.clone());
+        let on_blocking = runtime.spawn_blocking(move || handle.block_on(read_block(&blocking, 3)));
+        runtime.block_on(on_blocking).unwrap();
+        let handle = runtime.handle().clone();
+        let (entered, foreign) = (file.clone(), file.clone());
+        std::thread::spawn(move || {
+            // A current-thread runtime answers only while it runs: here it is only entered.
+            let _inside = handle.enter();
+            drop(entered.read_at(aligned(), 0));
+        })
+        .join()
+        .unwrap();
+        std::thread::spawn(move || pollster::block_on(read_block(&foreign, 4)))
+            .join()
+            .unwrap();
+        drop(file);
+        ground.settled();
+    }
+}
+
+#[test]
+fn several_runtimes_share_one_engine_and_one_runtime_several_engines() {
+    let (one, other) = (Ground::new(), Ground::new());
+    let runtimes = [workers(2), current(), workers(1)];
+    std::thread::scope(|scope| {
+        for runtime in &runtimes {
+            let (one, other) = (&one, &other);
+            scope.spawn(move || {
+                runtime.block_on(async {
+                    let (file, second) = (one.open().await, other.open().await);
+                    for n in 0..100 {
+                        read_block(&file, n).await;
+                        read_block(&second, BLOCKS - 1 - n).await;
+                    }
+                });
+            });
+        }
+    });
+    // One after the other on one thread: each has a ring of its own there.
+    for runtime in runtimes {
+        runtime.block_on(async { read_block(&one.open().await, 7).await });
+        drop(runtime);
+    }
+    one.settled();
+    other.settled();
+}
+
+#[test]
+fn a_runtime_that_shuts_down_with_reads_in_flight_leaves_nothing_behind() {
+    for round in 0..20 {
+        let ground = Ground::new();
+        let runtime = if round % 2 == 0 {
+            workers(3)
+        } else {
+            current()
+        };
+        let file = runtime.block_on(ground.open());
+        for n in 0..200 {
+            let file = file.clone();
+            runtime.spawn(async move {
+                for k in 0.. {
+                    read_block(&file, (n + k) % BLOCKS).await;
+                }
+            });
+        }
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(round / 2)).await });
+        match round % 3 {
+            0 => runtime.shutdown_background(),
+            1 => runtime.shutdown_timeout(Duration::from_secs(5)),
+            _ => drop(runtime),
+        }
+        // The engine goes on elsewhere.
+        let next = current();
+        next.block_on(read_block(&file, 5));
+        pollster::block_on(read_block(&file, 6));
+        drop(next);
+        ground.settled();
+    }
+}
+
+#[test]
+fn an_engine_that_ends_before_its_runtime_drains_the_rings_of_its_workers() {
+    let runtime = workers(2);
+    for shut_down in [true, false] {
+        for _ in 0..10 {
+            let ground = Ground::new();
+            let file = runtime.block_on(ground.open());
+            let tasks: Vec<_> = (0..50u64)
+                .map(|n| {
+                    let file = file.clone();
+                    runtime.spawn(async move {
+                        for k in 0..200 {
+                            let at = (n + k) % BLOCKS * BLOCK_BYTES as u64;
+                            match file.read_at(aligned(), at).await {
+                                Ok((_, buf)) => assert!(is_block(&buf, (n + k) % BLOCKS)),
+                                Err(error) => return Err(io::Error::from(error)),
+                            }
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            drop(file);
+            if shut_down {
+                std::thread::sleep(Duration::from_millis(2));
+                ground.engine.shutdown();
+                ground.settled();
+            }
+            for task in tasks {
+                match runtime.block_on(task).unwrap() {
+                    // ESHUTDOWN, or a cancel that came in time.
+                    Err(error) => assert!(
+                        shut_down && matches!(error.raw_os_error(), Some(108 | 125)),
+                        "{error}"
+                    ),
+                    Ok(()) => {}
+                }
+            }
+            drop(ground);
+        }
+    }
+}
+
+#[test]
+fn timeouts_and_sleeps_pass_on_rings_that_nobody_waits_in() {
+    for runtime in [workers(2), current()] {
+        let ground = Ground::new();
+        runtime.block_on(async {
+            let engine = ground.engine.clone();
+            let slept = tokio::spawn(async move {
+                let began = Instant::now();
+                engine.sleep(Duration::from_millis(30)).await.unwrap();
+                assert!(began.elapsed() >= Duration::from_millis(30));
+                let never = engine.timeout(Duration::from_millis(20), std::future::pending::<()>());
+                assert_eq!(never.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+                // The later of two first: the timer of the earlier one must come nevertheless.
+                let (long, short) = (Duration::from_secs(600), Duration::from_millis(10));
+                let mut long = engine.sleep(long);
+                assert!(begin(&mut long).await.is_none());
+                engine.sleep(short).await.unwrap();
+            });
+            slept.await.unwrap();
+            let file = ground.open().await;
+            let read = file.read_at(aligned(), 0).timeout(Duration::from_secs(60));
+            assert!(is_block(&read.await.unwrap().1, 0));
+        });
+        drop(runtime);
+        ground.settled();
+    }
+}
+
+#[test]
+fn an_executor_nested_in_a_worker_gets_its_answers() {
+    let ground = Arc::new(Ground::new());
+    let runtime = workers(2);
+    let file = runtime.block_on(ground.open());
+    let tasks: Vec<_> = (0..2u64)
+        .map(|n| {
+            let file = file.clone();
+            runtime.spawn(async move {
+                // Frowned upon, and done: while one worker waits here another answers.
+                if n == 0 {
+                    pollster::block_on(read_block(&file, n));
+                } else {
+                    read_block(&file, n).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        runtime.block_on(task).unwrap();
+    }
+    ground.settled();
+}
+
+#[test]
+fn a_runtime_built_elsewhere_is_adopted_with_and_without_hooks() {
+    for builder in [Builder::new_multi_thread, Builder::new_current_thread] {
+        let ground = Ground::new();
+        let runtime = builder().enable_all().build().unwrap();
+        adopt(runtime.handle(), false).unwrap();
+        runtime.block_on(async {
+            let file = ground.open().await;
+            let tasks = (0..100).map(|n| {
+                let file = file.clone();
+                tokio::spawn(async move { read_block(&file, n).await })
+            });
+            for task in tasks.collect::<Vec<_>>() {
+                task.await.unwrap();
+            }
+        });
+        let wakeups = ground.engine.metrics().wakeups;
+        assert_eq!(wakeups, 0, "the engine's own driver has been used");
+        drop(runtime);
+        ground.settled();
+    }
+}
+
+#[test]
+fn a_future_outlives_the_runtime_that_began_it() {
+    let ground = Ground::new();
+    let runtime = current();
+    let file = runtime.block_on(ground.open());
+    let mut read = file.read_at(aligned(), 9 * BLOCK_BYTES as u64);
+    let answer = runtime.block_on(begin(&mut read));
+    drop(runtime);
+    let answer = answer.unwrap_or_else(|| pollster::block_on(read));
+    match answer {
+        Ok((_, buf)) => assert!(is_block(&buf, 9)),
+        Err(error) => assert_eq!(
+            error.error().raw_os_error(),
+            Some(125),
+            "cancelled with its runtime"
+        ),
+    }
+    ground.settled();
+}

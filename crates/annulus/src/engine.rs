@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::buf::{Arena, BufferLayout};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
 use crate::fd::Fd;
@@ -61,6 +62,26 @@ impl Engine {
     /// What the drivers have done so far.
     pub fn metrics(&self) -> Metrics {
         self.submitter.metrics()
+    }
+
+    /// Makes buffers that every ring of the engine registers: reads and writes of theirs spare the
+    /// kernel the pinning of pages at each transfer, which direct I/O gains by.
+    ///
+    /// Asks each driver and blocks until it has tried, for pinning takes time: about a quarter of a
+    /// second per GiB. A ring that is refused (a small `RLIMIT_MEMLOCK` above all, to which each ring
+    /// charges the arena anew) registers as much as it may, and the rest is used as any other memory:
+    /// [`Arena::registered`] says so, with the reason and the cure. So do engines without rings.
+    ///
+    /// Since Linux 5.19; before that, arenas are not registered. An arena's memory is not mapped in
+    /// children that are forked.
+    ///
+    /// # Errors
+    ///
+    /// `Config` for a layout that makes no sense; `Os` if the memory can't be had.
+    pub fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
+        let arena = Arena::new(layout, &self.submitter.arenas)?;
+        self.submitter.register(arena.tract());
+        Ok(arena)
     }
 
     /// Opens a file for reading.

@@ -32,7 +32,9 @@ mod support;
 mod sync;
 mod sys;
 
-pub use buf::{AlignedBuf, IoBuf, IoBufMut, Slice};
+pub use buf::{
+    AlignedBuf, Arena, ArenaBuf, BufferLayout, IoBuf, IoBufMut, Registered, Slice, Take,
+};
 pub use driver::Operation;
 pub use engine::{Backend, BackendInUse, Engine, EngineBuilder};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
@@ -43,5 +45,6 @@ pub use fs::{
 pub use metrics::Metrics;
 pub use op::{Advice, AllocateMode};
 pub use support::{OperationSupport, RunsOn, Support};
+pub use sys::mapping::{HugePages, PagesInUse};
 pub use sys::ring::Rung;
 pub use sys::trial::Trial;

@@ -12,6 +12,7 @@
 pub(crate) mod blocking;
 mod deadlines;
 mod finish;
+mod fixed;
 mod index_set;
 pub(crate) mod inline_run;
 pub(crate) mod lifecycle;
@@ -33,13 +34,14 @@ pub(crate) mod uring;
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicI32;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use operation::Operation;
 #[cfg(feature = "sim")]
 pub(crate) use submitter::Clock;
 pub(crate) use submitter::{LaneThread, Opcodes, Submitter};
 
+use crate::buf::Arenas;
 use crate::metrics::Counters;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::errno::ETIMEDOUT;
@@ -82,6 +84,8 @@ pub(crate) struct Lane {
     pub(crate) counters: Counters,
     /// The errno that ended the driver's kernel, or 0: what operations it can't give back answer.
     pub(crate) failed: AtomicI32,
+    /// What the driver is to register; set once, before the first operation.
+    pub(crate) arenas: OnceLock<Arc<Arenas>>,
     wake: Box<dyn Wake>,
 }
 
@@ -95,6 +99,7 @@ impl Lane {
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             failed: AtomicI32::new(0),
+            arenas: OnceLock::new(),
             wake,
         }
     }
@@ -160,6 +165,11 @@ impl Lane {
             self.counters.wakeups.add_shared(1);
             self.wake.wake();
         }
+    }
+
+    /// Makes the driver look at its arenas, soon, even if it is about to sleep.
+    pub(crate) fn nudge(&self) {
+        self.wake.wake();
     }
 
     /// Asks the driver to cancel everything, and to end when nothing is in flight.

@@ -6,9 +6,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::{Lane, blocking};
-use crate::buf::BouncePool;
+use crate::buf::{Arenas, BouncePool, Tract};
 use crate::fd::CloseFd;
 use crate::metrics::{Counter, Metrics};
 use crate::sys::call;
@@ -17,6 +18,10 @@ use crate::sys::sqe::opcode;
 /// Operations a thread hands to one lane before it turns to the next: enough for a chunk to stay
 /// together.
 const LANE_RUN: usize = 8;
+
+/// How long an arena's maker waits for the drivers' answers. Pinning fresh memory takes them about
+/// a second per 4 GiB; one that is kept busy by a waker is not waited for for ever.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A clock that deadlines are measured by.
 pub(crate) trait Clock: Send + Sync {
@@ -40,6 +45,8 @@ pub(crate) struct Submitter {
     helpers: OnceLock<blocking::Pool>,
     blocking: blocking::Config,
     pub(crate) bounces: Arc<BouncePool>,
+    /// What every lane's driver registers.
+    pub(crate) arenas: Arc<Arenas>,
     /// Who closes descriptors, where they are not the process's own.
     pub(crate) closer: Option<Arc<dyn CloseFd>>,
     /// The clock of deadlines, where it is not the machine's.
@@ -91,9 +98,11 @@ impl Submitter {
         blocking: blocking::Config,
     ) -> Submitter {
         let mut threads = Vec::new();
+        let arenas = Arc::<Arenas>::default();
         let lanes = lanes
             .into_iter()
             .map(|LaneThread { lane, thread }| {
+                let _ = lane.arenas.set(Arc::clone(&arenas));
                 threads.extend(thread);
                 lane
             })
@@ -105,6 +114,7 @@ impl Submitter {
             helpers: OnceLock::new(),
             blocking,
             bounces: Arc::default(),
+            arenas,
             closer: None,
             clock: None,
             finish_here: None,
@@ -161,6 +171,17 @@ impl Submitter {
     /// Whether this process is known to have rings.
     pub(crate) fn has_rings(&self) -> bool {
         !self.lanes.is_empty()
+    }
+
+    /// Has the drivers register an arena that was added just now, and waits for their answers.
+    pub(crate) fn register(&self, tract: &Tract) {
+        for lane in &self.lanes {
+            lane.nudge();
+        }
+        if self.finish_here.is_none() {
+            let alive = || !self.lanes.iter().any(|lane| lane.stopping());
+            tract.wait(self.lanes.len(), alive, REGISTERED_WITHIN);
+        }
     }
 
     /// Counts answers that needed no driver.

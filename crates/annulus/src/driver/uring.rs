@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadlines::Deadlines;
+use super::fixed::Fixed;
 use super::index_set::IndexSet;
 use super::pending::Pending;
 use super::slot::{Slot, Stage};
@@ -90,6 +91,7 @@ pub(crate) struct Driver<K> {
     due: u32,
     refusals: u32,
     spin: Spin,
+    fixed: Fixed,
     draining_until_ns: Option<u64>,
     /// One cancel for everything in flight is still to be pushed.
     cancel_all: bool,
@@ -116,6 +118,7 @@ impl<K: Kernel> Driver<K> {
             due: 0,
             refusals: 0,
             spin: Spin::default(),
+            fixed: Fixed::default(),
             draining_until_ns: None,
             cancel_all: false,
         }
@@ -158,6 +161,7 @@ impl<K: Kernel> Driver<K> {
         if self.lane.stopping() && self.draining_until_ns.is_none() {
             self.begin_drain();
         }
+        self.fixed.follow(self.lane.arenas.get(), &mut self.kernel);
         let taken = self.take_in();
         let issued = self.issue();
         let reaped = self.reap();
@@ -286,13 +290,15 @@ impl<K: Kernel> Driver<K> {
         }
         // SAFETY: Lent and Open: the op, in its slot, owns what its SQE points to; it leaves the slot
         // only after the final CQE.
-        let sqe = unsafe { slot_ref.sqe() };
+        let mut sqe = unsafe { slot_ref.sqe() };
+        let fixed = self.fixed.apply(&mut sqe);
         if fresh {
             side.stage = Stage::InFlight;
             self.in_flight += 1;
             self.flying.insert(slot_ref.index());
             self.in_flight_bytes += u64::from(side.bytes);
             self.lane.counters.submitted.add(1);
+            self.lane.counters.fixed.add(u64::from(fixed));
         }
         if !self.kernel.push(sqe) {
             // Counted as in flight, so that its bytes stay reserved.

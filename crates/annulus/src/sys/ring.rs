@@ -18,6 +18,8 @@ use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
 use super::errno::{
     EACCES, EAGAIN, EBUSY, EINTR, EINVAL, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM, ETIME,
 };
+use super::lent::Lent;
+use super::mapping::Mapping;
 use super::probe;
 use super::sqe::{Cqe, Sqe, opcode, to_entry};
 use super::wake::EventFd;
@@ -49,6 +51,20 @@ pub(crate) trait Kernel {
     fn now_ns(&self) -> u64;
     /// Lets `ns` pass on that clock.
     fn pause(&mut self, ns: u64);
+    /// Registers a part of `memory` under a place of the kernel's table, and keeps it mapped.
+    fn lend(
+        &mut self,
+        _place: u16,
+        _memory: &Arc<Mapping>,
+        _from: usize,
+        _bytes: usize,
+    ) -> Result<(), SetupError> {
+        Err(SetupError::Config(
+            "a simulated kernel registers nothing".to_owned(),
+        ))
+    }
+    /// Empties that place.
+    fn take_back(&mut self, _place: u16) {}
 }
 
 /// How far up the ladder of set-up flags a ring came.
@@ -109,6 +125,8 @@ pub(crate) struct Ring {
     wake_count: Box<u64>,
     enters: u64,
     waits: u64,
+    /// Below `ring`, so that it is dropped after it.
+    lent: Lent,
 }
 
 impl Ring {
@@ -242,6 +260,7 @@ impl Ring {
             wake_count: Box::new(0),
             enters: 0,
             waits: 0,
+            lent: Lent::default(),
         };
         // Trap 44: without a limit, thousands of worker threads have been seen.
         let _ = ring.limit_workers(config.workers);
@@ -291,6 +310,11 @@ impl Ring {
                 });
             }
         }
+    }
+
+    /// The memory that it has registered.
+    pub(super) fn lent(&mut self) -> &mut Lent {
+        &mut self.lent
     }
 
     /// For what is registered with the ring.
@@ -447,6 +471,20 @@ impl Kernel for Ring {
 
     fn pause(&mut self, ns: u64) {
         thread::sleep(Duration::from_nanos(ns));
+    }
+
+    fn lend(
+        &mut self,
+        place: u16,
+        memory: &Arc<Mapping>,
+        from: usize,
+        bytes: usize,
+    ) -> Result<(), SetupError> {
+        Ring::lend(self, place, memory, from, bytes)
+    }
+
+    fn take_back(&mut self, place: u16) {
+        Ring::take_back(self, place);
     }
 }
 

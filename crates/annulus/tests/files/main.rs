@@ -5,6 +5,7 @@ mod grounds;
 mod skip;
 mod wait;
 
+mod arena;
 mod bad_input;
 mod close;
 mod direct;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::buf::{Arena, BufferLayout};
+use crate::buf::{Arena, BufferLayout, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
 use crate::fd::Fd;
@@ -20,6 +20,7 @@ use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, path_to_cstring}
 use crate::metrics::Metrics;
 use crate::op::{ListDir, MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
 use crate::sys::call;
+use crate::sys::errno::EINVAL;
 
 /// A handle on drivers that do file I/O. `Send`, `Sync`, cheap to clone.
 ///
@@ -103,6 +104,31 @@ impl Engine {
             OpenOptions::new().write(true).create(true).truncate(true),
             path,
         )
+    }
+
+    /// Loads a whole file into memory of its own, past the page cache where its file system can: model
+    /// weights, an index, tens of gigabytes. For a part of a file, another file system's habits, or
+    /// memory that is there already: [`File::load`].
+    ///
+    /// As long as the file is when it is opened: what is appended meanwhile is not loaded. Files that
+    /// claim to be empty (in `/proc`) are.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`ENOENT`, `EISDIR`, …); `UnexpectedEof` if the file is cut
+    /// meanwhile; `ENOMEM` or `OutOfMemory` if there can be no such range of memory.
+    pub async fn load_file(&self, path: impl AsRef<Path>) -> io::Result<Region> {
+        let path = path.as_ref();
+        let mut options = OpenOptions::new();
+        options.read(true).direct(true);
+        let file = match self.open_with(&options, path).await {
+            // The file system has no direct I/O.
+            Err(error) if error.raw_os_error() == Some(EINVAL) => self.open(path).await?,
+            other => other?,
+        };
+        let bytes = file.metadata().await?.len();
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(file.load(0, bytes).await?)
     }
 
     /// Opens a file in any way [`OpenOptions`] can say.

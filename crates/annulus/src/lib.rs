@@ -33,14 +33,14 @@ mod sync;
 mod sys;
 
 pub use buf::{
-    AlignedBuf, Arena, ArenaBuf, BufferLayout, IoBuf, IoBufMut, Registered, Slice, Take,
+    AlignedBuf, Arena, ArenaBuf, BufferLayout, IoBuf, IoBufMut, Region, Registered, Slice, Take,
 };
 pub use driver::Operation;
 pub use engine::{Backend, BackendInUse, Engine, EngineBuilder};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fs::{
-    Completed, DirEntry, File, FileKind, Merge, Metadata, OpenOptions, Opening, ReadInto, ReadMany,
-    ReadMerged,
+    Completed, DirEntry, File, FileKind, Load, Merge, Metadata, OpenOptions, Opening, ReadInto,
+    ReadMany, ReadMerged,
 };
 pub use metrics::Metrics;
 pub use op::{Advice, AllocateMode};

@@ -165,7 +165,7 @@ impl Arena {
         let base = self.shared.tract.memory.base().wrapping_add(offset);
         ArenaBuf {
             base: NonNull::new(base).unwrap_or(NonNull::dangling()),
-            len: self.shared.layout.bytes,
+            len: self.shared.layout.bytes as u32,
             index,
             shared: Arc::clone(&self.shared),
         }
@@ -286,7 +286,8 @@ impl fmt::Debug for Take<'_> {
 /// may be the engine, when the future of an operation that it was given to is dropped.
 pub struct ArenaBuf {
     base: NonNull<u8>,
-    len: usize,
+    // Both in 32 bits, so that an operation on a slice of a lease still fits its slot.
+    len: u32,
     index: u32,
     shared: Arc<Shared>,
 }
@@ -308,7 +309,7 @@ impl ArenaBuf {
             "{bytes} bytes asked of an arena's buffer of {}",
             self.capacity()
         );
-        self.len = bytes;
+        self.len = bytes as u32;
     }
 
     /// Bytes of the buffer, as the arena's layout says.
@@ -333,14 +334,14 @@ impl Deref for ArenaBuf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: Owned: `len` bytes of the lease, mapped zeroed, so initialised.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len as usize) }
     }
 }
 
 impl DerefMut for ArenaBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: Owned, as in `deref`, and `&mut self` is the only access.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len as usize) }
     }
 }
 
@@ -357,7 +358,7 @@ unsafe impl IoBuf for ArenaBuf {
     }
 
     fn init_bytes(&self) -> usize {
-        self.len
+        self.len as usize
     }
 }
 
@@ -368,7 +369,7 @@ unsafe impl IoBufMut for ArenaBuf {
     }
 
     fn lent_bytes(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     unsafe fn set_init(&mut self, _: usize) {

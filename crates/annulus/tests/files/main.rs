@@ -12,6 +12,7 @@ mod direct;
 mod dirs;
 mod executors;
 mod limits;
+mod load;
 mod many;
 mod merge;
 mod metadata;

@@ -68,10 +68,11 @@ impl Engine {
     /// Makes buffers that every ring of the engine registers: reads and writes of theirs spare the
     /// kernel the pinning of pages at each transfer, which direct I/O gains by.
     ///
-    /// Asks each driver and blocks until it has tried, for pinning takes time: about a quarter of a
-    /// second per GiB. A ring that is refused (a small `RLIMIT_MEMLOCK` above all, to which each ring
-    /// charges the arena anew) registers as much as it may, and the rest is used as any other memory:
-    /// [`Arena::registered`] says so, with the reason and the cure. So do engines without rings.
+    /// Asks each driver and blocks until it has tried: the whole arena becomes used memory then, which
+    /// takes time, and operations wait for it. Do this when an engine is built. A ring that is refused
+    /// (a small `RLIMIT_MEMLOCK` above all, to which each ring charges the arena anew) registers as
+    /// much as it may, and the rest is used as any other memory: [`Arena::registered`] says so, with
+    /// the reason and the cure. So do engines without rings.
     ///
     /// Since Linux 5.19; before that, arenas are not registered. An arena's memory is not mapped in
     /// children that are forked.

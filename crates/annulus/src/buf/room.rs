@@ -11,8 +11,12 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Room {
-    /// Free buffers; the one given back last is taken first, while it is in the processor's caches.
+    /// Buffers that were given back; the last of them is taken first, while it is in the processor's
+    /// caches.
     free: Vec<u32>,
+    /// From here up to `count` no buffer has been taken yet.
+    fresh: u32,
+    count: u32,
     waiters: Vec<Waiter>,
     /// Unused places of `waiters`.
     vacant: Vec<u32>,
@@ -40,7 +44,9 @@ impl Room {
     /// With the buffers from 0 to `count`, all free; 0 is taken first.
     pub(super) fn new(count: u32) -> Room {
         Room {
-            free: (0..count).rev().collect(),
+            free: Vec::new(),
+            fresh: 0,
+            count,
             waiters: Vec::new(),
             vacant: Vec::new(),
             first: NONE,
@@ -50,11 +56,16 @@ impl Room {
 
     /// A buffer, if one is free; then nobody waits.
     pub(super) fn take(&mut self) -> Option<u32> {
-        self.free.pop()
+        let used = self.free.pop();
+        used.or_else(|| {
+            let fresh = self.fresh;
+            self.fresh += u32::from(fresh < self.count);
+            (fresh < self.count).then_some(fresh)
+        })
     }
 
     pub(super) fn free(&self) -> usize {
-        self.free.len()
+        self.free.len() + (self.count - self.fresh) as usize
     }
 
     /// Gives a buffer back: to whoever has waited longest, who is to be woken.

@@ -19,8 +19,8 @@ use crate::sys::sqe::opcode;
 /// together.
 const LANE_RUN: usize = 8;
 
-/// How long an arena's maker waits for the drivers' answers. Pinning fresh memory takes them about
-/// a second per 4 GiB; one that is kept busy by a waker is not waited for for ever.
+/// How long an arena's maker waits for the drivers' answers: tens of GiB are zeroed and pinned within
+/// it. A driver that is kept busy by a foreign waker is not waited for for ever.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A clock that deadlines are measured by.

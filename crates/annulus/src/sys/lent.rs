@@ -56,15 +56,17 @@ impl Ring {
     }
 
     /// Empties `place`. Operations in flight that name it go on. If the kernel refuses, the memory
-    /// stays as long as the ring.
-    pub(super) fn take_back(&mut self, place: u16) {
+    /// and its place stay the ring's as long as there is one: false.
+    pub(super) fn take_back(&mut self, place: u16) -> bool {
         let nothing = IoVec {
             base: std::ptr::null_mut(),
             bytes: 0,
         };
-        if self.put(place, nothing).is_ok() {
+        let emptied = self.put(place, nothing).is_ok();
+        if emptied {
             self.lent().held.retain(|(held, _)| *held != place);
         }
+        emptied
     }
 
     fn put(&mut self, place: u16, range: IoVec) -> Result<(), SetupError> {

@@ -63,8 +63,10 @@ pub(crate) trait Kernel {
             "a simulated kernel registers nothing".to_owned(),
         ))
     }
-    /// Empties that place.
-    fn take_back(&mut self, _place: u16) {}
+    /// Empties that place. False: it can't be used again.
+    fn take_back(&mut self, _place: u16) -> bool {
+        false
+    }
 }
 
 /// How far up the ladder of set-up flags a ring came.
@@ -483,8 +485,8 @@ impl Kernel for Ring {
         Ring::lend(self, place, memory, from, bytes)
     }
 
-    fn take_back(&mut self, place: u16) {
-        Ring::take_back(self, place);
+    fn take_back(&mut self, place: u16) -> bool {
+        Ring::take_back(self, place)
     }
 }
 

@@ -185,6 +185,39 @@ fn a_lease_of_a_dropped_read_is_given_back_and_its_arena_may_be_gone_by_then() {
     });
 }
 
+#[cfg(feature = "sim")]
+#[test]
+fn a_lease_that_the_kernel_still_has_is_given_back_by_the_final_answer_and_not_before() {
+    use annulus::sim::{Sim, SimConfig};
+    use std::time::Duration;
+
+    let late = Duration::from_secs(20);
+    let sim = Sim::new(SimConfig::new(1).late(1000, late));
+    sim.put("/f", bytes(3, 10_000)).unwrap();
+    sim.run(async |engine| {
+        let file = engine.open("/f").await.unwrap();
+        let arena = arena(&engine, 1, 100);
+        assert!(
+            arena
+                .to_string()
+                .ends_with("not registered: there is no ring")
+        );
+        let timed_out = file.read_at(arena.take().await, 0).timeout(late / 1000);
+        assert!(timed_out.await.unwrap_err().into_buf().is_none());
+        assert_eq!(arena.free(), 0, "the kernel still has it");
+        engine.sleep(3 * late).await.unwrap();
+        let mut dropped = Box::pin(file.read_at(arena.try_take().unwrap(), 0));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(dropped.as_mut().poll(&mut context).is_pending());
+        engine.sleep(late / 1000).await.unwrap();
+        drop(dropped);
+        engine.sleep(late / 1000).await.unwrap();
+        assert_eq!(arena.free(), 0, "the kernel still has it");
+        engine.sleep(3 * late).await.unwrap();
+        assert_eq!(arena.free(), 1);
+    });
+}
+
 /// Counts how often it was woken.
 #[derive(Default)]
 struct Bell(AtomicUsize);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::buf::{Arena, BufferLayout, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
 use crate::fd::Fd;
@@ -21,6 +22,7 @@ use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, path_to_cstring}
 use crate::metrics::Metrics;
 use crate::op::{ListDir, MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
 use crate::sys::call;
+use crate::sys::errno::EINVAL;
 
 /// A handle on drivers that do file I/O. `Send`, `Sync`, cheap to clone.
 ///
@@ -84,6 +86,27 @@ impl Engine {
         self.submitter.metrics()
     }
 
+    /// Makes buffers that every ring of the engine registers: reads and writes of theirs spare the
+    /// kernel the pinning of pages at each transfer, which direct I/O gains by.
+    ///
+    /// Asks each driver and blocks until it has tried: the whole arena becomes used memory then, which
+    /// takes time, and operations wait for it. Do this when an engine is built. A ring that is refused
+    /// (a small `RLIMIT_MEMLOCK` above all, to which each ring charges the arena anew) registers as
+    /// much as it may, and the rest is used as any other memory: [`Arena::registered`] says so, with
+    /// the reason and the cure. So do engines without rings.
+    ///
+    /// Since Linux 5.19; before that, arenas are not registered. An arena's memory is not mapped in
+    /// children that are forked.
+    ///
+    /// # Errors
+    ///
+    /// `Config` for a layout that makes no sense; `Os` if the memory can't be had.
+    pub fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
+        let arena = Arena::new(layout, &self.submitter.arenas)?;
+        self.submitter.register(arena.tract());
+        Ok(arena)
+    }
+
     /// Opens a file for reading.
     ///
     /// # Errors
@@ -103,6 +126,31 @@ impl Engine {
             OpenOptions::new().write(true).create(true).truncate(true),
             path,
         )
+    }
+
+    /// Loads a whole file into memory of its own, past the page cache where its file system can: model
+    /// weights, an index, tens of gigabytes. For a part of a file, another file system's habits, or
+    /// memory that is there already: [`File::load`].
+    ///
+    /// As long as the file is when it is opened: what is appended meanwhile is not loaded. Files that
+    /// claim to be empty (in `/proc`) are.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept (`ENOENT`, `EISDIR`, …); `UnexpectedEof` if the file is cut
+    /// meanwhile; `ENOMEM` or `OutOfMemory` if there can be no such range of memory.
+    pub async fn load_file(&self, path: impl AsRef<Path>) -> io::Result<Region> {
+        let path = path.as_ref();
+        let mut options = OpenOptions::new();
+        options.read(true).direct(true);
+        let file = match self.open_with(&options, path).await {
+            // The file system has no direct I/O.
+            Err(error) if error.raw_os_error() == Some(EINVAL) => self.open(path).await?,
+            other => other?,
+        };
+        let bytes = file.metadata().await?.len();
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(file.load(0, bytes).await?)
     }
 
     /// Opens a file in any way [`OpenOptions`] can say.

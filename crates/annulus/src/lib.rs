@@ -39,16 +39,19 @@ pub mod thread {
     };
 }
 
-pub use buf::{AlignedBuf, IoBuf, IoBufMut, Slice};
+pub use buf::{
+    AlignedBuf, Arena, ArenaBuf, BufferLayout, IoBuf, IoBufMut, Region, Registered, Slice, Take,
+};
 pub use driver::Operation;
 pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fs::{
-    Completed, DirEntry, File, FileKind, Merge, Metadata, OpenOptions, Opening, ReadInto, ReadMany,
-    ReadMerged,
+    Completed, DirEntry, File, FileKind, Load, Merge, Metadata, OpenOptions, Opening, ReadInto,
+    ReadMany, ReadMerged,
 };
 pub use metrics::Metrics;
 pub use op::{Advice, AllocateMode};
 pub use support::{OperationSupport, RunsOn, Support};
+pub use sys::mapping::{HugePages, PagesInUse};
 pub use sys::ring::Rung;
 pub use sys::trial::Trial;

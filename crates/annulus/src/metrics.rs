@@ -34,6 +34,7 @@ impl Counter {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) submitted: Counter,
+    pub(crate) fixed: Counter,
     pub(crate) completed: Counter,
     pub(crate) enters: Counter,
     pub(crate) waits: Counter,
@@ -51,6 +52,8 @@ pub(crate) struct Counters {
 pub struct Metrics {
     /// Operations given to the kernel or to a blocking thread; one that was resubmitted counts once.
     pub submitted: u64,
+    /// Operations that used memory registered with their ring: an arena's. Backends: uring.
+    pub fixed: u64,
     /// Operations answered by the kernel or a blocking thread.
     pub completed: u64,
     /// `io_uring_enter` calls. Backends: uring.
@@ -80,6 +83,7 @@ impl Metrics {
         // Every field by name, so that a new counter can't be forgotten here.
         let Counters {
             submitted,
+            fixed,
             completed,
             enters,
             waits,
@@ -92,6 +96,7 @@ impl Metrics {
         } = counters;
         for (total, counter) in [
             (&mut self.submitted, submitted),
+            (&mut self.fixed, fixed),
             (&mut self.completed, completed),
             (&mut self.enters, enters),
             (&mut self.waits, waits),

@@ -13,7 +13,9 @@ use std::iter;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use annulus::{AlignedBuf, Backend, Engine, File, IoBufMut, OpenOptions};
+use annulus::{
+    AlignedBuf, Arena, Backend, BufferLayout, Engine, File, IoBuf, IoBufMut, OpenOptions,
+};
 use process::in_child;
 use skip::skip;
 
@@ -115,6 +117,22 @@ async fn stream(engine: &Engine, file: &File) {
     .await;
 }
 
+/// A buffer taken and given back for each read, now the whole and now a part of it.
+async fn leases(file: &File, arena: &Arena) {
+    for operation in 0..OPERATIONS {
+        let buf = arena.take().await;
+        let asked = if operation % 2 == 0 {
+            let answer = file.read_at(buf, offset(operation)).await.unwrap();
+            (answer.0, answer.1.len())
+        } else {
+            let part = buf.slice(512, PAGE);
+            let answer = file.read_at(part, offset(operation)).await.unwrap();
+            (answer.0, answer.1.len())
+        };
+        assert_eq!(asked.0, asked.1);
+    }
+}
+
 async fn open(engine: &Engine, path: &Path, direct: bool) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     engine
@@ -136,6 +154,12 @@ async fn every_operation(engine: &Engine, path: &Path) {
     })
     .await;
     stream(engine, &file).await;
+    let arena = engine.register_buffers(BufferLayout {
+        count: 2,
+        bytes: PAGE,
+        ..BufferLayout::default()
+    });
+    let arena = arena.unwrap();
     let after = engine.metrics();
     assert!(
         after.inline - before.inline >= OPERATIONS,
@@ -155,6 +179,10 @@ async fn every_operation(engine: &Engine, path: &Path) {
             })
             .await;
             stream(engine, &direct).await;
+            assert_frugal("a direct read_at into an arena", engine, async || {
+                leases(&direct, &arena).await
+            })
+            .await;
             let driven = engine.metrics().submitted - after.submitted;
             assert!(driven >= 3 * OPERATIONS, "a driver did {driven}");
         }

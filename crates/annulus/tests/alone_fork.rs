@@ -9,11 +9,12 @@ mod process;
 mod skip;
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::path::Path;
 use std::pin::pin;
 use std::task::Poll;
 
-use annulus::{AlignedBuf, Backend, Engine, File, OpenOptions};
+use annulus::{AlignedBuf, Arena, Backend, BufferLayout, Engine, File, IoBufMut, OpenOptions};
 use process::in_child;
 use skip::skip;
 
@@ -74,13 +75,13 @@ async fn open(engine: &Engine, path: &Path) -> File {
 }
 
 /// Reads all of the file in one batch; `meanwhile` is called when reads are in flight.
-async fn read_all(file: &File, contents: &[u8], meanwhile: impl FnOnce()) {
-    let reads = (0..READS).map(|n| {
-        (
-            AlignedBuf::with_len(READ_BYTES, 4096),
-            (n * READ_BYTES) as u64,
-        )
-    });
+async fn read_all<B: IoBufMut + Deref<Target = [u8]>>(
+    file: &File,
+    contents: &[u8],
+    buf: impl Fn() -> B,
+    meanwhile: impl FnOnce(),
+) {
+    let reads = (0..READS).map(|n| (buf(), (n * READ_BYTES) as u64));
     let mut many = file.read_many_at(reads);
     let mut answers = Vec::new();
     {
@@ -108,11 +109,30 @@ async fn read_all(file: &File, contents: &[u8], meanwhile: impl FnOnce()) {
     }
 }
 
-fn forks_do_no_harm(backend: Backend) {
+/// Memory of its own for each read.
+fn fresh(_: &Engine) -> impl Fn() -> AlignedBuf + use<> {
+    || AlignedBuf::with_len(READ_BYTES, 4096)
+}
+
+fn of_an_arena(engine: &Engine) -> impl Fn() -> annulus::ArenaBuf + use<> {
+    let layout = BufferLayout {
+        count: READS,
+        bytes: READ_BYTES,
+        ..BufferLayout::default()
+    };
+    let arena: Arena = engine.register_buffers(layout).unwrap();
+    move || arena.try_take().unwrap()
+}
+
+fn forks_do_no_harm<B, F: Fn() -> B>(backend: Backend, bufs: impl FnOnce(&Engine) -> F)
+where
+    B: IoBufMut + Deref<Target = [u8]>,
+{
     let engine = match Engine::builder().backend(backend).build() {
         Ok(engine) => engine,
         Err(error) => return skip(error),
     };
+    let buf = bufs(&engine);
     // Next to the binary: the directory for temporary files is often in memory, and has no disk.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("data");
@@ -122,11 +142,11 @@ fn forks_do_no_harm(backend: Backend) {
     let staying = pollster::block_on(async {
         let file = open(&engine, &path).await;
         for _ in 0..FORKS {
-            read_all(&file, &contents, || Forked::new(false).wait()).await;
+            read_all(&file, &contents, &buf, || Forked::new(false).wait()).await;
         }
         let mut staying = None;
-        read_all(&file, &contents, || staying = Some(Forked::new(true))).await;
-        read_all(&file, &contents, || ()).await;
+        read_all(&file, &contents, &buf, || staying = Some(Forked::new(true))).await;
+        read_all(&file, &contents, &buf, || ()).await;
         assert!(file.close().await.unwrap());
         staying.unwrap()
     });
@@ -143,7 +163,7 @@ fn a_ring_goes_on_while_children_of_a_fork_come_go_and_stay() {
     in_child(
         "a_ring_goes_on_while_children_of_a_fork_come_go_and_stay",
         || {
-            forks_do_no_harm(Backend::Uring);
+            forks_do_no_harm(Backend::Uring, fresh);
         },
     );
 }
@@ -153,7 +173,17 @@ fn blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay() {
     in_child(
         "blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay",
         || {
-            forks_do_no_harm(Backend::Blocking);
+            forks_do_no_harm(Backend::Blocking, fresh);
+        },
+    );
+}
+
+#[test]
+fn reads_into_an_arena_arrive_while_children_of_a_fork_come_go_and_stay() {
+    in_child(
+        "reads_into_an_arena_arrive_while_children_of_a_fork_come_go_and_stay",
+        || {
+            forks_do_no_harm(Backend::Uring, of_an_arena);
         },
     );
 }

@@ -9,14 +9,18 @@ mod skip;
 #[allow(dead_code, reason = "not every kernel refuses here")]
 mod workload;
 
-use annulus::{Backend, BackendInUse, Engine, SetupError};
+use annulus::{Arena, Backend, BackendInUse, BufferLayout, Engine, OpenOptions, SetupError};
 use process::{become_nobody, in_child};
 
 /// Takes away all locked memory, and the right to do without.
 fn forbid_locked_memory() {
+    limit_locked_memory(0);
+}
+
+fn limit_locked_memory(bytes: u64) {
     let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+        rlim_cur: bytes,
+        rlim_max: bytes,
     };
     // SAFETY: reads the struct given.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
@@ -83,4 +87,102 @@ fn without_locked_memory_blocking_threads_work() {
             .unwrap();
         workload::assert_all_works(&engine, dir.path());
     });
+}
+
+/// An engine with a ring for a user who may lock so much, and an arena of 16 MiB; `None`, said so, without.
+fn starved_arena(limit_bytes: u64) -> Option<(Engine, Arena)> {
+    if !skip::root_or_skip("becoming another user") {
+        return None;
+    }
+    limit_locked_memory(limit_bytes);
+    let engine = match Engine::builder().backend(Backend::Uring).build() {
+        Ok(engine) => engine,
+        Err(error) => {
+            assert!(error.allows_fallback(), "{error}");
+            skip::skip(error);
+            return None;
+        }
+    };
+    let layout = BufferLayout {
+        count: 16,
+        bytes: 1 << 20,
+        ..BufferLayout::default()
+    };
+    let arena = engine.register_buffers(layout).unwrap();
+    println!("{arena}");
+    if let Some(SetupError::TooOld { .. }) = arena.registered().because.as_deref() {
+        skip::skip(&arena);
+        return None;
+    }
+    let registered = arena.registered();
+    let because = registered.because.as_deref().unwrap();
+    let SetupError::Memlock { have_bytes, .. } = because else {
+        panic!("{because}");
+    };
+    assert_eq!((*have_bytes, registered.full), (Some(limit_bytes), 0));
+    for part in ["registered buffers", "ulimit -l", "register less"] {
+        assert!(arena.to_string().contains(part), "no {part:?} in: {arena}");
+    }
+    Some((engine, arena))
+}
+
+/// Writes and reads through every buffer; returns how many transfers were with registered ones.
+fn use_all(engine: &Engine, arena: &Arena) -> u64 {
+    let dir = tempfile::tempdir().unwrap();
+    pollster::block_on(async {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = engine.open_with(&options, dir.path().join("f"));
+        let file = file.await.unwrap();
+        let mut bufs = Vec::new();
+        while let Some(mut buf) = arena.try_take() {
+            let mark = buf.index() as u8 + 1;
+            buf.fill(mark);
+            let buf = file.write_all_at(buf, u64::from(mark) << 20).await;
+            bufs.push(file.read_exact_at(buf.unwrap(), 1 << 20).await.unwrap());
+        }
+        assert!(bufs.iter().all(|buf| buf.iter().all(|&byte| byte == 1)));
+        assert_eq!(bufs.len(), 16);
+    });
+    engine.metrics().fixed
+}
+
+#[test]
+fn an_arena_beyond_the_limit_is_registered_as_far_as_it_fits_and_says_so() {
+    in_child(
+        "an_arena_beyond_the_limit_is_registered_as_far_as_it_fits_and_says_so",
+        || {
+            const LIMIT: u64 = 8 << 20;
+            let Some((engine, arena)) = starved_arena(LIMIT) else {
+                return;
+            };
+            let registered = arena.registered();
+            assert!((LIMIT / 4..=LIMIT).contains(&registered.bytes), "{arena}");
+            assert!(
+                arena.to_string().contains(" MiB of 16 MiB registered: "),
+                "{arena}"
+            );
+            let fixed = use_all(&engine, &arena);
+            assert!((1..32).contains(&fixed), "{fixed} with {arena}");
+        },
+    );
+}
+
+#[test]
+fn an_arena_that_the_limit_has_no_room_for_works_and_says_why_it_is_not_registered() {
+    in_child(
+        "an_arena_that_the_limit_has_no_room_for_works_and_says_why_it_is_not_registered",
+        || {
+            let Some((engine, arena)) = starved_arena(512 << 10) else {
+                return;
+            };
+            assert_eq!(arena.registered().bytes, 0);
+            let said = arena.to_string();
+            assert!(
+                said.contains(", not registered: the locked-memory limit of 524288 bytes"),
+                "{said}"
+            );
+            assert_eq!(use_all(&engine, &arena), 0);
+        },
+    );
 }

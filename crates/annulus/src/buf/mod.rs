@@ -8,12 +8,21 @@
 #![allow(unsafe_code)]
 
 mod aligned;
+mod arena;
 mod bounce;
+mod region;
+mod room;
 mod slice;
+mod tract;
 
 pub use aligned::AlignedBuf;
+pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
 pub(crate) use bounce::{Bounce, BouncePool};
+pub use region::Region;
+pub(crate) use region::{Piece, Pieces};
 pub use slice::Slice;
+pub use tract::Registered;
+pub(crate) use tract::{Arenas, Tract};
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;

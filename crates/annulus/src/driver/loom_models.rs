@@ -232,6 +232,7 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
     };
     let tuning = Tuning {
         chunk: None,
+        alone: false,
         look_out_ns: 0,
         drain_timeout: Duration::from_secs(1),
     };

@@ -12,6 +12,7 @@
 pub(crate) mod blocking;
 mod deadlines;
 mod finish;
+mod fixed;
 pub(crate) mod here;
 mod index_set;
 pub(crate) mod inline_run;
@@ -37,13 +38,14 @@ pub(crate) mod uring;
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicI32;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use operation::Operation;
 #[cfg(feature = "sim")]
 pub(crate) use submitter::Clock;
 pub(crate) use submitter::{LaneThread, Opcodes, OwnRings, Submitter, Thread};
 
+use crate::buf::Arenas;
 use crate::metrics::Counters;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::errno::ETIMEDOUT;
@@ -79,6 +81,11 @@ pub(crate) trait Wake: Send + Sync {
     /// threads are all busy has one to spare.
     fn hurry(&self) {}
 
+    /// The driver is to look at what its engine wants of it, whether or not it sleeps.
+    fn look(&self) {
+        self.wake();
+    }
+
     /// The lane's stop flag is set: the driver is to see it, whether or not it sleeps.
     fn end(&self) {
         self.wake();
@@ -105,6 +112,8 @@ pub(crate) struct Lane {
     pub(crate) failed: AtomicI32,
     /// Present if the lane has no thread: its callers turn its driver.
     own: Option<Own>,
+    /// What the driver is to register; set once, before the first operation.
+    pub(crate) arenas: OnceLock<Arc<Arenas>>,
     wake: Box<dyn Wake>,
 }
 
@@ -126,6 +135,7 @@ impl Lane {
             counters: Counters::default(),
             failed: AtomicI32::new(0),
             own: None,
+            arenas: OnceLock::new(),
             wake,
         }
     }
@@ -239,6 +249,14 @@ impl Lane {
                     driver.turn();
                 }
             }
+        }
+    }
+
+    /// Makes the driver look at its arenas, soon, even if it is about to sleep.
+    pub(crate) fn nudge(&self) {
+        match self.own.as_ref() {
+            None => self.wake.look(),
+            Some(own) => own.driver().into_iter().for_each(|driver| driver.turn()),
         }
     }
 

@@ -87,6 +87,14 @@ impl Wake for Arc<Starter> {
         self.wake.wake();
     }
 
+    fn look(&self) {
+        match self.lock_driver().as_mut() {
+            // Not started for this.
+            Some(driver) => driver.follow_arenas(),
+            None => self.wake.wake(),
+        }
+    }
+
     fn end(&self) {
         // One that was never needed is not started to be stopped.
         let mut idle = None;

@@ -7,12 +7,13 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::started::Starter;
 use super::turned::Turned;
 use super::uring::Tuning;
 use super::{Lane, Limits, blocking, here};
-use crate::buf::BouncePool;
+use crate::buf::{Arenas, BouncePool, Tract};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::metrics::{Counter, Metrics};
@@ -37,6 +38,9 @@ pub(crate) struct OwnRings {
 
 /// A ring that a thread is to keep: where its lane is, its driver, and what to poll.
 pub(super) type MadeRing = (usize, Arc<Turned<Ring>>, OwnedFd);
+/// How long an arena's maker waits for the drivers' answers: tens of GiB are zeroed and pinned within
+/// it. A driver that is kept busy by a foreign waker is not waited for for ever.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A clock that deadlines are measured by.
 pub(crate) trait Clock: Send + Sync {
@@ -90,6 +94,8 @@ pub(crate) struct Submitter {
     helpers: OnceLock<blocking::Pool>,
     blocking: blocking::Config,
     pub(crate) bounces: Arc<BouncePool>,
+    /// What every lane's driver registers.
+    pub(crate) arenas: Arc<Arenas>,
     /// Who closes descriptors, where they are not the process's own.
     pub(crate) closer: Option<Arc<dyn CloseFd>>,
     /// The clock of deadlines, where it is not the machine's.
@@ -138,10 +144,12 @@ impl Submitter {
         blocking: blocking::Config,
     ) -> Submitter {
         let mut threads = Vec::new();
+        let arenas = Arc::<Arenas>::default();
         let lanes = lanes
             .into_iter()
             .map(|LaneThread { lane, thread }| {
                 threads.push(thread);
+                let _ = lane.arenas.set(Arc::clone(&arenas));
                 lane
             })
             .collect();
@@ -157,6 +165,7 @@ impl Submitter {
             helpers: OnceLock::new(),
             blocking,
             bounces: Arc::default(),
+            arenas,
             closer: None,
             clock: None,
             finish_here: None,
@@ -282,7 +291,9 @@ impl Submitter {
             let mut made = false;
             let lane = place.get_or_init(|| {
                 made = true;
-                Arc::new(Lane::own())
+                let lane = Lane::own();
+                let _ = lane.arenas.set(Arc::clone(&self.arenas));
+                Arc::new(lane)
             });
             (made || lane.reopen()).then_some((index, lane))
         })
@@ -308,6 +319,17 @@ impl Submitter {
     /// Whether this process is known to have rings.
     pub(crate) fn has_rings(&self) -> bool {
         !self.lanes.is_empty()
+    }
+
+    /// Has the drivers register an arena that was added just now, and waits for their answers.
+    pub(crate) fn register(&self, tract: &Tract) {
+        for lane in &self.lanes {
+            lane.nudge();
+        }
+        if self.finish_here.is_none() {
+            let alive = || !self.lanes.iter().any(|lane| lane.stopping());
+            tract.wait(self.lanes.len(), alive, REGISTERED_WITHIN);
+        }
     }
 
     /// Counts answers that needed no driver.

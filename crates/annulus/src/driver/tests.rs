@@ -393,6 +393,7 @@ fn stub() -> (Arc<Lane>, Driver<Stub>, NonNull<Slot>) {
     };
     let tuning = Tuning {
         chunk: None,
+        alone: false,
         look_out_ns: 0,
         drain_timeout: LONG,
     };

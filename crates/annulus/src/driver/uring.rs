@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadlines::Deadlines;
+use super::fixed::Fixed;
 use super::index_set::IndexSet;
 use super::pending::Pending;
 use super::slot::{Slot, Stage};
@@ -102,6 +103,7 @@ pub(crate) struct Driver<K> {
     due: u32,
     refusals: u32,
     spin: Spin,
+    fixed: Fixed,
     draining_until_ns: Option<u64>,
     /// One cancel for everything in flight is still to be pushed.
     cancel_all: bool,
@@ -141,6 +143,7 @@ impl<K: Kernel> Driver<K> {
             due: 0,
             refusals: 0,
             spin: Spin::default(),
+            fixed: Fixed::default(),
             draining_until_ns: None,
             cancel_all: false,
         }
@@ -207,6 +210,7 @@ impl<K: Kernel> Driver<K> {
         if self.lane.stopping() && self.draining_until_ns.is_none() {
             self.begin_drain();
         }
+        self.follow_arenas();
         let taken = self.take_in();
         let issued = self.issue();
         let reaped = self.reap();
@@ -223,6 +227,11 @@ impl<K: Kernel> Driver<K> {
     /// Whether to leave what is too little for a chunk to the wait that follows.
     pub(super) fn keep_rest(&mut self, keeps: bool) {
         self.keeps_rest = keeps;
+    }
+
+    /// Registers the engine's arenas, if there are new ones.
+    pub(super) fn follow_arenas(&mut self) {
+        self.fixed.follow(self.lane.arenas.get(), &mut self.kernel);
     }
 
     /// Operations with the kernel.
@@ -357,13 +366,15 @@ impl<K: Kernel> Driver<K> {
         }
         // SAFETY: Lent and Open: the op, in its slot, owns what its SQE points to; it leaves the slot
         // only after the final CQE.
-        let sqe = unsafe { slot_ref.sqe() };
+        let mut sqe = unsafe { slot_ref.sqe() };
+        let fixed = self.fixed.apply(&mut sqe);
         if fresh {
             side.stage = Stage::InFlight;
             self.in_flight += 1;
             self.flying.insert(slot_ref.index());
             self.in_flight_bytes += u64::from(side.bytes);
             self.lane.counters.submitted.add(1);
+            self.lane.counters.fixed.add(u64::from(fixed));
         }
         if !self.kernel.push(sqe) {
             // Counted as in flight, so that its bytes stay reserved.

@@ -6,6 +6,7 @@
 
 mod dir;
 mod direct;
+mod load;
 mod many;
 mod merge;
 mod metadata;
@@ -13,6 +14,7 @@ mod options;
 mod read_into;
 
 pub use dir::DirEntry;
+pub use load::Load;
 pub use many::{Completed, ReadMany};
 pub use merge::{Merge, ReadMerged};
 pub use metadata::{FileKind, Metadata};

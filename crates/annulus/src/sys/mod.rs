@@ -7,6 +7,8 @@
 pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod errno;
+pub(crate) mod lent;
+pub(crate) mod mapping;
 pub(crate) mod probe;
 pub(crate) mod register;
 pub(crate) mod ring;

@@ -1,6 +1,6 @@
 //! What this kernel, this process and its surroundings allow, and who forbids the rest.
 //!
-//! Reads `/proc`, by direct system calls (Sealed); asks nothing of the environment variables.
+//! Reads `/proc` and `/sys`, by direct system calls (Sealed); asks nothing of the environment variables.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, getrlimit};
@@ -57,6 +57,12 @@ pub(crate) fn io_uring_disabled() -> Option<u32> {
 /// where it names no group (-1).
 pub(crate) fn io_uring_group() -> Option<u32> {
     read_text("/proc/sys/kernel/io_uring_group").and_then(|text| parse_number(&text))
+}
+
+/// Whether memory that asks for transparent huge pages can get any.
+pub(crate) fn has_transparent_huge_pages() -> bool {
+    read_text("/sys/kernel/mm/transparent_hugepage/enabled")
+        .is_some_and(|text| !text.contains("[never]"))
 }
 
 fn parse_number(text: &str) -> Option<u32> {

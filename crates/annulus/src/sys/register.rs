@@ -87,7 +87,10 @@ impl Ring {
             self.submitter()
                 .register_buffers_update(first, iovecs(buffers), None)
         };
-        done.map_err(|error| explain(error, "replacing registered buffers", "5.13"))
+        done.map_err(|error| match error.raw_os_error() {
+            Some(ENOMEM) => explain(error, BUFFERS, "5.13"),
+            _ => explain(error, "replacing registered buffers", "5.13"),
+        })
     }
 
     /// Gives up all registered buffers; waits for ops in flight that name one.

@@ -18,6 +18,8 @@ use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
 use super::errno::{
     EACCES, EAGAIN, EBUSY, EINTR, EINVAL, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM, ETIME,
 };
+use super::lent::Lent;
+use super::mapping::Mapping;
 use super::probe;
 use super::sqe::{Cqe, Sqe, opcode, to_entry};
 use super::wake::EventFd;
@@ -53,6 +55,22 @@ pub(crate) trait Kernel {
     fn now_ns(&self) -> u64;
     /// Lets `ns` pass on that clock.
     fn pause(&mut self, ns: u64);
+    /// Registers a part of `memory` under a place of the kernel's table, and keeps it mapped.
+    fn lend(
+        &mut self,
+        _place: u16,
+        _memory: &Arc<Mapping>,
+        _from: usize,
+        _bytes: usize,
+    ) -> Result<(), SetupError> {
+        Err(SetupError::Config(
+            "a simulated kernel registers nothing".to_owned(),
+        ))
+    }
+    /// Empties that place. False: it can't be used again.
+    fn take_back(&mut self, _place: u16) -> bool {
+        false
+    }
 }
 
 /// How far up the ladder of set-up flags a ring came.
@@ -117,6 +135,8 @@ pub(crate) struct Ring {
     timer: Box<[i64; 2]>,
     enters: u64,
     waits: u64,
+    /// Below `ring`, so that it is dropped after it.
+    lent: Lent,
 }
 
 impl Ring {
@@ -252,6 +272,7 @@ impl Ring {
             timer: Box::new([0; 2]),
             enters: 0,
             waits: 0,
+            lent: Lent::default(),
         };
         ring.workers = config.workers;
         ring.round_trip()?;
@@ -318,6 +339,11 @@ impl Ring {
                 });
             }
         }
+    }
+
+    /// The memory that it has registered.
+    pub(super) fn lent(&mut self) -> &mut Lent {
+        &mut self.lent
     }
 
     /// For what is registered with the ring.
@@ -489,6 +515,20 @@ impl Kernel for Ring {
 
     fn pause(&mut self, ns: u64) {
         thread::sleep(Duration::from_nanos(ns));
+    }
+
+    fn lend(
+        &mut self,
+        place: u16,
+        memory: &Arc<Mapping>,
+        from: usize,
+        bytes: usize,
+    ) -> Result<(), SetupError> {
+        Ring::lend(self, place, memory, from, bytes)
+    }
+
+    fn take_back(&mut self, place: u16) -> bool {
+        Ring::take_back(self, place)
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) mod opcode {
     pub(crate) const READV: u8 = abi::Readv::CODE;
     pub(crate) const WRITEV: u8 = abi::Writev::CODE;
     pub(crate) const READ_FIXED: u8 = abi::ReadFixed::CODE;
+    pub(crate) const WRITE_FIXED: u8 = abi::WriteFixed::CODE;
     pub(crate) const FSYNC: u8 = abi::Fsync::CODE;
     pub(crate) const OPENAT: u8 = abi::OpenAt::CODE;
     pub(crate) const CLOSE: u8 = abi::Close::CODE;

@@ -5,12 +5,14 @@ mod grounds;
 mod skip;
 mod wait;
 
+mod arena;
 mod bad_input;
 mod close;
 mod direct;
 mod dirs;
 mod executors;
 mod limits;
+mod load;
 mod many;
 mod merge;
 mod metadata;

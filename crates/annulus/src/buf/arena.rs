@@ -1,0 +1,378 @@
+//! # Safety
+//!
+//! An arena: buffers of one size in one range of memory, which rings register as a whole. A buffer
+//! is a lease: it belongs to one `ArenaBuf` at a time, and is given back when that is dropped, which
+//! for a lent one is after the final CQE (Lent). The range stays mapped at its address as long as an
+//! arena, a lease or a ring has it (Owned, Still).
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::room::Room;
+use super::tract::{Arenas, Bytes, Registered, Tract};
+use super::{IoBuf, IoBufMut};
+use crate::error::SetupError;
+use crate::sys::lent::RANGE_BYTES_MAX;
+use crate::sys::mapping::{HugePages, Mapping, PAGE_BYTES, PagesInUse};
+
+/// The largest arena, bytes: what half of a ring's table has places for.
+const ARENA_BYTES_MAX: u64 = 1 << 40;
+/// The most buffers of an arena: their numbers have 32 bits, and one is taken.
+const COUNT_MAX: usize = 1 << 30;
+
+/// What an arena is to be: given to [`Engine::register_buffers`](crate::Engine::register_buffers).
+///
+/// ```
+/// # use annulus::BufferLayout;
+/// let layout = BufferLayout { count: 64, bytes: 64 << 10, ..BufferLayout::default() };
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferLayout {
+    /// How many buffers; 64 by default.
+    pub count: usize,
+    /// Bytes of each; 65,536 by default. Each starts at a multiple of 4,096; at most 1 GiB.
+    pub bytes: usize,
+    /// Which pages to ask for; transparent huge pages by default.
+    pub huge_pages: HugePages,
+}
+
+impl Default for BufferLayout {
+    fn default() -> BufferLayout {
+        BufferLayout {
+            count: 64,
+            bytes: 64 << 10,
+            huge_pages: HugePages::default(),
+        }
+    }
+}
+
+impl BufferLayout {
+    /// From one buffer to the next, and all together; or what is wrong with it.
+    fn check(&self) -> Result<(usize, usize), SetupError> {
+        let BufferLayout { count, bytes, .. } = *self;
+        let wrong = |why: &str| {
+            let what = format!("no arena of {count} buffers of {bytes} bytes: {why}");
+            Err(SetupError::Config(what))
+        };
+        if count == 0 || bytes == 0 {
+            return wrong("both must be at least 1");
+        }
+        if bytes > RANGE_BYTES_MAX {
+            return wrong("the kernel registers at most 1 GiB in one piece");
+        }
+        if count > COUNT_MAX {
+            return wrong("at most 1,073,741,824 buffers");
+        }
+        let stride = bytes.next_multiple_of(PAGE_BYTES);
+        match stride.checked_mul(count) {
+            Some(all) if all as u64 <= ARENA_BYTES_MAX => Ok((stride, all)),
+            _ => wrong("together they are more than 1 TiB"),
+        }
+    }
+}
+
+/// Buffers of one size that the rings of an engine have registered: the kernel has their pages at
+/// hand, and pins nothing when an operation uses one. Cheap to clone.
+///
+/// Made by [`Engine::register_buffers`](crate::Engine::register_buffers). Which operations gain by
+/// it the engine sees at the buffer: reads and writes of an [`ArenaBuf`], or of a
+/// [`slice`](IoBuf::slice) of one, use the registration by themselves.
+///
+/// `Display` says how large it is and how far it is registered.
+#[derive(Clone)]
+pub struct Arena {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    tract: Arc<Tract>,
+    layout: BufferLayout,
+    arenas: Arc<Arenas>,
+    room: Mutex<Room>,
+}
+
+impl Arena {
+    /// Makes an arena and adds it to `arenas`.
+    pub(crate) fn new(layout: BufferLayout, arenas: &Arc<Arenas>) -> Result<Arena, SetupError> {
+        let (stride, bytes) = layout.check()?;
+        let memory = Mapping::new(bytes, layout.huge_pages).map_err(|error| SetupError::Os {
+            what: "mapping the memory of an arena",
+            error,
+        })?;
+        memory.keep_from_children(true);
+        let tract = Arc::new(Tract::new(Arc::new(memory), stride, bytes));
+        arenas.add(&tract);
+        let shared = Shared {
+            tract,
+            layout,
+            arenas: Arc::clone(arenas),
+            room: Mutex::new(Room::new(layout.count as u32)),
+        };
+        Ok(Arena {
+            shared: Arc::new(shared),
+        })
+    }
+
+    pub(crate) fn tract(&self) -> &Tract {
+        &self.shared.tract
+    }
+
+    /// A buffer; waits until one is given back where there is none, in the order of the calls.
+    ///
+    /// Its contents are what its last user left there, zeros at first.
+    ///
+    /// Cancel safe: who stops waiting loses the place in the queue, and no buffer.
+    pub fn take(&self) -> Take<'_> {
+        Take {
+            arena: self,
+            place: None,
+        }
+    }
+
+    /// A buffer, if one is free.
+    pub fn try_take(&self) -> Option<ArenaBuf> {
+        let index = self.shared.room().take()?;
+        Some(self.lease(index))
+    }
+
+    /// Buffers that nobody has, at the moment.
+    pub fn free(&self) -> usize {
+        self.shared.room().free()
+    }
+
+    /// What it was asked to be.
+    pub fn layout(&self) -> BufferLayout {
+        self.shared.layout
+    }
+
+    /// Which pages it got.
+    pub fn pages(&self) -> PagesInUse {
+        self.shared.tract.memory.pages()
+    }
+
+    /// How far the engine's rings have registered it, by now: a ring that is made later tries, too.
+    pub fn registered(&self) -> Registered {
+        self.shared.tract.registered()
+    }
+
+    fn lease(&self, index: u32) -> ArenaBuf {
+        let offset = index as usize * self.shared.tract.stride;
+        let base = self.shared.tract.memory.base().wrapping_add(offset);
+        ArenaBuf {
+            base: NonNull::new(base).unwrap_or(NonNull::dangling()),
+            len: self.shared.layout.bytes as u32,
+            index,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl Shared {
+    fn room(&self) -> MutexGuard<'_, Room> {
+        // Nothing panics while it is held but for want of memory, and the room is whole then.
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give(&self, index: u32) {
+        // Woken without the lock: a waker is foreign code.
+        let waker = self.room().give(index);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // No lease is left, so no operation names the memory.
+        self.arenas.remove(&self.tract);
+    }
+}
+
+impl fmt::Display for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BufferLayout { count, bytes, .. } = self.shared.layout;
+        let plural = if count == 1 { "buffer" } else { "buffers" };
+        let bytes = Bytes(bytes as u64);
+        write!(
+            f,
+            "{count} {plural} of {bytes} in {}, {}",
+            self.pages(),
+            self.registered()
+        )
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({self})")
+    }
+}
+
+/// The wait for a buffer; made by [`Arena::take`].
+#[must_use = "a buffer is taken when this is awaited"]
+pub struct Take<'a> {
+    arena: &'a Arena,
+    /// In the queue.
+    place: Option<u32>,
+}
+
+impl Future for Take<'_> {
+    type Output = ArenaBuf;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ArenaBuf> {
+        let shared = &self.arena.shared;
+        let waker = context.waker();
+        let mut room = shared.room();
+        let taken = match self.place {
+            Some(place) if room.wakes(place, waker) => return Poll::Pending,
+            Some(place) => room.collect(place),
+            None => room.take(),
+        };
+        drop(room);
+        if let Some(index) = taken {
+            self.place = None;
+            return Poll::Ready(self.arena.lease(index));
+        }
+        // Cloned and dropped without the lock: a waker is foreign code.
+        let waker = waker.clone();
+        let mut room = shared.room();
+        let taken = match self.place {
+            Some(place) => room.collect(place),
+            None => room.take(),
+        };
+        if let Some(index) = taken {
+            drop(room);
+            self.place = None;
+            return Poll::Ready(self.arena.lease(index));
+        }
+        let old = match self.place {
+            Some(place) => room.rewake(place, waker),
+            None => {
+                let place = room.join(waker);
+                drop(room);
+                self.place = Some(place);
+                return Poll::Pending;
+            }
+        };
+        drop(room);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl Drop for Take<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            let (own, next) = self.arena.shared.room().leave(place);
+            drop(own);
+            next.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl fmt::Debug for Take<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Take")
+            .field("waits", &self.place.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A buffer of an [`Arena`], on loan: given back when it is dropped, by whoever holds it then. That
+/// may be the engine, when the future of an operation that it was given to is dropped.
+pub struct ArenaBuf {
+    base: NonNull<u8>,
+    // Both in 32 bits, so that an operation on a slice of a lease still fits its slot.
+    len: u32,
+    index: u32,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: Owned: the lease is the only way to these bytes, like a Box's.
+unsafe impl Send for ArenaBuf {}
+// SAFETY: Owned, as above; shared access reads only.
+unsafe impl Sync for ArenaBuf {}
+
+impl ArenaBuf {
+    /// Shortens what is lent and seen to `bytes`, or lengthens it again up to the capacity.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` exceeds [`capacity`](ArenaBuf::capacity).
+    pub fn set_len(&mut self, bytes: usize) {
+        assert!(
+            bytes <= self.capacity(),
+            "{bytes} bytes asked of an arena's buffer of {}",
+            self.capacity()
+        );
+        self.len = bytes as u32;
+    }
+
+    /// Bytes of the buffer, as the arena's layout says.
+    pub fn capacity(&self) -> usize {
+        self.shared.layout.bytes
+    }
+
+    /// Which buffer of the arena it is, from 0 on.
+    pub fn index(&self) -> usize {
+        self.index as usize
+    }
+}
+
+impl Drop for ArenaBuf {
+    fn drop(&mut self) {
+        self.shared.give(self.index);
+    }
+}
+
+impl Deref for ArenaBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: Owned: `len` bytes of the lease, mapped zeroed, so initialised.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len as usize) }
+    }
+}
+
+impl DerefMut for ArenaBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: Owned, as in `deref`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len as usize) }
+    }
+}
+
+impl fmt::Debug for ArenaBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ArenaBuf({} bytes, no. {})", self.len, self.index)
+    }
+}
+
+// SAFETY: Still. The lease keeps the mapping, whose address never changes.
+unsafe impl IoBuf for ArenaBuf {
+    fn stable_ptr(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len as usize
+    }
+}
+
+// SAFETY: Still, and the lease is the only way to these bytes.
+unsafe impl IoBufMut for ArenaBuf {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    fn lent_bytes(&self) -> usize {
+        self.len as usize
+    }
+
+    unsafe fn set_init(&mut self, _: usize) {
+        // Zeroed at birth: nothing is ever uninitialised.
+    }
+}

@@ -1,0 +1,228 @@
+//! Who waits for a buffer of an arena, and which buffers are free. One per arena, behind its lock.
+//!
+//! A buffer that is given back goes to whoever has waited longest, at once: as long as somebody
+//! waits none is free, and a newcomer can't overtake. Waiters are a list in an array, so that a wait
+//! allocates only where more wait than ever before.
+
+use std::task::Waker;
+
+/// No waiter.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Buffers that were given back; the last of them is taken first, while it is in the processor's
+    /// caches.
+    free: Vec<u32>,
+    /// From here up to `count` no buffer has been taken yet.
+    fresh: u32,
+    count: u32,
+    waiters: Vec<Waiter>,
+    /// Unused places of `waiters`.
+    vacant: Vec<u32>,
+    /// Who has waited longest, and shortest; those who were given a buffer have left the list.
+    first: u32,
+    last: u32,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    before: u32,
+    after: u32,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Waker),
+    /// It was given this buffer, and has not come for it yet.
+    Given(u32),
+    Gone,
+}
+
+impl Room {
+    /// With the buffers from 0 to `count`, all free; 0 is taken first.
+    pub(super) fn new(count: u32) -> Room {
+        Room {
+            free: Vec::new(),
+            fresh: 0,
+            count,
+            waiters: Vec::new(),
+            vacant: Vec::new(),
+            first: NONE,
+            last: NONE,
+        }
+    }
+
+    /// A buffer, if one is free; then nobody waits.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let used = self.free.pop();
+        used.or_else(|| {
+            let fresh = self.fresh;
+            self.fresh += u32::from(fresh < self.count);
+            (fresh < self.count).then_some(fresh)
+        })
+    }
+
+    pub(super) fn free(&self) -> usize {
+        self.free.len() + (self.count - self.fresh) as usize
+    }
+
+    /// Gives a buffer back: to whoever has waited longest, who is to be woken.
+    #[must_use]
+    pub(super) fn give(&mut self, buffer: u32) -> Option<Waker> {
+        let first = self.first;
+        self.unlink(first);
+        let Some(waiter) = self.waiters.get_mut(first as usize) else {
+            self.free.push(buffer);
+            return None;
+        };
+        match std::mem::replace(&mut waiter.state, State::Given(buffer)) {
+            State::Waiting(waker) => Some(waker),
+            State::Given(_) | State::Gone => None,
+        }
+    }
+
+    /// Joins the end of the queue; returns the place.
+    pub(super) fn join(&mut self, waker: Waker) -> u32 {
+        let waiter = Waiter {
+            before: self.last,
+            after: NONE,
+            state: State::Waiting(waker),
+        };
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                if let Some(vacant) = self.waiters.get_mut(place as usize) {
+                    *vacant = waiter;
+                }
+                place
+            }
+            None => {
+                self.waiters.push(waiter);
+                (self.waiters.len() - 1) as u32
+            }
+        };
+        match self.waiters.get_mut(self.last as usize) {
+            Some(last) => last.after = place,
+            None => self.first = place,
+        }
+        self.last = place;
+        place
+    }
+
+    /// The buffer that the waiter was given; then its place is no longer its own.
+    pub(super) fn collect(&mut self, place: u32) -> Option<u32> {
+        let waiter = self.waiters.get_mut(place as usize)?;
+        let State::Given(buffer) = waiter.state else {
+            return None;
+        };
+        waiter.state = State::Gone;
+        self.vacant.push(place);
+        Some(buffer)
+    }
+
+    /// Whether `waker` is the one that will be woken.
+    pub(super) fn wakes(&self, place: u32, waker: &Waker) -> bool {
+        let waiter = self.waiters.get(place as usize);
+        waiter.is_some_and(
+            |waiter| matches!(&waiter.state, State::Waiting(known) if known.will_wake(waker)),
+        )
+    }
+
+    /// Wakes another one from now on; returns the one that is not needed.
+    pub(super) fn rewake(&mut self, place: u32, waker: Waker) -> Option<Waker> {
+        match self
+            .waiters
+            .get_mut(place as usize)
+            .map(|one| &mut one.state)
+        {
+            Some(State::Waiting(known)) => Some(std::mem::replace(known, waker)),
+            _ => Some(waker),
+        }
+    }
+
+    /// Leaves without a buffer. What is returned is to be dropped, or woken, without the lock: the
+    /// waiter's own waker, and that of whoever gets the buffer it had been given.
+    #[must_use]
+    pub(super) fn leave(&mut self, place: u32) -> (Option<Waker>, Option<Waker>) {
+        if let Some(buffer) = self.collect(place) {
+            return (None, self.give(buffer));
+        }
+        self.unlink(place);
+        let Some(waiter) = self.waiters.get_mut(place as usize) else {
+            return (None, None);
+        };
+        let state = std::mem::replace(&mut waiter.state, State::Gone);
+        self.vacant.push(place);
+        match state {
+            State::Waiting(waker) => (Some(waker), None),
+            State::Given(_) | State::Gone => (None, None),
+        }
+    }
+
+    /// Takes a waiter off the queue.
+    fn unlink(&mut self, place: u32) {
+        let Some(waiter) = self.waiters.get_mut(place as usize) else {
+            return;
+        };
+        let (before, after) = (waiter.before, waiter.after);
+        waiter.before = NONE;
+        waiter.after = NONE;
+        match self.waiters.get_mut(before as usize) {
+            Some(one) => one.after = after,
+            None => self.first = after,
+        }
+        match self.waiters.get_mut(after as usize) {
+            Some(one) => one.before = before,
+            None => self.last = before,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn buffers_go_to_who_waited_longest_whoever_leaves_in_between() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut room = Room::new(3);
+        let (mut out, mut queue, mut given) = (Vec::new(), VecDeque::new(), Vec::new());
+        for _ in 0..20_000 {
+            match random.u32(0..5) {
+                0 | 1 => match room.take() {
+                    Some(buffer) => {
+                        assert!(queue.is_empty() && !out.contains(&buffer));
+                        out.push(buffer);
+                    }
+                    None => queue.push_back(room.join(Waker::noop().clone())),
+                },
+                2 if !out.is_empty() => {
+                    let buffer = out.swap_remove(random.usize(0..out.len()));
+                    let woken = room.give(buffer).is_some();
+                    assert_eq!(woken, !queue.is_empty());
+                    given.extend(queue.pop_front().map(|place| (place, buffer)));
+                }
+                3 if !given.is_empty() => {
+                    let (place, buffer) = given.swap_remove(random.usize(0..given.len()));
+                    assert_eq!(room.collect(place), Some(buffer));
+                    out.push(buffer);
+                }
+                4 if random.bool() && !queue.is_empty() => {
+                    let place = queue.remove(random.usize(0..queue.len())).unwrap();
+                    assert_eq!(room.collect(place), None);
+                    assert!(room.leave(place).0.is_some());
+                }
+                4 if !given.is_empty() => {
+                    let (place, buffer) = given.swap_remove(0);
+                    assert_eq!(room.leave(place).1.is_some(), !queue.is_empty());
+                    given.extend(queue.pop_front().map(|place| (place, buffer)));
+                }
+                _ => {}
+            }
+            assert_eq!(room.free() + out.len() + given.len(), 3);
+            assert!(room.waiters.len() <= 64 || queue.len() > 32);
+        }
+    }
+}

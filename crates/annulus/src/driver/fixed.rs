@@ -1,0 +1,303 @@
+//! What a driver's ring has registered of its engine's arenas, and which operations use it. One per
+//! driver, touched by its thread only.
+//!
+//! Operations do not know of it: a READ or WRITE whose memory lies in a registered range becomes
+//! READ_FIXED or WRITE_FIXED on its way into the submission queue.
+
+use std::sync::Arc;
+
+use crate::buf::{Arenas, Tract};
+use crate::error::SetupError;
+use crate::sys::lent::{PLACES, RANGE_BYTES_MAX};
+use crate::sys::probe;
+use crate::sys::ring::Kernel;
+use crate::sys::sqe::{Sqe, opcode};
+
+#[derive(Debug, Default)]
+pub(super) struct Fixed {
+    /// The version of the engine's list that this follows.
+    version: u64,
+    /// By address.
+    ranges: Vec<Range>,
+    known: Vec<Arc<Tract>>,
+    /// Places that were used and are empty again; from `fresh` on none has been used yet.
+    vacant: Vec<u16>,
+    fresh: u16,
+}
+
+/// A registered range.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    from: u64,
+    to: u64,
+    place: u16,
+}
+
+impl Fixed {
+    /// Registers what is new in the engine's list, and lets go of what has left it.
+    #[inline]
+    pub(super) fn follow(&mut self, arenas: Option<&Arc<Arenas>>, kernel: &mut impl Kernel) {
+        if let Some(arenas) = arenas
+            && arenas.version() != self.version
+        {
+            self.catch_up(arenas, kernel);
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self, arenas: &Arenas, kernel: &mut impl Kernel) {
+        let (version, list) = arenas.list();
+        self.version = version;
+        // First, so that there is room for what is new.
+        for gone in self.known.extract_if(.., |tract| !contains(&list, tract)) {
+            let (from, to) = bounds(&gone);
+            self.ranges.retain(|range| {
+                let of_another = range.to <= from || to <= range.from;
+                if !of_another && kernel.take_back(range.place) {
+                    self.vacant.push(range.place);
+                }
+                of_another
+            });
+        }
+        for tract in list {
+            if !contains(&self.known, &tract) {
+                self.register(&tract, |place, from, bytes| {
+                    kernel.lend(place, &tract.memory, from, bytes)
+                });
+                self.known.push(tract);
+            }
+        }
+    }
+
+    /// Registers as much of an arena as the kernel takes, from its start: all of it, or in halves.
+    fn register(
+        &mut self,
+        tract: &Tract,
+        mut lend: impl FnMut(u16, usize, usize) -> Result<(), SetupError>,
+    ) {
+        let mut done = 0;
+        let mut refusal = None;
+        let mut step = whole_buffers(first_step().max(tract.stride), tract.stride);
+        while done < tract.bytes && step > 0 {
+            let bytes = step.min(tract.bytes - done);
+            let Some(place) = self.vacant_place() else {
+                let what = format!("a ring's table of {PLACES} registered ranges is full");
+                refusal = Some(SetupError::Config(what));
+                break;
+            };
+            match lend(place, done, bytes) {
+                Ok(()) => {
+                    self.insert(tract, done, bytes, place);
+                    done += bytes;
+                }
+                Err(error @ SetupError::Memlock { .. }) => {
+                    self.vacant.push(place);
+                    refusal.get_or_insert(error);
+                    step = whole_buffers(bytes / 2, tract.stride);
+                }
+                Err(error) => {
+                    self.vacant.push(place);
+                    refusal = Some(error);
+                    break;
+                }
+            }
+        }
+        let because = refusal.filter(|_| done < tract.bytes);
+        tract.answer(done, because);
+    }
+
+    fn vacant_place(&mut self) -> Option<u16> {
+        let used = self.vacant.pop();
+        used.or_else(|| {
+            let fresh = self.fresh;
+            self.fresh += u16::from(fresh < PLACES);
+            (fresh < PLACES).then_some(fresh)
+        })
+    }
+
+    fn insert(&mut self, tract: &Tract, done: usize, bytes: usize, place: u16) {
+        let from = bounds(tract).0 + done as u64;
+        let to = from + bytes as u64;
+        let at = self.ranges.partition_point(|range| range.from < from);
+        self.ranges.insert(at, Range { from, to, place });
+    }
+
+    /// Lets an operation use the registration of its memory. True: it does.
+    #[inline]
+    pub(super) fn apply(&self, sqe: &mut Sqe) -> bool {
+        if self.ranges.is_empty() {
+            return false;
+        }
+        let fixed = match sqe.opcode {
+            opcode::READ => opcode::READ_FIXED,
+            opcode::WRITE => opcode::WRITE_FIXED,
+            _ => return false,
+        };
+        let Some(place) = self.place_of(sqe.addr, sqe.len) else {
+            return false;
+        };
+        sqe.opcode = fixed;
+        sqe.buf_index = place;
+        true
+    }
+
+    /// The place of the range in which the memory lies as a whole.
+    fn place_of(&self, addr: u64, len: u32) -> Option<u16> {
+        let after = self.ranges.partition_point(|range| range.from <= addr);
+        let range = self.ranges.get(after.checked_sub(1)?)?;
+        (range.to.checked_sub(addr)? >= u64::from(len)).then_some(range.place)
+    }
+}
+
+fn contains(list: &[Arc<Tract>], tract: &Arc<Tract>) -> bool {
+    list.iter().any(|one| Arc::ptr_eq(one, tract))
+}
+
+/// Where an arena begins and ends.
+fn bounds(tract: &Tract) -> (u64, u64) {
+    let from = tract.memory.base().addr() as u64;
+    (from, from + tract.bytes as u64)
+}
+
+/// What to register at first: no more than the kernel takes in one piece, nor than the limit of
+/// locked memory, for it would pin all of that before it refuses.
+fn first_step() -> usize {
+    let limit = if probe::memlock_waived() {
+        None
+    } else {
+        probe::memlock_bytes()
+    };
+    let limit = limit.and_then(|bytes| usize::try_from(bytes).ok());
+    limit.unwrap_or(usize::MAX).min(RANGE_BYTES_MAX)
+}
+
+/// No buffer lies in two ranges.
+fn whole_buffers(bytes: usize, stride: usize) -> usize {
+    bytes - bytes % stride
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::{Arena, BufferLayout};
+
+    /// The memory of an arena of `count` buffers of `bytes`.
+    fn arena(count: usize, bytes: usize) -> Arena {
+        let layout = BufferLayout {
+            count,
+            bytes,
+            ..BufferLayout::default()
+        };
+        Arena::new(layout, &Arc::default()).unwrap()
+    }
+
+    fn refused() -> SetupError {
+        SetupError::Memlock {
+            what: "a test",
+            have_bytes: None,
+            cure: String::new(),
+        }
+    }
+
+    #[test]
+    fn only_memory_that_lies_in_one_registered_range_as_a_whole_is_recognised() {
+        let (one, other) = (arena(1, 1 << 20), arena(4, 4096));
+        let mut fixed = Fixed::default();
+        fixed.register(one.tract(), |_, _, _| Ok(()));
+        // In two ranges, of two buffers each.
+        let parts = |_, _, bytes| if bytes > 8192 { Err(refused()) } else { Ok(()) };
+        fixed.register(other.tract(), parts);
+        assert!(other.registered().is_whole());
+        let (from, to) = bounds(one.tract());
+        let (split, _) = bounds(other.tract());
+        for (addr, len, place) in [
+            (from, 1, Some(0)),
+            (from, 1 << 20, Some(0)),
+            (to - 1, 1, Some(0)),
+            (to - 1, 2, None),
+            (to, 1, None),
+            (from - 1, 2, None),
+            (from, u32::MAX, None),
+            (0, 4096, None),
+            (u64::MAX, 1, None),
+            (split + 4096, 4096, fixed.place_of(split, 8192)),
+            (split + 4096, 8192, None),
+            (split + 8192, 8192, fixed.place_of(split + 16_383, 1)),
+        ] {
+            for (opcode, registered) in [
+                (opcode::READ, opcode::READ_FIXED),
+                (opcode::WRITE, opcode::WRITE_FIXED),
+                (opcode::READV, opcode::READV),
+                (opcode::FSYNC, opcode::FSYNC),
+            ] {
+                let asked = Sqe {
+                    addr,
+                    len,
+                    off: 7,
+                    op_flags: 3,
+                    ..Sqe::new(opcode, 5)
+                };
+                let mut sqe = asked;
+                let expected = place.filter(|_| registered != opcode);
+                assert_eq!(fixed.apply(&mut sqe), expected.is_some());
+                let opcode = if expected.is_some() {
+                    registered
+                } else {
+                    opcode
+                };
+                assert_eq!((sqe.opcode, sqe.buf_index), (opcode, expected.unwrap_or(0)));
+                let rest = (sqe.addr, sqe.len, sqe.off, sqe.op_flags, sqe.fd);
+                assert_eq!(rest, (addr, len, 7, 3, 5));
+            }
+        }
+    }
+
+    #[test]
+    fn an_arena_that_is_refused_is_registered_from_its_start_in_halves_of_whole_buffers() {
+        let one = arena(100, 5000);
+        let mut fixed = Fixed::default();
+        let (mut room, mut asked) = (300_000, Vec::new());
+        fixed.register(one.tract(), |_, from, bytes| {
+            asked.push((from, bytes));
+            if bytes > room {
+                return Err(refused());
+            }
+            room -= bytes;
+            Ok(())
+        });
+        let registered = one.registered();
+        assert_eq!((registered.bytes, registered.full), (36 * 8192, 0));
+        assert!(room < 8192 && registered.because.is_some());
+        assert!(
+            asked
+                .iter()
+                .all(|(from, bytes)| from % 8192 == 0 && bytes % 8192 == 0)
+        );
+        assert!(asked.len() < 20, "{asked:?}");
+        // Whatever it is, it is no want of memory: nothing smaller is tried.
+        let other = arena(2, 4096);
+        fixed.register(other.tract(), |_, _, _| {
+            Err(SetupError::Config("no".to_owned()))
+        });
+        assert_eq!(
+            other.to_string().split(", ").last(),
+            Some("not registered: no")
+        );
+    }
+
+    #[test]
+    fn a_table_without_an_empty_place_is_said_to_be_full() {
+        let mut fixed = Fixed::default();
+        let all = arena(usize::from(PLACES) + 1, 4096);
+        fixed.register(all.tract(), |_, _, bytes| {
+            if bytes > 4096 { Err(refused()) } else { Ok(()) }
+        });
+        let registered = all.registered();
+        assert_eq!(registered.bytes, u64::from(PLACES) * 4096);
+        assert!(
+            all.to_string()
+                .ends_with("table of 2048 registered ranges is full"),
+            "{all}"
+        );
+    }
+}

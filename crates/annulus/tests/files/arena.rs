@@ -1,0 +1,356 @@
+//! Arenas: buffers that the rings have registered, on every backend; those without rings use them as any memory.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+use annulus::{Arena, BufferLayout, Engine, HugePages, IoBuf, OpenOptions, SetupError};
+
+use crate::grounds::{Ground, bytes, for_each_backend, for_each_backend_with, uncache};
+use crate::wait::eventually;
+
+const PAGE: usize = 4096;
+
+fn arena(engine: &Engine, count: usize, bytes: usize) -> Arena {
+    let layout = BufferLayout {
+        count,
+        bytes,
+        ..BufferLayout::default()
+    };
+    engine.register_buffers(layout).unwrap()
+}
+
+/// Whether the rings have all of it; says so where the kernel can't.
+fn is_registered(ground: &Ground, arena: &Arena) -> bool {
+    let registered = arena.registered();
+    if let Some(SetupError::TooOld { .. }) = registered.because.as_deref() {
+        crate::skip::skip(arena);
+        return false;
+    }
+    let rings = ground.engine.backend().to_string().starts_with("io_uring");
+    assert_eq!(registered.is_whole(), rings, "{arena}");
+    let ending = if rings {
+        ", registered"
+    } else {
+        "registered: "
+    };
+    assert!(arena.to_string().contains(ending), "{arena}");
+    rings
+}
+
+#[test]
+fn transfers_of_an_arenas_buffers_use_the_registration_and_no_others_do() {
+    for_each_backend(async |ground| {
+        let contents = bytes(1, 16 * PAGE);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        let arena = arena(&ground.engine, 4, 4 * PAGE);
+        let registered = is_registered(ground, &arena);
+        let fixed = |n: u64| if registered { n } else { 0 };
+        let metrics = || ground.engine.metrics().fixed;
+
+        let mut buf = arena.take().await;
+        assert_eq!((buf.len(), buf.as_ptr().addr() % PAGE), (4 * PAGE, 0));
+        buf.copy_from_slice(&bytes(2, 4 * PAGE));
+        let buf = file.write_all_at(buf, 0).await.unwrap();
+        assert_eq!(metrics(), fixed(1));
+        let durable = file.write_all_durable_at(buf, 4 * PAGE as u64).await;
+        assert_eq!(metrics(), fixed(2));
+        // A part is recognised, too; the rest of the buffer is left alone.
+        let slice = durable.unwrap().slice(100, 612);
+        let slice = file.write_all_at(slice, 50).await.unwrap();
+        assert_eq!(metrics(), fixed(3));
+        let mut expected = contents.clone();
+        expected[..4 * PAGE].copy_from_slice(&bytes(2, 4 * PAGE));
+        expected[4 * PAGE..8 * PAGE].copy_from_slice(&bytes(2, 4 * PAGE));
+        expected[50..562].copy_from_slice(&bytes(2, 4 * PAGE)[100..612]);
+        assert_eq!(ground.contents("f").unwrap(), expected);
+
+        uncache(&file).await;
+        let mut buf = slice.into_inner();
+        buf.fill(0);
+        let before = ground.engine.metrics();
+        let buf = file.read_exact_at(buf, 8 * PAGE as u64).await.unwrap();
+        assert_eq!(buf[..], expected[8 * PAGE..12 * PAGE]);
+        let after = ground.engine.metrics();
+        let by_driver = u64::from(after.inline == before.inline);
+        assert_eq!(after.fixed - before.fixed, fixed(by_driver));
+
+        let before = metrics();
+        file.write_all_at(vec![3; 2 * PAGE], 0).await.unwrap();
+        file.sync_all().await.unwrap();
+        assert_eq!(metrics(), before);
+        assert_eq!(ground.contents("f").unwrap()[..2 * PAGE], [3; 2 * PAGE]);
+    });
+}
+
+#[test]
+fn direct_reads_into_an_arena_answer_what_the_file_holds() {
+    for_each_backend(async |ground| {
+        let contents = bytes(3, 64 * PAGE);
+        let file = ground.file("f", &contents).await;
+        file.sync_all().await.unwrap();
+        let arena = arena(&ground.engine, 8, 2 * PAGE);
+        let mut options = OpenOptions::new();
+        options.read(true).direct(true);
+        let path = ground.path("f");
+        let Ok(file) = ground.engine.open_with(&options, path).await else {
+            crate::skip::skip("the temporary directory's file system has no direct I/O");
+            return;
+        };
+        for round in 0..4 {
+            let reads =
+                (0..8).map(|n| (arena.try_take().unwrap(), (round * 8 + n) * 2 * PAGE as u64));
+            let reads: Vec<_> = reads.collect();
+            for (n, answer) in file.read_many_at(reads).await.into_iter().enumerate() {
+                let (count, buf) = answer.unwrap();
+                let at = (round as usize * 8 + n) * 2 * PAGE;
+                assert_eq!((count, &buf[..]), (2 * PAGE, &contents[at..at + 2 * PAGE]));
+            }
+            assert_eq!(arena.free(), 8);
+        }
+        let fixed = ground.engine.metrics().fixed;
+        assert_eq!(fixed > 0, is_registered(ground, &arena));
+    });
+}
+
+#[test]
+fn several_arenas_come_and_go_while_two_drivers_run() {
+    for_each_backend_with(
+        |builder| builder.threads(2),
+        async |ground| {
+            let contents = bytes(4, 32 * PAGE);
+            let file = ground.file("f", &contents).await;
+            let mut fixed = 0;
+            for round in 0..20 {
+                let arenas: Vec<_> = (1..4).map(|n| arena(&ground.engine, 4, n * PAGE)).collect();
+                for (n, arena) in arenas.iter().enumerate() {
+                    let registered = is_registered(ground, arena);
+                    if registered {
+                        assert_eq!(arena.registered().rings, 2, "{arena}");
+                    }
+                    let mut buf = arena.take().await;
+                    let from = (round + n) * PAGE;
+                    let part = &contents[from..from + buf.len()];
+                    buf.copy_from_slice(part);
+                    let buf = file.write_all_at(buf, from as u64).await.unwrap();
+                    fixed += u64::from(registered);
+                    assert_eq!(buf[..], *part);
+                }
+            }
+            assert_eq!(ground.engine.metrics().fixed, fixed);
+            assert_eq!(ground.contents("f").unwrap(), contents);
+            // What lies where an arena was is not taken for it.
+            for n in 0..20 {
+                let buf = annulus::AlignedBuf::with_len(4 << 20, PAGE);
+                file.write_all_at(buf, n * (4 << 20)).await.unwrap();
+            }
+            assert_eq!(ground.engine.metrics().fixed, fixed);
+        },
+    );
+}
+
+#[test]
+fn a_lease_of_a_dropped_read_is_given_back_and_its_arena_may_be_gone_by_then() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", &bytes(5, 64 * PAGE)).await;
+        let arena = arena(&ground.engine, 16, 4 * PAGE);
+        for _ in 0..20 {
+            uncache(&file).await;
+            let mut reads = Vec::new();
+            for n in 0..16 {
+                let mut read =
+                    Box::pin(file.read_at(arena.try_take().unwrap(), n * 4 * PAGE as u64));
+                let _ = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                reads.push(read);
+            }
+            drop(reads);
+            let last = Mutex::new(Vec::new());
+            eventually("all leases are given back", || {
+                let mut last = last.lock().unwrap();
+                last.extend(arena.try_take());
+                last.len() == 16
+            });
+        }
+        uncache(&file).await;
+        let reads: Vec<_> = (0..16)
+            .map(|n| (arena.try_take().unwrap(), n * 4 * PAGE as u64))
+            .collect();
+        let mut reads = file.read_many_at(reads);
+        drop(arena);
+        let first = reads.next().await.unwrap().result.unwrap();
+        assert_eq!(first.0, 4 * PAGE);
+    });
+}
+
+#[cfg(feature = "sim")]
+#[test]
+fn a_lease_that_the_kernel_still_has_is_given_back_by_the_final_answer_and_not_before() {
+    use annulus::sim::{Sim, SimConfig};
+    use std::time::Duration;
+
+    let late = Duration::from_secs(20);
+    let sim = Sim::new(SimConfig::new(1).late(1000, late));
+    sim.put("/f", bytes(3, 10_000)).unwrap();
+    sim.run(async |engine| {
+        let file = engine.open("/f").await.unwrap();
+        let arena = arena(&engine, 1, 100);
+        assert!(
+            arena
+                .to_string()
+                .ends_with("not registered: there is no ring")
+        );
+        let timed_out = file.read_at(arena.take().await, 0).timeout(late / 1000);
+        assert!(timed_out.await.unwrap_err().into_buf().is_none());
+        assert_eq!(arena.free(), 0, "the kernel still has it");
+        engine.sleep(3 * late).await.unwrap();
+        let mut dropped = Box::pin(file.read_at(arena.try_take().unwrap(), 0));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(dropped.as_mut().poll(&mut context).is_pending());
+        engine.sleep(late / 1000).await.unwrap();
+        drop(dropped);
+        engine.sleep(late / 1000).await.unwrap();
+        assert_eq!(arena.free(), 0, "the kernel still has it");
+        engine.sleep(3 * late).await.unwrap();
+        assert_eq!(arena.free(), 1);
+    });
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn who_waits_for_a_buffer_is_served_in_order_and_may_give_up() {
+    for_each_backend(async |ground| {
+        let arena = arena(&ground.engine, 1, 100);
+        let bell = Arc::new(Bell::default());
+        let waker = Waker::from(Arc::clone(&bell));
+        let mut context = Context::from_waker(&waker);
+        let held = arena.take().await;
+        assert!(arena.try_take().is_none());
+        let mut waits: Vec<_> = (0..4).map(|_| Box::pin(arena.take())).collect();
+        for wait in &mut waits {
+            assert!(wait.as_mut().poll(&mut context).is_pending());
+        }
+        // The second gives up while it waits, the first after the buffer was given to it.
+        drop(waits.remove(1));
+        drop(held);
+        assert_eq!(bell.0.load(SeqCst), 1);
+        assert!(arena.try_take().is_none(), "a newcomer overtakes nobody");
+        assert!(pin!(arena.take()).poll(&mut context).is_pending());
+        assert!(waits[1].as_mut().poll(&mut context).is_pending());
+        drop(waits.remove(0));
+        assert_eq!(bell.0.load(SeqCst), 2);
+        let Poll::Ready(buf) = waits[0].as_mut().poll(&mut context) else {
+            panic!("the one behind got it");
+        };
+        assert!(waits[1].as_mut().poll(&mut context).is_pending());
+        drop(buf);
+        assert!(waits[1].as_mut().poll(&mut context).is_ready());
+        assert_eq!(arena.free(), 1);
+    });
+}
+
+#[test]
+fn threads_that_share_a_few_buffers_all_get_their_turn() {
+    for_each_backend(async |ground| {
+        let arena = arena(&ground.engine, 2, 8);
+        thread::scope(|scope| {
+            for id in 0..4_u64 {
+                let arena = arena.clone();
+                scope.spawn(move || {
+                    for turn in 0..500 {
+                        let mut buf = pollster::block_on(arena.take());
+                        let mark = (id << 32 | turn).to_ne_bytes();
+                        buf.copy_from_slice(&mark);
+                        thread::yield_now();
+                        assert_eq!(buf[..], mark, "a buffer has one user");
+                    }
+                });
+            }
+        });
+        assert_eq!(arena.free(), 2);
+    });
+}
+
+#[test]
+fn a_lease_may_be_shortened_and_keeps_its_place() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", &bytes(6, 3 * PAGE)).await;
+        let arena = arena(&ground.engine, 3, 5000);
+        assert_eq!(arena.layout().bytes, 5000);
+        let mut buf = arena.take().await;
+        assert_eq!((buf.index(), buf.capacity(), buf.len()), (0, 5000, 5000));
+        assert!(buf.iter().all(|&byte| byte == 0));
+        buf.set_len(10);
+        let (count, mut buf) = file.read_at(buf, 7).await.unwrap();
+        assert_eq!((count, &buf[..]), (10, &bytes(6, 3 * PAGE)[7..17]));
+        buf.set_len(5000);
+        assert!(buf[10..].iter().all(|&byte| byte == 0));
+        drop(buf);
+        assert_eq!(arena.take().await.len(), 5000);
+    });
+}
+
+#[test]
+fn layouts_that_make_no_sense_are_refused_with_what_is_wrong() {
+    for_each_backend(async |ground| {
+        for (count, bytes, says) in [
+            (0, 4096, "at least 1"),
+            (1, 0, "at least 1"),
+            (usize::MAX, 4096, "at most 1,073,741,824 buffers"),
+            (1, usize::MAX, "at most 1 GiB"),
+            (1 << 20, 1 << 30, "more than 1 TiB"),
+            (1 << 28, 4097, "more than 1 TiB"),
+        ] {
+            let layout = BufferLayout {
+                count,
+                bytes,
+                ..BufferLayout::default()
+            };
+            let error = ground.engine.register_buffers(layout).unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, SetupError::Config(_)), "{error:?}");
+            assert!(said.contains(says) && said.contains("buffers of"), "{said}");
+        }
+    });
+}
+
+#[test]
+fn an_arena_of_any_pages_works_and_says_which_it_has() {
+    for_each_backend(async |ground| {
+        let contents = bytes(7, 3 << 20);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        for huge_pages in [
+            HugePages::Unasked,
+            HugePages::Transparent,
+            HugePages::Reserved,
+        ] {
+            let layout = BufferLayout {
+                count: 3,
+                bytes: 1 << 20,
+                huge_pages,
+            };
+            let arena = ground.engine.register_buffers(layout).unwrap();
+            let said = arena.to_string();
+            println!("{huge_pages:?}: {said}");
+            assert!(said.starts_with("3 buffers of 1 MiB in "), "{said}");
+            assert!(said.contains(&arena.pages().to_string()), "{said}");
+            for n in 0..3 {
+                let buf = file.read_exact_at(arena.take().await, n << 20).await;
+                let at = (n as usize) << 20;
+                assert_eq!(buf.unwrap()[..], contents[at..at + (1 << 20)]);
+            }
+        }
+    });
+}

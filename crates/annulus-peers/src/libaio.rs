@@ -83,7 +83,9 @@ struct Context {
     ops: Vec<Op>,
     /// Control blocks to submit; room for all of them, so it never grows.
     fresh: Vec<*mut ControlBlock>,
-    fd: u32,
+    fds: Vec<u32>,
+    /// `RWF_DSYNC` for durable writes.
+    write_flags: u32,
     block_bytes: u64,
     in_flight: usize,
 }
@@ -110,7 +112,16 @@ impl Context {
             events: vec![Event::default(); depth],
             ops: vec![Op::default(); depth],
             fresh: Vec::with_capacity(depth),
-            fd: job.file.as_raw_fd() as u32,
+            fds: job
+                .files
+                .iter()
+                .map(|file| file.as_raw_fd() as u32)
+                .collect(),
+            write_flags: if job.durable {
+                libc::RWF_DSYNC as u32
+            } else {
+                0
+            },
             block_bytes: job.block_bytes as u64,
             in_flight: 0,
         })
@@ -158,7 +169,8 @@ impl Context {
             } else {
                 IOCB_CMD_PREAD
             },
-            fd: self.fd,
+            rw_flags: if op.write { self.write_flags } else { 0 },
+            fd: self.fds[op.file as usize],
             buffer: self.memory.slot_ptr(slot) as u64,
             bytes: self.block_bytes,
             offset: op.offset as i64,

@@ -113,9 +113,9 @@ fn failure(outcome: Outcome) -> (String, Option<Box<Sample>>) {
 
 fn honest(job: &Job, op: &Op, bytes: &mut [u8]) -> std::io::Result<usize> {
     if op.write {
-        job.file.write_at(bytes, op.offset)
+        job.file(op).write_at(bytes, op.offset)
     } else {
-        job.file.read_at(bytes, op.offset)
+        job.file(op).read_at(bytes, op.offset)
     }
 }
 
@@ -147,8 +147,10 @@ fn an_honest_contender_passes_and_every_answer_is_counted() {
 fn a_flipped_byte_in_the_file_is_found() {
     let (reason, sample) = failure(run_with(&["--rw", "read"], Arc::new(Pread), |file| {
         let mut byte = [0];
-        file.buffered.read_exact_at(&mut byte, 40960).unwrap();
-        file.buffered.write_all_at(&[byte[0] ^ 1], 40960).unwrap();
+        file.buffered[0].read_exact_at(&mut byte, 40960).unwrap();
+        file.buffered[0]
+            .write_all_at(&[byte[0] ^ 1], 40960)
+            .unwrap();
     }));
     assert!(
         reason.contains("offset 40960: the bytes are not those of this place"),
@@ -164,7 +166,8 @@ fn a_flipped_byte_in_the_file_is_found() {
 #[test]
 fn an_answer_from_another_place_is_found() {
     let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
-        job.file.read_at(bytes, (op.offset + 4096) % job.size_bytes)
+        job.file(op)
+            .read_at(bytes, (op.offset + 4096) % job.size_bytes)
     };
     let (reason, _) = failure(run(&[], call));
     assert!(reason.contains("are not those of this place"), "{reason}");
@@ -179,7 +182,7 @@ fn an_answer_that_left_the_buffer_alone_is_found() {
 #[test]
 fn a_short_answer_is_no_answer() {
     let call =
-        |job: &Job, op: &Op, bytes: &mut [u8]| job.file.read_at(&mut bytes[..512], op.offset);
+        |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).read_at(&mut bytes[..512], op.offset);
     let (reason, _) = failure(run(&[], call));
     assert!(reason.contains("512 bytes instead of 4096"), "{reason}");
 }
@@ -202,7 +205,8 @@ fn a_write_that_did_not_happen_is_found_afterwards() {
 
 #[test]
 fn a_write_to_another_place_is_found_afterwards() {
-    let call = |job: &Job, op: &Op, bytes: &mut [u8]| job.file.write_at(bytes, op.offset ^ 4096);
+    let call =
+        |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).write_at(bytes, op.offset ^ 4096);
     let (reason, _) = failure(run(&["--rw", "randwrite"], call));
     assert!(reason.contains("is not what was written there"), "{reason}");
 }
@@ -217,7 +221,7 @@ fn in_a_file_of_unknown_content_a_sample_is_compared() {
     let plan = plan(&[], &path);
     let file = TestFile::open(&plan).unwrap();
     let liar = |job: &Job, op: &Op, bytes: &mut [u8]| {
-        let result = job.file.read_at(bytes, op.offset);
+        let result = job.file(op).read_at(bytes, op.offset);
         bytes[100] ^= 1;
         result
     };

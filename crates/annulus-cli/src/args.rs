@@ -30,6 +30,8 @@ pub(crate) struct Bench {
 pub(crate) enum BenchTarget {
     /// Read or write files through every contender and compare them
     File(Box<FileArgs>),
+    /// Do nothing through each layer, and see what each layer costs
+    Nop(NopArgs),
 }
 
 /// Which operations, in which order.
@@ -113,6 +115,19 @@ Your data:
 
 Exit code:
   0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly.";
+
+const NOP_HELP: &str = "\
+Layers, from the ground up:
+  abi, abi-defer       the ABI crate by hand: push --depth NOPs, one enter, take all; a plain
+                       ring, and one with SINGLE_ISSUER and DEFER_TASKRUN
+  null-executor        --depth tasks on the plain executor, each yielding: no engine, no kernel
+  null-hand-over       the same tasks, answered by another thread: a hop there and back, no ring
+  annulus              Engine::nop() awaited by --depth tasks on the plain executor
+  annulus-tokio        the same on Tokio's current_thread runtime
+  annulus-tokio-mt     the same on Tokio's multi_thread runtime with two workers
+
+Runs take turns in a shuffled order, --repeat times; the table shows medians. CPU is that of the
+whole process. A row less the row below it is what its layer costs.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FILE_HELP)]
@@ -224,6 +239,39 @@ pub(crate) struct FileArgs {
     /// List the contenders and do nothing
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = NOP_HELP)]
+pub(crate) struct NopArgs {
+    /// Operations outstanding; several are measured one after the other
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1,8,32"
+    )]
+    pub(crate) depth: Vec<usize>,
+
+    /// How long each run is measured, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = parse_seconds)]
+    pub(crate) runtime: Duration,
+
+    /// How often each layer is measured
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) repeat: usize,
+
+    /// Write everything that was measured to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Replace the FILE of --json if it exists
+    #[arg(long, requires = "json")]
+    pub(crate) replace: bool,
+
+    /// Seed of the order of runs
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
 }
 
 /// `512`, `4k`, `16KiB`, `1M`, `2G`: powers of 1024, as fio reads them.

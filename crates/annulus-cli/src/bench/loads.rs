@@ -95,7 +95,9 @@ mod tests {
     fn plan(line: &[&str]) -> Plan {
         let line = ["annulus", "bench", "file"].iter().chain(line);
         let Command::Bench(bench) = Args::try_parse_from(line).unwrap().command;
-        let BenchTarget::File(args) = bench.target;
+        let BenchTarget::File(args) = bench.target else {
+            unreachable!()
+        };
         Plan::new(&args).unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! `annulus bench file`: the schedule, and what is done with its results.
+//! `annulus bench file`: the schedule, and what is done with its results. (`bench nop` is in `nop/`.)
 //!
 //! For each depth, for each repeat, the contenders in a shuffled order, so that whatever drifts on the
 //! machine hits all of them alike. One file, one process; every run prepares the page cache anew.
@@ -19,6 +19,7 @@ mod lane;
 mod limit;
 mod loads;
 mod machine;
+mod nop;
 mod order;
 mod progress;
 mod run;
@@ -35,6 +36,7 @@ use job::{Cache, Plan};
 use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
 use limit::Limit;
 use machine::Machine;
+pub(crate) use nop::nop;
 use progress::Progress;
 use run::AnyContender;
 use testfile::TestFile;

@@ -82,7 +82,9 @@ fn plan(line: &[&str], dir: &Path) -> Plan {
     ];
     let args = Args::try_parse_from(always.iter().chain(line)).unwrap();
     let Command::Bench(bench) = args.command;
-    let BenchTarget::File(args) = bench.target;
+    let BenchTarget::File(args) = bench.target else {
+        panic!("{line:?}")
+    };
     Plan::new(&args).unwrap()
 }
 

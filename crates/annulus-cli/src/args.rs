@@ -64,7 +64,7 @@ pub(crate) enum LoadName {
     MixedThreads,
     /// A database's tables: --files 128 --bs 4k --depth 8,32,512 --buffered, best with --memory
     ManyFiles,
-    /// Many tasks, each with its range: --bs 64k --depth 20000 --buffered, and Annulus under Tokio
+    /// Many tasks, each with its range: --bs 64k --depth 20000 --runtime 5 --buffered, and Annulus under Tokio
     Ranges,
 }
 
@@ -199,9 +199,9 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "N")]
     pub(crate) drivers: Option<usize>,
 
-    /// How long each run is measured, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
-    pub(crate) runtime: Duration,
+    /// How long each run is measured, in seconds [default: 1]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) runtime: Option<Duration>,
 
     /// How often each contender is measured
     #[arg(long, value_name = "N", default_value_t = 3)]

@@ -19,6 +19,9 @@ use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
 
+/// From there on, submitting to a buffered file takes longer than a run.
+const SYNCHRONOUS_MAX: usize = 4096;
+
 /// Linux AIO.
 pub struct LinuxAio;
 
@@ -29,6 +32,16 @@ impl<B: Bench> Contender<B> for LinuxAio {
 
     fn about(&self) -> &str {
         "Linux AIO by raw system calls, one thread; synchronous on a buffered file"
+    }
+
+    fn unfit(&self, job: &Job) -> Option<String> {
+        (!job.direct && job.depth > SYNCHRONOUS_MAX).then(|| {
+            format!(
+                "on a buffered file it does the work while it submits: {} would come one after the other; \
+                 see it with --direct",
+                job.depth
+            )
+        })
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {

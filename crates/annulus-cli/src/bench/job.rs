@@ -106,7 +106,7 @@ impl Plan {
             depths: depths(&args.depth, load.depths)?,
             threads: args.threads.or(load.threads),
             drivers: args.drivers,
-            runtime: args.runtime,
+            runtime: args.runtime.unwrap_or(load.runtime),
             repeat: args.repeat,
             // A seed that is easily typed again.
             seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),

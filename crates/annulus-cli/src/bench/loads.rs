@@ -2,6 +2,8 @@
 //!
 //! A load only fills in what was not typed: every option given beside `--load` wins.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 
 use crate::args::{LoadName, Rw};
@@ -18,6 +20,7 @@ pub(crate) struct Preset {
     pub(crate) durable: bool,
     /// Through the page cache rather than past it.
     pub(crate) buffered: bool,
+    pub(crate) runtime: Duration,
     /// Measured beside those that are asked for.
     pub(crate) contenders: &'static [&'static str],
 }
@@ -31,6 +34,7 @@ pub(crate) const PLAIN: Preset = Preset {
     files: 1,
     durable: false,
     buffered: false,
+    runtime: Duration::from_secs(1),
     contenders: &[],
 };
 
@@ -73,6 +77,8 @@ pub(crate) fn preset(load: Option<LoadName>) -> Preset {
             block_bytes: 64 << 10,
             depths: &[20_000],
             buffered: true,
+            // With so many waiting, an answer takes the better part of a second.
+            runtime: Duration::from_secs(5),
             contenders: &["annulus-tokio", "annulus-tokio-mt"],
             ..PLAIN
         },

@@ -75,12 +75,14 @@ fn plan(line: &[&str], dir: &Path) -> Plan {
         dir,
         "--buffered",
         "--hot",
-        "--size",
-        "1M",
         "--runtime",
         "50ms",
     ];
-    let args = Args::try_parse_from(always.iter().chain(line)).unwrap();
+    let size = match line.contains(&"--size") {
+        true => &[][..],
+        false => &["--size", "1M"],
+    };
+    let args = Args::try_parse_from(always.iter().chain(size).chain(line)).unwrap();
     let Command::Bench(bench) = args.command;
     let BenchTarget::File(args) = bench.target else {
         panic!("{line:?}")
@@ -211,6 +213,29 @@ fn a_write_to_another_place_is_found_afterwards() {
         |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).write_at(bytes, op.offset ^ 4096);
     let (reason, _) = failure(run(&["--rw", "randwrite"], call));
     assert!(reason.contains("is not what was written there"), "{reason}");
+}
+
+#[test]
+fn the_right_block_of_the_wrong_file_is_found() {
+    let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
+        job.files[1 - op.file as usize].read_at(bytes, op.offset)
+    };
+    let (reason, _) = failure(run(&["--files", "2"], call));
+    assert!(
+        reason.contains(" of file ") && reason.contains("not those of this place"),
+        "{reason}"
+    );
+    let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
+        job.files[1 - op.file as usize].write_at(bytes, op.offset)
+    };
+    let (reason, _) = failure(run(&["--files", "2", "--rw", "randwrite"], call));
+    assert!(reason.contains("is not what was written there"), "{reason}");
+    let Outcome::Measured(sample) =
+        run(&["--files", "3", "--size", "3M", "--rw", "randrw"], honest)
+    else {
+        panic!()
+    };
+    assert_eq!(sample.checks.right, sample.checks.answers);
 }
 
 #[test]

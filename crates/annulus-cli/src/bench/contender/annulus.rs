@@ -177,8 +177,17 @@ impl Opened {
         if uring && job.depth > held {
             note += &format!("; of {} asked the kernel holds {held} at once", job.depth);
         }
+        let metrics = self.engine.metrics();
+        let all = metrics.inline + metrics.completed;
+        if uring && metrics.inline > 0 {
+            note += &format!(
+                "; {} % of the answers came from the page cache on the asking thread, whose calls are not among \
+                 the enters",
+                metrics.inline * 100 / all
+            );
+        }
         Finished {
-            calls: uring.then(|| self.engine.metrics().enters),
+            calls: uring.then_some(metrics.enters),
             note: Some(note),
         }
     }

@@ -10,7 +10,7 @@ use crate::wrong::skip;
 
 pub(crate) const SHORT: [&str; 8] = [
     "--runtime",
-    "0.05",
+    "0.2",
     "--repeat",
     "1",
     "--depth",

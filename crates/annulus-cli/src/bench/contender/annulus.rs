@@ -178,12 +178,11 @@ impl Opened {
             note += &format!("; of {} asked the kernel holds {held} at once", job.depth);
         }
         let metrics = self.engine.metrics();
-        let all = metrics.inline + metrics.completed;
-        if uring && metrics.inline > 0 {
+        let percent = metrics.inline * 100 / (metrics.inline + metrics.completed).max(1);
+        if uring && percent > 0 {
             note += &format!(
-                "; {} % of the answers came from the page cache on the asking thread, whose calls are not among \
-                 the enters",
-                metrics.inline * 100 / all
+                "; {percent} % of the answers came from the page cache on the asking thread, whose calls are not \
+                 among the enters"
             );
         }
         Finished {

@@ -28,8 +28,10 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchTarget {
-    /// Read or write one file through every contender and compare them
+    /// Read or write files through every contender and compare them
     File(Box<FileArgs>),
+    /// Do nothing through each layer, and see what each layer costs
+    Nop(NopArgs),
 }
 
 /// Which operations, in which order.
@@ -43,8 +45,36 @@ pub(crate) enum Rw {
     Randread,
     /// Writes in random order
     Randwrite,
+    /// Both, one block after the other, in the proportion of --rwmixread
+    Readwrite,
     /// Both in random order, in the proportion of --rwmixread
     Randrw,
+}
+
+/// A load by name; what it sets, every option beside it overrides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LoadName {
+    /// A large file from end to end: --rw read --bs 16k --depth 64 --buffered
+    SequentialRead,
+    /// The same at random: --rw randread --bs 16k --depth 64 --buffered
+    RandomRead,
+    /// Every write safe before it is answered: --rw randwrite --bs 16k --depth 64 --sync each --buffered
+    DurableWrite,
+    /// 32 threads read and write: --rw readwrite --bs 16k --depth 2048 --threads 32 --buffered
+    MixedThreads,
+    /// A database's tables: --files 128 --bs 4k --depth 8,32,512 --buffered, best with --memory
+    ManyFiles,
+    /// Many tasks, each with its range: --bs 64k --depth 20000 --runtime 5 --buffered, and Annulus under Tokio
+    Ranges,
+}
+
+/// When writes are flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sync {
+    /// Not while it is measured
+    None,
+    /// Each is on stable storage before it is answered (RWF_DSYNC; msync; tokio-fs: sync_data)
+    Each,
 }
 
 // Lines of at most 96 columns: the parser wraps longer ones a second time.
@@ -56,6 +86,8 @@ Examples:
       your file: only read, never written
   annulus bench file --dir /mnt/nvme --rw randrw --bs 16k --depth 64
   annulus bench file --hot --contenders annulus,pread,mmap --repeat 9 --json hot.json
+  annulus bench file --load many-files --memory 2G
+      128 files four times as large as the memory they may be cached in; needs root
 
 How it measures:
   Every contender keeps exactly --depth operations outstanding. After a short ramp, latency is
@@ -66,9 +98,15 @@ How it measures:
   yours, its length, and of one answer in 64 the content, against a pread afterwards.
 
 Writes:
-  A write is done when the kernel says so; nothing is flushed within the measured time. Direct
-  writes have reached the device (perhaps its cache), buffered ones the page cache. After each
-  run the file is flushed, and a sample of what was written is read back and checked.
+  A write is done when the kernel says so; without --sync each nothing is flushed within the
+  measured time. Direct writes have reached the device (perhaps its cache), buffered ones the
+  page cache. After each run the file is flushed, and a sample of what was written is read back
+  and checked.
+
+Threads:
+  --threads N means, for the rings and libaio, N threads with a share of the depth each; for
+  Annulus, N threads that ask, and up to N drivers (--drivers); for Tokio, N workers; for pread
+  and mmap, which block a thread per operation, at most N threads, so fewer outstanding.
 
 Your data:
   Without PATH, or if PATH is a directory, a file is made; it has no name from the moment it is
@@ -78,25 +116,46 @@ Your data:
 Exit code:
   0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly.";
 
+const NOP_HELP: &str = "\
+Layers, from the ground up:
+  abi, abi-defer       the ABI crate by hand: push --depth NOPs, one enter, take all; a plain
+                       ring, and one with SINGLE_ISSUER and DEFER_TASKRUN
+  null-executor        --depth tasks on the plain executor, each yielding: no engine, no kernel
+  null-hand-over       the same tasks, answered by another thread: a hop there and back, no ring
+  annulus              Engine::nop() awaited by --depth tasks on the plain executor
+  annulus-tokio        the same on Tokio's current_thread runtime
+  annulus-tokio-mt     the same on Tokio's multi_thread runtime with two workers
+
+Runs take turns in a shuffled order, --repeat times; the table shows medians. CPU is that of the
+whole process. A row less the row below it is what its layer costs.";
+
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FILE_HELP)]
 pub(crate) struct FileArgs {
     /// A file or device to read, or a directory to make a test file in
     pub(crate) path: Option<PathBuf>,
 
-    /// What to do
-    #[arg(long, value_enum, default_value = "randread")]
-    pub(crate) rw: Rw,
+    /// A load by name; options beside it override what it sets
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) load: Option<LoadName>,
 
-    /// Of randrw, the percentage of reads
+    /// What to do [default: randread]
+    #[arg(long, value_enum)]
+    pub(crate) rw: Option<Rw>,
+
+    /// Of readwrite and randrw, the percentage of reads
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) rwmixread: u8,
 
-    /// Length of each operation; k, M and G are powers of 1024
-    #[arg(long, value_name = "BYTES", default_value = "4k", value_parser = parse_bytes)]
-    pub(crate) bs: u64,
+    /// Length of each operation; k, M and G are powers of 1024 [default: 4k]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) bs: Option<u64>,
 
-    /// Length of the part of the file that is used [default: all; a file we make: 1 GiB, a quarter of the free space]
+    /// Spread the data over N files of our own; every operation picks one [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) files: Option<usize>,
+
+    /// Length of what is used, of all files together [default: all; what we make: 1 GiB, a quarter of the free space]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) size: Option<u64>,
 
@@ -120,22 +179,29 @@ pub(crate) struct FileArgs {
     #[arg(long)]
     pub(crate) hot: bool,
 
-    /// Operations outstanding; several are measured one after the other
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "8,32"
-    )]
+    /// Let everything measured use BYTES of memory, its page cache included (a cgroup; needs root)
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+
+    /// When writes are flushed [default: none]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) sync: Option<Sync>,
+
+    /// Operations outstanding in all; several are measured one after the other [default: 8,32]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) depth: Vec<usize>,
 
-    /// Threads that submit (rings, libaio), drivers (annulus), workers (tokio) [default: 1; tokio: 2]
+    /// Threads that ask: rings, contexts, callers, workers; at most so many for pread and mmap [default: 1; tokio: 2]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
-    /// How long each run is measured, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
-    pub(crate) runtime: Duration,
+    /// Driver threads of Annulus [default: as --threads, at most one per processor]
+    #[arg(long, value_name = "N")]
+    pub(crate) drivers: Option<usize>,
+
+    /// How long each run is measured, in seconds [default: 1]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) runtime: Option<Duration>,
 
     /// How often each contender is measured
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -173,6 +239,39 @@ pub(crate) struct FileArgs {
     /// List the contenders and do nothing
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = NOP_HELP)]
+pub(crate) struct NopArgs {
+    /// Operations outstanding; several are measured one after the other
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1,8,32"
+    )]
+    pub(crate) depth: Vec<usize>,
+
+    /// How long each run is measured, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = parse_seconds)]
+    pub(crate) runtime: Duration,
+
+    /// How often each layer is measured
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) repeat: usize,
+
+    /// Write everything that was measured to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Replace the FILE of --json if it exists
+    #[arg(long, requires = "json")]
+    pub(crate) replace: bool,
+
+    /// Seed of the order of runs
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
 }
 
 /// `512`, `4k`, `16KiB`, `1M`, `2G`: powers of 1024, as fio reads them.

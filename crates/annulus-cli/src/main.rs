@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     let outcome = match args.command {
         Command::Bench(bench) => match bench.target {
             BenchTarget::File(file) => bench::file(&file),
+            BenchTarget::Nop(nop) => bench::nop(&nop),
         },
     };
     match outcome {

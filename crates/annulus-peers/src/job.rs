@@ -9,30 +9,66 @@ use std::sync::Arc;
 
 use crate::Failure;
 
+/// More threads than this are no way to read files: a contender that needs one per operation is unfit.
+const THREADS_MAX: usize = 4096;
+
 /// What one run does, apart from which block comes when (that is the lane's).
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Opened as the job says: with `O_DIRECT` if `direct`, for writing if `writes`.
-    pub file: Arc<File>,
-    /// Where the part of the file begins that the job touches.
+    /// Opened as the job says: with `O_DIRECT` if `direct`, for writing if `writes`. Never empty; an
+    /// operation names one by its place here.
+    pub files: Arc<[File]>,
+    /// Where the part of each file begins that the job touches.
     pub offset_bytes: u64,
-    /// How long that part is; a multiple of `block_bytes`.
+    /// How long that part of each file is; a multiple of `block_bytes`.
     pub size_bytes: u64,
     /// The length of every operation.
     pub block_bytes: usize,
     /// How many operations are outstanding at any moment.
     pub depth: usize,
-    /// Threads that submit, for contenders that have a choice; `None` leaves it to them.
+    /// Threads that ask, for contenders that have a choice; `None` leaves it to them.
     pub threads: Option<usize>,
-    /// Whether `file` bypasses the page cache.
+    /// Threads of Annulus's engine, apart from those that ask; `None` leaves it to the contender.
+    pub drivers: Option<usize>,
+    /// Whether the files bypass the page cache.
     pub direct: bool,
     /// Whether blocks come in random order; some contenders give the kernel a hint.
     pub random: bool,
     /// Whether any operation is a write.
     pub writes: bool,
+    /// Whether a write is answered only when its bytes are on stable storage.
+    pub durable: bool,
 }
 
 impl Job {
+    /// The file that `op` is about.
+    #[inline]
+    pub fn file(&self, op: &Op) -> &File {
+        &self.files[op.file as usize]
+    }
+
+    /// For a contender that blocks a thread per operation: how many threads it gets, and what its row
+    /// must say if those are fewer than the depth.
+    pub fn blocking_threads(&self) -> (usize, Option<String>) {
+        let depth = self.depth.max(1);
+        let threads = self.threads.map_or(depth, |most| most.clamp(1, depth));
+        let note = (threads < depth).then(|| {
+            format!("a thread per operation, but --threads {threads}: {threads} outstanding instead of {depth}")
+        });
+        (threads, note)
+    }
+
+    /// Why this job needs more blocking threads than make sense, if it does.
+    pub fn too_many_threads(&self) -> Option<String> {
+        let (threads, _) = self.blocking_threads();
+        (threads > THREADS_MAX).then(|| {
+            format!(
+                "a thread per operation would be {threads} threads, at most {THREADS_MAX} make sense; \
+                 see it with --threads"
+            )
+        })
+    }
+
     /// How the depth is split among `threads` threads: as evenly as it goes, none left without work.
     pub fn split_depth(&self, threads: usize) -> Vec<usize> {
         let threads = threads.clamp(1, self.depth.max(1));
@@ -45,6 +81,8 @@ impl Job {
 /// One operation: a block to read or to write, and when it was handed out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Op {
+    /// Which of the job's files.
+    pub file: u32,
     /// Where in the file; a multiple of the block size from the start of the job's part.
     pub offset: u64,
     /// A write if true, else a read.
@@ -143,23 +181,42 @@ pub trait Contender<B: Bench>: Send + Sync {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_depth_is_split_evenly_and_no_thread_is_left_idle() {
-        let file = Arc::new(File::open("/dev/null").unwrap());
-        let mut job = Job {
-            file,
+    fn job() -> Job {
+        Job {
+            files: Arc::new([File::open("/dev/null").unwrap()]),
             offset_bytes: 0,
             size_bytes: 0,
             block_bytes: 4096,
             depth: 7,
             threads: None,
+            drivers: None,
             direct: false,
             random: true,
             writes: false,
-        };
+            durable: false,
+        }
+    }
+
+    #[test]
+    fn a_depth_is_split_evenly_and_no_thread_is_left_idle() {
+        let mut job = job();
         assert_eq!(job.split_depth(3), [3, 2, 2]);
         job.depth = 2;
         assert_eq!(job.split_depth(8), [1, 1]);
+    }
+
+    #[test]
+    fn a_thread_per_operation_is_capped_and_says_so() {
+        let mut job = job();
+        assert_eq!(job.blocking_threads(), (7, None));
+        job.threads = Some(3);
+        let (threads, note) = job.blocking_threads();
+        assert_eq!(threads, 3);
+        assert!(note.unwrap().contains("3 outstanding instead of 7"));
+        job.depth = 20_000;
+        assert_eq!(job.too_many_threads(), None);
+        job.threads = None;
+        assert!(job.too_many_threads().unwrap().contains("20000 threads"));
     }
 
     #[test]

@@ -7,11 +7,13 @@
 //! Most of these need unsafe code, which is why they are not in the tool itself (it forbids unsafe
 //! code); each `unsafe` block says why it is right in that place.
 
+mod call;
 mod failure;
 mod job;
 mod libaio;
 mod memory;
 mod mmap;
+mod nop;
 mod pread;
 mod residency;
 mod ring;
@@ -24,9 +26,11 @@ pub use job::{Answer, Bench, Contender, Finished, Job, Lane, Op};
 pub use libaio::LinuxAio;
 pub use memory::Memory;
 pub use mmap::MappedFile;
+pub use nop::{NopRing, context_switches};
 pub use pread::Pread;
 pub use residency::resident_bytes;
 pub use ring::{Handover, Ring, Setup};
+pub use threads::on_owning_threads;
 pub use tokio_blocking::TokioBlocking;
 pub use tokio_fs::TokioFs;
 
@@ -37,7 +41,9 @@ pub fn contenders<B: Bench>() -> Vec<std::sync::Arc<dyn Contender<B>>> {
         list.push(std::sync::Arc::new(ring));
     }
     list.push(std::sync::Arc::new(Pread));
-    list.push(std::sync::Arc::new(MappedFile));
+    for map in MappedFile::variants() {
+        list.push(std::sync::Arc::new(map));
+    }
     list.push(std::sync::Arc::new(LinuxAio));
     list.push(std::sync::Arc::new(TokioFs));
     list.push(std::sync::Arc::new(TokioBlocking));

@@ -19,6 +19,9 @@ use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
 
+/// From there on, submitting to a buffered file takes longer than a run.
+const SYNCHRONOUS_MAX: usize = 4096;
+
 /// Linux AIO.
 pub struct LinuxAio;
 
@@ -29,6 +32,16 @@ impl<B: Bench> Contender<B> for LinuxAio {
 
     fn about(&self) -> &str {
         "Linux AIO by raw system calls, one thread; synchronous on a buffered file"
+    }
+
+    fn unfit(&self, job: &Job) -> Option<String> {
+        (!job.direct && job.depth > SYNCHRONOUS_MAX).then(|| {
+            format!(
+                "on a buffered file it does the work while it submits: {} would come one after the other; \
+                 see it with --direct",
+                job.depth
+            )
+        })
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
@@ -83,7 +96,9 @@ struct Context {
     ops: Vec<Op>,
     /// Control blocks to submit; room for all of them, so it never grows.
     fresh: Vec<*mut ControlBlock>,
-    fd: u32,
+    fds: Vec<u32>,
+    /// `RWF_DSYNC` for durable writes.
+    write_flags: u32,
     block_bytes: u64,
     in_flight: usize,
 }
@@ -110,7 +125,16 @@ impl Context {
             events: vec![Event::default(); depth],
             ops: vec![Op::default(); depth],
             fresh: Vec::with_capacity(depth),
-            fd: job.file.as_raw_fd() as u32,
+            fds: job
+                .files
+                .iter()
+                .map(|file| file.as_raw_fd() as u32)
+                .collect(),
+            write_flags: if job.durable {
+                libc::RWF_DSYNC as u32
+            } else {
+                0
+            },
             block_bytes: job.block_bytes as u64,
             in_flight: 0,
         })
@@ -158,7 +182,8 @@ impl Context {
             } else {
                 IOCB_CMD_PREAD
             },
-            fd: self.fd,
+            rw_flags: if op.write { self.write_flags } else { 0 },
+            fd: self.fds[op.file as usize],
             buffer: self.memory.slot_ptr(slot) as u64,
             bytes: self.block_bytes,
             offset: op.offset as i64,

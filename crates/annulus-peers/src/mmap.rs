@@ -2,7 +2,7 @@
 //!
 //! It answers in place: one word per checked unit is touched, which brings the page in; nothing is copied. That
 //! is how programs use a map, and it is the map's advantage over every call that copies. A write is a copy
-//! into the map.
+//! into the map; a synced one is followed by `msync` of its block.
 //!
 //! # Safety
 //!
@@ -11,6 +11,9 @@
 //! process dies by `SIGBUS`, as every program that maps files does; our own file has no name by then.
 
 #![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
@@ -21,55 +24,93 @@ use crate::{Answer, Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 const PAGE_BYTES: usize = 4096;
 
 /// Reads and writes through a shared map.
-pub struct MappedFile;
+pub struct MappedFile {
+    /// Each write is followed by `msync(MS_SYNC)`, whatever the job says.
+    synced: bool,
+}
+
+impl MappedFile {
+    /// The map as most programs use it, and with every write synced.
+    pub fn variants() -> [MappedFile; 2] {
+        [false, true].map(|synced| MappedFile { synced })
+    }
+}
 
 impl<B: Bench> Contender<B> for MappedFile {
     fn name(&self) -> &str {
-        "mmap"
+        if self.synced { "mmap-sync" } else { "mmap" }
     }
 
     fn about(&self) -> &str {
+        if self.synced {
+            return "mmap with msync(MS_SYNC) of the block after every write";
+        }
         "shared map (MADV_RANDOM when random), one thread per operation in flight; answers in place, copies nothing"
     }
 
     fn unfit(&self, job: &Job) -> Option<String> {
-        job.direct
-            .then(|| "a map goes through the page cache; see it with --buffered".into())
+        if job.direct {
+            return Some("a map goes through the page cache; see it with --buffered".into());
+        }
+        if self.synced && !job.writes {
+            return Some("nothing is written, so there is nothing to sync; see `mmap`".into());
+        }
+        if self.synced && job.durable {
+            return Some("with --sync each `mmap` does the same".into());
+        }
+        job.too_many_threads()
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
-        let view = View::new(job)?;
+        let maps = (job.files.iter())
+            .map(|file| View::new(job, file))
+            .collect::<Result<Vec<View>, Failure>>()?;
+        let synced = self.synced || job.durable;
         let setup = |_| Memory::new(1, job.block_bytes);
         let drive = |mut memory: Memory, lane: &mut B::Lane| {
             while let Some(op) = lane.next() {
+                let view = &maps[op.file as usize];
                 let block = view.block(&op, job);
+                let mut result = Ok(job.block_bytes);
                 if op.write {
                     let buffer = memory.only();
                     lane.fill(&op, buffer);
                     block.copy_from(buffer);
+                    if synced {
+                        result = view.sync(&op, job).map(|()| job.block_bytes);
+                    }
                 } else {
                     block.touch();
                 }
-                lane.finish(op, Ok(job.block_bytes), &block);
+                lane.finish(op, result, &block);
             }
             Ok(0)
         };
-        on_threads(bench, job.depth, setup, drive)?;
-        let note = "answers in place: touches a word of each page and copies nothing; writes copy into the map";
+        let (threads, fewer) = job.blocking_threads();
+        on_threads(bench, threads, setup, drive)?;
+        let mut note =
+            "answers in place: touches a word of each page and copies nothing; writes copy into the map"
+                .to_string();
+        if synced && job.writes {
+            note += " and msync their block";
+        }
+        if let Some(fewer) = fewer {
+            note = format!("{note}; {fewer}");
+        }
         Ok(Finished {
             calls: None,
-            note: Some(note.into()),
+            note: Some(note),
         })
     }
 }
 
-/// The mapped part of the file.
+/// The mapped part of a file.
 struct View {
     map: MmapRaw,
 }
 
 impl View {
-    fn new(job: &Job) -> Result<View, Failure> {
+    fn new(job: &Job, file: &File) -> Result<View, Failure> {
         let len = usize::try_from(job.size_bytes).map_err(|_| {
             Failure::NotHere(format!(
                 "{} bytes do not fit the address space",
@@ -79,9 +120,9 @@ impl View {
         let mut options = MmapOptions::new();
         options.offset(job.offset_bytes).len(len);
         let map = if job.writes {
-            options.map_raw(&*job.file)
+            options.map_raw(file)
         } else {
-            options.map_raw_read_only(&*job.file)
+            options.map_raw_read_only(file)
         };
         let map = map.map_err(|error| {
             Failure::failed(&format!("mapping {len} bytes of the file"), &error)
@@ -91,6 +132,12 @@ impl View {
                 .map_err(|error| Failure::failed("madvise(MADV_RANDOM)", &error))?;
         }
         Ok(View { map })
+    }
+
+    /// Waits until the block of `op` is on stable storage.
+    fn sync(&self, op: &Op, job: &Job) -> io::Result<()> {
+        let at = (op.offset - job.offset_bytes) as usize;
+        self.map.flush_range(at, job.block_bytes)
     }
 
     fn block(&self, op: &Op, job: &Job) -> Block<'_> {

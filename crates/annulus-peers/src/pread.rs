@@ -1,7 +1,6 @@
 //! One thread per operation in flight, each in a blocking `pread` or `pwrite`: what most programs do.
 
-use std::os::unix::fs::FileExt;
-
+use crate::call::call;
 use crate::threads::on_threads;
 use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory};
 
@@ -14,7 +13,11 @@ impl<B: Bench> Contender<B> for Pread {
     }
 
     fn about(&self) -> &str {
-        "blocking pread/pwrite, one thread per operation in flight"
+        "blocking pread/pwrite, one thread per operation in flight (at most --threads)"
+    }
+
+    fn unfit(&self, job: &Job) -> Option<String> {
+        job.too_many_threads()
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
@@ -23,21 +26,20 @@ impl<B: Bench> Contender<B> for Pread {
             let mut calls = 0;
             while let Some(op) = lane.next() {
                 let buffer = memory.only();
-                let result = if op.write {
+                if op.write {
                     lane.fill(&op, buffer);
-                    job.file.write_at(buffer, op.offset)
-                } else {
-                    job.file.read_at(buffer, op.offset)
-                };
+                }
+                let result = call(job.file(&op), &op, buffer, job.durable);
                 calls += 1;
                 lane.finish(op, result, &*buffer);
             }
             Ok(calls)
         };
-        let calls = on_threads(bench, job.depth, setup, drive)?;
+        let (threads, note) = job.blocking_threads();
+        let calls = on_threads(bench, threads, setup, drive)?;
         Ok(Finished {
             calls: Some(calls),
-            note: None,
+            note,
         })
     }
 }

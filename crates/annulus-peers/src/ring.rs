@@ -7,7 +7,7 @@
 //!
 //! What an SQE points to is a slot of a [`Memory`] that lives until the ring is empty: the loop
 //! returns only when nothing is in flight, and if an enter fails in between, ring and memory are leaked on
-//! purpose. A slot is looked at only between its CQE and its next SQE. The file outlives the call.
+//! purpose. A slot is looked at only between its CQE and its next SQE. The files outlive the call.
 
 #![allow(unsafe_code)]
 
@@ -24,6 +24,9 @@ use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 const SQPOLL_IDLE_MS: u32 = 50;
 /// A batch is never larger than this, as in fio's `iodepth_batch`: more is only latency.
 const BATCH_MAX: usize = 32;
+/// The kernel's limits: entries of a submission queue, and registered buffers of a ring.
+const ENTRIES_MAX: usize = 32_768;
+const BUFFERS_MAX: usize = 16_384;
 
 /// How the ring is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +135,14 @@ impl<B: Bench> Contender<B> for Ring {
         self.about
     }
 
+    fn unfit(&self, job: &Job) -> Option<String> {
+        let most = job.split_depth(job.threads.unwrap_or(1)).into_iter().max();
+        let entries = room(self.setup, most.unwrap_or(1));
+        (entries > ENTRIES_MAX).then(|| {
+            format!("its ring would need {entries} entries, the kernel allows {ENTRIES_MAX}; see it with --threads 2")
+        })
+    }
+
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let (kind, note) = self.as_this_kernel_can();
         let depths = job.split_depth(job.threads.unwrap_or(1));
@@ -172,9 +183,13 @@ struct Driver {
     ring: ManuallyDrop<IoUring>,
     memory: ManuallyDrop<Memory>,
     ops: Vec<Op>,
-    fd: i32,
+    fds: Vec<i32>,
     block_bytes: u32,
     registered: bool,
+    /// How many slots share a registered buffer: one, unless the kernel does not take as many buffers.
+    slots_per_buffer: usize,
+    /// `RWF_DSYNC` for durable writes.
+    write_flags: i32,
     /// Submit after this many operations while reaping.
     chunk: usize,
     /// Completions to wait for.
@@ -199,9 +214,11 @@ impl Driver {
             ring: ManuallyDrop::new(ring),
             memory: ManuallyDrop::new(memory),
             ops: vec![Op::default(); depth],
-            fd: job.file.as_raw_fd(),
+            fds: job.files.iter().map(AsRawFd::as_raw_fd).collect(),
             block_bytes,
             registered: kind.registered,
+            slots_per_buffer: depth.div_ceil(BUFFERS_MAX),
+            write_flags: if job.durable { libc::RWF_DSYNC } else { 0 },
             chunk: match kind.handover {
                 Handover::Every(count) => count,
                 Handover::Once | Handover::Batch => usize::MAX,
@@ -220,17 +237,21 @@ impl Driver {
             ring,
             memory,
             ops,
-            fd,
+            fds,
             block_bytes,
             registered,
+            slots_per_buffer,
+            write_flags,
             chunk,
             wait_for,
             in_flight,
         } = self;
         let target = Target {
-            fd: *fd,
+            fds,
             block_bytes: *block_bytes,
             registered: *registered,
+            slots_per_buffer: *slots_per_buffer,
+            write_flags: *write_flags,
         };
         let (submitter, mut sq, mut cq) = ring.split();
         let mut calls = 0;
@@ -286,21 +307,28 @@ impl Drop for Driver {
 }
 
 /// What every SQE of a run has in common.
-struct Target {
-    fd: i32,
+struct Target<'a> {
+    fds: &'a [i32],
     block_bytes: u32,
     registered: bool,
+    slots_per_buffer: usize,
+    write_flags: i32,
 }
 
-fn build(setup: Setup, depth: usize) -> Result<IoUring, Failure> {
-    // The polling thread completes a batch before it says that it has taken it: leave room for another.
+/// Entries for `depth` operations. The polling thread completes a batch before it says that it has taken it:
+/// leave room for another.
+fn room(setup: Setup, depth: usize) -> usize {
     let room = if setup == Setup::Polled {
         2 * depth
     } else {
         depth
     };
-    let entries = u32::try_from(room.next_power_of_two())
-        .map_err(|_| Failure::Failed(format!("depth {depth}")))?;
+    room.next_power_of_two()
+}
+
+fn build(setup: Setup, depth: usize) -> Result<IoUring, Failure> {
+    let entries =
+        u32::try_from(room(setup, depth)).map_err(|_| Failure::Failed(format!("depth {depth}")))?;
     let mut builder = IoUring::builder();
     let (builder, flags) = match setup {
         Setup::Deferred => (
@@ -320,18 +348,23 @@ fn build(setup: Setup, depth: usize) -> Result<IoUring, Failure> {
 
 fn register(ring: &IoUring, job: &Job, memory: &Memory, depth: usize) -> Result<(), Failure> {
     ring.submitter()
-        .register_files(&[job.file.as_raw_fd()])
-        .map_err(|error| Failure::of_setup("registering the file", &error))?;
+        .register_files(&job.files.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>())
+        .map_err(|error| Failure::of_setup("registering the files", &error))?;
+    let shared = depth.div_ceil(BUFFERS_MAX);
     let slots: Vec<libc::iovec> = (0..depth)
+        .step_by(shared)
         .map(|slot| libc::iovec {
             iov_base: memory.slot_ptr(slot).cast(),
-            iov_len: job.block_bytes,
+            // From the first slot to the end of the last: in the map they follow each other.
+            iov_len: memory.slot_ptr((slot + shared).min(depth) - 1).addr()
+                - memory.slot_ptr(slot).addr()
+                + job.block_bytes,
         })
         .collect();
     // SAFETY: the slots lie in `memory`, which the driver keeps until after the ring is dropped.
     unsafe { ring.submitter().register_buffers(&slots) }.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOMEM) => Failure::NotHere(format!(
-            "registering {depth} buffers of {} bytes: more than RLIMIT_MEMLOCK allows; raise it with `ulimit -l`",
+            "registering {depth} blocks of {} bytes: more than RLIMIT_MEMLOCK allows; raise it with `ulimit -l`",
             job.block_bytes
         )),
         _ => Failure::of_setup("registering the buffers", &error),
@@ -341,7 +374,7 @@ fn register(ring: &IoUring, job: &Job, memory: &Memory, depth: usize) -> Result<
 #[inline]
 fn push<L: Lane>(
     sq: &mut squeue::SubmissionQueue<'_>,
-    target: &Target,
+    target: &Target<'_>,
     lane: &L,
     memory: &Memory,
     slot: usize,
@@ -352,26 +385,30 @@ fn push<L: Lane>(
         // SAFETY: the slot is not in flight: it is new, or its CQE was taken before this call.
         lane.fill(op, unsafe { memory.slot(slot) });
     }
-    let (len, index) = (target.block_bytes, slot as u16);
+    let (len, index) = (target.block_bytes, (slot / target.slots_per_buffer) as u16);
+    let (registered, plain) = (
+        types::Fixed(op.file),
+        types::Fd(target.fds[op.file as usize]),
+    );
     let entry = match (target.registered, op.write) {
-        (true, false) => opcode::ReadFixed::new(types::Fixed(0), at, len, index)
+        (true, false) => opcode::ReadFixed::new(registered, at, len, index)
             .offset(op.offset)
             .build(),
-        (true, true) => opcode::WriteFixed::new(types::Fixed(0), at, len, index)
+        (true, true) => opcode::WriteFixed::new(registered, at, len, index)
             .offset(op.offset)
+            .rw_flags(target.write_flags)
             .build(),
-        (false, false) => opcode::Read::new(types::Fd(target.fd), at, len)
+        (false, false) => opcode::Read::new(plain, at, len).offset(op.offset).build(),
+        (false, true) => opcode::Write::new(plain, at, len)
             .offset(op.offset)
-            .build(),
-        (false, true) => opcode::Write::new(types::Fd(target.fd), at, len)
-            .offset(op.offset)
+            .rw_flags(target.write_flags)
             .build(),
     };
     if sq.is_full() {
         sq.sync();
     }
     // SAFETY: the entry points to a slot of `block_bytes` bytes that stays mapped until its CQE (see the
-    // header), and to a file that the job keeps open.
+    // header), and to files that the job keeps open.
     unsafe { sq.push(&entry.user_data(slot as u64)) }.map_err(|_| {
         Failure::Failed(
             "the submission queue is full although it has an entry per operation".into(),

@@ -76,17 +76,34 @@ pub(crate) fn on_threads<B: Bench, S>(
     setup: impl Fn(usize) -> Result<S, Failure> + Sync,
     drive: impl Fn(S, &mut B::Lane) -> Result<u64, Failure> + Sync,
 ) -> Result<u64, Failure> {
+    on_owning_threads(bench, count, setup, |state, mut lane| {
+        let calls = drive(state, &mut lane)?;
+        Ok((lane, calls))
+    })
+}
+
+/// As `on_threads`, for a `drive` that has to own its lane for a while; it gives it back with its count.
+///
+/// # Errors
+///
+/// The first that a thread met: when it was started, in `setup`, or in `drive`.
+pub fn on_owning_threads<B: Bench, S>(
+    bench: &B,
+    count: usize,
+    setup: impl Fn(usize) -> Result<S, Failure> + Sync,
+    drive: impl Fn(S, B::Lane) -> Result<(B::Lane, u64), Failure> + Sync,
+) -> Result<u64, Failure> {
     let gate = Gate::default();
-    let one = |index: usize, mut lane: B::Lane| {
+    let one = |index: usize, lane: B::Lane| {
         let ready = setup(index);
         let run = gate.arrive(ready.is_ok());
         let state = ready?;
         if !run {
             return Ok(0);
         }
-        let calls = drive(state, &mut lane);
+        let (lane, calls) = drive(state, lane)?;
         bench.done(lane);
-        calls
+        Ok(calls)
     };
     std::thread::scope(|scope| {
         let mut threads = Vec::with_capacity(count);

@@ -2,16 +2,21 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+use crate::call::call;
+use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory};
 
 /// Workers unless `--threads` says otherwise; what the published tables of this project used.
 const WORKERS: usize = 2;
+
+/// Tokio's own bound on blocking threads.
+const BLOCKING_THREADS: usize = 512;
+/// Up to this depth every operation gets a blocking thread; beyond, a program would not raise Tokio's bound.
+const RAISED_MAX: usize = 4096;
 
 /// `spawn_blocking` around a positional call.
 pub struct TokioBlocking;
@@ -33,9 +38,12 @@ impl<B: Bench> Contender<B> for TokioBlocking {
             tasks.push((bench.lane(), memory));
         }
         run_tasks(&runtime, bench, tasks, |(lane, memory)| {
-            drive(Arc::clone(&job.file), lane, memory)
+            drive(Arc::clone(&job.files), job.durable, lane, memory)
         })?;
-        Ok(Finished::default())
+        Ok(Finished {
+            calls: None,
+            note: waiting(job),
+        })
     }
 }
 
@@ -43,9 +51,27 @@ impl<B: Bench> Contender<B> for TokioBlocking {
 pub(crate) fn runtime(job: &Job) -> Result<Runtime, Failure> {
     Builder::new_multi_thread()
         .worker_threads(job.threads.unwrap_or(WORKERS))
-        .max_blocking_threads(job.depth.max(512))
+        .max_blocking_threads(blocking_threads(job))
         .build()
         .map_err(|error| Failure::failed("starting the Tokio runtime", &error))
+}
+
+fn blocking_threads(job: &Job) -> usize {
+    match job.depth {
+        depth if depth <= RAISED_MAX => depth.max(BLOCKING_THREADS),
+        _ => BLOCKING_THREADS,
+    }
+}
+
+/// What the row must say where operations wait for a blocking thread.
+pub(crate) fn waiting(job: &Job) -> Option<String> {
+    let threads = blocking_threads(job);
+    (threads < job.depth).then(|| {
+        format!(
+            "{threads} blocking threads, as Tokio has by itself: of {} tasks the others wait",
+            job.depth
+        )
+    })
 }
 
 /// Spawns a task for each state, starts the clock, waits for all, and gives the lanes back.
@@ -72,14 +98,15 @@ where
     Ok(())
 }
 
-async fn drive<L: Lane>(file: Arc<File>, mut lane: L, mut memory: Memory) -> L {
+async fn drive<L: Lane>(files: Arc<[File]>, durable: bool, mut lane: L, mut memory: Memory) -> L {
     while let Some(op) = lane.next() {
         if op.write {
             lane.fill(&op, memory.only());
         }
-        let file = Arc::clone(&file);
+        let files = Arc::clone(&files);
         let answer = spawn_blocking(move || {
-            let result = call(&file, &op, &mut memory);
+            let file = &files[op.file as usize];
+            let result = call(file, &op, memory.only(), durable);
             (result, memory)
         });
         match answer.await {
@@ -95,12 +122,4 @@ async fn drive<L: Lane>(file: Arc<File>, mut lane: L, mut memory: Memory) -> L {
         }
     }
     lane
-}
-
-fn call(file: &File, op: &Op, memory: &mut Memory) -> io::Result<usize> {
-    if op.write {
-        file.write_at(memory.only(), op.offset)
-    } else {
-        file.read_at(memory.only(), op.offset)
-    }
 }

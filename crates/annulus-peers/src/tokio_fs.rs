@@ -1,7 +1,7 @@
-//! Tokio's own file type: one task per operation in flight, each with a handle of its own, seek and read.
+//! Tokio's own file type: one task per operation in flight, each with handles of its own, seek and read.
 //!
-//! `tokio::fs::File` has a position and no positional read, so each task needs its own open file: a
-//! duplicate would share the position. They are opened again through `/proc/self/fd`, which also
+//! `tokio::fs::File` has a position and no positional read, so each task needs each file opened
+//! for itself: a duplicate would share the position. They are opened again through `/proc/self/fd`, which also
 //! works for a file without a name.
 
 use std::fs::OpenOptions;
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
-use crate::tokio_blocking::{run_tasks, runtime};
+use crate::tokio_blocking::{run_tasks, runtime, waiting};
 use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 
 /// `tokio::fs`.
@@ -23,7 +23,7 @@ impl<B: Bench> Contender<B> for TokioFs {
     }
 
     fn about(&self) -> &str {
-        "tokio::fs::File (2 workers), one task and one handle per operation in flight: seek, then read or write"
+        "tokio::fs::File (2 workers), a task with its own handles per operation in flight: seek, then read or write"
     }
 
     fn unfit(&self, job: &Job) -> Option<String> {
@@ -34,56 +34,78 @@ impl<B: Bench> Contender<B> for TokioFs {
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let runtime = runtime(job)?;
-        let path = format!("/proc/self/fd/{}", job.file.as_raw_fd());
         let mut tasks = Vec::with_capacity(job.depth);
         for _ in 0..job.depth {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(job.writes)
-                .open(&path)
-                .map_err(|error| cannot_open(&error, &path, job.depth))?;
-            tasks.push((
-                bench.lane(),
-                Memory::new(1, job.block_bytes)?,
-                File::from_std(file),
-            ));
+            let handles = Handles {
+                files: open_all(job)?,
+                durable: job.durable,
+            };
+            tasks.push((bench.lane(), Memory::new(1, job.block_bytes)?, handles));
         }
-        run_tasks(&runtime, bench, tasks, |(lane, memory, file)| {
-            drive(file, lane, memory)
+        run_tasks(&runtime, bench, tasks, |(lane, memory, handles)| {
+            drive(handles, lane, memory)
         })?;
-        Ok(Finished::default())
+        Ok(Finished {
+            calls: None,
+            note: waiting(job),
+        })
     }
 }
 
-fn cannot_open(error: &io::Error, path: &str, depth: usize) -> Failure {
+/// What one task has open.
+struct Handles {
+    files: Vec<File>,
+    durable: bool,
+}
+
+fn open_all(job: &Job) -> Result<Vec<File>, Failure> {
+    let mut files = Vec::with_capacity(job.files.len());
+    for file in job.files.iter() {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let handle = OpenOptions::new()
+            .read(true)
+            .write(job.writes)
+            .open(&path)
+            .map_err(|error| cannot_open(&error, &path, job.depth * job.files.len()))?;
+        files.push(File::from_std(handle));
+    }
+    Ok(files)
+}
+
+fn cannot_open(error: &io::Error, path: &str, handles: usize) -> Failure {
     match error.raw_os_error() {
         Some(libc::EMFILE) => Failure::NotHere(format!(
-            "{depth} handles are more than RLIMIT_NOFILE allows; raise it with `ulimit -n`"
+            "{handles} handles are more than RLIMIT_NOFILE allows; raise it with `ulimit -n`"
         )),
         _ => Failure::failed(&format!("opening the file again through {path}"), error),
     }
 }
 
-async fn drive<L: Lane>(mut file: File, mut lane: L, mut memory: Memory) -> L {
+async fn drive<L: Lane>(mut handles: Handles, mut lane: L, mut memory: Memory) -> L {
     while let Some(op) = lane.next() {
         let buffer = memory.only();
         if op.write {
             lane.fill(&op, buffer);
         }
-        let result = call(&mut file, &op, buffer).await;
+        let result = handles.call(&op, buffer).await;
         lane.finish(op, result, &*buffer);
     }
     lane
 }
 
-/// One operation. A write ends with `flush`: without it, Tokio answers before the system call is made.
-async fn call(file: &mut File, op: &Op, buffer: &mut [u8]) -> io::Result<usize> {
-    file.seek(SeekFrom::Start(op.offset)).await?;
-    if op.write {
+impl Handles {
+    /// One operation. A write ends with `flush`: without it, Tokio answers before the system call is made.
+    async fn call(&mut self, op: &Op, buffer: &mut [u8]) -> io::Result<usize> {
+        let file = &mut self.files[op.file as usize];
+        file.seek(SeekFrom::Start(op.offset)).await?;
+        if !op.write {
+            return file.read_exact(buffer).await;
+        }
         file.write_all(buffer).await?;
         file.flush().await?;
+        if self.durable {
+            file.sync_data().await?;
+        }
         Ok(buffer.len())
-    } else {
-        file.read_exact(buffer).await
     }
 }

@@ -1,4 +1,4 @@
-//! Makes a file cold or hot, and looks whether it worked. Called before every run.
+//! Makes the files cold or hot, and looks whether it worked. Called before every run.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -20,6 +20,8 @@ const COLD_RESIDENT_MAX: f64 = 0.01;
 const HOT_RESIDENT_MIN: f64 = 0.99;
 /// Of the memory that is available, what a run may take.
 const MEMORY_SHARE: f64 = 0.8;
+/// What an operation in flight takes beside its buffer at the most: the stacks of a thread, its histogram.
+const BESIDE_BUFFER_BYTES: u64 = 64 << 10;
 /// Said instead of a guess.
 const NOT_KNOWN: &str = "cold or hot is not known: only the owner of a file, or who may write to it, is told what \
                          of it is cached; run as that user, or use --direct";
@@ -61,19 +63,38 @@ pub(crate) fn check_fits(plan: &Plan, file: &TestFile) -> Result<(), Fault> {
             plan.block_bytes
         )));
     }
-    if file.cache == Cache::Hot && file.size_bytes > most - buffers {
+    let (most, of) = match plan.memory_bytes {
+        None => (most - buffers, available),
+        Some(limit) => (within_limit(plan, limit)?.min(most - buffers), limit),
+    };
+    if file.cache == Cache::Hot && file.total_bytes() > most {
         return Err(Fault::usage(format!(
-            "--hot: {} bytes do not stay in the page cache, {available} bytes of memory are available; try --size {}M",
-            file.size_bytes,
-            (most - buffers) >> 20
+            "--hot: {} bytes do not stay in the page cache, {of} bytes of memory are available; try --size {}M",
+            file.total_bytes(),
+            most >> 20
         )));
     }
     Ok(())
 }
 
+/// What `--memory` leaves to the page cache. A process that its own buffers push over the limit is killed, so
+/// these must be well below.
+fn within_limit(plan: &Plan, limit: u64) -> Result<u64, Fault> {
+    let own = plan.depth_max() as u64 * (plan.block_bytes + BESIDE_BUFFER_BYTES);
+    if own > limit / 2 {
+        return Err(Fault::usage(format!(
+            "--memory {limit}: the buffers and threads of --depth {} may take {own} bytes of it, which must be \
+             less than half; try --memory {}M",
+            plan.depth_max(),
+            (2 * own).div_ceil(1 << 20)
+        )));
+    }
+    Ok(limit - own)
+}
+
 fn cool(file: &TestFile) -> Result<Readiness, Fault> {
     evict(file)?;
-    if !may_ask(&file.buffered) {
+    if !may_ask(&file.buffered[0]) {
         return Ok(Readiness::NotReady(NOT_KNOWN.into()));
     }
     let mut now = resident(file)?;
@@ -92,7 +113,7 @@ fn cool(file: &TestFile) -> Result<Readiness, Fault> {
 }
 
 fn warm(file: &TestFile) -> Result<Readiness, Fault> {
-    if !may_ask(&file.buffered) {
+    if !may_ask(&file.buffered[0]) {
         return Ok(Readiness::NotReady(NOT_KNOWN.into()));
     }
     let mut now = resident(file)?;
@@ -101,7 +122,9 @@ fn warm(file: &TestFile) -> Result<Readiness, Fault> {
         if now >= HOT_RESIDENT_MIN {
             break;
         }
-        read_through(&file.buffered, file.offset_bytes, file.size_bytes)?;
+        for one in file.buffered.iter() {
+            read_through(one, file.offset_bytes, file.file_bytes)?;
+        }
         now = resident(file)?;
     }
     if now >= HOT_RESIDENT_MIN {
@@ -114,24 +137,22 @@ fn warm(file: &TestFile) -> Result<Readiness, Fault> {
 }
 
 fn evict(file: &TestFile) -> Result<(), Fault> {
-    // Dirty pages stay: write them first. If a file of somebody else's cannot be flushed, the look at
-    // what is resident will tell.
-    if let Err(error) = fdatasync(&*file.buffered)
-        && file.contents != Contents::Unknown
-    {
-        return Err(Fault::failed(format!("flushing the file: {error}")));
+    for one in file.buffered.iter() {
+        // Dirty pages stay: write them first. If a file of somebody else's cannot be flushed, the look at
+        // what is resident will tell.
+        if let Err(error) = fdatasync(one)
+            && file.contents != Contents::Unknown
+        {
+            return Err(Fault::failed(format!("flushing the file: {error}")));
+        }
+        let part = NonZeroU64::new(file.file_bytes);
+        fadvise(one, file.offset_bytes, part, Advice::DontNeed).map_err(|error| {
+            Fault::failed(format!(
+                "asking the kernel to forget the file's pages: {error}"
+            ))
+        })?;
     }
-    fadvise(
-        &*file.buffered,
-        file.offset_bytes,
-        NonZeroU64::new(file.size_bytes),
-        Advice::DontNeed,
-    )
-    .map_err(|error| {
-        Fault::failed(format!(
-            "asking the kernel to forget the file's pages: {error}"
-        ))
-    })
+    Ok(())
 }
 
 /// Whether `mincore` tells us the truth: to others than the owner or a writer it says that all is in memory.
@@ -151,13 +172,15 @@ fn may_ask(file: &File) -> bool {
 }
 
 fn resident(file: &TestFile) -> Result<f64, Fault> {
-    let bytes =
-        resident_bytes(&file.buffered, file.offset_bytes, file.size_bytes).map_err(|error| {
+    let mut bytes = 0;
+    for one in file.buffered.iter() {
+        bytes += resident_bytes(one, file.offset_bytes, file.file_bytes).map_err(|error| {
             Fault::failed(format!(
                 "asking which pages of the file are in memory (mincore): {error}"
             ))
         })?;
-    Ok(bytes as f64 / file.size_bytes.max(1) as f64)
+    }
+    Ok(bytes as f64 / file.total_bytes().max(1) as f64)
 }
 
 fn read_through(file: &File, offset: u64, size: u64) -> Result<(), Fault> {

@@ -1,6 +1,6 @@
 //! What a right answer is, while it is measured and afterwards.
 //!
-//! In a file we made, every unit (4 KiB, or the block if that is smaller) begins with two words: a *tag*,
+//! In the files we made, every unit (4 KiB, or the block if that is smaller) begins with two words: a *tag*,
 //! the unit's number mixed with the file's seed, which says "these are the bytes of this place"; and a *stamp*, the
 //! tag mixed with the run that wrote it, which says "this write arrived". The rest is random. In
 //! a file of the user's we know nothing: some answers are hashed and compared with a `pread` afterwards.
@@ -38,6 +38,13 @@ impl Contents {
     }
 }
 
+/// Where an offset of a file is in the data set as a whole: the files one after the other. Tags count these
+/// places, so that the right block of the wrong file is a wrong answer, too.
+#[inline]
+pub(crate) fn place(file: u32, file_bytes: u64, offset: u64) -> u64 {
+    u64::from(file) * file_bytes + offset
+}
+
 /// The tag of the unit that begins at `offset`.
 #[inline]
 pub(crate) fn tag(seed: u64, unit: u64) -> u64 {
@@ -50,9 +57,9 @@ pub(crate) fn stamp(tag: u64, run: u64) -> u64 {
     mix(tag ^ run)
 }
 
-/// Writes tags and stamps into `bytes`, which will be at `offset` of the file.
-pub(crate) fn put_tags(bytes: &mut [u8], offset: u64, seed: u64, unit_bytes: u64, run: u64) {
-    let first = offset / unit_bytes;
+/// Writes tags and stamps into `bytes`, which will be at `place` of the data set.
+pub(crate) fn put_tags(bytes: &mut [u8], place: u64, seed: u64, unit_bytes: u64, run: u64) {
+    let first = place / unit_bytes;
     for (index, unit) in bytes.chunks_exact_mut(unit_bytes as usize).enumerate() {
         let tag = tag(seed, first + index as u64);
         unit[..8].copy_from_slice(&tag.to_le_bytes());
@@ -60,16 +67,16 @@ pub(crate) fn put_tags(bytes: &mut [u8], offset: u64, seed: u64, unit_bytes: u64
     }
 }
 
-/// Whether each unit of the answer from `offset` begins with its tag.
+/// Whether each unit of the answer from `place` begins with its tag.
 #[inline]
 pub(crate) fn tags_hold<A: Answer + ?Sized>(
     answer: &A,
-    offset: u64,
+    place: u64,
     bytes: u64,
     seed: u64,
     unit_bytes: u64,
 ) -> bool {
-    let first = offset / unit_bytes;
+    let first = place / unit_bytes;
     (0..bytes / unit_bytes)
         .all(|index| answer.word((index * unit_bytes) as usize) == tag(seed, first + index))
 }
@@ -77,6 +84,7 @@ pub(crate) fn tags_hold<A: Answer + ?Sized>(
 /// An operation to look at again after the run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
+    pub(crate) file: u32,
     pub(crate) offset: u64,
     pub(crate) kind: SampleKind,
 }
@@ -104,7 +112,8 @@ pub(crate) struct Afterwards {
 
 /// Reads every sampled block again, plainly, and compares.
 pub(crate) fn afterwards(
-    file: &File,
+    files: &[File],
+    file_bytes: u64,
     samples: &[Sample],
     block_bytes: usize,
     contents: Contents,
@@ -117,30 +126,35 @@ pub(crate) fn afterwards(
     let mut memory = Memory::new(1, block_bytes).map_err(io::Error::other)?;
     for sample in samples {
         let bytes = memory.only();
-        file.read_exact_at(bytes, sample.offset)?;
+        files[sample.file as usize].read_exact_at(bytes, sample.offset)?;
+        let place = place(sample.file, file_bytes, sample.offset);
         found.compared += 1;
         let complaint = match sample.kind {
             SampleKind::Read { hash: then } => (hash(bytes) != then).then_some(
                 "differs from what pread finds there (unless somebody else writes to the file)",
             ),
-            SampleKind::Written => (!written_by(bytes, sample.offset, contents, run))
+            SampleKind::Written => (!written_by(bytes, place, contents, run))
                 .then_some("is not what was written there"),
         };
         if let Some(complaint) = complaint {
             found.wrong += 1;
             found.first_wrong.get_or_insert_with(|| {
-                format!("the block at offset {} {complaint}", sample.offset)
+                let file = match files.len() {
+                    1 => String::new(),
+                    _ => format!(" of file {}", sample.file),
+                };
+                format!("the block at offset {}{file} {complaint}", sample.offset)
             });
         }
     }
     Ok(found)
 }
 
-fn written_by(bytes: &[u8], offset: u64, contents: Contents, run: u64) -> bool {
+fn written_by(bytes: &[u8], place: u64, contents: Contents, run: u64) -> bool {
     let Contents::Tagged { seed, unit_bytes } = contents else {
         return false;
     };
-    let first = offset / unit_bytes;
+    let first = place / unit_bytes;
     bytes
         .chunks_exact(unit_bytes as usize)
         .enumerate()

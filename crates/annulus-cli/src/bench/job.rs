@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::args::{FileArgs, Rw};
+use super::loads::preset;
+use crate::args::{FileArgs, LoadName, Rw, Sync};
 use crate::fault::Fault;
 
-/// More operations outstanding than any device has queue entries for.
-const DEPTH_MAX: usize = 4096;
+/// The most entries that a ring can have.
+const DEPTH_MAX: usize = 32_768;
 /// Every disk addresses at least this; smaller operations could not carry a tag.
 const BLOCK_MULTIPLE: u64 = 512;
 /// An SQE's length is 32 bits; a power of two below it.
@@ -16,6 +17,12 @@ const BLOCK_MAX: u64 = 1 << 30;
 /// A run takes seconds: more repeats than this are a typing error.
 const REPEAT_MAX: usize = 1000;
 const THREADS_MAX: usize = 256;
+/// Every file is open twice, and once more in an engine.
+const FILES_MAX: usize = 4096;
+/// With less, the process itself does not fit.
+const MEMORY_MIN: u64 = 16 << 20;
+/// From so many times the memory on, reclaim has taken a block before its turn comes again.
+const FORGETS: u64 = 2;
 
 /// How the page cache takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +48,7 @@ impl Cache {
 /// A whole comparison, as asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    pub(crate) load: Option<LoadName>,
     pub(crate) path: Option<PathBuf>,
     pub(crate) dir: Option<PathBuf>,
     pub(crate) overwrite: bool,
@@ -48,12 +56,19 @@ pub(crate) struct Plan {
     pub(crate) write_percent: u8,
     pub(crate) block_bytes: u64,
     pub(crate) offset_bytes: u64,
+    /// Of all files together.
     pub(crate) size_bytes: Option<u64>,
+    pub(crate) files: usize,
+    /// What everything measured may use, the page cache included.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Whether a write is on stable storage when it is answered.
+    pub(crate) durable: bool,
     pub(crate) cache: Cache,
     /// Whether `cache` was asked for by name, and must not be replaced.
     pub(crate) cache_asked: bool,
     pub(crate) depths: Vec<usize>,
     pub(crate) threads: Option<usize>,
+    pub(crate) drivers: Option<usize>,
     pub(crate) runtime: Duration,
     pub(crate) repeat: usize,
     pub(crate) seed: u64,
@@ -61,45 +76,55 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(args: &FileArgs) -> Result<Plan, Fault> {
+        let load = preset(args.load);
         let (cache, cache_asked) = match args {
             _ if args.hot => (Cache::Hot, true),
             _ if args.cold || args.buffered => (Cache::Cold, true),
+            _ if load.buffered && !args.direct => (Cache::Cold, true),
             _ => (Cache::Direct, args.direct),
         };
-        check_numbers(args)?;
-        let mut depths = Vec::new();
-        for &depth in &args.depth {
-            if depth == 0 || depth > DEPTH_MAX {
-                return Err(Fault::usage(format!(
-                    "--depth {depth}: a depth is from 1 to {DEPTH_MAX}"
-                )));
-            }
-            if !depths.contains(&depth) {
-                depths.push(depth);
-            }
-        }
-        Ok(Plan {
+        let rw = args.rw.unwrap_or(load.rw);
+        let mut plan = Plan {
+            load: args.load,
             path: args.path.clone(),
             dir: args.dir.clone(),
             overwrite: args.overwrite,
-            rw: args.rw,
-            write_percent: match args.rw {
+            rw,
+            write_percent: match rw {
                 Rw::Read | Rw::Randread => 0,
                 Rw::Write | Rw::Randwrite => 100,
-                Rw::Randrw => 100 - args.rwmixread,
+                Rw::Readwrite | Rw::Randrw => 100 - args.rwmixread,
             },
-            block_bytes: args.bs,
+            block_bytes: args.bs.unwrap_or(load.block_bytes),
             offset_bytes: args.offset,
             size_bytes: args.size,
+            files: args.files.unwrap_or(load.files),
+            memory_bytes: args.memory,
+            durable: args.sync.map_or(load.durable, |sync| sync == Sync::Each),
             cache,
             cache_asked,
-            depths,
-            threads: args.threads,
-            runtime: args.runtime,
+            depths: depths(&args.depth, load.depths)?,
+            threads: args.threads.or(load.threads),
+            drivers: args.drivers,
+            runtime: args.runtime.unwrap_or(load.runtime),
             repeat: args.repeat,
             // A seed that is easily typed again.
             seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
-        })
+        };
+        plan.check_blocks()?;
+        plan.check_counts()?;
+        if args.sync == Some(Sync::Each) && !plan.writes() {
+            return Err(Fault::usage("--sync each: this load writes nothing"));
+        }
+        // A load that syncs its writes, but `--rw` was typed beside it.
+        plan.durable &= plan.writes();
+        Ok(plan)
+    }
+
+    /// Whether of data of so many bytes a block is out of the page cache again when its next turn comes.
+    pub(crate) fn forgets(&self, bytes: u64) -> bool {
+        self.memory_bytes
+            .is_some_and(|memory| bytes >= FORGETS * memory)
     }
 
     pub(crate) fn writes(&self) -> bool {
@@ -107,7 +132,7 @@ impl Plan {
     }
 
     pub(crate) fn random(&self) -> bool {
-        !matches!(self.rw, Rw::Read | Rw::Write)
+        !matches!(self.rw, Rw::Read | Rw::Write | Rw::Readwrite)
     }
 
     pub(crate) fn depth_max(&self) -> usize {
@@ -121,52 +146,89 @@ impl Plan {
             Rw::Write => "write",
             Rw::Randread => "randread",
             Rw::Randwrite => "randwrite",
+            Rw::Readwrite => "readwrite",
             Rw::Randrw => "randrw",
         };
         match self.rw {
-            Rw::Randrw => format!("{rw} ({} % reads)", 100 - self.write_percent),
+            Rw::Readwrite | Rw::Randrw => format!("{rw} ({} % reads)", 100 - self.write_percent),
             _ => rw.to_string(),
         }
     }
-}
 
-fn check_numbers(args: &FileArgs) -> Result<(), Fault> {
-    let bs = args.bs;
-    if bs == 0 || !bs.is_multiple_of(BLOCK_MULTIPLE) || bs > BLOCK_MAX {
-        return Err(Fault::usage(format!(
-            "--bs {bs}: a block is a multiple of {BLOCK_MULTIPLE} bytes, up to 1 GiB"
-        )));
-    }
-    if let Some(size) = args.size {
-        if size == 0 {
-            return Err(Fault::usage("--size 0: there is nothing to read"));
-        }
-        if !size.is_multiple_of(bs) {
+    fn check_blocks(&self) -> Result<(), Fault> {
+        let bs = self.block_bytes;
+        if bs == 0 || !bs.is_multiple_of(BLOCK_MULTIPLE) || bs > BLOCK_MAX {
             return Err(Fault::usage(format!(
-                "--size {size} is not a multiple of --bs {bs}; try --size {}",
-                size - size % bs
+                "--bs {bs}: a block is a multiple of {BLOCK_MULTIPLE} bytes, up to 1 GiB"
             )));
         }
+        let files = self.files;
+        if files == 0 || files > FILES_MAX {
+            return Err(Fault::usage(format!(
+                "--files {files}: from 1 to {FILES_MAX}"
+            )));
+        }
+        if let Some(size) = self.size_bytes {
+            if size == 0 {
+                return Err(Fault::usage("--size 0: there is nothing to read"));
+            }
+            if !size.is_multiple_of(bs) {
+                return Err(Fault::usage(format!(
+                    "--size {size} is not a multiple of --bs {bs}; try --size {}",
+                    size - size % bs
+                )));
+            }
+            if size / bs < files as u64 {
+                return Err(Fault::usage(format!(
+                    "--files {files} are more than --size {size} has blocks of {bs} bytes"
+                )));
+            }
+        }
+        if !self.offset_bytes.is_multiple_of(bs) {
+            return Err(Fault::usage(format!(
+                "--offset {} is not a multiple of --bs {bs}",
+                self.offset_bytes
+            )));
+        }
+        Ok(())
     }
-    if !args.offset.is_multiple_of(bs) {
-        return Err(Fault::usage(format!(
-            "--offset {} is not a multiple of --bs {bs}",
-            args.offset
-        )));
+
+    fn check_counts(&self) -> Result<(), Fault> {
+        if self.repeat == 0 || self.repeat > REPEAT_MAX {
+            return Err(Fault::usage(format!(
+                "--repeat {}: from 1 to {REPEAT_MAX}",
+                self.repeat
+            )));
+        }
+        for (option, count) in [("threads", self.threads), ("drivers", self.drivers)] {
+            if let Some(count) = count.filter(|&count| count == 0 || count > THREADS_MAX) {
+                return Err(Fault::usage(format!(
+                    "--{option} {count}: from 1 to {THREADS_MAX}"
+                )));
+            }
+        }
+        if let Some(memory) = self.memory_bytes.filter(|&memory| memory < MEMORY_MIN) {
+            return Err(Fault::usage(format!(
+                "--memory {memory}: at least {} MiB, or the process itself does not fit",
+                MEMORY_MIN >> 20
+            )));
+        }
+        Ok(())
     }
-    if args.repeat == 0 || args.repeat > REPEAT_MAX {
-        return Err(Fault::usage(format!(
-            "--repeat {}: from 1 to {REPEAT_MAX}",
-            args.repeat
-        )));
+}
+
+/// The depths asked for, or those of the load, none of them twice.
+fn depths(asked: &[usize], load: &[usize]) -> Result<Vec<usize>, Fault> {
+    let mut depths = Vec::new();
+    for &depth in if asked.is_empty() { load } else { asked } {
+        if depth == 0 || depth > DEPTH_MAX {
+            return Err(Fault::usage(format!(
+                "--depth {depth}: a depth is from 1 to {DEPTH_MAX}"
+            )));
+        }
+        if !depths.contains(&depth) {
+            depths.push(depth);
+        }
     }
-    if let Some(threads) = args
-        .threads
-        .filter(|&threads| threads == 0 || threads > THREADS_MAX)
-    {
-        return Err(Fault::usage(format!(
-            "--threads {threads}: from 1 to {THREADS_MAX}"
-        )));
-    }
-    Ok(())
+    Ok(depths)
 }

@@ -49,14 +49,26 @@ pub(crate) struct Load {
     pub(crate) write_percent: u8,
     pub(crate) block_bytes: u64,
     pub(crate) offset_bytes: u64,
+    /// Of all files together.
     pub(crate) size_bytes: u64,
+    /// Over so many files the data is spread, evenly.
+    pub(crate) files: usize,
     /// `direct`; `buffered, cold`; `buffered, hot`.
     pub(crate) cache: String,
     pub(crate) file: String,
     /// Whether every answer could be checked for its content (a file of ours), or only a sample (the user's).
     pub(crate) contents_known: bool,
     pub(crate) depths: Vec<usize>,
+    /// `--threads`; what it means for each contender is in the tool's help.
     pub(crate) threads: Option<usize>,
+    /// `--drivers`, of Annulus.
+    pub(crate) drivers: Option<usize>,
+    /// `--load`, by whose name some of this was chosen.
+    pub(crate) name: Option<String>,
+    /// Whether every write was on stable storage when it was answered (`--sync each`).
+    pub(crate) durable: bool,
+    /// Of each run's process: what it could use, its page cache included (`--memory`).
+    pub(crate) memory_limit_bytes: Option<u64>,
     pub(crate) runtime_seconds: f64,
     pub(crate) repeats: usize,
 }
@@ -212,7 +224,7 @@ impl Destination {
     }
 
     /// Writes beside the destination and renames: there is a whole file or none.
-    pub(crate) fn write(&self, report: &Report) -> Result<(), Fault> {
+    pub(crate) fn write(&self, report: &impl Serialize) -> Result<(), Fault> {
         let mut beside = self.path.clone().into_os_string();
         beside.push(format!(".tmp-{}", std::process::id()));
         let written = self.write_beside(Path::new(&beside), report);
@@ -222,7 +234,7 @@ impl Destination {
         })
     }
 
-    fn write_beside(&self, beside: &Path, report: &Report) -> std::io::Result<()> {
+    fn write_beside(&self, beside: &Path, report: &impl Serialize) -> std::io::Result<()> {
         let mut file = File::create_new(beside)?;
         serde_json::to_writer_pretty(&mut file, report)?;
         file.write_all(b"\n")?;
@@ -236,22 +248,28 @@ impl Destination {
     }
 }
 
+/// Compares a schema with the one in the repository; `UPDATE_SCHEMA=1 cargo test -p annulus-cli schema` writes
+/// it anew.
+#[cfg(test)]
+pub(crate) fn schema_is_current(name: &str, schema: &schemars::Schema) {
+    let path = format!("{}/schema/{name}", env!("CARGO_MANIFEST_DIR"));
+    let schema = serde_json::to_string_pretty(schema).unwrap() + "\n";
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        fs::write(&path, &schema).unwrap();
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == schema,
+        "{path} is not current; run: UPDATE_SCHEMA=1 cargo test -p annulus-cli schema"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `UPDATE_SCHEMA=1 cargo test -p annulus-cli schema` writes it anew.
     #[test]
     fn the_schema_in_the_repository_is_that_of_the_structs() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-file.json");
-        let schema = serde_json::to_string_pretty(&schemars::schema_for!(Report)).unwrap() + "\n";
-        if std::env::var_os("UPDATE_SCHEMA").is_some() {
-            fs::write(path, &schema).unwrap();
-        }
-        let kept = fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            kept == schema,
-            "{path} is not current; run: UPDATE_SCHEMA=1 cargo test -p annulus-cli schema"
-        );
+        schema_is_current("bench-file.json", &schemars::schema_for!(Report));
     }
 }

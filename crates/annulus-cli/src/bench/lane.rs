@@ -115,6 +115,12 @@ impl BenchLane {
         self.measured_from_ns != 0
     }
 
+    /// Where the block of `op` is in the data set.
+    #[inline]
+    fn place(&self, op: &Op) -> u64 {
+        check::place(op.file, self.shared.file_bytes, op.offset)
+    }
+
     fn next_block(&mut self) -> Option<u64> {
         loop {
             if let Some(block) = self.lease.next() {
@@ -136,8 +142,8 @@ impl BenchLane {
         match self.shared.contents {
             Contents::Tagged { seed, unit_bytes } if !op.write => {
                 let units = self.block_bytes as u64 / unit_bytes;
-                let holds =
-                    check::tags_hold(answer, op.offset, self.block_bytes as u64, seed, unit_bytes);
+                let (place, bytes) = (self.place(op), self.block_bytes as u64);
+                let holds = check::tags_hold(answer, place, bytes, seed, unit_bytes);
                 if units >= UNITS_RECLOCK {
                     self.now_ns = self.shared.now_ns();
                 }
@@ -168,6 +174,7 @@ impl BenchLane {
             },
         };
         self.tally.samples.push(Sample {
+            file: op.file,
             offset: op.offset,
             kind,
         });
@@ -177,13 +184,16 @@ impl BenchLane {
     #[cold]
     fn complain(&mut self, op: &Op, result: &io::Result<usize>) {
         let verb = if op.write { "write" } else { "read" };
-        let (offset, block) = (op.offset, self.block_bytes);
+        let block = self.block_bytes;
+        let file = match self.shared.files {
+            1 => String::new(),
+            _ => format!(" of file {}", op.file),
+        };
+        let what = format!("{verb} at offset {}{file}", op.offset);
         let text = match result {
-            Err(error) => format!("{verb} at offset {offset}: {error}"),
-            Ok(count) if *count != block => {
-                format!("{verb} at offset {offset}: {count} bytes instead of {block}")
-            }
-            Ok(_) => format!("{verb} at offset {offset}: the bytes are not those of this place"),
+            Err(error) => format!("{what}: {error}"),
+            Ok(count) if *count != block => format!("{what}: {count} bytes instead of {block}"),
+            Ok(_) => format!("{what}: the bytes are not those of this place"),
         };
         match result {
             Err(_) => self.tally.errors += 1,
@@ -208,8 +218,16 @@ impl Lane for BenchLane {
             100 => true,
             percent => self.rng.u8(..100) < percent,
         };
+        let (file, block) = match self.shared.files {
+            1 => (0, block),
+            _ => {
+                let per_file = self.shared.blocks_per_file;
+                ((block / per_file) as u32, block % per_file)
+            }
+        };
         let offset = self.shared.offset_bytes + block * self.block_bytes as u64;
         Some(Op {
+            file,
             offset,
             write,
             started_ns: self.now_ns,
@@ -219,7 +237,7 @@ impl Lane for BenchLane {
     #[inline]
     fn fill(&self, op: &Op, bytes: &mut [u8]) {
         if let Contents::Tagged { seed, unit_bytes } = self.shared.contents {
-            check::put_tags(bytes, op.offset, seed, unit_bytes, self.shared.stamp);
+            check::put_tags(bytes, self.place(op), seed, unit_bytes, self.shared.stamp);
         }
     }
 
@@ -243,7 +261,7 @@ impl Lane for BenchLane {
     fn ideal_answer(&self, op: &Op) -> impl Answer + use<> {
         Ideal {
             contents: self.shared.contents,
-            offset: op.offset,
+            place: self.place(op),
         }
     }
 }
@@ -251,7 +269,7 @@ impl Lane for BenchLane {
 /// The answer that a file of ours would give; of an unknown file, none.
 struct Ideal {
     contents: Contents,
-    offset: u64,
+    place: u64,
 }
 
 impl Answer for Ideal {
@@ -259,7 +277,7 @@ impl Answer for Ideal {
     fn word(&self, at: usize) -> u64 {
         match self.contents {
             Contents::Tagged { seed, unit_bytes } => {
-                check::tag(seed, (self.offset + at as u64) / unit_bytes)
+                check::tag(seed, (self.place + at as u64) / unit_bytes)
             }
             Contents::Unknown => 0,
         }

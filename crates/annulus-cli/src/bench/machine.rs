@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -34,15 +35,15 @@ pub(crate) struct Disk {
 }
 
 impl Machine {
-    pub(crate) fn of(file: &File) -> Machine {
+    /// This machine; with the file system and the disk of `file`, if one matters.
+    pub(crate) fn of(file: Option<&File>) -> Machine {
         let uname = rustix::system::uname();
-        let device = file
-            .metadata()
-            .ok()
-            .map(|meta| match meta.file_type().is_block_device() {
+        let device = file.and_then(|file| file.metadata().ok()).map(|meta| {
+            match meta.file_type().is_block_device() {
                 true => meta.rdev(),
                 false => meta.dev(),
-            });
+            }
+        });
         Machine {
             kernel: uname.release().to_string_lossy().into_owned(),
             architecture: uname.machine().to_string_lossy().into_owned(),
@@ -76,6 +77,17 @@ impl Machine {
         }
         parts.join("; ")
     }
+}
+
+/// Lets this process have as many files open as it may: many files, and a handle of each per task.
+pub(crate) fn allow_many_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Where that is refused, opening one file too many will say so.
+    let _ = setrlimit(Resource::Nofile, most);
 }
 
 /// What is free for a hot file.

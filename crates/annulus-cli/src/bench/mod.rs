@@ -1,4 +1,4 @@
-//! `annulus bench file`: the schedule, and what is done with its results.
+//! `annulus bench file`: the schedule, and what is done with its results. (`bench nop` is in `nop/`.)
 //!
 //! For each depth, for each repeat, the contenders in a shuffled order, so that whatever drifts on the
 //! machine hits all of them alike. One file, one process; every run prepares the page cache anew.
@@ -16,7 +16,10 @@ mod contender;
 mod job;
 mod json;
 mod lane;
+mod limit;
+mod loads;
 mod machine;
+mod nop;
 mod order;
 mod progress;
 mod run;
@@ -29,41 +32,65 @@ mod tests;
 mod verdict;
 
 use contender::{BASE, Side, side};
-use job::Plan;
+use job::{Cache, Plan};
 use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
+use limit::Limit;
 use machine::Machine;
+pub(crate) use nop::nop;
 use progress::Progress;
 use run::AnyContender;
 use testfile::TestFile;
 
+/// From so many bytes of buffers on, the heading says so.
+const MANY_BUFFER_BYTES: u64 = 256 << 20;
 /// How long the disk is woken up before the runs of a depth.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// The place of a warm-up in the order of runs: none of the real ones has it.
 const WARM_UP_POSITION: usize = usize::MAX - 1;
 
-/// Runs the command; the exit code of a comparison that took place.
+/// Runs the command.
 pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if args.list {
         return say(&contender::list()).map(|()| ExitCode::SUCCESS);
     }
     let plan = Plan::new(args)?;
-    let contenders = contender::choose(&args.contenders)?;
+    let more = loads::preset(args.load).contenders;
+    let names: Vec<String> = (args.contenders.iter().cloned())
+        .chain(more.iter().map(|name| name.to_string()))
+        .collect();
+    let contenders = contender::choose(&names)?;
     let destination = args
         .json
         .as_deref()
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
     let started = SystemTime::now();
-    let file = TestFile::open(&plan)?;
+    machine::allow_many_open_files();
+    let limit = plan.memory_bytes.map(Limit::make).transpose()?;
+    let mut file = TestFile::open(&plan)?;
     cache::check_fits(&plan, &file)?;
-    let machine = Machine::of(&file.buffered);
+    add_notes(&plan, limit.as_ref(), &mut file);
+    let machine = Machine::of(Some(&file.buffered[0]));
     say(&heading(&plan, &file, &machine))?;
+    if let Some(limit) = &limit {
+        limit.enter()?;
+    }
     let (runs, hung) = measure(&plan, &file, &contenders)?;
-    let report = report(&plan, &file, machine, &contenders, runs, started);
+    let mut report = report(&plan, &file, machine, &contenders, runs, started);
+    let peak = limit.as_ref().and_then(Limit::peak_note);
+    // What is written and printed belongs to no contender.
+    drop(limit);
+    report.notes.extend(peak.clone());
     say(&summary(&plan, &report))?;
+    say(&peak.map_or(String::new(), |peak| format!("note: {peak}\n")))?;
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    verdict_on(&report, hung)
+}
+
+/// The exit code of a comparison that took place.
+fn verdict_on(report: &Report, hung: bool) -> Result<ExitCode, Fault> {
     if hung {
         return Err(Fault::failed(
             "a contender hangs: what came after it was not measured",
@@ -83,6 +110,30 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         return Err(Fault::failed("nothing was measured; the table says why"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a reader should know beforehand: a memory made small, or much of it used.
+fn add_notes(plan: &Plan, limit: Option<&Limit>, file: &mut TestFile) {
+    let buffers = plan.depth_max() as u64 * plan.block_bytes;
+    if buffers >= MANY_BUFFER_BYTES {
+        file.notes.push(format!(
+            "{} operations of {} bytes: {buffers} bytes of buffers",
+            plan.depth_max(),
+            plan.block_bytes
+        ));
+    }
+    let Some(limit) = limit else { return };
+    file.notes.push(limit.note());
+    if file.cache == Cache::Cold && plan.forgets(file.total_bytes()) {
+        file.notes.push(
+            "the data does not fit that memory: a run that has used every block goes on with another pass".into(),
+        );
+    } else if file.cache == Cache::Cold {
+        file.notes.push(format!(
+            "the data ({} bytes) is less than twice that memory: a run ends when every block has been used",
+            file.total_bytes()
+        ));
+    }
 }
 
 /// Every run, in order; true if one of them never came back and the rest was left out.
@@ -239,12 +290,8 @@ fn report(
     Report {
         version: json::VERSION,
         annulus: env!("CARGO_PKG_VERSION").into(),
-        command: std::env::args_os()
-            .map(|arg| arg.to_string_lossy().into_owned())
-            .collect(),
-        started_unix_s: started
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |time| time.as_secs()),
+        command: command(),
+        started_unix_s: unix_seconds(started),
         seed: plan.seed,
         machine,
         load: load(plan, file),
@@ -270,15 +317,32 @@ fn load(plan: &Plan, file: &TestFile) -> Load {
         write_percent: plan.write_percent,
         block_bytes: plan.block_bytes,
         offset_bytes: file.offset_bytes,
-        size_bytes: file.size_bytes,
+        size_bytes: file.total_bytes(),
+        files: file.buffered.len(),
         cache: file.cache.word().into(),
         file: file.description.clone(),
         contents_known: file.contents != check::Contents::Unknown,
         depths: plan.depths.clone(),
         threads: plan.threads,
+        drivers: plan.drivers,
+        name: plan.load.and_then(loads::name),
+        durable: plan.durable,
+        memory_limit_bytes: plan.memory_bytes,
         runtime_seconds: plan.runtime.as_secs_f64(),
         repeats: plan.repeat,
     }
+}
+
+/// The command as it was typed.
+fn command() -> Vec<String> {
+    std::env::args_os()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect()
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
 }
 
 /// Prints; a reader who has gone away is no fault of the run.

@@ -1,7 +1,5 @@
 //! One run with what surrounds it: the page cache before, the check of answers after.
 
-use std::fs::File;
-
 use annulus_peers::{Failure, Job};
 use rustix::fs::fdatasync;
 
@@ -47,11 +45,13 @@ pub(crate) fn run(
     let stamp = position as u64 + 1;
     let seed = mix(plan.seed ^ mix(stamp));
     let order = Order::new(OrderSpec {
-        blocks: file.size_bytes / plan.block_bytes,
+        blocks: file.total_bytes() / plan.block_bytes,
         seed,
         random: plan.random(),
         // The null contender reads nothing, so it warms nothing.
-        endless: file.cache != Cache::Cold || side(contender.name()) == Side::Null,
+        endless: file.cache != Cache::Cold
+            || plan.forgets(file.total_bytes())
+            || side(contender.name()) == Side::Null,
         lanes: depth,
     });
     let spec = RunSpec {
@@ -82,15 +82,17 @@ pub(crate) fn run(
 
 fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
     Job {
-        file: file.handle(),
+        files: file.handles(),
         offset_bytes: file.offset_bytes,
-        size_bytes: file.size_bytes,
+        size_bytes: file.file_bytes,
         block_bytes: plan.block_bytes as usize,
         depth,
         threads: plan.threads,
+        drivers: plan.drivers,
         direct: file.cache == Cache::Direct,
         random: plan.random(),
         writes: plan.writes(),
+        durable: plan.durable,
     }
 }
 
@@ -102,7 +104,7 @@ fn judge(
     resident: f64,
     stamp: u64,
 ) -> Result<Outcome, Fault> {
-    let again = look_again(&file.buffered, plan, file, &ended, stamp)?;
+    let again = look_again(plan, file, &ended, stamp)?;
     let complaint = ended
         .tally
         .complaint
@@ -137,7 +139,6 @@ fn judge(
 }
 
 fn look_again(
-    buffered: &File,
     plan: &Plan,
     file: &TestFile,
     ended: &RunOutcome,
@@ -145,14 +146,18 @@ fn look_again(
 ) -> Result<Afterwards, Fault> {
     if plan.writes() {
         // What was written must be on the device, and be read back from there.
-        fdatasync(buffered)
-            .map_err(|error| Fault::failed(format!("flushing the file after a run: {error}")))?;
+        for one in file.buffered.iter() {
+            fdatasync(one).map_err(|error| {
+                Fault::failed(format!("flushing the file after a run: {error}"))
+            })?;
+        }
         if file.cache != Cache::Hot {
             cache::prepare(file, Cache::Direct)?;
         }
     }
     check::afterwards(
-        buffered,
+        &file.buffered,
+        file.file_bytes,
         &ended.tally.samples,
         plan.block_bytes as usize,
         file.contents,

@@ -1,4 +1,4 @@
-//! The file that is read and written: made by us and nameless at once, or the user's and left as it is.
+//! What is read and written: files made by us and nameless at once, or one of the user's, left as it is.
 //!
 //! One per command. A file of ours loses its name as soon as it is open, so whatever ends the process, an
 //! interrupt or a crash, nothing stays behind.
@@ -15,7 +15,7 @@ use rustix::fs::{
     statx,
 };
 
-use super::check::{Contents, put_tags};
+use super::check::{Contents, place, put_tags};
 use super::job::{Cache, Plan};
 use crate::fault::Fault;
 
@@ -24,6 +24,9 @@ const OWN_BYTES: u64 = 1 << 30;
 const OWN_COLD_BYTES_MAX: u64 = 8 << 30;
 /// It takes at most this share of the free space.
 const OWN_FREE_SHARE: u64 = 4;
+/// It holds so many blocks for each operation outstanding, and is so many times the `--memory`.
+const OWN_ROUNDS: u64 = 4;
+const OWN_MEMORIES: u64 = 4;
 /// What a fast disk does: a cold run must not use up the blocks of a file we size ourselves.
 const FAST_OPS_PER_SECOND: f64 = 150_000.0;
 const FAST_BYTES_PER_SECOND: f64 = 3e9;
@@ -32,14 +35,16 @@ const FILL_BYTES: u64 = 4 << 20;
 /// File systems that live in memory (`TMPFS_MAGIC`, `RAMFS_MAGIC`): they accept O_DIRECT and ignore it.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// An open file and what is known about it.
+/// The open files, usually one, and what is known about them.
 pub(crate) struct TestFile {
-    /// Through the page cache.
-    pub(crate) buffered: Arc<File>,
-    /// Past it, where that is possible.
-    direct: Option<Arc<File>>,
+    /// Through the page cache. Never empty.
+    pub(crate) buffered: Arc<[File]>,
+    /// Past it, where that is possible; in the same order.
+    direct: Option<Arc<[File]>>,
+    /// Where the used part of each begins.
     pub(crate) offset_bytes: u64,
-    pub(crate) size_bytes: u64,
+    /// How long the used part of each is.
+    pub(crate) file_bytes: u64,
     pub(crate) contents: Contents,
     /// For people: where it is, and whose.
     pub(crate) description: String,
@@ -62,8 +67,13 @@ impl TestFile {
         existing(plan, path, &meta)
     }
 
-    /// The handle that the runs use.
-    pub(crate) fn handle(&self) -> Arc<File> {
+    /// The length of all used parts together.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.file_bytes * self.buffered.len() as u64
+    }
+
+    /// The handles that the runs use.
+    pub(crate) fn handles(&self) -> Arc<[File]> {
         match (self.cache, &self.direct) {
             (Cache::Direct, Some(direct)) => Arc::clone(direct),
             _ => Arc::clone(&self.buffered),
@@ -83,6 +93,12 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
 /// A file of the user's, or a device.
 fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault> {
     let shown = path.display();
+    if plan.files > 1 {
+        return Err(Fault::usage(format!(
+            "--files {} makes files of its own: give a directory, not {shown}",
+            plan.files
+        )));
+    }
     let kind = meta.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(Fault::usage(format!(
@@ -117,17 +133,17 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
     let length = seek(&buffered, rustix::fs::SeekFrom::End(0))
         .map_err(|error| Fault::failed(format!("finding the length of {shown}: {error}")))?;
     let size = part_of(plan, path, length)?;
-    let direct = open(OFlags::DIRECT);
+    let direct = open(OFlags::DIRECT).map(|file| Arc::from([file]));
     let kind = if kind.is_block_device() {
         "device"
     } else {
         "file"
     };
     let mut file = TestFile {
-        buffered: Arc::new(buffered),
+        buffered: Arc::new([buffered]),
         direct: None,
         offset_bytes: plan.offset_bytes,
-        size_bytes: size,
+        file_bytes: size,
         contents: Contents::Unknown,
         description: format!("{kind} {shown}, {} bytes from {}", size, plan.offset_bytes),
         notes: Vec::new(),
@@ -179,7 +195,7 @@ fn enough_blocks(plan: &Plan, size: u64) -> Result<(), Fault> {
     )))
 }
 
-/// A file of ours in `dir`.
+/// The files of ours in `dir`.
 fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
     if plan.offset_bytes != 0 {
         return Err(Fault::usage(
@@ -202,7 +218,60 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
             ))
         })?;
     let size = own_size(plan, free, dir)?;
-    let path = dir.join(format!("annulus-bench-{}.dat", std::process::id()));
+    let (mut buffered, mut direct) = (Vec::new(), Ok(Vec::new()));
+    for index in 0..plan.files {
+        let (through, past) = make_one(dir, index)?;
+        buffered.push(through);
+        direct = direct.and_then(|mut list| {
+            list.push(past?);
+            Ok(list)
+        });
+    }
+    let mut file = TestFile {
+        buffered: Arc::from(buffered),
+        direct: None,
+        offset_bytes: 0,
+        file_bytes: size / plan.files as u64,
+        contents: Contents::tagged(plan.seed, plan.block_bytes),
+        description: described(plan, size, dir),
+        notes: Vec::new(),
+        cache: plan.cache,
+    };
+    settle_direct(&mut file, plan, direct.map(Arc::from))?;
+    for one in file.buffered.iter() {
+        match fallocate(one, FallocateFlags::empty(), 0, file.file_bytes) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(no_room(&io::Error::from(error), size, dir)),
+        }
+    }
+    fill(&file, plan).map_err(|fault| match fault {
+        Fault::Failed(text) => Fault::failed(format!(
+            "{text} (in {}, {free} bytes were free)",
+            dir.display()
+        )),
+        usage => usage,
+    })?;
+    Ok(file)
+}
+
+fn described(plan: &Plan, size: u64, dir: &Path) -> String {
+    let place = canonical(dir);
+    match plan.files as u64 {
+        1 => format!(
+            "a file of our own in {}, {size} bytes, removed",
+            place.display()
+        ),
+        files => format!(
+            "{files} files of our own in {}, {} bytes each, removed",
+            place.display(),
+            size / files
+        ),
+    }
+}
+
+/// One file of ours, nameless: its handle through the page cache, and past it.
+fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault> {
+    let path = dir.join(format!("annulus-bench-{}-{index}.dat", std::process::id()));
     // `create_new`: a file that is there already is somebody's and stays.
     let buffered = OpenOptions::new()
         .read(true)
@@ -218,32 +287,7 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         .custom_flags(OFlags::DIRECT.bits() as i32)
         .open(&path);
     drop(name);
-    let mut file = TestFile {
-        buffered: Arc::new(buffered),
-        direct: None,
-        offset_bytes: 0,
-        size_bytes: size,
-        contents: Contents::tagged(plan.seed, plan.block_bytes),
-        description: format!(
-            "a file of our own in {}, {size} bytes, removed",
-            canonical(dir).display()
-        ),
-        notes: Vec::new(),
-        cache: plan.cache,
-    };
-    settle_direct(&mut file, plan, direct)?;
-    match fallocate(&*file.buffered, FallocateFlags::empty(), 0, size) {
-        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-        Err(error) => return Err(no_room(&io::Error::from(error), size, dir)),
-    }
-    fill(&file, plan).map_err(|fault| match fault {
-        Fault::Failed(text) => Fault::failed(format!(
-            "{text} (in {}, {free} bytes were free)",
-            dir.display()
-        )),
-        usage => usage,
-    })?;
-    Ok(file)
+    Ok((buffered, direct))
 }
 
 /// The name of our file, for the moment that it has one.
@@ -263,26 +307,32 @@ fn canonical(dir: &Path) -> PathBuf {
 }
 
 fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
-    let bs = plan.block_bytes;
+    // Every file gets as much, in whole blocks.
+    let bs = plan.block_bytes * plan.files as u64;
     if let Some(size) = plan.size_bytes {
         if size > free {
             return Err(no_room(&io::Error::from(ErrorKind::StorageFull), size, dir));
         }
         enough_blocks(plan, size)?;
-        return Ok(size);
+        return Ok(size - size % bs);
     }
     let wanted = match plan.cache {
         Cache::Cold => {
-            let rate = (FAST_OPS_PER_SECOND * bs as f64).min(FAST_BYTES_PER_SECOND);
+            let rate = (FAST_OPS_PER_SECOND * plan.block_bytes as f64).min(FAST_BYTES_PER_SECOND);
             let bytes = rate * (plan.runtime.as_secs_f64() + 0.3);
             (bytes as u64).clamp(OWN_BYTES, OWN_COLD_BYTES_MAX)
         }
         Cache::Direct | Cache::Hot => OWN_BYTES,
     };
+    // A deep queue must go round, and memory made small must not hold the data.
+    let wanted = wanted
+        .max(plan.block_bytes * plan.depth_max() as u64 * OWN_ROUNDS)
+        .max(plan.memory_bytes.unwrap_or(0) * OWN_MEMORIES);
     let size = wanted.min(free / OWN_FREE_SHARE);
     let size = size - size % bs;
-    if size / bs < plan.depth_max() as u64 {
-        let least = bs * plan.depth_max() as u64 * OWN_FREE_SHARE;
+    let least = (plan.depth_max() as u64 * plan.block_bytes).max(bs);
+    if size < least {
+        let least = least * OWN_FREE_SHARE;
         return Err(Fault::failed(format!(
             "no space for a test file in {}: {free} bytes are free, at least {least} are needed; choose another --dir",
             dir.display()
@@ -299,11 +349,16 @@ fn no_room(error: &io::Error, size: u64, dir: &Path) -> Fault {
 }
 
 /// Decides whether direct I/O is possible, and checks its alignment.
-fn settle_direct(file: &mut TestFile, plan: &Plan, direct: io::Result<File>) -> Result<(), Fault> {
-    let impossible = match (&direct, alignment(&file.buffered)) {
+fn settle_direct(
+    file: &mut TestFile,
+    plan: &Plan,
+    direct: io::Result<Arc<[File]>>,
+) -> Result<(), Fault> {
+    let first = &file.buffered[0];
+    let impossible = match (&direct, alignment(first)) {
         (Err(error), _) => Some(format!("O_DIRECT is refused ({error})")),
         (Ok(_), Some(0)) => Some("this file system has no direct I/O".to_string()),
-        (Ok(file), _) if in_memory(file) => Some("this file system lives in memory".to_string()),
+        (Ok(_), _) if in_memory(first) => Some("this file system lives in memory".to_string()),
         (Ok(_), Some(align))
             if plan.cache == Cache::Direct && !plan.block_bytes.is_multiple_of(align) =>
         {
@@ -320,7 +375,7 @@ fn settle_direct(file: &mut TestFile, plan: &Plan, direct: io::Result<File>) -> 
         )),
         (Some(why), _) if plan.cache == Cache::Direct => {
             // In memory there is no cold either.
-            file.cache = if in_memory(&file.buffered) {
+            file.cache = if in_memory(first) {
                 Cache::Hot
             } else {
                 Cache::Cold
@@ -332,7 +387,7 @@ fn settle_direct(file: &mut TestFile, plan: &Plan, direct: io::Result<File>) -> 
             Ok(())
         }
         (_, direct) => {
-            file.direct = direct.ok().map(Arc::new);
+            file.direct = direct.ok();
             Ok(())
         }
     }
@@ -352,10 +407,18 @@ fn in_memory(file: &File) -> bool {
     regular && fstatfs(file).is_ok_and(|facts| IN_MEMORY.contains(&(facts.f_type as u32)))
 }
 
-/// Fills the tested part with random bytes and tags, and flushes it.
+/// Fills the tested parts with random bytes and tags, and flushes them.
 fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
     let Contents::Tagged { seed, unit_bytes } = file.contents else {
         return Ok(());
+    };
+    let files = file.buffered.len();
+    let failed = |index: usize, at: u64, error: &io::Error| {
+        let which = match files {
+            1 => "the test file".to_string(),
+            _ => format!("test file {} of {files}", index + 1),
+        };
+        Fault::failed(format!("writing {which} at offset {at}: {error}"))
     };
     // Past the page cache where possible: it is faster, and leaves the cache alone.
     let to = file
@@ -363,21 +426,25 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
         .as_ref()
         .filter(|_| plan.block_bytes.is_multiple_of(4096))
         .unwrap_or(&file.buffered);
-    let failed = |at: u64, error: &io::Error| {
-        Fault::failed(format!("writing the test file at offset {at}: {error}"))
-    };
     let mut memory =
         Memory::new(1, FILL_BYTES as usize).map_err(|error| Fault::failed(error.to_string()))?;
     let mut rng = fastrand::Rng::with_seed(plan.seed);
-    let (mut at, end) = (file.offset_bytes, file.offset_bytes + file.size_bytes);
-    while at < end {
-        let bytes = &mut memory.only()[..FILL_BYTES.min(end - at) as usize];
-        rng.fill(bytes);
-        // Stamp zero: no run has written this.
-        put_tags(bytes, at, seed, unit_bytes, 0);
-        to.write_all_at(bytes, at)
-            .map_err(|error| failed(at, &error))?;
-        at += bytes.len() as u64;
+    let end = file.offset_bytes + file.file_bytes;
+    for index in 0..files {
+        let mut at = file.offset_bytes;
+        while at < end {
+            let bytes = &mut memory.only()[..FILL_BYTES.min(end - at) as usize];
+            rng.fill(bytes);
+            // Stamp zero: no run has written this.
+            let place = place(index as u32, file.file_bytes, at);
+            put_tags(bytes, place, seed, unit_bytes, 0);
+            to[index]
+                .write_all_at(bytes, at)
+                .map_err(|error| failed(index, at, &error))?;
+            at += bytes.len() as u64;
+        }
+        fdatasync(&file.buffered[index])
+            .map_err(|error| failed(index, end, &io::Error::from(error)))?;
     }
-    fdatasync(&*file.buffered).map_err(|error| failed(end, &io::Error::from(error)))
+    Ok(())
 }

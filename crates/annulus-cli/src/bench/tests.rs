@@ -75,14 +75,19 @@ fn plan(line: &[&str], dir: &Path) -> Plan {
         dir,
         "--buffered",
         "--hot",
-        "--size",
-        "1M",
         "--runtime",
-        "50ms",
+        // Enough for an answer on a machine that is busy with other tests.
+        "200ms",
     ];
-    let args = Args::try_parse_from(always.iter().chain(line)).unwrap();
+    let size = match line.contains(&"--size") {
+        true => &[][..],
+        false => &["--size", "1M"],
+    };
+    let args = Args::try_parse_from(always.iter().chain(size).chain(line)).unwrap();
     let Command::Bench(bench) = args.command;
-    let BenchTarget::File(args) = bench.target;
+    let BenchTarget::File(args) = bench.target else {
+        panic!("{line:?}")
+    };
     Plan::new(&args).unwrap()
 }
 
@@ -113,17 +118,18 @@ fn failure(outcome: Outcome) -> (String, Option<Box<Sample>>) {
 
 fn honest(job: &Job, op: &Op, bytes: &mut [u8]) -> std::io::Result<usize> {
     if op.write {
-        job.file.write_at(bytes, op.offset)
+        job.file(op).write_at(bytes, op.offset)
     } else {
-        job.file.read_at(bytes, op.offset)
+        job.file(op).read_at(bytes, op.offset)
     }
 }
 
 #[test]
 fn an_honest_contender_passes_and_every_answer_is_counted() {
     for rw in ["randread", "read", "randwrite", "write", "randrw"] {
-        let Outcome::Measured(sample) = run(&["--rw", rw], honest) else {
-            panic!("{rw}")
+        let sample = match run(&["--rw", rw], honest) {
+            Outcome::Measured(sample) => sample,
+            other => panic!("{rw}: {other:?}"),
         };
         let checks = &sample.checks;
         assert!(
@@ -147,8 +153,10 @@ fn an_honest_contender_passes_and_every_answer_is_counted() {
 fn a_flipped_byte_in_the_file_is_found() {
     let (reason, sample) = failure(run_with(&["--rw", "read"], Arc::new(Pread), |file| {
         let mut byte = [0];
-        file.buffered.read_exact_at(&mut byte, 40960).unwrap();
-        file.buffered.write_all_at(&[byte[0] ^ 1], 40960).unwrap();
+        file.buffered[0].read_exact_at(&mut byte, 40960).unwrap();
+        file.buffered[0]
+            .write_all_at(&[byte[0] ^ 1], 40960)
+            .unwrap();
     }));
     assert!(
         reason.contains("offset 40960: the bytes are not those of this place"),
@@ -164,7 +172,8 @@ fn a_flipped_byte_in_the_file_is_found() {
 #[test]
 fn an_answer_from_another_place_is_found() {
     let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
-        job.file.read_at(bytes, (op.offset + 4096) % job.size_bytes)
+        job.file(op)
+            .read_at(bytes, (op.offset + 4096) % job.size_bytes)
     };
     let (reason, _) = failure(run(&[], call));
     assert!(reason.contains("are not those of this place"), "{reason}");
@@ -179,7 +188,7 @@ fn an_answer_that_left_the_buffer_alone_is_found() {
 #[test]
 fn a_short_answer_is_no_answer() {
     let call =
-        |job: &Job, op: &Op, bytes: &mut [u8]| job.file.read_at(&mut bytes[..512], op.offset);
+        |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).read_at(&mut bytes[..512], op.offset);
     let (reason, _) = failure(run(&[], call));
     assert!(reason.contains("512 bytes instead of 4096"), "{reason}");
 }
@@ -202,9 +211,33 @@ fn a_write_that_did_not_happen_is_found_afterwards() {
 
 #[test]
 fn a_write_to_another_place_is_found_afterwards() {
-    let call = |job: &Job, op: &Op, bytes: &mut [u8]| job.file.write_at(bytes, op.offset ^ 4096);
+    let call =
+        |job: &Job, op: &Op, bytes: &mut [u8]| job.file(op).write_at(bytes, op.offset ^ 4096);
     let (reason, _) = failure(run(&["--rw", "randwrite"], call));
     assert!(reason.contains("is not what was written there"), "{reason}");
+}
+
+#[test]
+fn the_right_block_of_the_wrong_file_is_found() {
+    let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
+        job.files[1 - op.file as usize].read_at(bytes, op.offset)
+    };
+    let (reason, _) = failure(run(&["--files", "2"], call));
+    assert!(
+        reason.contains(" of file ") && reason.contains("not those of this place"),
+        "{reason}"
+    );
+    let call = |job: &Job, op: &Op, bytes: &mut [u8]| {
+        job.files[1 - op.file as usize].write_at(bytes, op.offset)
+    };
+    let (reason, _) = failure(run(&["--files", "2", "--rw", "randwrite"], call));
+    assert!(reason.contains("is not what was written there"), "{reason}");
+    let Outcome::Measured(sample) =
+        run(&["--files", "3", "--size", "3M", "--rw", "randrw"], honest)
+    else {
+        panic!()
+    };
+    assert_eq!(sample.checks.right, sample.checks.answers);
 }
 
 #[test]
@@ -217,7 +250,7 @@ fn in_a_file_of_unknown_content_a_sample_is_compared() {
     let plan = plan(&[], &path);
     let file = TestFile::open(&plan).unwrap();
     let liar = |job: &Job, op: &Op, bytes: &mut [u8]| {
-        let result = job.file.read_at(bytes, op.offset);
+        let result = job.file(op).read_at(bytes, op.offset);
         bytes[100] ^= 1;
         result
     };

@@ -2,5 +2,6 @@
 
 mod command;
 mod json;
+mod loads;
 mod runs;
 mod wrong;

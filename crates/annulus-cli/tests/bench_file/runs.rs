@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::command::Place;
 use crate::wrong::skip;
 
-const SHORT: [&str; 8] = [
+pub(crate) const SHORT: [&str; 8] = [
     "--runtime",
-    "0.05",
+    "0.2",
     "--repeat",
     "1",
     "--depth",
@@ -20,7 +20,7 @@ const SHORT: [&str; 8] = [
 ];
 
 /// The kind of outcome of each run, by contender.
-fn outcomes(report: &Value) -> Vec<(String, String, Value)> {
+pub(crate) fn outcomes(report: &Value) -> Vec<(String, String, Value)> {
     let runs = report["runs"].as_array().unwrap();
     runs.iter()
         .map(|run| {
@@ -32,7 +32,7 @@ fn outcomes(report: &Value) -> Vec<(String, String, Value)> {
 }
 
 /// Every run gave a sample with every answer checked and right, or says why not.
-fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
+pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
     for (contender, kind, outcome) in outcomes(report) {
         match kind.as_str() {
             "measured" => {
@@ -60,8 +60,11 @@ fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
 fn every_contender_reads_right_from_a_file_of_our_own() {
     let place = Place::new();
     let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
-    all_right(&place.report(&args), &["mmap", "tokio-fs"]);
-    all_right(&place.report(&[&args[..], &["--hot"]].concat()), &[]);
+    all_right(&place.report(&args), &["mmap", "mmap-sync", "tokio-fs"]);
+    all_right(
+        &place.report(&[&args[..], &["--hot"]].concat()),
+        &["mmap-sync"],
+    );
     all_right(
         &place.report(
             &[
@@ -70,7 +73,7 @@ fn every_contender_reads_right_from_a_file_of_our_own() {
             ]
             .concat(),
         ),
-        &[],
+        &["mmap-sync"],
     );
     assert!(place.files().is_empty(), "{:?}", place.files());
 }
@@ -79,14 +82,22 @@ fn every_contender_reads_right_from_a_file_of_our_own() {
 fn every_contender_writes_what_can_be_read_back() {
     let place = Place::new();
     let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
-    let inapplicable = ["mmap", "tokio-fs", "annulus-many", "annulus-many-2"];
-    for rw in ["randwrite", "randrw", "write"] {
+    let inapplicable = [
+        "mmap",
+        "mmap-sync",
+        "tokio-fs",
+        "annulus-many",
+        "annulus-many-2",
+    ];
+    for rw in ["randwrite", "randrw", "readwrite", "write"] {
         let direct = place.report(&[&args[..], &["--rw", rw]].concat());
         all_right(&direct, &inapplicable);
         let buffered = place.report(&[&args[..], &["--rw", rw, "--hot"]].concat());
-        all_right(&buffered, &inapplicable[2..]);
+        all_right(&buffered, &inapplicable[3..]);
         for (contender, kind, outcome) in outcomes(&buffered) {
-            if kind == "measured" && contender != "null" {
+            // Of 64 answers of a lane one is looked at, if it is a write: on a busy machine there may be too few.
+            let enough = outcome["checks"]["answers"].as_u64() > Some(1000);
+            if kind == "measured" && contender != "null" && enough {
                 assert!(
                     outcome["checks"]["compared_afterwards"].as_u64().unwrap() > 0,
                     "{contender}"
@@ -280,10 +291,13 @@ fn the_list_names_every_contender_and_what_it_is() {
     for name in [
         "annulus",
         "annulus-many",
+        "annulus-tokio",
+        "annulus-tokio-mt",
         "base",
         "base-chunk8",
         "pread",
         "mmap",
+        "mmap-sync",
         "libaio",
         "tokio-fs",
         "null",

@@ -1,7 +1,7 @@
 //! Bad input: what is said, the exit code, and that nothing is created or destroyed.
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
 use crate::command::Place;
@@ -135,11 +135,31 @@ fn a_size_that_the_file_does_not_have_is_refused() {
 fn numbers_that_make_no_sense_are_refused() {
     let place = Place::new();
     for (args, text) in [
-        (["--depth", "0"], "--depth 0: a depth is from 1 to 4096"),
+        (["--depth", "0"], "--depth 0: a depth is from 1 to 32768"),
         (
-            ["--depth", "8,5000"],
-            "--depth 5000: a depth is from 1 to 4096",
+            ["--depth", "8,50000"],
+            "--depth 50000: a depth is from 1 to 32768",
         ),
+        (["--files", "0"], "--files 0: from 1 to 4096"),
+        (["--files", "5000"], "--files 5000: from 1 to 4096"),
+        (["--drivers", "0"], "--drivers 0: from 1 to 256"),
+        (
+            ["--memory", "15M"],
+            "--memory 15728640: at least 16 MiB, or the process itself does not fit",
+        ),
+        (
+            ["--memory", "much"],
+            "invalid value 'much' for '--memory <BYTES>'",
+        ),
+        (
+            ["--load", "heavy"],
+            "invalid value 'heavy' for '--load <NAME>'",
+        ),
+        (
+            ["--sync", "often"],
+            "invalid value 'often' for '--sync <WHEN>'",
+        ),
+        (["--sync", "each"], "--sync each: this load writes nothing"),
         (
             ["--depth", "many"],
             "invalid value 'many' for '--depth <LIST>'",
@@ -183,6 +203,71 @@ fn too_few_blocks_for_the_depth_are_refused() {
         2,
         "65536 bytes are 16 blocks of 4096: too few for --depth 32",
     );
+}
+
+#[test]
+fn more_files_than_blocks_are_refused() {
+    let place = Place::new();
+    refuses(
+        &place,
+        &["--files", "300", "--size", "1M"],
+        2,
+        "--files 300 are more than --size 1048576 has blocks of 4096 bytes",
+    );
+    place.file("mine", 1 << 20);
+    refuses(
+        &place,
+        &["mine", "--files", "2"],
+        2,
+        "--files 2 makes files of its own: give a directory, not mine",
+    );
+}
+
+#[test]
+fn buffers_that_memory_does_not_hold_are_refused() {
+    refuses(
+        &Place::new(),
+        &[
+            "--depth", "32768", "--bs", "64M", "--size", "2048G", "--direct",
+        ],
+        1,
+        "no room for a test file",
+    );
+    let place = Place::new();
+    // Sparse, so that the disk need not have it.
+    let file = std::fs::File::create_new(place.path().join("sparse")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let said = place.run(&["sparse", "--depth", "16384", "--bs", "64M"]);
+    assert_eq!(said.code, Some(2), "{}{}", said.out, said.err);
+    let text = "--depth 16384 of --bs 67108864 needs 1099511627776 bytes of buffers";
+    assert!(said.err.contains(text), "{}", said.err);
+}
+
+#[test]
+fn memory_is_not_limited_without_the_right_to() {
+    let place = Place::new();
+    std::fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
+    let mut command = place.command(&["--memory", "64M"]);
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return skip(&format!("cannot run the command as another user: {error}")),
+    };
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    let texts = [
+        "--memory needs root: cannot make the cgroup",
+        "mounts no cgroup",
+    ];
+    assert!(texts.iter().any(|text| err.contains(text)), "{err}");
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+/// Whether the tests run as root.
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
 #[test]
@@ -231,7 +316,7 @@ fn options_that_contradict_each_other_are_refused() {
 fn an_existing_file_is_not_written_to_unless_asked() {
     let place = Place::new();
     place.file("precious", 1 << 20);
-    for rw in ["write", "randwrite", "randrw"] {
+    for rw in ["write", "randwrite", "readwrite", "randrw"] {
         refuses(
             &place,
             &["precious", "--rw", rw],

@@ -11,6 +11,7 @@ use crate::fault::Fault;
 
 mod annulus;
 mod null;
+mod tokio;
 
 /// Measured in every repeat, because every ratio is taken to it.
 pub(crate) const BASE: &str = "base";
@@ -56,6 +57,9 @@ pub(crate) fn side(name: &str) -> Side {
 pub(crate) fn all() -> Vec<AnyContender> {
     let mut list: Vec<AnyContender> = Vec::new();
     for form in annulus::Annulus::variants() {
+        list.push(Arc::new(form));
+    }
+    for form in tokio::OnTokio::variants() {
         list.push(Arc::new(form));
     }
     list.extend(peers::<Harness>());

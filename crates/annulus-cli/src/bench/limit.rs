@@ -1,0 +1,313 @@
+//! Memory made small: a cgroup of our own with a limit, which the whole process enters while it measures.
+//!
+//! The page cache of a file is charged to the cgroup that read it, so a limit below the data's size is a machine
+//! whose memory does not hold the data. The process as a whole moves, not each contender: a thread cannot move
+//! alone. The cgroup is removed at the end, also after a failure or an interrupt; one that was left behind by
+//! `SIGKILL` is removed by the next run.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::fault::Fault;
+
+const NAME: &str = "annulus-bench-";
+/// The kernel lets go of a cgroup a moment after its last process.
+const REMOVALS: usize = 50;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
+
+/// The kernel reclaims a little before the limit: within this share of it, it was reached.
+const REACHED_WITHIN: u64 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// Where memory is controlled here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    version: Version,
+    /// The cgroup in which this process was started.
+    home: PathBuf,
+    /// Where ours is made.
+    parent: PathBuf,
+}
+
+/// A cgroup of ours; dropping it moves the process back and removes it.
+pub(crate) struct Limit {
+    place: Place,
+    folder: PathBuf,
+    bytes: u64,
+}
+
+impl Limit {
+    /// Makes the cgroup; nobody is in it yet.
+    pub(crate) fn make(bytes: u64) -> Result<Limit, Fault> {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let place = Place::find(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"));
+        let place = place.ok_or_else(|| {
+            Fault::usage("--memory: this machine mounts no cgroup with the memory controller")
+        })?;
+        sweep(&place.parent);
+        let folder = place.parent.join(format!("{NAME}{}", std::process::id()));
+        let limit = Limit {
+            place,
+            folder,
+            bytes,
+        };
+        leave_on_signals(limit.place.clone(), limit.folder.clone())
+            .map_err(|error| Fault::failed(format!("listening to signals: {error}")))?;
+        limit.set_up().map_err(|error| {
+            let folder = limit.folder.display();
+            match error.kind() {
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Fault::usage(
+                    format!("--memory needs root: cannot make the cgroup {folder}: {error}"),
+                ),
+                _ => Fault::usage(format!(
+                    "--memory: cannot make the cgroup {folder}: {error}"
+                )),
+            }
+        })?;
+        Ok(limit)
+    }
+
+    fn set_up(&self) -> io::Result<()> {
+        let write = |file: &str, text: &str| fs::write(self.folder.join(file), text);
+        let bytes = self.bytes.to_string();
+        match self.place.version {
+            Version::One => {
+                fs::create_dir(&self.folder)?;
+                write("memory.limit_in_bytes", &bytes)?;
+                // Without swap, or without its accounting, there is nothing to keep from it.
+                let _ = write("memory.memsw.limit_in_bytes", &bytes);
+                let _ = write("memory.swappiness", "0");
+            }
+            Version::Two => {
+                let control = self.place.parent.join("cgroup.subtree_control");
+                if !fs::read_to_string(&control)?.contains("memory") {
+                    fs::write(&control, "+memory")?;
+                }
+                fs::create_dir(&self.folder)?;
+                write("memory.max", &bytes)?;
+                let _ = write("memory.swap.max", "0");
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves this process into it; what it reads from now on is charged here.
+    pub(crate) fn enter(&self) -> Result<(), Fault> {
+        move_into(&self.folder).map_err(|error| {
+            Fault::failed(format!(
+                "entering the cgroup {}: {error}",
+                self.folder.display()
+            ))
+        })
+    }
+
+    /// For people: what is limited, and how.
+    pub(crate) fn note(&self) -> String {
+        let version = match self.place.version {
+            Version::One => 1,
+            Version::Two => 2,
+        };
+        format!(
+            "memory limited to {} bytes by a cgroup (v{version}) that this whole process is in while it \
+             measures: its buffers and threads and the page cache of what it reads",
+            self.bytes
+        )
+    }
+
+    /// For people: how much of it was used at the most, if the kernel says.
+    pub(crate) fn peak_note(&self) -> Option<String> {
+        let file = match self.place.version {
+            Version::One => "memory.max_usage_in_bytes",
+            Version::Two => "memory.peak",
+        };
+        let text = fs::read_to_string(self.folder.join(file)).ok()?;
+        let (peak, bytes) = (text.trim().parse::<u64>().ok()?, self.bytes);
+        let never = match peak < bytes - bytes / REACHED_WITHIN {
+            true => {
+                ": the limit was never reached and changed nothing; use a longer --runtime, or less --memory"
+            }
+            false => "",
+        };
+        Some(format!(
+            "of {bytes} bytes of memory at most {peak} were in use{never}"
+        ))
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        leave(&self.place, &self.folder);
+    }
+}
+
+fn move_into(folder: &Path) -> io::Result<()> {
+    fs::write(folder.join("cgroup.procs"), std::process::id().to_string())
+}
+
+/// Moves this process back and removes the cgroup, as far as that goes.
+fn leave(place: &Place, folder: &Path) {
+    let _ = move_into(&place.home);
+    if place.version == Version::One {
+        // Else the pages stay charged to a cgroup that is no longer there.
+        let _ = fs::write(folder.join("memory.force_empty"), "0");
+    }
+    for _ in 0..REMOVALS {
+        match fs::remove_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                std::thread::sleep(REMOVAL_PAUSE);
+            }
+            _ => return,
+        }
+    }
+}
+
+/// Removes what a run that was killed has left behind.
+fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // If somebody is still in it, it stays.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// From now on an interrupt ends the process after the cgroup has been left.
+fn leave_on_signals(place: Place, folder: PathBuf) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let (ready, installed) = channel();
+    let watch = async move {
+        let kinds = [
+            SignalKind::interrupt(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+        ];
+        let signals: io::Result<Vec<_>> = kinds.into_iter().map(signal).collect();
+        let mut signals = match signals {
+            Ok(signals) => signals,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let _ = ready.send(Ok(()));
+        let [interrupt, terminate, hangup] = &mut signals[..] else {
+            return;
+        };
+        let number = tokio::select! {
+            _ = interrupt.recv() => SignalKind::interrupt(),
+            _ = terminate.recv() => SignalKind::terminate(),
+            _ = hangup.recv() => SignalKind::hangup(),
+        };
+        leave(&place, &folder);
+        // As a shell reports a process that a signal ended.
+        std::process::exit(128 + number.as_raw_value());
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || runtime.block_on(watch))?;
+    installed
+        .recv()
+        .unwrap_or_else(|_| Err(io::Error::other("the thread is gone")))
+}
+
+impl Place {
+    /// From the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    fn find(mounts: &str, cgroups: &str) -> Option<Place> {
+        let own = |wanted: &dyn Fn(&str, &str) -> bool| {
+            cgroups.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':');
+                let (number, controllers) = (fields.next()?, fields.next()?);
+                wanted(number, controllers).then_some(fields.next()?)
+            })
+        };
+        let has_memory = |list: &str| list.split(',').any(|word| word == "memory");
+        if let Some(path) = own(&|_, controllers| has_memory(controllers)) {
+            let home = home(mounts, path, |kind, options| {
+                kind == "cgroup" && has_memory(options)
+            })?;
+            return Some(Place {
+                version: Version::One,
+                parent: home.clone(),
+                home,
+            });
+        }
+        let path = own(&|number, controllers| number == "0" && controllers.is_empty())?;
+        let home = home(mounts, path, |kind, _| kind == "cgroup2")?;
+        // A cgroup that controls its children has no process of its own, except the root: beside, not below.
+        let parent = match (path, home.parent()) {
+            (path, Some(parent)) if path != "/" => parent.to_path_buf(),
+            _ => home.clone(),
+        };
+        Some(Place {
+            version: Version::Two,
+            home,
+            parent,
+        })
+    }
+}
+
+/// The folder of the cgroup `path` in the first mount that is `wanted` by type and options.
+fn home(mounts: &str, path: &str, wanted: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(3);
+        let (root, point) = (left.next()?, left.next()?);
+        let mut right = right.split(' ');
+        let (kind, options) = (right.next()?, right.nth(1)?);
+        if !wanted(kind, options) {
+            return None;
+        }
+        // In a container the mount shows a part of the tree only.
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        Some(Path::new(point).join(below))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_version_is_found_by_its_controller() {
+        let mounts = "30 25 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let place = Place::find(mounts, "4:memory:/a/b\n1:cpu:/\n0::/").unwrap();
+        assert_eq!(place.version, Version::One);
+        assert_eq!(place.home, Path::new("/sys/fs/cgroup/memory/a/b"));
+        assert_eq!(place.parent, place.home);
+    }
+
+    #[test]
+    fn in_the_second_version_ours_is_beside_our_own() {
+        let mounts = "32 25 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw";
+        let place = Place::find(mounts, "0::/user.slice/shell").unwrap();
+        assert_eq!(place.version, Version::Two);
+        assert_eq!(place.home, Path::new("/sys/fs/cgroup/user.slice/shell"));
+        assert_eq!(place.parent, Path::new("/sys/fs/cgroup/user.slice"));
+        let root = Place::find(mounts, "0::/").unwrap();
+        assert_eq!(root.parent, Path::new("/sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn in_a_container_the_mounts_root_is_taken_off() {
+        let mounts = "31 25 0:27 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
+        let place = Place::find(mounts, "4:memory:/box/in").unwrap();
+        assert_eq!(place.home, Path::new("/sys/fs/cgroup/memory/in"));
+        assert_eq!(Place::find("", "4:memory:/"), None);
+    }
+}

@@ -1,0 +1,143 @@
+//! Named loads: what a load means in options, so that nobody types ten of them.
+//!
+//! A load only fills in what was not typed: every option given beside `--load` wins.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::args::{LoadName, Rw};
+
+/// The options of a load, as if typed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Preset {
+    pub(crate) rw: Rw,
+    pub(crate) block_bytes: u64,
+    pub(crate) depths: &'static [usize],
+    pub(crate) threads: Option<usize>,
+    pub(crate) files: usize,
+    /// Whether every write is durable.
+    pub(crate) durable: bool,
+    /// Through the page cache rather than past it.
+    pub(crate) buffered: bool,
+    pub(crate) runtime: Duration,
+    /// Measured beside those that are asked for.
+    pub(crate) contenders: &'static [&'static str],
+}
+
+/// What is done unless it is said otherwise.
+pub(crate) const PLAIN: Preset = Preset {
+    rw: Rw::Randread,
+    block_bytes: 4 << 10,
+    depths: &[8, 32],
+    threads: None,
+    files: 1,
+    durable: false,
+    buffered: false,
+    runtime: Duration::from_secs(1),
+    contenders: &[],
+};
+
+/// Blocks of 16 KiB, 64 at a time, through the page cache: there, a map can take part.
+const MAPPED: Preset = Preset {
+    block_bytes: 16 << 10,
+    depths: &[64],
+    buffered: true,
+    ..PLAIN
+};
+
+/// The options of `load`.
+pub(crate) fn preset(load: Option<LoadName>) -> Preset {
+    match load {
+        None => PLAIN,
+        Some(LoadName::SequentialRead) => Preset {
+            rw: Rw::Read,
+            ..MAPPED
+        },
+        Some(LoadName::RandomRead) => MAPPED,
+        Some(LoadName::DurableWrite) => Preset {
+            rw: Rw::Randwrite,
+            durable: true,
+            ..MAPPED
+        },
+        Some(LoadName::MixedThreads) => Preset {
+            rw: Rw::Readwrite,
+            depths: &[2048],
+            threads: Some(32),
+            contenders: &["mmap-sync"],
+            ..MAPPED
+        },
+        Some(LoadName::ManyFiles) => Preset {
+            depths: &[8, 32, 512],
+            files: 128,
+            buffered: true,
+            ..PLAIN
+        },
+        Some(LoadName::Ranges) => Preset {
+            block_bytes: 64 << 10,
+            depths: &[20_000],
+            buffered: true,
+            // With so many waiting, an answer takes the better part of a second.
+            runtime: Duration::from_secs(5),
+            contenders: &["annulus-tokio", "annulus-tokio-mt"],
+            ..PLAIN
+        },
+    }
+}
+
+/// How `load` is typed.
+pub(crate) fn name(load: LoadName) -> Option<String> {
+    Some(load.to_possible_value()?.get_name().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, BenchTarget, Command};
+    use crate::bench::job::{Cache, Plan};
+
+    fn plan(line: &[&str]) -> Plan {
+        let line = ["annulus", "bench", "file"].iter().chain(line);
+        let Command::Bench(bench) = Args::try_parse_from(line).unwrap().command;
+        let BenchTarget::File(args) = bench.target else {
+            unreachable!()
+        };
+        Plan::new(&args).unwrap()
+    }
+
+    #[test]
+    fn every_load_is_a_plan_and_its_contenders_exist() {
+        for load in LoadName::value_variants() {
+            let name = load.to_possible_value().unwrap();
+            let plan = plan(&["--load", name.get_name()]);
+            assert_eq!(plan.cache, Cache::Cold, "{load:?}");
+            let names: Vec<String> = (preset(Some(*load)).contenders.iter())
+                .map(|name| name.to_string())
+                .collect();
+            assert!(names.is_empty() || crate::bench::contender::choose(&names).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_is_typed_wins_over_the_load() {
+        let load = plan(&["--load", "durable-write"]);
+        assert_eq!((load.block_bytes, load.durable), (16384, true));
+        assert_eq!(load.depths, [64]);
+        let typed = plan(&[
+            "--load",
+            "durable-write",
+            "--bs",
+            "4k",
+            "--sync",
+            "none",
+            "--depth",
+            "2,3",
+            "--direct",
+        ]);
+        assert_eq!((typed.block_bytes, typed.durable), (4096, false));
+        assert_eq!((typed.rw, typed.cache), (Rw::Randwrite, Cache::Direct));
+        assert_eq!(typed.depths, [2, 3]);
+    }
+}

@@ -1,0 +1,373 @@
+//! The layers between a program and a NOP, each with a way to run it for a while.
+//!
+//! One [`Layer`] per row. The layers of Annulus and the two without a kernel run the same tasks, so their rows
+//! differ by what is awaited and by nothing else. A task looks at one shared flag per operation to know
+//! when to stop, and reads no clock.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::mpsc::{Sender, channel};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use annulus::Engine;
+use annulus_peers::{Failure, NopRing, context_switches};
+use futures_executor::LocalPool;
+use futures_util::task::{AtomicWaker, LocalSpawnExt};
+use tokio::runtime::Builder;
+
+use super::json::Sample;
+use crate::bench::machine::Usage;
+
+/// As many as the contenders of `bench file` get.
+const WORKERS: usize = 2;
+
+/// What a NOP goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layer {
+    Abi,
+    AbiDeferred,
+    NullExecutor,
+    NullHandOver,
+    Annulus,
+    OnTokio,
+    OnTokioThreads,
+}
+
+/// Every layer, from the ground up.
+pub(crate) const LAYERS: [Layer; 7] = [
+    Layer::Abi,
+    Layer::AbiDeferred,
+    Layer::NullExecutor,
+    Layer::NullHandOver,
+    Layer::Annulus,
+    Layer::OnTokio,
+    Layer::OnTokioThreads,
+];
+
+/// What a run counted itself.
+struct Counted {
+    ops: u64,
+    enters: Option<u64>,
+}
+
+impl Layer {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Layer::Abi => "abi",
+            Layer::AbiDeferred => "abi-defer",
+            Layer::NullExecutor => "null-executor",
+            Layer::NullHandOver => "null-hand-over",
+            Layer::Annulus => "annulus",
+            Layer::OnTokio => "annulus-tokio",
+            Layer::OnTokioThreads => "annulus-tokio-mt",
+        }
+    }
+
+    pub(crate) fn about(self) -> &'static str {
+        match self {
+            Layer::Abi => "the ABI crate by hand, a ring without flags, one enter per batch",
+            Layer::AbiDeferred => "the same with SINGLE_ISSUER and DEFER_TASKRUN",
+            Layer::NullExecutor => "tasks on the plain executor that yield: no engine, no kernel",
+            Layer::NullHandOver => "the same tasks, answered by another thread: no ring",
+            Layer::Annulus => "Engine::nop() awaited by tasks on the plain executor",
+            Layer::OnTokio => "the same on Tokio's current_thread runtime",
+            Layer::OnTokioThreads => "the same on Tokio's multi_thread runtime, 2 workers",
+        }
+    }
+
+    /// Keeps `depth` NOPs outstanding for `runtime`.
+    pub(crate) fn run(self, depth: usize, runtime: Duration) -> Result<Sample, Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let start = {
+            let stop = Arc::clone(&stop);
+            move || Watch::start(stop, runtime)
+        };
+        match self {
+            Layer::Abi => by_hand(depth, false, &stop, start),
+            Layer::AbiDeferred => by_hand(depth, true, &stop, start),
+            Layer::NullExecutor => {
+                let tasks = (0..depth).map(|_| yields(Arc::clone(&stop))).collect();
+                let watch = start()?;
+                let ops = plainly(tasks)?;
+                Ok(watch.end(&Counted { ops, enters: None }))
+            }
+            Layer::NullHandOver => hand_over(depth, &stop, start),
+            Layer::Annulus => {
+                let engine = engine()?;
+                let tasks = (0..depth)
+                    .map(|_| nops(engine.clone(), Arc::clone(&stop)))
+                    .collect();
+                let watch = start()?;
+                let ops = plainly(tasks)?;
+                Ok(watch.end(&counted(&engine, ops)))
+            }
+            Layer::OnTokio => on_tokio(Builder::new_current_thread(), depth, &stop, start),
+            Layer::OnTokioThreads => {
+                let mut builder = Builder::new_multi_thread();
+                builder.worker_threads(WORKERS);
+                on_tokio(builder, depth, &stop, start)
+            }
+        }
+    }
+}
+
+/// What is read when a run begins and again when it ends.
+struct Watch {
+    timer: std::thread::JoinHandle<()>,
+    began: Instant,
+    usage: Usage,
+    switches: u64,
+}
+
+impl Watch {
+    /// Starts the clock; `stop` becomes true when the time is over.
+    fn start(stop: Arc<AtomicBool>, runtime: Duration) -> Result<Watch, Failure> {
+        let timer = std::thread::Builder::new()
+            .name("timer".into())
+            .spawn(move || {
+                std::thread::sleep(runtime);
+                stop.store(true, Relaxed);
+            })
+            .map_err(|error| Failure::failed("starting a thread", &error))?;
+        Ok(Watch {
+            timer,
+            switches: context_switches(),
+            usage: Usage::now(),
+            began: Instant::now(),
+        })
+    }
+
+    fn end(self, counted: &Counted) -> Sample {
+        let ns = self.began.elapsed().as_nanos() as f64;
+        let used = Usage::now().since(&self.usage);
+        let switches = context_switches().saturating_sub(self.switches);
+        // It has set the flag that ended the run.
+        let _ = self.timer.join();
+        let ops = counted.ops.max(1) as f64;
+        Sample {
+            seconds: ns / 1e9,
+            ops: counted.ops,
+            ns_per_op: ns / ops,
+            cpu_ns_per_op: used.own_cpu_ns / ops,
+            enters_per_op: counted.enters.map(|enters| enters as f64 / ops),
+            context_switches_per_op: switches as f64 / ops,
+            others_busy: (used.machine_busy_ns - used.own_cpu_ns).max(0.0) / ns,
+            stolen: used.stolen_ns / ns,
+        }
+    }
+}
+
+fn by_hand(
+    depth: usize,
+    deferred: bool,
+    stop: &AtomicBool,
+    start: impl FnOnce() -> Result<Watch, Failure>,
+) -> Result<Sample, Failure> {
+    let mut ring = NopRing::new(depth, deferred)?;
+    let watch = start()?;
+    let (mut ops, mut enters) = (0, 0);
+    while !stop.load(Relaxed) {
+        enters += ring.round()?;
+        ops += depth as u64;
+    }
+    let enters = Some(enters);
+    Ok(watch.end(&Counted { ops, enters }))
+}
+
+fn engine() -> Result<Engine, Failure> {
+    Engine::builder()
+        .build()
+        .map_err(|error| Failure::Failed(format!("building the engine: {error}")))
+}
+
+fn counted(engine: &Engine, ops: u64) -> Counted {
+    Counted {
+        ops,
+        enters: Some(engine.metrics().enters).filter(|&enters| enters > 0),
+    }
+}
+
+/// The tasks on the plain executor, all on this thread; how many operations they did.
+fn plainly<F>(tasks: Vec<F>) -> Result<u64, Failure>
+where
+    F: Future<Output = Result<u64, Failure>> + 'static,
+{
+    let sum = Rc::new(RefCell::new(Ok(0)));
+    let mut pool = LocalPool::new();
+    let spawner = pool.spawner();
+    for task in tasks {
+        let sum = Rc::clone(&sum);
+        let counting = async move {
+            let ops = task.await;
+            let mut sum = sum.borrow_mut();
+            match (&mut *sum, ops) {
+                (Ok(all), Ok(ops)) => *all += ops,
+                (_, ops) => *sum = ops,
+            }
+        };
+        spawner
+            .spawn_local(counting)
+            .map_err(|error| Failure::Failed(format!("spawning a task: {error}")))?;
+    }
+    pool.run();
+    sum.replace(Ok(0))
+}
+
+async fn nops(engine: Engine, stop: Arc<AtomicBool>) -> Result<u64, Failure> {
+    let mut ops = 0;
+    while !stop.load(Relaxed) {
+        engine
+            .nop()
+            .await
+            .map_err(|error| Failure::failed("a NOP", &error))?;
+        ops += 1;
+    }
+    Ok(ops)
+}
+
+/// Waits to be polled again, having asked for that.
+async fn yields(stop: Arc<AtomicBool>) -> Result<u64, Failure> {
+    let mut ops = 0;
+    while !stop.load(Relaxed) {
+        let mut polled = false;
+        poll_fn(|context| {
+            if polled {
+                return Poll::Ready(());
+            }
+            polled = true;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        ops += 1;
+    }
+    Ok(ops)
+}
+
+/// What a task and the thread that answers it share.
+#[derive(Default)]
+struct Slot {
+    answered: AtomicBool,
+    waker: AtomicWaker,
+}
+
+async fn asks(to: Sender<Arc<Slot>>, stop: Arc<AtomicBool>) -> Result<u64, Failure> {
+    let slot = Arc::new(Slot::default());
+    let mut ops = 0;
+    while !stop.load(Relaxed) {
+        slot.answered.store(false, Relaxed);
+        let mut asked = false;
+        poll_fn(|context| {
+            slot.waker.register(context.waker());
+            if !asked {
+                asked = true;
+                // A thread that is gone answers nobody: the run would hang, and is given up by the test.
+                let _ = to.send(Arc::clone(&slot));
+            }
+            match slot.answered.load(Acquire) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+        ops += 1;
+    }
+    Ok(ops)
+}
+
+/// A standard channel there, a waker back.
+fn hand_over(
+    depth: usize,
+    stop: &Arc<AtomicBool>,
+    start: impl FnOnce() -> Result<Watch, Failure>,
+) -> Result<Sample, Failure> {
+    let (to, asked) = channel::<Arc<Slot>>();
+    let thread = std::thread::Builder::new()
+        .name("answers".into())
+        .spawn(move || {
+            for slot in asked {
+                slot.answered.store(true, Release);
+                slot.waker.wake();
+            }
+        })
+        .map_err(|error| Failure::failed("starting a thread", &error))?;
+    let tasks = (0..depth)
+        .map(|_| asks(to.clone(), Arc::clone(stop)))
+        .collect();
+    // The thread ends with the last sender.
+    drop(to);
+    let watch = start()?;
+    let ops = plainly(tasks)?;
+    let sample = watch.end(&Counted { ops, enters: None });
+    thread
+        .join()
+        .map_err(|_| Failure::Failed("the thread that answers panicked".into()))?;
+    Ok(sample)
+}
+
+fn on_tokio(
+    mut builder: Builder,
+    depth: usize,
+    stop: &Arc<AtomicBool>,
+    start: impl FnOnce() -> Result<Watch, Failure>,
+) -> Result<Sample, Failure> {
+    let runtime = builder
+        .build()
+        .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;
+    let engine = engine()?;
+    let watch = start()?;
+    let answers = runtime.block_on(async {
+        let tasks: Vec<_> = (0..depth)
+            .map(|_| tokio::spawn(nops(engine.clone(), Arc::clone(stop))))
+            .collect();
+        let mut answers = Vec::with_capacity(depth);
+        for task in tasks {
+            answers.push(task.await);
+        }
+        answers
+    });
+    let mut ops = 0;
+    for answer in answers {
+        ops +=
+            answer.map_err(|error| Failure::Failed(format!("a task ended early: {error}")))??;
+    }
+    Ok(watch.end(&counted(&engine, ops)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_layer_answers_at_every_depth() {
+        for layer in LAYERS {
+            for depth in [1, 3, 32] {
+                let sample = match layer.run(depth, Duration::from_millis(20)) {
+                    Ok(sample) => sample,
+                    Err(Failure::NotHere(why)) => {
+                        println!("skip: {}: {why}", layer.name());
+                        continue;
+                    }
+                    Err(error) => panic!("{} at {depth}: {error}", layer.name()),
+                };
+                assert!(sample.ops > 0, "{} at {depth}", layer.name());
+                assert!(sample.seconds >= 0.02, "{} at {depth}", layer.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_by_hand_is_one_enter() {
+        let Ok(sample) = Layer::Abi.run(32, Duration::from_millis(20)) else {
+            println!("skip: no io_uring here");
+            return;
+        };
+        let enters = sample.enters_per_op.unwrap();
+        assert!((enters - 1.0 / 32.0).abs() < 1e-3, "{enters}");
+        assert_eq!(Layer::NullExecutor.name(), "null-executor");
+    }
+}

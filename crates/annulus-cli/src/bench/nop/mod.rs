@@ -1,0 +1,139 @@
+//! `annulus bench nop`: what each layer between a program and an operation costs, when the operation is nothing.
+//!
+//! For each depth, for each repeat, the layers in a shuffled order, as `bench file` does it with contenders.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use annulus_peers::Failure;
+
+use super::json::Destination;
+use super::machine::Machine;
+use super::progress::Progress;
+use crate::args::NopArgs;
+use crate::fault::Fault;
+
+mod json;
+mod layers;
+mod table;
+
+use json::{LayerFacts, Report, Run};
+use layers::{LAYERS, Layer};
+
+/// A NOP needs no device: more than a few thousand outstanding say nothing new.
+const DEPTH_MAX: usize = 4096;
+const REPEAT_MAX: usize = 1000;
+/// How long each layer runs at each depth without being counted: processors wake up, memory is touched.
+const WARM_UP: Duration = Duration::from_millis(50);
+
+/// Runs the command.
+pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
+    check(args)?;
+    let destination = args
+        .json
+        .as_deref()
+        .map(|path| Destination::new(path, args.replace))
+        .transpose()?;
+    let started = SystemTime::now();
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let machine = Machine::of(None);
+    super::say(&format!(
+        "NOPs through each layer; {} s × {} repeats; seed {seed}\n{}\n",
+        args.runtime.as_secs_f64(),
+        args.repeat,
+        machine.line(),
+    ))?;
+    let mut depths = args.depth.clone();
+    depths.sort_unstable();
+    depths.dedup();
+    let runs = measure(args, &depths, seed);
+    let rows: Vec<_> = depths
+        .iter()
+        .flat_map(|&depth| json::rows(&runs, depth, &LAYERS))
+        .collect();
+    let report = Report {
+        version: json::VERSION,
+        annulus: env!("CARGO_PKG_VERSION").into(),
+        command: super::command(),
+        started_unix_s: super::unix_seconds(started),
+        seed,
+        machine,
+        verdict: table::verdict(&rows, &depths),
+        depths,
+        runtime_seconds: args.runtime.as_secs_f64(),
+        repeats: args.repeat,
+        layers: (LAYERS.iter())
+            .map(|layer| LayerFacts {
+                name: layer.name().into(),
+                about: layer.about().into(),
+            })
+            .collect(),
+        runs,
+        rows,
+    };
+    super::say(&table::tables(&report))?;
+    if let Some(destination) = &destination {
+        destination.write(&report)?;
+    }
+    Ok(match report.runs.iter().any(|run| run.failed) {
+        true => ExitCode::from(1),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn check(args: &NopArgs) -> Result<(), Fault> {
+    for &depth in &args.depth {
+        if depth == 0 || depth > DEPTH_MAX {
+            return Err(Fault::usage(format!(
+                "--depth {depth}: a depth is from 1 to {DEPTH_MAX}"
+            )));
+        }
+    }
+    if args.repeat == 0 || args.repeat > REPEAT_MAX {
+        return Err(Fault::usage(format!(
+            "--repeat {}: from 1 to {REPEAT_MAX}",
+            args.repeat
+        )));
+    }
+    Ok(())
+}
+
+fn measure(args: &NopArgs, depths: &[usize], seed: u64) -> Vec<Run> {
+    let progress = Progress::new(depths.len() * args.repeat * LAYERS.len());
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut runs = Vec::new();
+    for &depth in depths {
+        for layer in LAYERS {
+            // Whatever is wrong will be seen again in a run that counts.
+            let _ = layer.run(depth, WARM_UP.min(args.runtime));
+        }
+        for repeat in 1..=args.repeat {
+            let mut order = LAYERS;
+            rng.shuffle(&mut order);
+            for layer in order {
+                let name = layer.name();
+                progress.begin(format!("depth {depth}, {repeat}/{}: {name}", args.repeat));
+                runs.push(one(layer, depth, repeat, args.runtime));
+                progress.step();
+            }
+        }
+    }
+    progress.clear();
+    runs
+}
+
+fn one(layer: Layer, depth: usize, repeat: usize, runtime: Duration) -> Run {
+    let (sample, reason, failed) = match layer.run(depth, runtime) {
+        Ok(sample) => (Some(sample), None, false),
+        Err(Failure::NotHere(why)) => (None, Some(format!("not available here: {why}")), false),
+        Err(Failure::Failed(why)) => (None, Some(format!("FAILED: {why}")), true),
+    };
+    Run {
+        depth,
+        repeat,
+        layer: layer.name().into(),
+        sample,
+        reason,
+        failed,
+    }
+}

@@ -1,0 +1,131 @@
+//! The table of NOPs for people: one per depth, from the ground up, and where the nanoseconds go.
+
+use super::json::{Medians, Report, Row};
+use crate::bench::stats::Spread;
+use crate::bench::table::{grouped, short};
+
+const HEADINGS: [&str; 8] = [
+    "layer",
+    "NOPs/s",
+    "ns/op (min–max)",
+    "CPU ns/op",
+    "enters/op",
+    "switches/op",
+    "+ns",
+    "+CPU ns",
+];
+/// Above this share of a processor taken by others, a reader is told.
+const DISTURBED: f64 = 0.1;
+
+/// Every table, what the columns mean, and the sentence at the end.
+pub(crate) fn tables(report: &Report) -> String {
+    let mut text = String::new();
+    for &depth in &report.depths {
+        let rows: Vec<&Row> = report
+            .rows
+            .iter()
+            .filter(|row| row.depth == depth)
+            .collect();
+        text += &format!("\ndepth {depth}\n{}", table(&rows));
+    }
+    text += "\n+ns and +CPU ns: more than abi-defer in the same repeat, the median of that; CPU is the whole process, \
+             so a driver's thread counts\n";
+    let samples = || report.runs.iter().filter_map(|run| run.sample.as_ref());
+    let most = |of: fn(&super::json::Sample) -> f64| samples().map(of).fold(0.0, f64::max);
+    let (busy, stolen) = (
+        most(|sample| sample.others_busy),
+        most(|sample| sample.stolen),
+    );
+    if busy > DISTURBED || stolen > DISTURBED {
+        text += &format!(
+            "warning: others used up to {busy:.2} and the hypervisor withheld up to {stolen:.2} of a processor \
+             during a run: stop them, or use --repeat {}\n",
+            (report.repeats * 3).max(15)
+        );
+    }
+    text + &report.verdict + "\n"
+}
+
+fn table(rows: &[&Row]) -> String {
+    let mut lines = vec![HEADINGS.map(String::from)];
+    lines.extend(rows.iter().filter_map(|row| cells(row)));
+    let mut widths = [0; HEADINGS.len()];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        text += &format!("{:<width$}", line[0], width = widths[0]);
+        for (cell, width) in line.iter().zip(&widths).skip(1) {
+            text += &format!("  {cell:>width$}");
+        }
+        text.push('\n');
+        if index == 0 {
+            let rule: usize = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
+            text += &"─".repeat(rule);
+            text.push('\n');
+        }
+    }
+    for row in rows {
+        if let Some(reason) = &row.reason {
+            text += &format!("{}: {reason}\n", row.layer);
+        }
+    }
+    text
+}
+
+fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
+    let medians = row.medians.as_ref()?;
+    let dash = || "–".to_string();
+    let signed = |spread: &Option<Spread>| {
+        spread.map_or_else(dash, |spread| format!("{:+.0}", spread.median))
+    };
+    let ns = &medians.ns_per_op;
+    Some([
+        row.layer.clone(),
+        grouped(medians.mops_per_second * 1e6),
+        format!("{} ({}–{})", short(ns.median), short(ns.min), short(ns.max)),
+        short(medians.cpu_ns_per_op.median),
+        medians
+            .enters_per_op
+            .map_or_else(dash, |enters| format!("{enters:.3}")),
+        format!("{:.3}", medians.context_switches_per_op),
+        signed(&medians.ns_over_ground),
+        signed(&medians.cpu_ns_over_ground),
+    ])
+}
+
+/// What the wrapper costs, depth by depth.
+pub(crate) fn verdict(rows: &[Row], depths: &[usize]) -> String {
+    let clauses: Vec<String> = depths
+        .iter()
+        .filter_map(|&depth| clause(rows, depth))
+        .collect();
+    match clauses.is_empty() {
+        true => "Verdict: nothing could be compared.".into(),
+        false => format!("Verdict: {}.", clauses.join("; ")),
+    }
+}
+
+fn clause(rows: &[Row], depth: usize) -> Option<String> {
+    let of = |layer: &str| -> Option<&Medians> {
+        rows.iter()
+            .find(|row| row.depth == depth && row.layer == layer)?
+            .medians
+            .as_ref()
+    };
+    let (ours, ground) = (of("annulus")?, of("abi-defer")?);
+    let (executor, hop) = (of("null-executor")?, of("null-hand-over")?);
+    Some(format!(
+        "at depth {depth} a NOP takes {} ns through Annulus and {} by hand ({} of {} ns CPU); without any kernel the \
+         executor alone takes {} and a hop to a thread and back {}",
+        short(ours.ns_per_op.median),
+        short(ground.ns_per_op.median),
+        short(ours.cpu_ns_per_op.median),
+        short(ground.cpu_ns_per_op.median),
+        short(executor.ns_per_op.median),
+        short(hop.ns_per_op.median),
+    ))
+}

@@ -1,0 +1,353 @@
+//! Many files, memory made small, writes that are safe, named loads: each as a small real run.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::command::Place;
+use crate::runs::{SHORT, all_right, outcomes};
+use crate::wrong::skip;
+
+/// The streams are of one file each, and do not write.
+const ONE_FILE: [&str; 2] = ["annulus-many", "annulus-many-2"];
+
+fn note(outcome: &Value) -> &str {
+    outcome["note"].as_str().unwrap_or_default()
+}
+
+fn of<'a>(outcomes: &'a [(String, String, Value)], name: &str) -> &'a (String, String, Value) {
+    outcomes.iter().find(|one| one.0 == name).unwrap()
+}
+
+#[test]
+fn every_contender_handles_many_files() {
+    let place = Place::new();
+    let args = [
+        &SHORT[..],
+        &["--files", "5", "--size", "5M", "--contenders", "all"],
+    ]
+    .concat();
+    let inapplicable = [&ONE_FILE[..], &["mmap-sync"]].concat();
+    let read = place.report(&[&args[..], &["--hot"]].concat());
+    all_right(&read, &inapplicable);
+    assert_eq!(read["load"]["files"], 5);
+    assert_eq!(read["load"]["size_bytes"], 5 << 20);
+    let file = read["load"]["file"].as_str().unwrap();
+    assert!(file.contains("5 files of our own in"), "{file}");
+    let written = place.report(&[&args[..], &["--hot", "--rw", "randrw"]].concat());
+    all_right(&written, &ONE_FILE);
+    let direct = place.report(&[&args[..], &["--threads", "2"]].concat());
+    all_right(
+        &direct,
+        &[&inapplicable[..], &["mmap", "tokio-fs"]].concat(),
+    );
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+#[test]
+fn a_cold_pass_over_many_files_has_every_block_once() {
+    let place = Place::new();
+    let args = [
+        "--cold",
+        "--files",
+        "7",
+        "--size",
+        "7M",
+        "--repeat",
+        "1",
+        "--depth",
+        "1",
+        "--runtime",
+        "60",
+        "--contenders",
+        "pread",
+        "--json",
+        "report.json",
+    ];
+    // A pass of 1,792 blocks may be over before the ramp is, or not. At depth 1 no lane keeps blocks that it has
+    // leased and not asked for, so the pass is a whole one.
+    let said = place.run(&args);
+    if said.out.contains("not cold") {
+        return skip("the page cache cannot be emptied here");
+    }
+    let text = std::fs::read(place.path().join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    for run in report["runs"].as_array().unwrap() {
+        let outcome = &run["outcome"];
+        let sample = match outcome["sample"].is_object() {
+            true => &outcome["sample"],
+            false => outcome,
+        };
+        assert_eq!(sample["ran_out_of_blocks"], true, "{outcome}");
+        assert_eq!(sample["checks"]["answers"], 7 * 256, "{outcome}");
+        assert_eq!(sample["checks"]["right"], 7 * 256, "{outcome}");
+    }
+}
+
+#[test]
+fn a_durable_write_is_right_everywhere_and_mmap_syncs() {
+    let place = Place::new();
+    let args = [
+        // A write to a disk that others use may take a tenth of a second.
+        &["--runtime", "0.3", "--repeat", "1", "--depth", "4"][..],
+        &["--size", "4M", "--contenders", "all", "--rw", "randwrite"],
+    ]
+    .concat();
+    let each = [&args[..], &["--sync", "each"]].concat();
+    let buffered = place.report(&[&each[..], &["--hot"]].concat());
+    all_right(&buffered, &[&ONE_FILE[..], &["mmap-sync"]].concat());
+    assert_eq!(buffered["load"]["durable"], true);
+    let outcomes_each = outcomes(&buffered);
+    let mmap = of(&outcomes_each, "mmap");
+    assert!(note(&mmap.2).contains("msync"), "{}", mmap.2);
+    let direct = place.report(&each);
+    all_right(
+        &direct,
+        &[&ONE_FILE[..], &["mmap", "mmap-sync", "tokio-fs"]].concat(),
+    );
+    let plain = place.report(&[&args[..], &["--hot"]].concat());
+    let outcomes_plain = outcomes(&plain);
+    assert_eq!(plain["load"]["durable"], false);
+    assert!(note(&of(&outcomes_plain, "mmap-sync").2).contains("msync"));
+    assert!(!note(&of(&outcomes_plain, "mmap").2).contains("msync"));
+}
+
+#[test]
+fn threads_share_the_depth_and_cap_those_that_block() {
+    let place = Place::new();
+    let report = place.report(&[
+        "--runtime",
+        "0.05",
+        "--repeat",
+        "1",
+        "--depth",
+        "12",
+        "--threads",
+        "3",
+        "--size",
+        "4M",
+        "--hot",
+        "--rw",
+        "readwrite",
+        "--contenders",
+        "annulus,pread,mmap,mmap-sync,tokio-blocking",
+    ]);
+    all_right(&report, &[]);
+    assert_eq!(report["load"]["rw"], "readwrite (50 % reads)");
+    let outcomes = outcomes(&report);
+    for name in ["pread", "mmap", "mmap-sync"] {
+        let outcome = &of(&outcomes, name).2;
+        assert!(
+            note(outcome).contains("3 outstanding instead of 12"),
+            "{outcome}"
+        );
+    }
+    let ours = &of(&outcomes, "annulus").2;
+    assert!(note(ours).contains("3 threads ask"), "{ours}");
+}
+
+#[test]
+fn twenty_thousand_in_flight_work_where_they_can() {
+    let place = Place::new();
+    let report = place.report(&[
+        "--runtime",
+        "0.2",
+        "--repeat",
+        "1",
+        "--depth",
+        "20000",
+        "--bs",
+        "512",
+        "--size",
+        "32M",
+        "--hot",
+        "--contenders",
+        "annulus,annulus-tokio-mt,annulus-many,pread,mmap,libaio,tokio-blocking,base-sqpoll",
+    ]);
+    all_right(&report, &["pread", "mmap", "libaio", "base-sqpoll"]);
+    let outcomes = outcomes(&report);
+    let reason = |name: &str| {
+        of(&outcomes, name).2["reason"]
+            .as_str()
+            .unwrap()
+            .to_string()
+    };
+    assert!(reason("pread").contains("20000 threads"));
+    assert!(reason("libaio").contains("while it submits"));
+    assert!(reason("base-sqpoll").contains("65536 entries"));
+    let ours = &of(&outcomes, "annulus").2;
+    if note(ours).contains("io_uring") {
+        assert!(
+            note(ours).contains("of 20000 asked the kernel holds"),
+            "{ours}"
+        );
+    }
+    let blocking = &of(&outcomes, "tokio-blocking").2;
+    assert!(
+        note(blocking).contains("512 blocking threads"),
+        "{blocking}"
+    );
+}
+
+#[test]
+fn a_load_by_name_sets_what_was_not_typed() {
+    let place = Place::new();
+    let report = place.report(
+        &[
+            &SHORT[..],
+            &[
+                "--load",
+                "many-files",
+                "--hot",
+                "--size",
+                "4M",
+                "--contenders",
+                "pread",
+            ],
+        ]
+        .concat(),
+    );
+    let load = &report["load"];
+    assert_eq!(load["name"], "many-files");
+    assert_eq!(
+        (&load["files"], &load["block_bytes"]),
+        (&128.into(), &4096.into())
+    );
+    assert_eq!(load["cache"], "buffered, hot");
+    assert_eq!(load["depths"], serde_json::json!([4]));
+}
+
+/// The cgroups of the tool that there are now, anywhere under the mounts.
+fn cgroups() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(folder) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            match entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("annulus-bench-")
+            {
+                true => found.push(entry.path()),
+                false => folders.push(entry.path()),
+            }
+        }
+    }
+    found
+}
+
+fn ours(pid: u32) -> bool {
+    let name = format!("annulus-bench-{pid}");
+    cgroups().iter().any(|path| path.ends_with(&name))
+}
+
+#[test]
+fn memory_made_small_is_small_and_gone_afterwards() {
+    let place = Place::new();
+    let args = [
+        "--memory",
+        "64M",
+        "--files",
+        "4",
+        "--size",
+        "192M",
+        "--cold",
+        "--runtime",
+        "0.2",
+        "--repeat",
+        "1",
+        "--depth",
+        "4",
+        "--contenders",
+        "pread,annulus",
+        "--json",
+        "report.json",
+    ];
+    let child = place
+        .command(&args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    if err.contains("--memory needs root") || err.contains("mounts no cgroup") {
+        return skip(&format!("no memory cgroup can be made here: {err}"));
+    }
+    assert!(!ours(pid), "{:?}", cgroups());
+    if out.contains("not cold") {
+        return skip("the page cache cannot be emptied here");
+    }
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    let text = std::fs::read(place.path().join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    all_right(&report, &[]);
+    assert_eq!(report["load"]["memory_limit_bytes"], 64 << 20);
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("whole process is in while it measures"),
+        "{notes}"
+    );
+    assert!(notes.contains("goes on with another pass"), "{notes}");
+}
+
+#[test]
+fn an_interrupt_leaves_no_cgroup_behind() {
+    let place = Place::new();
+    let args = [
+        "--memory",
+        "64M",
+        "--size",
+        "32M",
+        "--runtime",
+        "60",
+        "--contenders",
+        "pread",
+    ];
+    let mut child = place
+        .command(&args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut heading = String::new();
+    out.read_line(&mut heading).unwrap();
+    if heading.is_empty() {
+        child.wait().unwrap();
+        return skip("no memory cgroup can be made here");
+    }
+    let pid = child.id();
+    assert!(ours(pid), "{heading}");
+    let killed = Command::new("kill")
+        .args(["-INT", &pid.to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!ours(pid), "{:?}", cgroups());
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+#[test]
+fn depths_that_do_not_fit_the_memory_are_refused() {
+    let place = Place::new();
+    let said = place.run(&["--memory", "16M", "--size", "64M", "--depth", "512"]);
+    if said.err.contains("--memory needs root") || said.err.contains("mounts no cgroup") {
+        return skip("no memory cgroup can be made here");
+    }
+    assert_eq!(said.code, Some(2), "{}{}", said.out, said.err);
+    let text = "the buffers and threads of --depth 512 may take";
+    assert!(said.err.contains(text), "{}", said.err);
+}

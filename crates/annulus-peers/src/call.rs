@@ -1,0 +1,62 @@
+//! One blocking positional call, for the contenders that make it on a thread: `pread`, or `pwrite` as the job says.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use crate::Op;
+
+/// Does `op` on `file`; a durable write is `pwritev2` with `RWF_DSYNC`, so that it is one call, too.
+pub(crate) fn call(file: &File, op: &Op, bytes: &mut [u8], durable: bool) -> io::Result<usize> {
+    match (op.write, durable) {
+        (false, _) => file.read_at(bytes, op.offset),
+        (true, false) => file.write_at(bytes, op.offset),
+        (true, true) => write_durably(file, bytes, op.offset),
+    }
+}
+
+fn write_durably(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: one vector, which describes `bytes` and is, like them, borrowed for the length of the call;
+    // the descriptor is open because `file` is.
+    let count = unsafe {
+        libc::pwritev2(
+            file.as_raw_fd(),
+            &raw const part,
+            1,
+            offset as libc::off_t,
+            libc::RWF_DSYNC,
+        )
+    };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_durable_write_is_there_and_an_error_is_the_kernels() {
+        let path = std::env::temp_dir().join(format!("annulus-call-{}", std::process::id()));
+        let file = File::create_new(&path).unwrap();
+        let reader = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let op = Op {
+            write: true,
+            offset: 3,
+            ..Op::default()
+        };
+        assert_eq!(call(&file, &op, &mut [7; 5], true).unwrap(), 5);
+        let mut back = [0; 8];
+        assert_eq!(reader.read_at(&mut back, 0).unwrap(), 8);
+        assert_eq!(back, [0, 0, 0, 7, 7, 7, 7, 7]);
+        let error = call(&reader, &op, &mut [7; 5], true).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+    }
+}

@@ -1,0 +1,105 @@
+//! NOPs through the ABI crate by hand, and the process's context switches: the ground under `annulus bench nop`.
+//!
+//! # Safety
+//!
+//! A NOP points to nothing, so there is no memory for the kernel to touch.
+
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use io_uring::{IoUring, opcode};
+
+use crate::Failure;
+
+/// A ring that does nothing, many times.
+pub struct NopRing {
+    ring: IoUring,
+    batch: usize,
+}
+
+impl NopRing {
+    /// A ring with room for `batch` NOPs: a plain one, or with `SINGLE_ISSUER | DEFER_TASKRUN`. For the thread
+    /// that makes it.
+    pub fn new(batch: usize, deferred: bool) -> Result<NopRing, Failure> {
+        let entries = u32::try_from(batch.next_power_of_two())
+            .map_err(|_| Failure::Failed(format!("a batch of {batch}")))?;
+        let mut builder = IoUring::builder();
+        if deferred {
+            builder.setup_single_issuer().setup_defer_taskrun();
+        }
+        let ring = builder.build(entries).map_err(|error| {
+            Failure::of_setup(&format!("io_uring_setup({entries} entries)"), &error)
+        })?;
+        Ok(NopRing { ring, batch })
+    }
+
+    /// Pushes a batch, enters, takes the answers; how often it entered.
+    pub fn round(&mut self) -> Result<u64, Failure> {
+        let (submitter, mut sq, mut cq) = self.ring.split();
+        for index in 0..self.batch {
+            let entry = opcode::Nop::new().build().user_data(index as u64);
+            // SAFETY: a NOP points to nothing that would have to live on.
+            unsafe { sq.push(&entry) }
+                .map_err(|_| Failure::Failed("no room for a batch the ring was made for".into()))?;
+        }
+        sq.sync();
+        let (mut calls, mut answered) = (0, 0);
+        while answered < self.batch {
+            calls += 1;
+            if let Err(error) = submitter.submit_and_wait(self.batch - answered)
+                && error.raw_os_error() != Some(libc::EINTR)
+            {
+                return Err(Failure::failed("io_uring_enter", &error));
+            }
+            cq.sync();
+            for cqe in &mut cq {
+                if cqe.result() != 0 {
+                    return Err(Failure::Failed(format!("a NOP answered {}", cqe.result())));
+                }
+                answered += 1;
+            }
+        }
+        Ok(calls)
+    }
+}
+
+/// How often a thread of this process was taken off a processor so far, by its own wish or not.
+pub fn context_switches() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call writes one `rusage` to where there is room for one.
+    let code = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    if code != 0 {
+        return 0;
+    }
+    // SAFETY: zeroed, which is a value of this plain struct, and since then written by the kernel.
+    let usage = unsafe { usage.assume_init() };
+    (usage.ru_nvcsw + usage.ru_nivcsw) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_of_nops_takes_one_enter() {
+        for deferred in [false, true] {
+            match NopRing::new(8, deferred) {
+                Ok(mut ring) => {
+                    for _ in 0..100 {
+                        assert_eq!(ring.round().unwrap(), 1);
+                    }
+                }
+                Err(Failure::NotHere(why)) => println!("skip: {why}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_sleep_is_a_context_switch() {
+        let before = context_switches();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(context_switches() > before);
+    }
+}

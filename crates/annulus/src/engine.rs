@@ -1,8 +1,10 @@
 //! An engine: drivers on threads of their own, for callers on any executor or none.
 
 mod builder;
+mod polling;
 
 pub use builder::{Backend, BackendInUse, EngineBuilder};
+pub use polling::{PollingInUse, SqPoll};
 
 use std::future::poll_fn;
 use std::io;

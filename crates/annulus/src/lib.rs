@@ -34,7 +34,7 @@ mod sys;
 
 pub use buf::{AlignedBuf, IoBuf, IoBufMut, Slice};
 pub use driver::Operation;
-pub use engine::{Backend, BackendInUse, Engine, EngineBuilder};
+pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, PollingInUse, SqPoll};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fs::{
     Completed, DirEntry, File, FileKind, Merge, Metadata, OpenOptions, Opening, ReadInto, ReadMany,
@@ -43,5 +43,6 @@ pub use fs::{
 pub use metrics::Metrics;
 pub use op::{Advice, AllocateMode};
 pub use support::{OperationSupport, RunsOn, Support};
+pub use sys::poll_queue::NotPolled;
 pub use sys::ring::Rung;
 pub use sys::trial::Trial;

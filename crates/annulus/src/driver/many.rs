@@ -131,6 +131,9 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             self.at_once.push_back((key, op, total));
             return;
         }
+        if self.chain.is_none() && op.is_polled() {
+            self.lane = self.submitter.lane_for(&op);
+        }
         let lane = self.submitter.lane(self.lane);
         let Some(slot) = lane.table.take() else {
             self.at_once.push_back((key, op, -ENOBUFS));

@@ -114,7 +114,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             return Poll::Pending;
         }
         inline_run::reset();
-        let lane_number = self.submitter.next_lane(T::INFO.opcode);
+        let lane_number = self.submitter.lane_for(&op);
         let lane = self.submitter.lane(lane_number);
         // Before the slot is taken: foreign code, which may panic.
         let waker = context.waker().clone();

@@ -11,6 +11,7 @@ use super::{Lane, blocking};
 use crate::buf::BouncePool;
 use crate::fd::CloseFd;
 use crate::metrics::{Counter, Metrics};
+use crate::op::Op;
 use crate::sys::call;
 use crate::sys::sqe::opcode;
 
@@ -34,6 +35,8 @@ pub(crate) struct LaneThread {
 /// The lanes of one engine.
 pub(crate) struct Submitter {
     lanes: Vec<Arc<Lane>>,
+    /// The lane whose ring polls devices, if there is one.
+    polled: Option<Arc<Lane>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     opcodes: Opcodes,
     /// For what the lanes' kernel has no opcode for; made on first use.
@@ -83,6 +86,8 @@ thread_local! {
 
 /// The number that stands for the helpers in place of a lane's.
 const HELPERS: usize = usize::MAX;
+/// The same for the lane whose ring polls devices.
+const POLLED: usize = usize::MAX - 1;
 
 impl Submitter {
     pub(crate) fn new(
@@ -100,6 +105,7 @@ impl Submitter {
             .collect();
         Submitter {
             lanes,
+            polled: None,
             threads: Mutex::new(threads),
             opcodes,
             helpers: OnceLock::new(),
@@ -111,6 +117,35 @@ impl Submitter {
             threads_seen: AtomicUsize::new(0),
             inline: Counter::default(),
         }
+    }
+
+    /// Adds the lane whose ring polls devices.
+    pub(crate) fn with_polled(mut self, LaneThread { lane, thread }: LaneThread) -> Submitter {
+        self.polled = Some(lane);
+        let threads = self
+            .threads
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        threads.extend(thread);
+        self
+    }
+
+    /// Whether there is a ring that polls devices.
+    pub(crate) fn has_polled(&self) -> bool {
+        self.polled.is_some()
+    }
+
+    fn all_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes.iter().chain(&self.polled)
+    }
+
+    /// The number of the lane for this operation.
+    #[inline]
+    pub(crate) fn lane_for<T: Op>(&self, op: &T) -> usize {
+        if op.is_polled() && self.has_polled() {
+            return POLLED;
+        }
+        self.next_lane(T::INFO.opcode)
     }
 
     /// The number of the lane that this thread's next operation goes to.
@@ -130,12 +165,13 @@ impl Submitter {
         turn / LANE_RUN % self.lanes.len()
     }
 
-    /// The lane of a number that `next_lane` gave.
+    /// The lane of a number that `lane_for` or `next_lane` gave.
     #[inline]
     pub(crate) fn lane(&self, number: usize) -> &Lane {
-        match self.lanes.get(number) {
-            Some(lane) => lane,
-            None => self
+        match (self.lanes.get(number), &self.polled) {
+            (Some(lane), _) => lane,
+            (None, Some(polled)) if number == POLLED => polled,
+            (None, _) => self
                 .helpers
                 .get_or_init(|| blocking::Pool::new(self.blocking))
                 .lane(),
@@ -152,8 +188,7 @@ impl Submitter {
     /// The errno that ended the kernel behind one of the lanes.
     pub(crate) fn failed(&self) -> Option<i32> {
         let mut errnos = self
-            .lanes
-            .iter()
+            .all_lanes()
             .map(|lane| lane.failed.load(Ordering::Acquire));
         errnos.find(|&errno| errno != 0)
     }
@@ -174,8 +209,11 @@ impl Submitter {
             inline: self.inline.get(),
             ..Metrics::default()
         };
-        for lane in &self.lanes {
+        for lane in self.all_lanes() {
             metrics.add(&lane.counters);
+        }
+        if let Some(polled) = &self.polled {
+            metrics.polled = polled.counters.completed.get();
         }
         if let Some(helpers) = self.helpers.get() {
             metrics.add(&helpers.lane().counters);
@@ -185,7 +223,7 @@ impl Submitter {
 
     /// Stops every lane and waits until nothing is in flight, or the drain timeout has passed.
     pub(crate) fn drain(&self) {
-        for lane in &self.lanes {
+        for lane in self.all_lanes() {
             lane.request_stop();
         }
         if let Some(finish) = self.finish_here {

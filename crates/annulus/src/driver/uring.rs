@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 mod drain;
+pub(crate) mod polled;
 mod watch;
 
 use std::collections::{HashSet, VecDeque};
@@ -395,7 +396,8 @@ impl<K: Kernel> Driver<K> {
         if is_cancel {
             self.give_up_waiting(slot);
         } else if !cqe.more() {
-            self.answer(slot, cqe.res);
+            let res = self.unless_refused(slot, cqe.res);
+            self.answer(slot, res);
         }
     }
 
@@ -568,5 +570,6 @@ impl<K: Kernel> Driver<K> {
         let (enters, waits) = self.kernel.enters();
         self.lane.counters.enters.set(enters);
         self.lane.counters.waits.set(waits);
+        self.lane.counters.sq_wakeups.set(self.kernel.sq_wakeups());
     }
 }

@@ -122,6 +122,14 @@ pub unsafe trait Op: Send + Sized + 'static {
         false
     }
 
+    /// Whether it is for the ring that polls devices, where there is one.
+    fn is_polled(&self) -> bool {
+        false
+    }
+
+    /// That ring has refused it: its file is not polled any more.
+    fn stop_polling(&mut self) {}
+
     /// Looks at an answer; most ops take any but an interruption for final.
     fn resume(&mut self, res: i32) -> Resume {
         retry_interrupted(res)

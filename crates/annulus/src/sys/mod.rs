@@ -7,6 +7,8 @@
 pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod errno;
+pub(crate) mod poll_queue;
+pub(crate) mod polling;
 pub(crate) mod probe;
 pub(crate) mod register;
 pub(crate) mod ring;

@@ -4,7 +4,7 @@
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{CapabilitySet, CpuSet, capabilities, sched_getaffinity};
 
 use crate::error::SetupError;
 
@@ -12,7 +12,7 @@ use crate::error::SetupError;
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
 /// The text of a small file; `None` where there is none, or `/proc` is not mounted.
-fn read_text(path: &str) -> Option<String> {
+pub(super) fn read_text(path: &str) -> Option<String> {
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = vec![0; TEXT_BYTES_MAX];
     let mut bytes = 0;
@@ -75,6 +75,14 @@ fn parse_seccomp(status: &str) -> bool {
         .lines()
         .find_map(|line| line.strip_prefix("Seccomp:"));
     mode.is_some_and(|mode| mode.trim() == "2")
+}
+
+/// Where this thread may run.
+pub(crate) fn processors() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU)
+        .filter(|&processor| set.is_set(processor))
+        .collect()
 }
 
 /// `RLIMIT_MEMLOCK` in bytes; `None` is unlimited.

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
 use super::errno::{
     EACCES, EAGAIN, EBUSY, EINTR, EINVAL, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM, ETIME,
 };
+use super::polling::{RingPoll, must_wake_poller};
 use super::probe;
 use super::sqe::{Cqe, Sqe, opcode, to_entry};
 use super::wake::EventFd;
@@ -45,6 +46,14 @@ pub(crate) trait Kernel {
     fn supports(&self, opcode: u8) -> bool;
     /// Enter calls made so far, and those that slept.
     fn enters(&self) -> (u64, u64);
+    /// Times a sleeping poller of the submission queue had to be woken.
+    fn sq_wakeups(&self) -> u64 {
+        0
+    }
+    /// Whether this kernel takes nothing but reads and writes on devices that are polled.
+    fn polls_devices(&self) -> bool {
+        false
+    }
     /// The clock of deadlines, ns: the machine's monotonic one, or the simulation's.
     fn now_ns(&self) -> u64;
     /// Lets `ns` pass on that clock.
@@ -75,7 +84,7 @@ impl Rung {
 }
 
 /// What is asked of a new ring.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RingConfig {
     /// Entries of the submission queue; halved until the kernel has memory for them.
     pub(crate) sq_entries: u32,
@@ -85,6 +94,7 @@ pub(crate) struct RingConfig {
     pub(crate) rung: Rung,
     /// Most kernel workers (io-wq), bounded and unbounded. Since Linux 5.15.
     pub(crate) workers: [u32; 2],
+    pub(crate) poll: RingPoll,
 }
 
 /// The least submission queue worth having; below it the fallback serves better.
@@ -104,6 +114,9 @@ pub(crate) struct Ring {
     /// Where the ring's own descriptor is registered; saves a table look-up per enter.
     registered: Option<i32>,
     flags_enter: u32,
+    /// A kernel thread takes what is pushed.
+    sq_polled: bool,
+    sq_wakeups: u64,
     wake: Arc<EventFd>,
     /// What the kernel reads the eventfd into; boxed, so that it is Still.
     wake_count: Box<u64>,
@@ -114,9 +127,18 @@ pub(crate) struct Ring {
 impl Ring {
     /// Makes a ring, from the highest rung down, shrinking where memory is short.
     pub(crate) fn new(config: RingConfig) -> Result<Ring, SetupError> {
-        let mut config = config;
+        match &config.poll {
+            RingPoll::Submissions(poller) => {
+                poller.share(|attach| Ring::make(config.clone(), attach))
+            }
+            RingPoll::Nothing | RingPoll::Completions => Ring::make(config, None),
+        }
+    }
+
+    /// `attach`: the ring whose poller of the submission queue this one is to share.
+    fn make(mut config: RingConfig, attach: Option<RawFd>) -> Result<Ring, SetupError> {
         let (ring, rung) = loop {
-            match Ring::climb(config) {
+            match Ring::climb(&config, attach) {
                 Ok(made) => break made,
                 Err(error) if error.raw_os_error() == Some(ENOMEM) => {
                     if config.sq_entries / 2 < SQ_ENTRIES_MIN {
@@ -125,7 +147,7 @@ impl Ring {
                     config.sq_entries /= 2;
                     config.cq_entries = (config.cq_entries / 2).max(config.sq_entries * 2);
                 }
-                Err(error) => return Err(setup_error(error)),
+                Err(error) => return Err(Ring::refused(&config, error)),
             }
         };
         for (has, need, what) in [
@@ -156,15 +178,36 @@ impl Ring {
         Ring::furnish(ring, rung, config)
     }
 
-    fn climb(config: RingConfig) -> io::Result<(IoUring, Rung)> {
+    /// Whether it is the ring that is refused, or only the poller of its submission queue.
+    fn refused(config: &RingConfig, error: io::Error) -> SetupError {
+        if let RingPoll::Submissions(poller) = &config.poll
+            && matches!(error.raw_os_error(), Some(EPERM | EACCES | EINVAL))
+        {
+            let unpolled = RingConfig {
+                poll: RingPoll::Nothing,
+                ..config.clone()
+            };
+            if Ring::climb(&unpolled, None).is_ok() {
+                return poller.explain(&error);
+            }
+        }
+        setup_error(error)
+    }
+
+    fn climb(config: &RingConfig, attach: Option<RawFd>) -> io::Result<(IoUring, Rung)> {
         let mut refused = io::Error::from_raw_os_error(EINVAL);
+        let highest = match config.poll {
+            // The flags of the other rungs are about the completions of a thread that enters.
+            RingPoll::Submissions(_) => Rung::Plain,
+            RingPoll::Nothing | RingPoll::Completions => config.rung,
+        };
         for rung in [Rung::Deferred, Rung::Cooperative, Rung::Plain] {
-            if rung > config.rung {
+            if rung > highest {
                 continue;
             }
             // The newest flag first: a kernel says EINVAL to the whole set.
             for no_sqarray in [true, false] {
-                match Ring::build(config, rung, no_sqarray) {
+                match Ring::build(config, attach, rung, no_sqarray) {
                     Ok(ring) => return Ok((ring, rung)),
                     Err(error) if error.raw_os_error() == Some(EINVAL) => refused = error,
                     Err(error) => return Err(error),
@@ -174,7 +217,12 @@ impl Ring {
         Err(refused)
     }
 
-    fn build(config: RingConfig, rung: Rung, no_sqarray: bool) -> io::Result<IoUring> {
+    fn build(
+        config: &RingConfig,
+        attach: Option<RawFd>,
+        rung: Rung,
+        no_sqarray: bool,
+    ) -> io::Result<IoUring> {
         let mut builder = IoUring::builder();
         // Trap 54: a forked child must not share the mappings.
         builder
@@ -199,6 +247,15 @@ impl Ring {
                     .setup_submit_all();
             }
             Rung::Plain => {}
+        }
+        match &config.poll {
+            RingPoll::Nothing => {}
+            RingPoll::Completions => _ = builder.setup_iopoll(),
+            RingPoll::Submissions(poller) => {
+                builder.setup_sqpoll(poller.idle_ms);
+                poller.cpu.map(|cpu| builder.setup_sqpoll_cpu(cpu));
+                attach.map(|ring| builder.setup_attach_wq(ring));
+            }
         }
         let mut pauses = ENOMEM_PAUSES_MS.iter();
         loop {
@@ -238,6 +295,8 @@ impl Ring {
             rung,
             registered: None,
             flags_enter,
+            sq_polled: matches!(config.poll, RingPoll::Submissions(_)),
+            sq_wakeups: 0,
             wake: Arc::new(wake),
             wake_count: Box::new(0),
             enters: 0,
@@ -246,17 +305,19 @@ impl Ring {
         // Trap 44: without a limit, thousands of worker threads have been seen.
         let _ = ring.limit_workers(config.workers);
         ring.registered = ring.register_ring_fd().ok();
-        ring.round_trip()?;
+        ring.round_trip(&config.poll)?;
         Ok(ring)
     }
 
     /// A NOP there and back: a filter may allow set-up and forbid enter (trap 52).
-    fn round_trip(&mut self) -> Result<(), SetupError> {
+    fn round_trip(&mut self, poll: &RingPoll) -> Result<(), SetupError> {
         let cqe = self.ask(Sqe {
             user_data: 1,
             ..Sqe::new(opcode::NOP, -1)
         })?;
-        if cqe.res == 0 {
+        // Rings that poll devices took no NOP once (5.11 yes, 6.1 no): that is an answer as well.
+        let no_nop = cqe.res == -EINVAL && matches!(poll, RingPoll::Completions);
+        if cqe.res == 0 || no_nop {
             Ok(())
         } else {
             Err(setup_error(io::Error::from_raw_os_error(-cqe.res)))
@@ -317,6 +378,31 @@ impl Ring {
     /// The handle other threads wake this ring's driver with.
     pub(crate) fn waker(&self) -> Arc<EventFd> {
         Arc::clone(&self.wake)
+    }
+
+    /// Submits, and looks once for completions, without waiting.
+    pub(super) fn look_for_completions(&mut self) -> io::Result<()> {
+        self.enter(0, IoringEnterFlags::GETEVENTS.bits(), None)
+    }
+
+    /// What an enter has to do for the poller of the submission queue: to wake it, and to wait for a
+    /// place in a full queue.
+    fn poller_flags(&mut self) -> u32 {
+        let queue = self.ring.submission();
+        let mut flags = IoringEnterFlags::empty();
+        // Dropping the queue's view stores the tail; nothing was pushed through this one.
+        if must_wake_poller(|| queue.need_wakeup_after_intermittent_seqcst()) {
+            flags |= IoringEnterFlags::SQ_WAKEUP;
+        }
+        if queue.is_full() {
+            flags |= IoringEnterFlags::SQ_WAIT;
+        }
+        if queue.cq_overflow() {
+            flags |= IoringEnterFlags::GETEVENTS;
+        }
+        drop(queue);
+        self.sq_wakeups += u64::from(flags.contains(IoringEnterFlags::SQ_WAKEUP));
+        flags.bits()
     }
 
     fn enter(&mut self, min_complete: u32, flags: u32, timeout_ns: Option<u64>) -> io::Result<()> {
@@ -386,6 +472,12 @@ impl Kernel for Ring {
     }
 
     fn submit(&mut self) -> io::Result<()> {
+        if self.sq_polled {
+            return match self.poller_flags() {
+                0 => Ok(()),
+                flags => self.enter(0, flags, None),
+            };
+        }
         // With deferred task work CQEs appear only in an enter that asks for them.
         let get = self.rung == Rung::Deferred || self.ring.submission().cq_overflow();
         let flags = if get {
@@ -398,7 +490,12 @@ impl Kernel for Ring {
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         self.waits += 1;
-        self.enter(1, IoringEnterFlags::GETEVENTS.bits(), timeout_ns)
+        let mut flags = IoringEnterFlags::GETEVENTS.bits();
+        if self.sq_polled {
+            // Not for a place: a completion is as good a reason to go on.
+            flags |= self.poller_flags() & IoringEnterFlags::SQ_WAKEUP.bits();
+        }
+        self.enter(1, flags, timeout_ns)
     }
 
     #[inline]
@@ -438,6 +535,10 @@ impl Kernel for Ring {
 
     fn enters(&self) -> (u64, u64) {
         (self.enters, self.waits)
+    }
+
+    fn sq_wakeups(&self) -> u64 {
+        self.sq_wakeups
     }
 
     #[inline]

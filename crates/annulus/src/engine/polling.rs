@@ -166,6 +166,10 @@ impl EngineBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{Backend, Engine};
+    use crate::fd::Fd;
+    use crate::fs::File;
+    use crate::sys::poll_queue::NotPolled;
 
     #[test]
     fn an_idle_time_is_never_the_zero_that_the_kernel_takes_for_a_second() {
@@ -185,5 +189,55 @@ mod tests {
         assert!(advice(1).unwrap().contains("1 processor:"));
         assert!(advice(3).unwrap().contains("3 processors:"));
         assert_eq!(advice(4), None);
+    }
+
+    /// What the kernel answers where a device has lost its queues, or never had any.
+    #[test]
+    fn a_transfer_that_the_kernel_will_not_poll_for_is_done_by_a_system_call_and_the_next_go_elsewhere()
+     {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("data");
+        let contents: Vec<u8> = (0..8192_u32).map(|at| (at % 251) as u8).collect();
+        std::fs::write(&path, &contents).unwrap();
+        let engine = match Engine::builder()
+            .backend(Backend::Uring)
+            .iopoll(true)
+            .build()
+        {
+            Ok(engine) => engine,
+            Err(error) => return println!("skip: {error}"),
+        };
+        let opened = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        let fd = Fd::adopt(opened);
+        let file = File::new(fd.clone(), Arc::clone(&engine.submitter)).unwrap();
+        assert_eq!(file.poll_support(), Err(NotPolled::Buffered));
+        // A lie: no buffered file can be polled for.
+        fd.set_polled(true);
+        let write = file.write_all_at(vec![1; 100], 8192);
+        pollster::block_on(write).unwrap();
+        assert!(!fd.is_polled());
+        assert_eq!(
+            (engine.metrics().polled, engine.metrics().poll_refused),
+            (1, 1)
+        );
+        fd.set_polled(true);
+        let reads = (0..64).map(|n| (vec![0; 128], n * 128));
+        let past_the_cache = pollster::block_on(file.read_vectored_at(vec![vec![0; 100]; 2], 8000));
+        assert_eq!(past_the_cache.unwrap().0, 200);
+        assert_eq!(
+            (engine.metrics().polled, engine.metrics().poll_refused),
+            (2, 2)
+        );
+        for (n, answer) in pollster::block_on(file.read_many_at(reads))
+            .into_iter()
+            .enumerate()
+        {
+            assert_eq!(answer.unwrap().1, contents[n * 128..][..128]);
+        }
+        assert_eq!(engine.metrics().polled, 2, "the next go elsewhere");
     }
 }

@@ -251,6 +251,40 @@ impl Kernel for PolledRing {
     }
 }
 
+#[cfg(all(test, annulus_loom))]
+mod loom_models {
+    use super::*;
+    use crate::sync::{AtomicBool, AtomicU32};
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// The kernel's side, as `io_sq_thread` goes to sleep: says so, a full barrier, a last look. True: it
+    /// saw the entry; otherwise it sleeps until somebody wakes it.
+    fn last_look(tail: &AtomicU32, asleep: &AtomicBool) -> bool {
+        asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        tail.load(Ordering::Acquire) == 1
+    }
+
+    #[test]
+    fn loom_an_entry_is_seen_by_a_poller_that_goes_to_sleep_or_the_poller_is_woken() {
+        loom::model(|| {
+            let tail = Arc::new(AtomicU32::new(0));
+            let asleep = Arc::new(AtomicBool::new(false));
+            let poller = {
+                let (tail, asleep) = (Arc::clone(&tail), Arc::clone(&asleep));
+                thread::spawn(move || last_look(&tail, &asleep))
+            };
+            tail.store(1, Ordering::Release);
+            let woken = must_wake_poller(|| asleep.load(Ordering::Relaxed));
+            assert!(
+                poller.join().unwrap() || woken,
+                "an entry that nobody takes"
+            );
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,8 @@
 //! What can only be found out on another kernel, or beside a device with queues to poll: run by the init
 //! script of a virtual machine (`ci/kernel`). One line per check, a verdict at the end.
 //!
-//! `guest /dev/nvme0n1 polled|unpolled DIR`: the drive is overwritten; DIR is for files of its own.
+//! `guest /dev/nvme0n1 polled|unpolled DIR EXT FAT`: the drive is overwritten. DIR is for files of its own; EXT is
+//! on a file system that polls, on another such drive, FAT on one that does not; `-` where there is none.
 
 use std::future::Future;
 use std::io;
@@ -26,22 +27,28 @@ struct Guest {
     /// The drive has queues to poll.
     polled: bool,
     dir: PathBuf,
+    /// Where the file system polls its device, and where it does not.
+    polling_dir: Option<PathBuf>,
+    other_dir: Option<PathBuf>,
     /// This kernel has an io_uring that Annulus takes.
     ring: bool,
     failed: u32,
 }
 
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let (Some(drive), Some(polled), Some(dir)) = (args.next(), args.next(), args.next()) else {
-        return println!("guest: DRIVE polled|unpolled DIR");
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [drive, polled, dir, polling_dir, other_dir] = args.as_slice() else {
+        return println!("guest: DRIVE polled|unpolled DIR EXT FAT");
     };
+    let there = |dir: &str| (dir != "-").then(|| PathBuf::from(dir));
     let support = Support::detect();
     print!("{support}");
     let mut guest = Guest {
         drive: drive.into(),
         polled: polled == "polled",
         dir: dir.into(),
+        polling_dir: there(polling_dir),
+        other_dir: there(other_dir),
         ring: support.ring().is_ok(),
         failed: 0,
     };
@@ -68,6 +75,8 @@ fn main() {
         "two rings and a poller beside the polled one",
         Guest::together,
     );
+    guest.check("a file of a file system that polls", Guest::on_polling_dir);
+    guest.check("a file of one that does not", Guest::on_other_dir);
     guest.check("a device that has lost its queues", Guest::lost_queues);
     match guest.failed {
         0 => println!("VERDICT: all passed"),
@@ -299,6 +308,10 @@ impl Guest {
         for block in 0..BLOCKS {
             let mut read = file.read_at(aligned(), block * BLOCK_BYTES as u64);
             let _ = start(&mut read);
+            if block % 4 == 0 {
+                // Most of these are with the device when they are dropped, the others wait for the driver.
+                std::thread::sleep(Duration::from_micros(100));
+            }
             drop(read);
             if block % 8 == 0 {
                 self.expect(&file, block, 0)?;
@@ -361,6 +374,60 @@ impl Guest {
             "{}; the poller was woken {wakeups} times",
             self.routed(&engine, 32)?
         ))
+    }
+
+    /// A direct file of 64 KiB, written and read on an engine that polls.
+    fn on_files(&self, dir: &Path) -> Result<(Engine, File), Box<dyn std::error::Error>> {
+        let engine = Engine::builder().iopoll(true).build()?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).direct(true);
+        let file = pollster::block_on(engine.open_with(&options, dir.join("direct")))?;
+        for round in 0..2 {
+            for block in 0..16 {
+                let mut contents = aligned();
+                contents.fill(byte(block, round));
+                pollster::block_on(file.write_all_at(contents, block * BLOCK_BYTES as u64))?;
+            }
+            let reads = (0..16).map(|block| (aligned(), block * BLOCK_BYTES as u64));
+            for (block, answer) in (0..).zip(pollster::block_on(file.read_many_at(reads))) {
+                let (_, buf) = answer?;
+                is(buf.iter().all(|&found| found == byte(block, round)), || {
+                    format!("block {block}")
+                })?;
+            }
+        }
+        Ok((engine, file))
+    }
+
+    fn on_polling_dir(&self) -> Outcome {
+        let Some(dir) = &self.polling_dir else {
+            return Err("there is no such directory".into());
+        };
+        let (engine, file) = self.on_files(dir)?;
+        let polled = self.polled && self.ring;
+        is(file.poll_support().is_ok() == polled, || {
+            format!("{:?}", file.poll_support())
+        })?;
+        self.routed(&engine, 64)
+    }
+
+    /// The device could be polled, and the kernel will not: found out by trying, once.
+    fn on_other_dir(&self) -> Outcome {
+        let Some(dir) = &self.other_dir else {
+            return Err("there is no such directory".into());
+        };
+        let (engine, file) = self.on_files(dir)?;
+        let metrics = engine.metrics();
+        let why = file.poll_support().err().ok_or("polled, and FAT can't")?;
+        if self.polled && self.ring {
+            is(why == NotPolled::Refused, || why.to_string())?;
+            is(metrics.polled == 1 && metrics.poll_refused == 1, || {
+                format!("{metrics:?}")
+            })?;
+        } else {
+            is(metrics.polled == 0, || format!("{metrics:?}"))?;
+        }
+        Ok(why.to_string())
     }
 
     /// Older kernels let the queue's polling be switched off under an open file.

@@ -20,12 +20,17 @@ use annulus::{
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 256;
 
+/// Before, the library refuses to poll devices.
+const POLLS_SINCE: (u32, u32) = (5, 17);
+
 type Outcome = Result<String, Box<dyn std::error::Error>>;
 
 struct Guest {
     drive: PathBuf,
-    /// The drive has queues to poll.
+    /// The drive has queues to poll, and the kernel polls reliably.
     polled: bool,
+    /// An engine gets a ring that polls.
+    poll_ring: bool,
     dir: PathBuf,
     /// Where the file system polls its device, and where it does not.
     polling_dir: Option<PathBuf>,
@@ -45,7 +50,8 @@ fn main() {
     print!("{support}");
     let mut guest = Guest {
         drive: drive.into(),
-        polled: polled == "polled",
+        polled: polled == "polled" && support.kernel_version() >= POLLS_SINCE,
+        poll_ring: support.ring().is_ok() && support.kernel_version() >= POLLS_SINCE,
         dir: dir.into(),
         polling_dir: there(polling_dir),
         other_dir: there(other_dir),
@@ -202,9 +208,13 @@ impl Guest {
         for block in 0..BLOCKS {
             self.expect(&file, block, 0)?;
         }
-        let why = match (self.ring, self.polled, file.poll_support()) {
+        let why = match (self.poll_ring, self.polled, file.poll_support()) {
             (true, true, Ok(())) => "polled".to_owned(),
-            (false, _, Err(why @ NotPolled::NoRing)) => why.to_string(),
+            (false, _, Err(why @ NotPolled::NoRing)) => {
+                let text = engine.backend().to_string();
+                is(!self.ring || text.contains("without iopoll: "), || text)?;
+                why.to_string()
+            }
             (true, false, Err(why @ NotPolled::NoQueues { .. })) => {
                 let text = why.to_string();
                 let steps = text.contains("nvme.poll_queues=1") && text.contains("queue/io_poll");
@@ -248,7 +258,9 @@ impl Guest {
             .poll_support()
             .err()
             .ok_or("polled, and it is not direct")?;
-        is(!self.ring || why == NotPolled::Buffered, || why.to_string())?;
+        is(!self.poll_ring || why == NotPolled::Buffered, || {
+            why.to_string()
+        })?;
         is(engine.metrics().polled == 0, || {
             "it was polled for".to_owned()
         })?;
@@ -404,7 +416,7 @@ impl Guest {
             return Err("there is no such directory".into());
         };
         let (engine, file) = self.on_files(dir)?;
-        let polled = self.polled && self.ring;
+        let polled = self.polled;
         is(file.poll_support().is_ok() == polled, || {
             format!("{:?}", file.poll_support())
         })?;
@@ -419,7 +431,7 @@ impl Guest {
         let (engine, file) = self.on_files(dir)?;
         let metrics = engine.metrics();
         let why = file.poll_support().err().ok_or("polled, and FAT can't")?;
-        if self.polled && self.ring {
+        if self.polled {
             is(why == NotPolled::Refused, || why.to_string())?;
             is(metrics.polled == 1 && metrics.poll_refused == 1, || {
                 format!("{metrics:?}")

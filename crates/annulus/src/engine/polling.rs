@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::EngineBuilder;
 use crate::error::SetupError;
 use crate::sys::polling::{Poller, RingPoll};
-use crate::sys::probe;
+use crate::sys::probe::{self, SQPOLL_PROCESSORS};
 
 /// A kernel thread that polls submission queues (SQPOLL), as it is asked for; see
 /// [`EngineBuilder::sqpoll`].
@@ -20,10 +20,6 @@ pub struct SqPoll {
 /// How long the thread polls without work, by default: longer than the pauses within a burst, shorter
 /// than what somebody who watches the machine's load would notice.
 const IDLE: Duration = Duration::from_millis(20);
-/// Processors below which the thread takes more than it gives: with the driver and the caller there
-/// would be none left for anybody else.
-const PROCESSORS_FEW: usize = 4;
-
 impl Default for SqPoll {
     fn default() -> SqPoll {
         SqPoll::new()
@@ -97,11 +93,11 @@ impl PollingInUse {
 
 /// Against a polling thread, if anything is.
 fn advice(processors: usize) -> Option<String> {
-    (processors < PROCESSORS_FEW).then(|| {
+    (!probe::sqpoll_advised(processors)).then(|| {
         let plural = if processors == 1 { "processor" } else { "processors" };
         format!(
             "not advised with {processors} {plural}: while there is work the polling thread takes one of them from \
-             the driver and the callers; without sqpoll, or with {PROCESSORS_FEW} and more, they don't compete"
+             the driver and the callers; without sqpoll, or with {SQPOLL_PROCESSORS} and more, they don't compete"
         )
     })
 }

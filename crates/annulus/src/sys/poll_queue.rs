@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 
-use rustix::fs::{Access, FileType, access, readlink};
+use rustix::fs::{Access, Dir, FileType, Mode, OFlags, access, open, readlink};
 
 use super::call;
 use super::probe::read_text;
@@ -137,7 +137,7 @@ fn of_device(sys: &str, major: u32, minor: u32) -> Result<(), NotPolled> {
         disk.push_str("/..");
         device = names.next().unwrap_or_default();
     }
-    if read_text(&format!("{disk}/queue/io_poll")).is_some_and(|says| says.trim() == "1") {
+    if says_one(&format!("{disk}/queue/io_poll")) {
         return Ok(());
     }
     let device = device.to_owned();
@@ -149,6 +149,36 @@ fn of_device(sys: &str, major: u32, minor: u32) -> Result<(), NotPolled> {
     } else {
         NotPolled::NoQueues { device }
     })
+}
+
+/// Each block device by its name in `/sys/block`, and whether it has queues to poll; not those that are
+/// made of files or memory.
+pub(crate) fn devices() -> Vec<(String, bool)> {
+    const BLOCK: &str = "/sys/block";
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = open(BLOCK, flags, Mode::empty()).and_then(Dir::new) else {
+        return Vec::new();
+    };
+    let names = dir
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| {
+            !["loop", "ram", "zram", "."]
+                .iter()
+                .any(|kind| name.starts_with(kind))
+        });
+    let mut devices: Vec<_> = names
+        .map(|name| {
+            let polls = says_one(&format!("{BLOCK}/{name}/queue/io_poll"));
+            (name, polls)
+        })
+        .collect();
+    devices.sort();
+    devices
+}
+
+fn says_one(path: &str) -> bool {
+    read_text(path).is_some_and(|says| says.trim() == "1")
 }
 
 fn is_there(path: &str) -> bool {

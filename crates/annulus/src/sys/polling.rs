@@ -144,14 +144,28 @@ pub(crate) struct PolledRing {
 
 impl PolledRing {
     /// Takes over a ring made with `RingPoll::Completions`.
-    pub(crate) fn new(ring: Ring) -> PolledRing {
-        PolledRing {
+    ///
+    /// Refused where a direct write that lengthens a file hangs: its worker thread (io-wq) sleeps until
+    /// somebody polls, and a ring polls only for what was issued. Seen on 5.10.223, whose io_uring is that of
+    /// 5.15; the block layer was rebuilt in 5.16. The first feature bit after that is of 5.17.
+    pub(crate) fn new(ring: Ring) -> Result<PolledRing, SetupError> {
+        if !ring.polls_reliably() {
+            return Err(SetupError::Polling {
+                what: "a ring that polls devices (IOPOLL)",
+                because: format!(
+                    "with Linux {} a polled write may hang for ever",
+                    probe::kernel_release()
+                ),
+                cure: "boot Linux 5.17 or later".to_owned(),
+            });
+        }
+        Ok(PolledRing {
             wake: ring.waker(),
             ring,
             in_flight: 0,
             armed: None,
             played: Vec::new(),
-        }
+        })
     }
 
     pub(crate) fn waker(&self) -> Arc<EventFd> {
@@ -444,7 +458,10 @@ mod tests {
             Ok(ring) => ring,
             Err(error) => return println!("skip: {error}"),
         };
-        let mut ring = PolledRing::new(ring);
+        let mut ring = match PolledRing::new(ring) {
+            Ok(ring) => ring,
+            Err(error) => return println!("skip: {error}"),
+        };
         let mut cqes = Vec::with_capacity(REAP_MAX);
         assert!(ring.push(Sqe::cancel(3, 4)));
         assert!(ring.ready());

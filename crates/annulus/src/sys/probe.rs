@@ -85,6 +85,15 @@ pub(crate) fn processors() -> Vec<usize> {
         .collect()
 }
 
+/// Processors below which a polling thread takes more than it gives: with the driver and the caller there
+/// would be none left for anybody else.
+pub(crate) const SQPOLL_PROCESSORS: usize = 4;
+
+/// Whether so many processors are enough for one of them to poll.
+pub(crate) fn sqpoll_advised(processors: usize) -> bool {
+    processors >= SQPOLL_PROCESSORS
+}
+
 /// `RLIMIT_MEMLOCK` in bytes; `None` is unlimited.
 pub(crate) fn memlock_bytes() -> Option<u64> {
     getrlimit(Resource::Memlock).current

@@ -315,7 +315,7 @@ impl Ring {
             user_data: 1,
             ..Sqe::new(opcode::NOP, -1)
         })?;
-        // Rings that poll devices took no NOP once (5.11 yes, 6.1 no): that is an answer as well.
+        // Rings that poll devices did not always take a NOP: its refusal is an answer as well.
         let no_nop = cqe.res == -EINVAL && matches!(poll, RingPoll::Completions);
         if cqe.res == 0 || no_nop {
             Ok(())
@@ -365,6 +365,11 @@ impl Ring {
 
     pub(crate) fn rung(&self) -> Rung {
         self.rung
+    }
+
+    /// Whether what is polled for is also answered: see `PolledRing::new`.
+    pub(super) fn polls_reliably(&self) -> bool {
+        self.ring.params().is_feature_linked_file()
     }
 
     pub(crate) fn sq_entries(&self) -> u32 {

@@ -34,8 +34,8 @@ pub(crate) fn start(
     };
     let (tell, told) = mpsc::sync_channel(1);
     let run = move || {
-        let ring = match Ring::new(config) {
-            Ok(ring) => PolledRing::new(ring),
+        let ring = match Ring::new(config).and_then(PolledRing::new) {
+            Ok(ring) => ring,
             Err(error) => return drop(tell.send(Err(error))),
         };
         let lane = Arc::new(Lane::new(Box::new(ring.waker())));

@@ -529,6 +529,9 @@ impl<K: Kernel> Driver<K> {
                 return;
             }
         }
+        if self.polls_on() {
+            return;
+        }
         self.lane.sleeper.about_to_sleep();
         let called = !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty();
         if called || self.lane.stopping() && self.draining_until_ns.is_none() {

@@ -63,6 +63,17 @@ pub(crate) fn start(
 }
 
 impl<K: Kernel> Driver<K> {
+    /// Looks once at the device, in place of a sleep. Nobody has to wake a driver that does: it looks at
+    /// what it was handed each time. False: this is no such driver, or nothing is in flight.
+    pub(super) fn polls_on(&mut self) -> bool {
+        let polls = self.kernel.polls_devices() && self.in_flight > 0;
+        if polls {
+            let result = self.kernel.wait(None);
+            self.judge(result);
+        }
+        polls
+    }
+
     /// The kernel's last word on an operation, or the system call's where the kernel would not poll for
     /// it: the device has lost its queues, or the file system took another way. That blocks this driver,
     /// once per operation that was under way; the file's next ones go elsewhere.

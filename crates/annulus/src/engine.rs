@@ -2,9 +2,11 @@
 
 mod builder;
 mod own;
+mod polling;
 
 pub use builder::{Backend, BackendInUse, EngineBuilder};
 pub use own::OwnDriver;
+pub use polling::{PollingInUse, SqPoll};
 
 use std::future::poll_fn;
 use std::io;

@@ -48,6 +48,15 @@ pub enum SetupError {
         /// `RLIMIT_NOFILE`; `None` is unlimited (then it is the machine's limit, `fs.file-max`).
         have: Option<u64>,
     },
+    /// The kernel's io_uring is there, and polling, which was asked for, is not to be had.
+    Polling {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        because: String,
+        /// What to do.
+        cure: String,
+    },
     /// A limit of the builder makes no sense.
     Config(String),
     /// Anything else the kernel answered.
@@ -60,8 +69,9 @@ pub enum SetupError {
 }
 
 impl SetupError {
-    /// Whether `Backend::Auto` goes on without io_uring: it is not there, not allowed, too old or
-    /// starved of memory or descriptors. Everything else is the caller's to see.
+    /// Whether `Backend::Auto` goes on without io_uring, or without the polling that was asked for: it
+    /// is not there, not allowed, too old or starved of memory or descriptors. Everything else is the
+    /// caller's to see.
     pub fn allows_fallback(&self) -> bool {
         !matches!(self, SetupError::Config(_) | SetupError::Os { .. })
     }
@@ -112,6 +122,11 @@ impl fmt::Display for SetupError {
                     "the machine has no descriptor left for a ring; raise fs.file-max (sysctl)"
                 )
             }
+            SetupError::Polling {
+                what,
+                because,
+                cure,
+            } => write!(f, "{what} is refused: {because}; {cure}"),
             SetupError::Config(what) => f.write_str(what),
             SetupError::Os { what, error } => write!(f, "{what} failed: {error}"),
         }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::sys::call;
 
@@ -26,6 +26,8 @@ struct Opened {
     /// `None`: the process's own table.
     closer: Option<Arc<dyn CloseFd>>,
     cached: CachedHint,
+    /// Reads and writes go through the ring that polls the device.
+    polled: AtomicBool,
 }
 
 impl Fd {
@@ -39,6 +41,7 @@ impl Fd {
             raw,
             closer,
             cached: CachedHint::default(),
+            polled: AtomicBool::new(false),
         }))
     }
 
@@ -60,6 +63,17 @@ impl Fd {
     #[inline]
     pub(crate) fn cached(&self) -> &CachedHint {
         &self.0.cached
+    }
+
+    /// Whether reads and writes are polled for. A hint: what the kernel refuses to poll for is done by
+    /// other means.
+    #[inline]
+    pub(crate) fn is_polled(&self) -> bool {
+        self.0.polled.load(Relaxed)
+    }
+
+    pub(crate) fn set_polled(&self, polled: bool) {
+        self.0.polled.store(polled, Relaxed);
     }
 
     /// The number, to be closed by the caller, if nobody else holds the descriptor.

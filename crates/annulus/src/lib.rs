@@ -43,7 +43,7 @@ pub use buf::{
     AlignedBuf, Arena, ArenaBuf, BufferLayout, IoBuf, IoBufMut, Region, Registered, Slice, Take,
 };
 pub use driver::Operation;
-pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver};
+pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver, PollingInUse, SqPoll};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fs::{
     Completed, DirEntry, File, FileKind, Load, Merge, Metadata, OpenOptions, Opening, ReadInto,
@@ -53,5 +53,6 @@ pub use metrics::Metrics;
 pub use op::{Advice, AllocateMode};
 pub use support::{OperationSupport, RunsOn, Support};
 pub use sys::mapping::{HugePages, PagesInUse};
+pub use sys::poll_queue::NotPolled;
 pub use sys::ring::Rung;
 pub use sys::trial::Trial;

@@ -39,6 +39,8 @@ pub(crate) struct Counters {
     pub(crate) enters: Counter,
     pub(crate) waits: Counter,
     pub(crate) wakeups: Counter,
+    pub(crate) sq_wakeups: Counter,
+    pub(crate) poll_refused: Counter,
     pub(crate) cancels: Counter,
     pub(crate) resubmitted: Counter,
     pub(crate) timeouts: Counter,
@@ -62,6 +64,14 @@ pub struct Metrics {
     pub waits: u64,
     /// Times a caller had to wake a sleeping driver.
     pub wakeups: u64,
+    /// Times a driver had to wake the kernel's thread that polls its submission queue. Backends: uring
+    /// with [`EngineBuilder::sqpoll`](crate::EngineBuilder::sqpoll).
+    pub sq_wakeups: u64,
+    /// Operations, of `completed`, that went through the ring that polls devices. Backends: uring with
+    /// [`EngineBuilder::iopoll`](crate::EngineBuilder::iopoll).
+    pub polled: u64,
+    /// Operations, of `polled`, that the kernel would not poll for: they were done by a system call.
+    pub poll_refused: u64,
     /// Reads answered from the page cache on the caller's own thread; no driver was involved.
     pub inline: u64,
     /// Cancels asked of the kernel.
@@ -88,6 +98,8 @@ impl Metrics {
             enters,
             waits,
             wakeups,
+            sq_wakeups,
+            poll_refused,
             cancels,
             resubmitted,
             timeouts,
@@ -101,6 +113,8 @@ impl Metrics {
             (&mut self.enters, enters),
             (&mut self.waits, waits),
             (&mut self.wakeups, wakeups),
+            (&mut self.sq_wakeups, sq_wakeups),
+            (&mut self.poll_refused, poll_refused),
             (&mut self.cancels, cancels),
             (&mut self.resubmitted, resubmitted),
             (&mut self.timeouts, timeouts),

@@ -7,6 +7,7 @@ use std::thread;
 
 use crate::error::SetupError;
 use crate::op::{self, OpInfo};
+use crate::sys::poll_queue;
 use crate::sys::probe;
 use crate::sys::ring::Rung;
 use crate::sys::sqe::opcode;
@@ -30,6 +31,8 @@ pub struct Support {
     memlock_bytes: Option<u64>,
     memlock_waived: bool,
     descriptors: Option<u64>,
+    processors: usize,
+    poll_devices: Vec<(String, bool)>,
 }
 
 /// How one of the library's operations is done here.
@@ -98,6 +101,8 @@ impl Support {
             memlock_bytes: probe::memlock_bytes(),
             memlock_waived: probe::memlock_waived(),
             descriptors: probe::nofile(),
+            processors: probe::processors().len(),
+            poll_devices: poll_queue::devices(),
         }
     }
 
@@ -184,6 +189,20 @@ impl Support {
     /// `RLIMIT_NOFILE`: descriptors of this process; `None` is unlimited.
     pub fn descriptors(&self) -> Option<u64> {
         self.descriptors
+    }
+
+    /// Processors that this process may use. With fewer than four,
+    /// [`sqpoll`](crate::EngineBuilder::sqpoll) is advised against.
+    pub fn processors(&self) -> usize {
+        self.processors
+    }
+
+    /// Each block device by its name in `/sys/block`, and whether it has queues to poll, for
+    /// [`iopoll`](crate::EngineBuilder::iopoll).
+    pub fn poll_devices(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.poll_devices
+            .iter()
+            .map(|(name, polls)| (name.as_str(), *polls))
     }
 
     fn takes(&self, code: usize) -> bool {
@@ -302,6 +321,9 @@ impl fmt::Display for Support {
                 row(f, "operations", &self.operations_in_short())?;
             }
         }
+        if self.ring.is_ok() {
+            row(f, "polling", &self.polling())?;
+        }
         row(f, "policy", &self.policy())?;
         row(f, "locked memory", &self.locked_memory())?;
         let descriptors = self.descriptors.map_or("unlimited".to_owned(), |count| {
@@ -346,6 +368,22 @@ impl Support {
                 threads.join(", ")
             ),
         }
+    }
+
+    fn polling(&self) -> String {
+        let plural = if self.processors == 1 { "" } else { "s" };
+        let count = self.processors;
+        let sqpoll = match probe::sqpoll_advised(count) {
+            true => format!("sqpoll may pay ({count} processors)"),
+            false => format!("sqpoll is not advised ({count} processor{plural})"),
+        };
+        let devices = list(self.poll_devices());
+        let devices = if devices.is_empty() {
+            "no device"
+        } else {
+            &devices
+        };
+        format!("{sqpoll}; queues for iopoll: {devices}")
     }
 
     fn policy(&self) -> String {

@@ -12,7 +12,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::{Backend, Engine};
+use annulus::{Backend, Engine, EngineBuilder, SqPoll};
 use process::in_child;
 use skip::skip;
 
@@ -89,8 +89,8 @@ async fn traffic(engine: &Engine) {
     assert!(file.close().await.unwrap());
 }
 
-fn sleeps_when_idle(backend: Backend) {
-    let engine = match Engine::builder().backend(backend).build() {
+fn sleeps_when_idle(builder: EngineBuilder) {
+    let engine = match builder.build() {
         Ok(engine) => engine,
         Err(error) => return skip(error),
     };
@@ -122,12 +122,26 @@ fn sleeps_when_idle(backend: Backend) {
 
 #[test]
 fn an_idle_ring_sleeps() {
-    in_child("an_idle_ring_sleeps", || sleeps_when_idle(Backend::Uring));
+    in_child("an_idle_ring_sleeps", || {
+        sleeps_when_idle(Engine::builder().backend(Backend::Uring))
+    });
 }
 
 #[test]
 fn idle_blocking_threads_sleep() {
     in_child("idle_blocking_threads_sleep", || {
-        sleeps_when_idle(Backend::Blocking)
+        sleeps_when_idle(Engine::builder().backend(Backend::Blocking))
     });
+}
+
+/// The kernel's polling thread is one of the process's, so it is looked at with the others.
+#[test]
+fn whoever_polls_sleeps_when_there_is_nothing_to_poll_for() {
+    in_child(
+        "whoever_polls_sleeps_when_there_is_nothing_to_poll_for",
+        || {
+            let builder = Engine::builder().backend(Backend::Uring).iopoll(true);
+            sleeps_when_idle(builder.sqpoll(SqPoll::new()));
+        },
+    );
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use crate::buf::{Arenas, Tract};
 use crate::error::SetupError;
+use crate::sys::kernel::Kernel;
 use crate::sys::lent::{PLACES, RANGE_BYTES_MAX};
 use crate::sys::probe;
-use crate::sys::ring::Kernel;
 use crate::sys::sqe::{Sqe, opcode};
 
 #[derive(Debug, Default)]

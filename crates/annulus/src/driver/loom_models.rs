@@ -29,7 +29,7 @@ use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Thread, Wak
 use crate::op::{Op, OpInfo};
 use crate::sync::{AtomicPtr, Shared};
 use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIMEDOUT};
-use crate::sys::ring::Kernel;
+use crate::sys::kernel::Kernel;
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// An operation that counts how often it is dropped.

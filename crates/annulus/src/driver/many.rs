@@ -146,7 +146,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
         // Each chain anew: the batch may have moved to another thread.
         let lane = match self.chain {
-            None => self.submitter.lane(T::INFO.opcode),
+            None => self.submitter.lane_for(&op),
             Some(_) => self.lane,
         };
         self.chain_up(op, key, lane);

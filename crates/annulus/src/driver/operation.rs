@@ -114,7 +114,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             return Poll::Pending;
         }
         inline_run::reset();
-        let mut lane = self.submitter.lane(T::INFO.opcode);
+        let mut lane = self.submitter.lane_for(&op);
         loop {
             op = match self.hand_over(op, lane, context) {
                 Ok(answer) => return answer,

@@ -268,6 +268,16 @@ impl Slot {
         }
     }
 
+    /// Tells the op that its file is not polled any more.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the driver that holds the slot.
+    pub(super) unsafe fn stop_polling(&self) {
+        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        unsafe { (self.vtable().stop_polling)(self.data()) }
+    }
+
     /// A shortage is asked again, but not for ever; a signal each time, for somebody sends it.
     #[cold]
     fn again(&self, res: i32) -> Resume {
@@ -315,6 +325,7 @@ struct Vtable {
     sqe: unsafe fn(*mut u8) -> Sqe,
     syscall: unsafe fn(*mut u8) -> i32,
     resume: unsafe fn(*mut u8, i32) -> Resume,
+    stop_polling: unsafe fn(*mut u8),
     dispose: unsafe fn(*mut u8, i32),
 }
 
@@ -328,6 +339,7 @@ static EMPTY: Vtable = Vtable {
     sqe: |_| Sqe::default(),
     syscall: |_| 0,
     resume: |_, _| Resume::Done(0),
+    stop_polling: |_| {},
     dispose: |_, _| {},
 };
 
@@ -389,6 +401,8 @@ impl Vtable {
             syscall: |data| unsafe { at::<T>(data) }.syscall(),
             // SAFETY: as above.
             resume: |data, res| unsafe { at::<T>(data) }.resume(res),
+            // SAFETY: as above.
+            stop_polling: |data| unsafe { at::<T>(data) }.stop_polling(),
             // SAFETY: as above.
             dispose: |data, res| drop(unsafe { load::<T>(data) }.complete(res)),
         }

@@ -17,6 +17,7 @@ use crate::buf::{Arenas, BouncePool, Tract};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::metrics::{Counter, Metrics};
+use crate::op::Op;
 use crate::sys::call;
 use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
@@ -29,7 +30,7 @@ const LANE_RUN: usize = 8;
 const OWN_LANES_MAX: usize = 256;
 
 /// How the rings are made that threads keep.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OwnRings {
     pub(crate) ring: RingConfig,
     pub(crate) limits: Limits,
@@ -78,6 +79,8 @@ impl Thread {
 /// The lanes of one engine.
 pub(crate) struct Submitter {
     lanes: Vec<Arc<Lane>>,
+    /// The lane whose ring polls devices, if there is one.
+    polled: Option<Arc<Lane>>,
     threads: Mutex<Vec<Thread>>,
     opcodes: Opcodes,
     /// Names the engine in the cells of threads.
@@ -155,6 +158,7 @@ impl Submitter {
             .collect();
         Submitter {
             lanes,
+            polled: None,
             threads: Mutex::new(threads),
             opcodes,
             number: here::new_engine(),
@@ -171,6 +175,38 @@ impl Submitter {
             finish_here: None,
             threads_seen: AtomicUsize::new(0),
             inline: Counter::default(),
+        }
+    }
+
+    /// Adds the lane whose ring polls devices.
+    pub(crate) fn with_polled(mut self, LaneThread { lane, thread }: LaneThread) -> Submitter {
+        self.polled = Some(lane);
+        let threads = self
+            .threads
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        threads.push(thread);
+        self
+    }
+
+    /// Whether there is a ring that polls devices.
+    pub(crate) fn has_polled(&self) -> bool {
+        self.polled.is_some()
+    }
+
+    fn all_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes
+            .iter()
+            .chain(&self.polled)
+            .chain(self.own_lanes())
+    }
+
+    /// The lane for this operation of the calling thread's.
+    #[inline]
+    pub(crate) fn lane_for<T: Op>(&self, op: &T) -> &Lane {
+        match &self.polled {
+            Some(polled) if op.is_polled() => polled,
+            _ => self.lane(op.opcode()),
         }
     }
 
@@ -258,7 +294,7 @@ impl Submitter {
             ring: config,
             limits,
             tuning,
-        }) = self.own_rings
+        }) = self.own_rings.clone()
         else {
             return Err(SetupError::Config("this engine has no rings".to_owned()));
         };
@@ -343,8 +379,11 @@ impl Submitter {
             inline: self.inline.get(),
             ..Metrics::default()
         };
-        for lane in self.lanes.iter().chain(self.own_lanes()) {
+        for lane in self.all_lanes() {
             metrics.add(&lane.counters);
+        }
+        if let Some(polled) = &self.polled {
+            metrics.polled = polled.counters.completed.get();
         }
         if let Some(helpers) = self.helpers.get() {
             metrics.add(&helpers.lane().counters);
@@ -355,7 +394,7 @@ impl Submitter {
     /// Stops every lane and waits until nothing is in flight, or the drain timeout has passed.
     pub(crate) fn drain(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        for lane in &self.lanes {
+        for lane in self.lanes.iter().chain(&self.polled) {
             lane.request_stop();
         }
         for lane in self.own_lanes() {

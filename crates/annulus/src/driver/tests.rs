@@ -23,7 +23,7 @@ use super::uring::{self, Driver, Tuning};
 use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::{Op, OpInfo};
 use crate::sys::errno::{EBUSY, ECANCELED, ETIMEDOUT};
-use crate::sys::ring::Kernel;
+use crate::sys::kernel::Kernel;
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// Longer than anything here takes, shorter than the drain timeout.

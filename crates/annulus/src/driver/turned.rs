@@ -18,7 +18,7 @@ use super::uring::{Driver, Tuning};
 use super::{Lane, Limits, Wake, keep_for_ever};
 use crate::sync::{AtomicBool, AtomicWaker, Mutex, Ordering};
 use crate::sys::errno::EBADR;
-use crate::sys::ring::Kernel;
+use crate::sys::kernel::Kernel;
 
 /// Rounds of a turn before what has been answered is delivered, however much more there is to do.
 const ROUNDS_MAX: u32 = 16;

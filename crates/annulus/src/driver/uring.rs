@@ -13,6 +13,7 @@
 
 mod drain;
 mod overdue;
+pub(crate) mod polled;
 mod watch;
 
 use std::collections::{HashSet, VecDeque};
@@ -31,7 +32,8 @@ use crate::op::Resume;
 use crate::sys::errno::{
     EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ESHUTDOWN, ETIME, ETIMEDOUT,
 };
-use crate::sys::ring::{Kernel, REAP_MAX, Ring};
+use crate::sys::kernel::Kernel;
+use crate::sys::ring::{REAP_MAX, Ring};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 use watch::Spin;
 
@@ -483,7 +485,8 @@ impl<K: Kernel> Driver<K> {
         if is_cancel {
             self.give_up_waiting(slot);
         } else if !cqe.more() {
-            self.answer(slot, cqe.res);
+            let res = self.unless_refused(slot, cqe.res);
+            self.answer(slot, res);
         }
     }
 
@@ -537,54 +540,6 @@ impl<K: Kernel> Driver<K> {
         unsafe { finish::finish(slot, res, &mut self.done) };
     }
 
-    pub(super) fn sleep(&mut self) {
-        let draining = self.lane.stopping();
-        // Not during a drain: nobody would complete that read, and the end waits for it.
-        if !self.wake_armed && !draining {
-            self.wake_armed = self.kernel.arm_wake(WAKE);
-        }
-        if self.is_stuck() || !self.wake_armed && !draining {
-            self.submit();
-            return;
-        }
-        if self.spin.pays() && self.in_flight + self.kernel.unsubmitted() > 0 {
-            if self.kernel.unsubmitted() > 0 {
-                self.submit();
-            }
-            let found = self.look_out();
-            self.spin.learn(found);
-            if found {
-                return;
-            }
-        }
-        self.lane.sleeper.about_to_sleep();
-        let called = !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty();
-        if called || self.lane.stopping() && self.draining_until_ns.is_none() {
-            self.lane.sleeper.awake();
-            return;
-        }
-        let timeout = self
-            .deadlines
-            .next_ns()
-            .map(|at| at.saturating_sub(self.kernel.now_ns()));
-        let timeout = match self.draining_until_ns {
-            Some(_) => Some(timeout.unwrap_or(u64::MAX).min(DRAIN_POLL_NS)),
-            None => timeout,
-        };
-        let result = self.kernel.wait(timeout);
-        self.lane.sleeper.awake();
-        self.judge(result);
-    }
-
-    /// Whether something could not be pushed that may be pushed: to sleep would be to wait for an
-    /// answer that has nothing to do with it.
-    fn is_stuck(&self) -> bool {
-        self.cancel_all
-            || !self.cancels.is_empty()
-            || !self.again.is_empty()
-            || self.kernel.unsubmitted() > 0 && !self.pending.is_empty()
-    }
-
     /// Whoever drops a future from now on disposes of it himself.
     fn close_cancels(&mut self) {
         let lane = Arc::clone(&self.lane);
@@ -597,5 +552,6 @@ impl<K: Kernel> Driver<K> {
         let (enters, waits) = self.kernel.enters();
         self.lane.counters.enters.set(enters);
         self.lane.counters.waits.set(waits);
+        self.lane.counters.sq_wakeups.set(self.kernel.sq_wakeups());
     }
 }

@@ -7,13 +7,16 @@ use std::thread;
 use std::time::Duration;
 
 use super::Engine;
+use super::polling::{PollingInUse, SqPoll};
 #[cfg(feature = "sim")]
 use crate::driver::simulated;
 use crate::driver::started::Starter;
-use crate::driver::uring::{Driver, Tuning};
+use crate::driver::uring::{Driver, Tuning, polled};
 use crate::driver::{Lane, LaneThread, Limits, Opcodes, OwnRings, Submitter, Thread, blocking};
 use crate::error::SetupError;
-use crate::sys::ring::{Kernel, Ring, RingConfig, Rung};
+use crate::sys::kernel::Kernel;
+use crate::sys::polling::RingPoll;
+use crate::sys::ring::{Ring, RingConfig, Rung};
 #[cfg(feature = "sim")]
 use crate::sys::sim::{SimClock, SimConfig, SimKernel, World};
 
@@ -47,6 +50,8 @@ pub enum BackendInUse {
         threads: usize,
         /// Entries of each submission queue.
         sq_entries: u32,
+        /// What became of the polling that was asked for.
+        polling: PollingInUse,
     },
     /// Blocking threads.
     Blocking {
@@ -72,11 +77,12 @@ impl fmt::Display for BackendInUse {
                 rung,
                 threads,
                 sq_entries,
+                polling,
             } => {
                 let plural = if *threads == 1 { "thread" } else { "threads" };
                 write!(
                     f,
-                    "io_uring ({}; {threads} driver {plural}, {sq_entries} entries)",
+                    "io_uring ({}; {threads} driver {plural}, {sq_entries} entries{polling})",
                     rung.describe()
                 )
             }
@@ -115,6 +121,8 @@ pub struct EngineBuilder {
     limits: Limits,
     ring: RingConfig,
     tuning: Tuning,
+    pub(super) sqpoll: Option<SqPoll>,
+    pub(super) iopoll: bool,
 }
 
 /// Operations in flight per driver, by default: twice what the deepest device queue measured here
@@ -145,6 +153,7 @@ impl Default for EngineBuilder {
                 cq_entries: 4 * IN_FLIGHT,
                 rung: Rung::Cooperative,
                 workers: RING_WORKERS,
+                poll: RingPoll::Nothing,
             },
             tuning: Tuning {
                 chunk: None,
@@ -152,6 +161,8 @@ impl Default for EngineBuilder {
                 look_out_ns: LOOK_OUT_NS,
                 drain_timeout: Duration::from_secs(30),
             },
+            sqpoll: None,
+            iopoll: false,
         }
     }
 }
@@ -296,12 +307,51 @@ impl EngineBuilder {
     }
 
     fn build_uring(&self) -> Result<Engine, SetupError> {
-        let mut ring = self.ring;
+        let mut polling = PollingInUse::asked(self);
+        let refused = match self.build_rings(polling.poll(self)) {
+            Err(error @ SetupError::Polling { .. }) if self.backend == Backend::Auto => error,
+            other => return self.finish_uring(other?, polling),
+        };
+        polling.sqpoll = Some(Err(refused));
+        self.finish_uring(self.build_rings(RingPoll::Nothing)?, polling)
+    }
+
+    /// Adds the ring that polls devices, where it was asked for.
+    fn finish_uring(&self, rings: Rings, mut polling: PollingInUse) -> Result<Engine, SetupError> {
+        let (mut submitter, facts) = rings;
+        if self.iopoll {
+            match polled::start(self.ring_config(), self.limits, self.tuning) {
+                Ok(lane) => submitter = submitter.with_polled(lane),
+                Err(error) if self.backend == Backend::Auto => polling.iopoll = Some(Err(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Engine {
+            submitter: Arc::new(submitter),
+            backend: Arc::new(BackendInUse::Uring {
+                rung: facts.rung,
+                threads: self.threads,
+                sq_entries: facts.sq_entries,
+                polling,
+            }),
+        })
+    }
+
+    fn ring_config(&self) -> RingConfig {
+        let mut ring = self.ring.clone();
         ring.cq_entries = ring.cq_entries.max(self.limits.in_flight.saturating_mul(2));
+        ring
+    }
+
+    fn build_rings(&self, poll: RingPoll) -> Result<Rings, SetupError> {
+        let ring = RingConfig {
+            poll,
+            ..self.ring_config()
+        };
         let mut lanes = Vec::new();
         let mut made = None;
         for _ in 0..self.threads {
-            match make_driver(ring, self.limits, self.tuning) {
+            match make_driver(ring.clone(), self.limits, self.tuning) {
                 Ok((lane, facts)) => {
                     made = Some(facts);
                     lanes.push(lane);
@@ -316,17 +366,9 @@ impl EngineBuilder {
         let Some(facts) = made else {
             return Err(SetupError::Config("threads is 0".to_owned()));
         };
-        let (rung, sq_entries) = (facts.rung, facts.sq_entries);
         let mut submitter = Submitter::new(lanes, facts.opcodes, self.blocking_config());
         submitter.own_rings = Some(self.own_rings(ring));
-        Ok(Engine {
-            submitter: Arc::new(submitter),
-            backend: Arc::new(BackendInUse::Uring {
-                rung,
-                threads: self.threads,
-                sq_entries,
-            }),
-        })
+        Ok((submitter, facts))
     }
 }
 
@@ -382,6 +424,9 @@ impl Engine {
         }
     }
 }
+
+/// The drivers of an engine, and what the last of them told of its ring.
+type Rings = (Submitter, RingFacts);
 
 /// What a driver thread tells of its ring.
 struct RingFacts {

@@ -35,6 +35,7 @@ use crate::op::{
     StatAt, Target, Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call;
+use crate::sys::poll_queue::{self, NotPolled};
 use crate::sys::sqe::RWF_DSYNC;
 use direct::Direct;
 
@@ -45,6 +46,8 @@ pub struct File {
     submitter: Arc<Submitter>,
     /// Present if the file was opened with `O_DIRECT`.
     direct: Option<Direct>,
+    /// Why its device is not polled; `None` where it is, or was until the kernel refused.
+    not_polled: Option<Arc<NotPolled>>,
 }
 
 impl File {
@@ -60,11 +63,29 @@ impl File {
         } else {
             Direct::of(&fd)?
         };
+        let polled = poll_support(&fd, &submitter, direct);
+        fd.set_polled(polled.is_ok());
         Ok(File {
             fd,
             submitter,
             direct,
+            not_polled: polled.err().map(Arc::new),
         })
+    }
+
+    /// Whether reads and writes of this file are polled for, on an engine that was built with
+    /// [`EngineBuilder::iopoll`](crate::EngineBuilder::iopoll). Found out when the file was opened, and
+    /// corrected when the kernel refuses a transfer.
+    ///
+    /// # Errors
+    ///
+    /// Why they are not; the text ends with what to do. The file works all the same, by interrupts.
+    pub fn poll_support(&self) -> Result<(), NotPolled> {
+        match &self.not_polled {
+            Some(why) => Err(NotPolled::clone(why)),
+            None if self.fd.is_polled() => Ok(()),
+            None => Err(NotPolled::Refused),
+        }
     }
 
     /// The alignment that direct I/O on this file needs, bytes, as (memory, offset and length);
@@ -407,6 +428,14 @@ impl File {
             }
             Err(_shared) => Ok(false),
         }
+    }
+}
+
+fn poll_support(fd: &Fd, submitter: &Submitter, direct: Option<Direct>) -> Result<(), NotPolled> {
+    match direct {
+        _ if !submitter.has_polled() => Err(NotPolled::NoRing),
+        None => Err(NotPolled::Buffered),
+        Some(_) => poll_queue::of_file(fd.raw()),
     }
 }
 

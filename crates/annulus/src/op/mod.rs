@@ -109,6 +109,12 @@ pub unsafe trait Op: Send + Sized + 'static {
     /// What io_uring is asked. Called again for the rest of an unfinished transfer.
     fn sqe(&mut self) -> Sqe;
 
+    /// Where it goes: to a ring whose kernel has this opcode, or to a thread that may block.
+    #[inline]
+    fn opcode(&self) -> u8 {
+        Self::INFO.opcode
+    }
+
     /// The same without io_uring, on a thread that may block: a count or minus an errno.
     fn syscall(&mut self) -> i32;
 
@@ -121,6 +127,14 @@ pub unsafe trait Op: Send + Sized + 'static {
     fn has_inline(&self) -> bool {
         false
     }
+
+    /// Whether it is for the ring that polls devices, where there is one.
+    fn is_polled(&self) -> bool {
+        false
+    }
+
+    /// That ring has refused it: its file is not polled any more.
+    fn stop_polling(&mut self) {}
 
     /// Looks at an answer; most ops take any but an interruption for final.
     fn resume(&mut self, res: i32) -> Resume {

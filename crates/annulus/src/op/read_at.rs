@@ -216,6 +216,15 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         Resume::Done(self.answered())
     }
 
+    #[inline]
+    fn is_polled(&self) -> bool {
+        self.fd.is_polled()
+    }
+
+    fn stop_polling(&mut self) {
+        self.fd.set_polled(false);
+    }
+
     fn bytes(&self) -> u32 {
         u32::try_from(self.goal()).unwrap_or(u32::MAX)
     }

@@ -87,6 +87,15 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
         Resume::Done(clamp(self.done))
     }
 
+    #[inline]
+    fn is_polled(&self) -> bool {
+        self.fd.is_polled()
+    }
+
+    fn stop_polling(&mut self) {
+        self.fd.set_polled(false);
+    }
+
     fn bytes(&self) -> u32 {
         u32::try_from(self.buf.init_bytes()).unwrap_or(u32::MAX)
     }

@@ -18,6 +18,7 @@ pub(crate) const ETIMEDOUT: i32 = libc::ETIMEDOUT;
 pub(crate) const ECANCELED: i32 = libc::ECANCELED;
 pub(crate) const ESHUTDOWN: i32 = libc::ESHUTDOWN;
 pub(crate) const EBADR: i32 = libc::EBADR;
+pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 
 /// What only a simulated kernel answers of its own accord.
 #[cfg(feature = "sim")]
@@ -34,7 +35,6 @@ mod simulated {
     pub(crate) const ENOSPC: i32 = libc::ENOSPC;
     pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
     pub(crate) const ENOTEMPTY: i32 = libc::ENOTEMPTY;
-    pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 }
 #[cfg(feature = "sim")]
 pub(crate) use simulated::*;

@@ -7,8 +7,11 @@
 pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod errno;
+pub(crate) mod kernel;
 pub(crate) mod lent;
 pub(crate) mod mapping;
+pub(crate) mod poll_queue;
+pub(crate) mod polling;
 pub(crate) mod probe;
 pub(crate) mod register;
 pub(crate) mod ring;

@@ -2,17 +2,20 @@
 //!
 //! Reads `/proc` and `/sys`, by direct system calls (Sealed); asks nothing of the environment variables.
 
+use std::io;
+
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{CapabilitySet, CpuSet, capabilities, sched_getaffinity};
 
+use super::errno::{EACCES, EINVAL, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM};
 use crate::error::SetupError;
 
 /// No file of `/proc` that is read here comes near; what is longer is cut.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
 /// The text of a small file; `None` where there is none, or `/proc` is not mounted.
-fn read_text(path: &str) -> Option<String> {
+pub(super) fn read_text(path: &str) -> Option<String> {
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = vec![0; TEXT_BYTES_MAX];
     let mut bytes = 0;
@@ -81,6 +84,23 @@ fn parse_seccomp(status: &str) -> bool {
         .lines()
         .find_map(|line| line.strip_prefix("Seccomp:"));
     mode.is_some_and(|mode| mode.trim() == "2")
+}
+
+/// Where this thread may run.
+pub(crate) fn processors() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU)
+        .filter(|&processor| set.is_set(processor))
+        .collect()
+}
+
+/// Processors below which a polling thread takes more than it gives: with the driver and the caller there
+/// would be none left for anybody else.
+pub(crate) const SQPOLL_PROCESSORS: usize = 4;
+
+/// Whether so many processors are enough for one of them to poll.
+pub(crate) fn sqpoll_advised(processors: usize) -> bool {
+    processors >= SQPOLL_PROCESSORS
 }
 
 /// `RLIMIT_MEMLOCK` in bytes; `None` is unlimited.
@@ -171,6 +191,26 @@ pub(crate) fn explain_enomem(what: &'static str) -> SetupError {
 
 /// What the locked-memory limit is too small for, when it is for everything.
 pub(crate) const A_RING: &str = "a ring";
+
+/// Turns what set-up answered into something a person can act upon.
+pub(crate) fn explain_setup(error: io::Error) -> SetupError {
+    match error.raw_os_error() {
+        Some(ENOSYS) => explain_enosys(),
+        Some(EPERM | EACCES) => explain_eperm(),
+        Some(ENOMEM) => explain_enomem(A_RING),
+        Some(EINVAL) => SetupError::TooOld {
+            have: kernel_release(),
+            need: "5.11",
+            what: "the set-up flags CQSIZE and CLAMP",
+        },
+        Some(EMFILE) => SetupError::Descriptors { have: nofile() },
+        Some(ENFILE) => SetupError::Descriptors { have: None },
+        _ => SetupError::Os {
+            what: "io_uring_setup",
+            error,
+        },
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -15,63 +15,15 @@ use std::time::Duration;
 use io_uring::{IoUring, cqueue};
 use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
 
-use super::errno::{
-    EACCES, EAGAIN, EBUSY, EINTR, EINVAL, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM, ETIME,
-};
+use super::errno::{EACCES, EAGAIN, EBUSY, EINTR, EINVAL, ENOMEM, ENOSYS, EPERM, ETIME};
+use super::kernel::Kernel;
 use super::lent::Lent;
 use super::mapping::Mapping;
+use super::polling::{RingPoll, must_wake_poller};
 use super::probe;
 use super::sqe::{Cqe, Sqe, opcode, to_entry};
 use super::wake::EventFd;
 use crate::error::SetupError;
-
-/// What a driver needs of a kernel. Two exist: `Ring`, and the simulated one.
-pub(crate) trait Kernel {
-    /// Queues an SQE; false when the submission queue is full.
-    fn push(&mut self, sqe: Sqe) -> bool;
-    /// SQEs pushed that the kernel has not taken yet.
-    fn unsubmitted(&self) -> u32;
-    /// Hands over what was pushed, without waiting. An error leaves the SQEs queued.
-    fn submit(&mut self) -> io::Result<()>;
-    /// Hands over what was pushed and sleeps until a CQE is there, `timeout_ns` has passed, or a
-    /// waker fired.
-    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()>;
-    /// Whether CQEs, or work that will turn into CQEs on the next enter, are there. No system call.
-    fn ready(&mut self) -> bool;
-    /// Takes CQEs out of the completion queue, at most `into.len()`.
-    fn reap(&mut self, into: &mut Vec<Cqe>);
-    /// Makes the next `waker().wake()` end a `wait`; its CQE carries `token`. False when the
-    /// submission queue is full.
-    fn arm_wake(&mut self, token: u64) -> bool;
-    /// Has a CQE with `token` come after `after_ns`. False: not now, or this kernel can't.
-    fn arm_timer(&mut self, _after_ns: u64, _token: u64) -> bool {
-        false
-    }
-    /// Whether this kernel can take `opcode`.
-    fn supports(&self, opcode: u8) -> bool;
-    /// Enter calls made so far, and those that slept.
-    fn enters(&self) -> (u64, u64);
-    /// The clock of deadlines, ns: the machine's monotonic one, or the simulation's.
-    fn now_ns(&self) -> u64;
-    /// Lets `ns` pass on that clock.
-    fn pause(&mut self, ns: u64);
-    /// Registers a part of `memory` under a place of the kernel's table, and keeps it mapped.
-    fn lend(
-        &mut self,
-        _place: u16,
-        _memory: &Arc<Mapping>,
-        _from: usize,
-        _bytes: usize,
-    ) -> Result<(), SetupError> {
-        Err(SetupError::Config(
-            "a simulated kernel registers nothing".to_owned(),
-        ))
-    }
-    /// Empties that place. False: it can't be used again.
-    fn take_back(&mut self, _place: u16) -> bool {
-        false
-    }
-}
 
 /// How far up the ladder of set-up flags a ring came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +49,7 @@ impl Rung {
 }
 
 /// What is asked of a new ring.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RingConfig {
     /// Entries of the submission queue; halved until the kernel has memory for them.
     pub(crate) sq_entries: u32,
@@ -107,6 +59,7 @@ pub(crate) struct RingConfig {
     pub(crate) rung: Rung,
     /// Most kernel workers (io-wq), bounded and unbounded. Since Linux 5.15.
     pub(crate) workers: [u32; 2],
+    pub(crate) poll: RingPoll,
 }
 
 /// The least submission queue worth having; below it the fallback serves better.
@@ -128,6 +81,9 @@ pub(crate) struct Ring {
     /// Most kernel workers of a thread that submits.
     workers: [u32; 2],
     flags_enter: u32,
+    /// A kernel thread takes what is pushed.
+    sq_polled: bool,
+    sq_wakeups: u64,
     wake: Arc<EventFd>,
     /// What the kernel reads the eventfd into; boxed, so that it is Still.
     wake_count: Box<u64>,
@@ -142,18 +98,27 @@ pub(crate) struct Ring {
 impl Ring {
     /// Makes a ring, from the highest rung down, shrinking where memory is short.
     pub(crate) fn new(config: RingConfig) -> Result<Ring, SetupError> {
-        let mut config = config;
+        match &config.poll {
+            RingPoll::Submissions(poller) => {
+                poller.share(|attach| Ring::make(config.clone(), attach))
+            }
+            RingPoll::Nothing | RingPoll::Completions => Ring::make(config, None),
+        }
+    }
+
+    /// `attach`: the ring whose poller of the submission queue this one is to share.
+    fn make(mut config: RingConfig, attach: Option<RawFd>) -> Result<Ring, SetupError> {
         let (ring, rung) = loop {
-            match Ring::climb(config) {
+            match Ring::climb(&config, attach) {
                 Ok(made) => break made,
                 Err(error) if error.raw_os_error() == Some(ENOMEM) => {
                     if config.sq_entries / 2 < SQ_ENTRIES_MIN {
-                        return Err(setup_error(error));
+                        return Err(probe::explain_setup(error));
                     }
                     config.sq_entries /= 2;
                     config.cq_entries = (config.cq_entries / 2).max(config.sq_entries * 2);
                 }
-                Err(error) => return Err(setup_error(error)),
+                Err(error) => return Err(Ring::refused(&config, error)),
             }
         };
         for (has, need, what) in [
@@ -184,15 +149,36 @@ impl Ring {
         Ring::furnish(ring, rung, config)
     }
 
-    fn climb(config: RingConfig) -> io::Result<(IoUring, Rung)> {
+    /// Whether it is the ring that is refused, or only the poller of its submission queue.
+    fn refused(config: &RingConfig, error: io::Error) -> SetupError {
+        if let RingPoll::Submissions(poller) = &config.poll
+            && matches!(error.raw_os_error(), Some(EPERM | EACCES | EINVAL))
+        {
+            let unpolled = RingConfig {
+                poll: RingPoll::Nothing,
+                ..config.clone()
+            };
+            if Ring::climb(&unpolled, None).is_ok() {
+                return poller.explain(&error);
+            }
+        }
+        probe::explain_setup(error)
+    }
+
+    fn climb(config: &RingConfig, attach: Option<RawFd>) -> io::Result<(IoUring, Rung)> {
         let mut refused = io::Error::from_raw_os_error(EINVAL);
+        let highest = match config.poll {
+            // The flags of the other rungs are about the completions of a thread that enters.
+            RingPoll::Submissions(_) => Rung::Plain,
+            RingPoll::Nothing | RingPoll::Completions => config.rung,
+        };
         for rung in [Rung::Deferred, Rung::Cooperative, Rung::Plain] {
-            if rung > config.rung {
+            if rung > highest {
                 continue;
             }
             // The newest flag first: a kernel says EINVAL to the whole set.
             for no_sqarray in [true, false] {
-                match Ring::build(config, rung, no_sqarray) {
+                match Ring::build(config, attach, rung, no_sqarray) {
                     Ok(ring) => return Ok((ring, rung)),
                     Err(error) if error.raw_os_error() == Some(EINVAL) => refused = error,
                     Err(error) => return Err(error),
@@ -202,7 +188,12 @@ impl Ring {
         Err(refused)
     }
 
-    fn build(config: RingConfig, rung: Rung, no_sqarray: bool) -> io::Result<IoUring> {
+    fn build(
+        config: &RingConfig,
+        attach: Option<RawFd>,
+        rung: Rung,
+        no_sqarray: bool,
+    ) -> io::Result<IoUring> {
         let mut builder = IoUring::builder();
         // Trap 54: a forked child must not share the mappings.
         builder
@@ -228,6 +219,15 @@ impl Ring {
             }
             Rung::Plain => {}
         }
+        match &config.poll {
+            RingPoll::Nothing => {}
+            RingPoll::Completions => _ = builder.setup_iopoll(),
+            RingPoll::Submissions(poller) => {
+                builder.setup_sqpoll(poller.idle_ms);
+                poller.cpu.map(|cpu| builder.setup_sqpoll_cpu(cpu));
+                attach.map(|ring| builder.setup_attach_wq(ring));
+            }
+        }
         let mut pauses = ENOMEM_PAUSES_MS.iter();
         loop {
             match builder.build(config.sq_entries) {
@@ -249,7 +249,7 @@ impl Ring {
             // Only a filter answers so. Without the probe every opcode would go to blocking threads,
             // and the engine would call itself a ring (trap 52).
             Err(error) if matches!(error.raw_os_error(), Some(EPERM | EACCES | ENOSYS)) => {
-                return Err(setup_error(error));
+                return Err(probe::explain_setup(error));
             }
             // Since Linux 5.6; before that, every opcode looks unsupported and goes to blocking threads.
             _ => {}
@@ -259,7 +259,7 @@ impl Ring {
         } else {
             0
         };
-        let wake = EventFd::new().map_err(setup_error)?;
+        let wake = EventFd::new().map_err(probe::explain_setup)?;
         let mut ring = Ring {
             ring,
             probe,
@@ -267,6 +267,8 @@ impl Ring {
             registered: None,
             workers: config.workers,
             flags_enter,
+            sq_polled: matches!(config.poll, RingPoll::Submissions(_)),
+            sq_wakeups: 0,
             wake: Arc::new(wake),
             wake_count: Box::new(0),
             timer: Box::new([0; 2]),
@@ -274,8 +276,7 @@ impl Ring {
             waits: 0,
             lent: Lent::default(),
         };
-        ring.workers = config.workers;
-        ring.round_trip()?;
+        ring.round_trip(&config.poll)?;
         Ok(ring)
     }
 
@@ -299,15 +300,17 @@ impl Ring {
     }
 
     /// A NOP there and back: a filter may allow set-up and forbid enter (trap 52).
-    fn round_trip(&mut self) -> Result<(), SetupError> {
+    fn round_trip(&mut self, poll: &RingPoll) -> Result<(), SetupError> {
         let cqe = self.ask(Sqe {
             user_data: 1,
             ..Sqe::new(opcode::NOP, -1)
         })?;
-        if cqe.res == 0 {
+        // Rings that poll devices did not always take a NOP: its refusal is an answer as well.
+        let no_nop = cqe.res == -EINVAL && matches!(poll, RingPoll::Completions);
+        if cqe.res == 0 || no_nop {
             Ok(())
         } else {
-            Err(setup_error(io::Error::from_raw_os_error(-cqe.res)))
+            Err(probe::explain_setup(io::Error::from_raw_os_error(-cqe.res)))
         }
     }
 
@@ -323,7 +326,7 @@ impl Ring {
                 Err(error)
                     if !matches!(error.raw_os_error(), Some(EINTR | EAGAIN | EBUSY | ETIME)) =>
                 {
-                    return Err(setup_error(error));
+                    return Err(probe::explain_setup(error));
                 }
                 _ => self.reap(&mut cqes),
             }
@@ -359,6 +362,11 @@ impl Ring {
         self.rung
     }
 
+    /// Whether what is polled for is also answered: see `PolledRing::new`.
+    pub(super) fn polls_reliably(&self) -> bool {
+        self.ring.params().is_feature_linked_file()
+    }
+
     pub(crate) fn sq_entries(&self) -> u32 {
         self.ring.params().sq_entries()
     }
@@ -370,6 +378,31 @@ impl Ring {
     /// The handle other threads wake this ring's driver with.
     pub(crate) fn waker(&self) -> Arc<EventFd> {
         Arc::clone(&self.wake)
+    }
+
+    /// Submits, and looks once for completions, without waiting.
+    pub(super) fn look_for_completions(&mut self) -> io::Result<()> {
+        self.enter(0, IoringEnterFlags::GETEVENTS.bits(), None)
+    }
+
+    /// What an enter has to do for the poller of the submission queue: to wake it, and to wait for a
+    /// place in a full queue.
+    fn poller_flags(&mut self) -> u32 {
+        let queue = self.ring.submission();
+        let mut flags = IoringEnterFlags::empty();
+        // Dropping the queue's view stores the tail; nothing was pushed through this one.
+        if must_wake_poller(|| queue.need_wakeup_after_intermittent_seqcst()) {
+            flags |= IoringEnterFlags::SQ_WAKEUP;
+        }
+        if queue.is_full() {
+            flags |= IoringEnterFlags::SQ_WAIT;
+        }
+        if queue.cq_overflow() {
+            flags |= IoringEnterFlags::GETEVENTS;
+        }
+        drop(queue);
+        self.sq_wakeups += u64::from(flags.contains(IoringEnterFlags::SQ_WAKEUP));
+        flags.bits()
     }
 
     fn enter(&mut self, min_complete: u32, flags: u32, timeout_ns: Option<u64>) -> io::Result<()> {
@@ -439,6 +472,12 @@ impl Kernel for Ring {
     }
 
     fn submit(&mut self) -> io::Result<()> {
+        if self.sq_polled {
+            return match self.poller_flags() {
+                0 => Ok(()),
+                flags => self.enter(0, flags, None),
+            };
+        }
         // With deferred task work CQEs appear only in an enter that asks for them.
         let get = self.rung == Rung::Deferred || self.ring.submission().cq_overflow();
         let flags = if get {
@@ -451,7 +490,12 @@ impl Kernel for Ring {
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         self.waits += 1;
-        self.enter(1, IoringEnterFlags::GETEVENTS.bits(), timeout_ns)
+        let mut flags = IoringEnterFlags::GETEVENTS.bits();
+        if self.sq_polled {
+            // Not for a place: a completion is as good a reason to go on.
+            flags |= self.poller_flags() & IoringEnterFlags::SQ_WAKEUP.bits();
+        }
+        self.enter(1, flags, timeout_ns)
     }
 
     #[inline]
@@ -508,6 +552,10 @@ impl Kernel for Ring {
         (self.enters, self.waits)
     }
 
+    fn sq_wakeups(&self) -> u64 {
+        self.sq_wakeups
+    }
+
     #[inline]
     fn now_ns(&self) -> u64 {
         super::call::now_ns()
@@ -529,27 +577,5 @@ impl Kernel for Ring {
 
     fn take_back(&mut self, place: u16) -> bool {
         Ring::take_back(self, place)
-    }
-}
-
-/// Turns what set-up answered into something a person can act upon.
-fn setup_error(error: io::Error) -> SetupError {
-    match error.raw_os_error() {
-        Some(ENOSYS) => probe::explain_enosys(),
-        Some(EPERM | EACCES) => probe::explain_eperm(),
-        Some(ENOMEM) => probe::explain_enomem(probe::A_RING),
-        Some(EINVAL) => SetupError::TooOld {
-            have: probe::kernel_release(),
-            need: "5.11",
-            what: "the set-up flags CQSIZE and CLAMP",
-        },
-        Some(EMFILE) => SetupError::Descriptors {
-            have: probe::nofile(),
-        },
-        Some(ENFILE) => SetupError::Descriptors { have: None },
-        _ => SetupError::Os {
-            what: "io_uring_setup",
-            error,
-        },
     }
 }

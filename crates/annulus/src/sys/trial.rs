@@ -12,13 +12,14 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io_uring::{IoringSetupFlags, io_uring_params, io_uring_setup};
-use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::call::IoVec;
 use super::errno::check;
-use super::probe::{A_RING, explain_enomem};
+use super::kernel::Kernel;
+use super::polling::RingPoll;
+use super::probe::{A_RING, explain_enomem, processors};
 use super::register::{Pages, explain};
-use super::ring::{Kernel, Ring, RingConfig, Rung};
+use super::ring::{Ring, RingConfig, Rung};
 use super::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
 use super::wake::EventFd;
 use crate::error::SetupError;
@@ -73,6 +74,7 @@ pub(crate) fn try_ring() -> Result<Tried, SetupError> {
         cq_entries: 2 * ENTRIES,
         rung: Rung::Deferred,
         workers: [0, 0],
+        poll: RingPoll::Nothing,
     };
     let ring = Ring::new(config)?;
     let opcodes = (0..OPCODES.len())
@@ -155,14 +157,6 @@ fn set_up(flags: u32, name: &'static str, since: &'static str) -> Result<u32, Se
         Err(rustix::io::Errno::NOMEM) => Err(explain_enomem(A_RING)),
         Err(errno) => Err(explain(errno.into(), name, since)),
     }
-}
-
-/// Where this thread may run.
-fn processors() -> Vec<usize> {
-    let set = sched_getaffinity(None).unwrap_or_default();
-    (0..CpuSet::MAX_CPU)
-        .filter(|&processor| set.is_set(processor))
-        .collect()
 }
 
 type Registration = fn(&mut Bench) -> Result<(), SetupError>;

@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// One per ring. The driver keeps a read of it in flight; `wake` completes that read.
+/// One per ring. The driver keeps a read of it in flight, or sleeps in one; `wake` completes that read.
 #[derive(Debug)]
 pub(crate) struct EventFd(OwnedFd);
 
@@ -17,6 +17,20 @@ impl EventFd {
     /// Never blocks: the counter would have to reach 2^64 - 1 first.
     pub(crate) fn wake(&self) {
         while let Err(rustix::io::Errno::INTR) = rustix::io::write(&self.0, &1u64.to_ne_bytes()) {}
+    }
+
+    /// Sleeps until it is woken, for at most `timeout_ns`; for a driver whose ring can't do that. True:
+    /// it was woken, and all wake-ups until now are over.
+    pub(crate) fn sleep(&self, timeout_ns: Option<u64>) -> bool {
+        let timeout = timeout_ns.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as _,
+        });
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        // A signal is as good a reason to look around as the end of the timeout.
+        let woken = poll(&mut fds, timeout.as_ref()).is_ok_and(|ready| ready > 0);
+        // Trap 14: exactly 8 bytes. It can't block: this is the only reader.
+        woken && rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
 
     pub(crate) fn raw(&self) -> i32 {

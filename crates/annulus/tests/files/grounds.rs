@@ -2,10 +2,11 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[cfg(feature = "sim")]
 use annulus::sim::{Sim, SimConfig};
-use annulus::{Advice, Backend, Engine, EngineBuilder, File, OpenOptions, Rung};
+use annulus::{Advice, Backend, Engine, EngineBuilder, File, OpenOptions, Rung, SqPoll};
 use tempfile::TempDir;
 
 use crate::skip::skip;
@@ -14,6 +15,8 @@ use crate::skip::skip;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Uring(Rung),
+    /// A kernel thread polls the submission queue, and there is a ring for devices to be polled.
+    Polling,
     Blocking,
     #[cfg(feature = "sim")]
     Sim,
@@ -23,6 +26,7 @@ const WAYS: &[Way] = &[
     Way::Uring(Rung::Cooperative),
     Way::Uring(Rung::Deferred),
     Way::Uring(Rung::Plain),
+    Way::Polling,
     Way::Blocking,
     #[cfg(feature = "sim")]
     Way::Sim,
@@ -46,6 +50,10 @@ impl Ground {
         let builder = Engine::builder();
         let builder = match way {
             Way::Uring(rung) => builder.backend(Backend::Uring).rung(rung),
+            Way::Polling => {
+                let poll = SqPoll::new().idle(Duration::from_millis(1));
+                builder.backend(Backend::Uring).sqpoll(poll).iopoll(true)
+            }
             Way::Blocking => builder.backend(Backend::Blocking),
             #[cfg(feature = "sim")]
             Way::Sim => {

@@ -17,6 +17,7 @@ mod many;
 mod merge;
 mod metadata;
 mod open;
+mod polling;
 mod read_write;
 mod timeout;
 mod vectored;

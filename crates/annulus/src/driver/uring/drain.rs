@@ -12,7 +12,7 @@ use super::Driver;
 use crate::driver::keep_for_ever;
 use crate::driver::slot::Stage;
 use crate::sys::errno::{EBADR, ECANCELED, ESHUTDOWN};
-use crate::sys::ring::Kernel;
+use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
     /// Runs to the end. What the kernel may still touch then is leaked: the operations' memory, and

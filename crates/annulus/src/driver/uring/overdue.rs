@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Driver, TIMER};
 use crate::driver::slot::{Slot, Stage};
 use crate::sys::errno::ETIMEDOUT;
-use crate::sys::ring::Kernel;
+use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
     /// Has the kernel complete something at the next deadline. For a driver that nobody turns before.

@@ -1,14 +1,66 @@
-//! Looking out before sleeping: putting a processor to sleep and waking it costs tens of microseconds,
+//! Sleeping, and looking out before that: putting a processor to sleep and waking it costs tens of microseconds,
 //! and callers who were just answered tend to ask again within that. Always for a bounded while, and
 //! only while operations are in flight: an idle driver sleeps.
 
-use super::Driver;
-use crate::sys::ring::Kernel;
+use super::{DRAIN_POLL_NS, Driver, WAKE};
+use crate::sys::kernel::Kernel;
 
 /// How long a submission waits for callers who were just answered, ns.
 const COMPANY_NS: u64 = 2_000;
 
 impl<K: Kernel> Driver<K> {
+    /// Sleeps in the kernel until something completes or is handed over.
+    pub(in crate::driver) fn sleep(&mut self) {
+        let draining = self.lane.stopping();
+        // Not during a drain: nobody would complete that read, and the end waits for it.
+        if !self.wake_armed && !draining {
+            self.wake_armed = self.kernel.arm_wake(WAKE);
+        }
+        if self.is_stuck() || !self.wake_armed && !draining {
+            self.submit();
+            return;
+        }
+        if self.spin.pays() && self.in_flight + self.kernel.unsubmitted() > 0 {
+            if self.kernel.unsubmitted() > 0 {
+                self.submit();
+            }
+            let found = self.look_out();
+            self.spin.learn(found);
+            if found {
+                return;
+            }
+        }
+        if self.polls_on() {
+            return;
+        }
+        self.lane.sleeper.about_to_sleep();
+        let called = !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty();
+        if called || self.lane.stopping() && self.draining_until_ns.is_none() {
+            self.lane.sleeper.awake();
+            return;
+        }
+        let timeout = self
+            .deadlines
+            .next_ns()
+            .map(|at| at.saturating_sub(self.kernel.now_ns()));
+        let timeout = match self.draining_until_ns {
+            Some(_) => Some(timeout.unwrap_or(u64::MAX).min(DRAIN_POLL_NS)),
+            None => timeout,
+        };
+        let result = self.kernel.wait(timeout);
+        self.lane.sleeper.awake();
+        self.judge(result);
+    }
+
+    /// Whether something could not be pushed that may be pushed: to sleep would be to wait for an
+    /// answer that has nothing to do with it.
+    fn is_stuck(&self) -> bool {
+        self.cancel_all
+            || !self.cancels.is_empty()
+            || !self.again.is_empty()
+            || self.kernel.unsubmitted() > 0 && !self.pending.is_empty()
+    }
+
     /// Whether more operations are at hand to be submitted along. A lone request never waits for
     /// company; but callers who have just been answered tend to ask again at once, one by one, and a
     /// submission costs more than the moment they need.

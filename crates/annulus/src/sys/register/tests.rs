@@ -14,6 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::*;
 use crate::sys::errno::ENOBUFS;
+use crate::sys::polling::RingPoll;
 use crate::sys::ring::{RingConfig, Rung};
 use crate::sys::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
 
@@ -28,6 +29,7 @@ fn rings() -> Vec<Ring> {
             cq_entries: 16,
             rung,
             workers: [0, 0],
+            poll: RingPoll::Nothing,
         })
     });
     let (rings, refused): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);

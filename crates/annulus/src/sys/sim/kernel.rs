@@ -15,7 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::errno::{EAGAIN, EALREADY, EBADFD, EBUSY, EINTR, ENOENT, ETIME};
-use super::super::ring::{Kernel, REAP_MAX};
+use super::super::kernel::Kernel;
+use super::super::ring::REAP_MAX;
 use super::super::sqe::{ASYNC_CANCEL_ANY, Cqe, Sqe, opcode};
 use super::execute::Fate;
 use super::request::{Request, WAKE_FD};

@@ -1,0 +1,102 @@
+//! # Safety
+//!
+//! What is different where the ring polls devices: how such a driver is started, and what is done when
+//! the kernel will not poll for a file after all. One per engine that asked for it, beside the others.
+//! Invariant: Lent.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use super::{Driver, Tuning};
+use crate::driver::slot::{Slot, Stage};
+use crate::driver::{Lane, LaneThread, Limits, Thread};
+use crate::error::SetupError;
+use crate::sys::errno::{ECANCELED, EOPNOTSUPP};
+use crate::sys::kernel::Kernel;
+use crate::sys::polling::{PolledRing, RingPoll};
+use crate::sys::ring::{Ring, RingConfig};
+
+/// Starts a driver thread whose ring polls devices.
+pub(crate) fn start(
+    config: RingConfig,
+    limits: Limits,
+    tuning: Tuning,
+) -> Result<LaneThread, SetupError> {
+    let config = RingConfig {
+        poll: RingPoll::Completions,
+        ..config
+    };
+    let tuning = Tuning {
+        // It never sleeps with something in flight; and without an enter there is nothing to see.
+        look_out_ns: 0,
+        ..tuning
+    };
+    let (tell, told) = mpsc::sync_channel(1);
+    let run = move || {
+        let made = Ring::new(config).and_then(|mut ring| {
+            ring.settle();
+            PolledRing::new(ring)
+        });
+        let ring = match made {
+            Ok(ring) => ring,
+            Err(error) => return drop(tell.send(Err(error))),
+        };
+        let lane = Arc::new(Lane::new(Box::new(ring.waker())));
+        let limits = Limits {
+            in_flight: limits.in_flight.min(ring.cq_entries()),
+            ..limits
+        };
+        if tell.send(Ok(Arc::clone(&lane))).is_ok() {
+            Driver::new(lane, ring, limits, tuning).drive();
+        }
+    };
+    let failed = |error| SetupError::Os {
+        what: "starting a driver thread that polls",
+        error,
+    };
+    let named = thread::Builder::new().name("annulus-poll".to_owned());
+    let thread = named.spawn(run).map_err(failed)?;
+    let lane = told
+        .recv()
+        .unwrap_or_else(|_| Err(failed(io::Error::other("it ended at once"))))?;
+    Ok(LaneThread {
+        lane,
+        thread: Thread::Running(thread),
+    })
+}
+
+impl<K: Kernel> Driver<K> {
+    /// Looks once at the device, in place of a sleep. Nobody has to wake a driver that does: it looks at
+    /// what it was handed each time. False: this is no such driver, or nothing is in flight.
+    pub(super) fn polls_on(&mut self) -> bool {
+        let polls = self.kernel.polls_devices() && self.in_flight > 0;
+        if polls {
+            let result = self.kernel.wait(None);
+            self.judge(result);
+        }
+        polls
+    }
+
+    /// The kernel's last word on an operation, or the system call's where the kernel would not poll for
+    /// it: the device has lost its queues, or the file system took another way. That blocks this driver,
+    /// once per operation that was under way; the file's next ones go elsewhere.
+    pub(super) fn unless_refused(&mut self, slot: &Slot, res: i32) -> i32 {
+        if res != -EOPNOTSUPP || !self.kernel.polls_devices() {
+            return res;
+        }
+        // SAFETY: Lent: in flight, so its driver side is ours.
+        let side = unsafe { slot.driver() };
+        let wanted = side.stage == Stage::InFlight && !side.timed_out;
+        if !wanted || slot.lifecycle.is_orphan() || self.draining_until_ns.is_some() {
+            return -ECANCELED;
+        }
+        self.lane.counters.poll_refused.add(1);
+        // SAFETY: Lent: the kernel has let go of what the op owns, and the op is ours.
+        unsafe {
+            slot.stop_polling();
+            slot.syscall()
+        }
+    }
+}

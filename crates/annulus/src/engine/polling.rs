@@ -1,0 +1,239 @@
+//! Polling instead of interrupts, where a user asks for it: how it is asked, and what became of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::EngineBuilder;
+use crate::error::SetupError;
+use crate::sys::polling::{Poller, RingPoll};
+use crate::sys::probe::{self, SQPOLL_PROCESSORS};
+
+/// A kernel thread that polls submission queues (SQPOLL), as it is asked for; see
+/// [`EngineBuilder::sqpoll`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SqPoll {
+    idle: Duration,
+    cpu: Option<u32>,
+}
+
+/// How long the thread polls without work, by default: longer than the pauses within a burst, shorter
+/// than what somebody who watches the machine's load would notice.
+const IDLE: Duration = Duration::from_millis(20);
+impl Default for SqPoll {
+    fn default() -> SqPoll {
+        SqPoll::new()
+    }
+}
+
+impl SqPoll {
+    /// Awake for 20 ms after the last entry, on any processor.
+    pub fn new() -> SqPoll {
+        SqPoll {
+            idle: IDLE,
+            cpu: None,
+        }
+    }
+
+    /// How long the thread goes on polling when no entry comes; then it sleeps, and the next entry costs
+    /// a system call to wake it. Rounded up to whole milliseconds, at least one: the kernel takes 0
+    /// for a second.
+    pub fn idle(mut self, idle: Duration) -> SqPoll {
+        self.idle = idle;
+        self
+    }
+
+    /// The processor it runs on, and nowhere else.
+    pub fn cpu(mut self, cpu: u32) -> SqPoll {
+        self.cpu = Some(cpu);
+        self
+    }
+
+    fn idle_ms(self) -> u32 {
+        let ms = self.idle.as_nanos().div_ceil(1_000_000).max(1);
+        u32::try_from(ms).unwrap_or(u32::MAX)
+    }
+}
+
+/// What became of the polling that an engine was asked for. `Display` is a part of the sentence of
+/// [`BackendInUse`](crate::BackendInUse), and empty where none was asked for.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct PollingInUse {
+    /// The thread that polls the submission queues: how it is used, or why it is not; `None` if it was
+    /// not asked for.
+    pub sqpoll: Option<Result<SqPoll, SetupError>>,
+    /// The ring that polls devices: there, or why not; `None` if it was not asked for. Which files it
+    /// serves is another matter: [`File::poll_support`](crate::File::poll_support).
+    pub iopoll: Option<Result<(), SetupError>>,
+    /// What speaks against what was asked for. It has been done all the same.
+    pub advice: Option<String>,
+}
+
+impl PollingInUse {
+    /// What is asked for, taken for granted.
+    pub(super) fn asked(builder: &EngineBuilder) -> PollingInUse {
+        PollingInUse {
+            sqpoll: builder.sqpoll.map(Ok),
+            iopoll: builder.iopoll.then_some(Ok(())),
+            advice: builder
+                .sqpoll
+                .and_then(|_| advice(probe::processors().len())),
+        }
+    }
+
+    /// The same for the rings; all of an engine's share one poller.
+    pub(super) fn poll(&self, builder: &EngineBuilder) -> RingPoll {
+        match builder.sqpoll {
+            None => RingPoll::Nothing,
+            Some(asked) => RingPoll::Submissions(Arc::new(Poller::new(asked.idle_ms(), asked.cpu))),
+        }
+    }
+}
+
+/// Against a polling thread, if anything is.
+fn advice(processors: usize) -> Option<String> {
+    (!probe::sqpoll_advised(processors)).then(|| {
+        let plural = if processors == 1 { "processor" } else { "processors" };
+        format!(
+            "not advised with {processors} {plural}: while there is work the polling thread takes one of them from \
+             the driver and the callers; without sqpoll, or with {SQPOLL_PROCESSORS} and more, they don't compete"
+        )
+    })
+}
+
+impl fmt::Display for PollingInUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.sqpoll {
+            None => {}
+            Some(Ok(poll)) => {
+                write!(
+                    f,
+                    "; a kernel thread polls the submission queues and sleeps after {} ms",
+                    poll.idle_ms()
+                )?;
+                if let Some(cpu) = poll.cpu {
+                    write!(f, ", on processor {cpu}")?;
+                }
+            }
+            Some(Err(error)) => write!(f, "; without sqpoll: {error}")?,
+        }
+        if let (Some(advice), Some(Ok(_))) = (&self.advice, &self.sqpoll) {
+            write!(f, "; {advice}")?;
+        }
+        match &self.iopoll {
+            None => Ok(()),
+            Some(Ok(())) => f.write_str("; a ring of its own for devices that are polled"),
+            Some(Err(error)) => write!(f, "; without iopoll: {error}"),
+        }
+    }
+}
+
+impl EngineBuilder {
+    /// Has a kernel thread take operations from the drivers' submission queues, so that submitting
+    /// is no system call while that thread is awake. All drivers of the engine share one. Backends: uring.
+    ///
+    /// It pays where drivers are bound by their system calls and a processor is to spare; with fewer than four
+    /// [`Engine::backend`](crate::Engine::backend) advises against it, and does it. Not together with a
+    /// [`rung`](EngineBuilder::rung): the kernel takes no such flags beside it.
+    ///
+    /// Since Linux 5.11 with `CAP_SYS_NICE`, since 5.13 for everybody. Where it is refused,
+    /// [`Backend::Auto`](crate::Backend::Auto) goes on without and says why; with
+    /// [`Backend::Uring`](crate::Backend::Uring) it is an error.
+    pub fn sqpoll(mut self, poll: SqPoll) -> Self {
+        self.sqpoll = Some(poll);
+        self
+    }
+
+    /// Adds a driver whose ring polls devices (IOPOLL), which saves the interrupt of each completion and
+    /// costs a processor while anything is in flight. Backends: uring.
+    ///
+    /// Reads and writes go there if their file was opened with
+    /// [`direct`](crate::OpenOptions::direct) and its device has queues to poll; everything else goes
+    /// where it would have gone without. [`File::poll_support`](crate::File::poll_support) says which it is, and what
+    /// to change. Such a transfer can't be cancelled: dropped, or past its timeout, it keeps its
+    /// memory until the device has answered.
+    pub fn iopoll(mut self, poll: bool) -> Self {
+        self.iopoll = poll;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Backend, Engine};
+    use crate::fd::Fd;
+    use crate::fs::File;
+    use crate::sys::poll_queue::NotPolled;
+
+    #[test]
+    fn an_idle_time_is_never_the_zero_that_the_kernel_takes_for_a_second() {
+        for (idle, ms) in [
+            (Duration::ZERO, 1),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_micros(1_001), 2),
+            (Duration::from_millis(20), 20),
+            (Duration::MAX, u32::MAX),
+        ] {
+            assert_eq!(SqPoll::new().idle(idle).idle_ms(), ms);
+        }
+    }
+
+    #[test]
+    fn a_polling_thread_is_advised_against_where_processors_are_few() {
+        assert!(advice(1).unwrap().contains("1 processor:"));
+        assert!(advice(3).unwrap().contains("3 processors:"));
+        assert_eq!(advice(4), None);
+    }
+
+    /// What the kernel answers where a device has lost its queues, or never had any.
+    #[test]
+    fn a_transfer_that_the_kernel_will_not_poll_for_is_done_by_a_system_call_and_the_next_go_elsewhere()
+     {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("data");
+        let contents: Vec<u8> = (0..8192_u32).map(|at| (at % 251) as u8).collect();
+        std::fs::write(&path, &contents).unwrap();
+        let engine = match Engine::builder()
+            .backend(Backend::Uring)
+            .iopoll(true)
+            .build()
+        {
+            Ok(engine) => engine,
+            Err(error) => return println!("skip: {error}"),
+        };
+        let opened = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        let fd = Fd::adopt(opened);
+        let file = File::new(fd.clone(), Arc::clone(&engine.submitter)).unwrap();
+        assert_eq!(file.poll_support(), Err(NotPolled::Buffered));
+        // A lie: no buffered file can be polled for.
+        fd.set_polled(true);
+        let write = file.write_all_at(vec![1; 100], 8192);
+        pollster::block_on(write).unwrap();
+        assert!(!fd.is_polled());
+        assert_eq!(
+            (engine.metrics().polled, engine.metrics().poll_refused),
+            (1, 1)
+        );
+        fd.set_polled(true);
+        let reads = (0..64).map(|n| (vec![0; 128], n * 128));
+        let past_the_cache = pollster::block_on(file.read_vectored_at(vec![vec![0; 100]; 2], 8000));
+        assert_eq!(past_the_cache.unwrap().0, 200);
+        assert_eq!(
+            (engine.metrics().polled, engine.metrics().poll_refused),
+            (2, 2)
+        );
+        for (n, answer) in pollster::block_on(file.read_many_at(reads))
+            .into_iter()
+            .enumerate()
+        {
+            assert_eq!(answer.unwrap().1, contents[n * 128..][..128]);
+        }
+        assert_eq!(engine.metrics().polled, 2, "the next go elsewhere");
+    }
+}

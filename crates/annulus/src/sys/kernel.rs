@@ -1,0 +1,65 @@
+//! What a driver needs of a kernel: implemented by a ring, by one that polls devices, and by the
+//! simulated kernel.
+
+use std::io;
+use std::sync::Arc;
+
+use super::mapping::Mapping;
+use super::sqe::{Cqe, Sqe};
+use crate::error::SetupError;
+
+/// What a driver needs of a kernel. Two exist: `Ring`, and the simulated one.
+pub(crate) trait Kernel {
+    /// Queues an SQE; false when the submission queue is full.
+    fn push(&mut self, sqe: Sqe) -> bool;
+    /// SQEs pushed that the kernel has not taken yet.
+    fn unsubmitted(&self) -> u32;
+    /// Hands over what was pushed, without waiting. An error leaves the SQEs queued.
+    fn submit(&mut self) -> io::Result<()>;
+    /// Hands over what was pushed and sleeps until a CQE is there, `timeout_ns` has passed, or a
+    /// waker fired.
+    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()>;
+    /// Whether CQEs, or work that will turn into CQEs on the next enter, are there. No system call.
+    fn ready(&mut self) -> bool;
+    /// Takes CQEs out of the completion queue, at most `into.len()`.
+    fn reap(&mut self, into: &mut Vec<Cqe>);
+    /// Makes the next `waker().wake()` end a `wait`; its CQE carries `token`. False when the
+    /// submission queue is full.
+    fn arm_wake(&mut self, token: u64) -> bool;
+    /// Has a CQE with `token` come after `after_ns`. False: not now, or this kernel can't.
+    fn arm_timer(&mut self, _after_ns: u64, _token: u64) -> bool {
+        false
+    }
+    /// Whether this kernel can take `opcode`.
+    fn supports(&self, opcode: u8) -> bool;
+    /// Enter calls made so far, and those that slept.
+    fn enters(&self) -> (u64, u64);
+    /// Times a sleeping poller of the submission queue had to be woken.
+    fn sq_wakeups(&self) -> u64 {
+        0
+    }
+    /// Whether this kernel takes nothing but reads and writes on devices that are polled.
+    fn polls_devices(&self) -> bool {
+        false
+    }
+    /// The clock of deadlines, ns: the machine's monotonic one, or the simulation's.
+    fn now_ns(&self) -> u64;
+    /// Lets `ns` pass on that clock.
+    fn pause(&mut self, ns: u64);
+    /// Registers a part of `memory` under a place of the kernel's table, and keeps it mapped.
+    fn lend(
+        &mut self,
+        _place: u16,
+        _memory: &Arc<Mapping>,
+        _from: usize,
+        _bytes: usize,
+    ) -> Result<(), SetupError> {
+        Err(SetupError::Config(
+            "a simulated kernel registers nothing".to_owned(),
+        ))
+    }
+    /// Empties that place. False: it can't be used again.
+    fn take_back(&mut self, _place: u16) -> bool {
+        false
+    }
+}

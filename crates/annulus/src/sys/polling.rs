@@ -1,0 +1,481 @@
+//! Rings whose queues somebody polls: a kernel thread the submission queue (SQPOLL), or whoever enters
+//! the device's completion queue (IOPOLL). What is asked, why it was refused, and the second kind as a
+//! `Kernel`.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use super::errno::{EACCES, EINVAL, EOPNOTSUPP, EPERM};
+use super::kernel::Kernel;
+use super::probe;
+use super::ring::{REAP_MAX, Ring};
+use super::sqe::{Cqe, Sqe, opcode};
+use super::wake::EventFd;
+use crate::error::SetupError;
+use crate::sync::{Ordering, fence};
+
+/// What of a new ring is to be polled.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum RingPoll {
+    #[default]
+    Nothing,
+    /// The submission queue, by a kernel thread that all rings with the same `Poller` share.
+    Submissions(Arc<Poller>),
+    /// The device, by whoever enters.
+    Completions,
+}
+
+/// A kernel thread that polls submission queues, as it is asked for.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    /// How long it goes on without work before it sleeps; never 0, which the kernel takes for a second.
+    pub(crate) idle_ms: u32,
+    pub(crate) cpu: Option<u32>,
+    /// The first ring made, to whose poller later ones attach. A number only: where that ring has ended,
+    /// the kernel refuses, and the next ring gets a poller of its own.
+    first: Mutex<Option<RawFd>>,
+}
+
+impl Poller {
+    pub(crate) fn new(idle_ms: u32, cpu: Option<u32>) -> Poller {
+        Poller {
+            idle_ms: idle_ms.max(1),
+            cpu,
+            first: Mutex::new(None),
+        }
+    }
+
+    /// Makes a ring that shares the poller of the first one. One ring at a time, so that there is a first.
+    pub(super) fn share(
+        &self,
+        make: impl Fn(Option<RawFd>) -> Result<Ring, SetupError>,
+    ) -> Result<Ring, SetupError> {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.is_some()
+            && let Ok(ring) = make(*first)
+        {
+            return Ok(ring);
+        }
+        let ring = make(None)?;
+        *first = Some(ring.raw());
+        Ok(ring)
+    }
+
+    /// Why the kernel refuses this thread, where it does not refuse a ring without one.
+    pub(super) fn explain(&self, error: &io::Error) -> SetupError {
+        let version = probe::kernel_version();
+        let (because, cure) = match (error.raw_os_error(), self.cpu) {
+            (Some(EPERM | EACCES), _) if version < (5, 11) => (
+                "before Linux 5.11 it is for root only".to_owned(),
+                "run as root, or boot Linux 5.13 or later",
+            ),
+            (Some(EPERM | EACCES), _) if version < (5, 13) => (
+                "before Linux 5.13 it takes CAP_SYS_NICE".to_owned(),
+                "give the program that capability (setcap cap_sys_nice+ep), or boot Linux 5.13 or later",
+            ),
+            (Some(EPERM | EACCES), _) => (
+                "a security module forbids it".to_owned(),
+                "allow io_uring's sqpoll for this program in SELinux or AppArmor",
+            ),
+            (Some(EINVAL), Some(cpu)) => (
+                format!(
+                    "processor {cpu} is not there, not online, or not for this process, which may use {}",
+                    ranges(&probe::processors())
+                ),
+                "choose one of those, or leave the choice to the kernel",
+            ),
+            _ => (error.to_string(), "do without it"),
+        };
+        SetupError::Polling {
+            what: "a kernel thread that polls the submission queue (SQPOLL)",
+            because,
+            cure: cure.to_owned(),
+        }
+    }
+}
+
+/// Numbers in order, as people write them: `0-3, 6`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut text = String::new();
+    let mut rest = numbers;
+    while let [first, ..] = *rest {
+        let run = rest
+            .iter()
+            .enumerate()
+            .take_while(|&(at, &number)| number == first + at)
+            .count();
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        text.push_str(&first.to_string());
+        if run > 1 {
+            text.push_str(&format!("-{}", first + run - 1));
+        }
+        rest = rest.get(run..).unwrap_or_default();
+    }
+    text
+}
+
+/// Whether a poller has gone to sleep before it saw what was just published (trap 9).
+///
+/// Dekker's pattern: we store the tail, then load the flag; the poller stores the flag, then loads the
+/// tail. A release store and a load do not keep that order, so a full fence stands between them; with
+/// one on either side, at least one of the two sees the other. Checked by loom (`ci/loom`).
+#[inline]
+pub(crate) fn must_wake_poller(asleep: impl FnOnce() -> bool) -> bool {
+    fence(Ordering::SeqCst);
+    asleep()
+}
+
+/// A ring of reads and writes on devices that are polled (IOPOLL): the kernel is told of no completion,
+/// it looks for them when it is entered. Nothing else may go through such a ring (trap 47): not the
+/// eventfd read that wakes other drivers, and no cancel. Both are played here.
+pub(crate) struct PolledRing {
+    ring: Ring,
+    wake: Arc<EventFd>,
+    /// Pushed, and not reaped yet.
+    in_flight: u32,
+    /// The token of the wake-up, if the driver has armed it.
+    armed: Option<u64>,
+    /// CQEs that come from here.
+    played: Vec<Cqe>,
+}
+
+impl PolledRing {
+    /// Takes over a ring made with `RingPoll::Completions`.
+    ///
+    /// Refused where a direct write that lengthens a file hangs: its worker thread (io-wq) sleeps until
+    /// somebody polls, and a ring polls only for what was issued. Seen on 5.10.223, whose io_uring is that of
+    /// 5.15; the block layer was rebuilt in 5.16. The first feature bit after that is of 5.17.
+    pub(crate) fn new(ring: Ring) -> Result<PolledRing, SetupError> {
+        if !ring.polls_reliably() {
+            return Err(SetupError::Polling {
+                what: "a ring that polls devices (IOPOLL)",
+                because: format!(
+                    "with Linux {} a polled write may hang for ever",
+                    probe::kernel_release()
+                ),
+                cure: "boot Linux 5.17 or later".to_owned(),
+            });
+        }
+        Ok(PolledRing {
+            wake: ring.waker(),
+            ring,
+            in_flight: 0,
+            armed: None,
+            played: Vec::new(),
+        })
+    }
+
+    pub(crate) fn waker(&self) -> Arc<EventFd> {
+        Arc::clone(&self.wake)
+    }
+
+    pub(crate) fn cq_entries(&self) -> u32 {
+        self.ring.cq_entries()
+    }
+
+    fn play(&mut self, user_data: u64, res: i32) {
+        self.played.push(Cqe {
+            user_data,
+            res,
+            flags: 0,
+        });
+    }
+}
+
+impl Kernel for PolledRing {
+    fn push(&mut self, sqe: Sqe) -> bool {
+        if sqe.opcode == opcode::ASYNC_CANCEL {
+            self.play(sqe.user_data, -EOPNOTSUPP);
+            return true;
+        }
+        let pushed = self.ring.push(sqe);
+        self.in_flight += u32::from(pushed);
+        pushed
+    }
+
+    fn unsubmitted(&self) -> u32 {
+        self.ring.unsubmitted()
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        self.ring.look_for_completions()
+    }
+
+    /// Looks once while anything is in flight, and sleeps only when nothing is: nobody would say that a
+    /// completion has come.
+    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
+        if !self.played.is_empty() {
+            return Ok(());
+        }
+        if self.in_flight > 0 {
+            self.ring.look_for_completions()?;
+            if !self.ring.ready() {
+                // On few processors, whoever is to use the answer waits for this one.
+                thread::yield_now();
+            }
+            return Ok(());
+        }
+        if self.wake.sleep(timeout_ns)
+            && let Some(token) = self.armed.take()
+        {
+            self.play(token, size_of::<u64>() as i32);
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self) -> bool {
+        !self.played.is_empty() || self.ring.ready()
+    }
+
+    fn reap(&mut self, into: &mut Vec<Cqe>) {
+        let room = REAP_MAX.saturating_sub(into.len()).min(self.played.len());
+        into.extend(self.played.drain(..room));
+        let played = into.len();
+        self.ring.reap(into);
+        self.in_flight -= (into.len() - played) as u32;
+    }
+
+    fn arm_wake(&mut self, token: u64) -> bool {
+        self.armed = Some(token);
+        true
+    }
+
+    fn supports(&self, opcode: u8) -> bool {
+        use opcode::{NOP, READ, READV, WRITE, WRITEV};
+        matches!(opcode, NOP | READ | READV | WRITE | WRITEV) && self.ring.supports(opcode)
+    }
+
+    fn enters(&self) -> (u64, u64) {
+        self.ring.enters()
+    }
+
+    fn polls_devices(&self) -> bool {
+        true
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.ring.now_ns()
+    }
+
+    fn pause(&mut self, ns: u64) {
+        self.ring.pause(ns);
+    }
+}
+
+#[cfg(all(test, annulus_loom))]
+mod loom_models {
+    use super::*;
+    use crate::sync::{AtomicBool, AtomicU32};
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// The kernel's side, as `io_sq_thread` goes to sleep: says so, a full barrier, a last look. True: it
+    /// saw the entry; otherwise it sleeps until somebody wakes it.
+    fn last_look(tail: &AtomicU32, asleep: &AtomicBool) -> bool {
+        asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        tail.load(Ordering::Acquire) == 1
+    }
+
+    #[test]
+    fn loom_an_entry_is_seen_by_a_poller_that_goes_to_sleep_or_the_poller_is_woken() {
+        loom::model(|| {
+            let tail = Arc::new(AtomicU32::new(0));
+            let asleep = Arc::new(AtomicBool::new(false));
+            let poller = {
+                let (tail, asleep) = (Arc::clone(&tail), Arc::clone(&asleep));
+                thread::spawn(move || last_look(&tail, &asleep))
+            };
+            tail.store(1, Ordering::Release);
+            let woken = must_wake_poller(|| asleep.load(Ordering::Relaxed));
+            assert!(
+                poller.join().unwrap() || woken,
+                "an entry that nobody takes"
+            );
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::ring::{RingConfig, Rung};
+
+    #[test]
+    fn numbers_in_a_row_are_written_as_a_range() {
+        for (numbers, text) in [
+            (&[][..], ""),
+            (&[3][..], "3"),
+            (&[0, 1][..], "0-1"),
+            (&[0, 1, 2, 6, 8, 9][..], "0-2, 6, 8-9"),
+        ] {
+            assert_eq!(ranges(numbers), text);
+        }
+    }
+
+    fn config(poll: RingPoll) -> RingConfig {
+        RingConfig {
+            sq_entries: 8,
+            cq_entries: 32,
+            rung: Rung::Deferred,
+            workers: [0, 0],
+            poll,
+        }
+    }
+
+    fn polled(poller: &Arc<Poller>) -> Option<Ring> {
+        match Ring::new(config(RingPoll::Submissions(Arc::clone(poller)))) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                println!("skip: {error}");
+                None
+            }
+        }
+    }
+
+    fn nop(ring: &mut Ring, token: u64) {
+        let nop = Sqe {
+            user_data: token,
+            ..Sqe::new(opcode::NOP, -1)
+        };
+        while !ring.push(nop) {
+            ring.submit().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_poller_takes_entries_without_a_call_and_is_called_when_it_sleeps() {
+        let poller = Arc::new(Poller::new(300, None));
+        let Some(mut ring) = polled(&poller) else {
+            return;
+        };
+        let mut cqes = Vec::with_capacity(REAP_MAX);
+        // Awake: the first round trip has just called it.
+        let entered = ring.enters().0;
+        nop(&mut ring, 7);
+        ring.submit().unwrap();
+        let until = ring.now_ns() + 250_000_000;
+        while !ring.ready() && ring.now_ns() < until {
+            thread::yield_now();
+        }
+        ring.reap(&mut cqes);
+        let tokens: Vec<_> = cqes.drain(..).map(|cqe| cqe.user_data).collect();
+        // A machine so busy that the thread did not get to run is no proof of anything.
+        if tokens == [7] {
+            assert_eq!(ring.enters().0, entered, "it was awake");
+            assert_eq!(ring.unsubmitted(), 0);
+        } else {
+            println!("the poller did not run for 250 ms");
+        }
+        thread::sleep(std::time::Duration::from_millis(900));
+        let wakeups = ring.sq_wakeups();
+        nop(&mut ring, 8);
+        ring.submit().unwrap();
+        while !cqes.iter().any(|cqe: &Cqe| cqe.user_data == 8) {
+            ring.wait(Some(1_000_000_000)).unwrap();
+            ring.reap(&mut cqes);
+        }
+        assert!(ring.sq_wakeups() > wakeups, "it slept");
+    }
+
+    #[test]
+    fn a_full_queue_waits_for_the_poller_and_loses_nothing() {
+        let poller = Arc::new(Poller::new(1, None));
+        let Some(mut ring) = polled(&poller) else {
+            return;
+        };
+        let mut seen = 0;
+        let mut cqes = Vec::with_capacity(REAP_MAX);
+        for token in 0..10_000 {
+            nop(&mut ring, token);
+            ring.reap(&mut cqes);
+            seen += cqes.drain(..).count();
+        }
+        ring.submit().unwrap();
+        while seen < 10_000 {
+            ring.wait(Some(1_000_000_000)).unwrap();
+            ring.reap(&mut cqes);
+            seen += cqes.drain(..).count();
+        }
+        assert_eq!((seen, ring.unsubmitted()), (10_000, 0));
+    }
+
+    /// Threads of this process that poll submission queues, by their numbers.
+    fn pollers() -> Vec<String> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let ids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
+        ids.filter(|id| {
+            let comm = std::fs::read_to_string(format!("/proc/self/task/{id}/comm"));
+            comm.is_ok_and(|comm| comm.starts_with("iou-sqp"))
+        })
+        .collect()
+    }
+
+    #[test]
+    fn rings_share_a_poller_and_the_next_gets_its_own_when_the_first_ring_has_ended() {
+        let poller = Arc::new(Poller::new(50, None));
+        let Some(first) = polled(&poller) else { return };
+        // The other tests of this process have pollers, too: which are ours is told by the name.
+        let named = format!("iou-sqp-{}", rustix::thread::gettid().as_raw_nonzero());
+        let ours = || {
+            let is_ours = |id: &String| {
+                let comm = std::fs::read_to_string(format!("/proc/self/task/{id}/comm"));
+                comm.is_ok_and(|comm| named.starts_with(comm.trim_end()))
+            };
+            pollers().into_iter().filter(is_ours).count()
+        };
+        let with_one = ours();
+        let second = polled(&poller).unwrap();
+        if with_one > 0 {
+            assert_eq!(ours(), with_one, "shared");
+        }
+        drop((first, second));
+        let mut third = polled(&poller).unwrap();
+        nop(&mut third, 1);
+        third.wait(Some(1_000_000_000)).unwrap();
+    }
+
+    #[test]
+    fn a_processor_that_is_not_there_is_named_with_those_that_are() {
+        let poller = Arc::new(Poller::new(1, Some(4095)));
+        match Ring::new(config(RingPoll::Submissions(poller))) {
+            Err(error @ SetupError::Polling { .. }) => {
+                let text = error.to_string();
+                assert!(text.contains("processor 4095 is not there"), "{text}");
+                assert!(text.contains("may use 0"), "{text}");
+            }
+            Err(error) => println!("skip: {error}"),
+            Ok(_) => panic!("there is no such processor"),
+        }
+    }
+
+    #[test]
+    fn a_polled_ring_sleeps_until_it_is_woken_and_answers_cancels_itself() {
+        let ring = match Ring::new(config(RingPoll::Completions)) {
+            Ok(ring) => ring,
+            Err(error) => return println!("skip: {error}"),
+        };
+        let mut ring = match PolledRing::new(ring) {
+            Ok(ring) => ring,
+            Err(error) => return println!("skip: {error}"),
+        };
+        let mut cqes = Vec::with_capacity(REAP_MAX);
+        assert!(ring.push(Sqe::cancel(3, 4)));
+        assert!(ring.ready());
+        ring.reap(&mut cqes);
+        assert_eq!((cqes[0].user_data, cqes[0].res), (4, -EOPNOTSUPP));
+        cqes.clear();
+        assert!(ring.arm_wake(9));
+        ring.wait(Some(1_000_000)).unwrap();
+        assert!(!ring.ready(), "nobody woke it");
+        ring.waker().wake();
+        ring.wait(None).unwrap();
+        ring.reap(&mut cqes);
+        assert_eq!((cqes[0].user_data, cqes[0].res), (9, 8));
+        assert_eq!(ring.in_flight, 0);
+    }
+}

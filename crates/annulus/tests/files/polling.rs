@@ -1,0 +1,157 @@
+//! Polling that was asked for: done, or refused with a reason, and everything works.
+
+use std::time::Duration;
+
+use annulus::{
+    AlignedBuf, Backend, BackendInUse, Engine, EngineBuilder, File, NotPolled, OpenOptions,
+    PollingInUse, SetupError, SqPoll,
+};
+
+use crate::grounds::bytes;
+use crate::skip::skip;
+
+/// `None`, said so, where there is no io_uring at all.
+fn build(builder: EngineBuilder) -> Option<Engine> {
+    let engine = builder.build().unwrap();
+    if let BackendInUse::Blocking { because, .. } = engine.backend() {
+        skip(because.as_ref().unwrap());
+        return None;
+    }
+    println!("on {}", engine.backend());
+    Some(engine)
+}
+
+fn polling(engine: &Engine) -> &PollingInUse {
+    match engine.backend() {
+        BackendInUse::Uring { polling, .. } => polling,
+        other => panic!("not a ring: {other}"),
+    }
+}
+
+/// Not in the temporary directory, which may have no direct I/O.
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Writes, syncs and reads back; returns the file.
+async fn works(engine: &Engine, dir: &tempfile::TempDir, direct: bool) -> Option<File> {
+    let path = dir.path().join("f");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).direct(direct);
+    let file = match engine.open_with(&options, &path).await {
+        Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
+            skip("the target directory's file system has no direct I/O");
+            return None;
+        }
+        opened => opened.unwrap(),
+    };
+    let contents = bytes(3, 16384);
+    for (at, part) in (0..).step_by(4096).zip(contents.chunks(4096)) {
+        let mut buf = AlignedBuf::with_len(4096, 4096);
+        buf.copy_from_slice(part);
+        file.write_all_at(buf, at).await.unwrap();
+    }
+    file.sync_data().await.unwrap();
+    let reads = (0..4).map(|n| (AlignedBuf::with_len(4096, 4096), n * 4096));
+    for (n, answer) in file.read_many_at(reads).await.into_iter().enumerate() {
+        assert_eq!(answer.unwrap().1[..], contents[n * 4096..][..4096]);
+    }
+    let read = file.read_exact_at(vec![0; 5000], 999).await.unwrap();
+    assert_eq!(read, contents[999..5999]);
+    Some(file)
+}
+
+#[test]
+fn files_that_cannot_be_polled_for_say_why_and_work() {
+    let Some(engine) = build(Engine::builder().iopoll(true)) else {
+        return;
+    };
+    assert!(matches!(polling(&engine).iopoll, Some(Ok(()))));
+    let dir = dir();
+    pollster::block_on(async {
+        let buffered = works(&engine, &dir, false).await.unwrap();
+        assert_eq!(buffered.poll_support(), Err(NotPolled::Buffered));
+        assert_eq!(engine.metrics().polled, 0);
+        let Some(direct) = works(&engine, &dir, true).await else {
+            return;
+        };
+        let metrics = engine.metrics();
+        match direct.poll_support() {
+            Ok(()) => assert!(metrics.polled > 0, "{metrics:?}"),
+            // It has queues, and the file system does not poll.
+            Err(NotPolled::Refused) => assert!(metrics.poll_refused > 0, "{metrics:?}"),
+            Err(why) => {
+                println!("{why}");
+                assert_eq!(metrics.polled, 0, "{why}");
+                assert!(why.to_string().contains("; "), "no step in: {why}");
+            }
+        }
+        let plain = Engine::builder().build().unwrap();
+        let file = works(&plain, &dir, true).await.unwrap();
+        assert_eq!(file.poll_support(), Err(NotPolled::NoRing));
+    });
+}
+
+#[test]
+fn a_refused_poller_of_submissions_is_named_with_a_cure_and_everything_works_without() {
+    let poll = SqPoll::new().cpu(4095);
+    let Some(engine) = build(Engine::builder().threads(2).sqpoll(poll)) else {
+        return;
+    };
+    let text = engine.backend().to_string();
+    let Some(Err(refused @ SetupError::Polling { .. })) = &polling(&engine).sqpoll else {
+        panic!("there is no such processor: {text}");
+    };
+    assert!(refused.allows_fallback());
+    for part in [
+        "without sqpoll: ",
+        &refused.to_string(),
+        "processor 4095",
+        "choose one of those",
+    ] {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+    assert!(
+        !text.contains("not advised"),
+        "advice for what is not done: {text}"
+    );
+    pollster::block_on(works(&engine, &dir(), false)).unwrap();
+    assert_eq!(engine.metrics().sq_wakeups, 0);
+    // Who insists on io_uring insists on this, too.
+    let error = Engine::builder()
+        .backend(Backend::Uring)
+        .sqpoll(poll)
+        .build()
+        .unwrap_err();
+    assert_eq!(error.to_string(), refused.to_string());
+}
+
+#[test]
+fn a_poller_of_submissions_is_shared_woken_and_advised_against_on_few_processors() {
+    let poll = SqPoll::new().idle(Duration::from_millis(1));
+    let Some(engine) = build(Engine::builder().threads(2).sqpoll(poll)) else {
+        return;
+    };
+    if let Some(Err(error)) = &polling(&engine).sqpoll {
+        return skip(error);
+    }
+    let processors = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(polling(&engine).advice.is_some(), processors < 4);
+    let text = engine.backend().to_string();
+    assert_eq!(text.contains("not advised with"), processors < 4, "{text}");
+    let dir = dir();
+    for _ in 0..3 {
+        pollster::block_on(works(&engine, &dir, false)).unwrap();
+        // Longer than it polls without work.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(engine.metrics().sq_wakeups > 0, "{:?}", engine.metrics());
+}
+
+#[test]
+fn polling_is_nothing_to_an_engine_without_a_ring() {
+    let builder = Engine::builder().backend(Backend::Blocking);
+    let engine = builder.sqpoll(SqPoll::new()).iopoll(true).build().unwrap();
+    let file = pollster::block_on(works(&engine, &dir(), false)).unwrap();
+    assert_eq!(file.poll_support(), Err(NotPolled::NoRing));
+}

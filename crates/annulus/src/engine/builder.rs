@@ -322,7 +322,9 @@ impl EngineBuilder {
         if self.iopoll {
             match polled::start(self.ring_config(), self.limits, self.tuning) {
                 Ok(lane) => submitter = submitter.with_polled(lane),
-                Err(error) if self.backend == Backend::Auto => polling.iopoll = Some(Err(error)),
+                Err(error) if self.backend == Backend::Auto && error.allows_fallback() => {
+                    polling.iopoll = Some(Err(error));
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -153,6 +153,10 @@ impl EngineBuilder {
     /// where it would have gone without. [`File::poll_support`](crate::File::poll_support) says which it is, and what
     /// to change. Such a transfer can't be cancelled: dropped, or past its timeout, it keeps its
     /// memory until the device has answered.
+    ///
+    /// Since Linux 5.17; before that, a polled write might hang, and it is refused. Where it is refused,
+    /// [`Backend::Auto`](crate::Backend::Auto) goes on without and says why; with
+    /// [`Backend::Uring`](crate::Backend::Uring) it is an error.
     pub fn iopoll(mut self, poll: bool) -> Self {
         self.iopoll = poll;
         self

@@ -355,7 +355,7 @@ mod tests {
         };
         let mut cqes = Vec::with_capacity(REAP_MAX);
         // Awake: the first round trip has just called it.
-        let entered = ring.enters().0;
+        let (entered, woken) = (ring.enters().0, ring.sq_wakeups());
         nop(&mut ring, 7);
         ring.submit().unwrap();
         let until = ring.now_ns() + 250_000_000;
@@ -365,21 +365,28 @@ mod tests {
         ring.reap(&mut cqes);
         let tokens: Vec<_> = cqes.drain(..).map(|cqe| cqe.user_data).collect();
         // A machine so busy that the thread did not get to run is no proof of anything.
-        if tokens == [7] {
+        if tokens == [7] && ring.sq_wakeups() == woken {
             assert_eq!(ring.enters().0, entered, "it was awake");
             assert_eq!(ring.unsubmitted(), 0);
         } else {
-            println!("the poller did not run for 250 ms");
+            println!("the poller did not run for 250 ms, or was asleep after 300");
         }
-        thread::sleep(std::time::Duration::from_millis(900));
         let wakeups = ring.sq_wakeups();
-        nop(&mut ring, 8);
-        ring.submit().unwrap();
-        while !cqes.iter().any(|cqe: &Cqe| cqe.user_data == 8) {
-            ring.wait(Some(1_000_000_000)).unwrap();
-            ring.reap(&mut cqes);
+        let until = ring.now_ns() + 30_000_000_000;
+        for token in 8.. {
+            // Longer than it polls without work; on a busy machine it may not have had the time to sleep.
+            thread::sleep(std::time::Duration::from_millis(900));
+            nop(&mut ring, token);
+            ring.submit().unwrap();
+            while !cqes.iter().any(|cqe: &Cqe| cqe.user_data == token) {
+                ring.wait(Some(1_000_000_000)).unwrap();
+                ring.reap(&mut cqes);
+            }
+            if ring.sq_wakeups() > wakeups {
+                break;
+            }
+            assert!(ring.now_ns() < until, "it never sleeps");
         }
-        assert!(ring.sq_wakeups() > wakeups, "it slept");
     }
 
     #[test]
@@ -430,8 +437,9 @@ mod tests {
         };
         let with_one = ours();
         let second = polled(&poller).unwrap();
-        if with_one > 0 {
-            assert_eq!(ours(), with_one, "shared");
+        // Before Linux 5.12 it is no thread of this process, and can't be counted.
+        if probe::kernel_version() >= (5, 12) {
+            assert_eq!((with_one, ours()), (1, 1), "shared");
         }
         drop((first, second));
         let mut third = polled(&poller).unwrap();

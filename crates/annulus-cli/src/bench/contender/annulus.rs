@@ -1,24 +1,27 @@
 //! Annulus itself: many tasks awaiting one operation each, or one stream of reads kept full.
 //!
-//! Five contenders, made from two ways to ask and a few ways to set the engine up. The callers, one unless
-//! `--threads` says otherwise, each run on a thread with a plain executor; the engine's drivers have their own.
-//! Each run makes its engine anew, before the clock starts.
+//! Its forms differ in how operations are asked for, in who drives the ring (a thread of the engine's, or the
+//! one that asks), in whose memory the bytes go to, and in who looks for completions. The callers, one unless
+//! `--threads` says otherwise, each run on a thread of their own. Each run makes its engine anew, before the
+//! clock starts.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use annulus::{AlignedBuf, Backend, BackendInUse, BufError, Engine, File};
-use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, Op, on_owning_threads};
-use futures_executor::{LocalPool, block_on};
-use futures_util::task::LocalSpawnExt;
+use annulus::{
+    Arena, ArenaBuf, Backend, BackendInUse, BufferLayout, Engine, EngineBuilder, File, OwnDriver,
+    SqPoll,
+};
+use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, on_owning_threads};
+use futures_executor::block_on;
 
-/// Aligned for any direct I/O.
-const ALIGN_BYTES: usize = 4096;
+use super::ask::{Buffer, buffer, many, tasks, tasks_on};
+
 /// What an engine lets each driver's kernel hold unless told otherwise; to say so where the depth is larger.
 const IN_FLIGHT: usize = 1024;
 const IN_FLIGHT_BYTES: usize = 256 << 20;
+/// How long the polling thread of `annulus-sqpoll` spins before it sleeps: as long as that of `base-sqpoll`.
+const SQPOLL_IDLE: Duration = Duration::from_millis(50);
 
 /// How operations are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,64 +32,172 @@ enum Asking {
     Many,
 }
 
+/// Who drives the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Driving {
+    /// Threads of the engine's: so many, or as many as `--drivers` says.
+    Handed(Option<usize>),
+    /// The thread that asks.
+    Own,
+}
+
+/// Whose memory the bytes go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Plain,
+    /// Registered with the ring.
+    Arena,
+}
+
+/// Who looks for what is new, besides the ring's owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Polling {
+    Nobody,
+    /// A kernel thread, for submissions.
+    Submissions,
+    /// The driver, at the device.
+    Completions,
+}
+
 /// Annulus in one of its forms.
+#[derive(Clone, Copy)]
 pub(crate) struct Annulus {
     name: &'static str,
     about: &'static str,
     asking: Asking,
+    driving: Driving,
+    memory: Memory,
+    polling: Polling,
     backend: Backend,
-    /// Driver threads; `None` leaves it to `--drivers`.
-    drivers: Option<usize>,
 }
 
+const PLAIN: Annulus = Annulus {
+    name: "annulus",
+    about: "Annulus, a task per operation in flight, one driver thread",
+    asking: Asking::Tasks,
+    driving: Driving::Handed(None),
+    memory: Memory::Plain,
+    polling: Polling::Nobody,
+    backend: Backend::Auto,
+};
+
+const MANY: Annulus = Annulus {
+    name: "annulus-many",
+    about: "Annulus, one read_many_at kept full, one driver thread",
+    asking: Asking::Many,
+    ..PLAIN
+};
+
+const OWN: Annulus = Annulus {
+    name: "annulus-own",
+    about: "annulus-many on a driver of the asking thread's own",
+    driving: Driving::Own,
+    ..MANY
+};
+
 impl Annulus {
-    pub(crate) fn variants() -> Vec<Annulus> {
-        use Asking::{Many, Tasks};
-        let form = |name, about, asking, backend, drivers| Annulus {
-            name,
-            about,
-            asking,
-            backend,
-            drivers,
-        };
-        let auto = || Backend::Auto;
-        vec![
-            form(
-                "annulus",
-                "Annulus, a task per operation in flight, one driver thread",
-                Tasks,
-                auto(),
-                None,
-            ),
-            form(
-                "annulus-many",
-                "Annulus, one read_many_at kept full, one driver thread",
-                Many,
-                auto(),
-                None,
-            ),
-            form(
-                "annulus-2",
-                "annulus with two driver threads",
-                Tasks,
-                auto(),
-                Some(2),
-            ),
-            form(
-                "annulus-many-2",
-                "annulus-many with two driver threads",
-                Many,
-                auto(),
-                Some(2),
-            ),
-            form(
-                "annulus-blocking",
-                "annulus without io_uring: its fallback on threads",
-                Tasks,
-                Backend::Blocking,
-                None,
-            ),
+    pub(crate) fn variants() -> [Annulus; 10] {
+        [
+            PLAIN,
+            MANY,
+            Annulus {
+                name: "annulus-2",
+                about: "annulus with two driver threads",
+                driving: Driving::Handed(Some(2)),
+                ..PLAIN
+            },
+            Annulus {
+                name: "annulus-many-2",
+                about: "annulus-many with two driver threads",
+                driving: Driving::Handed(Some(2)),
+                ..MANY
+            },
+            OWN,
+            Annulus {
+                name: "annulus-arena",
+                about: "annulus-own into registered buffers",
+                memory: Memory::Arena,
+                ..OWN
+            },
+            Annulus {
+                name: "annulus-own-tasks",
+                about: "a task per operation in flight on a driver of the asking thread's own, registered buffers",
+                asking: Asking::Tasks,
+                memory: Memory::Arena,
+                ..OWN
+            },
+            Annulus {
+                name: "annulus-sqpoll",
+                about: "annulus-arena with a kernel thread that polls the submission queue",
+                memory: Memory::Arena,
+                polling: Polling::Submissions,
+                ..OWN
+            },
+            Annulus {
+                name: "annulus-iopoll",
+                about: "annulus-many with a ring that polls the device",
+                polling: Polling::Completions,
+                ..MANY
+            },
+            Annulus {
+                name: "annulus-blocking",
+                about: "annulus without io_uring: its fallback on threads",
+                backend: Backend::Blocking,
+                ..PLAIN
+            },
         ]
+    }
+
+    fn builder(&self) -> EngineBuilder {
+        let builder = Engine::builder().backend(self.backend);
+        match self.polling {
+            Polling::Nobody => builder,
+            Polling::Submissions => builder.sqpoll(SqPoll::new().idle(SQPOLL_IDLE)),
+            Polling::Completions => builder.iopoll(true),
+        }
+    }
+
+    /// Runs one caller's share.
+    fn drive<L: Lane, B: Buffer>(
+        &self,
+        job: &Job,
+        opened: &Opened,
+        (own, buffers): (Option<OwnDriver>, Vec<B>),
+        mut lane: L,
+    ) -> Result<L, Failure> {
+        match (self.asking, own) {
+            (Asking::Tasks, None) => lane = tasks(&opened.files, lane, buffers, job.durable)?,
+            (Asking::Many, None) => block_on(many(&opened.files[0], &mut lane, buffers)),
+            (Asking::Tasks, Some(own)) => {
+                lane = own.block_on(tasks_on(&opened.files, lane, buffers, job.durable))?;
+            }
+            (Asking::Many, Some(own)) => {
+                own.block_on(many(&opened.files[0], &mut lane, buffers));
+            }
+        }
+        Ok(lane)
+    }
+
+    /// Runs all callers, with buffers that `make` makes.
+    fn run_with<B: Bench, M: Buffer>(
+        &self,
+        job: &Job,
+        bench: &B,
+        opened: &Opened,
+        make: impl Fn() -> Result<M, Failure> + Sync,
+    ) -> Result<usize, Failure> {
+        let depths = job.split_depth(job.threads.unwrap_or(1));
+        let setup = |index: usize| {
+            let buffers: Result<Vec<M>, Failure> = (0..depths[index]).map(|_| make()).collect();
+            let own = match self.driving {
+                Driving::Handed(_) => None,
+                Driving::Own => Some(opened.own_driver()?),
+            };
+            Ok((own, buffers?))
+        };
+        let drive = |state, lane: B::Lane| Ok((self.drive(job, opened, state, lane)?, 0));
+        on_owning_threads(bench, depths.len(), setup, drive)?;
+        Ok(depths.len())
     }
 }
 
@@ -104,7 +215,7 @@ impl<B: Bench> Contender<B> for Annulus {
             return None;
         }
         if job.writes {
-            return Some("read_many_at only reads; see `annulus`".into());
+            return Some("read_many_at only reads; see `annulus` or `annulus-own-tasks`".into());
         }
         // A stream per file would have a share of the depth each: nothing to batch.
         (job.files.len() > 1)
@@ -112,22 +223,33 @@ impl<B: Bench> Contender<B> for Annulus {
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
-        let opened = Opened::new(job, self.drivers, self.backend)?;
-        let depths = job.split_depth(job.threads.unwrap_or(1));
-        let setup = |index: usize| {
-            let buffers: Vec<AlignedBuf> = (0..depths[index]).map(|_| buffer(job)).collect();
-            Ok(buffers)
+        let drivers = match self.driving {
+            Driving::Handed(drivers) => drivers,
+            Driving::Own => Some(1),
         };
-        let drive = |buffers: Vec<AlignedBuf>, mut lane: B::Lane| {
-            match self.asking {
-                Asking::Tasks => lane = tasks(&opened.files, lane, buffers, job.durable)?,
-                Asking::Many => block_on(many(&opened.files[0], &mut lane, buffers)),
+        let opened = Opened::new(job, drivers, self.builder())?;
+        if self.polling == Polling::Completions {
+            let support = opened.files[0].poll_support();
+            support.map_err(|why| Failure::NotHere(why.to_string()))?;
+        }
+        let callers = match self.memory {
+            Memory::Plain => self.run_with(job, bench, &opened, || Ok(buffer(job)))?,
+            Memory::Arena => {
+                let arena = opened.arena(job)?;
+                self.run_with(job, bench, &opened, || arena_buffer(&arena))?
             }
-            Ok((lane, 0))
         };
-        on_owning_threads(bench, depths.len(), setup, drive)?;
-        Ok(opened.finished(job, depths.len()))
+        Ok(opened.finished(job, callers, self.driving == Driving::Own))
     }
+}
+
+/// A buffer of the arena, whose pages do not compress.
+pub(crate) fn arena_buffer(arena: &Arena) -> Result<ArenaBuf, Failure> {
+    let mut buffer = arena
+        .try_take()
+        .ok_or_else(|| Failure::Failed(format!("{arena}: it has no buffer left")))?;
+    fastrand::fill(&mut buffer);
+    Ok(buffer)
 }
 
 /// An engine and the job's files on it.
@@ -143,14 +265,13 @@ impl Opened {
     pub(crate) fn new(
         job: &Job,
         drivers: Option<usize>,
-        backend: Backend,
+        builder: EngineBuilder,
     ) -> Result<Opened, Failure> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         // More drivers than processors only take turns.
         let by_itself = job.threads.unwrap_or(1).min(processors);
         let drivers = drivers.or(job.drivers).unwrap_or(by_itself);
-        let engine = Engine::builder()
-            .backend(backend)
+        let engine = builder
             .threads(drivers)
             .build()
             .map_err(|error| Failure::Failed(format!("building the engine: {error}")))?;
@@ -165,8 +286,26 @@ impl Opened {
         })
     }
 
+    /// A ring for the calling thread to drive.
+    fn own_driver(&self) -> Result<OwnDriver, Failure> {
+        self.engine
+            .own_driver()
+            .map_err(|error| Failure::NotHere(error.to_string()))
+    }
+
+    /// As many registered buffers as the job keeps outstanding.
+    pub(crate) fn arena(&self, job: &Job) -> Result<Arena, Failure> {
+        let layout = BufferLayout {
+            count: job.depth,
+            bytes: job.block_bytes,
+            ..BufferLayout::default()
+        };
+        let arena = self.engine.register_buffers(layout);
+        arena.map_err(|error| Failure::NotHere(error.to_string()))
+    }
+
     /// What there is to say at the end: enters, the backend, and what a reader might not expect.
-    pub(crate) fn finished(&self, job: &Job, callers: usize) -> Finished {
+    pub(crate) fn finished(&self, job: &Job, callers: usize, own: bool) -> Finished {
         let backend = self.engine.backend();
         let mut note = backend.to_string();
         if callers > 1 {
@@ -174,11 +313,17 @@ impl Opened {
         }
         let uring = matches!(backend, BackendInUse::Uring { .. });
         let held = self.drivers * IN_FLIGHT.min((IN_FLIGHT_BYTES / job.block_bytes).max(1));
-        if uring && job.depth > held {
+        if uring && own {
+            note += "; the asking threads drive rings of their own";
+        } else if uring && job.depth > held {
             note += &format!("; of {} asked the kernel holds {held} at once", job.depth);
         }
         let metrics = self.engine.metrics();
         let percent = metrics.inline * 100 / (metrics.inline + metrics.completed).max(1);
+        if metrics.fixed > 0 {
+            let fixed = metrics.fixed * 100 / metrics.completed.max(1);
+            note += &format!("; {fixed} % of the ring's operations used registered memory");
+        }
         if uring && percent > 0 {
             note += &format!(
                 "; {percent} % of the answers came from the page cache on the asking thread, whose calls are not \
@@ -189,172 +334,5 @@ impl Opened {
             calls: uring.then_some(metrics.enters),
             note: Some(note),
         }
-    }
-}
-
-/// A buffer whose pages exist and do not compress.
-pub(crate) fn buffer(job: &Job) -> AlignedBuf {
-    let mut buffer = AlignedBuf::with_len(job.block_bytes, ALIGN_BYTES);
-    fastrand::fill(&mut buffer);
-    buffer
-}
-
-/// A task per buffer, all on this thread, on the executor that costs least of those that were tried (LocalPool,
-/// FuturesUnordered under two kinds of `block_on`, smol's LocalExecutor: 150 to 210 ns per wake-up and poll).
-fn tasks<L: Lane>(
-    files: &Arc<[File]>,
-    lane: L,
-    buffers: Vec<AlignedBuf>,
-    durable: bool,
-) -> Result<L, Failure> {
-    let lane = Rc::new(RefCell::new(lane));
-    let mut pool = LocalPool::new();
-    let spawner = pool.spawner();
-    for buffer in buffers {
-        spawner
-            .spawn_local(task(Arc::clone(files), Rc::clone(&lane), buffer, durable))
-            .map_err(|error| Failure::Failed(format!("spawning a task: {error}")))?;
-    }
-    pool.run();
-    let lane = Rc::into_inner(lane)
-        .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
-    Ok(lane.into_inner())
-}
-
-async fn task<L: Lane>(
-    files: Arc<[File]>,
-    lane: Rc<RefCell<L>>,
-    mut buffer: AlignedBuf,
-    durable: bool,
-) {
-    loop {
-        // A statement of its own: the borrow must end before the task waits.
-        let next = lane.borrow_mut().next();
-        let Some(op) = next else { return };
-        if op.write {
-            lane.borrow().fill(&op, &mut buffer);
-        }
-        let answer = ask(&files, &op, buffer, durable).await;
-        match settle(&mut *lane.borrow_mut(), op, answer) {
-            Some(back) => buffer = back,
-            None => return,
-        }
-    }
-}
-
-/// One operation, as a program would ask for it.
-#[inline]
-pub(crate) async fn ask(
-    files: &[File],
-    op: &Op,
-    buffer: AlignedBuf,
-    durable: bool,
-) -> Result<(usize, AlignedBuf), BufError<AlignedBuf>> {
-    let file = &files[op.file as usize];
-    match (op.write, durable) {
-        (false, _) => file.read_at(buffer, op.offset).await,
-        (true, false) => file.write_at(buffer, op.offset).await,
-        (true, true) => {
-            let buffer = file.write_all_durable_at(buffer, op.offset).await?;
-            Ok((buffer.len(), buffer))
-        }
-    }
-}
-
-/// One stream of reads: each answer is replaced by the next question.
-async fn many<L: Lane>(file: &File, lane: &mut L, buffers: Vec<AlignedBuf>) {
-    let mut asked = Asked::default();
-    // All of them pushed, none from the iterator: a push does not wait until the iterator has been asked whole,
-    // and answers are known by the order in which they were asked.
-    let mut reads = file.read_many_at(std::iter::empty()).window(buffers.len());
-    for buffer in buffers {
-        let Some(op) = lane.next() else { break };
-        asked.push(op);
-        reads.push(buffer, op.offset);
-    }
-    while let Some(done) = reads.next().await {
-        let op = asked.take(done.index);
-        let Some(buffer) = settle(lane, op, done.result) else {
-            continue;
-        };
-        if let Some(op) = lane.next() {
-            asked.push(op);
-            reads.push(buffer, op.offset);
-        }
-    }
-}
-
-/// Gives an answer to the lane; the buffer for the next operation, if it came back.
-pub(crate) fn settle<L: Lane>(
-    lane: &mut L,
-    op: Op,
-    answer: Result<(usize, AlignedBuf), BufError<AlignedBuf>>,
-) -> Option<AlignedBuf> {
-    match answer {
-        Ok((count, buffer)) => {
-            lane.finish(op, Ok(count), &buffer[..]);
-            Some(buffer)
-        }
-        Err(error) => {
-            let (error, buffer) = error.into_parts();
-            lane.finish(op, Err(error), &[][..]);
-            buffer
-        }
-    }
-}
-
-/// The operations asked of a stream, by the index under which it answers them. Answers come nearly in
-/// order, so it holds little more than what is outstanding.
-#[derive(Default)]
-struct Asked {
-    ops: VecDeque<Option<Op>>,
-    /// The index of the first.
-    first: usize,
-}
-
-impl Asked {
-    fn push(&mut self, op: Op) {
-        self.ops.push_back(Some(op));
-    }
-
-    fn take(&mut self, index: usize) -> Op {
-        let op = self
-            .ops
-            .get_mut(index.wrapping_sub(self.first))
-            .and_then(Option::take);
-        while let Some(None) = self.ops.front() {
-            self.ops.pop_front();
-            self.first += 1;
-        }
-        assert!(
-            op.is_some(),
-            "the stream answered read {index}, which was not asked or is answered already"
-        );
-        op.unwrap_or_default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn operations_are_found_by_index_in_any_order() {
-        let mut asked = Asked::default();
-        for offset in 0..4 {
-            asked.push(Op {
-                offset,
-                ..Op::default()
-            });
-        }
-        for index in [2, 0, 1] {
-            assert_eq!(asked.take(index).offset, index as u64);
-        }
-        asked.push(Op {
-            offset: 4,
-            ..Op::default()
-        });
-        assert_eq!((asked.take(4).offset, asked.take(3).offset), (4, 3));
-        assert!(asked.ops.is_empty());
     }
 }

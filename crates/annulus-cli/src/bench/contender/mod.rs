@@ -10,6 +10,7 @@ use super::run::{AnyContender, Harness};
 use crate::fault::Fault;
 
 mod annulus;
+mod ask;
 mod null;
 mod tokio;
 

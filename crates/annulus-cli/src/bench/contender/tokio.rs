@@ -1,17 +1,19 @@
 //! Annulus under Tokio: a Tokio task per operation in flight, awaiting the engine.
 //!
 //! What `tokio-blocking` and `tokio-fs` are compared with: the same runtime, the same tasks, the same lanes (one
-//! per task), another way to the file. Which runtime it is stands in [`build_runtime`] and nowhere else.
+//! per task), another way to the file.
 
 use std::io;
 use std::sync::Arc;
 
-use annulus::{AlignedBuf, File};
+use annulus::{Engine, File};
+use annulus_adapters::tokio::Rings;
 use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::annulus::{Opened, ask, buffer, settle};
+use super::annulus::{Memory, Opened, arena_buffer};
+use super::ask::{Buffer, ask, buffer, settle};
 
 /// Workers of the multi-thread runtime unless `--threads` says otherwise: as many as its peers get.
 const WORKERS: usize = 2;
@@ -24,50 +26,77 @@ enum Flavour {
 }
 
 /// Annulus under one of Tokio's runtimes.
+#[derive(Clone, Copy)]
 pub(crate) struct OnTokio {
+    name: &'static str,
+    about: &'static str,
     flavour: Flavour,
+    /// The runtime's threads keep rings; else they hand over to the engine's driver.
+    rings: bool,
+    memory: Memory,
 }
+
+const ON_TOKIO: OnTokio = OnTokio {
+    name: "annulus-tokio",
+    about: "Annulus on Tokio (current_thread, a ring on its thread), a task per operation in flight",
+    flavour: Flavour::CurrentThread,
+    rings: true,
+    memory: Memory::Plain,
+};
 
 impl OnTokio {
-    pub(crate) fn variants() -> [OnTokio; 2] {
-        [Flavour::CurrentThread, Flavour::MultiThread].map(|flavour| OnTokio { flavour })
+    pub(crate) fn variants() -> [OnTokio; 4] {
+        [
+            ON_TOKIO,
+            OnTokio {
+                name: "annulus-tokio-arena",
+                about: "annulus-tokio into registered buffers",
+                memory: Memory::Arena,
+                ..ON_TOKIO
+            },
+            OnTokio {
+                name: "annulus-tokio-mt",
+                about: "Annulus on Tokio (multi_thread, 2 workers, a ring on each), a task per operation in flight",
+                flavour: Flavour::MultiThread,
+                ..ON_TOKIO
+            },
+            OnTokio {
+                name: "annulus-tokio-handed",
+                about: "annulus-tokio on a runtime as it comes: handed over to a driver thread",
+                rings: false,
+                ..ON_TOKIO
+            },
+        ]
     }
-}
 
-/// The runtime, as a program that uses Annulus would make it.
-fn build_runtime(flavour: Flavour, workers: usize) -> io::Result<Runtime> {
-    match flavour {
-        Flavour::CurrentThread => Builder::new_current_thread().build(),
-        Flavour::MultiThread => Builder::new_multi_thread().worker_threads(workers).build(),
-    }
-}
-
-impl<B: Bench> Contender<B> for OnTokio {
-    fn name(&self) -> &str {
-        match self.flavour {
-            Flavour::CurrentThread => "annulus-tokio",
-            Flavour::MultiThread => "annulus-tokio-mt",
+    /// The runtime, as a program that uses Annulus would make it.
+    fn build_runtime(&self, workers: usize) -> io::Result<Runtime> {
+        let mut builder = match self.flavour {
+            Flavour::CurrentThread => Builder::new_current_thread(),
+            Flavour::MultiThread => Builder::new_multi_thread(),
+        };
+        builder.worker_threads(workers);
+        if self.rings {
+            builder.build_with_rings()
+        } else {
+            builder.build()
         }
     }
 
-    fn about(&self) -> &str {
-        match self.flavour {
-            Flavour::CurrentThread => {
-                "Annulus on Tokio (current_thread), a task per operation in flight"
-            }
-            Flavour::MultiThread => {
-                "Annulus on Tokio (multi_thread, 2 workers), a task per operation in flight"
-            }
-        }
-    }
-
-    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
-        let opened = Opened::new(job, None, annulus::Backend::Auto)?;
-        let runtime = build_runtime(self.flavour, job.threads.unwrap_or(WORKERS))
+    fn run_with<B: Bench, M: Buffer>(
+        &self,
+        job: &Job,
+        bench: &B,
+        opened: &Opened,
+        make: impl Fn() -> Result<M, Failure>,
+    ) -> Result<(), Failure> {
+        let runtime = self
+            .build_runtime(job.threads.unwrap_or(WORKERS))
             .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;
-        let states: Vec<(B::Lane, AlignedBuf)> = (0..job.depth)
-            .map(|_| (bench.lane(), buffer(job)))
+        let states: Result<Vec<(B::Lane, M)>, Failure> = (0..job.depth)
+            .map(|_| Ok((bench.lane(), make()?)))
             .collect();
+        let states = states?;
         let lanes = runtime.block_on(async {
             bench.go();
             let tasks: Vec<JoinHandle<B::Lane>> = states
@@ -87,14 +116,36 @@ impl<B: Bench> Contender<B> for OnTokio {
                 Failure::Failed(format!("a task of the contender ended early: {error}"))
             })?);
         }
-        Ok(opened.finished(job, 1))
+        Ok(())
     }
 }
 
-async fn task<L: Lane>(
+impl<B: Bench> Contender<B> for OnTokio {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn about(&self) -> &str {
+        self.about
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let opened = Opened::new(job, None, Engine::builder())?;
+        match self.memory {
+            Memory::Plain => self.run_with(job, bench, &opened, || Ok(buffer(job)))?,
+            Memory::Arena => {
+                let arena = opened.arena(job)?;
+                self.run_with(job, bench, &opened, || arena_buffer(&arena))?;
+            }
+        }
+        Ok(opened.finished(job, 1, self.rings))
+    }
+}
+
+async fn task<L: Lane, B: Buffer>(
     files: Arc<[File]>,
     mut lane: L,
-    mut buffer: AlignedBuf,
+    mut buffer: B,
     durable: bool,
 ) -> L {
     while let Some(op) = lane.next() {

@@ -14,8 +14,10 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use annulus::Engine;
+use annulus_adapters::tokio::Rings;
 use annulus_peers::{Failure, NopRing, context_switches};
 use futures_executor::LocalPool;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::{AtomicWaker, LocalSpawnExt};
 use tokio::runtime::Builder;
 
@@ -33,17 +35,19 @@ pub(crate) enum Layer {
     NullExecutor,
     NullHandOver,
     Annulus,
+    Own,
     OnTokio,
     OnTokioThreads,
 }
 
 /// Every layer, from the ground up.
-pub(crate) const LAYERS: [Layer; 7] = [
+pub(crate) const LAYERS: [Layer; 8] = [
     Layer::Abi,
     Layer::AbiDeferred,
     Layer::NullExecutor,
     Layer::NullHandOver,
     Layer::Annulus,
+    Layer::Own,
     Layer::OnTokio,
     Layer::OnTokioThreads,
 ];
@@ -62,6 +66,7 @@ impl Layer {
             Layer::NullExecutor => "null-executor",
             Layer::NullHandOver => "null-hand-over",
             Layer::Annulus => "annulus",
+            Layer::Own => "annulus-own",
             Layer::OnTokio => "annulus-tokio",
             Layer::OnTokioThreads => "annulus-tokio-mt",
         }
@@ -73,9 +78,14 @@ impl Layer {
             Layer::AbiDeferred => "the same with SINGLE_ISSUER and DEFER_TASKRUN",
             Layer::NullExecutor => "tasks on the plain executor that yield: no engine, no kernel",
             Layer::NullHandOver => "the same tasks, answered by another thread: no ring",
-            Layer::Annulus => "Engine::nop() awaited by tasks on the plain executor",
-            Layer::OnTokio => "the same on Tokio's current_thread runtime",
-            Layer::OnTokioThreads => "the same on Tokio's multi_thread runtime, 2 workers",
+            Layer::Annulus => {
+                "Engine::nop() awaited by tasks on the plain executor, one driver thread"
+            }
+            Layer::Own => "the same on a driver of the thread's own",
+            Layer::OnTokio => "the same on Tokio's current_thread runtime, a ring on its thread",
+            Layer::OnTokioThreads => {
+                "the same on Tokio's multi_thread runtime, a ring on each of 2 workers"
+            }
         }
     }
 
@@ -105,6 +115,7 @@ impl Layer {
                 let ops = plainly(tasks)?;
                 Ok(watch.end(&counted(&engine, ops)))
             }
+            Layer::Own => on_own(depth, &stop, start),
             Layer::OnTokio => on_tokio(Builder::new_current_thread(), depth, &stop, start),
             Layer::OnTokioThreads => {
                 let mut builder = Builder::new_multi_thread();
@@ -309,6 +320,30 @@ fn hand_over(
     Ok(sample)
 }
 
+/// The tasks and the ring on one thread.
+fn on_own(
+    depth: usize,
+    stop: &Arc<AtomicBool>,
+    start: impl FnOnce() -> Result<Watch, Failure>,
+) -> Result<Sample, Failure> {
+    let engine = engine()?;
+    let own = engine
+        .own_driver()
+        .map_err(|error| Failure::NotHere(error.to_string()))?;
+    let mut tasks: FuturesUnordered<_> = (0..depth)
+        .map(|_| nops(engine.clone(), Arc::clone(stop)))
+        .collect();
+    let watch = start()?;
+    let mut ops = 0;
+    own.block_on(async {
+        while let Some(done) = tasks.next().await {
+            ops += done?;
+        }
+        Ok(())
+    })?;
+    Ok(watch.end(&counted(&engine, ops)))
+}
+
 fn on_tokio(
     mut builder: Builder,
     depth: usize,
@@ -316,7 +351,7 @@ fn on_tokio(
     start: impl FnOnce() -> Result<Watch, Failure>,
 ) -> Result<Sample, Failure> {
     let runtime = builder
-        .build()
+        .build_with_rings()
         .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;
     let engine = engine()?;
     let watch = start()?;

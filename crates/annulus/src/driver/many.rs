@@ -20,7 +20,7 @@ use super::stack::{Pushed, Stack};
 use super::{Lane, Submitter, inline_run};
 use crate::op::{Op, Resume};
 use crate::sync::{AtomicUsize, AtomicWaker, Ordering};
-use crate::sys::errno::{ENOBUFS, ESHUTDOWN};
+use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN};
 
 /// Operations added one by one are handed over in chunks of this many, so that the device starts on
 /// the first while the rest are prepared.
@@ -306,10 +306,17 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// Gives up on every operation that has no answer; returns their names. Answers that are there
+    /// Gives up on every operation that has no answer, because of `errno`; returns their names. Answers that are there
     /// already are still to be had.
-    pub(crate) fn abandon(&mut self) -> Vec<K> {
+    pub(crate) fn abandon(&mut self, errno: i32) -> Vec<K> {
+        let before = self.at_once.len();
         self.let_go();
+        // A driver that met one between its claim and the end of the group has cancelled it.
+        for (_, _, res) in self.at_once.iter_mut().skip(before) {
+            if *res == -ECANCELED {
+                *res = -errno;
+            }
+        }
         let keys = self.out.iter().flatten().map(|&(_, key)| key).collect();
         self.out.clear();
         self.vacant.clear();

@@ -139,9 +139,20 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     pub(crate) fn before_park(&self) {
         self.attended.store(true, Ordering::Relaxed);
         self.turn();
+        if self.linger() {
+            self.turn();
+        }
         self.lane.sleeper.about_to_sleep();
         if !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty() {
             self.turn();
+        }
+    }
+
+    /// Looks out for a while, where that was asked for and has paid. True: there is something to do.
+    fn linger(&self) -> bool {
+        match self.driver.try_lock() {
+            Ok(mut held) => held.as_mut().is_some_and(Driver::linger),
+            Err(_) => false,
         }
     }
 

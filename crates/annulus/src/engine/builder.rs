@@ -121,6 +121,7 @@ pub struct EngineBuilder {
     limits: Limits,
     ring: RingConfig,
     tuning: Tuning,
+    own_look_out_ns: u64,
     pub(super) sqpoll: Option<SqPoll>,
     pub(super) iopoll: bool,
 }
@@ -155,6 +156,7 @@ impl Default for EngineBuilder {
                 workers: RING_WORKERS,
                 poll: RingPoll::Nothing,
             },
+            own_look_out_ns: 0,
             tuning: Tuning {
                 chunk: None,
                 alone: false,
@@ -230,6 +232,18 @@ impl EngineBuilder {
         self
     }
 
+    /// How long a thread with a ring of its own (see [`thread`](crate::thread), [`OwnDriver`]) looks out
+    /// for an answer before it sleeps, with operations in flight and where that has paid lately; 0, the
+    /// default, never. It saves what putting a processor to sleep and waking it costs, and takes the
+    /// processor meanwhile: at depth 1 up to this time per operation, during which the thread's
+    /// executor runs nothing else (docs/BENCHMARKING.md has the price). Backends: uring.
+    ///
+    /// [`OwnDriver`]: crate::OwnDriver
+    pub fn own_look_out(mut self, time: Duration) -> Self {
+        self.own_look_out_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self
+    }
+
     /// How long the end of an engine waits for what is in flight; 30 s by default. Past it, the
     /// memory the kernel may still touch is leaked on purpose (a ring's for good, a blocking thread's
     /// until its call returns), and counted in [`Metrics::leaked`](crate::Metrics::leaked).
@@ -299,7 +313,7 @@ impl EngineBuilder {
             limits: self.limits,
             // Their thread has other work to look out for.
             tuning: Tuning {
-                look_out_ns: 0,
+                look_out_ns: self.own_look_out_ns,
                 alone: true,
                 ..self.tuning
             },

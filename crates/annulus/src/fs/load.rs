@@ -228,7 +228,7 @@ impl<'a> Run<'a> {
                     let Some(errno) = self.batch.failed() else {
                         return Poll::Pending;
                     };
-                    self.batch.abandon();
+                    self.batch.abandon(errno);
                     self.error = Some(io::Error::from_raw_os_error(errno));
                 }
             }

@@ -265,7 +265,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
                     return Poll::Pending;
                 };
                 self.exhausted = true;
-                let lost = self.batch.abandon();
+                let lost = self.batch.abandon(errno);
                 self.ready.extend(
                     lost.into_iter()
                         .map(|asked| asked.answer(Err(lost_buffer(errno)))),

@@ -136,7 +136,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
                     let Some(errno) = self.timeout.gives_up(&self.batch, context) else {
                         return Poll::Pending;
                     };
-                    for key in self.batch.abandon() {
+                    for key in self.batch.abandon(errno) {
                         let parts = self
                             .plan
                             .get_mut(key)

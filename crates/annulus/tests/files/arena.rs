@@ -9,7 +9,7 @@ use std::thread;
 use annulus::{Arena, BufferLayout, Engine, HugePages, IoBuf, OpenOptions, SetupError};
 
 use crate::grounds::{Ground, bytes, for_each_backend, for_each_backend_with, uncache};
-use crate::wait::eventually;
+use crate::wait::{eventually, eventually_on};
 
 const PAGE: usize = 4096;
 
@@ -129,7 +129,8 @@ fn several_arenas_come_and_go_while_two_drivers_run() {
                 for (n, arena) in arenas.iter().enumerate() {
                     let registered = is_registered(ground, arena);
                     if registered {
-                        assert_eq!(arena.registered().rings, 2, "{arena}");
+                        // A ring of the thread's own, where it has one, comes on top.
+                        assert!(arena.registered().rings >= 2, "{arena}");
                     }
                     let mut buf = arena.take().await;
                     let from = (round + n) * PAGE;
@@ -168,11 +169,12 @@ fn a_lease_of_a_dropped_read_is_given_back_and_its_arena_may_be_gone_by_then() {
             }
             drop(reads);
             let last = Mutex::new(Vec::new());
-            eventually("all leases are given back", || {
+            eventually_on(ground, "all leases are given back", || {
                 let mut last = last.lock().unwrap();
                 last.extend(arena.try_take());
                 last.len() == 16
-            });
+            })
+            .await;
         }
         uncache(&file).await;
         let reads: Vec<_> = (0..16)

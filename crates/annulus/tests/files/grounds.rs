@@ -17,6 +17,8 @@ enum Way {
     Uring(Rung),
     /// A kernel thread polls the submission queue, and there is a ring for devices to be polled.
     Polling,
+    /// A ring of the test's own thread.
+    Own,
     Blocking,
     #[cfg(feature = "sim")]
     Sim,
@@ -27,6 +29,7 @@ const WAYS: &[Way] = &[
     Way::Uring(Rung::Deferred),
     Way::Uring(Rung::Plain),
     Way::Polling,
+    Way::Own,
     Way::Blocking,
     #[cfg(feature = "sim")]
     Way::Sim,
@@ -50,6 +53,7 @@ impl Ground {
         let builder = Engine::builder();
         let builder = match way {
             Way::Uring(rung) => builder.backend(Backend::Uring).rung(rung),
+            Way::Own => builder.backend(Backend::Uring),
             Way::Polling => {
                 let poll = SqPoll::new().idle(Duration::from_millis(1));
                 builder.backend(Backend::Uring).sqpoll(poll).iopoll(true)
@@ -175,7 +179,12 @@ pub(crate) fn for_each_backend_with(
     change: impl Fn(EngineBuilder) -> EngineBuilder,
     test: impl AsyncFn(&Ground),
 ) {
-    for_each_ground(change, |ground| pollster::block_on(test(ground)));
+    for &way in WAYS {
+        on_ground(way, &change, |ground| match way {
+            Way::Own => ground.engine.own_driver().unwrap().block_on(test(ground)),
+            _ => pollster::block_on(test(ground)),
+        });
+    }
 }
 
 /// The same for a test that brings its own executor.
@@ -183,15 +192,23 @@ pub(crate) fn for_each_ground(
     change: impl Fn(EngineBuilder) -> EngineBuilder,
     test: impl Fn(&Ground),
 ) {
-    for &way in WAYS {
-        let Some(ground) = Ground::new(way, &change) else {
-            continue;
-        };
-        println!("on {}", ground.engine.backend());
-        test(&ground);
-        let metrics = ground.engine.metrics();
-        assert_eq!(metrics.stale, 0, "{way:?}: a CQE named no operation");
+    for &way in WAYS.iter().filter(|&&way| way != Way::Own) {
+        on_ground(way, &change, &test);
     }
+}
+
+fn on_ground(
+    way: Way,
+    change: impl Fn(EngineBuilder) -> EngineBuilder,
+    test: impl FnOnce(&Ground),
+) {
+    let Some(ground) = Ground::new(way, change) else {
+        return;
+    };
+    println!("on {}", ground.engine.backend());
+    test(&ground);
+    let metrics = ground.engine.metrics();
+    assert_eq!(metrics.stale, 0, "{way:?}: a CQE named no operation");
 }
 
 /// Puts a file out of the page cache: what is dirty stays, so it is written first.

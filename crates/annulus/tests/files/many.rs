@@ -215,7 +215,7 @@ fn a_batch_without_time_answers_every_read_one_way_or_the_other() {
         for (answer, (_, offset)) in batch.await.into_iter().zip(reads(100)) {
             match answer {
                 Ok((_, buf)) => assert_eq!(buf, block(&contents, offset)),
-                Err(error) => assert_eq!(error.error().kind(), ErrorKind::TimedOut),
+                Err(error) => assert_eq!(error.error().kind(), ErrorKind::TimedOut, "{error:?}"),
             }
         }
     });

@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::grounds::Ground;
+
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits until `holds`.
@@ -12,6 +14,15 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The same where the waiting thread may be the one that drives the ring.
+pub(crate) async fn eventually_on(ground: &Ground, what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
+        ground.engine.sleep(Duration::from_millis(1)).await.unwrap();
     }
 }
 

@@ -20,15 +20,8 @@ impl<K: Kernel> Driver<K> {
             self.submit();
             return;
         }
-        if self.spin.pays() && self.in_flight + self.kernel.unsubmitted() > 0 {
-            if self.kernel.unsubmitted() > 0 {
-                self.submit();
-            }
-            let found = self.look_out();
-            self.spin.learn(found);
-            if found {
-                return;
-            }
+        if self.linger() {
+            return;
         }
         if self.polls_on() {
             return;
@@ -52,6 +45,20 @@ impl<K: Kernel> Driver<K> {
         self.judge(result);
     }
 
+    /// Looks out for a while where that has paid lately. True: there is something to do.
+    pub(in crate::driver) fn linger(&mut self) -> bool {
+        let watches = self.in_flight + self.kernel.unsubmitted() > 0;
+        if self.tuning.look_out_ns == 0 || !watches || !self.spin.pays() {
+            return false;
+        }
+        if self.kernel.unsubmitted() > 0 {
+            self.submit();
+        }
+        let found = self.look_out();
+        self.spin.learn(found);
+        found
+    }
+
     /// Whether something could not be pushed that may be pushed: to sleep would be to wait for an
     /// answer that has nothing to do with it.
     fn is_stuck(&self) -> bool {
@@ -68,7 +75,8 @@ impl<K: Kernel> Driver<K> {
         if !self.lane.inbox.is_empty() {
             return true;
         }
-        if self.due == 0 || self.tuning.look_out_ns == 0 {
+        // A thread that drives for itself hands nothing over while it is in here.
+        if self.due == 0 || self.tuning.look_out_ns == 0 || self.tuning.alone {
             return false;
         }
         let until = self.kernel.now_ns() + COMPANY_NS;
@@ -87,10 +95,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Looks out for new work, for a bounded while. True: there is some.
-    pub(super) fn look_out(&mut self) -> bool {
-        if self.tuning.look_out_ns == 0 {
-            return false;
-        }
+    fn look_out(&mut self) -> bool {
         let until = self.kernel.now_ns() + self.tuning.look_out_ns;
         loop {
             for _ in 0..16 {

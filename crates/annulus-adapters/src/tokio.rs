@@ -109,6 +109,14 @@ pub fn before_park() {
     }
 }
 
+/// The calling thread calls the hooks of the runtime that it is in.
+fn mark_thread() {
+    if let Some((number, _)) = inside() {
+        PARKS_IN.set(number);
+        thread::after_unpark(number);
+    }
+}
+
 /// What `on_thread_unpark` does: answers what has completed in this thread's rings.
 pub fn after_unpark() {
     if let Some((number, _)) = inside() {
@@ -173,6 +181,11 @@ impl Host for Tokio {
             ring: Mutex::new(Some(Arc::new(ring))),
             has_hooks: has_hooks.unwrap_or(false),
         });
+        if attendant.has_hooks {
+            // A thread that runs tasks calls the hook before it sleeps; one that is never idle would not
+            // be known by its sleeping. Elsewhere (a blocking thread) it marks whom it runs on.
+            drop(tokio::spawn(async { mark_thread() }));
+        }
         attendant.watch(false);
         Ok(())
     }
@@ -215,7 +228,7 @@ impl Attendant {
                     ready.clear_ready();
                     if on_reactor && self.has_hooks {
                         // This thread calls the hook before it sleeps, or it would not get here.
-                        after_unpark();
+                        mark_thread();
                     }
                     ring.get_ref().turn();
                 }

@@ -9,7 +9,7 @@ use std::thread;
 use annulus::{Arena, BufferLayout, Engine, HugePages, IoBuf, OpenOptions, SetupError};
 
 use crate::grounds::{Ground, bytes, for_each_backend, for_each_backend_with, uncache};
-use crate::wait::{eventually, eventually_on};
+use crate::wait::eventually_on;
 
 const PAGE: usize = 4096;
 

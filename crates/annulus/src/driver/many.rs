@@ -139,7 +139,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         if let Some(res) = op.inline()
             && let Resume::Done(total) = op.resume(res)
         {
-            inline_run::count(1);
+            inline_run::count(1, op.bytes());
             self.submitter.count_inline(1);
             self.at_once.push_back((key, op, total));
             return;

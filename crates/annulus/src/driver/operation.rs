@@ -103,7 +103,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             if let Some(res) = op.inline()
                 && let Resume::Done(total) = op.resume(res)
             {
-                inline_run::count(1);
+                inline_run::count(1, op.bytes());
                 self.submitter.count_inline(1);
                 return self.finish(op.complete(total));
             }

@@ -199,6 +199,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             let asked = Asked { index, offset };
             if hit {
                 let bytes = buf.lent_bytes();
+                inline_run::count(1, bytes as u32);
                 self.ready.push_back(asked.answer(Ok((bytes, buf))));
             } else {
                 self.ask(buf, asked);
@@ -207,7 +208,6 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self.staged = staged;
         let hits = self.ready.len() - before;
         if hits > 0 {
-            inline_run::count(hits as u32);
             self.file.submitter.count_inline(hits as u64);
         }
     }

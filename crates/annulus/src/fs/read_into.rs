@@ -84,7 +84,7 @@ impl Future for ReadInto<'_> {
                 return Poll::Pending;
             }
             if let Some(bytes) = this.fill_from_cache() {
-                inline_run::count(1);
+                inline_run::count(1, bytes as u32);
                 return Poll::Ready(Ok(bytes));
             }
             let bounce = this.file.submitter.bounces.take(this.into.len());

@@ -121,7 +121,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
                 Err(op) => op,
             };
             // The lane has ended. If it was only this thread's own, there are others.
-            match self.submitter.lane_instead_of(lane, T::INFO.opcode) {
+            match self.submitter.lane_instead_of(lane, op.opcode()) {
                 Some(other) => lane = other,
                 None => return self.finish(op.complete(-ESHUTDOWN)),
             }

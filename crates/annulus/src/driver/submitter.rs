@@ -387,6 +387,7 @@ impl Submitter {
         }
         if let Some(helpers) = self.helpers.get() {
             metrics.add(&helpers.lane().counters);
+            metrics.blocking = helpers.lane().counters.completed.get();
         }
         metrics
     }

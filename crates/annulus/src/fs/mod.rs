@@ -262,6 +262,10 @@ impl File {
     /// Writes all of `buf`, durably: when the answer comes the bytes, and the metadata needed to read
     /// them, are on stable storage (`RWF_DSYNC`).
     ///
+    /// On a file that was not opened with `O_DIRECT` this is a system call on a blocking thread, with
+    /// every backend: a ring would do such writes to one file one after the other. As many run side by
+    /// side as there are [`blocking_threads`](crate::EngineBuilder::blocking_threads).
+    ///
     /// # Errors
     ///
     /// As [`write_all_at`](File::write_all_at).
@@ -290,7 +294,12 @@ impl File {
         match checked {
             Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf)))),
             Ok(()) if buf.init_bytes() == 0 => Operation::ready(&self.submitter, Ok((0, buf))),
-            Ok(()) => self.op(WriteAt::new(self.fd.clone(), buf, offset, flags, all)),
+            Ok(()) => {
+                let write = WriteAt::new(self.fd.clone(), buf, offset, flags, all);
+                let durable = flags & RWF_DSYNC != 0;
+                let buffered = self.direct.is_none() && !self.fd.is_simulated();
+                self.op(write.by_thread(durable && buffered))
+            }
         }
     }
 

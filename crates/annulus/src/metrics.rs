@@ -77,6 +77,9 @@ pub struct Metrics {
     pub blocking: u64,
     /// Reads answered from the page cache on the caller's own thread; no driver was involved.
     pub inline: u64,
+    /// Reads that asked the page cache on the caller's own thread, and went to a driver because not all
+    /// of it was there; [`CachedReads`](crate::CachedReads) bounds them.
+    pub inline_missed: u64,
     /// Cancels asked of the kernel.
     pub cancels: u64,
     /// Times the rest of a short transfer, or an interrupted operation, was submitted again.

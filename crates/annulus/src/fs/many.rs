@@ -195,9 +195,12 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             return;
         }
         let mut staged = std::mem::take(&mut self.staged);
+        let mut asked = 0;
         for reads in staged.chunks_mut(AT_ONCE) {
-            if self.file.fd.cached().ask() {
+            let ask = self.file.fd.cached().ask_of(reads.len());
+            if let Some(reads) = reads.get_mut(..ask).filter(|reads| !reads.is_empty()) {
                 read_cached(&self.file.fd, reads, self.file.submitter.has_rings());
+                asked += ask;
             }
         }
         let before = self.ready.len();
@@ -221,6 +224,11 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         if hits > 0 {
             inline_run::count(hits as u32);
             self.file.submitter.count_inline(hits as u64);
+        }
+        if asked > hits {
+            self.file
+                .submitter
+                .count_inline_missed((asked - hits) as u64);
         }
     }
 

@@ -50,6 +50,14 @@ pub enum Handover {
     Batch,
 }
 
+/// What the ring has registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registered {
+    FilesAndBuffers,
+    Buffers,
+    Nothing,
+}
+
 /// A hand-written ring.
 #[derive(Clone, Debug)]
 pub struct Ring {
@@ -57,13 +65,14 @@ pub struct Ring {
     about: &'static str,
     setup: Setup,
     handover: Handover,
-    registered: bool,
+    registered: Registered,
 }
 
 impl Ring {
     /// The base and its variants, the base first.
     pub fn variants() -> Vec<Ring> {
         use Handover::{Batch, Every, Once};
+        use Registered::{Buffers, FilesAndBuffers, Nothing};
         use Setup::{Deferred, Plain, Polled};
         let ring = |name, about, setup, handover, registered| Ring {
             name,
@@ -78,49 +87,56 @@ impl Ring {
                 "hand-written ring: registered file and buffers, DEFER_TASKRUN, one enter per harvest",
                 Deferred,
                 Once,
-                true,
+                FilesAndBuffers,
             ),
             ring(
                 "base-chunk2",
                 "base, submitting every 2 operations while reaping (a ceiling)",
                 Deferred,
                 Every(2),
-                true,
+                FilesAndBuffers,
             ),
             ring(
                 "base-chunk8",
                 "base, submitting every 8 operations while reaping (a ceiling)",
                 Deferred,
                 Every(8),
-                true,
+                FilesAndBuffers,
             ),
             ring(
                 "base-batch",
                 "base, waiting for half the depth, at most 32 (a ceiling)",
                 Deferred,
                 Batch,
-                true,
+                FilesAndBuffers,
             ),
             ring(
                 "base-plain",
                 "base on a ring without DEFER_TASKRUN",
                 Plain,
                 Once,
-                true,
+                FilesAndBuffers,
             ),
             ring(
                 "base-unregistered",
                 "base without registered file and buffers",
                 Deferred,
                 Once,
-                false,
+                Nothing,
+            ),
+            ring(
+                "base-plain-file",
+                "base with registered buffers and a plain descriptor",
+                Deferred,
+                Once,
+                Buffers,
             ),
             ring(
                 "base-sqpoll",
                 "base with a kernel thread that polls the submission queue",
                 Polled,
                 Once,
-                true,
+                FilesAndBuffers,
             ),
         ]
     }
@@ -185,7 +201,7 @@ struct Driver {
     ops: Vec<Op>,
     fds: Vec<i32>,
     block_bytes: u32,
-    registered: bool,
+    registered: Registered,
     /// How many slots share a registered buffer: one, unless the kernel does not take as many buffers.
     slots_per_buffer: usize,
     /// `RWF_DSYNC` for durable writes.
@@ -207,8 +223,11 @@ impl Driver {
         })?;
         let memory = Memory::new(depth, job.block_bytes)?;
         let ring = build(kind.setup, depth)?;
-        if kind.registered {
-            register(&ring, job, &memory, depth)?;
+        if kind.registered == Registered::FilesAndBuffers {
+            register_files(&ring, job)?;
+        }
+        if kind.registered != Registered::Nothing {
+            register_buffers(&ring, job, &memory, depth)?;
         }
         Ok(Driver {
             ring: ManuallyDrop::new(ring),
@@ -310,7 +329,7 @@ impl Drop for Driver {
 struct Target<'a> {
     fds: &'a [i32],
     block_bytes: u32,
-    registered: bool,
+    registered: Registered,
     slots_per_buffer: usize,
     write_flags: i32,
 }
@@ -346,10 +365,18 @@ fn build(setup: Setup, depth: usize) -> Result<IoUring, Failure> {
     })
 }
 
-fn register(ring: &IoUring, job: &Job, memory: &Memory, depth: usize) -> Result<(), Failure> {
+fn register_files(ring: &IoUring, job: &Job) -> Result<(), Failure> {
     ring.submitter()
         .register_files(&job.files.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>())
-        .map_err(|error| Failure::of_setup("registering the files", &error))?;
+        .map_err(|error| Failure::of_setup("registering the files", &error))
+}
+
+fn register_buffers(
+    ring: &IoUring,
+    job: &Job,
+    memory: &Memory,
+    depth: usize,
+) -> Result<(), Failure> {
     let shared = depth.div_ceil(BUFFERS_MAX);
     let slots: Vec<libc::iovec> = (0..depth)
         .step_by(shared)
@@ -371,6 +398,37 @@ fn register(ring: &IoUring, job: &Job, memory: &Memory, depth: usize) -> Result<
     })
 }
 
+/// What an operation on a slot looks like to the kernel.
+#[inline]
+fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entry {
+    use Registered::{Buffers, FilesAndBuffers, Nothing};
+    let (len, index) = (target.block_bytes, (slot / target.slots_per_buffer) as u16);
+    let (offset, flags) = (op.offset, target.write_flags);
+    let fixed = types::Fixed(op.file);
+    let plain = types::Fd(target.fds[op.file as usize]);
+    // One shape for both kinds of descriptor: the ABI crate has no name for "either".
+    macro_rules! with_buffer {
+        ($file:expr) => {
+            if op.write {
+                let write = opcode::WriteFixed::new($file, at, len, index);
+                write.offset(offset).rw_flags(flags).build()
+            } else {
+                let read = opcode::ReadFixed::new($file, at, len, index);
+                read.offset(offset).build()
+            }
+        };
+    }
+    match target.registered {
+        FilesAndBuffers => with_buffer!(fixed),
+        Buffers => with_buffer!(plain),
+        Nothing if op.write => opcode::Write::new(plain, at, len)
+            .offset(offset)
+            .rw_flags(flags)
+            .build(),
+        Nothing => opcode::Read::new(plain, at, len).offset(offset).build(),
+    }
+}
+
 #[inline]
 fn push<L: Lane>(
     sq: &mut squeue::SubmissionQueue<'_>,
@@ -385,25 +443,7 @@ fn push<L: Lane>(
         // SAFETY: the slot is not in flight: it is new, or its CQE was taken before this call.
         lane.fill(op, unsafe { memory.slot(slot) });
     }
-    let (len, index) = (target.block_bytes, (slot / target.slots_per_buffer) as u16);
-    let (registered, plain) = (
-        types::Fixed(op.file),
-        types::Fd(target.fds[op.file as usize]),
-    );
-    let entry = match (target.registered, op.write) {
-        (true, false) => opcode::ReadFixed::new(registered, at, len, index)
-            .offset(op.offset)
-            .build(),
-        (true, true) => opcode::WriteFixed::new(registered, at, len, index)
-            .offset(op.offset)
-            .rw_flags(target.write_flags)
-            .build(),
-        (false, false) => opcode::Read::new(plain, at, len).offset(op.offset).build(),
-        (false, true) => opcode::Write::new(plain, at, len)
-            .offset(op.offset)
-            .rw_flags(target.write_flags)
-            .build(),
-    };
+    let entry = entry(target, at, slot, op);
     if sq.is_full() {
         sq.sync();
     }

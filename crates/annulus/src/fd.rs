@@ -4,10 +4,15 @@
 //! them closes it (Open). The number never changes while a handle lives.
 #![allow(unsafe_code)]
 
+mod cached;
+
+pub(crate) use cached::CachedHint;
+pub use cached::CachedReads;
+
 use std::fmt;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::sys::call;
 
@@ -107,80 +112,5 @@ impl Drop for Opened {
 impl fmt::Debug for Fd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fd({})", self.0.raw)
-    }
-}
-
-/// Whether asking the page cache first has paid for this file.
-///
-/// After a run of misses only every n-th read asks, n doubling up to a bound; a hit starts again.
-/// Lossy on purpose: two threads may overwrite each other's step.
-#[derive(Default)]
-pub(crate) struct CachedHint {
-    /// Misses in a row.
-    misses: AtomicU32,
-    /// Reads that did not ask since the last that did.
-    skipped: AtomicU32,
-}
-
-/// Misses in a row that are simply tried again.
-const MISSES_FREE: u32 = 4;
-/// One read in at most `1 << SKIP_SHIFT_MAX` asks, however long the run of misses.
-const SKIP_SHIFT_MAX: u32 = 8;
-
-impl CachedHint {
-    /// Whether this read should ask.
-    #[inline]
-    pub(crate) fn ask(&self) -> bool {
-        let misses = self.misses.load(Relaxed);
-        if misses < MISSES_FREE {
-            return true;
-        }
-        let skipped = self.skipped.load(Relaxed) + 1;
-        let every = 1 << (misses - MISSES_FREE + 1).min(SKIP_SHIFT_MAX);
-        if skipped < every {
-            self.skipped.store(skipped, Relaxed);
-            return false;
-        }
-        self.skipped.store(0, Relaxed);
-        true
-    }
-
-    #[inline]
-    pub(crate) fn hit(&self) {
-        if self.misses.load(Relaxed) != 0 {
-            self.misses.store(0, Relaxed);
-        }
-    }
-
-    pub(crate) fn miss(&self) {
-        let misses = self.misses.load(Relaxed);
-        if misses < MISSES_FREE + SKIP_SHIFT_MAX {
-            self.misses.store(misses + 1, Relaxed);
-        }
-    }
-
-    /// The file system can't answer without blocking; never ask again.
-    pub(crate) fn never(&self) {
-        self.misses.store(MISSES_FREE + SKIP_SHIFT_MAX, Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn after_a_run_of_misses_few_reads_ask_and_a_hit_starts_again() {
-        let hint = CachedHint::default();
-        let mut asked = 0;
-        for _ in 0..10_000 {
-            if hint.ask() {
-                asked += 1;
-                hint.miss();
-            }
-        }
-        assert!((10..100).contains(&asked), "{asked} of 10,000 reads asked");
-        hint.hit();
-        assert!((0..MISSES_FREE).all(|_| hint.ask()));
     }
 }

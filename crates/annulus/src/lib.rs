@@ -45,6 +45,7 @@ pub use buf::{
 pub use driver::Operation;
 pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver, PollingInUse, SqPoll};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
+pub use fd::CachedReads;
 pub use fs::{
     Completed, DirEntry, File, FileKind, Load, Merge, Metadata, OpenOptions, Opening, ReadInto,
     ReadMany, ReadMerged,

@@ -72,8 +72,14 @@ pub struct Metrics {
     pub polled: u64,
     /// Operations, of `polled`, that the kernel would not poll for: they were done by a system call.
     pub poll_refused: u64,
+    /// Operations, of `completed`, that blocking threads did: those a ring has no opcode for, and durable
+    /// writes of buffered files; where there is no ring, all.
+    pub blocking: u64,
     /// Reads answered from the page cache on the caller's own thread; no driver was involved.
     pub inline: u64,
+    /// Reads that asked the page cache on the caller's own thread, and went to a driver because not all
+    /// of it was there; [`CachedReads`](crate::CachedReads) bounds them.
+    pub inline_missed: u64,
     /// Cancels asked of the kernel.
     pub cancels: u64,
     /// Times the rest of a short transfer, or an interrupted operation, was submitted again.

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use super::slot::Slot;
 use super::stack::{Pushed, Stack};
 use super::{Lane, Submitter, inline_run};
-use crate::op::{Op, Resume};
+use crate::op::{AtOnce, Op, Resume};
 use crate::sync::{AtomicUsize, AtomicWaker, Ordering};
 use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN};
 
@@ -136,13 +136,17 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Adds an operation to the chain; it is handed over by `flush`.
     pub(crate) fn add(&mut self, mut op: T, key: K) {
-        if let Some(res) = op.inline()
-            && let Resume::Done(total) = op.resume(res)
-        {
-            inline_run::count(1, op.bytes());
-            self.submitter.count_inline(1);
-            self.at_once.push_back((key, op, total));
-            return;
+        match op.inline() {
+            AtOnce::Unasked => {}
+            AtOnce::Missing => self.submitter.count_inline_missed(1),
+            AtOnce::Answer(res) => {
+                if let Resume::Done(total) = op.resume(res) {
+                    inline_run::count(1, op.bytes());
+                    self.submitter.count_inline(1);
+                    self.at_once.push_back((key, op, total));
+                    return;
+                }
+            }
         }
         // Each chain anew: the batch may have moved to another thread.
         let lane = match self.chain {

@@ -109,6 +109,8 @@ pub(crate) struct Submitter {
     threads_seen: AtomicUsize,
     /// Answers that needed no lane.
     inline: Counter,
+    /// Attempts at such that came to nothing.
+    inline_missed: Counter,
 }
 
 /// Which opcodes a kernel takes.
@@ -175,6 +177,7 @@ impl Submitter {
             finish_here: None,
             threads_seen: AtomicUsize::new(0),
             inline: Counter::default(),
+            inline_missed: Counter::default(),
         }
     }
 
@@ -373,10 +376,17 @@ impl Submitter {
         self.inline.add_shared(answers);
     }
 
+    /// Counts reads that asked the page cache and must go to a driver nevertheless.
+    #[cold]
+    pub(crate) fn count_inline_missed(&self, reads: u64) {
+        self.inline_missed.add_shared(reads);
+    }
+
     /// What all lanes together have counted.
     pub(crate) fn metrics(&self) -> Metrics {
         let mut metrics = Metrics {
             inline: self.inline.get(),
+            inline_missed: self.inline_missed.get(),
             ..Metrics::default()
         };
         for lane in self.all_lanes() {
@@ -387,6 +397,7 @@ impl Submitter {
         }
         if let Some(helpers) = self.helpers.get() {
             metrics.add(&helpers.lane().counters);
+            metrics.blocking = helpers.lane().counters.completed.get();
         }
         metrics
     }

@@ -49,6 +49,8 @@ pub struct ReadMany<'a, B: IoBufMut, I> {
     reads: I,
     /// The iterator has ended.
     exhausted: bool,
+    /// Reads that were pushed and wait for the iterator to end. As long as its holder makes it.
+    pushed: VecDeque<(B, u64)>,
     asked: usize,
     window: usize,
     batch: Batch<'a, ReadAt<B>, Asked>,
@@ -104,6 +106,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             file,
             reads,
             exhausted: false,
+            pushed: VecDeque::new(),
             asked: 0,
             window: WINDOW,
             batch: Batch::new(&file.submitter),
@@ -121,7 +124,8 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     }
 
     /// Gives the batch at most `timeout` from its first poll on; reads without an answer by then
-    /// answer `TimedOut`, without their buffers.
+    /// answer `TimedOut`, without their buffers unless they were [pushed](ReadMany::push) and still
+    /// waited for the iterator to end.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout.set(self.file, timeout);
         self
@@ -132,9 +136,17 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         ReadMerged::new(self.file, self.reads, merge)
     }
 
-    /// Adds a read behind all others. Reads added one by one are handed over in small groups, or
-    /// when [`next`](ReadMany::next) finds nothing to return.
+    /// Adds a read behind all others: behind the whole iterator, too. While that has items left, the
+    /// read waits, and so does its buffer; its index follows those of the iterator.
+    ///
+    /// Reads added one by one are handed over in small groups, or when [`next`](ReadMany::next) finds
+    /// nothing to return.
     pub fn push(&mut self, buf: B, offset: u64) {
+        // An iterator that says it is empty is not asked for an item: that is for `next`.
+        let ended = self.exhausted || self.reads.size_hint().1 == Some(0);
+        if !ended || !self.pushed.is_empty() {
+            return self.pushed.push_back((buf, offset));
+        }
         self.add(buf, offset);
         if self.staged.len() == AT_ONCE {
             self.settle();
@@ -183,9 +195,12 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             return;
         }
         let mut staged = std::mem::take(&mut self.staged);
+        let mut asked = 0;
         for reads in staged.chunks_mut(AT_ONCE) {
-            if self.file.fd.cached().ask() {
+            let ask = self.file.fd.cached().ask_of(reads.len());
+            if let Some(reads) = reads.get_mut(..ask).filter(|reads| !reads.is_empty()) {
                 read_cached(&self.file.fd, reads, self.file.submitter.has_rings());
+                asked += ask;
             }
         }
         let before = self.ready.len();
@@ -210,18 +225,51 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         if hits > 0 {
             self.file.submitter.count_inline(hits as u64);
         }
+        if asked > hits {
+            self.file
+                .submitter
+                .count_inline_missed((asked - hits) as u64);
+        }
     }
 
     fn outstanding(&self) -> usize {
         self.batch.outstanding() + self.staged.len() + self.ready.len()
     }
 
+    /// Whether there may be reads that have not been begun.
+    fn has_more(&self) -> bool {
+        !self.exhausted || !self.pushed.is_empty()
+    }
+
     fn refill(&mut self) {
-        while !self.exhausted && self.outstanding() < self.window && self.staged.len() < AT_ONCE {
-            match self.reads.next() {
+        while self.has_more() && self.outstanding() < self.window && self.staged.len() < AT_ONCE {
+            let asked = if self.exhausted {
+                self.pushed.pop_front()
+            } else {
+                self.reads.next()
+            };
+            match asked {
                 Some((buf, offset)) => self.add(buf, offset),
                 None => self.exhausted = true,
             }
+        }
+    }
+
+    /// Answers everything that has no answer with an error.
+    fn give_up(&mut self, errno: i32) {
+        self.exhausted = true;
+        for asked in self.batch.abandon(errno) {
+            let lost = BufError::new(io::Error::from_raw_os_error(errno), None);
+            self.ready.push_back(asked.answer(Err(lost)));
+        }
+        for (buf, offset) in self.pushed.drain(..) {
+            let asked = Asked {
+                index: self.asked,
+                offset,
+            };
+            self.asked += 1;
+            let unread = BufError::new(io::Error::from_raw_os_error(errno), Some(buf));
+            self.ready.push_back(asked.answer(Err(unread)));
         }
     }
 
@@ -245,7 +293,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         if let Some(ready) = self.ready.pop_front() {
             return Poll::Ready(Some(ready));
         }
-        while !self.exhausted && self.ready.is_empty() && self.outstanding() < self.window {
+        while self.has_more() && self.ready.is_empty() && self.outstanding() < self.window {
             self.refill();
             self.settle();
         }
@@ -264,12 +312,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
                 let Some(errno) = self.timeout.gives_up(&self.batch, context) else {
                     return Poll::Pending;
                 };
-                self.exhausted = true;
-                let lost = self.batch.abandon(errno);
-                self.ready.extend(
-                    lost.into_iter()
-                        .map(|asked| asked.answer(Err(lost_buffer(errno)))),
-                );
+                self.give_up(errno);
                 // Answers may have come in the meantime.
                 self.poll_next(context)
             }
@@ -285,11 +328,6 @@ impl Asked {
             result,
         }
     }
-}
-
-/// A read was given up while the kernel may still write to its buffer.
-fn lost_buffer<B>(errno: i32) -> BufError<B> {
-    BufError::new(io::Error::from_raw_os_error(errno), None)
 }
 
 impl<'a, B, I> IntoFuture for ReadMany<'a, B, I>

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
-use crate::fd::Fd;
+use crate::fd::{CachedReads, Fd};
 use crate::op::{
     Advice, Advise, Allocate, AllocateMode, Close, Fsync, INLINE_BYTES_MAX, ReadAt, ReadVectoredAt,
     StatAt, Target, Truncate, Until, WriteAt, WriteVectoredAt,
@@ -94,6 +94,17 @@ impl File {
     pub fn direct_align_bytes(&self) -> Option<(usize, usize)> {
         self.direct
             .map(|direct| (direct.memory_bytes as usize, direct.offset_bytes as usize))
+    }
+
+    /// Sets what reads of this file do about the page cache before they go to a driver, from now on;
+    /// [`CachedReads::Learn`] by default, and the costs are there. Clones share it; other files, and the
+    /// same one opened again, have their own.
+    ///
+    /// It is about [`read_at`](File::read_at), [`read_exact_at`](File::read_exact_at),
+    /// [`read_into`](File::read_into) and [`read_many_at`](File::read_many_at), of at most 128 KiB each.
+    /// On files opened with `O_DIRECT` it changes nothing.
+    pub fn set_cached_reads(&self, policy: CachedReads) {
+        self.fd.cached().set(policy);
     }
 
     /// The descriptor alone.
@@ -262,6 +273,10 @@ impl File {
     /// Writes all of `buf`, durably: when the answer comes the bytes, and the metadata needed to read
     /// them, are on stable storage (`RWF_DSYNC`).
     ///
+    /// On a file that was not opened with `O_DIRECT` this is a system call on a blocking thread, with
+    /// every backend: a ring would do such writes to one file one after the other. As many run side by
+    /// side as there are [`blocking_threads`](crate::EngineBuilder::blocking_threads).
+    ///
     /// # Errors
     ///
     /// As [`write_all_at`](File::write_all_at).
@@ -290,7 +305,12 @@ impl File {
         match checked {
             Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf)))),
             Ok(()) if buf.init_bytes() == 0 => Operation::ready(&self.submitter, Ok((0, buf))),
-            Ok(()) => self.op(WriteAt::new(self.fd.clone(), buf, offset, flags, all)),
+            Ok(()) => {
+                let write = WriteAt::new(self.fd.clone(), buf, offset, flags, all);
+                let durable = flags & RWF_DSYNC != 0;
+                let buffered = self.direct.is_none() && !self.fd.is_simulated();
+                self.op(write.by_thread(durable && buffered))
+            }
         }
     }
 

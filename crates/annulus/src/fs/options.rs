@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::File;
 use crate::driver::{Operation, Submitter};
+use crate::fd::CachedReads;
 use crate::op::OpenAt;
 use crate::sys::call;
 
@@ -25,6 +26,7 @@ pub struct OpenOptions {
     direct: bool,
     mode: u32,
     custom_flags: u32,
+    cached_reads: CachedReads,
 }
 
 impl Default for OpenOptions {
@@ -46,6 +48,7 @@ impl OpenOptions {
             direct: false,
             mode: 0o666,
             custom_flags: 0,
+            cached_reads: CachedReads::Learn,
         }
     }
 
@@ -91,6 +94,13 @@ impl OpenOptions {
     /// `EINVAL`.
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
+        self
+    }
+
+    /// What the file's reads do about the page cache before they go to a driver;
+    /// [`CachedReads::Learn`] by default. See [`File::set_cached_reads`].
+    pub fn cached_reads(&mut self, policy: CachedReads) -> &mut Self {
+        self.cached_reads = policy;
         self
     }
 
@@ -151,6 +161,7 @@ impl OpenOptions {
         });
         Opening {
             submitter,
+            cached_reads: self.cached_reads,
             operation: match op {
                 Ok(op) => Operation::new(submitter, op),
                 Err(error) => Operation::ready(submitter, Err(error)),
@@ -174,6 +185,7 @@ pub(crate) fn path_to_cstring(path: &Path) -> io::Result<CString> {
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct Opening<'a> {
     submitter: &'a Arc<Submitter>,
+    cached_reads: CachedReads,
     operation: Operation<'a, OpenAt>,
 }
 
@@ -195,6 +207,10 @@ impl Future for Opening<'_> {
     ) -> std::task::Poll<io::Result<File>> {
         let opened = std::task::ready!(std::pin::Pin::new(&mut self.operation).poll(context));
         let submitter = Arc::clone(self.submitter);
-        std::task::Poll::Ready(opened.and_then(|opened| File::new(opened.0, submitter)))
+        let file = opened.and_then(|opened| File::new(opened.0, submitter));
+        if let Ok(file) = &file {
+            file.set_cached_reads(self.cached_reads);
+        }
+        std::task::Poll::Ready(file)
     }
 }

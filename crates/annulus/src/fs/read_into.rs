@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{File, check_range};
-use crate::buf::Bounce;
+use crate::buf::{Bounce, IoBufMut};
 use crate::driver::{Operation, inline_run};
-use crate::op::ReadAt;
+use crate::op::{ReadAt, Until};
 use crate::sys::call;
 
 /// The future of [`File::read_into`]; answers with the number of bytes.
@@ -44,6 +44,16 @@ impl<'a> ReadInto<'a> {
         self
     }
 
+    /// The read of what is not cached.
+    fn past_the_cache(&self) -> ReadAt<Bounce> {
+        let File { fd, submitter, .. } = self.file;
+        let bytes = self.into.len();
+        let mut bounce = submitter.bounces.take(bytes);
+        let address = bounce.stable_mut_ptr().addr();
+        let target = self.file.target(address, bytes, self.offset);
+        ReadAt::new(fd.clone(), bounce, self.offset, target, Until::Once).past_the_cache()
+    }
+
     /// Cached data, without anybody's help.
     fn fill_from_cache(&mut self) -> Option<usize> {
         let (fd, bytes) = (&self.file.fd, self.into.len());
@@ -51,18 +61,17 @@ impl<'a> ReadInto<'a> {
             return None;
         }
         match call::pread_cached(fd.raw(), self.into, self.offset) {
-            Some(n) if n == bytes => {
+            Ok(n) if n == bytes => {
                 fd.cached().hit();
                 self.file.submitter.count_inline(1);
-                Some(n)
+                return Some(n);
             }
             // Part of it, or the end of the file: let one read decide.
-            Some(_) => None,
-            None => {
-                fd.cached().miss();
-                None
-            }
+            Ok(_) => {}
+            Err(res) => fd.cached().note_refusal(res),
         }
+        self.file.submitter.count_inline_missed(1);
+        None
     }
 }
 
@@ -87,8 +96,7 @@ impl Future for ReadInto<'_> {
                 inline_run::count(1, bytes as u32);
                 return Poll::Ready(Ok(bytes));
             }
-            let bounce = this.file.submitter.bounces.take(this.into.len());
-            let mut read = this.file.read_at(bounce, this.offset);
+            let mut read = this.file.op(this.past_the_cache());
             if let Some(timeout) = this.timeout {
                 read = read.timeout(timeout);
             }

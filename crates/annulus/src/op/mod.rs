@@ -95,6 +95,17 @@ pub enum Resume {
     Again,
 }
 
+/// What came of the attempt to answer on the caller's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtOnce {
+    /// Nothing was asked.
+    Unasked,
+    /// It was asked; not all of it was there.
+    Missing,
+    /// A count.
+    Answer(i32),
+}
+
 /// An operation. Sealed: the implementations are the library's own.
 ///
 /// # Safety
@@ -119,8 +130,8 @@ pub unsafe trait Op: Send + Sized + 'static {
     fn syscall(&mut self) -> i32;
 
     /// The answer, where it can be had on the caller's thread without blocking.
-    fn inline(&mut self) -> Option<i32> {
-        None
+    fn inline(&mut self) -> AtOnce {
+        AtOnce::Unasked
     }
 
     /// Whether `inline` may have an answer.

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::{Op, OpInfo, Resume, TRANSFER_MAX, ended, retry_interrupted};
+use super::{AtOnce, Op, OpInfo, Resume, TRANSFER_MAX, ended, retry_interrupted};
 use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -161,9 +161,9 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     }
 
     #[inline]
-    fn inline(&mut self) -> Option<i32> {
+    fn inline(&mut self) -> AtOnce {
         if !self.ask_cache || !self.fd.cached().ask() {
-            return None;
+            return AtOnce::Unasked;
         }
         let (base, bytes, offset) = self.range();
         // SAFETY: Lent, as in `syscall`.
@@ -174,20 +174,15 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
             res if res > 0 => {
                 self.fd.cached().hit();
                 self.done += res as usize;
-                return None;
+                return AtOnce::Missing;
             }
             0 => {}
-            res if res == -EAGAIN => {
-                self.fd.cached().miss();
-                return None;
-            }
             _ => {
-                // EOPNOTSUPP: not this file system. Any other error is for the driver to find.
-                self.fd.cached().never();
-                return None;
+                self.fd.cached().note_refusal(res);
+                return AtOnce::Missing;
             }
         }
-        Some(res)
+        AtOnce::Answer(res)
     }
 
     fn has_inline(&self) -> bool {
@@ -305,19 +300,15 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
             };
         }
     }
-    let mut hits = 0;
     for (ask, read) in asked.iter().zip(reads.iter_mut()) {
         read.hit = ask.res >= 0 && ask.res as u32 == ask.bytes;
         if read.hit {
-            hits += 1;
+            fd.cached().hit();
             // SAFETY: Written: the kernel has filled the buffer.
             unsafe { read.buf.set_init(ask.bytes as usize) };
+        } else if ask.res < 0 {
+            fd.cached().note_refusal(ask.res);
         }
-    }
-    if hits > 0 {
-        fd.cached().hit();
-    } else {
-        fd.cached().miss();
     }
 }
 

@@ -25,6 +25,8 @@ pub struct WriteAt<B> {
     flags: u32,
     /// Until all is written.
     all: bool,
+    /// For a blocking thread, although a ring could do it.
+    by_thread: bool,
 }
 
 impl<B: IoBuf> WriteAt<B> {
@@ -36,7 +38,15 @@ impl<B: IoBuf> WriteAt<B> {
             done: 0,
             flags,
             all,
+            by_thread: false,
         }
+    }
+
+    /// The same on a blocking thread: a ring's workers do buffered writes to one file one at a time,
+    /// which a durable one can't afford, for each waits for the device.
+    pub(crate) fn by_thread(mut self, by_thread: bool) -> WriteAt<B> {
+        self.by_thread = by_thread;
+        self
     }
 
     fn range(&self) -> (*const u8, usize, u64) {
@@ -65,6 +75,14 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
             op_flags: self.flags,
             ..Sqe::new(opcode::WRITE, self.fd.raw())
         }
+    }
+
+    #[inline]
+    fn opcode(&self) -> u8 {
+        if self.by_thread {
+            return opcode::WRITE_BY_THREAD;
+        }
+        Self::INFO.opcode
     }
 
     fn syscall(&mut self) -> i32 {

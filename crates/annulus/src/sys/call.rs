@@ -222,10 +222,10 @@ pub(crate) fn statx_fd(fd: RawFd, out: &mut Statx) -> std::io::Result<()> {
 }
 
 /// Fills `into` from the page cache; `None` if that would block or can't be done.
-pub(crate) fn pread_cached(fd: RawFd, into: &mut [u8], at: u64) -> Option<usize> {
+pub(crate) fn pread_cached(fd: RawFd, into: &mut [u8], at: u64) -> Result<usize, i32> {
     // SAFETY: Lent: `into` is borrowed for the call, which does not outlast it.
     let res = unsafe { pread(fd, into.as_mut_ptr(), into.len(), at, RWF_NOWAIT) };
-    usize::try_from(res).ok()
+    usize::try_from(res).map_err(|_| res)
 }
 
 /// The access and creation flags of `open(2)`.

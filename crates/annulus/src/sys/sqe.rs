@@ -59,7 +59,7 @@ impl Cqe {
     }
 }
 
-/// Opcodes, and two of our own above the kernel's range.
+/// Opcodes, and three of our own above the kernel's range.
 pub(crate) mod opcode {
     use super::abi;
 
@@ -86,6 +86,8 @@ pub(crate) mod opcode {
     pub(crate) const GETDENTS: u8 = 0xf0;
     /// Nothing is asked of a kernel; the driver's clock completes it.
     pub(crate) const SLEEP: u8 = 0xf1;
+    /// No kernel has it: a durable write of a buffered file runs on a blocking thread.
+    pub(crate) const WRITE_BY_THREAD: u8 = 0xf2;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.

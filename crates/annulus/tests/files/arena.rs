@@ -57,11 +57,13 @@ fn transfers_of_an_arenas_buffers_use_the_registration_and_no_others_do() {
         let buf = file.write_all_at(buf, 0).await.unwrap();
         assert_eq!(metrics(), fixed(1));
         let durable = file.write_all_durable_at(buf, 4 * PAGE as u64).await;
-        assert_eq!(metrics(), fixed(2));
+        // A blocking thread's system call, where the file is the machine's, knows no registration.
+        let by_ring = u64::from(!ground.is_real());
+        assert_eq!(metrics(), fixed(1 + by_ring));
         // A part is recognised, too; the rest of the buffer is left alone.
         let slice = durable.unwrap().slice(100, 612);
         let slice = file.write_all_at(slice, 50).await.unwrap();
-        assert_eq!(metrics(), fixed(3));
+        assert_eq!(metrics(), fixed(2 + by_ring));
         let mut expected = contents.clone();
         expected[..4 * PAGE].copy_from_slice(&bytes(2, 4 * PAGE));
         expected[4 * PAGE..8 * PAGE].copy_from_slice(&bytes(2, 4 * PAGE));

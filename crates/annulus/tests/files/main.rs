@@ -7,6 +7,7 @@ mod wait;
 
 mod arena;
 mod bad_input;
+mod cached;
 mod close;
 mod direct;
 mod dirs;

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use annulus::{Advice, Completed};
+use annulus::{Advice, AlignedBuf, Completed, File, OpenOptions};
 
 use crate::grounds::{bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;
@@ -100,6 +100,86 @@ fn reads_are_added_while_others_are_answered() {
             }
         }
         assert_eq!(answered, 64);
+    });
+}
+
+/// Pushes `pushed` reads onto a batch over `count`, some before its first answer and some later, and
+/// looks at what answers under which index.
+async fn push_onto(file: &File, contents: &[u8], count: usize, pushed: usize, early: usize) {
+    let expected: Vec<u64> = reads(count)
+        .chain(reads(pushed))
+        .map(|(_, at)| at)
+        .collect();
+    let mut late = reads(pushed).map(|(_, offset)| (direct_buf(), offset));
+    let asked = reads(count).map(|(_, offset)| (direct_buf(), offset));
+    let mut batch = file.read_many_at(asked);
+    for (buf, offset) in late.by_ref().take(early) {
+        batch.push(buf, offset);
+    }
+    let mut seen = vec![false; expected.len()];
+    while let Some(done) = batch.next().await {
+        let at = done.index;
+        assert_eq!(done.offset, expected[at], "{at} of {count} and {pushed}");
+        assert!(!std::mem::replace(&mut seen[at], true), "{at} twice");
+        let (n, buf) = done.result.unwrap();
+        assert!(n == BLOCK && buf[..] == *block(contents, done.offset));
+        if let Some((buf, offset)) = late.next() {
+            batch.push(buf, offset);
+        }
+    }
+    assert!(seen.iter().all(|&seen| seen));
+    assert!(late.next().is_none());
+}
+
+fn direct_buf() -> AlignedBuf {
+    AlignedBuf::with_len(BLOCK, 4096)
+}
+
+#[test]
+fn pushed_reads_come_behind_the_whole_iterator() {
+    for_each_backend(async |ground| {
+        let contents = bytes(11, 2000 * BLOCK);
+        let hot = ground.file("f", &contents).await;
+        let mut options = OpenOptions::new();
+        let direct = options.read(true).direct(true);
+        let direct = if ground.is_real() {
+            ground.engine.open_with(direct, ground.path("f")).await.ok()
+        } else {
+            None
+        };
+        for file in [Some(&hot), direct.as_ref()].into_iter().flatten() {
+            for count in [0, 40, 100, 2000] {
+                for (pushed, early) in [(1, 1), (50, 50), (50, 0), (40, 20)] {
+                    // Later ones are pushed at answers; without any there is none to push at.
+                    if count + early > 0 {
+                        push_onto(file, &contents, count, pushed, early).await;
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn reads_that_wait_behind_an_iterator_are_answered_when_the_time_is_up() {
+    for_each_backend(async |ground| {
+        let contents = bytes(12, 100 * BLOCK);
+        let file = ground.file("f", &contents).await;
+        uncache(&file).await;
+        let mut batch = file
+            .read_many_at(reads(100))
+            .window(1)
+            .timeout(Duration::ZERO);
+        for (buf, offset) in reads(7) {
+            batch.push(buf, offset);
+        }
+        let (mut answered, mut last) = (0, 0);
+        while let Some(done) = batch.next().await {
+            answered += 1;
+            last = last.max(done.index);
+        }
+        assert_eq!(answered, last + 1, "no index is left out");
+        assert!(answered >= 7);
     });
 }
 

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use annulus::{AlignedBuf, IoBuf};
+use annulus::{AlignedBuf, BackendInUse, IoBuf, OpenOptions};
 
 use crate::grounds::{bytes, for_each_backend, uncache};
 
@@ -226,6 +226,37 @@ fn a_durable_write_and_both_syncs_leave_the_bytes_in_the_file() {
         file.sync_data().await.unwrap();
         file.sync_all().await.unwrap();
         assert_eq!(ground.contents("f").unwrap(), contents);
+    });
+}
+
+#[test]
+fn durable_writes_of_buffered_files_are_for_blocking_threads_and_no_others_are() {
+    for_each_backend(async |ground| {
+        let without_rings = matches!(ground.engine.backend(), BackendInUse::Blocking { .. });
+        let file = ground.file("f", b"").await;
+        let mut options = OpenOptions::new();
+        let direct = options.write(true).direct(true);
+        let direct = if ground.is_real() {
+            ground.engine.open_with(direct, ground.path("f")).await.ok()
+        } else {
+            None
+        };
+        let page = AlignedBuf::with_len(4096, 4096);
+        let mut page = file.write_all_at(page, 0).await.unwrap();
+        for (file, buffered) in [(Some(&file), true), (direct.as_ref(), false)] {
+            let Some(file) = file else { continue };
+            let before = ground.engine.metrics().blocking;
+            for offset in [0, 4096, 8192] {
+                page = file.write_all_durable_at(page, offset).await.unwrap();
+            }
+            let by_threads = ground.engine.metrics().blocking - before;
+            let expected = without_rings || (buffered && ground.is_real());
+            assert_eq!(by_threads, 3 * u64::from(expected), "buffered: {buffered}");
+            let before = ground.engine.metrics().blocking;
+            page = file.write_all_at(page, 0).await.unwrap();
+            let by_threads = ground.engine.metrics().blocking - before;
+            assert_eq!(by_threads, u64::from(without_rings), "not durable");
+        }
     });
 }
 

@@ -301,7 +301,11 @@ fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
         check(move || {
             let stage = Stage::new(late);
             let other = Arc::clone(&stage);
-            let thread = thread::spawn(move || other.turned.drain());
+            let thread = thread::spawn(move || {
+                // No other lane takes what this one refuses.
+                other.submitter.drain();
+                other.turned.drain();
+            });
             let answer = stage.awaits();
             assert!([0, -ECANCELED, -ESHUTDOWN].contains(&answer));
             stage.turned.turn();

@@ -19,7 +19,7 @@ use super::finish::{Done, contain};
 use super::own::Turn;
 use super::uring::{Driver, Tuning};
 use super::{Lane, Limits, Wake, keep_for_ever};
-use crate::sync::{AtomicBool, AtomicWaker, Mutex, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicWaker, Ordering, TriedMutex, fence};
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
 
@@ -30,7 +30,7 @@ const ROUNDS_MAX: u32 = 16;
 pub(crate) struct Turned<K> {
     lane: Arc<Lane>,
     /// `None` when it has been drained.
-    driver: Mutex<Option<Driver<K>>>,
+    driver: TriedMutex<Option<Driver<K>>>,
     /// There may be something to do that the holder of the lock has not seen.
     again: AtomicBool,
     /// The holder of the lock sleeps in the kernel, or is about to.
@@ -46,7 +46,7 @@ pub(crate) struct Turned<K> {
     /// Who is to know that the driver has gone.
     attendant: AtomicWaker,
     /// An empty list to deliver from, so that a turn allocates nothing.
-    spare: Mutex<Done>,
+    spare: TriedMutex<Done>,
 }
 
 impl<K: Kernel + Send + 'static> Turned<K> {
@@ -62,7 +62,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         lane.sleeper.about_to_sleep();
         let turned = Arc::new(Turned {
             lane: Arc::clone(&lane),
-            driver: Mutex::new(Some(driver)),
+            driver: TriedMutex::new(Some(driver)),
             again: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             interrupt,
@@ -70,7 +70,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             over: AtomicBool::new(false),
             process: forked::process(),
             attendant: AtomicWaker::new(),
-            spare: Mutex::new(Done::default()),
+            spare: TriedMutex::new(Done::default()),
         });
         if let Some(own) = &lane.own {
             own.occupy(Arc::clone(&turned) as Arc<dyn Turn>);

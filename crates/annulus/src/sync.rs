@@ -71,13 +71,19 @@ mod tried {
         type Target = T;
 
         fn deref(&self) -> &T {
-            self.value.as_deref().unwrap()
+            match self.value.as_deref() {
+                Some(value) => value,
+                None => unreachable!("held until it is dropped"),
+            }
         }
     }
 
     impl<T> DerefMut for Held<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
-            self.value.as_deref_mut().unwrap()
+            match self.value.as_deref_mut() {
+                Some(value) => value,
+                None => unreachable!("held until it is dropped"),
+            }
         }
     }
 

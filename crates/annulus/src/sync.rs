@@ -13,6 +13,88 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
+/// A lock that is tried: as `Mutex`, but for the model checker, whose own has a thread wait that tries a lock
+/// which another takes first.
+#[cfg(not(annulus_loom))]
+pub(crate) use std::sync::Mutex as TriedMutex;
+
+#[cfg(annulus_loom)]
+pub(crate) use tried::TriedMutex;
+
+#[cfg(annulus_loom)]
+mod tried {
+    use std::ops::{Deref, DerefMut};
+    use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult};
+
+    use loom::sync::atomic::{AtomicBool, Ordering};
+
+    pub(crate) struct TriedMutex<T> {
+        taken: AtomicBool,
+        /// Never waited for.
+        value: Mutex<T>,
+    }
+
+    pub(crate) struct Held<'a, T> {
+        taken: &'a AtomicBool,
+        value: Option<MutexGuard<'a, T>>,
+    }
+
+    impl<T> TriedMutex<T> {
+        pub(crate) fn new(value: T) -> TriedMutex<T> {
+            TriedMutex {
+                taken: AtomicBool::new(false),
+                value: Mutex::new(value),
+            }
+        }
+
+        pub(crate) fn try_lock(&self) -> TryLockResult<Held<'_, T>> {
+            if self.taken.swap(true, Ordering::AcqRel) {
+                return Err(TryLockError::WouldBlock);
+            }
+            Ok(Held {
+                taken: &self.taken,
+                value: Some(self.value.lock().unwrap_or_else(PoisonError::into_inner)),
+            })
+        }
+
+        pub(crate) fn lock(&self) -> LockResult<Held<'_, T>> {
+            loop {
+                if let Ok(held) = self.try_lock() {
+                    return Ok(held);
+                }
+                loom::thread::yield_now();
+            }
+        }
+    }
+
+    impl<T> Deref for Held<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            match self.value.as_deref() {
+                Some(value) => value,
+                None => unreachable!("held until it is dropped"),
+            }
+        }
+    }
+
+    impl<T> DerefMut for Held<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            match self.value.as_deref_mut() {
+                Some(value) => value,
+                None => unreachable!("held until it is dropped"),
+            }
+        }
+    }
+
+    impl<T> Drop for Held<'_, T> {
+        fn drop(&mut self) {
+            self.value = None;
+            self.taken.swap(false, Ordering::AcqRel);
+        }
+    }
+}
+
 #[cfg(not(annulus_loom))]
 pub(crate) use atomic_waker::AtomicWaker;
 

@@ -187,3 +187,90 @@ fn reads_into_an_arena_arrive_while_children_of_a_fork_come_go_and_stay() {
         },
     );
 }
+
+/// What a child of a fork does, ended without running anything else; true if it did it to the end.
+fn child_does(what: impl FnOnce()) -> bool {
+    // SAFETY: the calling thread is the only one that goes on in the child; the C library's memory is in order there.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).is_ok();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!done)) };
+    }
+    assert!(pid > 0, "{}", std::io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: a child of this process, not waited for yet.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+/// A child may use what it inherits, and is refused.
+fn a_child_is_refused(engine: Engine, file: &File) {
+    let refused = pollster::block_on(file.metadata()).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ESHUTDOWN), "{refused}");
+    drop(engine);
+}
+
+#[test]
+fn a_child_of_a_fork_is_refused_by_drivers_that_run_and_by_those_not_started_yet() {
+    in_child(
+        "a_child_of_a_fork_is_refused_by_drivers_that_run_and_by_those_not_started_yet",
+        || {
+            let path = std::env::current_exe().unwrap();
+            for backend in [Backend::Uring, Backend::Blocking] {
+                let build = || Engine::builder().backend(backend).build();
+                let (fresh, used) = match (build(), build()) {
+                    (Ok(fresh), Ok(used)) => (fresh, used),
+                    (Err(error), _) | (_, Err(error)) => return skip(error),
+                };
+                let file = pollster::block_on(used.open(&path)).unwrap();
+                assert!(child_does(|| a_child_is_refused(used.clone(), &file)));
+                assert!(child_does(|| {
+                    // Threads that block start with the first operation, in the child as elsewhere.
+                    let opened = pollster::block_on(fresh.open(&path));
+                    assert_eq!(opened.is_err(), backend == Backend::Uring);
+                    drop(opened);
+                    fresh.shutdown();
+                }));
+                // One of the child's own serves.
+                assert!(child_does(|| {
+                    let own = build().unwrap();
+                    assert!(pollster::block_on(own.open(&path)).is_ok());
+                    std::mem::forget(own);
+                }));
+                pollster::block_on(file.metadata()).unwrap();
+            }
+        },
+    );
+}
+
+#[test]
+fn a_child_of_a_fork_is_refused_by_its_parents_own_ring() {
+    in_child(
+        "a_child_of_a_fork_is_refused_by_its_parents_own_ring",
+        || {
+            let engine = match Engine::builder().backend(Backend::Uring).build() {
+                Ok(engine) => engine,
+                Err(error) => return skip(error),
+            };
+            let driver = engine.own_driver().unwrap();
+            let path = std::env::current_exe().unwrap();
+            let file = driver.block_on(engine.open(&path)).unwrap();
+            driver.block_on(async {
+                // In the middle of it, as well as before.
+                assert!(child_does(|| a_child_is_refused(engine.clone(), &file)));
+                file.metadata().await.unwrap();
+            });
+            let in_a_child = child_does(|| {
+                let refused = driver.block_on(file.metadata()).unwrap_err();
+                assert_eq!(refused.raw_os_error(), Some(libc::ESHUTDOWN), "{refused}");
+                engine.shutdown();
+            });
+            assert!(in_a_child);
+            driver.block_on(file.metadata()).unwrap();
+            drop((driver, file));
+            engine.shutdown();
+            assert_eq!(engine.metrics().leaked, 0);
+        },
+    );
+}

@@ -441,6 +441,10 @@ impl Shared {
 
     /// Refuses what waits, lets what runs come to its end, ends the threads.
     fn drain(self: &Arc<Self>) {
+        if self.lane.is_elsewhere() {
+            // A child of a fork has none of the threads.
+            return;
+        }
         let mut done = Done::default();
         let mut state = lock(&self.inside.state);
         if !state.closed {

@@ -182,11 +182,15 @@ fn look<'a>(submitter: &'a Submitter, host: &'static dyn Host) -> Option<&'a Lan
 /// `Some(None)`: it could not be made.
 fn find(keeping: &RefCell<Vec<Kept>>, engine: u64, executor: u64) -> Option<Option<usize>> {
     let mut kept = keeping.try_borrow_mut().ok()?;
-    kept.retain(|kept| {
-        kept.ring
-            .as_ref()
-            .is_none_or(|(_, turned)| !turned.is_over())
-    });
+    let is_over = |kept: &mut Kept| {
+        let ring = kept.ring.as_ref();
+        ring.is_some_and(|(_, turned)| turned.is_over())
+    };
+    let gone: Vec<_> = kept.extract_if(.., is_over).collect();
+    drop(kept);
+    // With nothing borrowed: with the last reference goes the executor's waker, which is foreign.
+    drop(gone);
+    let kept = keeping.try_borrow().ok()?;
     let found = kept
         .iter()
         .find(|kept| kept.engine == engine && kept.executor == executor)?;

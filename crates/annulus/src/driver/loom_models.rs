@@ -33,11 +33,11 @@ use crate::sys::kernel::Kernel;
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// An operation that counts how often it is dropped.
-struct Nothing(Arc<Drops>);
+pub(super) struct Nothing(pub(super) Arc<Drops>);
 
-struct Drops {
-    count: Count,
-    one_more: Notify,
+pub(super) struct Drops {
+    pub(super) count: Count,
+    pub(super) one_more: Notify,
 }
 
 impl Drop for Nothing {
@@ -74,7 +74,7 @@ unsafe impl Op for Nothing {
 }
 
 /// How a driver sleeps and is woken.
-struct Bell(Arc<Notify>);
+pub(super) struct Bell(pub(super) Arc<Notify>);
 
 impl Wake for Bell {
     fn wake(&self) {
@@ -186,7 +186,7 @@ impl WakeTask for Signal {
     }
 }
 
-fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     let signal = Arc::new(Signal(Notify::new()));
     let waker = Waker::from(Arc::clone(&signal));
     loop {
@@ -197,7 +197,10 @@ fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     }
 }
 
-fn poll<T: Op>(operation: &mut Operation<'_, T>, context: &mut Context<'_>) -> Poll<T::Output> {
+pub(super) fn poll<T: Op>(
+    operation: &mut Operation<'_, T>,
+    context: &mut Context<'_>,
+) -> Poll<T::Output> {
     Pin::new(operation).poll(context)
 }
 

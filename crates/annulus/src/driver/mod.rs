@@ -19,6 +19,8 @@ pub(crate) mod inline_run;
 pub(crate) mod lifecycle;
 #[cfg(all(test, annulus_loom))]
 mod loom_models;
+#[cfg(all(test, annulus_loom))]
+mod loom_turned;
 pub(crate) mod many;
 pub(crate) mod operation;
 mod own;
@@ -49,6 +51,7 @@ use crate::buf::Arenas;
 use crate::metrics::Counters;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::errno::ETIMEDOUT;
+use crate::sys::forked;
 use crate::sys::ring::Ring;
 use own::Own;
 use sleeper::Sleeper;
@@ -115,6 +118,8 @@ pub(crate) struct Lane {
     /// What the driver is to register; set once, before the first operation.
     pub(crate) arenas: OnceLock<Arc<Arenas>>,
     wake: Box<dyn Wake>,
+    /// The process it was made in; a child of a fork has no driver.
+    process: u64,
 }
 
 /// For a lane that is not woken but turned.
@@ -137,6 +142,7 @@ impl Lane {
             own: None,
             arenas: OnceLock::new(),
             wake,
+            process: forked::process(),
         }
     }
 
@@ -189,6 +195,9 @@ impl Lane {
     /// nothing but their life cycles.
     #[must_use]
     pub(crate) unsafe fn hand_over(&self, chain: NonNull<Slot>, operations: u32) -> bool {
+        if self.is_elsewhere() {
+            return false;
+        }
         // SAFETY: Lent, passed on; a slot just filled is on no stack.
         let pushed = unsafe { self.inbox.push(chain) };
         if pushed == Pushed::Closed {
@@ -238,7 +247,16 @@ impl Lane {
         }
     }
 
+    /// Whether this is a child of the process that has the driver.
+    #[inline]
+    fn is_elsewhere(&self) -> bool {
+        forked::process() != self.process
+    }
+
     fn wake(&self) {
+        if self.is_elsewhere() {
+            return;
+        }
         match &self.own {
             None => {
                 self.counters.wakeups.add_shared(1);
@@ -254,6 +272,9 @@ impl Lane {
 
     /// Makes the driver look at its arenas, soon, even if it is about to sleep.
     pub(crate) fn nudge(&self) {
+        if self.is_elsewhere() {
+            return;
+        }
         match self.own.as_ref() {
             None => self.wake.look(),
             Some(own) => own.driver().into_iter().for_each(|driver| driver.turn()),

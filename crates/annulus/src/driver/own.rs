@@ -1,9 +1,9 @@
 //! What callers see of a lane that has no thread: when to queue, when to turn it. One per thread that
 //! keeps a ring of its own; used again by another thread when the first has ended.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 
 /// A driver that its callers turn.
 pub(crate) trait Turn: Send + Sync {

@@ -86,6 +86,8 @@ pub(crate) struct DriverSide {
     pub(crate) deadline_ns: u64,
     /// A cancel has been asked of the kernel because of the deadline.
     pub(crate) timed_out: bool,
+    /// It came back undone because the thread that had submitted it ended, and was submitted again.
+    pub(crate) strayed: bool,
 }
 
 /// Where the driver has an operation.
@@ -142,6 +144,7 @@ impl Slot {
                 bytes: 0,
                 deadline_ns: 0,
                 timed_out: false,
+                strayed: false,
             }),
             payload: Shared::new(MaybeUninit::uninit()),
         }
@@ -194,6 +197,7 @@ impl Slot {
         side.bytes = bytes;
         side.deadline_ns = deadline_ns;
         side.timed_out = false;
+        side.strayed = false;
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
         unsafe { store(self.data(), op) };
     }

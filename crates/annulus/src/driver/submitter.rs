@@ -19,6 +19,7 @@ use crate::fd::CloseFd;
 use crate::metrics::{Counter, Metrics};
 use crate::op::Op;
 use crate::sys::call;
+use crate::sys::forked;
 use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
 
@@ -85,6 +86,8 @@ pub(crate) struct Submitter {
     opcodes: Opcodes,
     /// Names the engine in the cells of threads.
     number: u64,
+    /// The process it was made in.
+    process: u64,
     /// Lanes of threads with a ring of their own; made on first use, and used again.
     own: OnceLock<Box<[OnceLock<Arc<Lane>>]>>,
     /// `None`: threads keep no rings.
@@ -164,6 +167,7 @@ impl Submitter {
             threads: Mutex::new(threads),
             opcodes,
             number: here::new_engine(),
+            process: forked::process(),
             own: OnceLock::new(),
             own_rings: None,
             refusal: OnceLock::new(),
@@ -276,7 +280,8 @@ impl Submitter {
 
     /// Whether threads may keep rings.
     pub(super) fn makes_rings(&self) -> bool {
-        self.own_rings.is_some() && !self.ended.load(Ordering::Acquire)
+        let over = self.ended.load(Ordering::Acquire) || self.process != forked::process();
+        self.own_rings.is_some() && !over
     }
 
     /// A lane that `make_own` has made.
@@ -405,6 +410,10 @@ impl Submitter {
     /// Stops every lane and waits until nothing is in flight, or the drain timeout has passed.
     pub(crate) fn drain(&self) {
         self.ended.store(true, Ordering::SeqCst);
+        if self.process != forked::process() {
+            // A child of a fork has neither the drivers' threads nor the rings.
+            return;
+        }
         for lane in self.lanes.iter().chain(&self.polled) {
             lane.request_stop();
         }

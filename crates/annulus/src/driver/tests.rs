@@ -387,6 +387,11 @@ impl Wake for Unheard {
 /// A driver of a stub, and an operation that it has submitted.
 fn stub() -> (Arc<Lane>, Driver<Stub>, NonNull<Slot>) {
     let lane = Arc::new(Lane::new(Box::new(Unheard)));
+    let (driver, slot) = stub_on(&lane);
+    (lane, driver, slot)
+}
+
+fn stub_on(lane: &Arc<Lane>) -> (Driver<Stub>, NonNull<Slot>) {
     let limits = Limits {
         in_flight: 64,
         in_flight_bytes: 1 << 20,
@@ -397,7 +402,7 @@ fn stub() -> (Arc<Lane>, Driver<Stub>, NonNull<Slot>) {
         look_out_ns: 0,
         drain_timeout: LONG,
     };
-    let mut driver = Driver::new(Arc::clone(&lane), Stub::default(), limits, tuning);
+    let mut driver = Driver::new(Arc::clone(lane), Stub::default(), limits, tuning);
     let slot = NonNull::from(lane.table.take().unwrap());
     // SAFETY: Once: just taken, so ours to fill and to hand over.
     unsafe {
@@ -407,7 +412,7 @@ fn stub() -> (Arc<Lane>, Driver<Stub>, NonNull<Slot>) {
     }
     assert!(driver.turn());
     assert_eq!(driver.kernel().pushed.len(), 1);
-    (lane, driver, slot)
+    (driver, slot)
 }
 
 #[test]
@@ -477,4 +482,32 @@ fn a_driver_that_panics_leaves_nobody_waiting_and_frees_nothing() {
             "an engine without a driver refuses"
         );
     }
+}
+
+impl Stub {
+    /// Answers all that is with it.
+    fn answer(&mut self, res: i32) {
+        let pushed = self.pushed.drain(..);
+        self.cqes.extend(pushed.map(|sqe| Cqe {
+            user_data: sqe.user_data,
+            res,
+            flags: 0,
+        }));
+    }
+}
+
+#[test]
+fn what_is_undone_by_the_end_of_a_thread_that_turned_is_submitted_again() {
+    let lane = Arc::new(Lane::own());
+    let (mut driver, slot) = stub_on(&lane);
+    // SAFETY: Lent: out in our name.
+    let lifecycle = unsafe { &slot.as_ref().lifecycle };
+    driver.kernel().answer(-ECANCELED);
+    driver.turn();
+    assert_eq!(lifecycle.look(Waker::noop()), Look::Pending);
+    // Once; then it is the answer.
+    assert_eq!(driver.kernel().pushed.len(), 1);
+    driver.kernel().answer(-ECANCELED);
+    driver.turn();
+    assert_eq!(lifecycle.look(Waker::noop()), Look::Done);
 }

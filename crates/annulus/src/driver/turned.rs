@@ -5,19 +5,22 @@
 //! go: nothing that was handed over is overlooked, and nobody blocks. Wakers and buffers are foreign
 //! code and run with the lock released. Checked by loom (`ci/loom`).
 //!
-//! *Attended* is a lane whose thread has promised to turn it before it sleeps: then a hand-over only
-//! queues, until there are enough for a submission. Otherwise every hand-over turns.
+//! *Attended* is a lane whose thread is up and has promised to turn it before it sleeps: then a hand-over
+//! only queues, until there are enough for a submission. Otherwise every hand-over turns.
+//!
+//! The lane outlives the driver, and may have another by the time this one is drained once more: what is
+//! over is noted here (`over`), and the lane's own flag is touched only while this driver is known to be in it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::task::Waker;
 
-use super::finish::Done;
+use super::finish::{Done, contain};
 use super::own::Turn;
 use super::uring::{Driver, Tuning};
 use super::{Lane, Limits, Wake, keep_for_ever};
-use crate::sync::{AtomicBool, AtomicWaker, Mutex, Ordering};
-use crate::sys::errno::EBADR;
+use crate::sync::{AtomicBool, AtomicWaker, Ordering, TriedMutex, fence};
+use crate::sys::forked;
 use crate::sys::kernel::Kernel;
 
 /// Rounds of a turn before what has been answered is delivered, however much more there is to do.
@@ -27,19 +30,23 @@ const ROUNDS_MAX: u32 = 16;
 pub(crate) struct Turned<K> {
     lane: Arc<Lane>,
     /// `None` when it has been drained.
-    driver: Mutex<Option<Driver<K>>>,
+    driver: TriedMutex<Option<Driver<K>>>,
     /// There may be something to do that the holder of the lock has not seen.
     again: AtomicBool,
     /// The holder of the lock sleeps in the kernel, or is about to.
     asleep: AtomicBool,
     /// Ends that sleep.
     interrupt: Box<dyn Wake>,
-    /// The thread turns it before it sleeps, and has done so.
+    /// The thread is up, and turns it before it sleeps.
     attended: AtomicBool,
+    /// The driver has gone, or is to go.
+    over: AtomicBool,
+    /// The process it was made in: a child of a fork has no part in the ring (trap 54).
+    process: u64,
     /// Who is to know that the driver has gone.
     attendant: AtomicWaker,
     /// An empty list to deliver from, so that a turn allocates nothing.
-    spare: Mutex<Done>,
+    spare: TriedMutex<Done>,
 }
 
 impl<K: Kernel + Send + 'static> Turned<K> {
@@ -55,13 +62,15 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         lane.sleeper.about_to_sleep();
         let turned = Arc::new(Turned {
             lane: Arc::clone(&lane),
-            driver: Mutex::new(Some(driver)),
+            driver: TriedMutex::new(Some(driver)),
             again: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             interrupt,
             attended: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            process: forked::process(),
             attendant: AtomicWaker::new(),
-            spare: Mutex::new(Done::default()),
+            spare: TriedMutex::new(Done::default()),
         });
         if let Some(own) = &lane.own {
             own.occupy(Arc::clone(&turned) as Arc<dyn Turn>);
@@ -71,16 +80,16 @@ impl<K: Kernel + Send + 'static> Turned<K> {
 
     /// Submits what waits, and answers what has completed. Never blocks.
     pub(crate) fn turn(&self) {
-        self.again.store(true, Ordering::SeqCst);
-        while self.again.load(Ordering::SeqCst) {
+        if self.is_elsewhere() {
+            return;
+        }
+        self.look_again();
+        while self.again.load(Ordering::Relaxed) {
             let mut held = match self.driver.try_lock() {
                 Ok(held) => held,
                 Err(TryLockError::Poisoned(held)) => held.into_inner(),
                 Err(TryLockError::WouldBlock) => {
-                    if self.asleep.load(Ordering::SeqCst) {
-                        self.interrupt.wake();
-                    }
-                    return;
+                    return self.end_sleep();
                 }
             };
             let Some(driver) = held.as_mut() else { return };
@@ -88,37 +97,70 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             let done = self.collect(driver);
             drop(held);
             self.deliver(done);
-            if self.lane.stopping() {
+            // Pairs with `look_again`: whoever found the lock taken is seen here.
+            fence(Ordering::SeqCst);
+            if self.over.load(Ordering::Relaxed) {
                 // The ring is of no more use; or somebody drains it, who waits for the lock.
                 return self.drain();
             }
         }
     }
 
+    /// Has the holder of the lock, or the next, look. Before the lock is tried.
+    fn look_again(&self) {
+        self.again.swap(true, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+    }
+
+    /// After a fence.
+    fn end_sleep(&self) {
+        if self.asleep.load(Ordering::Relaxed) {
+            self.interrupt.wake();
+        }
+    }
+
+    /// Whether this is a child of the process that has the ring.
+    fn is_elsewhere(&self) -> bool {
+        forked::process() != self.process
+    }
+
     /// Everything that can be done without sleeping.
     fn work(&self, driver: &mut Driver<K>) {
         for _ in 0..ROUNDS_MAX {
-            self.again.store(false, Ordering::SeqCst);
+            // Not a store: what was handed over before the flag was raised is to be seen.
+            self.again.swap(false, Ordering::AcqRel);
             if !self.attended.load(Ordering::Relaxed) {
                 // Whoever hands over from now on turns.
                 self.lane.sleeper.about_to_sleep();
             }
             match catch_unwind(AssertUnwindSafe(|| driver.work())) {
                 Ok(true) => {}
+                // Nothing that completes would have it submitted.
+                Ok(false) if driver.owes() => {}
                 Ok(false) => return driver.set_timer(),
                 Err(panic) => {
                     // A buffer that panics where it must not. Nobody is left waiting for it.
                     std::mem::forget(panic);
-                    return driver.fail(EBADR);
+                    return driver.give_up();
                 }
             }
         }
-        self.again.store(true, Ordering::SeqCst);
+        self.again.store(true, Ordering::Release);
     }
 
     fn collect(&self, driver: &mut Driver<K>) -> Done {
+        if self.lane.stopping() {
+            self.over.store(true, Ordering::Release);
+        }
         if let Some(own) = &self.lane.own {
             own.publish(driver.in_flight(), driver.chunk());
+        }
+        if driver.in_flight() == 0 {
+            // Whoever has handed over meanwhile may have left it to a completion that has come.
+            fence(Ordering::SeqCst);
+            if !self.lane.inbox.is_empty() {
+                self.again.store(true, Ordering::Release);
+            }
         }
         let mut done = match self.spare.try_lock() {
             Ok(mut spare) => std::mem::take(&mut *spare),
@@ -135,15 +177,13 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         }
     }
 
-    /// The thread is about to sleep elsewhere: nothing stays unsubmitted.
+    /// The thread is about to sleep elsewhere: nothing stays unsubmitted, and whoever hands over while it
+    /// sleeps turns.
     pub(crate) fn before_park(&self) {
-        self.attended.store(true, Ordering::Relaxed);
+        self.attended.store(false, Ordering::Release);
         self.turn();
-        if self.linger() {
-            self.turn();
-        }
-        self.lane.sleeper.about_to_sleep();
-        if !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty() {
+        // Whoever found the lock taken meanwhile has left its mark.
+        if self.linger() || self.again.load(Ordering::SeqCst) {
             self.turn();
         }
     }
@@ -158,14 +198,19 @@ impl<K: Kernel + Send + 'static> Turned<K> {
 
     /// The thread is up: from now on it is the one that turns.
     pub(crate) fn after_unpark(&self) {
-        self.attended.store(true, Ordering::Relaxed);
-        self.lane.sleeper.awake();
+        self.attended.store(true, Ordering::Release);
+        if !self.over.load(Ordering::Acquire) {
+            self.lane.sleeper.awake();
+        }
         self.turn();
     }
 
     /// Turns, and sleeps in the kernel if there was nothing to do, until something completes, is
     /// handed over, or `awaited` is set and the driver woken.
     pub(crate) fn turn_or_sleep(&self, awaited: &AtomicBool) {
+        if self.is_elsewhere() {
+            return;
+        }
         let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(driver) = held.as_mut() else { return };
         driver.keep_rest(true);
@@ -173,11 +218,14 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         driver.keep_rest(false);
         let done = self.collect(driver);
         if done.is_empty() {
-            self.asleep.store(true, Ordering::SeqCst);
-            if !self.again.load(Ordering::SeqCst) && !awaited.load(Ordering::SeqCst) {
+            self.asleep.store(true, Ordering::Relaxed);
+            // Pairs with the fence of whoever raises one of these and then looks at `asleep`.
+            fence(Ordering::SeqCst);
+            let called = [&self.again, &self.over, awaited];
+            if !called.iter().any(|flag| flag.load(Ordering::Acquire)) {
                 driver.sleep();
             }
-            self.asleep.store(false, Ordering::SeqCst);
+            self.asleep.store(false, Ordering::Relaxed);
         }
         drop(held);
         self.deliver(done);
@@ -185,9 +233,8 @@ impl<K: Kernel + Send + 'static> Turned<K> {
 
     /// Ends a `turn_or_sleep` that sleeps, or is about to.
     pub(crate) fn interrupt(&self) {
-        if self.asleep.load(Ordering::SeqCst) {
-            self.interrupt.wake();
-        }
+        fence(Ordering::SeqCst);
+        self.end_sleep();
     }
 
     /// Who is woken when the driver has gone.
@@ -197,12 +244,16 @@ impl<K: Kernel + Send + 'static> Turned<K> {
 
     /// Whether the driver has gone, or is about to.
     pub(crate) fn is_over(&self) -> bool {
-        self.lane.stopping()
+        self.over.load(Ordering::Acquire) || self.is_elsewhere()
     }
 
     /// Starts or ends attendance by a thread that runs nothing but this driver and its future.
     pub(crate) fn attend(&self, attended: bool) {
-        self.attended.store(attended, Ordering::Relaxed);
+        self.attended.store(attended, Ordering::Release);
+        if self.is_over() {
+            // The lane may be another's.
+            return;
+        }
         if let Some(own) = &self.lane.own {
             own.set_waits(attended);
         }
@@ -216,30 +267,49 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     /// Refuses what waits, cancels what can be cancelled, and waits for the rest, at most as long as
     /// the drain timeout says. Past it, what the kernel may still touch is leaked.
     pub(crate) fn drain(&self) {
-        self.lane.stop.store(true, Ordering::SeqCst);
+        if self.is_elsewhere() {
+            // The ring's memory is not there, and who held the lock may not be.
+            return;
+        }
+        self.over.store(true, Ordering::SeqCst);
         // Ends a sleep, and a read of its eventfd that is in flight.
         self.interrupt.wake();
         loop {
             let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(driver) = held.as_mut() else { return };
-            let ended = driver.advance();
+            // Under the lock, and with the driver still here: the lane is not another's yet.
+            self.lane.stop.store(true, Ordering::SeqCst);
+            let ended = catch_unwind(AssertUnwindSafe(|| driver.advance()));
+            let ended = ended.unwrap_or_else(|panic| {
+                std::mem::forget(panic);
+                driver.give_up();
+                Some(driver.in_flight())
+            });
             let done = self.collect(driver);
             let over = ended.and_then(|left| held.take().map(|driver| (driver, left)));
             drop(held);
             self.deliver(done);
             if let Some((driver, left)) = over {
-                let leaks = driver.has_lent(left);
-                if leaks {
-                    self.lane.counters.leaked.add(u64::from(left));
-                    keep_for_ever(driver);
-                }
-                if let Some(own) = &self.lane.own {
-                    own.vacate(!leaks);
-                }
-                self.attendant.wake();
-                return;
+                return self.let_go(driver, left);
             }
         }
+    }
+
+    /// The driver has ended, but for so many operations.
+    fn let_go(&self, driver: Driver<K>, left: u32) {
+        let leaks = driver.has_lent(left);
+        if leaks {
+            self.lane.counters.leaked.add(u64::from(left));
+            keep_for_ever(driver);
+        } else {
+            // Before another has the lane.
+            drop(driver);
+        }
+        if let Some(own) = &self.lane.own {
+            // One whose kernel failed is not used again: its callers are still to be told why.
+            own.vacate(!leaks && self.lane.failed.load(Ordering::Acquire) == 0);
+        }
+        contain(|| self.attendant.wake());
     }
 }
 

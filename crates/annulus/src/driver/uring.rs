@@ -30,7 +30,7 @@ use super::slot::{Slot, Stage};
 use super::{Lane, Limits, finish};
 use crate::op::Resume;
 use crate::sys::errno::{
-    EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ESHUTDOWN, ETIME, ETIMEDOUT,
+    EAGAIN, EBADR, EBUSY, ECANCELED, EFAULT, EINTR, ENOMEM, ESHUTDOWN, ETIME, ETIMEDOUT,
 };
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{REAP_MAX, Ring};
@@ -109,6 +109,8 @@ pub(crate) struct Driver<K> {
     draining_until_ns: Option<u64>,
     /// One cancel for everything in flight is still to be pushed.
     cancel_all: bool,
+    /// A round of it has panicked: what it says of the kernel is not to be relied on.
+    panicked: bool,
 }
 
 // SAFETY: Held: the slots it points to belong to the lane; whoever holds the driver may touch them.
@@ -148,6 +150,7 @@ impl<K: Kernel> Driver<K> {
             fixed: Fixed::default(),
             draining_until_ns: None,
             cancel_all: false,
+            panicked: false,
         }
     }
 
@@ -231,6 +234,12 @@ impl<K: Kernel> Driver<K> {
         self.keeps_rest = keeps;
     }
 
+    /// Whether something is left that is to be submitted, and that no completion would have submitted.
+    pub(super) fn owes(&self) -> bool {
+        let refused = self.refusals > 0 && self.kernel.unsubmitted() > 0;
+        !self.keeps_rest && (refused || self.is_stuck() || !self.lane.inbox.is_empty())
+    }
+
     /// Registers the engine's arenas, if there are new ones.
     pub(super) fn follow_arenas(&mut self) {
         self.fixed.follow(self.lane.arenas.get(), &mut self.kernel);
@@ -243,7 +252,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Whether the kernel may still touch memory, of so many operations or the driver's own.
     pub(super) fn has_lent(&self, operations: u32) -> bool {
-        operations > 0 || self.wake_armed
+        operations > 0 || self.wake_armed || self.panicked
     }
 
     /// Exchanges what is to be delivered for an empty list.
@@ -366,18 +375,19 @@ impl<K: Kernel> Driver<K> {
             self.answer(slot_ref, -ECANCELED);
             return true;
         }
-        // SAFETY: Lent and Open: the op, in its slot, owns what its SQE points to; it leaves the slot
-        // only after the final CQE.
-        let mut sqe = unsafe { slot_ref.sqe() };
-        let fixed = self.fixed.apply(&mut sqe);
         if fresh {
+            // First: should the buffer panic when it is asked where it is, the operation is not lost.
             side.stage = Stage::InFlight;
             self.in_flight += 1;
             self.flying.insert(slot_ref.index());
             self.in_flight_bytes += u64::from(side.bytes);
             self.lane.counters.submitted.add(1);
-            self.lane.counters.fixed.add(u64::from(fixed));
         }
+        // SAFETY: Lent and Open: the op, in its slot, owns what its SQE points to; it leaves the slot
+        // only after the final CQE.
+        let mut sqe = unsafe { slot_ref.sqe() };
+        let fixed = self.fixed.apply(&mut sqe);
+        self.lane.counters.fixed.add(u64::from(fresh && fixed));
         if !self.kernel.push(sqe) {
             // Counted as in flight, so that its bytes stay reserved.
             self.again.push_front(slot);
@@ -501,6 +511,12 @@ impl<K: Kernel> Driver<K> {
             && self.draining_until_ns.is_none()
             && !slot.lifecycle.is_orphan()
         {
+            if self.is_stray(res) && !side.strayed {
+                side.strayed = true;
+                self.lane.counters.resubmitted.add(1);
+                self.again.push_back(NonNull::from(slot));
+                return;
+            }
             // SAFETY: Lent: the kernel has let go; the op is ours.
             match unsafe { slot.resume(res) } {
                 Resume::Again => {
@@ -525,6 +541,12 @@ impl<K: Kernel> Driver<K> {
         }
         self.lane.counters.completed.add(1);
         self.finish(slot, res);
+    }
+
+    /// Whether this is what the kernel says of an operation, which nobody has cancelled, because the
+    /// thread has ended that submitted it (trap 17): any thread may have turned such a driver.
+    fn is_stray(&self, res: i32) -> bool {
+        matches!(-res, ECANCELED | EFAULT) && self.lane.own.is_some()
     }
 
     /// Stores the answer and passes the slot on.

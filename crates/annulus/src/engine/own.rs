@@ -4,13 +4,13 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::Engine;
 use crate::driver::here::Driving;
 use crate::driver::turned::Turned;
 use crate::error::SetupError;
+use crate::sync::{AtomicBool, Ordering};
 use crate::sys::ring::Ring;
 
 /// A ring that the calling thread drives itself, while it runs a future.

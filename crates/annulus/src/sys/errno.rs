@@ -7,6 +7,7 @@ pub(crate) const EINTR: i32 = libc::EINTR;
 pub(crate) const EAGAIN: i32 = libc::EAGAIN;
 pub(crate) const ENOMEM: i32 = libc::ENOMEM;
 pub(crate) const EACCES: i32 = libc::EACCES;
+pub(crate) const EFAULT: i32 = libc::EFAULT;
 pub(crate) const EBUSY: i32 = libc::EBUSY;
 pub(crate) const EINVAL: i32 = libc::EINVAL;
 pub(crate) const EMFILE: i32 = libc::EMFILE;

@@ -7,6 +7,7 @@
 pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod errno;
+pub(crate) mod forked;
 pub(crate) mod kernel;
 pub(crate) mod lent;
 pub(crate) mod mapping;

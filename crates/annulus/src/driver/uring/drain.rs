@@ -22,8 +22,7 @@ impl<K: Kernel> Driver<K> {
         if ran.is_err() {
             // A bug, or a buffer that panics where it must not. Nobody is left waiting for it.
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                self.fail(EBADR);
-                self.close_cancels();
+                self.give_up();
                 let lane = Arc::clone(&self.lane);
                 self.done.deliver(&lane);
             }));
@@ -76,6 +75,14 @@ impl<K: Kernel> Driver<K> {
             && self.pending.is_empty()
             && self.kernel.unsubmitted() == 0
             && !self.wake_armed
+    }
+
+    /// A round has panicked: nobody is left waiting, and all of it is to be leaked.
+    #[cold]
+    pub(in crate::driver) fn give_up(&mut self) {
+        self.panicked = true;
+        self.fail(EBADR);
+        self.close_cancels();
     }
 
     /// The ring is of no more use. Whoever waits is answered with `errno`; memory that the kernel may

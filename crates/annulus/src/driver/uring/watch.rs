@@ -61,7 +61,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Whether something could not be pushed that may be pushed: to sleep would be to wait for an
     /// answer that has nothing to do with it.
-    fn is_stuck(&self) -> bool {
+    pub(super) fn is_stuck(&self) -> bool {
         self.cancel_all
             || !self.cancels.is_empty()
             || !self.again.is_empty()

@@ -1,0 +1,340 @@
+//! # Safety
+//!
+//! Drivers without a thread under the model checker, as `loom_models.rs` has the others: who turns them,
+//! who is seen by whom, and who ends them. An operation that is left with nobody going to look is a thread
+//! that waits for ever, which the checker finds. Each model says what was broken to see it fail, or that it has not been seen to.
+//! The models keep what the driver keeps: Lent, Once.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize as Count, Ordering::SeqCst};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use loom::sync::Notify;
+use loom::thread;
+
+use super::loom_models::{Bell, Drops, Nothing, block_on, poll};
+use super::turned::Turned;
+use super::uring::{Tuning, WAKE};
+use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Thread, blocking};
+use crate::sync::{AtomicBool, Ordering};
+use crate::sys::errno::{ECANCELED, ESHUTDOWN};
+use crate::sys::kernel::Kernel;
+use crate::sys::sqe::{Cqe, Sqe, opcode};
+
+/// A kernel that answers at once, or when it is asked to cancel.
+struct Puppet {
+    bell: Arc<Notify>,
+    late: bool,
+    held: Vec<u64>,
+    cqes: Vec<Cqe>,
+    armed: bool,
+}
+
+impl Puppet {
+    fn answer(&mut self, user_data: u64, res: i32) {
+        self.cqes.push(Cqe {
+            user_data,
+            res,
+            flags: 0,
+        });
+    }
+}
+
+impl Kernel for Puppet {
+    fn push(&mut self, sqe: Sqe) -> bool {
+        if sqe.opcode == opcode::NOP && self.late {
+            self.held.push(sqe.user_data);
+        } else {
+            self.answer(sqe.user_data, 0);
+        }
+        if sqe.opcode != opcode::NOP {
+            for user_data in std::mem::take(&mut self.held) {
+                self.answer(user_data, -ECANCELED);
+            }
+        }
+        true
+    }
+
+    fn unsubmitted(&self) -> u32 {
+        0
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
+        if !self.cqes.is_empty() {
+            return Ok(());
+        }
+        assert!(
+            self.armed || timeout_ns.is_some(),
+            "a sleep that no wake-up would end"
+        );
+        if std::mem::take(&mut self.armed) {
+            self.bell.wait();
+            self.answer(WAKE, 8);
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self) -> bool {
+        !self.cqes.is_empty()
+    }
+
+    fn reap(&mut self, into: &mut Vec<Cqe>) {
+        into.append(&mut self.cqes);
+    }
+
+    fn arm_wake(&mut self, _: u64) -> bool {
+        self.armed = true;
+        true
+    }
+
+    fn supports(&self, _: u8) -> bool {
+        true
+    }
+
+    fn enters(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    fn now_ns(&self) -> u64 {
+        1
+    }
+
+    fn pause(&mut self, _: u64) {}
+}
+
+const LIMITS: Limits = Limits {
+    in_flight: 8,
+    in_flight_bytes: 8,
+};
+
+fn drive(lane: &Arc<Lane>, late: bool) -> Arc<Turned<Puppet>> {
+    let bell = Arc::new(Notify::new());
+    let kernel = Puppet {
+        bell: Arc::clone(&bell),
+        late,
+        held: Vec::new(),
+        cqes: Vec::new(),
+        armed: false,
+    };
+    let tuning = Tuning {
+        // What is queued stays so until somebody turns for another reason.
+        chunk: Some(8),
+        alone: true,
+        look_out_ns: 0,
+        drain_timeout: Duration::from_secs(1),
+    };
+    Turned::new(
+        Arc::clone(lane),
+        kernel,
+        Box::new(Bell(bell)),
+        LIMITS,
+        tuning,
+    )
+}
+
+/// The models are longer than the checker expects.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 20_000;
+    // One more, and the two who hand over take minutes; what was broken was found with two.
+    builder.preemption_bound = Some(2);
+    builder.check(model);
+}
+
+/// A lane that is turned, its driver, and who hands over to it.
+struct Stage {
+    lane: Arc<Lane>,
+    turned: Arc<Turned<Puppet>>,
+    submitter: Submitter,
+    drops: Arc<Drops>,
+}
+
+impl Stage {
+    fn new(late: bool) -> Arc<Stage> {
+        let lane = Arc::new(Lane::own());
+        let turned = drive(&lane, late);
+        let config = blocking::Config {
+            threads: 1,
+            limits: LIMITS,
+            drain_timeout: Duration::ZERO,
+        };
+        let lanes = vec![LaneThread {
+            lane: Arc::clone(&lane),
+            thread: Thread::None,
+        }];
+        Arc::new(Stage {
+            lane,
+            turned,
+            submitter: Submitter::new(lanes, Opcodes::of(|_| true), config),
+            drops: Arc::new(Drops {
+                count: Count::new(0),
+                one_more: Notify::new(),
+            }),
+        })
+    }
+
+    fn operation(&self) -> Operation<'_, Nothing> {
+        Operation::new(&self.submitter, Nothing(Arc::clone(&self.drops)))
+    }
+
+    fn awaits(&self) -> i32 {
+        let mut operation = self.operation();
+        block_on(|context| poll(&mut operation, context))
+    }
+
+    fn started(&self) -> Operation<'_, Nothing> {
+        let mut operation = self.operation();
+        let _ = poll(&mut operation, &mut Context::from_waker(Waker::noop()));
+        operation
+    }
+
+    fn ends(&self, operations: usize) {
+        self.turned.drain();
+        assert!(self.turned.is_over());
+        assert_eq!(self.drops.count.load(SeqCst), operations);
+        assert_eq!(self.lane.table.in_use(), 0);
+        assert_eq!(self.lane.counters.leaked.get(), 0);
+    }
+}
+
+/// Meant for the order of `again` and the lock. Not seen to fail yet: without the fence after the lock it
+/// passes, for the checker's stand-in for the lock orders more than std's does.
+#[test]
+fn whoever_finds_the_lock_taken_is_seen_by_who_has_it() {
+    check(|| {
+        let stage = Stage::new(false);
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || assert_eq!(other.awaits(), 0));
+        assert_eq!(stage.awaits(), 0);
+        thread.join().unwrap();
+        stage.ends(2);
+    });
+}
+
+/// Finds: a lane that stays attended while its thread is parked: the flag stays down after the first
+/// hand-over, and the second is left at that.
+#[test]
+fn what_is_handed_over_around_a_park_is_submitted() {
+    check(|| {
+        let stage = Stage::new(true);
+        stage.turned.after_unpark();
+        let other = Arc::clone(&stage);
+        let (first, second) = (stage.started(), stage.started());
+        let thread = thread::spawn(move || {
+            other.turned.before_park();
+            // It sleeps, for ever.
+        });
+        drop(first);
+        // The first cancel ends both; this one is ended by a cancel of its own.
+        while stage.drops.count.load(SeqCst) < 1 {
+            stage.drops.one_more.wait();
+        }
+        drop(second);
+        let third = stage.started();
+        drop(third);
+        while stage.drops.count.load(SeqCst) < 3 {
+            stage.drops.one_more.wait();
+        }
+        thread.join().unwrap();
+        stage.ends(3);
+    });
+}
+
+/// Finds: a driver that says nothing is in flight and does not look into the inbox afterwards.
+#[test]
+fn what_is_left_to_a_completion_is_not_left_when_it_has_come() {
+    check(|| {
+        let stage = Stage::new(true);
+        stage.turned.after_unpark();
+        let first = stage.started();
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || drop(other.started()));
+        drop(first);
+        stage.turned.turn();
+        thread.join().unwrap();
+        // Nobody parks in this model: it has been submitted by who pushed it, or by who turned.
+        assert!(stage.lane.inbox.is_empty());
+        stage.ends(2);
+    });
+}
+
+/// Finds: `awaited` not looked at once more after `asleep` has been raised.
+#[test]
+fn a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs() {
+    check(|| {
+        let stage = Stage::new(false);
+        let woken = Arc::new((AtomicBool::new(false), AtomicBool::new(true)));
+        stage.turned.attend(true);
+        let (other, signal) = (Arc::clone(&stage), Arc::clone(&woken));
+        let thread = thread::spawn(move || {
+            assert_eq!(other.awaits(), 0);
+            signal.0.store(true, Ordering::SeqCst);
+            // An exchange, for the checker would have a store come before one that did not see it.
+            signal.1.swap(true, Ordering::SeqCst);
+            other.turned.interrupt();
+        });
+        let (ready, awaited) = &*woken;
+        loop {
+            if awaited.swap(false, Ordering::SeqCst) && ready.load(Ordering::SeqCst) {
+                break;
+            }
+            stage.turned.turn_or_sleep(awaited);
+        }
+        stage.turned.attend(false);
+        thread.join().unwrap();
+        stage.ends(1);
+    });
+}
+
+/// Meant for two who end a driver at once. Not seen to fail yet.
+#[test]
+fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
+    for late in [false, true] {
+        check(move || {
+            let stage = Stage::new(late);
+            let other = Arc::clone(&stage);
+            let thread = thread::spawn(move || {
+                // No other lane takes what this one refuses.
+                other.submitter.drain();
+                other.turned.drain();
+            });
+            let answer = stage.awaits();
+            assert!([0, -ECANCELED, -ESHUTDOWN].contains(&answer));
+            stage.turned.turn();
+            thread.join().unwrap();
+            stage.ends(1);
+        });
+    }
+}
+
+/// Finds: a driver drained once more that stops the lane before it holds the lock and has seen a driver.
+#[test]
+fn a_lane_that_another_has_by_now_is_left_alone_by_who_had_it() {
+    check(|| {
+        let stage = Stage::new(true);
+        let old = stage.started();
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || {
+            other.turned.drain();
+            // It may be the other thread that ends the driver, and not yet have done so.
+            while !other.lane.reopen() {
+                thread::yield_now();
+            }
+            let new = drive(&other.lane, false);
+            assert_eq!(other.awaits(), 0);
+            new.drain();
+        });
+        drop(old);
+        // As the executor does, when it hears that the driver has gone.
+        stage.turned.drain();
+        thread.join().unwrap();
+        stage.ends(2);
+    });
+}

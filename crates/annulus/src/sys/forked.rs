@@ -1,0 +1,56 @@
+//! # Safety
+//!
+//! In which process this is: a child of a fork has copies of everything but the rings' memory, which it
+//! must not touch (trap 54). One page per program that the kernel empties in a child: to look costs a
+//! load, where asking for the process's number would cost a call. Invariant: Owned.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+use super::mapping::PAGE_BYTES;
+
+/// Where the number stands that a child does not inherit.
+static PAGE: OnceLock<&'static AtomicU64> = OnceLock::new();
+/// The last number given out; a child goes on from its parent's.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// A number for the calling process, which its children don't have. Where the kernel can't tell them
+/// (before Linux 4.14), one for all.
+#[inline]
+pub(crate) fn process() -> u64 {
+    let page = PAGE.get_or_init(page);
+    match page.load(Ordering::Relaxed) {
+        0 => number(page),
+        number => number,
+    }
+}
+
+#[cold]
+fn number(page: &AtomicU64) -> u64 {
+    let mine = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    match page.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => mine,
+        Err(theirs) => theirs,
+    }
+}
+
+#[cold]
+fn page() -> &'static AtomicU64 {
+    static WITHOUT: AtomicU64 = AtomicU64::new(0);
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: Owned: a new mapping, wherever the kernel puts it.
+    let Ok(page) = (unsafe { mmap_anonymous(ptr::null_mut(), PAGE_BYTES, protection, flags) })
+    else {
+        return &WITHOUT;
+    };
+    // SAFETY: Owned: the page made above, all of it.
+    if unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) }.is_err() {
+        return &WITHOUT;
+    }
+    // SAFETY: Owned: zeroed, aligned, and never unmapped.
+    unsafe { AtomicU64::from_ptr(page.cast()) }
+}

@@ -11,7 +11,14 @@ use crate::runs::{SHORT, all_right, outcomes};
 use crate::wrong::skip;
 
 /// The streams are of one file each, and do not write.
-const ONE_FILE: [&str; 2] = ["annulus-many", "annulus-many-2"];
+pub(crate) const ONE_FILE: [&str; 6] = [
+    "annulus-many",
+    "annulus-many-2",
+    "annulus-own",
+    "annulus-arena",
+    "annulus-sqpoll",
+    "annulus-iopoll",
+];
 
 fn note(outcome: &Value) -> &str {
     outcome["note"].as_str().unwrap_or_default()

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::command::Place;
+use crate::loads::ONE_FILE;
 use crate::wrong::skip;
 
 pub(crate) const SHORT: [&str; 8] = [
@@ -82,13 +83,7 @@ fn every_contender_reads_right_from_a_file_of_our_own() {
 fn every_contender_writes_what_can_be_read_back() {
     let place = Place::new();
     let args = [&SHORT[..], &["--size", "4M", "--contenders", "all"]].concat();
-    let inapplicable = [
-        "mmap",
-        "mmap-sync",
-        "tokio-fs",
-        "annulus-many",
-        "annulus-many-2",
-    ];
+    let inapplicable = [&["mmap", "mmap-sync", "tokio-fs"][..], &ONE_FILE].concat();
     for rw in ["randwrite", "randrw", "readwrite", "write"] {
         let direct = place.report(&[&args[..], &["--rw", rw]].concat());
         all_right(&direct, &inapplicable);

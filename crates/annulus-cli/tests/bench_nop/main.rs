@@ -41,7 +41,7 @@ fn every_layer_has_a_row_and_the_json_is_valid() {
         .collect();
     assert!(errors.is_empty(), "{errors:?}");
     assert_eq!(report["depths"], serde_json::json!([1, 4]));
-    assert_eq!(report["runs"].as_array().unwrap().len(), 2 * 2 * 7);
+    assert_eq!(report["runs"].as_array().unwrap().len(), 2 * 2 * 8);
     for layer in report["layers"].as_array().unwrap() {
         let name = layer["name"].as_str().unwrap();
         assert_eq!(

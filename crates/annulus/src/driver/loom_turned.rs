@@ -2,8 +2,8 @@
 //!
 //! Drivers without a thread under the model checker, as `loom_models.rs` has the others: who turns them,
 //! who is seen by whom, and who ends them. An operation that is left with nobody going to look is a thread
-//! that waits for ever, which the checker finds. Each model says what was broken to see it fail, or that it has not been seen to.
-//! The models keep what the driver keeps: Lent, Once.
+//! that waits for ever, which the checker finds. Each model says what was broken to see it fail, or that it
+//! has not been seen to. The models keep what the driver keeps: Lent, Once.
 #![allow(unsafe_code)]
 
 use std::io;

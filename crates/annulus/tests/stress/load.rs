@@ -492,11 +492,18 @@ pub(crate) fn open_descriptors() -> usize {
 /// Whether the process comes back to `before` descriptors. A scope is left before the last of its
 /// threads has dropped its thread-locals, rings among them: they are given a while.
 pub(crate) fn back_to(before: usize) -> bool {
-    (0..500).any(|_| {
+    let back = (0..2000).any(|_| {
         let back = open_descriptors() <= before;
         if !back {
             std::thread::sleep(Duration::from_millis(10));
         }
         back
-    })
+    });
+    if !back {
+        for descriptor in std::fs::read_dir("/proc/self/fd").into_iter().flatten() {
+            let target = descriptor.and_then(|found| std::fs::read_link(found.path()));
+            println!("open: {target:?}");
+        }
+    }
+    back
 }

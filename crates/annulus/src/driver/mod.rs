@@ -36,6 +36,8 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turned;
+#[cfg(test)]
+mod turned_tests;
 pub(crate) mod uring;
 
 use std::ptr::NonNull;

@@ -1,0 +1,306 @@
+//! Drivers without a thread, on a kernel that does nothing by itself: what is queued, when it is
+//! submitted, and who is answered when one ends.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake as WakeTask, Waker};
+use std::time::Duration;
+
+use super::turned::Turned;
+use super::uring::Tuning;
+use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
+use crate::op::Nop;
+use crate::sys::errno::{ECANCELED, ESHUTDOWN};
+use crate::sys::kernel::Kernel;
+use crate::sys::sqe::{Cqe, Sqe, opcode};
+
+/// What the kernel and the test both see.
+#[derive(Default)]
+struct Seen {
+    /// SQEs taken and not answered.
+    taken: Vec<u64>,
+    /// Answers that are there to be reaped.
+    answers: Vec<Cqe>,
+    submissions: u32,
+}
+
+/// Takes what is submitted; the test answers.
+#[derive(Clone, Default)]
+struct Still {
+    seen: Arc<Mutex<Seen>>,
+    queue: Arc<Mutex<Vec<Sqe>>>,
+}
+
+impl Still {
+    fn answer_all(&self) {
+        let mut seen = self.seen.lock().unwrap();
+        let taken = std::mem::take(&mut seen.taken);
+        seen.answers.extend(taken.into_iter().map(|user_data| Cqe {
+            user_data,
+            res: 0,
+            flags: 0,
+        }));
+    }
+
+    fn taken(&self) -> usize {
+        self.seen.lock().unwrap().taken.len()
+    }
+}
+
+impl Kernel for Still {
+    fn push(&mut self, sqe: Sqe) -> bool {
+        self.queue.lock().unwrap().push(sqe);
+        true
+    }
+
+    fn unsubmitted(&self) -> u32 {
+        self.queue.lock().unwrap().len() as u32
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        let mut seen = self.seen.lock().unwrap();
+        seen.submissions += 1;
+        for sqe in self.queue.lock().unwrap().drain(..) {
+            if sqe.opcode == opcode::ASYNC_CANCEL {
+                // All of them: this kernel can cancel everything.
+                let taken = std::mem::take(&mut seen.taken);
+                seen.answers.extend(taken.into_iter().map(|user_data| Cqe {
+                    user_data,
+                    res: -ECANCELED,
+                    flags: 0,
+                }));
+            } else {
+                seen.taken.push(sqe.user_data);
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Option<u64>) -> io::Result<()> {
+        self.submit()
+    }
+
+    fn ready(&mut self) -> bool {
+        !self.seen.lock().unwrap().answers.is_empty()
+    }
+
+    fn reap(&mut self, into: &mut Vec<Cqe>) {
+        into.append(&mut self.seen.lock().unwrap().answers);
+    }
+
+    fn arm_wake(&mut self, _: u64) -> bool {
+        false
+    }
+
+    fn supports(&self, _: u8) -> bool {
+        true
+    }
+
+    fn enters(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn pause(&mut self, _: u64) {}
+}
+
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(&self) {}
+}
+
+/// A lane of the calling thread's, its driver, its kernel, and an engine whose operations go there.
+struct Ground {
+    turned: Arc<Turned<Still>>,
+    kernel: Still,
+    submitter: Submitter,
+}
+
+fn limits() -> Limits {
+    Limits {
+        in_flight: 64,
+        in_flight_bytes: 1 << 20,
+    }
+}
+
+fn turned_on(lane: &Arc<Lane>) -> (Arc<Turned<Still>>, Still) {
+    let kernel = Still::default();
+    let tuning = Tuning {
+        chunk: Some(3),
+        alone: true,
+        look_out_ns: 0,
+        drain_timeout: Duration::from_secs(60),
+    };
+    let driven = kernel.clone();
+    let turned = Turned::new(Arc::clone(lane), driven, Box::new(Nobody), limits(), tuning);
+    (turned, kernel)
+}
+
+impl Ground {
+    fn new() -> Ground {
+        let lane = Arc::new(Lane::own());
+        let (turned, kernel) = turned_on(&lane);
+        let config = blocking::Config {
+            threads: 1,
+            limits: limits(),
+            drain_timeout: Duration::from_secs(60),
+        };
+        // To the engine it is a lane like any other.
+        let lanes = vec![super::LaneThread {
+            lane,
+            thread: super::Thread::Running(std::thread::spawn(|| {})),
+        }];
+        let submitter = Submitter::new(lanes, Opcodes::of(|_| true), config);
+        Ground {
+            turned,
+            kernel,
+            submitter,
+        }
+    }
+
+    /// Handed over.
+    fn started(&self, waker: &Waker) -> Operation<'_, Nop> {
+        let mut operation = Operation::new(&self.submitter, Nop);
+        assert!(poll(&mut operation, waker).is_pending());
+        operation
+    }
+}
+
+fn poll(operation: &mut Operation<'_, Nop>, waker: &Waker) -> Poll<io::Result<()>> {
+    std::pin::Pin::new(operation).poll(&mut Context::from_waker(waker))
+}
+
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl WakeTask for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn a_lane_that_nobody_attends_submits_each_operation_at_once() {
+    let ground = Ground::new();
+    let operations: Vec<_> = (1..5)
+        .map(|count| {
+            let operation = ground.started(Waker::noop());
+            assert_eq!(ground.kernel.taken(), count);
+            operation
+        })
+        .collect();
+    ground.kernel.answer_all();
+    ground.turned.turn();
+    for mut operation in operations {
+        assert!(matches!(
+            poll(&mut operation, Waker::noop()),
+            Poll::Ready(Ok(()))
+        ));
+    }
+    ground.turned.drain();
+}
+
+#[test]
+fn an_attended_lane_queues_until_a_chunk_is_full_or_its_thread_parks() {
+    let ground = Ground::new();
+    ground.turned.after_unpark();
+    // With nothing in flight nobody would come to submit it.
+    let _first = ground.started(Waker::noop());
+    assert_eq!(ground.kernel.taken(), 1);
+    let _queued: Vec<_> = (0..2).map(|_| ground.started(Waker::noop())).collect();
+    assert_eq!(ground.kernel.taken(), 1);
+    let _full = ground.started(Waker::noop());
+    assert_eq!(ground.kernel.taken(), 4);
+    let _left = ground.started(Waker::noop());
+    assert_eq!(ground.kernel.taken(), 4);
+    ground.turned.before_park();
+    assert_eq!(ground.kernel.taken(), 5);
+    // While it sleeps whoever hands over turns.
+    let _from_elsewhere = ground.started(Waker::noop());
+    assert_eq!(ground.kernel.taken(), 6);
+    ground.turned.drain();
+}
+
+#[test]
+fn answers_wake_each_task_once_and_an_idle_turn_submits_nothing() {
+    let ground = Ground::new();
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut operation = ground.started(&waker);
+    ground.kernel.answer_all();
+    ground.turned.turn();
+    ground.turned.turn();
+    assert_eq!(woken.0.load(SeqCst), 1);
+    assert!(matches!(poll(&mut operation, &waker), Poll::Ready(Ok(()))));
+    let before = ground.kernel.seen.lock().unwrap().submissions;
+    ground.turned.turn();
+    assert_eq!(ground.kernel.seen.lock().unwrap().submissions, before);
+    ground.turned.drain();
+}
+
+#[test]
+fn a_drain_answers_what_is_queued_and_what_is_in_flight_and_refuses_the_rest() {
+    let ground = Ground::new();
+    ground.turned.after_unpark();
+    let mut in_flight = ground.started(Waker::noop());
+    let mut queued = ground.started(Waker::noop());
+    ground.turned.drain();
+    assert!(ground.turned.is_over());
+    for operation in [&mut in_flight, &mut queued] {
+        let Poll::Ready(Err(error)) = poll(operation, Waker::noop()) else {
+            panic!("not answered by the drain");
+        };
+        assert!(
+            matches!(error.raw_os_error(), Some(ECANCELED | ESHUTDOWN)),
+            "{error}"
+        );
+    }
+    // Again, by somebody else who ends: nothing more happens.
+    ground.turned.drain();
+}
+
+#[test]
+fn a_lane_whose_driver_has_been_drained_serves_the_next_one() {
+    let lane = Arc::new(Lane::own());
+    let (first, _) = turned_on(&lane);
+    assert!(!lane.reopen(), "it has a driver");
+    first.drain();
+    assert!(lane.reopen());
+    assert!(!lane.reopen(), "one at a time");
+    let (second, _) = turned_on(&lane);
+    assert!(!second.is_over() && !lane.stopping());
+    first.drain();
+    assert!(
+        !lane.stopping(),
+        "a driver that has gone ends nobody else's lane"
+    );
+    second.drain();
+    assert_eq!(lane.table.in_use(), 0);
+}
+
+/// Drains its ring when it is woken, as the end of an engine in a waker does.
+struct Ends(Arc<Turned<Still>>);
+
+impl WakeTask for Ends {
+    fn wake(self: Arc<Self>) {
+        self.0.drain();
+    }
+}
+
+#[test]
+fn a_waker_that_ends_the_driver_while_answers_are_delivered_is_no_deadlock() {
+    let ground = Ground::new();
+    let waker = Waker::from(Arc::new(Ends(Arc::clone(&ground.turned))));
+    let mut first = ground.started(&waker);
+    ground.kernel.answer_all();
+    let mut second = ground.started(&waker);
+    ground.turned.turn();
+    assert!(ground.turned.is_over());
+    assert!(poll(&mut first, Waker::noop()).is_ready());
+    assert!(poll(&mut second, Waker::noop()).is_ready());
+}

@@ -80,6 +80,9 @@ impl OwnDriver {
 
     /// Runs `future` to its end, and the ring while it waits.
     ///
+    /// Inside, nothing may block this thread until an operation of the same engine has answered (a
+    /// `block_on` of another executor, say): nobody else drives the ring.
+    ///
     /// What other futures of this thread have in flight goes on meanwhile; what is in flight at the
     /// end stays there until the next call, or the end of the driver.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {

@@ -30,6 +30,8 @@ fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     println!("SEED={seed}");
     let dir = tempfile::tempdir().unwrap();
+    // Tokio's own, for signals, stay for the life of the process once there was a runtime.
+    drop(tokio().unwrap());
     let before = load::open_descriptors();
     let tally = Arc::new(load::Tally::default());
     for round in 0..3 {

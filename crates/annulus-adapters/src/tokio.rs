@@ -109,17 +109,11 @@ pub fn before_park() {
     }
 }
 
-/// The calling thread calls the hooks of the runtime that it is in.
-fn mark_thread() {
-    if let Some((number, _)) = inside() {
-        PARKS_IN.set(number);
-        thread::after_unpark(number);
-    }
-}
-
-/// What `on_thread_unpark` does: answers what has completed in this thread's rings.
+/// What `on_thread_unpark` does: answers what has completed in this thread's rings. Marks the thread as
+/// one that calls the hooks.
 pub fn after_unpark() {
     if let Some((number, _)) = inside() {
+        PARKS_IN.set(number);
         thread::after_unpark(number);
     }
 }
@@ -184,7 +178,7 @@ impl Host for Tokio {
         if attendant.has_hooks {
             // A thread that runs tasks calls the hook before it sleeps; one that is never idle would not
             // be known by its sleeping. Elsewhere (a blocking thread) it marks whom it runs on.
-            drop(tokio::spawn(async { mark_thread() }));
+            drop(tokio::spawn(async { after_unpark() }));
         }
         attendant.watch(false);
         Ok(())
@@ -228,7 +222,7 @@ impl Attendant {
                     ready.clear_ready();
                     if on_reactor && self.has_hooks {
                         // This thread calls the hook before it sleeps, or it would not get here.
-                        mark_thread();
+                        after_unpark();
                     }
                     ring.get_ref().turn();
                 }

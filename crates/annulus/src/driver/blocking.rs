@@ -403,12 +403,7 @@ impl Shared {
     fn expire(&self, state: &mut State, now_ns: u64, done: &mut Done) {
         let mut waiting = false;
         while let Some(token) = state.deadlines.pop_passed(now_ns) {
-            let Some(slot) = self
-                .lane
-                .table
-                .at(token as u32)
-                .filter(|slot| slot.token() == token)
-            else {
+            let Some(slot) = self.lane.table.named(token) else {
                 continue;
             };
             // SAFETY: Lent: its deadline was still listed, so it is not finished; we hold the lock.
@@ -455,12 +450,7 @@ impl Shared {
                 self.finish(&mut state, unsafe { slot.as_ref() }, -ESHUTDOWN, &mut done);
             }
             while let Some(token) = state.deadlines.pop_passed(u64::MAX) {
-                let Some(slot) = self
-                    .lane
-                    .table
-                    .at(token as u32)
-                    .filter(|slot| slot.token() == token)
-                else {
+                let Some(slot) = self.lane.table.named(token) else {
                     continue;
                 };
                 // SAFETY: Lent: its deadline was still listed, so it is not finished.

@@ -17,8 +17,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::slot::Slot;
 use super::stack::{Pushed, Stack};
-use super::{Lane, Submitter, inline_run};
-use crate::op::{AtOnce, Op, Resume};
+use super::{Lane, Submitter};
+use crate::op::Op;
 use crate::sync::{AtomicUsize, AtomicWaker, Ordering};
 use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN};
 
@@ -136,17 +136,9 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Adds an operation to the chain; it is handed over by `flush`.
     pub(crate) fn add(&mut self, mut op: T, key: K) {
-        match op.inline() {
-            AtOnce::Unasked => {}
-            AtOnce::Missing => self.submitter.count_inline_missed(1),
-            AtOnce::Answer(res) => {
-                if let Resume::Done(total) = op.resume(res) {
-                    inline_run::count(1, op.bytes());
-                    self.submitter.count_inline(1);
-                    self.at_once.push_back((key, op, total));
-                    return;
-                }
-            }
+        if let Some(total) = self.submitter.at_once(&mut op) {
+            self.at_once.push_back((key, op, total));
+            return;
         }
         // Each chain anew: the batch may have moved to another thread.
         let lane = match self.chain {

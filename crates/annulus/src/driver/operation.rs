@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
 use super::{Lane, Submitter, inline_run};
-use crate::op::{AtOnce, Op, Resume};
+use crate::op::Op;
 use crate::sys::errno::{ENOBUFS, ESHUTDOWN};
 
 /// An operation on its way; await it for the answer.
@@ -100,16 +100,8 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
 
     fn start(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<A> {
         if inline_run::may_go_on() {
-            match op.inline() {
-                AtOnce::Unasked => {}
-                AtOnce::Missing => self.submitter.count_inline_missed(1),
-                AtOnce::Answer(res) => {
-                    if let Resume::Done(total) = op.resume(res) {
-                        inline_run::count(1, op.bytes());
-                        self.submitter.count_inline(1);
-                        return self.finish(op.complete(total));
-                    }
-                }
+            if let Some(total) = self.submitter.at_once(&mut op) {
+                return self.finish(op.complete(total));
             }
         } else if op.has_inline() {
             inline_run::reset();

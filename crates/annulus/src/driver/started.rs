@@ -12,7 +12,7 @@ use crate::sys::ring::Ring;
 use crate::sys::wake::EventFd;
 
 /// What a driver thread is called, for those who look at `/proc`.
-const THREAD_NAME: &str = "annulus-ring";
+pub(crate) const THREAD_NAME: &str = "annulus-ring";
 
 /// The thread to be.
 pub(crate) struct Starter {

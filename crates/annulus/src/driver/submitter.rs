@@ -12,12 +12,12 @@ use std::time::Duration;
 use super::started::Starter;
 use super::turned::Turned;
 use super::uring::Tuning;
-use super::{Lane, Limits, blocking, here};
+use super::{Lane, Limits, blocking, here, inline_run};
 use crate::buf::{Arenas, BouncePool, Tract};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::metrics::{Counter, Metrics};
-use crate::op::Op;
+use crate::op::{AtOnce, Op, Resume};
 use crate::sys::call;
 use crate::sys::forked;
 use crate::sys::ring::{Ring, RingConfig};
@@ -374,6 +374,23 @@ impl Submitter {
             let alive = || !self.lanes.iter().any(|lane| lane.stopping());
             tract.wait(self.lanes.len(), alive, REGISTERED_WITHIN);
         }
+    }
+
+    /// The answer, where the calling thread can have it without a driver.
+    #[inline]
+    pub(crate) fn at_once<T: Op>(&self, op: &mut T) -> Option<i32> {
+        match op.inline() {
+            AtOnce::Unasked => {}
+            AtOnce::Missing => self.count_inline_missed(1),
+            AtOnce::Answer(res) => {
+                if let Resume::Done(total) = op.resume(res) {
+                    inline_run::count(1, op.bytes());
+                    self.count_inline(1);
+                    return Some(total);
+                }
+            }
+        }
+        None
     }
 
     /// Counts answers that needed no driver.

@@ -47,6 +47,12 @@ impl Table {
         Some(unsafe { base.add(offset).as_ref() })
     }
 
+    /// The slot that holds the operation `token` names; `None` if it has left.
+    #[inline]
+    pub(crate) fn named(&self, token: u64) -> Option<&Slot> {
+        self.at(token as u32).filter(|slot| slot.token() == token)
+    }
+
     /// Takes a free slot; `None` when the table has reached its bound.
     pub(crate) fn take(&self) -> Option<&Slot> {
         let mut head = self.free.load(Ordering::Acquire);

@@ -484,11 +484,7 @@ impl<K: Kernel> Driver<K> {
         if is_cancel && !(cqe.res < 0 && self.overdue.contains(&token)) {
             return;
         }
-        let Some(slot) = lane
-            .table
-            .at(token as u32)
-            .filter(|slot| slot.token() == token)
-        else {
+        let Some(slot) = lane.table.named(token) else {
             lane.counters.stale.add(1);
             return;
         };

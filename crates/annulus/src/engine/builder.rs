@@ -10,7 +10,7 @@ use super::Engine;
 use super::polling::{PollingInUse, SqPoll};
 #[cfg(feature = "sim")]
 use crate::driver::simulated;
-use crate::driver::started::Starter;
+use crate::driver::started::{Starter, THREAD_NAME};
 use crate::driver::uring::{Driver, Tuning, polled};
 use crate::driver::{Lane, LaneThread, Limits, Opcodes, OwnRings, Submitter, Thread, blocking};
 use crate::error::SetupError;
@@ -501,7 +501,7 @@ fn start_driver(
         Driver::new(lane, ring, limits, tuning).drive();
     };
     let thread = thread::Builder::new()
-        .name("annulus-ring".to_owned())
+        .name(THREAD_NAME.to_owned())
         .spawn(run)
         .map_err(|error| SetupError::Os {
             what: "starting a driver thread",

@@ -47,11 +47,7 @@ impl<K: Kernel> Driver<K> {
             self.finish(unsafe { slot.as_ref() }, -ESHUTDOWN);
         }
         while let Some(token) = self.deadlines.pop_passed(u64::MAX) {
-            let Some(slot) = lane
-                .table
-                .at(token as u32)
-                .filter(|slot| slot.token() == token)
-            else {
+            let Some(slot) = lane.table.named(token) else {
                 continue;
             };
             // SAFETY: Lent: its deadline was still listed, so it is not finished.

@@ -38,11 +38,7 @@ impl<K: Kernel> Driver<K> {
         let lane = Arc::clone(&self.lane);
         let mut waiting = false;
         while let Some(token) = self.deadlines.pop_passed(now) {
-            let Some(slot) = lane
-                .table
-                .at(token as u32)
-                .filter(|slot| slot.token() == token)
-            else {
+            let Some(slot) = lane.table.named(token) else {
                 continue;
             };
             // SAFETY: Lent: its deadline was still listed, so it is not finished.

@@ -6,6 +6,9 @@ use crate::grounds::{Ground, bytes, for_each_backend, uncache};
 
 const PAGES: u64 = 64;
 const PAGE: usize = 4096;
+/// Of a hundred pages thrown out so many may stay: the kernel keeps one that something still refers to
+/// at that moment, such as the completion of the read before, or the other processor's list of new pages.
+const KEPT: u64 = 8;
 
 /// A file of 64 pages that are cached.
 async fn hot_file(ground: &Ground, name: &str) -> File {
@@ -63,7 +66,8 @@ fn never_asks_nothing_and_always_asks_everything() {
         file.set_cached_reads(CachedReads::Always);
         assert_eq!(asked(ground, read_all(&file)).await, (3 * PAGES, 0));
         if cache_misses(ground, &file).await {
-            assert_eq!(asked(ground, read_cold(&file, 50)).await, (0, 50));
+            let (hits, missed) = asked(ground, read_cold(&file, 50)).await;
+            assert!(hits <= KEPT && hits + missed == 50, "{hits} {missed}");
         }
         file.set_cached_reads(CachedReads::Never);
         assert_eq!(asked(ground, read_cold(&file, 50)).await, (0, 0));
@@ -86,8 +90,13 @@ fn what_is_learned_follows_the_file_from_hot_to_cold_and_back() {
         }
         // Thirty are wasted until it is believed, and then one in 2, 4, … reads.
         let (hits, missed) = asked(ground, read_cold(&file, 100)).await;
-        assert!(hits == 0 && (11..40).contains(&missed), "{missed}");
-        assert!(asked(ground, read_cold(&file, 100)).await.1 <= 2);
+        assert!(
+            hits <= KEPT && (11..40 + 24 * hits).contains(&missed),
+            "{hits} {missed}"
+        );
+        // And each page that was kept is a reason to ask some more.
+        let (hits, missed) = asked(ground, read_cold(&file, 100)).await;
+        assert!(hits <= KEPT && missed <= 2 + 24 * hits, "{hits} {missed}");
         // 64 pages in three ways, twice, are more than the 256 within which a hot file is noticed.
         read_all(&file).await;
         read_all(&file).await;

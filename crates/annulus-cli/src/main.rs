@@ -7,13 +7,14 @@
 mod args;
 mod bench;
 mod fault;
+mod serve;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, BenchTarget, Command};
+use args::{Args, BenchTarget, Command, ServeWhat};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -21,6 +22,9 @@ fn main() -> ExitCode {
         Command::Bench(bench) => match bench.target {
             BenchTarget::File(file) => bench::file(&file),
             BenchTarget::Nop(nop) => bench::nop(&nop),
+        },
+        Command::Serve(serve) => match serve.what {
+            ServeWhat::Echo(echo) => serve::echo(&echo),
         },
     };
     match outcome {

@@ -1,0 +1,11 @@
+//! The network's side: echo servers that Annulus's own are measured against, one file each.
+//!
+//! Each is the best plain example of its kind: one thread, no option, `serve(listener)` until the process ends.
+
+pub mod epoll_echo;
+mod listening;
+pub mod ring_echo;
+pub mod tokio_echo;
+
+#[cfg(test)]
+mod echo_tests;

@@ -59,6 +59,23 @@ impl Stream {
         }
     }
 
+    /// Begins to send `buf` if nothing else is being sent; nobody waits for the end of it.
+    #[inline]
+    pub(super) fn try_send<B: IoBuf>(&self, buf: B) -> Result<(), B> {
+        if buf.init_bytes() == 0 {
+            return Ok(());
+        }
+        // Without a ring the rest of a short send would have nobody to go on with it.
+        if !self.core.has_ring() || self.order.failed() != 0 {
+            return Err(buf);
+        }
+        let Some(turn) = self.order.take() else {
+            return Err(buf);
+        };
+        let op = SendAll::new(Rc::clone(&self.socket), buf, turn);
+        self.core.start_detached(op).map_err(SendAll::into_buf)
+    }
+
     pub(super) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         net::shutdown(self.socket.raw(), how)
     }

@@ -34,6 +34,11 @@ impl<B: IoBuf> SendAll<B> {
         }
     }
 
+    /// The buffer of a send that was not begun.
+    pub(crate) fn into_buf(self) -> B {
+        self.buf
+    }
+
     #[inline]
     fn rest(&self) -> (*const u8, usize) {
         let bytes = self.buf.init_bytes() - self.done;

@@ -31,7 +31,7 @@ use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, Opcodes};
 use crate::error::SetupError;
 use crate::fd::{CloseSocket, Socket};
-use crate::op::Interest;
+use crate::op::{Interest, SocketOp};
 use crate::sys::call;
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{Ring, RingConfig, Rung};
@@ -201,6 +201,18 @@ impl Core {
         match &self.backend {
             Backend::Rings(rings) if !self.is_ending() => Some(rings.arm(sqe, arrives)),
             _ => None,
+        }
+    }
+
+    /// Begins an operation whose end nobody waits for. It comes back without a ring, and at the end.
+    #[inline]
+    pub(crate) fn start_detached<T: SocketOp>(&self, op: T) -> Result<(), T> {
+        match &self.backend {
+            Backend::Rings(rings) if !self.is_ending() => {
+                rings.start(op, None);
+                Ok(())
+            }
+            _ => Err(op),
         }
     }
 

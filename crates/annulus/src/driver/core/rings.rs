@@ -70,7 +70,7 @@ impl Rings {
     // ----- what futures call -----
 
     #[inline]
-    pub(super) fn start<T: SocketOp>(&self, op: T, waker: Waker) -> Token {
+    pub(super) fn start<T: SocketOp>(&self, op: T, waker: Option<Waker>) -> Token {
         let (token, sqe) = self.table.borrow_mut().start(op, waker);
         self.push(sqe);
         token

@@ -163,16 +163,16 @@ impl Table {
         Token::new(index, generation)
     }
 
-    /// Takes an op over; the SQE is to be pushed.
+    /// Takes an op over; the SQE is to be pushed. Without a waker nobody waits for the end.
     #[inline]
-    pub(super) fn start<T: SocketOp>(&mut self, op: T, waker: Waker) -> (Token, Sqe) {
+    pub(super) fn start<T: SocketOp>(&mut self, op: T, waker: Option<Waker>) -> (Token, Sqe) {
         let mut payload = Payload::uninit();
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
         unsafe { store::<T, INLINE_BYTES>(payload.as_mut_ptr().cast(), op) };
         let token = self.insert(Stage::Oneshot {
             payload,
             vtable: const { &Vtable::of::<T>() },
-            waker: Some(waker),
+            waker,
             answer: None,
         });
         (token, self.sqe(token).unwrap_or_default())

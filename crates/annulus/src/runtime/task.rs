@@ -52,84 +52,80 @@ fn lock<T>(end: &Mutex<End<T>>) -> MutexGuard<'_, End<T>> {
     end.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A task's future: its panic ends here, and its end is told.
-pub(super) struct Told<F: Future> {
-    /// `None` when it is over.
-    future: Option<Pin<Box<F>>>,
-    end: Arc<Mutex<End<F::Output>>>,
-    begun: bool,
+pin_project_lite::pin_project! {
+    /// A task's future: its panic ends here, and its end is told.
+    pub(super) struct Told<F: Future> {
+        // `None` when it is over.
+        #[pin]
+        future: Option<F>,
+        end: Arc<Mutex<End<F::Output>>>,
+        begun: bool,
+    }
+
+    /// The runtime has ended under it.
+    impl<F: Future> PinnedDrop for Told<F> {
+        fn drop(this: Pin<&mut Self>) {
+            if this.future.is_some() {
+                this.tell(Err(JoinError(Why::Aborted)));
+            }
+        }
+    }
 }
 
 impl<F: Future> Told<F> {
     pub(super) fn new(future: F, end: Arc<Mutex<End<F::Output>>>) -> Told<F> {
         Told {
-            future: Some(Box::pin(future)),
+            future: Some(future),
             end,
             begun: false,
         }
     }
 
-    fn tell(&mut self, outcome: Result<F::Output, JoinError>) {
-        let future = self.future.take();
+    fn tell(self: Pin<&mut Self>, outcome: Result<F::Output, JoinError>) {
+        let mut this = self.project();
         // Before anybody is told: what the task held is gone by then.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
+        let dropped = catch_unwind(AssertUnwindSafe(|| this.future.set(None)));
         let outcome = match (dropped, outcome) {
             (Err(panic), Ok(_)) => Err(JoinError(Why::Panicked(panic))),
             (_, outcome) => outcome,
         };
-        let mut end = lock(&self.end);
+        let mut end = lock(this.end);
         end.outcome = Outcome::Over(outcome);
-        let wakers = (end.waiting.take(), end.task.take());
+        let (waiting, task) = (end.waiting.take(), end.task.take());
         drop(end);
-        if let (Some(waiting), _) = wakers {
-            waiting.wake();
-        }
+        drop(task);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
-
-impl<F: Future> Unpin for Told<F> {}
 
 impl<F: Future> Future for Told<F> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
-        let Some(future) = &mut this.future else {
-            return Poll::Ready(());
-        };
-        let aborted = if this.begun {
-            // The one who awaits may abort at any moment, and wakes the task for it.
-            Arc::strong_count(&this.end) > 1 && lock(&this.end).aborted
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.as_mut().project();
+        let aborted = if *this.begun {
+            // Whoever has the handle may abort at any moment, and wakes the task for it.
+            Arc::strong_count(this.end) > 1 && lock(this.end).aborted
         } else {
-            this.begun = true;
-            let mut end = lock(&this.end);
-            end.task = Some(context.waker().clone());
+            *this.begun = true;
+            let waker = context.waker().clone();
+            let mut end = lock(this.end);
+            end.task = Some(waker);
             end.aborted
         };
+        let Some(future) = this.future.as_pin_mut() else {
+            return Poll::Ready(());
+        };
         if aborted {
-            this.tell(Err(JoinError(Why::Aborted)));
+            self.tell(Err(JoinError(Why::Aborted)));
             return Poll::Ready(());
         }
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(value)) => {
-                this.tell(Ok(value));
-                Poll::Ready(())
-            }
-            Err(panic) => {
-                this.tell(Err(JoinError(Why::Panicked(panic))));
-                Poll::Ready(())
-            }
+        match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(value)) => self.tell(Ok(value)),
+            Err(panic) => self.tell(Err(JoinError(Why::Panicked(panic)))),
         }
-    }
-}
-
-/// The runtime has ended under it.
-impl<F: Future> Drop for Told<F> {
-    fn drop(&mut self) {
-        if self.future.is_some() {
-            self.tell(Err(JoinError(Why::Aborted)));
-        }
+        Poll::Ready(())
     }
 }
 

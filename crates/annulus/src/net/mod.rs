@@ -5,16 +5,22 @@
 //! the next; a send that has begun goes on.
 
 mod acceptor;
+mod exact;
 mod receiver;
+mod split;
 mod stream;
 mod tcp;
 mod unix;
+mod writer;
 
 pub use acceptor::Incoming;
+pub use exact::ReceiveExact;
 pub use receiver::Receiving;
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::{Receive, Send};
 pub use tcp::{TcpListener, TcpStream};
 pub use unix::{UnixListener, UnixStream};
+pub use writer::Writer;
 
 use std::io;
 use std::rc::Rc;

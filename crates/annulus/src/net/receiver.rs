@@ -150,6 +150,7 @@ impl Receiver {
     }
 
     /// The next chunk; `None` at the end. An error is told once, and then the end.
+    #[inline]
     pub(super) fn poll_next(
         self: &Rc<Self>,
         context: &mut Context<'_>,
@@ -160,6 +161,15 @@ impl Receiver {
         if let Some(chunk) = self.pop() {
             return Poll::Ready(Some(Ok(chunk)));
         }
+        if self.armed.get().is_some() && self.end.get() == End::Open {
+            self.wait(context);
+            return Poll::Pending;
+        }
+        self.poll_unarmed(context)
+    }
+
+    /// Nothing has come, and nothing is asked of the kernel.
+    fn poll_unarmed(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         match self.end.get() {
             End::Open => {}
             End::Closed => return Poll::Ready(None),
@@ -350,6 +360,7 @@ impl Receiving<'_> {
     }
 
     /// As [`next`](Receiving::next), for those who poll.
+    #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         self.receiver.poll_next(context)
     }

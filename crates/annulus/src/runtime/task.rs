@@ -6,6 +6,7 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -27,6 +28,9 @@ enum Outcome<T> {
     Over(Result<T, JoinError>),
     Taken,
 }
+
+/// Counts the tasks of the process that have been aborted, from 1 on.
+static ABORTS: AtomicU64 = AtomicU64::new(1);
 
 pub(super) struct End<T> {
     outcome: Outcome<T>,
@@ -59,7 +63,8 @@ pin_project_lite::pin_project! {
         #[pin]
         future: Option<F>,
         end: Arc<Mutex<End<F::Output>>>,
-        begun: bool,
+        // Tasks that had been aborted, of all there are, when this one looked last; 0 before its first poll.
+        aborts: u64,
     }
 
     /// The runtime has ended under it.
@@ -77,7 +82,7 @@ impl<F: Future> Told<F> {
         Told {
             future: Some(future),
             end,
-            begun: false,
+            aborts: 0,
         }
     }
 
@@ -103,14 +108,16 @@ impl<F: Future> Future for Told<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.as_mut().project();
-        let aborted = if *this.begun {
-            // Whoever has the handle may abort at any moment, and wakes the task for it.
-            Arc::strong_count(this.end) > 1 && lock(this.end).aborted
-        } else {
-            *this.begun = true;
-            let waker = context.waker().clone();
+        // Whoever has the handle may abort at any moment, and wakes the task for it. What they share is
+        // looked at only if somebody has aborted something.
+        let aborts = ABORTS.load(Ordering::Acquire);
+        let aborted = *this.aborts != aborts && {
+            let waker = (*this.aborts == 0).then(|| context.waker().clone());
+            *this.aborts = aborts;
             let mut end = lock(this.end);
-            end.task = Some(waker);
+            if waker.is_some() {
+                end.task = waker;
+            }
             end.aborted
         };
         let Some(future) = this.future.as_pin_mut() else {
@@ -167,6 +174,7 @@ impl<T> JoinHandle<T> {
     pub fn abort(&self) {
         let mut end = lock(&self.end);
         end.aborted = true;
+        ABORTS.fetch_add(1, Ordering::Release);
         let task = end.task.take();
         drop(end);
         if let Some(task) = task {

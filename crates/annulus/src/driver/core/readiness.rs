@@ -24,8 +24,6 @@ pub(super) struct Readiness {
     poller: RefCell<Poller>,
     sources: RefCell<Slab<Source>>,
     generation: std::cell::Cell<u32>,
-    /// Taken out of the sources, to be woken with nothing borrowed.
-    woken: RefCell<Vec<Waker>>,
     alarm: Arc<Alarm>,
 }
 
@@ -41,14 +39,28 @@ struct Source {
 struct Side {
     /// Nothing is known against it.
     ready: bool,
+    /// Somebody waits.
+    waits: bool,
+    /// The waker of whoever waits, or waited last: kept, for it is most often the same again.
     waker: Option<Waker>,
 }
 
 impl Side {
     const NEW: Side = Side {
         ready: true,
+        waits: false,
         waker: None,
     };
+
+    /// It has become ready: who waits is to be woken.
+    fn change(&mut self) -> Option<Waker> {
+        self.ready = true;
+        if std::mem::take(&mut self.waits) {
+            self.waker.take()
+        } else {
+            None
+        }
+    }
 }
 
 impl Source {
@@ -68,7 +80,6 @@ impl Readiness {
             poller: RefCell::new(poller),
             sources: RefCell::default(),
             generation: std::cell::Cell::new(0),
-            woken: RefCell::default(),
             alarm,
         })
     }
@@ -111,9 +122,15 @@ impl Readiness {
         if socket.watched().is_none() {
             self.add(socket)?;
         }
-        let waker = waker.clone();
-        let before = self.with_side(socket, interest, |side| side.waker.replace(waker));
-        drop(before);
+        let known = self.with_side(socket, interest, |side| {
+            side.waits = true;
+            (side.waker.as_ref()).is_some_and(|known| known.will_wake(waker))
+        });
+        if known != Some(true) {
+            let waker = waker.clone();
+            let before = self.with_side(socket, interest, |side| side.waker.replace(waker));
+            drop(before);
+        }
         Ok(())
     }
 
@@ -156,29 +173,44 @@ impl Readiness {
         // An error here is one of arguments, which are the same each time.
         let _ = self.poller.borrow_mut().wait(timeout_ns);
         self.alarm.unset();
-        let mut woken = self.woken.take();
-        for ready in self.poller.borrow().found() {
+        for nth in 0.. {
+            let Some(ready) = self.poller.borrow().found(nth) else {
+                return;
+            };
             if ready.token == ALARM {
                 let _ = self.alarm.eventfd().sleep(Some(0));
                 continue;
             }
-            let mut sources = self.sources.borrow_mut();
-            let Some(source) = sources.get_mut(ready.token as u32 as usize) else {
-                continue;
-            };
-            if source.generation != (ready.token >> 32) as u32 {
-                continue;
-            }
             if ready.readable {
-                source.read.ready = true;
-                woken.extend(source.read.waker.take());
+                self.change(ready.token, Interest::Read);
             }
             if ready.writable {
-                source.write.ready = true;
-                woken.extend(source.write.waker.take());
+                self.change(ready.token, Interest::Write);
             }
         }
-        woken.drain(..).for_each(|waker| contain(|| waker.wake()));
-        self.woken.replace(woken);
+    }
+
+    fn change(&self, token: u64, interest: Interest) {
+        let waker = self.side(token, interest, Side::change).flatten();
+        let Some(waker) = waker else { return };
+        // Foreign code: with nothing borrowed.
+        contain(|| waker.wake_by_ref());
+        self.side(token, interest, |side| {
+            if side.waker.is_none() {
+                side.waker = Some(waker);
+            }
+        });
+    }
+
+    /// The side of a socket that is still the one which was added under `token`.
+    fn side<T>(
+        &self,
+        token: u64,
+        interest: Interest,
+        act: impl FnOnce(&mut Side) -> T,
+    ) -> Option<T> {
+        let mut sources = self.sources.borrow_mut();
+        let source = sources.get_mut(token as u32 as usize)?;
+        (source.generation == (token >> 32) as u32).then(|| act(source.side(interest)))
     }
 }

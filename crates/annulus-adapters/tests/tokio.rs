@@ -51,7 +51,7 @@ impl Ground {
 
     /// Everything that was begun has ended.
     fn settled(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let metrics = self.engine.metrics();
             if metrics.submitted == metrics.completed {

@@ -492,7 +492,7 @@ pub(crate) fn open_descriptors() -> usize {
 /// Whether the process comes back to `before` descriptors. A scope is left before the last of its
 /// threads has dropped its thread-locals, rings among them: they are given a while.
 pub(crate) fn back_to(before: usize) -> bool {
-    let back = (0..2000).any(|_| {
+    let back = (0..6000).any(|_| {
         let back = open_descriptors() <= before;
         if !back {
             std::thread::sleep(Duration::from_millis(10));

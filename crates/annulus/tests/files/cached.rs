@@ -3,15 +3,23 @@
 use annulus::{CachedReads, File, OpenOptions};
 
 use crate::grounds::{Ground, bytes, for_each_backend};
-use crate::page_cache::{Pinned, uncache_surely};
+use crate::page_cache::{Pinned, answers_at_once, uncache_surely};
 
 const PAGES: u64 = 64;
 const PAGE: usize = 4096;
 
-/// A file of 64 pages that are cached, and stay so while they are pinned.
-async fn hot_file(ground: &Ground, name: &str) -> (File, Pinned) {
+/// A file of 64 pages that are cached, and stay so while they are pinned. `None`, said so, where the file system
+/// never answers from the cache without waiting: tmpfs, for one.
+async fn hot_file(ground: &Ground, name: &str) -> Option<(File, Pinned)> {
+    if !ground.machine_has("page cache") {
+        return None;
+    }
     let file = ground.file(name, &bytes(1, PAGES as usize * PAGE)).await;
-    (file, pin(ground, name))
+    if !answers_at_once(&ground.path(name)) {
+        crate::skip::skip("the temporary directory's file system has no reads without waiting");
+        return None;
+    }
+    Some((file, pin(ground, name)))
 }
 
 fn pin(ground: &Ground, name: &str) -> Pinned {
@@ -54,54 +62,56 @@ async fn read_cold(ground: &Ground, file: &File, reads: usize) -> bool {
     true
 }
 
-/// Of so many reads of a page that is not cached those that asked the cache in vain. `None` where no page can be
-/// thrown out: on tmpfs.
-async fn cold_misses(ground: &Ground, file: &File, reads: usize) -> Option<u64> {
+/// Of so many reads of a page that is not cached those that asked the cache and were answered, and those that were
+/// not. Asking has the kernel begin to read, and the disk may be done before it looks: where the processor is given
+/// to others in between, for one. `None` where no page can be thrown out.
+async fn asked_cold(ground: &Ground, file: &File, reads: usize) -> Option<(u64, u64)> {
     let mut cold = false;
     let read = async { cold = read_cold(ground, file, reads).await };
-    let (hits, missed) = asked(ground, read).await;
-    assert!(!cold || hits == 0, "{hits} pages were found that are gone");
-    cold.then_some(missed)
+    let asked = asked(ground, read).await;
+    cold.then_some(asked)
 }
 
 #[test]
 fn never_asks_nothing_and_always_asks_everything() {
     for_each_backend(async |ground| {
-        if !ground.machine_has("page cache") {
+        let Some((file, pinned)) = hot_file(ground, "f").await else {
             return;
-        }
-        let (file, pinned) = hot_file(ground, "f").await;
+        };
         file.set_cached_reads(CachedReads::Never);
         assert_eq!(asked(ground, read_all(&file)).await, (0, 0));
         file.set_cached_reads(CachedReads::Always);
         assert_eq!(asked(ground, read_all(&file)).await, (3 * PAGES, 0));
         drop(pinned);
-        let missed = cold_misses(ground, &file, 50).await;
-        assert!(missed.is_none_or(|missed| missed == 50), "{missed:?}");
+        if let Some((hits, missed)) = asked_cold(ground, &file, 50).await {
+            assert_eq!(hits + missed, 50, "{hits} of them were there");
+        }
         file.set_cached_reads(CachedReads::Never);
-        let missed = cold_misses(ground, &file, 50).await;
-        assert!(missed.is_none_or(|missed| missed == 0), "{missed:?}");
+        let asked = asked_cold(ground, &file, 50).await;
+        assert!(asked.is_none_or(|asked| asked == (0, 0)), "{asked:?}");
     });
 }
 
 #[test]
 fn what_is_learned_follows_the_file_from_hot_to_cold_and_back() {
     for_each_backend(async |ground| {
-        if !ground.machine_has("page cache") {
+        let Some((file, pinned)) = hot_file(ground, "f").await else {
             return;
-        }
-        let (file, pinned) = hot_file(ground, "f").await;
+        };
         file.set_cached_reads(CachedReads::Learn);
         read_all(&file).await;
         assert_eq!(asked(ground, read_all(&file)).await, (3 * PAGES, 0));
         drop(pinned);
-        let Some(missed) = cold_misses(ground, &file, 100).await else {
+        let Some((hits, missed)) = asked_cold(ground, &file, 100).await else {
             return;
         };
-        // Thirty are wasted until it is believed, and then one in 2, 4, … reads.
-        assert!((11..40).contains(&missed), "{missed}");
-        let missed = cold_misses(ground, &file, 100).await;
-        assert!(missed.is_none_or(|missed| missed <= 2), "{missed:?}");
+        // Thirty are wasted until it is believed, and then one in 2, 4, … reads; and each that is there after all
+        // is a reason to ask some more.
+        let most = 40 + 24 * hits;
+        assert!(hits + missed > 10 && missed < most, "{hits} {missed}");
+        if let Some((hits, missed)) = asked_cold(ground, &file, 100).await {
+            assert!(missed <= 2 + 24 * hits, "{hits} {missed}");
+        }
         let _pinned = pin(ground, "f");
         // 64 pages in three ways, twice, are more than the 256 within which a hot file is noticed.
         read_all(&file).await;
@@ -113,10 +123,9 @@ fn what_is_learned_follows_the_file_from_hot_to_cold_and_back() {
 #[test]
 fn files_have_their_own_policy_and_clones_share_it() {
     for_each_backend(async |ground| {
-        if !ground.machine_has("page cache") {
+        let Some((one, _pinned)) = hot_file(ground, "one").await else {
             return;
-        }
-        let (one, _pinned) = hot_file(ground, "one").await;
+        };
         let mut options = OpenOptions::new();
         options.read(true).cached_reads(CachedReads::Never);
         let path = ground.path("one");

@@ -78,6 +78,15 @@ impl Pinned {
     }
 }
 
+/// Whether the file system can read what is cached without waiting for what is not.
+pub(crate) fn answers_at_once(path: &Path) -> bool {
+    let file = File::open(path).unwrap();
+    let mut byte = [0];
+    let into = &mut [std::io::IoSliceMut::new(&mut byte)];
+    let read = rustix::io::preadv2(&file, into, 0, rustix::io::ReadWriteFlags::NOWAIT);
+    read != Err(rustix::io::Errno::OPNOTSUPP)
+}
+
 /// Throws a file out of the page cache until its first page is seen to be gone: the kernel keeps one that something
 /// still refers to at that moment, such as another processor's list of new pages. False: it stays, as on tmpfs.
 pub(crate) async fn uncache_surely(file: &annulus::File, path: &Path) -> bool {

@@ -389,6 +389,13 @@ fn end_leaves_what_the_disk_keeps(in_flight: InFlight, is_ring: bool) -> bool {
     leaked > 0 && before != after
 }
 
+/// With more patience than any disk asks for.
+fn patient(backend: Backend) -> EngineBuilder {
+    Engine::builder()
+        .backend(backend)
+        .drain_timeout(10 * DEADLINE)
+}
+
 /// Without the patience to wait for reads.
 fn impatient(backend: Backend) -> EngineBuilder {
     Engine::builder()
@@ -401,7 +408,7 @@ fn no_memory_changes_after_the_end_of_a_ring_with_reads_in_flight() {
     in_child(
         "no_memory_changes_after_the_end_of_a_ring_with_reads_in_flight",
         || {
-            let patient = Engine::builder().backend(Backend::Uring);
+            let patient = patient(Backend::Uring);
             with_reads_in_flight(&patient, end_waits_for_the_disk);
         },
     );
@@ -412,7 +419,7 @@ fn no_memory_changes_after_the_end_of_blocking_threads_with_reads_in_flight() {
     in_child(
         "no_memory_changes_after_the_end_of_blocking_threads_with_reads_in_flight",
         || {
-            let patient = Engine::builder().backend(Backend::Blocking);
+            let patient = patient(Backend::Blocking);
             with_reads_in_flight(&patient, end_waits_for_the_disk);
         },
     );

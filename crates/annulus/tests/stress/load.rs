@@ -29,6 +29,9 @@ pub(crate) const REGION_BYTES: usize = CELL_BYTES * CELLS;
 const GUARD_BYTES: usize = 64;
 const POISON: u8 = 0xa5;
 
+/// How long the end of an engine waits for what was dropped in flight, syncs among it: longer than any disk takes.
+pub(crate) const DRAIN: Duration = Duration::from_secs(600);
+
 /// What happened, by kind; every kind must have happened.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {

@@ -160,7 +160,7 @@ fn twenty_thousand_in_flight_work_where_they_can() {
     let place = Place::new();
     let report = place.report(&[
         "--runtime",
-        "0.2",
+        "0.5",
         "--repeat",
         "1",
         "--depth",

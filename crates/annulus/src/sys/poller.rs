@@ -24,7 +24,7 @@ pub(crate) struct Poller {
 
 /// Events taken at a time: so few that what one touches is still in the processor's cache when its task
 /// runs, and so many that the call costs next to nothing for each.
-const EVENTS_MAX: usize = 64;
+const EVENTS_MAX: usize = 256;
 
 impl Poller {
     pub(crate) fn new() -> io::Result<Poller> {

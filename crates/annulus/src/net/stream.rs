@@ -63,8 +63,7 @@ impl Stream {
         if buf.init_bytes() == 0 {
             return Ok(());
         }
-        // Without a ring the rest of a short send would have nobody to go on with it.
-        if !self.core.has_ring() || self.socket.send_failed() != 0 {
+        if self.socket.send_failed() != 0 {
             return Err(buf);
         }
         let Some(turn) = SendTurn::take(&self.socket) else {

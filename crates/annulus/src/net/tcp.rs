@@ -169,7 +169,7 @@ impl TcpStream {
 
     /// Begins to send all of `buf`, without waiting for the end of it, unless another send is under way:
     /// then `buf` comes back, and [`send_all`](TcpStream::send_all) is the way to wait. An error is the next
-    /// send's. Without a ring it always comes back.
+    /// send's.
     ///
     /// # Errors
     ///

@@ -209,16 +209,17 @@ impl Core {
         }
     }
 
-    /// Begins an operation whose end nobody waits for. It comes back without a ring, and at the end.
+    /// Begins an operation whose end nobody waits for. It comes back at the end of the core.
     #[inline]
     pub(crate) fn start_detached<T: SocketOp>(&self, op: T) -> Result<(), T> {
-        match &self.backend {
-            Backend::Rings(rings) if !self.is_ending() => {
-                rings.start(op, None);
-                Ok(())
-            }
-            _ => Err(op),
+        if self.is_ending() {
+            return Err(op);
         }
+        match &self.backend {
+            Backend::Rings(rings) => drop(rings.start(op, None)),
+            Backend::Readiness(readiness) => readiness.start_detached(op),
+        }
+        Ok(())
     }
 
     /// Asks for the end of it; its last answer still comes.
@@ -349,7 +350,10 @@ impl Core {
         self.ending.set(true);
         let left = match &self.backend {
             Backend::Rings(rings) => rings.drain(self, self.drain_timeout),
-            Backend::Readiness(_) => 0,
+            Backend::Readiness(readiness) => {
+                readiness.end();
+                0
+            }
         };
         if left > 0 {
             // The kernel may yet take a buffer of the group.

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -13,8 +14,9 @@ use slab::Slab;
 use super::{Alarm, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
-use crate::op::Interest;
+use crate::op::{Interest, Resume, SocketOp};
 use crate::sys::call;
+use crate::sys::errno::{EAGAIN, ECANCELED};
 use crate::sys::poller::{Poller, borrowed};
 
 /// The alarm's name among what is polled.
@@ -28,11 +30,45 @@ pub(super) struct Readiness {
 }
 
 /// What is known of a socket.
-#[derive(Debug)]
 struct Source {
     generation: u32,
     read: Side,
     write: Side,
+    /// An operation that nobody waits for, to be gone on with when the socket is writable.
+    rest: Option<Box<dyn Unfinished>>,
+}
+
+/// An operation that goes on by itself.
+trait Unfinished {
+    /// As far as the socket allows. True: that was the end of it.
+    fn go_on(&mut self) -> bool;
+}
+
+/// `None` when it is over.
+struct Rest<T>(Option<T>);
+
+impl<T: SocketOp> Unfinished for Rest<T> {
+    fn go_on(&mut self) -> bool {
+        let Some(op) = &mut self.0 else { return true };
+        loop {
+            let res = op.attempt();
+            if res == -EAGAIN {
+                return false;
+            }
+            if let Resume::Done(res) = op.resume(res) {
+                self.0.take().into_iter().for_each(|op| op.abandoned(res));
+                return true;
+            }
+        }
+    }
+}
+
+/// The core has ended under it.
+impl<T> Drop for Rest<T> {
+    fn drop(&mut self) {
+        let op = self.0.take();
+        contain(|| drop(op));
+    }
 }
 
 #[derive(Debug)]
@@ -142,6 +178,7 @@ impl Readiness {
             generation,
             read: Side::NEW,
             write: Side::NEW,
+            rest: None,
         });
         let token = u64::from(generation) << 32 | place as u64;
         let added = self.poller.borrow().add(borrowed(socket.raw()), token);
@@ -186,8 +223,64 @@ impl Readiness {
             }
             if ready.writable {
                 self.change(ready.token, Interest::Write);
+                self.go_on(ready.token);
             }
         }
+    }
+
+    /// Begins an operation whose end nobody waits for.
+    #[inline]
+    pub(super) fn start_detached<T: SocketOp>(&self, op: T) {
+        let mut rest = Rest(Some(op));
+        if !rest.go_on() {
+            rest.0
+                .take()
+                .into_iter()
+                .for_each(|op| self.go_on_later(op));
+        }
+    }
+
+    /// Nobody waits for `op` any more, and the socket is not ready for it.
+    #[cold]
+    pub(super) fn go_on_later<T: SocketOp>(&self, op: T) {
+        let socket = Rc::clone(op.socket());
+        if socket.watched().is_none() && self.add(&socket).is_err() {
+            return op.abandoned(-ECANCELED);
+        }
+        let mut rest: Box<dyn Unfinished> = Box::new(Rest(Some(op)));
+        // It may have become ready before it was added.
+        if rest.go_on() {
+            return;
+        }
+        let place = socket.watched().map(|place| place as usize);
+        let mut sources = self.sources.borrow_mut();
+        if let Some(source) = place.and_then(|place| sources.get_mut(place)) {
+            debug_assert!(source.rest.is_none(), "one sends at a time");
+            source.write.ready = false;
+            source.rest = Some(rest);
+        }
+    }
+
+    fn go_on(&self, token: u64) {
+        let rest = self.with_source(token, |source| source.rest.take());
+        let Some(Some(mut rest)) = rest else { return };
+        // The buffer and the wakers are foreign code: with nothing borrowed.
+        let mut over = true;
+        contain(|| over = rest.go_on());
+        if !over {
+            self.with_source(token, |source| {
+                source.write.ready = false;
+                source.rest = Some(rest);
+            });
+        }
+    }
+
+    /// Nothing goes on any more.
+    pub(super) fn end(&self) {
+        let rests: Vec<_> = (self.sources.borrow_mut().iter_mut())
+            .filter_map(|(_, source)| source.rest.take())
+            .collect();
+        drop(rests);
     }
 
     fn change(&self, token: u64, interest: Interest) {
@@ -202,15 +295,19 @@ impl Readiness {
         });
     }
 
-    /// The side of a socket that is still the one which was added under `token`.
     fn side<T>(
         &self,
         token: u64,
         interest: Interest,
         act: impl FnOnce(&mut Side) -> T,
     ) -> Option<T> {
+        self.with_source(token, |source| act(source.side(interest)))
+    }
+
+    /// The socket that is still the one which was added under `token`.
+    fn with_source<T>(&self, token: u64, act: impl FnOnce(&mut Source) -> T) -> Option<T> {
         let mut sources = self.sources.borrow_mut();
         let source = sources.get_mut(token as u32 as usize)?;
-        (source.generation == (token >> 32) as u32).then(|| act(source.side(interest)))
+        (source.generation == (token >> 32) as u32).then(|| act(source))
     }
 }

@@ -241,6 +241,14 @@ impl Core {
         }
     }
 
+    /// The last receive found less than it had room for.
+    #[inline]
+    pub(crate) fn emptied(&self, socket: &Socket) {
+        if let Backend::Readiness(readiness) = &self.backend {
+            readiness.emptied(socket);
+        }
+    }
+
     /// The number of the receive buffers' group.
     pub(crate) fn group_id(&self) -> u16 {
         self.with_group(Group::id).unwrap_or_default()
@@ -321,7 +329,7 @@ impl Core {
         self.with_group(Group::fetch);
         match &self.backend {
             Backend::Rings(rings) => rings.turn(self, next_ns, busy),
-            Backend::Readiness(readiness) => readiness.turn(next_ns, busy),
+            Backend::Readiness(readiness) => readiness.turn(self, next_ns, busy),
         }
         self.expire();
     }
@@ -332,7 +340,10 @@ impl Core {
         self.ending.set(true);
         let left = match &self.backend {
             Backend::Rings(rings) => rings.drain(self, self.drain_timeout),
-            Backend::Readiness(_) => 0,
+            Backend::Readiness(readiness) => {
+                readiness.end();
+                0
+            }
         };
         if left > 0 {
             // The kernel may yet take a buffer of the group.

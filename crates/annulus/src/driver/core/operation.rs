@@ -4,9 +4,11 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
+use super::readiness::GoesOn;
 use super::{Backend, Core, Token};
+use crate::driver::finish::contain;
 use crate::op::{Resume, SocketOp};
 use crate::sys::errno::{EAGAIN, ECANCELED, ESHUTDOWN};
 
@@ -22,6 +24,8 @@ pub struct SocketOperation<T: SocketOp> {
 
 enum State<T> {
     Fresh(T),
+    /// Without a ring: it has been tried, and goes on when its socket is ready.
+    Tried(T),
     Out(Token),
     Over,
 }
@@ -56,32 +60,51 @@ impl<T: SocketOp> SocketOperation<T> {
         }
     }
 
-    /// Without a ring: the system call, as often as the socket is ready for it.
-    fn attempt(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<T::Output> {
-        loop {
-            if self.core.may_be_ready(op.socket(), T::INTEREST) {
-                let res = op.attempt();
-                if res != -EAGAIN {
-                    match op.resume(res) {
-                        Resume::Done(res) => return Poll::Ready(op.complete(res)),
-                        Resume::Again => continue,
-                    }
-                }
-                self.core.not_ready(op.socket(), T::INTEREST);
-            }
-            match (self.core).watch(op.socket(), T::INTEREST, context.waker()) {
-                Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(ECANCELED);
-                    return Poll::Ready(op.complete(-errno));
-                }
-                // It has just been added, and may have been ready before.
-                Ok(()) if self.core.may_be_ready(op.socket(), T::INTEREST) => {}
-                Ok(()) => {
-                    self.state = State::Fresh(op);
-                    return Poll::Pending;
-                }
+    fn attempt(&mut self, mut op: T, context: &Context<'_>) -> Poll<T::Output> {
+        match attempt(&self.core, &mut op, context.waker()) {
+            Poll::Ready(res) => Poll::Ready(op.complete(res)),
+            Poll::Pending => {
+                self.state = State::Tried(op);
+                Poll::Pending
             }
         }
+    }
+}
+
+/// Without a ring: the system call, as often as the socket is ready for it.
+fn attempt<T: SocketOp>(core: &Core, op: &mut T, waker: &Waker) -> Poll<i32> {
+    loop {
+        if core.may_be_ready(op.socket(), T::INTEREST) {
+            let res = op.attempt();
+            if res != -EAGAIN {
+                match op.resume(res) {
+                    Resume::Done(res) => return Poll::Ready(res),
+                    Resume::Again => continue,
+                }
+            }
+            core.not_ready(op.socket(), T::INTEREST);
+        }
+        match core.watch(op.socket(), T::INTEREST, waker) {
+            Err(error) => return Poll::Ready(-error.raw_os_error().unwrap_or(ECANCELED)),
+            // It has just been added, and may have been ready before.
+            Ok(()) if core.may_be_ready(op.socket(), T::INTEREST) => {}
+            Ok(()) => return Poll::Pending,
+        }
+    }
+}
+
+/// An operation that goes on although nobody waits for it any more, on a core without a ring.
+struct Unwatched<T: SocketOp>(Option<T>);
+
+impl<T: SocketOp> GoesOn for Unwatched<T> {
+    fn go_on(&mut self, core: &Core) -> bool {
+        let Some(op) = &mut self.0 else { return true };
+        let Poll::Ready(res) = attempt(core, op, Waker::noop()) else {
+            return false;
+        };
+        // The op's buffer is foreign code.
+        contain(|| self.0.take().into_iter().for_each(|op| op.abandoned(res)));
+        true
     }
 }
 
@@ -97,6 +120,13 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                     return Poll::Pending;
                 }
                 this.start(op, context)
+            }
+            State::Tried(op) => {
+                if !this.core.spend(context) {
+                    this.state = State::Tried(op);
+                    return Poll::Pending;
+                }
+                this.attempt(op, context)
             }
             State::Out(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
@@ -117,10 +147,12 @@ impl<T: SocketOp> Future for SocketOperation<T> {
 
 impl<T: SocketOp> Drop for SocketOperation<T> {
     fn drop(&mut self) {
-        if let State::Out(token) = self.state
-            && let Backend::Rings(rings) = &self.core.backend
-        {
-            rings.abandon(token, !T::GOES_ON);
+        match (std::mem::replace(&mut self.state, State::Over), &self.core.backend) {
+            (State::Out(token), Backend::Rings(rings)) => rings.abandon(token, !T::GOES_ON),
+            (State::Tried(op), Backend::Readiness(readiness)) if T::GOES_ON => {
+                readiness.keep(Box::new(Unwatched(Some(op))));
+            }
+            _ => {}
         }
     }
 }

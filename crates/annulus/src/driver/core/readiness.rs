@@ -10,7 +10,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use super::{Alarm, table};
+use super::{Alarm, Core, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
 use crate::op::Interest;
@@ -20,12 +20,19 @@ use crate::sys::poller::{Poller, borrowed};
 /// The alarm's name among what is polled.
 const ALARM: u64 = u64::MAX;
 
+/// An operation that nobody waits for, and that is to be done nevertheless: the rest of a send.
+pub(super) trait GoesOn {
+    /// Tries it. True: it is over.
+    fn go_on(&mut self, core: &Core) -> bool;
+}
+
 pub(super) struct Readiness {
     poller: RefCell<Poller>,
     sources: RefCell<Slab<Source>>,
     generation: std::cell::Cell<u32>,
     /// Taken out of the sources, to be woken with nothing borrowed.
     woken: RefCell<Vec<Waker>>,
+    unwatched: RefCell<Vec<Box<dyn GoesOn>>>,
     alarm: Arc<Alarm>,
 }
 
@@ -35,6 +42,8 @@ struct Source {
     generation: u32,
     read: Side,
     write: Side,
+    /// The end has come, and has been told with the last data: it will not be told again.
+    ended: bool,
 }
 
 #[derive(Debug)]
@@ -69,6 +78,7 @@ impl Readiness {
             sources: RefCell::default(),
             generation: std::cell::Cell::new(0),
             woken: RefCell::default(),
+            unwatched: RefCell::default(),
             alarm,
         })
     }
@@ -100,6 +110,16 @@ impl Readiness {
         self.with_side(socket, interest, |side| side.ready = false);
     }
 
+    /// The last attempt found less than it had room for: that was all, unless it was the last of all.
+    #[inline]
+    pub(super) fn emptied(&self, socket: &Socket) {
+        if let Some(place) = socket.watched()
+            && let Some(source) = self.sources.borrow_mut().get_mut(place as usize)
+        {
+            source.read.ready = source.ended;
+        }
+    }
+
     /// Has `waker` woken when the socket becomes ready. After the first call for a socket it may be ready:
     /// what happened before it was added has been missed.
     pub(super) fn watch(
@@ -125,6 +145,7 @@ impl Readiness {
             generation,
             read: Side::NEW,
             write: Side::NEW,
+            ended: false,
         });
         let token = u64::from(generation) << 32 | place as u64;
         let added = self.poller.borrow().add(borrowed(socket.raw()), token);
@@ -146,7 +167,25 @@ impl Readiness {
         table::close_now(raw);
     }
 
-    pub(super) fn turn(&self, next_ns: Option<u64>, busy: impl Fn() -> bool) {
+    /// Takes over what goes on although its future has been dropped. Its socket is watched.
+    pub(super) fn keep(&self, operation: Box<dyn GoesOn>) {
+        self.unwatched.borrow_mut().push(operation);
+    }
+
+    /// Goes on with those, some socket having become writable.
+    fn go_on(&self, core: &Core) {
+        let mut operations = self.unwatched.take();
+        operations.retain_mut(|operation| !operation.go_on(core));
+        self.unwatched.borrow_mut().append(&mut operations);
+    }
+
+    /// The core ends: what has not been sent is not.
+    pub(super) fn end(&self) {
+        let operations = self.unwatched.take();
+        contain(|| drop(operations));
+    }
+
+    pub(super) fn turn(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
         self.alarm.set();
         let timeout_ns = if busy() {
             Some(0)
@@ -157,6 +196,7 @@ impl Readiness {
         let _ = self.poller.borrow_mut().wait(timeout_ns);
         self.alarm.unset();
         let mut woken = self.woken.take();
+        let mut writable = false;
         for ready in self.poller.borrow().found() {
             if ready.token == ALARM {
                 let _ = self.alarm.eventfd().sleep(Some(0));
@@ -169,16 +209,21 @@ impl Readiness {
             if source.generation != (ready.token >> 32) as u32 {
                 continue;
             }
+            source.ended |= ready.ended;
             if ready.readable {
                 source.read.ready = true;
                 woken.extend(source.read.waker.take());
             }
             if ready.writable {
+                writable = true;
                 source.write.ready = true;
                 woken.extend(source.write.waker.take());
             }
         }
         woken.drain(..).for_each(|waker| contain(|| waker.wake()));
         self.woken.replace(woken);
+        if writable && !self.unwatched.borrow().is_empty() {
+            self.go_on(core);
+        }
     }
 }

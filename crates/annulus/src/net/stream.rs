@@ -14,7 +14,7 @@ use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
-use crate::op::{Leftover, Recv, SendAll};
+use crate::op::{Recv, SendAll};
 use crate::sys::net;
 
 /// The stream. Dropped, it is closed: sends that have begun go on, receives are cancelled, and the
@@ -116,8 +116,7 @@ impl<B: IoBufMut> Future for Receive<'_, B> {
             && receiver.is_idle()
             && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
         {
-            let leftover = Rc::clone(receiver) as Rc<dyn Leftover>;
-            let op = Recv::new(Rc::clone(&this.stream.socket), buf, leftover);
+            let op = Recv::new(Rc::clone(&this.stream.socket), buf, receiver.take_turn());
             this.state = Receiving1::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
         }
         if let Receiving1::Out(operation) = &mut this.state {

@@ -14,6 +14,8 @@ pub(crate) struct Readiness {
     pub(crate) readable: bool,
     /// Room, or an error.
     pub(crate) writable: bool,
+    /// Nothing more will come after what has.
+    pub(crate) ended: bool,
 }
 
 /// The instance.
@@ -84,6 +86,7 @@ impl Poller {
             token: data.u64(),
             readable: flags.intersects(Is::IN | Is::RDHUP | broken),
             writable: flags.intersects(Is::OUT | broken),
+            ended: flags.intersects(Is::RDHUP | Is::HUP),
         })
     }
 }

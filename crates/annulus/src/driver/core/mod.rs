@@ -259,6 +259,14 @@ impl Core {
         }
     }
 
+    /// The last receive found less than it had room for.
+    #[inline]
+    pub(crate) fn emptied(&self, socket: &Socket) {
+        if let Backend::Readiness(readiness) = &self.backend {
+            readiness.emptied(socket);
+        }
+    }
+
     /// The number of the receive buffers' group.
     pub(crate) fn group_id(&self) -> u16 {
         self.with_group(Group::id).unwrap_or_default()

@@ -95,6 +95,10 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 this.start(op, context)
             }
             State::Tried(op) if this.core.is_ending() => Poll::Ready(op.complete(-ESHUTDOWN)),
+            State::Tried(op) if !this.core.spend(context) => {
+                this.state = State::Tried(op);
+                Poll::Pending
+            }
             State::Tried(op) => this.attempt(op, context),
             State::Out(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {

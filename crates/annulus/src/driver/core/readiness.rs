@@ -36,6 +36,8 @@ struct Source {
     write: Side,
     /// An operation that nobody waits for, to be gone on with when the socket is writable.
     rest: Option<Box<dyn Unfinished>>,
+    /// The end has come, and has been told with the last data: it will not be told again.
+    ended: bool,
 }
 
 /// An operation that goes on by itself.
@@ -147,6 +149,16 @@ impl Readiness {
         self.with_side(socket, interest, |side| side.ready = false);
     }
 
+    /// The last attempt found less than it had room for: that was all, unless it was the last of all.
+    #[inline]
+    pub(super) fn emptied(&self, socket: &Socket) {
+        if let Some(place) = socket.watched()
+            && let Some(source) = self.sources.borrow_mut().get_mut(place as usize)
+        {
+            source.read.ready = source.ended;
+        }
+    }
+
     /// Has `waker` woken when the socket becomes ready. After the first call for a socket it may be ready:
     /// what happened before it was added has been missed.
     pub(super) fn watch(
@@ -179,6 +191,7 @@ impl Readiness {
             read: Side::NEW,
             write: Side::NEW,
             rest: None,
+            ended: false,
         });
         let token = u64::from(generation) << 32 | place as u64;
         let added = self.poller.borrow().add(borrowed(socket.raw()), token);
@@ -217,6 +230,9 @@ impl Readiness {
             if ready.token == ALARM {
                 let _ = self.alarm.eventfd().sleep(Some(0));
                 continue;
+            }
+            if ready.ended {
+                self.with_source(ready.token, |source| source.ended = true);
             }
             if ready.readable {
                 self.change(ready.token, Interest::Read);

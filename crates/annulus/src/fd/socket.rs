@@ -18,6 +18,18 @@ pub(crate) struct Socket {
     closer: Rc<dyn CloseSocket>,
     /// Where its readiness is kept, on a core without a ring.
     watched: Cell<Option<u32>>,
+    zero_copy: Cell<Without>,
+}
+
+/// What a socket's sends do without, for the kernel would not have it otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Without {
+    /// Without copies: zero-copy, and a report whether that succeeded.
+    Copies,
+    /// Without that report.
+    Report,
+    /// Plain sends.
+    ZeroCopy,
 }
 
 impl Socket {
@@ -27,6 +39,7 @@ impl Socket {
             raw: fd.into_raw_fd(),
             closer,
             watched: Cell::new(None),
+            zero_copy: Cell::new(Without::Copies),
         })
     }
 
@@ -38,6 +51,14 @@ impl Socket {
     #[inline]
     pub(crate) fn watched(&self) -> Option<u32> {
         self.watched.get()
+    }
+
+    pub(crate) fn zero_copy(&self) -> Without {
+        self.zero_copy.get()
+    }
+
+    pub(crate) fn set_zero_copy(&self, without: Without) {
+        self.zero_copy.set(without);
     }
 
     pub(crate) fn set_watched(&self, place: u32) {

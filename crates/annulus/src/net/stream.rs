@@ -23,7 +23,7 @@ pub(super) struct Stream {
     pub(super) core: Rc<Core>,
     pub(super) socket: Rc<Socket>,
     pub(super) receiver: Rc<Receiver>,
-    order: Rc<SendOrder>,
+    pub(super) order: Rc<SendOrder>,
 }
 
 impl Stream {

@@ -6,6 +6,8 @@ use std::fmt;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
+use super::order::SendOrder;
+
 /// Who closes a core's sockets.
 pub(crate) trait CloseSocket {
     /// Nothing uses the descriptor any more. `watched`: the name it is polled under.
@@ -18,6 +20,9 @@ pub(crate) struct Socket {
     closer: Rc<dyn CloseSocket>,
     /// Where its readiness is kept, on a core without a ring.
     watched: Cell<Option<u32>>,
+    /// Whose turn to send it is.
+    order: SendOrder,
+    /// What of `send_zc` the kernel has refused, or found useless.
     zero_copy: Cell<Without>,
 }
 
@@ -39,6 +44,7 @@ impl Socket {
             raw: fd.into_raw_fd(),
             closer,
             watched: Cell::new(None),
+            order: SendOrder::default(),
             zero_copy: Cell::new(Without::Copies),
         })
     }
@@ -46,6 +52,17 @@ impl Socket {
     #[inline]
     pub(crate) fn raw(&self) -> RawFd {
         self.raw
+    }
+
+    #[inline]
+    pub(super) fn order(&self) -> &SendOrder {
+        &self.order
+    }
+
+    /// The errno of a send that nobody waited for, or 0. What was to follow it can't be sent either.
+    #[inline]
+    pub(crate) fn send_failed(&self) -> i32 {
+        self.order.failed()
     }
 
     #[inline]

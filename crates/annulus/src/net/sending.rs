@@ -7,20 +7,20 @@ use super::stream::Stream;
 use crate::buf::IoBuf;
 use crate::driver::core::SocketOperation;
 use crate::error::{BufError, WholeResult};
-use crate::fd::SendTurn;
+use crate::fd::{SendPlace, SendTurn};
 use crate::op::{SendVectored, SendZeroCopy};
 
 impl Stream {
     /// The turn to send, after all who came before.
     pub(super) async fn turn(&self) -> io::Result<SendTurn> {
-        let turn = match self.order.take() {
+        let turn = match SendTurn::take(&self.socket) {
             Some(turn) => turn,
             None => {
-                let mut place = self.order.queue();
+                let mut place = SendPlace::queue(&self.socket);
                 std::future::poll_fn(|context| place.poll(context)).await
             }
         };
-        match self.order.failed() {
+        match self.socket.send_failed() {
             0 => Ok(turn),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
@@ -34,7 +34,7 @@ impl Stream {
             Ok(turn) => turn,
             Err(error) => return Err(BufError::new(error, Some(bufs))),
         };
-        let op = SendVectored::new(Rc::clone(&self.socket), bufs, turn);
+        let op = SendVectored::new(bufs, turn);
         SocketOperation::new(Rc::clone(&self.core), op).await
     }
 
@@ -46,7 +46,7 @@ impl Stream {
             Ok(turn) => turn,
             Err(error) => return Err(BufError::new(error, Some(buf))),
         };
-        let op = SendZeroCopy::new(Rc::clone(&self.socket), buf, turn);
+        let op = SendZeroCopy::new(buf, turn);
         SocketOperation::new(Rc::clone(&self.core), op).await
     }
 }

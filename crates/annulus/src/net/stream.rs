@@ -13,7 +13,7 @@ use super::receiver::{Receiver, Receiving};
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
-use crate::fd::{SendOrder, SendPlace, Socket};
+use crate::fd::{SendPlace, SendTurn, Socket};
 use crate::op::{Leftover, Recv, SendAll};
 use crate::sys::net;
 
@@ -23,7 +23,6 @@ pub(super) struct Stream {
     pub(super) core: Rc<Core>,
     pub(super) socket: Rc<Socket>,
     pub(super) receiver: Rc<Receiver>,
-    pub(super) order: Rc<SendOrder>,
 }
 
 impl Stream {
@@ -35,7 +34,6 @@ impl Stream {
     pub(super) fn of(core: Rc<Core>, socket: Rc<Socket>) -> Stream {
         Stream {
             receiver: Receiver::new(Rc::clone(&core), Rc::clone(&socket)),
-            order: Rc::default(),
             core,
             socket,
         }
@@ -57,6 +55,23 @@ impl Stream {
             stream: self,
             state: Sending::Fresh(buf),
         }
+    }
+
+    /// Begins to send `buf` if nothing else is being sent; nobody waits for the end of it.
+    #[inline]
+    pub(super) fn try_send<B: IoBuf>(&self, buf: B) -> Result<(), B> {
+        if buf.init_bytes() == 0 {
+            return Ok(());
+        }
+        // Without a ring the rest of a short send would have nobody to go on with it.
+        if !self.core.has_ring() || self.socket.send_failed() != 0 {
+            return Err(buf);
+        }
+        let Some(turn) = SendTurn::take(&self.socket) else {
+            return Err(buf);
+        };
+        let op = SendAll::new(buf, turn);
+        self.core.start_detached(op).map_err(SendAll::into_buf)
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -166,10 +181,10 @@ impl<B: IoBuf> Future for Send<'_, B> {
             }
             let (buf, turn) = match std::mem::replace(&mut this.state, Sending::Over) {
                 Sending::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
-                Sending::Fresh(buf) => match stream.order.take() {
+                Sending::Fresh(buf) => match SendTurn::take(&stream.socket) {
                     Some(turn) => (buf, turn),
                     None => {
-                        this.state = Sending::Queued(buf, stream.order.queue());
+                        this.state = Sending::Queued(buf, SendPlace::queue(&stream.socket));
                         continue;
                     }
                 },
@@ -183,9 +198,9 @@ impl<B: IoBuf> Future for Send<'_, B> {
                 Sending::Out(_) => unreachable!("looked at just now"),
                 Sending::Over => panic!("a send was polled after it had been answered"),
             };
-            match stream.order.failed() {
+            match stream.socket.send_failed() {
                 0 => {
-                    let op = SendAll::new(Rc::clone(&stream.socket), buf, turn);
+                    let op = SendAll::new(buf, turn);
                     let operation = SocketOperation::new(Rc::clone(&stream.core), op);
                     this.state = Sending::Out(operation);
                 }

@@ -221,6 +221,18 @@ impl TcpStream {
         SocketOptions::of(&self.0.socket)
     }
 
+    /// Begins to send all of `buf`, without waiting for the end of it, unless another send is under way:
+    /// then `buf` comes back, and [`send_all`](TcpStream::send_all) is the way to wait. An error is the next
+    /// send's. Without a ring it always comes back.
+    ///
+    /// # Errors
+    ///
+    /// The buffer.
+    #[inline]
+    pub fn try_send<B: IoBuf>(&self, buf: B) -> Result<(), B> {
+        self.0.try_send(buf)
+    }
+
     /// Ends one direction, or both, at once: what is still to be sent is not waited for.
     ///
     /// # Errors

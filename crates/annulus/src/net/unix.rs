@@ -157,6 +157,16 @@ impl UnixStream {
         Ok(PeerCredentials { pid, uid, gid })
     }
 
+    /// As [`TcpStream::try_send`](super::TcpStream::try_send).
+    ///
+    /// # Errors
+    ///
+    /// The buffer.
+    #[inline]
+    pub fn try_send<B: IoBuf>(&self, buf: B) -> Result<(), B> {
+        self.0.try_send(buf)
+    }
+
     /// As [`TcpStream::shutdown`](super::TcpStream::shutdown).
     ///
     /// # Errors

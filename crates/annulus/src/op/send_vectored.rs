@@ -20,16 +20,14 @@ use crate::sys::sqe::{Sqe, opcode};
 
 /// Sends all of several buffers, in order.
 pub struct SendVectored<B> {
-    socket: Rc<Socket>,
     vectors: Vectors<B>,
     message: Box<Message>,
     turn: SendTurn,
 }
 
 impl<B: IoBuf> SendVectored<B> {
-    pub(crate) fn new(socket: Rc<Socket>, bufs: Vec<B>, turn: SendTurn) -> SendVectored<B> {
+    pub(crate) fn new(bufs: Vec<B>, turn: SendTurn) -> SendVectored<B> {
         SendVectored {
-            socket,
             vectors: Vectors::new(bufs),
             message: Box::new(net::no_message()),
             turn,
@@ -42,7 +40,7 @@ impl<B: IoBuf> SendVectored<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap; `socket` owns the
+// SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap; `turn` owns the
 // descriptor. A send only reads through the pointers.
 unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
     const INFO: OpInfo = OpInfo {
@@ -56,7 +54,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
 
     #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket> {
-        &self.socket
+        self.turn.socket()
     }
 
     fn sqe(&mut self) -> Sqe {
@@ -64,14 +62,14 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
             addr: self.aim() as u64,
             len: 1,
             op_flags: MSG_WAITALL,
-            ..Sqe::new(opcode::SENDMSG, self.socket.raw())
+            ..Sqe::new(opcode::SENDMSG, self.turn.socket().raw())
         }
     }
 
     fn attempt(&mut self) -> i32 {
         let message = self.aim();
         // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
-        unsafe { net::send_message(self.socket.raw(), message) }
+        unsafe { net::send_message(self.turn.socket().raw(), message) }
     }
 
     fn resume(&mut self, res: i32) -> Resume {
@@ -104,6 +102,8 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
 
 impl<B> fmt::Debug for SendVectored<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendVectored").field(&self.socket).finish()
+        f.debug_tuple("SendVectored")
+            .field(self.turn.socket())
+            .finish()
     }
 }

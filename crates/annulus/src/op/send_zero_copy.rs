@@ -23,7 +23,6 @@ const FROM_BYTES: usize = 16 << 10;
 
 /// Sends all of a buffer, without a copy where the kernel can.
 pub struct SendZeroCopy<B> {
-    socket: Rc<Socket>,
     buf: B,
     done: usize,
     turn: SendTurn,
@@ -32,9 +31,8 @@ pub struct SendZeroCopy<B> {
 }
 
 impl<B: IoBuf> SendZeroCopy<B> {
-    pub(crate) fn new(socket: Rc<Socket>, buf: B, turn: SendTurn) -> SendZeroCopy<B> {
+    pub(crate) fn new(buf: B, turn: SendTurn) -> SendZeroCopy<B> {
         SendZeroCopy {
-            socket,
             buf,
             done: 0,
             turn,
@@ -57,12 +55,12 @@ impl<B: IoBuf> SendZeroCopy<B> {
             (EINVAL | EOPNOTSUPP | ENOMEM, Without::Copies | Without::Report) => Without::ZeroCopy,
             _ => return false,
         };
-        self.socket.set_zero_copy(next);
+        self.turn.socket().set_zero_copy(next);
         true
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `socket` the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     const INFO: OpInfo = OpInfo {
         name: "send_zero_copy",
@@ -75,7 +73,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
 
     #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket> {
-        &self.socket
+        self.turn.socket()
     }
 
     fn sqe(&mut self) -> Sqe {
@@ -83,7 +81,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         self.way = if self.buf.init_bytes() < FROM_BYTES {
             Without::ZeroCopy
         } else {
-            self.socket.zero_copy()
+            self.turn.socket().zero_copy()
         };
         let (opcode, ioprio) = match self.way {
             Without::Copies => (opcode::SEND_ZC, SEND_ZC_REPORT_USAGE),
@@ -95,7 +93,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
             addr: base as u64,
             len: bytes as u32,
             op_flags: MSG_WAITALL,
-            ..Sqe::new(opcode, self.socket.raw())
+            ..Sqe::new(opcode, self.turn.socket().raw())
         }
     }
 
@@ -103,13 +101,13 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         self.way = Without::ZeroCopy;
         let (base, bytes) = self.rest();
         // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe { net::send(self.socket.raw(), base, bytes) }
+        unsafe { net::send(self.turn.socket().raw(), base, bytes) }
     }
 
     fn noticed(&mut self, usage: i32) {
         // The device, or loopback, can't do without: the next are sent the cheaper way.
         if self.way == Without::Copies && usage as u32 & ZC_COPIED != 0 {
-            self.socket.set_zero_copy(Without::ZeroCopy);
+            self.turn.socket().set_zero_copy(Without::ZeroCopy);
         }
     }
 
@@ -146,6 +144,8 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
 
 impl<B> fmt::Debug for SendZeroCopy<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendZeroCopy").field(&self.socket).finish()
+        f.debug_tuple("SendZeroCopy")
+            .field(self.turn.socket())
+            .finish()
     }
 }

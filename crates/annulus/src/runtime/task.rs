@@ -6,6 +6,7 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -27,6 +28,9 @@ enum Outcome<T> {
     Over(Result<T, JoinError>),
     Taken,
 }
+
+/// Counts the tasks of the process that have been aborted, from 1 on.
+static ABORTS: AtomicU64 = AtomicU64::new(1);
 
 pub(super) struct End<T> {
     outcome: Outcome<T>,
@@ -52,84 +56,83 @@ fn lock<T>(end: &Mutex<End<T>>) -> MutexGuard<'_, End<T>> {
     end.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A task's future: its panic ends here, and its end is told.
-pub(super) struct Told<F: Future> {
-    /// `None` when it is over.
-    future: Option<Pin<Box<F>>>,
-    end: Arc<Mutex<End<F::Output>>>,
-    begun: bool,
+pin_project_lite::pin_project! {
+    /// A task's future: its panic ends here, and its end is told.
+    pub(super) struct Told<F: Future> {
+        // `None` when it is over.
+        #[pin]
+        future: Option<F>,
+        end: Arc<Mutex<End<F::Output>>>,
+        // Tasks that had been aborted, of all there are, when this one looked last; 0 before its first poll.
+        aborts: u64,
+    }
+
+    /// The runtime has ended under it.
+    impl<F: Future> PinnedDrop for Told<F> {
+        fn drop(this: Pin<&mut Self>) {
+            if this.future.is_some() {
+                this.tell(Err(JoinError(Why::Aborted)));
+            }
+        }
+    }
 }
 
 impl<F: Future> Told<F> {
     pub(super) fn new(future: F, end: Arc<Mutex<End<F::Output>>>) -> Told<F> {
         Told {
-            future: Some(Box::pin(future)),
+            future: Some(future),
             end,
-            begun: false,
+            aborts: 0,
         }
     }
 
-    fn tell(&mut self, outcome: Result<F::Output, JoinError>) {
-        let future = self.future.take();
+    fn tell(self: Pin<&mut Self>, outcome: Result<F::Output, JoinError>) {
+        let mut this = self.project();
         // Before anybody is told: what the task held is gone by then.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
+        let dropped = catch_unwind(AssertUnwindSafe(|| this.future.set(None)));
         let outcome = match (dropped, outcome) {
             (Err(panic), Ok(_)) => Err(JoinError(Why::Panicked(panic))),
             (_, outcome) => outcome,
         };
-        let mut end = lock(&self.end);
+        let mut end = lock(this.end);
         end.outcome = Outcome::Over(outcome);
-        let wakers = (end.waiting.take(), end.task.take());
+        let (waiting, task) = (end.waiting.take(), end.task.take());
         drop(end);
-        if let (Some(waiting), _) = wakers {
-            waiting.wake();
-        }
+        drop(task);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
-
-impl<F: Future> Unpin for Told<F> {}
 
 impl<F: Future> Future for Told<F> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
-        let Some(future) = &mut this.future else {
-            return Poll::Ready(());
-        };
-        let aborted = if this.begun {
-            // The one who awaits may abort at any moment, and wakes the task for it.
-            Arc::strong_count(&this.end) > 1 && lock(&this.end).aborted
-        } else {
-            this.begun = true;
-            let mut end = lock(&this.end);
-            end.task = Some(context.waker().clone());
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.as_mut().project();
+        // Whoever has the handle may abort at any moment, and wakes the task for it. What they share is
+        // looked at only if somebody has aborted something.
+        let aborts = ABORTS.load(Ordering::Acquire);
+        let aborted = *this.aborts != aborts && {
+            let waker = (*this.aborts == 0).then(|| context.waker().clone());
+            *this.aborts = aborts;
+            let mut end = lock(this.end);
+            if waker.is_some() {
+                end.task = waker;
+            }
             end.aborted
         };
+        let Some(future) = this.future.as_pin_mut() else {
+            return Poll::Ready(());
+        };
         if aborted {
-            this.tell(Err(JoinError(Why::Aborted)));
+            self.tell(Err(JoinError(Why::Aborted)));
             return Poll::Ready(());
         }
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(value)) => {
-                this.tell(Ok(value));
-                Poll::Ready(())
-            }
-            Err(panic) => {
-                this.tell(Err(JoinError(Why::Panicked(panic))));
-                Poll::Ready(())
-            }
+        match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(value)) => self.tell(Ok(value)),
+            Err(panic) => self.tell(Err(JoinError(Why::Panicked(panic)))),
         }
-    }
-}
-
-/// The runtime has ended under it.
-impl<F: Future> Drop for Told<F> {
-    fn drop(&mut self) {
-        if self.future.is_some() {
-            self.tell(Err(JoinError(Why::Aborted)));
-        }
+        Poll::Ready(())
     }
 }
 
@@ -171,6 +174,7 @@ impl<T> JoinHandle<T> {
     pub fn abort(&self) {
         let mut end = lock(&self.end);
         end.aborted = true;
+        ABORTS.fetch_add(1, Ordering::Release);
         let task = end.task.take();
         drop(end);
         if let Some(task) = task {

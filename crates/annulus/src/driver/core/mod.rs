@@ -31,7 +31,7 @@ use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, Opcodes};
 use crate::error::SetupError;
 use crate::fd::{CloseSocket, Socket};
-use crate::op::Interest;
+use crate::op::{Interest, SocketOp};
 use crate::sys::call;
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{Ring, RingConfig, Rung};
@@ -90,7 +90,12 @@ impl Core {
         let limits = config.limits.within(&ring);
         let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
         let drain_timeout = config.tuning.drain_timeout;
-        Ok(Core::new(Backend::Rings(rings), group, alarm, drain_timeout))
+        Ok(Core::new(
+            Backend::Rings(rings),
+            group,
+            alarm,
+            drain_timeout,
+        ))
     }
 
     /// A core for the calling thread, without a ring.
@@ -201,6 +206,18 @@ impl Core {
         match &self.backend {
             Backend::Rings(rings) if !self.is_ending() => Some(rings.arm(sqe, arrives)),
             _ => None,
+        }
+    }
+
+    /// Begins an operation whose end nobody waits for. It comes back without a ring, and at the end.
+    #[inline]
+    pub(crate) fn start_detached<T: SocketOp>(&self, op: T) -> Result<(), T> {
+        match &self.backend {
+            Backend::Rings(rings) if !self.is_ending() => {
+                rings.start(op, None);
+                Ok(())
+            }
+            _ => Err(op),
         }
     }
 

@@ -36,19 +36,13 @@ impl<T: SocketOp> SocketOperation<T> {
         }
     }
 
-    /// Asks, without waiting: for one that nobody is going to await.
-    pub(crate) fn poll_once(mut self) {
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        let _ = Pin::new(&mut self).poll(&mut context);
-    }
-
     fn start(&mut self, op: T, context: &mut Context<'_>) -> Poll<T::Output> {
         if self.core.is_ending() {
             return Poll::Ready(op.complete(-ESHUTDOWN));
         }
         match &self.core.backend {
             Backend::Rings(rings) => {
-                let token = rings.start(op, context.waker().clone());
+                let token = rings.start(op, Some(context.waker().clone()));
                 self.state = State::Out(token);
                 Poll::Pending
             }

@@ -70,7 +70,7 @@ impl Rings {
     // ----- what futures call -----
 
     #[inline]
-    pub(super) fn start<T: SocketOp>(&self, op: T, waker: Waker) -> Token {
+    pub(super) fn start<T: SocketOp>(&self, op: T, waker: Option<Waker>) -> Token {
         let (token, sqe) = self.table.borrow_mut().start(op, waker);
         self.push(sqe);
         token
@@ -234,15 +234,18 @@ impl Rings {
         if token == WAKE {
             return self.wake_armed.set(false);
         }
-        let act = self
-            .table
-            .borrow_mut()
-            .react(token, &cqe, core.is_ending());
+        let act = self.table.borrow_mut().react(token, &cqe, core.is_ending());
         match act {
             Act::Nothing => {}
             Act::Wake(waker) => contain(|| waker.wake()),
-            Act::Push(sqe) => self.push(sqe),
-            Act::Dispose(answered) => dispose(Some(answered)),
+            Act::Again => {
+                let sqe = self.table.borrow_mut().sqe(token);
+                sqe.into_iter().for_each(|sqe| self.push(sqe));
+            }
+            Act::Dispose(res) => {
+                let answered = self.table.borrow_mut().give_up(token, res);
+                dispose(answered);
+            }
             Act::Arrive(arrives) => contain(|| arrives.arrive(core, cqe)),
         }
     }

@@ -55,7 +55,7 @@ impl<T: SocketOp> SocketOperation<T> {
     /// Without a ring: the system call, as often as the socket is ready for it.
     fn attempt(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<T::Output> {
         loop {
-            if self.core.may_be_ready(op.socket(), T::INTEREST) {
+            if self.core.may_be_ready(op.socket(), op.interest()) {
                 let res = op.attempt();
                 if res != -EAGAIN {
                     match op.resume(res) {
@@ -63,15 +63,15 @@ impl<T: SocketOp> SocketOperation<T> {
                         Resume::Again => continue,
                     }
                 }
-                self.core.not_ready(op.socket(), T::INTEREST);
+                self.core.not_ready(op.socket(), op.interest());
             }
-            match (self.core).watch(op.socket(), T::INTEREST, context.waker()) {
+            match (self.core).watch(op.socket(), op.interest(), context.waker()) {
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(ECANCELED);
                     return Poll::Ready(op.complete(-errno));
                 }
                 // It has just been added, and may have been ready before.
-                Ok(()) if self.core.may_be_ready(op.socket(), T::INTEREST) => {}
+                Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
                 Ok(()) => {
                     self.state = State::Tried(op);
                     return Poll::Pending;

@@ -92,6 +92,7 @@ enum Stage {
 struct Vtable {
     sqe: unsafe fn(*mut u8) -> Sqe,
     resume: unsafe fn(*mut u8, i32) -> Resume,
+    noticed: unsafe fn(*mut u8, i32),
     abandon: unsafe fn(*mut u8, i32),
 }
 
@@ -102,6 +103,8 @@ impl Vtable {
             sqe: |data| unsafe { at::<T, INLINE_BYTES>(data) }.sqe(),
             // SAFETY: as above.
             resume: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res),
+            // SAFETY: as above.
+            noticed: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.noticed(res),
             // SAFETY: as above.
             abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.abandoned(res),
         }
@@ -332,7 +335,11 @@ impl Table {
                     return Act::Nothing;
                 }
                 let res = match entry.held.take() {
-                    Some(held) if cqe.is_notice() => held,
+                    Some(held) if cqe.is_notice() => {
+                        // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
+                        unsafe { (vtable.noticed)(payload.as_mut_ptr().cast(), cqe.res) };
+                        held
+                    }
                     _ => cqe.res,
                 };
                 // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.

@@ -390,6 +390,13 @@ impl Receiving<'_> {
         std::future::poll_fn(|context| self.poll_next(context))
     }
 
+    /// Puts back a chunk, or what is left of one: it is what the stream receives next.
+    pub fn unread(&mut self, chunk: Chunk) {
+        if !chunk.is_empty() {
+            self.receiver.unread(chunk);
+        }
+    }
+
     /// As [`next`](Receiving::next), for those who poll.
     #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {

@@ -9,7 +9,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use super::exact::ReceiveExact;
 use super::receiver::{Receiver, Receiving};
+use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
@@ -46,15 +48,20 @@ impl Stream {
         }
     }
 
+    pub(super) fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'_, B> {
+        ReceiveExact::new(&self.receiver, buf)
+    }
+
+    pub(super) fn writer(&self) -> Writer {
+        Writer::new(Rc::clone(&self.core), Rc::clone(&self.socket))
+    }
+
     pub(super) fn recv_multishot(&self) -> Receiving<'_> {
         Receiving::new(&self.receiver)
     }
 
     pub(super) fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
-        Send {
-            stream: self,
-            state: Sending::Fresh(buf),
-        }
+        Send::new(&self.core, &self.socket, buf)
     }
 
     /// Begins to send `buf` if nothing else is being sent; nobody waits for the end of it.
@@ -149,11 +156,23 @@ impl<B: IoBufMut> fmt::Debug for Receive<'_, B> {
 }
 
 /// The future of a send. Sends of one stream are made one after another, in the order of their first
-/// polls. Dropped before that, nothing is sent; after it, all is.
+/// polls. Dropped before its turn, nothing is sent; after that, all is.
 #[must_use = "it does nothing until it is awaited"]
 pub struct Send<'a, B: IoBuf> {
-    stream: &'a Stream,
+    core: &'a Rc<Core>,
+    socket: &'a Rc<Socket>,
     state: Sending<B>,
+}
+
+impl<'a, B: IoBuf> Send<'a, B> {
+    pub(super) fn new(core: &'a Rc<Core>, socket: &'a Rc<Socket>, buf: B) -> Send<'a, B> {
+        let state = Sending::Fresh(buf);
+        Send {
+            core,
+            socket,
+            state,
+        }
+    }
 }
 
 enum Sending<B: IoBuf> {
@@ -172,17 +191,16 @@ impl<B: IoBuf> Future for Send<'_, B> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let stream = this.stream;
         loop {
             if let Sending::Out(operation) = &mut this.state {
                 return Pin::new(operation).poll(context);
             }
             let (buf, turn) = match std::mem::replace(&mut this.state, Sending::Over) {
                 Sending::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
-                Sending::Fresh(buf) => match SendTurn::take(&stream.socket) {
+                Sending::Fresh(buf) => match SendTurn::take(this.socket) {
                     Some(turn) => (buf, turn),
                     None => {
-                        this.state = Sending::Queued(buf, SendPlace::queue(&stream.socket));
+                        this.state = Sending::Queued(buf, SendPlace::queue(this.socket));
                         continue;
                     }
                 },
@@ -196,10 +214,10 @@ impl<B: IoBuf> Future for Send<'_, B> {
                 Sending::Out(_) => unreachable!("looked at just now"),
                 Sending::Over => panic!("a send was polled after it had been answered"),
             };
-            match stream.socket.send_failed() {
+            match this.socket.send_failed() {
                 0 => {
                     let op = SendAll::new(buf, turn);
-                    let operation = SocketOperation::new(Rc::clone(&stream.core), op);
+                    let operation = SocketOperation::new(Rc::clone(this.core), op);
                     this.state = Sending::Out(operation);
                 }
                 errno => {
@@ -213,6 +231,6 @@ impl<B: IoBuf> Future for Send<'_, B> {
 
 impl<B: IoBuf> fmt::Debug for Send<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Send").field(self.stream).finish()
+        f.debug_tuple("Send").field(self.socket).finish()
     }
 }

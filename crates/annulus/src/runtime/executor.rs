@@ -271,6 +271,11 @@ impl Executor {
     pub(super) fn enter(self: &Rc<Self>, files: &Arc<Submitter>) {
         let _ = self.files.set(Arc::clone(files));
         Core::set_current(Some(Rc::clone(&self.core)));
+        self.core.set_starter(|future| {
+            if let Some(executor) = current() {
+                executor.start(future);
+            }
+        });
         HERE.with(|here| {
             here.number.set(self.inbox.number);
             here.executor.replace(Some(Rc::clone(self)));

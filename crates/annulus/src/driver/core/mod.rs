@@ -15,7 +15,9 @@ mod tenant;
 mod timers;
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -58,6 +60,9 @@ enum Backend {
 /// Operations of a task that may be answered in one poll of it, before others have their turn.
 const BUDGET: u32 = 128;
 
+/// What goes on by itself on a core.
+pub(crate) type Background = Pin<Box<dyn Future<Output = ()>>>;
+
 /// A core's driver.
 pub(crate) struct Core {
     backend: Backend,
@@ -68,6 +73,8 @@ pub(crate) struct Core {
     /// No operation is taken any more.
     ending: Cell<bool>,
     drain_timeout: Duration,
+    /// Starts a task on this core; the executor's.
+    starter: Cell<Option<fn(Background)>>,
     /// For what is given to others to hold.
     this: std::rc::Weak<Core>,
 }
@@ -127,6 +134,7 @@ impl Core {
             budget: Cell::new(BUDGET),
             ending: Cell::new(false),
             drain_timeout,
+            starter: Cell::new(None),
             this: this.clone(),
         })
     }
@@ -181,6 +189,18 @@ impl Core {
     #[inline]
     pub(crate) fn refill(&self) {
         self.budget.set(BUDGET);
+    }
+
+    /// Who starts tasks here.
+    pub(crate) fn set_starter(&self, starter: fn(Background)) {
+        self.starter.set(Some(starter));
+    }
+
+    /// Has `future` run on this core. It is dropped at once where nothing runs any more.
+    pub(crate) fn start_background(&self, future: Background) {
+        if let Some(starter) = self.starter.get() {
+            starter(future);
+        }
     }
 
     pub(crate) fn is_ending(&self) -> bool {

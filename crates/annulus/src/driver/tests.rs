@@ -124,6 +124,7 @@ fn pool(threads: usize) -> Arc<Submitter> {
         threads,
         limits,
         drain_timeout: Duration::from_secs(20),
+        affinity: None,
     };
     Arc::new(Submitter::new(Vec::new(), Opcodes::NONE, config))
 }

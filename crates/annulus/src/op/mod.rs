@@ -20,6 +20,7 @@ mod read_at;
 mod read_vectored_at;
 mod recv;
 mod rename;
+mod run_blocking;
 mod send;
 mod sleep;
 mod socket;
@@ -43,6 +44,7 @@ pub use read_at::ReadAt;
 pub use read_vectored_at::ReadVectoredAt;
 pub use recv::Recv;
 pub use rename::Rename;
+pub use run_blocking::{RunBlocking, Unanswered};
 pub use send::SendAll;
 pub use sleep::Sleep;
 pub use socket::{Interest, SocketOp};
@@ -62,9 +64,9 @@ use crate::sys::sqe::Sqe;
 
 pub(crate) use crate::sys::cached::AT_ONCE;
 pub(crate) use accept::multishot as accept_multishot;
-pub(crate) use recv::multishot as recv_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
 pub(crate) use recv::Leftover;
+pub(crate) use recv::multishot as recv_multishot;
 pub(crate) use statx::{StatAnswer, Statx};
 
 /// What an operation is, for people and for probing.
@@ -79,7 +81,7 @@ pub struct OpInfo {
 }
 
 /// All operations, in the order of docs/KERNELS.md.
-pub(crate) const ALL: [OpInfo; 17] = [
+pub(crate) const ALL: [OpInfo; 18] = [
     ReadAt::<Vec<u8>>::INFO,
     ReadVectoredAt::<Vec<u8>>::INFO,
     WriteAt::<Vec<u8>>::INFO,
@@ -95,6 +97,7 @@ pub(crate) const ALL: [OpInfo; 17] = [
     MakeDir::INFO,
     Truncate::INFO,
     ListDir::INFO,
+    run_blocking::INFO,
     Sleep::INFO,
     Nop::INFO,
 ];

@@ -107,6 +107,8 @@ pub(crate) mod opcode {
     pub(crate) const SLEEP: u8 = 0xf1;
     /// No kernel has it: a durable write of a buffered file runs on a blocking thread.
     pub(crate) const WRITE_BY_THREAD: u8 = 0xf2;
+    /// No kernel has it: somebody's code runs on a blocking thread.
+    pub(crate) const RUN: u8 = 0xf3;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.

@@ -30,7 +30,7 @@ pub(crate) use timers::Timer;
 
 use crate::buf::{Chunk, Group, GroupLayout};
 use crate::driver::uring::Tuning;
-use crate::driver::{Lane, Limits, Opcodes};
+use crate::driver::{Lane, Limits, Opcodes, contain};
 use crate::error::SetupError;
 use crate::fd::{CloseSocket, Socket};
 use crate::op::{Interest, SocketOp};
@@ -141,7 +141,9 @@ impl Core {
 
     /// The calling thread's core.
     pub(crate) fn current() -> Option<Rc<Core>> {
-        CURRENT.with(|current| current.borrow().clone())
+        // None, too, while the thread's cells are being dropped.
+        let found = CURRENT.try_with(|current| current.borrow().clone());
+        found.ok().flatten()
     }
 
     /// Makes this the calling thread's core, or gives the thread none.
@@ -351,7 +353,7 @@ impl Core {
         loop {
             let passed = self.timers.borrow_mut().pop_passed(now_ns);
             match passed {
-                Some(waker) => waker.wake(),
+                Some(waker) => contain(|| waker.wake()),
                 None => return,
             }
         }
@@ -369,6 +371,7 @@ impl Core {
             Backend::Rings(rings) => rings.turn(self, next_ns, busy),
             Backend::Readiness(readiness) => readiness.turn(next_ns, busy),
         }
+        self.alarm.counters.turns.add(1);
         self.expire();
     }
 

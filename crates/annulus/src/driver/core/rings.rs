@@ -216,7 +216,15 @@ impl Rings {
     fn reap(&self, core: &Core) {
         let mut cqes = self.cqes.take();
         self.port.take_for_core(&mut cqes);
-        self.with_ring(|ring| ring.reap(&mut cqes));
+        let (enters, waits) = self.with_ring(|ring| {
+            ring.reap(&mut cqes);
+            ring.enters()
+        });
+        let counters = &self.alarm.counters;
+        counters.enters.set(enters);
+        counters.waits.set(waits);
+        counters.submitted.set(self.port.pushed());
+        counters.completed.add(cqes.len() as u64);
         for cqe in cqes.drain(..) {
             self.react(core, cqe);
         }
@@ -232,7 +240,8 @@ impl Rings {
             return;
         }
         if token == WAKE {
-            return self.wake_armed.set(false);
+            self.wake_armed.set(false);
+            return self.files.borrow_mut().follow_arenas();
         }
         let act = self.table.borrow_mut().react(token, &cqe, core.is_ending());
         match act {

@@ -13,6 +13,7 @@ mod job;
 mod libaio;
 mod memory;
 mod mmap;
+pub mod net;
 mod nop;
 mod pread;
 mod residency;

@@ -1,0 +1,3 @@
+//! The network's side: what servers are measured with.
+
+pub mod load;

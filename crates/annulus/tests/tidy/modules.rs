@@ -20,7 +20,8 @@ pub(crate) fn orphans(repo: &Repo) -> Vec<Finding> {
     let reached = reached(repo);
     let orphans = repo
         .sources()
-        .filter(|(path, _)| path.starts_with("crates/") && !reached.contains_key(*path));
+        .filter(|(path, _)| path.starts_with("crates/") || path.starts_with("peers/"))
+        .filter(|(path, _)| !reached.contains_key(*path));
     orphans
         .map(|(path, _)| {
             Finding::new(
@@ -77,6 +78,7 @@ fn is_root(path: &str) -> bool {
         parts.as_slice(),
         ["crates", _, "build.rs"]
             | ["crates", _, "src", "lib.rs" | "main.rs"]
+            | ["peers", "src", "main.rs"]
             | ["crates", _, "src", "bin", _]
             | ["crates", _, "tests" | "examples" | "benches", _]
             | ["crates", _, "tests" | "examples" | "benches", _, "main.rs"]
@@ -137,12 +139,22 @@ mod tests {
             ("crates/a/tests/it/main.rs", "mod f;"),
             ("crates/a/tests/it/f.rs", ""),
             ("crates/a/tests/it/g.rs", ""),
+            ("peers/src/main.rs", "mod h;"),
+            ("peers/src/h.rs", ""),
+            ("peers/src/i.rs", ""),
         ]);
         let found: Vec<_> = orphans(&repo)
             .into_iter()
             .map(|finding| finding.file)
             .collect();
-        assert_eq!(found, ["crates/a/src/d.rs", "crates/a/tests/it/g.rs"]);
+        assert_eq!(
+            found,
+            [
+                "crates/a/src/d.rs",
+                "crates/a/tests/it/g.rs",
+                "peers/src/i.rs"
+            ]
+        );
         assert_eq!(only_for_tests(&repo), ["crates/a/src/b/tests.rs"]);
     }
 }

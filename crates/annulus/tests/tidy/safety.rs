@@ -84,9 +84,11 @@ pub(crate) fn places(repo: &Repo) -> Vec<Finding> {
 
 pub(crate) fn forbidden(repo: &Repo) -> Vec<Finding> {
     let mut found = Vec::new();
-    for name in FORBIDS_UNSAFE {
+    let ours = FORBIDS_UNSAFE.map(|name| format!("crates/{name}"));
+    // The other runtimes' servers stand outside the workspace and its lints.
+    for folder in ours.iter().map(String::as_str).chain(["peers"]) {
         for root in ["lib.rs", "main.rs"] {
-            let path = format!("crates/{name}/src/{root}");
+            let path = format!("{folder}/src/{root}");
             if repo
                 .source(&path)
                 .is_some_and(|source| !source.code.contains("#![forbid(unsafe_code)]"))
@@ -348,14 +350,15 @@ mod tests {
 
     #[test]
     fn a_tool_that_does_not_forbid_unsafe_code_is_found() {
-        let path = "crates/annulus-cli/src/main.rs";
-        assert_eq!(
-            forbidden(&Repo::planted(&[(path, "//! T.\nfn main() {}")])).len(),
-            1
-        );
-        assert_eq!(
-            forbidden(&Repo::planted(&[(path, "//! T.\n#![forbid(unsafe_code)]")])).len(),
-            0
-        );
+        for path in ["crates/annulus-cli/src/main.rs", "peers/src/main.rs"] {
+            assert_eq!(
+                forbidden(&Repo::planted(&[(path, "//! T.\nfn main() {}")])).len(),
+                1
+            );
+            assert_eq!(
+                forbidden(&Repo::planted(&[(path, "//! T.\n#![forbid(unsafe_code)]")])).len(),
+                0
+            );
+        }
     }
 }

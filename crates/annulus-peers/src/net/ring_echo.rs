@@ -1,0 +1,447 @@
+//! An echo server directly on the kernel's ABI: the ceiling of what a ring can do for small messages.
+//!
+//! One thread, one ring with deferred task work. One multishot accept; one multishot receive per connection, which
+//! takes its buffers from a ring of buffers that all connections share; each reply is sent straight from the buffer
+//! that the kernel received into, and the buffer goes back when the send is complete. One enter per turn
+//! submits the replies of the turn before and waits for what is next.
+//!
+//! A connection has one send at a time, as two on one socket may overtake each other; what is received meanwhile
+//! waits in the connection's queue. Nothing bounds that queue but the number of buffers: a client that never reads
+//! can keep them all, and then everybody waits. That is for a server, not for a yardstick.
+//!
+//! # Safety
+//!
+//! The kernel writes into free buffers and reads from those that are being sent. The memory of both, buffers and their
+//! ring, is mapped once and never given back, so it outlives the ring even if `serve` returns an error. A buffer
+//! belongs to the kernel from `give_back` until a completion names it, and its bytes are never looked at here.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::mem;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::{BufRingEntry, Fd};
+use io_uring::{Builder, IoUring, SubmissionQueue, Submitter, cqueue, opcode, squeue};
+use memmap2::{MmapMut, MmapRaw};
+
+use super::listening::{about, accept_failed, without_delay};
+
+/// Entries of the two queues.
+const SUBMISSIONS: u32 = 128;
+const COMPLETIONS: u32 = 512;
+/// Few and small, so that they stay in the cache; a power of two.
+const BUFFERS: u16 = 128;
+const BUFFER_BYTES: usize = 4096;
+/// The only group of buffers.
+const GROUP: u16 = 0;
+/// The end of a queue of buffers.
+const NONE: u16 = u16::MAX;
+
+/// Serves connections of `listener` on this thread; returns only with an error.
+pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
+    without_delay(&listener)?;
+    let mut ring = ring().map_err(|error| about("setting up a ring", &error))?;
+    let buffers = Buffers::new(&ring)?;
+    let (mut submitter, sq, mut cq) = ring.split();
+    // Saves the kernel a look into the table of descriptors at each enter. From 5.18; without it all works as well.
+    let _ = submitter.register_ring_fd();
+    let mut server = Server {
+        submitter,
+        sq,
+        buffers,
+        listener,
+        connections: Vec::new(),
+        parked: VecDeque::new(),
+    };
+    server.accept()?;
+    let mut want = 1;
+    loop {
+        server.enter(want)?;
+        cq.sync();
+        for cqe in &mut cq {
+            server.take(&cqe)?;
+        }
+        server.resume()?;
+        want = usize::from(!server.may_resume());
+    }
+}
+
+/// The best ring this kernel makes: the newest flags first.
+fn ring() -> io::Result<IoUring> {
+    let deferred = |builder: &mut Builder| {
+        builder.setup_single_issuer().setup_defer_taskrun();
+    };
+    let ladder: [&dyn Fn(&mut Builder); 4] = [
+        &|builder| {
+            deferred(builder);
+            builder.setup_no_sqarray();
+        },
+        &deferred,
+        &|builder| {
+            builder.setup_coop_taskrun();
+        },
+        &|_| {},
+    ];
+    let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
+    for flags in ladder {
+        let mut builder = IoUring::builder();
+        builder.setup_submit_all().setup_cqsize(COMPLETIONS);
+        flags(&mut builder);
+        match builder.build(SUBMISSIONS) {
+            Ok(ring) => return Ok(ring),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused)
+}
+
+/// What a completion is about, as its `user_data` says: the kind, the buffer, the connection.
+const ACCEPT: u8 = 0;
+const RECEIVE: u8 = 1;
+const SEND: u8 = 2;
+const CANCEL: u8 = 3;
+
+fn token(kind: u8, buffer: u16, connection: RawFd) -> u64 {
+    u64::from(kind) | u64::from(buffer) << 16 | (connection as u64) << 32
+}
+
+struct Server<'ring> {
+    submitter: Submitter<'ring>,
+    sq: SubmissionQueue<'ring>,
+    buffers: Buffers,
+    listener: TcpListener,
+    /// By descriptor.
+    connections: Vec<Connection>,
+    /// Those whose receive ended because there was no buffer.
+    parked: VecDeque<RawFd>,
+}
+
+/// One connection, small, because a thousand of them should stay in the cache.
+struct Connection {
+    socket: Option<OwnedFd>,
+    /// The queue of what is to be sent; the first is being sent.
+    first: u16,
+    last: u16,
+    /// How much of the first has gone already.
+    sent: u32,
+    /// A receive is armed, so the kernel holds the socket.
+    receiving: bool,
+    /// Waits in `parked` to be armed again.
+    parked: bool,
+    /// A send has failed: nothing more is received or sent.
+    broken: bool,
+}
+
+impl Connection {
+    const NONE: Connection = Connection {
+        socket: None,
+        first: NONE,
+        last: NONE,
+        sent: 0,
+        receiving: false,
+        parked: false,
+        broken: false,
+    };
+}
+
+impl Server<'_> {
+    /// Hands over what was pushed and waits for `want` completions.
+    fn enter(&mut self, want: usize) -> io::Result<()> {
+        self.buffers.publish();
+        self.sq.sync();
+        let entered = self.submitter.submit_and_wait(want);
+        self.sq.sync();
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // Interrupted, or short of memory or of room for completions: what was not taken is still queued.
+                Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(about("entering the ring", &error)),
+            },
+        }
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: an entry points to a buffer, which is mapped for good, or to nothing.
+        while unsafe { self.sq.push(entry) }.is_err() {
+            self.enter(0)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, cqe: &cqueue::Entry) -> io::Result<()> {
+        let data = cqe.user_data();
+        let fd = (data >> 32) as RawFd;
+        match data as u8 {
+            RECEIVE => self.received(fd, cqe),
+            SEND => self.sent(fd, (data >> 16) as u16, cqe.result()),
+            ACCEPT => self.accepted(cqe),
+            // A cancelled receive says so itself.
+            _ => Ok(()),
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        let entry = opcode::AcceptMulti::new(Fd(self.listener.as_raw_fd()))
+            .flags(libc::SOCK_CLOEXEC)
+            .build()
+            .user_data(token(ACCEPT, 0, 0));
+        self.push(&entry)
+    }
+
+    fn accepted(&mut self, cqe: &cqueue::Entry) -> io::Result<()> {
+        let fd = cqe.result();
+        if fd < 0 {
+            accept_failed(&io::Error::from_raw_os_error(-fd))?;
+        } else {
+            let index = fd as usize;
+            if self.connections.len() <= index {
+                self.connections.resize_with(index + 1, || Connection::NONE);
+            }
+            self.connections[index] = Connection {
+                // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+                socket: Some(unsafe { OwnedFd::from_raw_fd(fd) }),
+                ..Connection::NONE
+            };
+            self.receive(fd)?;
+        }
+        if cqueue::more(cqe.flags()) {
+            return Ok(());
+        }
+        self.accept()
+    }
+
+    fn receive(&mut self, fd: RawFd) -> io::Result<()> {
+        self.connections[fd as usize].receiving = true;
+        let entry = opcode::RecvMulti::new(Fd(fd), GROUP)
+            .build()
+            .user_data(token(RECEIVE, 0, fd));
+        self.push(&entry)
+    }
+
+    fn received(&mut self, fd: RawFd, cqe: &cqueue::Entry) -> io::Result<()> {
+        let result = cqe.result();
+        let connection = &mut self.connections[fd as usize];
+        if let Some(buffer) = cqueue::buffer_select(cqe.flags()) {
+            self.buffers.free -= 1;
+            if result > 0 && !connection.broken {
+                self.buffers.fill(buffer, result as u32);
+                if connection.first == NONE {
+                    connection.first = buffer;
+                    connection.last = buffer;
+                    self.send(fd)?;
+                } else {
+                    self.buffers.link(connection.last, buffer);
+                    connection.last = buffer;
+                }
+            } else {
+                self.buffers.give_back(buffer);
+            }
+        }
+        if cqueue::more(cqe.flags()) {
+            return Ok(());
+        }
+        let connection = &mut self.connections[fd as usize];
+        connection.receiving = false;
+        match result {
+            // The kernel may end a multishot receive when it likes.
+            1.. if !connection.broken => return self.receive(fd),
+            // Armed again as soon as there is a buffer: at once would only fail again.
+            _ if result == -libc::ENOBUFS && !connection.broken => {
+                connection.parked = true;
+                self.parked.push_back(fd);
+            }
+            // The peer has said all, or is gone.
+            _ => self.close_if_done(fd),
+        }
+        Ok(())
+    }
+
+    /// Sends what is left of the first buffer in the queue.
+    fn send(&mut self, fd: RawFd) -> io::Result<()> {
+        let connection = &self.connections[fd as usize];
+        let (from, bytes) = self.buffers.rest(connection.first, connection.sent);
+        let entry = opcode::Send::new(Fd(fd), from, bytes)
+            .flags(libc::MSG_WAITALL)
+            .build()
+            .user_data(token(SEND, connection.first, fd));
+        self.push(&entry)
+    }
+
+    fn sent(&mut self, fd: RawFd, buffer: u16, result: i32) -> io::Result<()> {
+        let connection = &mut self.connections[fd as usize];
+        if result < 0 && result != -libc::EINTR {
+            return self.give_up(fd);
+        }
+        connection.sent += result.max(0) as u32;
+        if self.buffers.rest(buffer, connection.sent).1 > 0 {
+            return self.send(fd);
+        }
+        connection.first = self.buffers.next(buffer);
+        connection.sent = 0;
+        self.buffers.give_back(buffer);
+        if connection.first != NONE {
+            return self.send(fd);
+        }
+        self.close_if_done(fd);
+        Ok(())
+    }
+
+    /// The peer takes nothing more. A close alone would leave the receive armed and the socket open:
+    /// the receive is ended first, and the last completion closes.
+    fn give_up(&mut self, fd: RawFd) -> io::Result<()> {
+        let connection = &mut self.connections[fd as usize];
+        connection.broken = true;
+        let mut buffer = mem::replace(&mut connection.first, NONE);
+        while buffer != NONE {
+            let next = self.buffers.next(buffer);
+            self.buffers.give_back(buffer);
+            buffer = next;
+        }
+        if connection.receiving {
+            let entry = opcode::AsyncCancel::new(token(RECEIVE, 0, fd))
+                .build()
+                .user_data(token(CANCEL, 0, fd));
+            return self.push(&entry);
+        }
+        self.close_if_done(fd);
+        Ok(())
+    }
+
+    /// Closes what nobody uses any more. Called when a receive or the last send has ended.
+    fn close_if_done(&mut self, fd: RawFd) {
+        let connection = &mut self.connections[fd as usize];
+        if !connection.receiving && !connection.parked && connection.first == NONE {
+            connection.socket = None;
+        }
+    }
+
+    /// Arms the receives that ended for want of a buffer, no more than there are buffers for.
+    fn resume(&mut self) -> io::Result<()> {
+        for _ in 0..self.buffers.free {
+            let Some(fd) = self.parked.pop_front() else {
+                break;
+            };
+            let connection = &mut self.connections[fd as usize];
+            connection.parked = false;
+            if connection.broken {
+                self.close_if_done(fd);
+            } else {
+                self.receive(fd)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Those just armed may have nothing to receive, while some of those still parked do: no time to sleep.
+    fn may_resume(&self) -> bool {
+        !self.parked.is_empty() && self.buffers.free > 0
+    }
+}
+
+/// The buffers that all connections receive into, and the ring by which the kernel gets them.
+struct Buffers {
+    entries: *mut BufRingEntry,
+    memory: *mut u8,
+    /// One past the last entry written, and not shown to the kernel before `publish`.
+    tail: u16,
+    /// In the ring, as far as completions say.
+    free: usize,
+    filled: Vec<Filled>,
+}
+
+/// What a buffer holds while it is ours.
+#[derive(Clone, Copy)]
+struct Filled {
+    bytes: u32,
+    /// The next buffer of the same connection.
+    next: u16,
+}
+
+impl Buffers {
+    fn new(ring: &IoUring) -> io::Result<Buffers> {
+        let entries = usize::from(BUFFERS) * size_of::<BufRingEntry>();
+        let map = |bytes| {
+            MmapMut::map_anon(bytes)
+                .map_err(|error| about(&format!("mapping {bytes} bytes for buffers"), &error))
+        };
+        let table = MmapRaw::from(map(entries)?);
+        let memory = MmapRaw::from(map(usize::from(BUFFERS) * BUFFER_BYTES)?);
+        let mut buffers = Buffers {
+            entries: table.as_mut_ptr().cast(),
+            memory: memory.as_mut_ptr(),
+            tail: 0,
+            free: 0,
+            filled: vec![
+                Filled {
+                    bytes: 0,
+                    next: NONE
+                };
+                usize::from(BUFFERS)
+            ],
+        };
+        // Never unmapped: the kernel may use both for a moment after the ring is closed.
+        mem::forget((table, memory));
+        let at = buffers.entries as u64;
+        // SAFETY: a page-aligned map of that many entries, which stays mapped for good.
+        unsafe {
+            ring.submitter()
+                .register_buf_ring_with_flags(at, BUFFERS, GROUP, 0)
+        }
+        .map_err(|error| about("registering buffers (from Linux 5.19)", &error))?;
+        for buffer in 0..BUFFERS {
+            buffers.give_back(buffer);
+        }
+        buffers.publish();
+        Ok(buffers)
+    }
+
+    fn start(&self, buffer: u16) -> *mut u8 {
+        self.memory.wrapping_add(usize::from(buffer) * BUFFER_BYTES)
+    }
+
+    fn fill(&mut self, buffer: u16, bytes: u32) {
+        self.filled[usize::from(buffer)] = Filled { bytes, next: NONE };
+    }
+
+    fn link(&mut self, last: u16, buffer: u16) {
+        self.filled[usize::from(last)].next = buffer;
+    }
+
+    fn next(&self, buffer: u16) -> u16 {
+        self.filled[usize::from(buffer)].next
+    }
+
+    /// What is left of a buffer after `sent` bytes.
+    fn rest(&self, buffer: u16, sent: u32) -> (*const u8, u32) {
+        let bytes = self.filled[usize::from(buffer)].bytes;
+        (self.start(buffer).wrapping_add(sent as usize), bytes - sent)
+    }
+
+    /// The kernel may fill it again, after the next `publish`.
+    fn give_back(&mut self, buffer: u16) {
+        let at = usize::from(self.tail & (BUFFERS - 1));
+        // SAFETY: inside the map of entries, of which the kernel reads only those before the published tail, so
+        // nobody else uses this one; it never holds more than there are buffers.
+        let entry = unsafe { &mut *self.entries.wrapping_add(at) };
+        entry.set_addr(self.start(buffer) as u64);
+        entry.set_len(BUFFER_BYTES as u32);
+        entry.set_bid(buffer);
+        self.tail = self.tail.wrapping_add(1);
+        self.free += 1;
+    }
+
+    fn publish(&self) {
+        // SAFETY: the first entry of the map, where the kernel has its tail.
+        let tail = unsafe { BufRingEntry::tail(self.entries) };
+        // SAFETY: aligned and mapped for good, and written by this thread only.
+        let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
+        tail.store(self.tail, Ordering::Release);
+    }
+}

@@ -1,0 +1,48 @@
+//! An echo server as most people would write it today: Tokio on one thread, a task per connection.
+
+use std::convert::Infallible;
+use std::io;
+use std::net;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::listening::{accept_failed, without_delay};
+
+/// A connection begins with a buffer of one page, which suits small messages, and with it many connections.
+const SMALL_BYTES: usize = 4 * 1024;
+/// A message that fills the buffer doubles it, up to this.
+const LARGE_BYTES: usize = 64 * 1024;
+
+/// Serves connections of `listener` on this thread; returns only with an error.
+pub fn serve(listener: net::TcpListener) -> io::Result<Infallible> {
+    without_delay(&listener)?;
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => drop(tokio::spawn(echo(stream))),
+                Err(error) => accept_failed(&error)?,
+            }
+        }
+    })
+}
+
+/// Until the peer has said all, or is gone; its errors are its own.
+async fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; SMALL_BYTES];
+    loop {
+        let count = stream.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        stream.write_all(&buffer[..count]).await?;
+        if count == buffer.len() && count < LARGE_BYTES {
+            buffer.resize(2 * count, 0);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Connections that come and go leave no descriptor in an echo server. Alone in its process, because it counts all
+//! descriptors of the process.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus_peers::net::{epoll_echo, ring_echo, tokio_echo};
+
+/// Nothing here takes nearly as long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// One connection, one message there and back; every other one goes without waiting for the answer.
+fn visit(address: SocketAddr, stays: bool) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[7; 3_000]).unwrap();
+    if stays {
+        let mut back = [0; 3_000];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(back, [7; 3_000]);
+    }
+}
+
+fn churn(name: &'static str, serve: fn(TcpListener) -> io::Result<Infallible>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let Err(error) = serve(listener);
+        println!("{name} has ended: {error}");
+    });
+    // The server has made its own descriptors when it answers; those of connections are counted with the others
+    // while they are open, so a held one shows what there is.
+    let mut held = TcpStream::connect(address).unwrap();
+    held.set_read_timeout(Some(PATIENCE)).unwrap();
+    held.write_all(b"x").unwrap();
+    held.read_exact(&mut [0]).unwrap();
+    let before = descriptors();
+    for turn in 0..200 {
+        visit(address, turn % 2 == 0);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while descriptors() != before {
+        let now = descriptors();
+        assert!(
+            Instant::now() < deadline,
+            "{name}: {before} descriptors before, {now} after"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn two_hundred_connections_that_went_leave_no_descriptor() {
+    churn("epoll", epoll_echo::serve);
+    churn("tokio", tokio_echo::serve);
+    match io_uring::IoUring::new(1) {
+        Ok(ring) => {
+            drop(ring);
+            churn("ring", ring_echo::serve);
+        }
+        Err(why) => println!("skip: ring: {why}"),
+    }
+}

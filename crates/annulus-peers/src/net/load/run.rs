@@ -64,6 +64,20 @@ pub(super) struct Shared {
     start_ns: AtomicU64,
     /// Threads that have all their connections.
     ready: AtomicUsize,
+    /// Answers of all threads so far, a turn of the loop late.
+    answered: AtomicU64,
+}
+
+/// What the caller may look at while the load runs.
+pub struct Live<'r> {
+    shared: &'r Shared,
+}
+
+impl Live<'_> {
+    /// Requests answered so far.
+    pub fn answered(&self) -> u64 {
+        self.shared.answered.load(Ordering::Relaxed)
+    }
 }
 
 impl Shared {
@@ -84,6 +98,10 @@ impl Shared {
         self.ready.fetch_add(1, Ordering::Release);
     }
 
+    pub(super) fn count_answers(&self, more: u64) {
+        self.answered.fetch_add(more, Ordering::Relaxed);
+    }
+
     fn go_to(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Release);
     }
@@ -92,7 +110,7 @@ impl Shared {
 type Handle<'s> = ScopedJoinHandle<'s, Result<Outcome, Failure>>;
 
 /// Runs the load; `on` is called at its moments, by the calling thread.
-pub fn run(plan: &Plan, on: &mut dyn FnMut(Moment)) -> Result<Outcome, Failure> {
+pub fn run(plan: &Plan, on: &mut dyn FnMut(Moment, &Live<'_>)) -> Result<Outcome, Failure> {
     check(plan)?;
     let close = plan.reconnect;
     let outcome = match &plan.workload {
@@ -147,7 +165,7 @@ fn check(plan: &Plan) -> Result<(), Failure> {
 
 fn start<P: Protocol + Send>(
     plan: &Plan,
-    on: &mut dyn FnMut(Moment),
+    on: &mut dyn FnMut(Moment, &Live<'_>),
     protocol: impl Fn(u64) -> P,
 ) -> Result<Outcome, Failure> {
     let request_bytes = protocol(0).template().len();
@@ -164,6 +182,7 @@ fn start<P: Protocol + Send>(
         phase: AtomicU8::new(Phase::Connecting as u8),
         start_ns: AtomicU64::new(0),
         ready: AtomicUsize::new(0),
+        answered: AtomicU64::new(0),
     };
     thread::scope(|scope| {
         let handles: Vec<Handle<'_>> = (0..plan.threads)
@@ -187,26 +206,31 @@ fn start<P: Protocol + Send>(
 }
 
 /// Calls out the phases; ends early if a thread has.
-fn conduct(plan: &Plan, shared: &Shared, handles: &[Handle<'_>], on: &mut dyn FnMut(Moment)) {
+fn conduct(
+    plan: &Plan,
+    shared: &Shared,
+    handles: &[Handle<'_>],
+    on: &mut dyn FnMut(Moment, &Live<'_>),
+) {
     // At a few thousand a second, thirty thousand connections take a while.
     let opening = OPENING + plan.timeout + Duration::from_millis(plan.connections as u64);
     let all_ready = || shared.ready.load(Ordering::Acquire) == plan.threads;
     if !wait(opening, handles, all_ready) || !all_ready() {
         return;
     }
-    let never = || false;
+    let (never, live) = (|| false, Live { shared });
     shared.start_ns.store(shared.now_ns(), Ordering::Relaxed);
     shared.go_to(Phase::WarmUp);
     if !wait(plan.warmup, handles, never) {
         return;
     }
     shared.go_to(Phase::Measured);
-    on(Moment::Begin);
+    on(Moment::Begin, &live);
     let lasted = wait(plan.runtime, handles, never);
     shared.go_to(Phase::After);
-    on(Moment::End);
+    on(Moment::End, &live);
     if lasted {
-        on(Moment::After);
+        on(Moment::After, &live);
     }
 }
 

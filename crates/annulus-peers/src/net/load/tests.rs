@@ -54,7 +54,7 @@ fn plan(target: Target, workload: Workload) -> Plan {
 
 /// Runs, unless there is no ring here.
 fn outcome(plan: &Plan) -> Option<Outcome> {
-    match run(plan, &mut |_| {}) {
+    match run(plan, &mut |_, _| {}) {
         Ok(outcome) => Some(outcome),
         Err(Failure::NotHere(why)) => {
             println!("skip: {why}");
@@ -289,7 +289,7 @@ fn a_server_that_is_not_there_is_said() {
         .unwrap();
     match run(
         &plan(Target::Tcp(port), Workload::Echo { bytes: 64 }),
-        &mut |_| {},
+        &mut |_, _| {},
     ) {
         Err(Failure::NotHere(why)) => println!("skip: {why}"),
         Err(Failure::Failed(why)) => assert!(why.contains("is the server running"), "{why}"),
@@ -402,7 +402,7 @@ fn the_caller_is_told_when_the_measured_time_begins_and_ends() {
     let target = serve(|stream, _| echo(stream));
     let mut moments = Vec::new();
     let plan = plan(target, Workload::Echo { bytes: 8 });
-    match run(&plan, &mut |moment| moments.push(moment)) {
+    match run(&plan, &mut |moment, _| moments.push(moment)) {
         Err(Failure::NotHere(why)) => println!("skip: {why}"),
         Err(error) => panic!("{error}"),
         Ok(_) => assert_eq!(moments, [Moment::Begin, Moment::End, Moment::After]),

@@ -218,9 +218,11 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             let patience = Duration::from_nanos(self.patience_ns());
             self.channel.turn(patience, &mut batch)?;
             self.now_ns = self.shared.now_ns();
+            let before = self.requests.answered;
             for completion in batch.drain(..) {
                 self.completed(completion)?;
             }
+            self.shared.count_answers(self.requests.answered - before);
         }
     }
 

@@ -17,6 +17,45 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Measure what asynchronous I/O is worth here
     Bench(Bench),
+    /// Run a small server on the library's own runtime
+    Serve(Serve),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Serve {
+    #[command(subcommand)]
+    pub(crate) what: ServeWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServeWhat {
+    /// Send back what is received
+    Echo(EchoArgs),
+}
+
+/// How a server learns what its sockets can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ServeBackend {
+    /// io_uring where it can be had, else epoll; the reason is said
+    Auto,
+    /// io_uring, or an error that says what to change
+    Uring,
+    /// epoll
+    Epoll,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct EchoArgs {
+    /// Where to listen; port 0 is any that is free, and is printed
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
+    pub(crate) addr: std::net::SocketAddr,
+    /// Cores: threads with a ring and a listener each
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// How it learns what its sockets can do
+    #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
+    pub(crate) backend: ServeBackend,
 }
 
 #[derive(Debug, clap::Args)]

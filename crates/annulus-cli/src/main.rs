@@ -7,13 +7,14 @@
 mod args;
 mod bench;
 mod fault;
+mod serve;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, BenchTarget, Command};
+use args::{Args, BenchTarget, Command, ServeWhat};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
             BenchTarget::Net(net) => bench::net(&net),
             BenchTarget::NetServer(server) => bench::net_server(&server),
             BenchTarget::NetChild(child) => bench::net_child(&child),
+        },
+        Command::Serve(serve) => match serve.what {
+            ServeWhat::Echo(echo) => serve::echo(&echo),
         },
     };
     match outcome {

@@ -5,9 +5,13 @@
 #![allow(unsafe_code)]
 
 mod cached;
+mod order;
+mod socket;
 
 pub(crate) use cached::CachedHint;
 pub use cached::CachedReads;
+pub(crate) use order::{SendOrder, SendPlace, SendTurn};
+pub(crate) use socket::{CloseSocket, Socket};
 
 use std::fmt;
 use std::os::fd::IntoRawFd;

@@ -25,12 +25,15 @@ mod error;
 mod fd;
 mod fs;
 mod metrics;
+pub mod net;
 pub mod op;
+pub mod runtime;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod support;
 mod sync;
 mod sys;
+pub mod time;
 
 /// Rings on the threads of an executor: what an adapter implements and calls.
 pub mod thread {
@@ -40,7 +43,7 @@ pub mod thread {
 }
 
 pub use buf::{
-    AlignedBuf, Arena, ArenaBuf, BufferLayout, IoBuf, IoBufMut, Region, Registered, Slice, Take,
+    AlignedBuf, Arena, ArenaBuf, BufferLayout, Chunk, IoBuf, IoBufMut, Region, Registered, Slice, Take,
 };
 pub use driver::Operation;
 pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver, PollingInUse, SqPoll};

@@ -10,6 +10,7 @@
 mod aligned;
 mod arena;
 mod bounce;
+mod group;
 mod region;
 mod room;
 mod slice;
@@ -18,6 +19,8 @@ mod tract;
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
 pub(crate) use bounce::{Bounce, BouncePool};
+pub use group::Chunk;
+pub(crate) use group::{Group, GroupLayout};
 pub use region::Region;
 pub(crate) use region::{Piece, Pieces};
 pub use slice::Slice;

@@ -185,7 +185,7 @@ unsafe fn dispose(slot: &Slot) {
 }
 
 /// Runs foreign code; a panic in it ends here, and the driver goes on.
-pub(super) fn contain(foreign: impl FnOnce()) {
+pub(crate) fn contain(foreign: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {
         // To drop it would be foreign code again.
         std::mem::forget(panic);

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod blocking;
+pub(crate) mod core;
 mod deadlines;
 mod finish;
 mod fixed;
@@ -24,6 +25,7 @@ mod loom_turned;
 pub(crate) mod many;
 pub(crate) mod operation;
 mod own;
+mod payload;
 mod pending;
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;

@@ -14,12 +14,13 @@
 //! Invariants: Lent (the payload owns what the kernel may touch), Still, Open, Once.
 #![allow(unsafe_code)]
 
-use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32 as StdAtomicU32;
 
 use super::lifecycle::Lifecycle;
 use super::many::Group;
+use super::payload;
 use super::stack::Linked;
 use crate::op::{Op, OpInfo, Resume};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
@@ -199,7 +200,7 @@ impl Slot {
         side.timed_out = false;
         side.strayed = false;
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
-        unsafe { store(self.data(), op) };
+        unsafe { payload::store::<T, INLINE_BYTES>(self.data(), op) };
     }
 
     /// The driver's side.
@@ -319,7 +320,7 @@ impl Slot {
     /// Once. The caller holds the slot, and `T` is the type it was filled with.
     pub(crate) unsafe fn take<T: Op>(&self) -> (T, i32) {
         // SAFETY: Once, passed on.
-        unsafe { (load::<T>(self.data()), self.driver().res) }
+        unsafe { (payload::load::<T, INLINE_BYTES>(self.data()), self.driver().res) }
     }
 }
 
@@ -347,68 +348,20 @@ static EMPTY: Vtable = Vtable {
     dispose: |_, _| {},
 };
 
-const fn fits<T>() -> bool {
-    size_of::<T>() <= INLINE_BYTES && align_of::<T>() <= align_of::<u64>()
-}
-
-/// The op stored at `data`.
-///
-/// # Safety
-///
-/// A `T` was stored there, and `'a` ends before it is taken out.
-unsafe fn at<'a, T>(data: *mut u8) -> &'a mut T {
-    if fits::<T>() {
-        // SAFETY: Typed: stored in place.
-        unsafe { &mut *data.cast::<T>() }
-    } else {
-        // SAFETY: Typed: stored as a box.
-        unsafe { &mut *data.cast::<ManuallyDrop<Box<T>>>() }
-    }
-}
-
-/// # Safety
-///
-/// `data` is a slot's payload, and empty.
-unsafe fn store<T>(data: *mut u8, op: T) {
-    if fits::<T>() {
-        // SAFETY: Typed: it fits, checked just now.
-        unsafe { data.cast::<T>().write(op) }
-    } else {
-        // SAFETY: Typed: a box fits always.
-        unsafe {
-            data.cast::<ManuallyDrop<Box<T>>>()
-                .write(ManuallyDrop::new(Box::new(op)))
-        }
-    }
-}
-
-/// # Safety
-///
-/// A `T` was stored there; it is gone after this.
-unsafe fn load<T>(data: *mut u8) -> T {
-    if fits::<T>() {
-        // SAFETY: Typed: stored in place.
-        unsafe { data.cast::<T>().read() }
-    } else {
-        // SAFETY: Typed: stored as a box.
-        *ManuallyDrop::into_inner(unsafe { data.cast::<ManuallyDrop<Box<T>>>().read() })
-    }
-}
-
 impl Vtable {
     const fn of<T: Op>() -> Vtable {
         Vtable {
             info: &T::INFO,
             // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
-            sqe: |data| unsafe { at::<T>(data) }.sqe(),
+            sqe: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.sqe(),
             // SAFETY: as above.
-            syscall: |data| unsafe { at::<T>(data) }.syscall(),
+            syscall: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.syscall(),
             // SAFETY: as above.
-            resume: |data, res| unsafe { at::<T>(data) }.resume(res),
+            resume: |data, res| unsafe { payload::at::<T, INLINE_BYTES>(data) }.resume(res),
             // SAFETY: as above.
-            stop_polling: |data| unsafe { at::<T>(data) }.stop_polling(),
+            stop_polling: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.stop_polling(),
             // SAFETY: as above.
-            dispose: |data, res| drop(unsafe { load::<T>(data) }.complete(res)),
+            dispose: |data, res| drop(unsafe { payload::load::<T, INLINE_BYTES>(data) }.complete(res)),
         }
     }
 }

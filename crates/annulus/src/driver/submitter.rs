@@ -58,8 +58,7 @@ pub(crate) struct LaneThread {
 
 /// Who drives a lane.
 pub(crate) enum Thread {
-    /// The calling thread.
-    #[cfg(any(feature = "sim", all(test, annulus_loom)))]
+    /// Whoever has the driver.
     None,
     Running(JoinHandle<()>),
     /// A thread that starts when something is handed over.
@@ -69,7 +68,6 @@ pub(crate) enum Thread {
 impl Thread {
     fn running(self) -> Option<JoinHandle<()>> {
         match self {
-            #[cfg(any(feature = "sim", all(test, annulus_loom)))]
             Thread::None => None,
             Thread::Running(thread) => Some(thread),
             Thread::Later(starter) => starter.take_thread(),
@@ -284,10 +282,20 @@ impl Submitter {
         self.own_rings.is_some() && !over
     }
 
-    /// A lane that `make_own` has made.
+    /// A lane that `make_own` has made, or that `core_lane` names.
     #[inline]
     pub(super) fn own_lane(&self, index: usize) -> Option<&Lane> {
-        self.own.get()?.get(index)?.get().map(|lane| &**lane)
+        let lane = match index.checked_sub(OWN_LANES_MAX) {
+            None => self.own.get()?.get(index)?.get()?,
+            Some(core) => self.lanes.get(core)?,
+        };
+        Some(lane)
+    }
+
+    /// The name of a core's lane, which is one of those that it was made with, among the lanes of threads.
+    pub(crate) fn core_lane(&self, lane: &Arc<Lane>) -> Option<usize> {
+        let place = self.lanes.iter().position(|one| Arc::ptr_eq(one, lane))?;
+        Some(OWN_LANES_MAX + place)
     }
 
     /// All lanes of threads.

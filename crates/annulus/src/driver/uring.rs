@@ -240,6 +240,16 @@ impl<K: Kernel> Driver<K> {
         !self.keeps_rest && (refused || self.is_stuck() || !self.lane.inbox.is_empty())
     }
 
+    /// Whether something could not be pushed, or submitted, that nothing else would have pushed.
+    pub(super) fn is_owing(&self) -> bool {
+        self.is_stuck() || self.lane.stopping()
+    }
+
+    /// When the next operation's time is up, ns.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.deadlines.next_ns()
+    }
+
     /// Registers the engine's arenas, if there are new ones.
     pub(super) fn follow_arenas(&mut self) {
         self.fixed.follow(self.lane.arenas.get(), &mut self.kernel);

@@ -6,9 +6,11 @@
 //! [`Engine`](crate::Engine). Each implementation owns everything its SQE points to (Lent, Still, Open).
 #![allow(unsafe_code)]
 
+mod accept;
 mod advise;
 mod allocate;
 mod close;
+mod connect;
 mod fsync;
 mod list_dir;
 mod mkdir;
@@ -16,17 +18,22 @@ mod nop;
 mod open;
 mod read_at;
 mod read_vectored_at;
+mod recv;
 mod rename;
+mod send;
 mod sleep;
+mod socket;
 mod statx;
 mod truncate;
 mod unlink;
 mod write_at;
 mod write_vectored_at;
 
+pub use accept::Accept;
 pub use advise::{Advice, Advise};
 pub use allocate::{Allocate, AllocateMode};
 pub use close::Close;
+pub use connect::Connect;
 pub use fsync::Fsync;
 pub use list_dir::ListDir;
 pub use mkdir::MakeDir;
@@ -34,8 +41,11 @@ pub use nop::Nop;
 pub use open::OpenAt;
 pub use read_at::ReadAt;
 pub use read_vectored_at::ReadVectoredAt;
+pub use recv::Recv;
 pub use rename::Rename;
+pub use send::SendAll;
 pub use sleep::Sleep;
+pub use socket::{Interest, SocketOp};
 pub use statx::StatAt;
 pub use truncate::Truncate;
 pub use unlink::Unlink;
@@ -51,7 +61,10 @@ use crate::sys::errno::{EAGAIN, EINTR, ENOMEM};
 use crate::sys::sqe::Sqe;
 
 pub(crate) use crate::sys::cached::AT_ONCE;
+pub(crate) use accept::multishot as accept_multishot;
+pub(crate) use recv::multishot as recv_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
+pub(crate) use recv::Leftover;
 pub(crate) use statx::{StatAnswer, Statx};
 
 /// What an operation is, for people and for probing.

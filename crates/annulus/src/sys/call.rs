@@ -28,7 +28,7 @@ pub(crate) const RWF_NOWAIT: u32 = libc::RWF_NOWAIT as u32;
 pub(crate) const AT_FDCWD: RawFd = libc::AT_FDCWD;
 
 #[inline]
-fn last(ret: libc::c_long) -> i32 {
+pub(super) fn last(ret: libc::c_long) -> i32 {
     if ret >= 0 {
         ret as i32
     } else {

@@ -19,6 +19,9 @@ pub(crate) const ETIMEDOUT: i32 = libc::ETIMEDOUT;
 pub(crate) const ECANCELED: i32 = libc::ECANCELED;
 pub(crate) const ESHUTDOWN: i32 = libc::ESHUTDOWN;
 pub(crate) const EBADR: i32 = libc::EBADR;
+pub(crate) const EPIPE: i32 = libc::EPIPE;
+pub(crate) const EALREADY: i32 = libc::EALREADY;
+pub(crate) const EINPROGRESS: i32 = libc::EINPROGRESS;
 pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 
 /// What only a simulated kernel answers of its own accord.
@@ -26,7 +29,6 @@ pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 mod simulated {
     pub(crate) const EBADF: i32 = libc::EBADF;
     pub(crate) const EBADFD: i32 = libc::EBADFD;
-    pub(crate) const EALREADY: i32 = libc::EALREADY;
     pub(crate) const EEXIST: i32 = libc::EEXIST;
     pub(crate) const EFBIG: i32 = libc::EFBIG;
     pub(crate) const EIO: i32 = libc::EIO;

@@ -4,6 +4,7 @@
 //! The calls are made directly, never through libc's `read`, `close` and friends: in a process that
 //! has `annulus-preload` loaded those names are ours (Sealed).
 
+pub(crate) mod affinity;
 pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod errno;
@@ -11,7 +12,9 @@ pub(crate) mod forked;
 pub(crate) mod kernel;
 pub(crate) mod lent;
 pub(crate) mod mapping;
+pub(crate) mod net;
 pub(crate) mod poll_queue;
+pub(crate) mod poller;
 pub(crate) mod polling;
 pub(crate) mod probe;
 pub(crate) mod register;

@@ -52,6 +52,16 @@ impl Cqe {
         io_uring::cqueue::more(self.flags)
     }
 
+    /// More data was waiting behind what a receive gave (`IORING_CQE_F_SOCK_NONEMPTY`).
+    pub(crate) fn more_waits(&self) -> bool {
+        io_uring::cqueue::sock_nonempty(self.flags)
+    }
+
+    /// The last word about a zero-copy send: its memory is free (`IORING_CQE_F_NOTIF`).
+    pub(crate) fn is_notice(&self) -> bool {
+        io_uring::cqueue::notif(self.flags)
+    }
+
     /// Which buffer of its group the kernel took; an answer that is an error may name one, too
     /// (trap 4).
     pub(crate) fn buffer_id(&self) -> Option<u16> {
@@ -82,6 +92,15 @@ pub(crate) mod opcode {
     pub(crate) const FTRUNCATE: u8 = abi::Ftruncate::CODE;
     pub(crate) const TIMEOUT: u8 = abi::Timeout::CODE;
     pub(crate) const ASYNC_CANCEL: u8 = abi::AsyncCancel::CODE;
+    pub(crate) const ACCEPT: u8 = abi::Accept::CODE;
+    pub(crate) const CONNECT: u8 = abi::Connect::CODE;
+    pub(crate) const SEND: u8 = abi::Send::CODE;
+    pub(crate) const RECV: u8 = abi::Recv::CODE;
+    pub(crate) const SENDMSG: u8 = abi::SendMsg::CODE;
+    pub(crate) const RECVMSG: u8 = abi::RecvMsg::CODE;
+    pub(crate) const POLL_ADD: u8 = abi::PollAdd::CODE;
+    pub(crate) const SPLICE: u8 = abi::Splice::CODE;
+    pub(crate) const SEND_ZC: u8 = abi::SendZc::CODE;
     /// No kernel has it: `getdents64` runs on a blocking thread.
     pub(crate) const GETDENTS: u8 = 0xf0;
     /// Nothing is asked of a kernel; the driver's clock completes it.
@@ -94,6 +113,10 @@ pub(crate) mod opcode {
 pub(crate) const FIXED_FILE: u8 = 1;
 /// `IOSQE_BUFFER_SELECT`: the kernel takes a buffer of the group that `buf_index` names.
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
+/// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
+pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
+/// `IORING_ACCEPT_MULTISHOT`, in `ioprio`. Since Linux 5.19.
+pub(crate) const ACCEPT_MULTISHOT: u16 = 1;
 /// `IORING_FSYNC_DATASYNC`.
 pub(crate) const FSYNC_DATASYNC: u32 = 1;
 /// `RWF_DSYNC`: the write is on stable storage when it completes.

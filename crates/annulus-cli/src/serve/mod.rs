@@ -1,0 +1,5 @@
+//! `annulus serve`: small servers on the library's runtime.
+
+mod echo;
+
+pub(crate) use echo::echo;

@@ -1,0 +1,398 @@
+//! # Safety
+//!
+//! A core's receive buffers: a group that its ring takes from by itself (a provided buffer ring), or,
+//! without a ring, a list. Each buffer is in one of three hands: the kernel's (in the ring, Lent), a
+//! `Chunk`'s, or on the list; it goes back once (Once), because a `Chunk` is not copied and gives its
+//! buffer back when it is dropped. The memory is freed with the last of them (Owned).
+//!
+//! What is the home thread's (`Home`) is touched by that thread only (Held): a chunk that is dropped
+//! elsewhere leaves its number under the lock, and the home thread fetches it.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::{IoBuf, IoBufMut, copy_in};
+use crate::error::SetupError;
+use crate::fd::Socket;
+use crate::sys::mapping::{HugePages, Mapping};
+use crate::sys::net;
+use crate::sys::register::BufRing;
+use crate::sys::ring::Ring;
+
+/// How many buffers a core receives into, and how large they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupLayout {
+    /// A power of two, at most 32,768.
+    pub(crate) count: u16,
+    pub(crate) bytes: u32,
+}
+
+/// The number that the ring knows the group by: one per ring.
+const GROUP: u16 = 0;
+
+thread_local! {
+    /// The group of the core that runs on this thread.
+    static HOME: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
+}
+
+/// The group, as its core holds it.
+pub(crate) struct Group(NonNull<Shared>);
+
+struct Shared {
+    memory: Mapping,
+    layout: GroupLayout,
+    home: UnsafeCell<Home>,
+    /// Numbers of buffers that were given back on other threads.
+    away: Mutex<Away>,
+    /// There are some.
+    has_away: AtomicBool,
+}
+
+/// What only the core's thread touches.
+struct Home {
+    /// `None`: there is no ring, and `free` has the buffers.
+    ring: Option<BufRing>,
+    free: Vec<u16>,
+    /// Buffers that chunks have.
+    lent: u32,
+}
+
+#[derive(Default)]
+struct Away {
+    ids: Vec<u16>,
+    /// The core has ended; so many chunks are still about. The last one frees the memory.
+    ended: Option<u32>,
+}
+
+impl Group {
+    /// A group for the calling thread; the kernel takes from it if there is a `ring`.
+    pub(crate) fn new(ring: Option<&mut Ring>, layout: GroupLayout) -> Result<Group, SetupError> {
+        let bytes = usize::from(layout.count) * layout.bytes as usize;
+        let os = |error: io::Error| SetupError::Os {
+            what: "memory for receive buffers",
+            error,
+        };
+        let memory = Mapping::new(bytes, HugePages::Unasked).map_err(os)?;
+        memory.keep_from_children(true);
+        let ring = match ring {
+            Some(ring) => Some(ring.register_buf_ring(layout.count, GROUP)?),
+            None => None,
+        };
+        let shared = Box::new(Shared {
+            memory,
+            layout,
+            home: UnsafeCell::new(Home {
+                ring,
+                free: Vec::with_capacity(usize::from(layout.count)),
+                lent: u32::from(layout.count),
+            }),
+            away: Mutex::default(),
+            has_away: AtomicBool::new(false),
+        });
+        let group = Group(NonNull::from(Box::leak(shared)));
+        HOME.set(group.0.as_ptr());
+        (0..layout.count).for_each(|id| group.shared().take_back(id));
+        Ok(group)
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: Owned: freed by `end`, which consumes the group, or by the last chunk after it.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(crate) fn id(&self) -> u16 {
+        GROUP
+    }
+
+    /// Bytes of one buffer.
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        self.shared().layout.bytes
+    }
+
+    /// Buffers that nobody reads.
+    pub(crate) fn free(&self) -> u32 {
+        // SAFETY: Held: on the home thread, where a `Group` stays (it is not `Send`).
+        let lent = unsafe { (*self.shared().home.get()).lent };
+        u32::from(self.shared().layout.count) - lent
+    }
+
+    /// Whether so few are left that what comes in is copied out.
+    fn is_scarce(&self) -> bool {
+        self.free() < u32::from(self.shared().layout.count) / 4
+    }
+
+    /// The kernel has put `bytes` bytes into buffer `id` and named it in a CQE.
+    pub(crate) fn received(&self, id: u16, bytes: u32) -> Chunk {
+        let shared = self.shared();
+        let bytes = bytes.min(shared.layout.bytes);
+        // SAFETY: Held: on the home thread.
+        unsafe { (*shared.home.get()).lent += 1 };
+        let chunk = Chunk {
+            base: shared.base(id),
+            start: 0,
+            end: bytes,
+            bytes: shared.layout.bytes,
+            id,
+            home: Some(self.0),
+        };
+        // Whoever keeps what it has received must not keep everybody's buffers.
+        if self.is_scarce() {
+            return Chunk::copy_of(&chunk);
+        }
+        chunk
+    }
+
+    /// The kernel has named buffer `id` and put nothing into it.
+    pub(crate) fn returned(&self, id: u16) {
+        drop(self.received(id, 0));
+    }
+
+    /// A buffer to receive into without a ring: of the list, or of its own.
+    pub(crate) fn blank(&self) -> Chunk {
+        let shared = self.shared();
+        // SAFETY: Held: on the home thread, and nothing else refers to it meanwhile.
+        let home = unsafe { &mut *shared.home.get() };
+        match home.free.pop() {
+            Some(id) => {
+                home.lent += 1;
+                Chunk {
+                    base: shared.base(id),
+                    start: 0,
+                    end: 0,
+                    bytes: shared.layout.bytes,
+                    id,
+                    home: Some(self.0),
+                }
+            }
+            None => Chunk::owning(Box::new_uninit_slice(shared.layout.bytes as usize), 0),
+        }
+    }
+
+    /// Takes in what other threads have given back.
+    pub(crate) fn fetch(&self) {
+        let shared = self.shared();
+        if !shared.has_away.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let ids = std::mem::take(&mut shared.lock().ids);
+        ids.into_iter().for_each(|id| shared.take_back(id));
+    }
+
+    /// The core ends, and nothing is in flight. Chunks that are about stay valid.
+    pub(crate) fn end(self, ring: Option<&mut Ring>) {
+        HOME.set(std::ptr::null());
+        self.fetch();
+        // SAFETY: Held: on the home thread, for the last time.
+        let home = unsafe { &mut *self.shared().home.get() };
+        if let (Some(buffers), Some(ring)) = (home.ring.take(), ring) {
+            // Refused, its pages stay mapped; nothing is received into it any more.
+            let _ = ring.unregister_buf_ring(buffers);
+        }
+        let mut away = self.shared().lock();
+        let left = home.lent - away.ids.len() as u32;
+        if left > 0 {
+            away.ended = Some(left);
+            return;
+        }
+        drop(away);
+        // SAFETY: Owned: leaked in `new`; no chunk refers to it any more, and this handle is consumed.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Away> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn base(&self, id: u16) -> NonNull<u8> {
+        let from = usize::from(id) * self.layout.bytes as usize;
+        debug_assert!(from < self.memory.bytes());
+        // SAFETY: Owned: `id` is below the count that the mapping was made for.
+        unsafe { NonNull::new_unchecked(self.memory.base().add(from)) }
+    }
+
+    /// On the home thread.
+    fn take_back(&self, id: u16) {
+        // SAFETY: Held: the callers see to the thread; no other reference is alive.
+        let home = unsafe { &mut *self.home.get() };
+        home.lent -= 1;
+        match &mut home.ring {
+            Some(ring) => {
+                let base = self.base(id).as_ptr();
+                // SAFETY: Lent, Still, Once: the buffer is the mapping's, which stays until the group is
+                // unregistered; its chunk is gone, and no buffer else has this number.
+                unsafe { ring.add(base, self.layout.bytes, id) };
+                ring.publish();
+            }
+            None => home.free.push(id),
+        }
+    }
+
+    /// On any other thread, or after the core has ended. True: it was the last one.
+    fn leave(&self, id: u16) -> bool {
+        let mut away = self.lock();
+        if let Some(left) = &mut away.ended {
+            *left -= 1;
+            return *left == 0;
+        }
+        away.ids.push(id);
+        self.has_away.store(true, Ordering::Release);
+        false
+    }
+}
+
+/// Bytes that a socket has received, in a buffer of the core's; it goes back when this is dropped.
+///
+/// Where nearly all buffers are in use it has memory of its own, so that whoever keeps chunks for long
+/// keeps nobody else from receiving. It may be sent to other threads, and outlive its core.
+pub struct Chunk {
+    base: NonNull<u8>,
+    start: u32,
+    end: u32,
+    /// Of the buffer.
+    bytes: u32,
+    id: u16,
+    /// `None`: the memory is a box of its own.
+    home: Option<NonNull<Shared>>,
+}
+
+// SAFETY: Owned: a chunk is the only one to refer to its buffer; `Drop` sees to the thread.
+unsafe impl Send for Chunk {}
+// SAFETY: Owned: through a shared reference the bytes are only read.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// A chunk with memory of its own, of which the first `filled` bytes are initialised.
+    fn owning(memory: Box<[MaybeUninit<u8>]>, filled: u32) -> Chunk {
+        let bytes = memory.len() as u32;
+        let base = NonNull::from(Box::leak(memory)).cast();
+        Chunk {
+            base,
+            start: 0,
+            end: filled,
+            bytes,
+            id: 0,
+            home: None,
+        }
+    }
+
+    /// A chunk with a copy of `bytes`, at most 4 GiB.
+    pub(crate) fn copy_of(bytes: &[u8]) -> Chunk {
+        let mut memory = Box::new_uninit_slice(bytes.len());
+        memory.write_copy_of_slice(bytes);
+        Chunk::owning(memory, bytes.len() as u32)
+    }
+
+    /// A blank chunk with memory of its own.
+    pub(crate) fn with_room(bytes: usize) -> Chunk {
+        Chunk::owning(Box::new_uninit_slice(bytes), 0)
+    }
+
+    /// The bytes of a vector, and its memory.
+    pub(crate) fn from_vec(mut vec: Vec<u8>) -> Chunk {
+        let filled = vec.len() as u32;
+        let (base, bytes) = (vec.as_mut_ptr(), vec.capacity());
+        if bytes == 0 {
+            return Chunk::copy_of(&[]);
+        }
+        std::mem::forget(vec);
+        let memory = std::ptr::slice_from_raw_parts_mut(base.cast::<MaybeUninit<u8>>(), bytes);
+        // SAFETY: Owned: a vector's block of `capacity` bytes is what a box of as many would be, and the
+        // vector has been forgotten.
+        Chunk::owning(unsafe { Box::from_raw(memory) }, filled)
+    }
+
+    /// Receives into a blank chunk, without waiting: a count, or minus an errno.
+    pub(crate) fn receive(&mut self, socket: &Socket) -> i32 {
+        // SAFETY: Lent and Open: both are borrowed for the call.
+        let res = unsafe { net::recv(socket.raw(), self.base.as_ptr(), self.bytes as usize) };
+        // Written: so many have been.
+        self.end = (res.max(0) as u32).min(self.bytes);
+        res
+    }
+
+    /// Whether there was no room for more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.end == self.bytes
+    }
+
+    /// Moves as many bytes as fit to the start of `buf`; returns how many.
+    pub(crate) fn copy_to<B: IoBufMut>(&mut self, buf: &mut B) -> usize {
+        let bytes = self.len().min(buf.lent_bytes());
+        copy_in(buf, &self[..bytes]);
+        self.advance(bytes);
+        bytes
+    }
+
+    /// Drops the first `bytes` bytes; all of them, if there are no more.
+    pub fn advance(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.len()) as u32;
+        self.start += bytes;
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: Owned, Written: `start..end` lies within the buffer and was received.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.base.as_ptr().add(self.start as usize),
+                (self.end - self.start) as usize,
+            )
+        }
+    }
+}
+
+impl AsRef<[u8]> for Chunk {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+// SAFETY: Still: the buffer stays where it is until the chunk is dropped, and nobody writes to it.
+unsafe impl IoBuf for Chunk {
+    fn stable_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let Some(home) = self.home else {
+            let memory = NonNull::slice_from_raw_parts(
+                self.base.cast::<MaybeUninit<u8>>(),
+                self.bytes as usize,
+            );
+            // SAFETY: Owned: leaked in `owning`, and freed here only.
+            return drop(unsafe { Box::from_raw(memory.as_ptr()) });
+        };
+        // SAFETY: Owned: the group's memory lives as long as a chunk of it.
+        let shared = unsafe { home.as_ref() };
+        if std::ptr::eq(HOME.get(), home.as_ptr()) {
+            shared.take_back(self.id);
+        } else if shared.leave(self.id) {
+            // SAFETY: Owned: leaked in `new`; the core has ended and this was the last chunk.
+            drop(unsafe { Box::from_raw(home.as_ptr()) });
+        }
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunk({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,51 @@
+//! How other threads wake a core.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::driver::Wake;
+use crate::driver::sleeper::Sleeper;
+use crate::sys::wake::EventFd;
+
+/// One per core. Whoever has left something for the core rings it; that costs a system call only while the
+/// core sleeps.
+pub(crate) struct Alarm {
+    sleeper: Sleeper,
+    eventfd: EventFd,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> io::Result<Arc<Alarm>> {
+        Ok(Arc::new(Alarm {
+            sleeper: Sleeper::new(),
+            eventfd: EventFd::new()?,
+        }))
+    }
+
+    /// Wakes the core if it sleeps. After what it is to see has been stored.
+    pub(crate) fn ring(&self) {
+        if self.sleeper.must_wake() {
+            self.eventfd.wake();
+        }
+    }
+
+    /// The core is about to sleep: whoever rings from now on wakes it.
+    pub(super) fn set(&self) {
+        self.sleeper.about_to_sleep();
+    }
+
+    pub(super) fn unset(&self) {
+        self.sleeper.awake();
+    }
+
+    pub(super) fn eventfd(&self) -> &EventFd {
+        &self.eventfd
+    }
+}
+
+/// For the lane of the core's files: its own sleeper has decided that the core is to be woken.
+impl Wake for Arc<Alarm> {
+    fn wake(&self) {
+        self.eventfd.wake();
+    }
+}

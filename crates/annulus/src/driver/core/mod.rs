@@ -1,0 +1,370 @@
+//! The driver of a core: one thread that runs tasks and, between them, its ring.
+//!
+//! Everything here stays on that thread, so nothing of it is shared, locked or counted atomically; other
+//! threads reach it through an `Alarm` alone. Sockets have a table of their own (`table.rs`): an entry
+//! owns what the kernel has been pointed to until the final CQE, as a slot does for files. The core's
+//! files go through a `Lane` like everybody's, whose driver is a tenant of the same ring (`tenant.rs`).
+//! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
+
+mod alarm;
+mod operation;
+mod readiness;
+mod rings;
+mod table;
+mod tenant;
+mod timers;
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+pub(crate) use alarm::Alarm;
+pub(crate) use operation::SocketOperation;
+pub(crate) use table::{Arrives, Token};
+pub(crate) use timers::Timer;
+
+use crate::buf::{Chunk, Group, GroupLayout};
+use crate::driver::uring::Tuning;
+use crate::driver::{Lane, Limits, Opcodes};
+use crate::error::SetupError;
+use crate::fd::{CloseSocket, Socket};
+use crate::op::Interest;
+use crate::sys::call;
+use crate::sys::kernel::Kernel;
+use crate::sys::ring::{Ring, RingConfig, Rung};
+use crate::sys::sqe::Sqe;
+use readiness::Readiness;
+use rings::Rings;
+use timers::Timers;
+
+/// What a core is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct CoreConfig {
+    pub(crate) ring: RingConfig,
+    pub(crate) group: GroupLayout,
+    pub(crate) limits: Limits,
+    pub(crate) tuning: Tuning,
+}
+
+/// How a core learns what its sockets can do.
+enum Backend {
+    Rings(Rings),
+    Readiness(Readiness),
+}
+
+/// Operations of a task that may be answered in one poll of it, before others have their turn.
+const BUDGET: u32 = 128;
+
+/// A core's driver.
+pub(crate) struct Core {
+    backend: Backend,
+    group: RefCell<Option<Group>>,
+    timers: RefCell<Timers>,
+    alarm: Arc<Alarm>,
+    budget: Cell<u32>,
+    /// No operation is taken any more.
+    ending: Cell<bool>,
+    drain_timeout: Duration,
+    /// For what is given to others to hold.
+    this: std::rc::Weak<Core>,
+}
+
+thread_local! {
+    /// The core that runs on this thread.
+    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+impl Core {
+    /// A core for the calling thread, on a ring, with the driver of its files' lane.
+    pub(crate) fn with_ring(
+        config: CoreConfig,
+        alarm: Arc<Alarm>,
+        lane: Arc<Lane>,
+    ) -> Result<Rc<Core>, SetupError> {
+        let mut ring = Ring::new(config.ring)?;
+        ring.settle();
+        let group = Group::new(Some(&mut ring), config.group)?;
+        let limits = config.limits.within(&ring);
+        let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
+        let drain_timeout = config.tuning.drain_timeout;
+        Ok(Core::new(Backend::Rings(rings), group, alarm, drain_timeout))
+    }
+
+    /// A core for the calling thread, without a ring.
+    pub(crate) fn with_readiness(
+        config: &CoreConfig,
+        alarm: Arc<Alarm>,
+    ) -> Result<Rc<Core>, SetupError> {
+        let os = |error| SetupError::Os {
+            what: "an epoll instance",
+            error,
+        };
+        let readiness = Readiness::new(Arc::clone(&alarm)).map_err(os)?;
+        let group = Group::new(None, config.group)?;
+        let drain_timeout = config.tuning.drain_timeout;
+        Ok(Core::new(
+            Backend::Readiness(readiness),
+            group,
+            alarm,
+            drain_timeout,
+        ))
+    }
+
+    fn new(backend: Backend, group: Group, alarm: Arc<Alarm>, drain_timeout: Duration) -> Rc<Core> {
+        Rc::new_cyclic(|this| Core {
+            backend,
+            group: RefCell::new(Some(group)),
+            timers: RefCell::default(),
+            alarm,
+            budget: Cell::new(BUDGET),
+            ending: Cell::new(false),
+            drain_timeout,
+            this: this.clone(),
+        })
+    }
+
+    /// The calling thread's core.
+    pub(crate) fn current() -> Option<Rc<Core>> {
+        CURRENT.with(|current| current.borrow().clone())
+    }
+
+    /// Makes this the calling thread's core, or gives the thread none.
+    pub(crate) fn set_current(core: Option<Rc<Core>>) {
+        let before = CURRENT.with(|current| current.replace(core));
+        drop(before);
+    }
+
+    /// Whether sockets are to be made so that calls on them never wait.
+    pub(crate) fn wants_nonblocking(&self) -> bool {
+        matches!(self.backend, Backend::Readiness(_))
+    }
+
+    /// Whether the kernel receives by itself.
+    pub(crate) fn has_ring(&self) -> bool {
+        matches!(self.backend, Backend::Rings(_))
+    }
+
+    /// Takes over a socket, in the mode that `wants_nonblocking` says.
+    pub(crate) fn socket(&self, fd: OwnedFd) -> Rc<Socket> {
+        let closer: Rc<dyn CloseSocket> = match self.this.upgrade() {
+            Some(core) => core,
+            None => Rc::new(Plain),
+        };
+        Socket::new(fd, closer)
+    }
+
+    /// Takes one operation off the budget of the task that is being polled. False: others are to have
+    /// their turn; the task is polled again.
+    #[inline]
+    pub(crate) fn spend(&self, context: &Context<'_>) -> bool {
+        match self.budget.get().checked_sub(1) {
+            Some(left) => {
+                self.budget.set(left);
+                true
+            }
+            None => {
+                context.waker().wake_by_ref();
+                false
+            }
+        }
+    }
+
+    /// A task is about to be polled.
+    #[inline]
+    pub(crate) fn refill(&self) {
+        self.budget.set(BUDGET);
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.get()
+    }
+
+    /// How far up the ladder the ring came, its entries, and what it takes; of a core that has one.
+    pub(crate) fn ring_facts(&self) -> (Rung, u32, Opcodes) {
+        match &self.backend {
+            Backend::Rings(rings) => rings.with_ring(|ring| {
+                let opcodes = Opcodes::of(|opcode| ring.supports(opcode));
+                (ring.rung(), ring.sq_entries(), opcodes)
+            }),
+            Backend::Readiness(_) => (Rung::Plain, 0, Opcodes::NONE),
+        }
+    }
+
+    // ----- what multishot receives and accepts need -----
+
+    /// Asks `sqe` of the kernel, whose answers go to `arrives` until one says that none follows. `None`
+    /// without a ring, or at the end.
+    pub(crate) fn arm(&self, sqe: Sqe, arrives: Rc<dyn Arrives>) -> Option<Token> {
+        match &self.backend {
+            Backend::Rings(rings) if !self.is_ending() => Some(rings.arm(sqe, arrives)),
+            _ => None,
+        }
+    }
+
+    /// Asks for the end of it; its last answer still comes.
+    pub(crate) fn cancel(&self, token: Token) {
+        if let Backend::Rings(rings) = &self.backend {
+            rings.cancel(token);
+        }
+    }
+
+    /// Has `waker` woken when `socket` may have become ready, on a core without a ring.
+    pub(crate) fn watch(
+        &self,
+        socket: &Socket,
+        interest: Interest,
+        waker: &Waker,
+    ) -> std::io::Result<()> {
+        match &self.backend {
+            Backend::Readiness(readiness) => readiness.watch(socket, interest, waker),
+            Backend::Rings(_) => Ok(()),
+        }
+    }
+
+    /// Whether an attempt is worth it: nothing is known against it.
+    #[inline]
+    pub(crate) fn may_be_ready(&self, socket: &Socket, interest: Interest) -> bool {
+        match &self.backend {
+            Backend::Readiness(readiness) => readiness.may_be_ready(socket, interest),
+            Backend::Rings(_) => true,
+        }
+    }
+
+    /// The last attempt took all there was: only a change makes another worth it.
+    #[inline]
+    pub(crate) fn not_ready(&self, socket: &Socket, interest: Interest) {
+        if let Backend::Readiness(readiness) = &self.backend {
+            readiness.not_ready(socket, interest);
+        }
+    }
+
+    /// The number of the receive buffers' group.
+    pub(crate) fn group_id(&self) -> u16 {
+        self.with_group(Group::id).unwrap_or_default()
+    }
+
+    /// Bytes of a receive buffer.
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        self.with_group(Group::buffer_bytes).unwrap_or(4096)
+    }
+
+    /// Receive buffers that nobody reads.
+    pub(crate) fn free_buffers(&self) -> u32 {
+        self.with_group(Group::free).unwrap_or_default()
+    }
+
+    /// What the kernel has received into buffer `id`.
+    #[inline]
+    pub(crate) fn received(&self, id: u16, bytes: u32) -> Option<Chunk> {
+        self.with_group(|group| group.received(id, bytes))
+    }
+
+    /// The kernel has named a buffer and put nothing into it.
+    pub(crate) fn returned(&self, id: u16) {
+        self.with_group(|group| group.returned(id));
+    }
+
+    /// A buffer to receive into by a call.
+    pub(crate) fn blank(&self) -> Option<Chunk> {
+        self.with_group(Group::blank)
+    }
+
+    #[inline]
+    fn with_group<T>(&self, act: impl FnOnce(&Group) -> T) -> Option<T> {
+        self.group.borrow().as_ref().map(act)
+    }
+
+    // ----- time -----
+
+    /// Now, on the clock of timers, ns.
+    pub(crate) fn now_ns(&self) -> u64 {
+        call::now_ns()
+    }
+
+    /// Has `waker` woken at `at_ns`; `timer` is the one it had before, if it had one.
+    pub(crate) fn set_timer(&self, timer: Option<Timer>, at_ns: u64, waker: &Waker) -> Timer {
+        let waker = waker.clone();
+        let (timer, before) = self.timers.borrow_mut().set(timer, at_ns, waker);
+        drop(before);
+        timer
+    }
+
+    pub(crate) fn clear_timer(&self, timer: Timer) {
+        let waker = self.timers.borrow_mut().clear(timer);
+        drop(waker);
+    }
+
+    fn expire(&self) {
+        if self.timers.borrow().is_empty() {
+            return;
+        }
+        let now_ns = self.now_ns();
+        loop {
+            let passed = self.timers.borrow_mut().pop_passed(now_ns);
+            match passed {
+                Some(waker) => waker.wake(),
+                None => return,
+            }
+        }
+    }
+
+    // ----- the loop -----
+
+    /// Submits what tasks have asked for and acts upon what has come: one enter. Sleeps until there is
+    /// something, unless `busy` says that there is, to whom the alarm is of no use: it is asked after the
+    /// alarm has been set.
+    pub(crate) fn turn(&self, busy: impl Fn() -> bool) {
+        let next_ns = self.timers.borrow().next_ns();
+        self.with_group(Group::fetch);
+        match &self.backend {
+            Backend::Rings(rings) => rings.turn(self, next_ns, busy),
+            Backend::Readiness(readiness) => readiness.turn(next_ns, busy),
+        }
+        self.expire();
+    }
+
+    /// Nothing is taken any more; what is in flight is cancelled and seen out, at most for the drain
+    /// timeout. Past it, what the kernel may still touch is leaked. Returns how many operations that were.
+    pub(crate) fn end(&self) -> u32 {
+        self.ending.set(true);
+        let left = match &self.backend {
+            Backend::Rings(rings) => rings.drain(self, self.drain_timeout),
+            Backend::Readiness(_) => 0,
+        };
+        if left > 0 {
+            // The kernel may yet take a buffer of the group.
+            std::mem::forget(self.group.take());
+            std::mem::forget(self.this.upgrade());
+            return left;
+        }
+        if let Some(group) = self.group.take() {
+            match &self.backend {
+                Backend::Rings(rings) => rings.with_ring(|ring| group.end(Some(ring))),
+                Backend::Readiness(_) => group.end(None),
+            }
+        }
+        0
+    }
+}
+
+impl CloseSocket for Core {
+    fn close(&self, raw: i32, watched: Option<u32>) {
+        match &self.backend {
+            Backend::Rings(rings) if !self.is_ending() => rings.close(raw),
+            Backend::Readiness(readiness) => readiness.close(raw, watched),
+            Backend::Rings(_) => table::close_now(raw),
+        }
+    }
+}
+
+/// Closes sockets whose core has gone.
+struct Plain;
+
+impl CloseSocket for Plain {
+    fn close(&self, raw: i32, _: Option<u32>) {
+        table::close_now(raw);
+    }
+}

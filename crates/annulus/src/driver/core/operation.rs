@@ -1,0 +1,132 @@
+//! The future of one operation on a socket. It watches; the core's table owns.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::{Backend, Core, Token};
+use crate::op::{Resume, SocketOp};
+use crate::sys::errno::{EAGAIN, ECANCELED, ESHUTDOWN};
+
+/// An operation on a socket, on its way; await it for the answer.
+///
+/// Nothing is asked of the kernel before the first poll. Dropping it at any point is sound: what the
+/// kernel may still touch stays with the core until the kernel lets go of it. It stays on its thread.
+#[must_use = "an operation does nothing until it is awaited"]
+pub struct SocketOperation<T: SocketOp> {
+    core: Rc<Core>,
+    state: State<T>,
+}
+
+enum State<T> {
+    Fresh(T),
+    Out(Token),
+    Over,
+}
+
+impl<T: SocketOp> Unpin for SocketOperation<T> {}
+
+impl<T: SocketOp> SocketOperation<T> {
+    pub(crate) fn new(core: Rc<Core>, op: T) -> SocketOperation<T> {
+        SocketOperation {
+            core,
+            state: State::Fresh(op),
+        }
+    }
+
+    /// Asks, without waiting: for one that nobody is going to await.
+    pub(crate) fn poll_once(mut self) {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let _ = Pin::new(&mut self).poll(&mut context);
+    }
+
+    fn start(&mut self, op: T, context: &mut Context<'_>) -> Poll<T::Output> {
+        if self.core.is_ending() {
+            return Poll::Ready(op.complete(-ESHUTDOWN));
+        }
+        match &self.core.backend {
+            Backend::Rings(rings) => {
+                let token = rings.start(op, context.waker().clone());
+                self.state = State::Out(token);
+                Poll::Pending
+            }
+            Backend::Readiness(_) => self.attempt(op, context),
+        }
+    }
+
+    /// Without a ring: the system call, as often as the socket is ready for it.
+    fn attempt(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<T::Output> {
+        loop {
+            if self.core.may_be_ready(op.socket(), T::INTEREST) {
+                let res = op.attempt();
+                if res != -EAGAIN {
+                    match op.resume(res) {
+                        Resume::Done(res) => return Poll::Ready(op.complete(res)),
+                        Resume::Again => continue,
+                    }
+                }
+                self.core.not_ready(op.socket(), T::INTEREST);
+            }
+            match (self.core).watch(op.socket(), T::INTEREST, context.waker()) {
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(ECANCELED);
+                    return Poll::Ready(op.complete(-errno));
+                }
+                // It has just been added, and may have been ready before.
+                Ok(()) if self.core.may_be_ready(op.socket(), T::INTEREST) => {}
+                Ok(()) => {
+                    self.state = State::Fresh(op);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+impl<T: SocketOp> Future for SocketOperation<T> {
+    type Output = T::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T::Output> {
+        let this = self.get_mut();
+        match std::mem::replace(&mut this.state, State::Over) {
+            State::Fresh(op) => {
+                if !this.core.spend(context) {
+                    this.state = State::Fresh(op);
+                    return Poll::Pending;
+                }
+                this.start(op, context)
+            }
+            State::Out(token) => {
+                let Backend::Rings(rings) = &this.core.backend else {
+                    unreachable!("without a ring nothing is in flight")
+                };
+                match rings.poll::<T>(token, context) {
+                    Some((op, res)) => Poll::Ready(op.complete(res)),
+                    None => {
+                        this.state = State::Out(token);
+                        Poll::Pending
+                    }
+                }
+            }
+            State::Over => panic!("an operation was polled after it had been answered"),
+        }
+    }
+}
+
+impl<T: SocketOp> Drop for SocketOperation<T> {
+    fn drop(&mut self) {
+        if let State::Out(token) = self.state
+            && let Backend::Rings(rings) = &self.core.backend
+        {
+            rings.abandon(token, !T::GOES_ON);
+        }
+    }
+}
+
+impl<T: SocketOp> fmt::Debug for SocketOperation<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SocketOperation({})", T::INFO.name)
+    }
+}

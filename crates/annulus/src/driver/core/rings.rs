@@ -1,0 +1,287 @@
+//! A core with a ring: SQEs as tasks ask, one enter a turn, and completions copied out before they are
+//! acted upon.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use super::table::{Abandoned, Act, Arrives, Table, Token};
+use super::tenant::{Files, Port};
+use super::{Alarm, Core};
+use crate::driver::finish::contain;
+use crate::driver::uring::Tuning;
+use crate::driver::{Lane, Limits, keep_for_ever};
+use crate::op::SocketOp;
+use crate::sys::errno::{EAGAIN, EBUSY, EINTR, ENOMEM, ETIME};
+use crate::sys::kernel::Kernel;
+use crate::sys::ring::Ring;
+use crate::sys::sqe::{Cqe, Sqe, opcode};
+
+/// The read that an alarm completes.
+const WAKE: Token = Token::special(0);
+/// CQEs that say nothing: of closes and cancels.
+const IGNORED: Token = Token::special(1);
+/// Between two looks at what is in flight while a core ends.
+const DRAIN_POLL_NS: u64 = 50_000_000;
+
+pub(super) struct Rings {
+    port: Rc<Port>,
+    files: RefCell<Files>,
+    table: RefCell<Table>,
+    /// What met a full submission queue, in order. Never dropped (trap 7).
+    waiting: RefCell<VecDeque<Sqe>>,
+    cqes: RefCell<Vec<Cqe>>,
+    wake_armed: Cell<bool>,
+    alarm: Arc<Alarm>,
+    /// The ring is of no more use.
+    failed: Cell<bool>,
+}
+
+impl Rings {
+    pub(super) fn new(
+        ring: Ring,
+        alarm: Arc<Alarm>,
+        lane: Arc<Lane>,
+        limits: Limits,
+        tuning: Tuning,
+    ) -> Rings {
+        let port = Port::new(ring);
+        let files = Files::new(Rc::clone(&port), lane, limits, tuning);
+        Rings {
+            port,
+            files: RefCell::new(files),
+            table: RefCell::default(),
+            waiting: RefCell::default(),
+            cqes: RefCell::default(),
+            wake_armed: Cell::new(false),
+            alarm,
+            failed: Cell::new(false),
+        }
+    }
+
+    pub(super) fn with_ring<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> T {
+        act(&mut self.port.ring.borrow_mut())
+    }
+
+    // ----- what futures call -----
+
+    #[inline]
+    pub(super) fn start<T: SocketOp>(&self, op: T, waker: Waker) -> Token {
+        let (token, sqe) = self.table.borrow_mut().start(op, waker);
+        self.push(sqe);
+        token
+    }
+
+    #[inline]
+    pub(super) fn poll<T: SocketOp>(
+        &self,
+        token: Token,
+        context: &Context<'_>,
+    ) -> Option<(T, i32)> {
+        let polled = self.table.borrow_mut().poll(token, context);
+        // The waker it had is dropped with nothing borrowed.
+        polled.ok()
+    }
+
+    pub(super) fn abandon(&self, token: Token, cancels: bool) {
+        let (answered, waker) = self.table.borrow_mut().abandon(token);
+        let in_flight = answered.is_none();
+        drop(waker);
+        dispose(answered);
+        if in_flight && cancels {
+            self.cancel(token);
+        }
+    }
+
+    pub(super) fn arm(&self, sqe: Sqe, arrives: Rc<dyn Arrives>) -> Token {
+        let token = self.table.borrow_mut().arm(arrives);
+        self.push(Sqe {
+            user_data: token.user_data(),
+            ..sqe
+        });
+        token
+    }
+
+    pub(super) fn cancel(&self, token: Token) {
+        if self.table.borrow_mut().stop(token) {
+            self.push(Sqe::cancel(token.user_data(), IGNORED.user_data()));
+        }
+    }
+
+    /// The last user of a socket has gone: nothing of it is in flight (trap 38).
+    pub(super) fn close(&self, raw: i32) {
+        self.push(Sqe {
+            user_data: IGNORED.user_data(),
+            ..Sqe::new(opcode::CLOSE, raw)
+        });
+    }
+
+    #[inline]
+    fn push(&self, sqe: Sqe) {
+        if !self.waiting.borrow().is_empty() || !self.port.push(sqe) {
+            self.push_later(sqe);
+        }
+    }
+
+    #[cold]
+    fn push_later(&self, sqe: Sqe) {
+        self.waiting.borrow_mut().push_back(sqe);
+        self.submit();
+        self.push_waiting();
+    }
+
+    /// False: the queue is full.
+    fn push_waiting(&self) -> bool {
+        let mut waiting = self.waiting.borrow_mut();
+        while let Some(&sqe) = waiting.front() {
+            if !self.port.push(sqe) {
+                return false;
+            }
+            waiting.pop_front();
+        }
+        true
+    }
+
+    // ----- the loop -----
+
+    pub(super) fn turn(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
+        let worked = self.files.borrow_mut().work();
+        let waits = !self.push_waiting();
+        if waits || worked || busy() {
+            self.submit();
+        } else {
+            self.sleep(next_ns, busy);
+        }
+        self.reap(core);
+    }
+
+    /// Hands over what was pushed, and sees what has completed, without waiting.
+    fn submit(&self) {
+        let mut ring = self.port.ring.borrow_mut();
+        if ring.unsubmitted() > 0 || ring.ready() {
+            let result = ring.submit();
+            drop(ring);
+            self.judge(result);
+        }
+    }
+
+    fn sleep(&self, next_ns: Option<u64>, busy: impl Fn() -> bool) {
+        if !self.wake_armed.get() {
+            let armed = self.with_ring(|ring| ring.arm_wake(WAKE.user_data()));
+            self.wake_armed.set(armed);
+            if !armed {
+                return self.submit();
+            }
+        }
+        self.alarm.set();
+        if !self.files.borrow().prepare_sleep() || busy() {
+            self.wake_up();
+            return self.submit();
+        }
+        let files_ns = self.files.borrow().next_ns();
+        let next_ns = next_ns.into_iter().chain(files_ns).min();
+        let result = self.with_ring(|ring| {
+            let timeout_ns = next_ns.map(|at| at.saturating_sub(ring.now_ns()));
+            ring.wait(timeout_ns)
+        });
+        self.wake_up();
+        self.judge(result);
+    }
+
+    fn wake_up(&self) {
+        self.files.borrow().wake_up();
+        self.alarm.unset();
+    }
+
+    /// What an enter's answer means. It never touches an operation (traps 1, 5, 6).
+    fn judge(&self, result: io::Result<()>) {
+        let Err(error) = result else { return };
+        match error.raw_os_error() {
+            // A signal, the time is up; short of memory, or completions are to be reaped first.
+            Some(EINTR | ETIME | EAGAIN | EBUSY | ENOMEM) => {}
+            _ => self.failed.set(true),
+        }
+    }
+
+    /// Whether the ring has said that it is of no more use.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Copies completions out, then acts upon them, until there are no more at hand.
+    fn reap(&self, core: &Core) {
+        let mut cqes = self.cqes.take();
+        self.port.take_for_core(&mut cqes);
+        self.with_ring(|ring| ring.reap(&mut cqes));
+        for cqe in cqes.drain(..) {
+            self.react(core, cqe);
+        }
+        self.cqes.replace(cqes);
+    }
+
+    #[inline]
+    fn react(&self, core: &Core, cqe: Cqe) {
+        let Some(token) = Token::of(cqe.user_data) else {
+            return self.port.pass_on(cqe);
+        };
+        if token == IGNORED {
+            return;
+        }
+        if token == WAKE {
+            return self.wake_armed.set(false);
+        }
+        let act = self
+            .table
+            .borrow_mut()
+            .react(token, &cqe, core.is_ending());
+        match act {
+            Act::Nothing => {}
+            Act::Wake(waker) => contain(|| waker.wake()),
+            Act::Push(sqe) => self.push(sqe),
+            Act::Dispose(answered) => dispose(Some(answered)),
+            Act::Arrive(arrives) => contain(|| arrives.arrive(core, cqe)),
+        }
+    }
+
+    // ----- the end -----
+
+    /// Cancels what is in flight and sees it out. Returns what is left after `timeout`, and leaks it.
+    pub(super) fn drain(&self, core: &Core, timeout: Duration) -> u32 {
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = core.now_ns().saturating_add(timeout_ns);
+        let tokens = self.table.borrow().tokens();
+        tokens.into_iter().for_each(|token| self.cancel(token));
+        // Completes the read of the eventfd.
+        self.alarm.eventfd().wake();
+        let in_flight = || self.table.borrow().in_flight() + u32::from(self.wake_armed.get());
+        while !self.failed.get()
+            && (in_flight() > 0
+                || !self.waiting.borrow().is_empty()
+                || self.with_ring(|ring| ring.unsubmitted()) > 0)
+            && core.now_ns() < until_ns
+        {
+            self.push_waiting();
+            let result = self.with_ring(|ring| ring.wait(Some(DRAIN_POLL_NS)));
+            self.judge(result);
+            self.reap(core);
+        }
+        let left = in_flight();
+        let files_left = self.files.borrow_mut().end();
+        if left + files_left > 0 {
+            keep_for_ever(self.table.take());
+            keep_for_ever(Rc::clone(&self.port));
+        }
+        left + files_left
+    }
+}
+
+/// The op's buffer is foreign code.
+fn dispose(answered: Option<Abandoned>) {
+    if answered.is_some() {
+        contain(|| drop(answered));
+    }
+}

@@ -1,0 +1,348 @@
+//! # Safety
+//!
+//! What a core has in flight. An entry owns its op, and so everything the kernel has been pointed to, from
+//! before the push until the final CQE (Lent, Open); the future that watches it has a token, which names
+//! one operation and none after it (Once). Ops are moved when the table grows: what they point to is not
+//! (Still). All of it is one thread's (Held).
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::task::Waker;
+
+use slab::Slab;
+
+use super::Core;
+use crate::driver::payload::{at, load, store};
+use crate::op::{Resume, SocketOp};
+use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
+use crate::sys::sqe::{Cqe, Sqe};
+
+/// Names an operation in flight: the user data of its SQE. Bit 31 tells it from a file's, bits 32 to 62 are
+/// its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token(u64);
+
+/// Marks the tokens of this table among all of the ring's.
+const CORE: u64 = 1 << 31;
+const GENERATION_MASK: u32 = u32::MAX >> 1;
+
+impl Token {
+    pub(super) fn of(user_data: u64) -> Option<Token> {
+        (user_data & CORE != 0).then_some(Token(user_data))
+    }
+
+    /// For CQEs that name no operation.
+    pub(super) const fn special(number: u32) -> Token {
+        Token(CORE | (number as u64) << 32 | (CORE - 1))
+    }
+
+    pub(super) fn user_data(self) -> u64 {
+        self.0
+    }
+
+    fn new(index: usize, generation: u32) -> Token {
+        Token(u64::from(generation & GENERATION_MASK) << 32 | CORE | index as u64)
+    }
+
+    fn index(self) -> usize {
+        (self.0 & (CORE - 1)) as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32 & GENERATION_MASK
+    }
+}
+
+/// Who the answers of a multishot operation go to.
+pub(crate) trait Arrives {
+    /// An answer. Nothing of the core is borrowed.
+    fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe);
+}
+
+/// Bytes of an op that are stored in its entry; a larger one gets a box.
+const INLINE_BYTES: usize = 96;
+
+type Payload = MaybeUninit<[u64; INLINE_BYTES / 8]>;
+
+struct Entry {
+    generation: u32,
+    /// Answered EAGAIN or ENOMEM so often.
+    refusals: u8,
+    /// A cancel has been asked for: nothing is asked again.
+    stopped: bool,
+    /// The answer of a send whose memory the kernel still has.
+    held: Option<i32>,
+    stage: Stage,
+}
+
+enum Stage {
+    Oneshot {
+        payload: Payload,
+        vtable: &'static Vtable,
+        /// `None`: nobody waits, and what comes is disposed of.
+        waker: Option<Waker>,
+        /// The final answer.
+        answer: Option<i32>,
+    },
+    Multishot(Rc<dyn Arrives>),
+}
+
+/// An op's functions, its type forgotten.
+struct Vtable {
+    sqe: unsafe fn(*mut u8) -> Sqe,
+    resume: unsafe fn(*mut u8, i32) -> Resume,
+    abandon: unsafe fn(*mut u8, i32),
+}
+
+impl Vtable {
+    const fn of<T: SocketOp>() -> Vtable {
+        Vtable {
+            // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
+            sqe: |data| unsafe { at::<T, INLINE_BYTES>(data) }.sqe(),
+            // SAFETY: as above.
+            resume: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res),
+            // SAFETY: as above.
+            abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.abandoned(res),
+        }
+    }
+}
+
+/// An op that has been answered when nobody waited: to be disposed of with nothing borrowed, for its
+/// buffer is foreign code.
+pub(super) struct Abandoned {
+    payload: Payload,
+    vtable: &'static Vtable,
+    res: i32,
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        // SAFETY: Once, Typed: made where the entry was given up, and run once.
+        unsafe { (self.vtable.abandon)(self.payload.as_mut_ptr().cast(), self.res) }
+    }
+}
+
+/// What a CQE asks for, when nothing of the table is borrowed any more.
+pub(super) enum Act {
+    Nothing,
+    Wake(Waker),
+    /// For the rest of a transfer.
+    Push(Sqe),
+    Dispose(Abandoned),
+    Arrive(Rc<dyn Arrives>),
+}
+
+/// The table.
+#[derive(Default)]
+pub(super) struct Table {
+    entries: Slab<Entry>,
+    generation: u32,
+}
+
+/// How often an operation that nobody has cancelled is asked again after EAGAIN or ENOMEM.
+const REFUSALS_MAX: u8 = 64;
+
+impl Table {
+    /// Operations with the kernel.
+    pub(super) fn in_flight(&self) -> u32 {
+        let flies = |entry: &Entry| !matches!(entry.stage, Stage::Oneshot { answer: Some(_), .. });
+        self.entries.iter().filter(|(_, entry)| flies(entry)).count() as u32
+    }
+
+    fn insert(&mut self, stage: Stage) -> Token {
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation & GENERATION_MASK;
+        let index = self.entries.insert(Entry {
+            generation,
+            refusals: 0,
+            stopped: false,
+            held: None,
+            stage,
+        });
+        Token::new(index, generation)
+    }
+
+    /// Takes an op over; the SQE is to be pushed.
+    #[inline]
+    pub(super) fn start<T: SocketOp>(&mut self, op: T, waker: Waker) -> (Token, Sqe) {
+        let mut payload = Payload::uninit();
+        // SAFETY: Typed: `store` keeps to the payload's size and alignment.
+        unsafe { store::<T, INLINE_BYTES>(payload.as_mut_ptr().cast(), op) };
+        let token = self.insert(Stage::Oneshot {
+            payload,
+            vtable: const { &Vtable::of::<T>() },
+            waker: Some(waker),
+            answer: None,
+        });
+        (token, self.sqe(token).unwrap_or_default())
+    }
+
+    /// Has a multishot operation's answers go to `arrives`.
+    pub(super) fn arm(&mut self, arrives: Rc<dyn Arrives>) -> Token {
+        self.insert(Stage::Multishot(arrives))
+    }
+
+    #[inline]
+    fn entry(&mut self, token: Token) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(token.index())?;
+        (entry.generation == token.generation()).then_some(entry)
+    }
+
+    fn sqe(&mut self, token: Token) -> Option<Sqe> {
+        let Stage::Oneshot {
+            payload, vtable, ..
+        } = &mut self.entry(token)?.stage
+        else {
+            return None;
+        };
+        // SAFETY: Held, Typed: the op is in its entry, and the vtable is its own.
+        let mut sqe = unsafe { (vtable.sqe)(payload.as_mut_ptr().cast()) };
+        sqe.user_data = token.user_data();
+        Some(sqe)
+    }
+
+    /// A cancel is about to be pushed. False: there is nothing to cancel.
+    pub(super) fn stop(&mut self, token: Token) -> bool {
+        let flies = self.is_in_flight(token);
+        if let Some(entry) = self.entry(token) {
+            entry.stopped = true;
+        }
+        flies
+    }
+
+    /// Whether the operation is still with the kernel.
+    fn is_in_flight(&mut self, token: Token) -> bool {
+        self.entry(token)
+            .is_some_and(|entry| !matches!(entry.stage, Stage::Oneshot { answer: Some(_), .. }))
+    }
+
+    /// The op and its answer, if there is one; else `waker` is woken when there is. The waker it had is
+    /// for the caller to drop.
+    #[inline]
+    pub(super) fn poll<T: SocketOp>(
+        &mut self,
+        token: Token,
+        context: &std::task::Context<'_>,
+    ) -> Result<(T, i32), Option<Waker>> {
+        let Some(Entry {
+            stage: Stage::Oneshot { waker, answer, .. },
+            ..
+        }) = self.entry(token)
+        else {
+            unreachable!("an operation that is watched is in the table")
+        };
+        let Some(res) = *answer else {
+            let same = (waker.as_ref()).is_some_and(|waker| waker.will_wake(context.waker()));
+            return Err(if same {
+                None
+            } else {
+                waker.replace(context.waker().clone())
+            });
+        };
+        let Stage::Oneshot { mut payload, .. } = self.entries.remove(token.index()).stage else {
+            unreachable!("it was oneshot just now")
+        };
+        // SAFETY: Once, Typed: taken out of the table for good; only the future that started it, which
+        // knows the type, has the token.
+        Ok((
+            unsafe { load::<T, INLINE_BYTES>(payload.as_mut_ptr().cast()) },
+            res,
+        ))
+    }
+
+    /// Nobody waits for it any more. What has been answered is to be disposed of now; the waker is to be
+    /// dropped.
+    pub(super) fn abandon(&mut self, token: Token) -> (Option<Abandoned>, Option<Waker>) {
+        let Some(Entry {
+            stage: Stage::Oneshot { waker, answer, .. },
+            ..
+        }) = self.entry(token)
+        else {
+            return (None, None);
+        };
+        let waker = waker.take();
+        let Some(res) = *answer else {
+            return (None, waker);
+        };
+        (self.give_up(token, res), waker)
+    }
+
+    /// Takes an entry out for disposal.
+    fn give_up(&mut self, token: Token, res: i32) -> Option<Abandoned> {
+        match self.entries.try_remove(token.index())?.stage {
+            Stage::Oneshot {
+                payload, vtable, ..
+            } => Some(Abandoned {
+                payload,
+                vtable,
+                res,
+            }),
+            Stage::Multishot(_) => None,
+        }
+    }
+
+    /// What a CQE means. `ending`: nothing is asked again.
+    #[inline]
+    pub(super) fn react(&mut self, token: Token, cqe: &Cqe, ending: bool) -> Act {
+        let Some(entry) = self.entry(token) else {
+            return Act::Nothing;
+        };
+        match &mut entry.stage {
+            Stage::Multishot(arrives) => {
+                let arrives = Rc::clone(arrives);
+                if !cqe.more() {
+                    self.entries.remove(token.index());
+                }
+                Act::Arrive(arrives)
+            }
+            Stage::Oneshot {
+                payload,
+                vtable,
+                waker,
+                answer,
+            } => {
+                if cqe.more() {
+                    entry.held = Some(cqe.res);
+                    return Act::Nothing;
+                }
+                let res = match entry.held.take() {
+                    Some(held) if cqe.is_notice() => held,
+                    _ => cqe.res,
+                };
+                // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
+                let resume = unsafe { (vtable.resume)(payload.as_mut_ptr().cast(), res) };
+                let res = match resume {
+                    Resume::Done(res) => res,
+                    Resume::Again => {
+                        let refused = matches!(-res, EAGAIN | ENOMEM);
+                        entry.refusals = if refused { entry.refusals + 1 } else { 0 };
+                        let stopped = ending || entry.stopped;
+                        if !stopped && entry.refusals < REFUSALS_MAX {
+                            return self.sqe(token).map_or(Act::Nothing, Act::Push);
+                        }
+                        if stopped { -ECANCELED } else { res }
+                    }
+                };
+                *answer = Some(res);
+                match waker.take() {
+                    Some(waker) => Act::Wake(waker),
+                    None => self.give_up(token, res).map_or(Act::Nothing, Act::Dispose),
+                }
+            }
+        }
+    }
+
+    /// Tokens of all that is in the table.
+    pub(super) fn tokens(&self) -> Vec<Token> {
+        let all = self.entries.iter();
+        all.map(|(index, entry)| Token::new(index, entry.generation))
+            .collect()
+    }
+}
+
+/// Closes a socket without a ring.
+pub(super) fn close_now(raw: i32) {
+    // SAFETY: Open: the last holder of the socket has gone, and gives the number up.
+    let _ = unsafe { crate::sys::call::close(raw) };
+}

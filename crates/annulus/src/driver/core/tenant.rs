@@ -1,0 +1,192 @@
+//! The driver of a core's files: a tenant of the core's ring. It is the driver of every ring; what it is
+//! given for a kernel passes its SQEs on to the ring, and gets the CQEs that are its own.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::driver::uring::{Driver, Tuning};
+use crate::driver::{Lane, Limits};
+use crate::error::SetupError;
+use crate::sys::kernel::Kernel;
+use crate::sys::mapping::Mapping;
+use crate::sys::ring::Ring;
+use crate::sys::sqe::{Cqe, Sqe};
+
+use super::table::Token;
+
+/// The ring of a core, and what has come for its files.
+pub(super) struct Port {
+    pub(super) ring: RefCell<Ring>,
+    for_files: RefCell<Vec<Cqe>>,
+    /// Reaped while the files' driver waited; the core's own, to be acted upon in its next turn.
+    for_core: RefCell<Vec<Cqe>>,
+}
+
+impl Port {
+    pub(super) fn new(ring: Ring) -> Rc<Port> {
+        Rc::new(Port {
+            ring: RefCell::new(ring),
+            for_files: RefCell::default(),
+            for_core: RefCell::default(),
+        })
+    }
+
+    #[inline]
+    pub(super) fn push(&self, sqe: Sqe) -> bool {
+        self.ring.borrow_mut().push(sqe)
+    }
+
+    /// A CQE that is none of the core's.
+    pub(super) fn pass_on(&self, cqe: Cqe) {
+        self.for_files.borrow_mut().push(cqe);
+    }
+
+    /// Reaps and sorts.
+    fn sort(&self) {
+        let mut all = Vec::new();
+        self.ring.borrow_mut().reap(&mut all);
+        for cqe in all {
+            let whose = match Token::of(cqe.user_data) {
+                Some(_) => &self.for_core,
+                None => &self.for_files,
+            };
+            whose.borrow_mut().push(cqe);
+        }
+    }
+
+    /// What the files' driver has reaped for the core.
+    pub(super) fn take_for_core(&self, into: &mut Vec<Cqe>) {
+        into.append(&mut self.for_core.borrow_mut());
+    }
+}
+
+/// The ring, as the files' driver sees it.
+struct Tenant(Rc<Port>);
+
+impl Kernel for Tenant {
+    fn push(&mut self, sqe: Sqe) -> bool {
+        self.0.push(sqe)
+    }
+
+    fn unsubmitted(&self) -> u32 {
+        self.0.ring.borrow().unsubmitted()
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        self.0.ring.borrow_mut().submit()
+    }
+
+    /// Only at the end, when the core does not turn any more.
+    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
+        let waited = self.0.ring.borrow_mut().wait(timeout_ns);
+        self.0.sort();
+        waited
+    }
+
+    fn ready(&mut self) -> bool {
+        !self.0.for_files.borrow().is_empty()
+    }
+
+    fn reap(&mut self, into: &mut Vec<Cqe>) {
+        into.append(&mut self.0.for_files.borrow_mut());
+    }
+
+    /// The core's alarm does it.
+    fn arm_wake(&mut self, _: u64) -> bool {
+        false
+    }
+
+    fn supports(&self, opcode: u8) -> bool {
+        self.0.ring.borrow().supports(opcode)
+    }
+
+    fn enters(&self) -> (u64, u64) {
+        self.0.ring.borrow().enters()
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.ring.borrow().now_ns()
+    }
+
+    fn pause(&mut self, ns: u64) {
+        self.0.ring.borrow_mut().pause(ns);
+    }
+
+    fn lend(
+        &mut self,
+        place: u16,
+        memory: &Arc<Mapping>,
+        from: usize,
+        bytes: usize,
+    ) -> Result<(), SetupError> {
+        Kernel::lend(&mut *self.0.ring.borrow_mut(), place, memory, from, bytes)
+    }
+
+    fn take_back(&mut self, place: u16) -> bool {
+        Kernel::take_back(&mut *self.0.ring.borrow_mut(), place)
+    }
+}
+
+/// The driver of the files' lane.
+pub(super) struct Files {
+    driver: Option<Driver<Tenant>>,
+    lane: Arc<Lane>,
+    port: Rc<Port>,
+}
+
+impl Files {
+    pub(super) fn new(port: Rc<Port>, lane: Arc<Lane>, limits: Limits, tuning: Tuning) -> Files {
+        let tenant = Tenant(Rc::clone(&port));
+        // What is left of a chunk goes with the core's own enter.
+        let mut driver = Driver::new(Arc::clone(&lane), tenant, limits, tuning);
+        driver.keep_rest(true);
+        Files {
+            driver: Some(driver),
+            lane,
+            port,
+        }
+    }
+
+    /// Does what there is to do. True: there was something.
+    pub(super) fn work(&mut self) -> bool {
+        let called = !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty();
+        let Some(driver) = &mut self.driver else {
+            return false;
+        };
+        let has_come = !self.port.for_files.borrow().is_empty();
+        let due = (driver.next_deadline_ns()).is_some_and(|at| at <= crate::sys::call::now_ns());
+        if !(called || has_come || due || driver.is_owing()) {
+            return false;
+        }
+        driver.turn();
+        true
+    }
+
+    /// The core is about to sleep: whoever hands over from now on wakes it. False: somebody has.
+    pub(super) fn prepare_sleep(&self) -> bool {
+        self.lane.sleeper.about_to_sleep();
+        self.lane.inbox.is_empty() && self.lane.cancels.is_empty()
+    }
+
+    pub(super) fn wake_up(&self) {
+        self.lane.sleeper.awake();
+    }
+
+    /// When the next operation's time is up, ns.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.driver.as_ref()?.next_deadline_ns()
+    }
+
+    /// Refuses what waits and sees out what is in flight. Returns what is left, which is leaked.
+    pub(super) fn end(&mut self) -> u32 {
+        let Some(driver) = self.driver.take() else {
+            return 0;
+        };
+        self.lane.request_stop();
+        let before = self.lane.counters.leaked.get();
+        driver.drive();
+        (self.lane.counters.leaked.get() - before) as u32
+    }
+}

@@ -1,0 +1,227 @@
+//! What a listener accepts: by a multishot accept, by single ones where the kernel has no other, or by
+//! calls where there is no ring.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use super::stream::Stream;
+use crate::driver::core::{Arrives, Core, SocketOperation, Timer, Token};
+use crate::fd::Socket;
+use crate::op::{Accept, accept_multishot};
+use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM};
+use crate::sys::net;
+use crate::sys::sqe::Cqe;
+
+/// After an accept that failed for want of descriptors or memory, the next is made this much later: until
+/// then one may be closed, and at once it would fail again.
+const WANT_PAUSE_NS: u64 = 10_000_000;
+
+/// The accepting side of a listener.
+pub(super) struct Acceptor {
+    pub(super) core: Rc<Core>,
+    pub(super) socket: Rc<Socket>,
+    queue: RefCell<VecDeque<io::Result<OwnedFd>>>,
+    armed: Cell<Option<Token>>,
+    /// The kernel has no multishot accept (before 5.19).
+    single: Cell<bool>,
+    accept: RefCell<Option<SocketOperation<Accept>>>,
+    /// Not before, ns; 0 is at once.
+    not_before_ns: Cell<u64>,
+    timer: Cell<Option<Timer>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Acceptor {
+    pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Rc<Acceptor> {
+        Rc::new(Acceptor {
+            core,
+            socket,
+            queue: RefCell::default(),
+            armed: Cell::new(None),
+            single: Cell::new(false),
+            accept: RefCell::default(),
+            not_before_ns: Cell::new(0),
+            timer: Cell::new(None),
+            waker: RefCell::default(),
+        })
+    }
+
+    /// The next connection. `None`: the runtime ends.
+    pub(super) fn poll_next(
+        self: &Rc<Self>,
+        context: &mut Context<'_>,
+        multishot: bool,
+    ) -> Poll<Option<io::Result<Stream>>> {
+        if !self.core.spend(context) {
+            return Poll::Pending;
+        }
+        let queued = self.queue.borrow_mut().pop_front();
+        if let Some(accepted) = queued {
+            return self.give(accepted);
+        }
+        if self.core.is_ending() {
+            return Poll::Ready(None);
+        }
+        if self.waits(context) {
+            return Poll::Pending;
+        }
+        // Without multishot, and without a ring, one by one; so is what begins while it is armed.
+        if self.armed.get().is_none() && (!multishot || self.single.get() || !self.core.has_ring())
+        {
+            return self.poll_single(context);
+        }
+        let waker = context.waker().clone();
+        let before = self.waker.replace(Some(waker));
+        drop(before);
+        if self.armed.get().is_none() {
+            let sqe = accept_multishot(&self.socket);
+            self.armed
+                .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
+        }
+        Poll::Pending
+    }
+
+    fn poll_single(&self, context: &mut Context<'_>) -> Poll<Option<io::Result<Stream>>> {
+        let operation = self.accept.take();
+        let mut operation = operation.unwrap_or_else(|| {
+            let op = Accept::new(Rc::clone(&self.socket));
+            SocketOperation::new(Rc::clone(&self.core), op)
+        });
+        match Pin::new(&mut operation).poll(context) {
+            Poll::Pending => {
+                self.accept.replace(Some(operation));
+                Poll::Pending
+            }
+            Poll::Ready(accepted) => self.give(accepted),
+        }
+    }
+
+    fn give(&self, accepted: io::Result<OwnedFd>) -> Poll<Option<io::Result<Stream>>> {
+        if let Err(error) = &accepted
+            && let Some(EMFILE | ENFILE | ENOMEM | ENOBUFS) = error.raw_os_error()
+        {
+            self.not_before_ns.set(self.core.now_ns() + WANT_PAUSE_NS);
+        }
+        Poll::Ready(Some(
+            accepted.map(|fd| Stream::new(Rc::clone(&self.core), fd)),
+        ))
+    }
+
+    /// Whether it is too early to try again.
+    fn waits(&self, context: &Context<'_>) -> bool {
+        let at_ns = self.not_before_ns.get();
+        if at_ns == 0 {
+            return false;
+        }
+        let timer = self.timer.take();
+        if self.core.now_ns() < at_ns {
+            let timer = self.core.set_timer(timer, at_ns, context.waker());
+            self.timer.set(Some(timer));
+            return true;
+        }
+        timer.into_iter().for_each(|timer| self.core.clear_timer(timer));
+        self.not_before_ns.set(0);
+        false
+    }
+
+    pub(super) fn close(&self) {
+        let token = self.armed.get();
+        token.into_iter().for_each(|token| self.core.cancel(token));
+        let timer = self.timer.take();
+        timer.into_iter().for_each(|timer| self.core.clear_timer(timer));
+        let accept = self.accept.take();
+        drop(accept);
+        let queued = self.queue.take();
+        drop(queued);
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket.fmt(f)
+    }
+}
+
+impl Arrives for Acceptor {
+    fn arrive(self: Rc<Self>, _: &Core, cqe: Cqe) {
+        match cqe.res {
+            res if res >= 0 => {
+                let fd = net::accepted(res);
+                self.queue.borrow_mut().push_back(Ok(fd));
+            }
+            res if matches!(-res, ECANCELED | EAGAIN | EINTR) => {}
+            res if res == -EINVAL && !self.single.get() => self.single.set(true),
+            res => {
+                let error = io::Error::from_raw_os_error(-res);
+                self.queue.borrow_mut().push_back(Err(error));
+            }
+        }
+        if !cqe.more() {
+            self.armed.set(None);
+        }
+        let waker = self.waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The connections that a listener accepts, one after another. Made by
+/// [`TcpListener::accept_multishot`](super::TcpListener::accept_multishot).
+pub struct Incoming<S> {
+    acceptor: Rc<Acceptor>,
+    streams: PhantomData<S>,
+}
+
+impl<S: From<Accepted>> Incoming<S> {
+    pub(super) fn new(acceptor: Rc<Acceptor>) -> Incoming<S> {
+        Incoming {
+            acceptor,
+            streams: PhantomData,
+        }
+    }
+
+    /// The next connection, or why one could not be accepted: the listener goes on after an error. When
+    /// descriptors or memory have run out (`EMFILE`, `ENFILE`, `ENOMEM`), it does so 10 ms later. `None`
+    /// when the runtime ends.
+    pub fn next(&mut self) -> impl Future<Output = Option<io::Result<S>>> + '_ {
+        std::future::poll_fn(|context| self.poll_next(context))
+    }
+
+    /// As [`next`](Incoming::next), for those who poll.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<S>>> {
+        self.acceptor
+            .poll_next(context, true)
+            .map(|next| next.map(|accepted| accepted.map(|stream| S::from(Accepted(stream)))))
+    }
+}
+
+/// A connection, on its way to its type.
+#[doc(hidden)]
+pub struct Accepted(pub(super) Stream);
+
+impl fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<S> Drop for Incoming<S> {
+    fn drop(&mut self) {
+        self.acceptor.close();
+    }
+}
+
+impl<S> fmt::Debug for Incoming<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Incoming")
+            .field(&self.acceptor.socket)
+            .finish()
+    }
+}

@@ -1,0 +1,327 @@
+//! What a stream receives: by a multishot receive into the core's buffers, by single receives where the
+//! data comes in bulk, or by calls where there is no ring. Nothing that has been received is lost, and no
+//! more is taken than somebody reads.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::buf::Chunk;
+use crate::driver::core::{Arrives, Core, SocketOperation, Token};
+use crate::fd::Socket;
+use crate::op::{Interest, Leftover, Recv, recv_multishot};
+use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
+use crate::sys::sqe::Cqe;
+
+/// Bytes that wait to be read by which a stream stops receiving: its sender waits then.
+const QUEUED_BYTES_MAX: usize = 64 << 10;
+/// Whole buffers in a row from which on single receives into large buffers take over.
+const BULK_FROM: u32 = 4;
+/// The buffer of those, bytes.
+const BULK_BYTES: usize = 256 << 10;
+/// A single receive that brings less ends that.
+const BULK_BYTES_MIN: usize = 16 << 10;
+
+/// The receiving side of a stream.
+pub(super) struct Receiver {
+    core: Rc<Core>,
+    socket: Rc<Socket>,
+    queue: RefCell<VecDeque<Chunk>>,
+    queued_bytes: Cell<usize>,
+    /// The multishot receive, while the kernel has it.
+    armed: Cell<Option<Token>>,
+    /// Its cancel has been asked for.
+    stopped: Cell<bool>,
+    /// What comes after what is queued.
+    end: Cell<End>,
+    /// The kernel has no multishot receive (before 6.0).
+    single: Cell<bool>,
+    /// Whole buffers in a row.
+    whole: Cell<u32>,
+    /// A single receive into memory of its own.
+    bulk: RefCell<Option<SocketOperation<Recv<Vec<u8>>>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Open,
+    /// The peer has said that nothing follows.
+    Closed,
+    Failed(i32),
+}
+
+impl Receiver {
+    pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Rc<Receiver> {
+        Rc::new(Receiver {
+            core,
+            socket,
+            queue: RefCell::default(),
+            queued_bytes: Cell::new(0),
+            armed: Cell::new(None),
+            stopped: Cell::new(false),
+            end: Cell::new(End::Open),
+            single: Cell::new(false),
+            whole: Cell::new(0),
+            bulk: RefCell::default(),
+            waker: RefCell::default(),
+        })
+    }
+
+    /// Whether a receive of the caller's own may go to the kernel: nothing has come before it, and nothing
+    /// else is about to take what comes.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.borrow().is_empty()
+            && self.armed.get().is_none()
+            && self.end.get() == End::Open
+            && self.bulk.borrow().is_none()
+    }
+
+    fn push(&self, chunk: Chunk) {
+        self.queued_bytes.set(self.queued_bytes.get() + chunk.len());
+        self.queue.borrow_mut().push_back(chunk);
+    }
+
+    fn pop(&self) -> Option<Chunk> {
+        let chunk = self.queue.borrow_mut().pop_front()?;
+        self.queued_bytes.set(self.queued_bytes.get() - chunk.len());
+        Some(chunk)
+    }
+
+    /// Puts back what was not read.
+    pub(super) fn unread(&self, chunk: Chunk) {
+        self.queued_bytes.set(self.queued_bytes.get() + chunk.len());
+        self.queue.borrow_mut().push_front(chunk);
+    }
+
+    fn wake(&self) {
+        let waker = self.waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn wait(&self, context: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !(waker.as_ref()).is_some_and(|waker| waker.will_wake(context.waker())) {
+            let before = waker.replace(context.waker().clone());
+            drop(waker);
+            drop(before);
+        }
+    }
+
+    /// The next chunk; `None` at the end. An error is told once, and then the end.
+    pub(super) fn poll_next(
+        self: &Rc<Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Chunk>>> {
+        if !self.core.spend(context) {
+            return Poll::Pending;
+        }
+        if let Some(chunk) = self.pop() {
+            return Poll::Ready(Some(Ok(chunk)));
+        }
+        match self.end.get() {
+            End::Open => {}
+            End::Closed => return Poll::Ready(None),
+            End::Failed(errno) => {
+                self.end.set(End::Closed);
+                return Poll::Ready(Some(Err(io::Error::from_raw_os_error(errno))));
+            }
+        }
+        if !self.core.has_ring() {
+            return self.attempt(context);
+        }
+        if self.bulk.borrow().is_some() || self.takes_bulk() {
+            return self.poll_bulk(context);
+        }
+        if self.armed.get().is_none() {
+            if self.core.is_ending() {
+                return Poll::Ready(None);
+            }
+            let sqe = recv_multishot(&self.socket, self.core.group_id());
+            self.stopped.set(false);
+            self.armed
+                .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
+        }
+        self.wait(context);
+        Poll::Pending
+    }
+
+    /// Whether single receives are to take over, now that the multishot one has ended.
+    fn takes_bulk(&self) -> bool {
+        self.armed.get().is_none() && (self.single.get() || self.whole.get() >= BULK_FROM)
+    }
+
+    fn poll_bulk(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
+        let operation = self.bulk.take();
+        let mut operation = operation.unwrap_or_else(|| {
+            let leftover = Rc::clone(self) as Rc<dyn Leftover>;
+            let bytes = if self.single.get() && self.whole.get() < BULK_FROM {
+                self.core.buffer_bytes() as usize
+            } else {
+                BULK_BYTES
+            };
+            let op = Recv::new(
+                Rc::clone(&self.socket),
+                Vec::with_capacity(bytes),
+                leftover,
+            );
+            SocketOperation::new(Rc::clone(&self.core), op)
+        });
+        match Pin::new(&mut operation).poll(context) {
+            Poll::Pending => {
+                self.bulk.replace(Some(operation));
+                Poll::Pending
+            }
+            Poll::Ready(Ok((0, _))) => {
+                self.end.set(End::Closed);
+                Poll::Ready(None)
+            }
+            Poll::Ready(Ok((bytes, memory))) => {
+                if bytes < BULK_BYTES_MIN {
+                    self.whole.set(0);
+                } else {
+                    self.whole.set(BULK_FROM);
+                }
+                Poll::Ready(Some(Ok(Chunk::from_vec(memory))))
+            }
+            Poll::Ready(Err(error)) => {
+                self.end.set(End::Closed);
+                Poll::Ready(Some(Err(error.into())))
+            }
+        }
+    }
+
+    /// Without a ring: the call, and the readiness to make it again.
+    fn attempt(&self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
+        loop {
+            if self.core.may_be_ready(&self.socket, Interest::Read) {
+                let Some(mut chunk) = self.blank() else {
+                    return Poll::Ready(None);
+                };
+                match chunk.receive(&self.socket) {
+                    0 => {
+                        self.end.set(End::Closed);
+                        return Poll::Ready(None);
+                    }
+                    res if res > 0 => {
+                        let is_whole = chunk.is_full();
+                        self.whole.set(if is_whole { self.whole.get() + 1 } else { 0 });
+                        if !is_whole {
+                            // That was all there is: the next will be told.
+                            self.core.not_ready(&self.socket, Interest::Read);
+                        }
+                        return Poll::Ready(Some(Ok(chunk)));
+                    }
+                    res if res == -EINTR => continue,
+                    res if res == -EAGAIN => self.core.not_ready(&self.socket, Interest::Read),
+                    res => {
+                        self.end.set(End::Closed);
+                        return Poll::Ready(Some(Err(io::Error::from_raw_os_error(-res))));
+                    }
+                }
+            }
+            let watched = (self.core).watch(&self.socket, Interest::Read, context.waker());
+            if let Err(error) = watched {
+                return Poll::Ready(Some(Err(error)));
+            }
+            if !self.core.may_be_ready(&self.socket, Interest::Read) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn blank(&self) -> Option<Chunk> {
+        if self.whole.get() >= BULK_FROM {
+            return Some(Chunk::with_room(BULK_BYTES));
+        }
+        self.core.blank()
+    }
+
+    /// Nobody reads any more: what the kernel has is asked back.
+    pub(super) fn close(&self) {
+        let token = self.armed.get();
+        token.into_iter().for_each(|token| self.core.cancel(token));
+        let bulk = self.bulk.take();
+        drop(bulk);
+        let queued = self.queue.take();
+        drop(queued);
+    }
+}
+
+impl Arrives for Receiver {
+    fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
+        let chunk = match cqe.buffer_id() {
+            // An answer that is an error may name a buffer, too (trap 4).
+            Some(id) => core.received(id, cqe.res.max(0) as u32),
+            None => None,
+        };
+        match cqe.res {
+            0 => self.end.set(End::Closed),
+            res if res > 0 => {
+                let is_whole = res as u32 == core.buffer_bytes();
+                self.whole.set(if is_whole { self.whole.get() + 1 } else { 0 });
+                chunk.into_iter().for_each(|chunk| self.push(chunk));
+            }
+            // Buffers come back, and then it is armed again; nothing was lost (traps 25, 26).
+            res if matches!(-res, ENOBUFS | EAGAIN | EINTR) => {}
+            res if res == -ECANCELED && self.stopped.get() => {}
+            res if res == -EINVAL && !self.single.get() => self.single.set(true),
+            res => self.end.set(End::Failed(-res)),
+        }
+        if !cqe.more() {
+            self.armed.set(None);
+        } else if !self.stopped.get()
+            && (self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.whole.get() >= BULK_FROM)
+        {
+            self.stopped.set(true);
+            self.armed
+                .get()
+                .into_iter()
+                .for_each(|token| core.cancel(token));
+        }
+        self.wake();
+    }
+}
+
+impl Leftover for Receiver {
+    fn keep(&self, bytes: &[u8]) {
+        self.push(Chunk::copy_of(bytes));
+        self.wake();
+    }
+}
+
+/// What a stream receives, chunk by chunk, in buffers of the core's. Made by
+/// [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot). Dropped, it leaves what has come to the
+/// stream's next receive.
+pub struct Receiving<'a> {
+    receiver: &'a Rc<Receiver>,
+}
+
+impl Receiving<'_> {
+    pub(super) fn new(receiver: &Rc<Receiver>) -> Receiving<'_> {
+        Receiving { receiver }
+    }
+
+    /// The next chunk; `None` when the peer has said that nothing follows, and after an error.
+    pub fn next(&mut self) -> impl Future<Output = Option<io::Result<Chunk>>> + '_ {
+        std::future::poll_fn(|context| self.poll_next(context))
+    }
+
+    /// As [`next`](Receiving::next), for those who poll.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
+        self.receiver.poll_next(context)
+    }
+}
+
+impl fmt::Debug for Receiving<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Receiving")
+            .field(&self.receiver.socket)
+            .finish()
+    }
+}

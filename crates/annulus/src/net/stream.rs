@@ -1,0 +1,205 @@
+//! A connected stream, whatever its kind of address: what TCP and Unix streams share.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::receiver::{Receiver, Receiving};
+use crate::buf::{IoBuf, IoBufMut};
+use crate::driver::core::{Core, SocketOperation};
+use crate::error::{BufError, BufResult, WholeResult};
+use crate::fd::{SendOrder, SendPlace, Socket};
+use crate::op::{Leftover, Recv, SendAll};
+use crate::sys::net;
+
+/// The stream. Dropped, it is closed: sends that have begun go on, receives are cancelled, and the
+/// descriptor is closed when the kernel has given back the last of them (trap 38).
+pub(super) struct Stream {
+    pub(super) core: Rc<Core>,
+    pub(super) socket: Rc<Socket>,
+    pub(super) receiver: Rc<Receiver>,
+    order: Rc<SendOrder>,
+}
+
+impl Stream {
+    pub(super) fn new(core: Rc<Core>, fd: OwnedFd) -> Stream {
+        let socket = core.socket(fd);
+        Stream::of(core, socket)
+    }
+
+    pub(super) fn of(core: Rc<Core>, socket: Rc<Socket>) -> Stream {
+        Stream {
+            receiver: Receiver::new(Rc::clone(&core), Rc::clone(&socket)),
+            order: Rc::default(),
+            core,
+            socket,
+        }
+    }
+
+    pub(super) fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {
+        Receive {
+            stream: self,
+            state: Receiving1::Fresh(buf),
+        }
+    }
+
+    pub(super) fn recv_multishot(&self) -> Receiving<'_> {
+        Receiving::new(&self.receiver)
+    }
+
+    pub(super) fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
+        Send {
+            stream: self,
+            state: Sending::Fresh(buf),
+        }
+    }
+
+    pub(super) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        net::shutdown(self.socket.raw(), how)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.receiver.close();
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket.fmt(f)
+    }
+}
+
+/// The future of a receive into a buffer: the number of bytes, 0 at the end, and the buffer. Dropped, it
+/// leaves what has come, and what may yet come, to the stream's next receive.
+#[must_use = "it does nothing until it is awaited"]
+pub struct Receive<'a, B: IoBufMut> {
+    stream: &'a Stream,
+    state: Receiving1<B>,
+}
+
+enum Receiving1<B: IoBufMut> {
+    Fresh(B),
+    Out(SocketOperation<Recv<B>>),
+    Over,
+}
+
+impl<B: IoBufMut> Unpin for Receive<'_, B> {}
+
+impl<B: IoBufMut> Future for Receive<'_, B> {
+    type Output = BufResult<usize, B>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let receiver = &this.stream.receiver;
+        if let Receiving1::Fresh(_) = this.state
+            && receiver.is_idle()
+            && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
+        {
+            let leftover = Rc::clone(receiver) as Rc<dyn Leftover>;
+            let op = Recv::new(Rc::clone(&this.stream.socket), buf, leftover);
+            this.state = Receiving1::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
+        }
+        if let Receiving1::Out(operation) = &mut this.state {
+            return Pin::new(operation).poll(context);
+        }
+        // Something has come already, or is about to: it is copied.
+        let next = std::task::ready!(receiver.poll_next(context));
+        let Receiving1::Fresh(mut buf) = std::mem::replace(&mut this.state, Receiving1::Over)
+        else {
+            panic!("a receive was polled after it had been answered");
+        };
+        Poll::Ready(match next {
+            None => Ok((0, buf)),
+            Some(Err(error)) => Err(BufError::new(error, Some(buf))),
+            Some(Ok(mut chunk)) => {
+                let bytes = chunk.copy_to(&mut buf);
+                if !chunk.is_empty() {
+                    receiver.unread(chunk);
+                }
+                Ok((bytes, buf))
+            }
+        })
+    }
+}
+
+impl<B: IoBufMut> fmt::Debug for Receive<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Receive").field(self.stream).finish()
+    }
+}
+
+/// The future of a send. Sends of one stream are made one after another, in the order of their first
+/// polls. Dropped before that, nothing is sent; after it, all is.
+#[must_use = "it does nothing until it is awaited"]
+pub struct Send<'a, B: IoBuf> {
+    stream: &'a Stream,
+    state: Sending<B>,
+}
+
+enum Sending<B: IoBuf> {
+    Fresh(B),
+    /// Others send first.
+    Queued(B, SendPlace),
+    Out(SocketOperation<SendAll<B>>),
+    Over,
+}
+
+impl<B: IoBuf> Unpin for Send<'_, B> {}
+
+impl<B: IoBuf> Future for Send<'_, B> {
+    type Output = WholeResult<B>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let stream = this.stream;
+        loop {
+            if let Sending::Out(operation) = &mut this.state {
+                return Pin::new(operation).poll(context);
+            }
+            let (buf, turn) = match std::mem::replace(&mut this.state, Sending::Over) {
+                Sending::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
+                Sending::Fresh(buf) => match stream.order.take() {
+                    Some(turn) => (buf, turn),
+                    None => {
+                        this.state = Sending::Queued(buf, stream.order.queue());
+                        continue;
+                    }
+                },
+                Sending::Queued(buf, mut place) => match place.poll(context) {
+                    Poll::Ready(turn) => (buf, turn),
+                    Poll::Pending => {
+                        this.state = Sending::Queued(buf, place);
+                        return Poll::Pending;
+                    }
+                },
+                Sending::Out(_) => unreachable!("looked at just now"),
+                Sending::Over => panic!("a send was polled after it had been answered"),
+            };
+            match stream.order.failed() {
+                0 => {
+                    let op = SendAll::new(Rc::clone(&stream.socket), buf, turn);
+                    let operation = SocketOperation::new(Rc::clone(&stream.core), op);
+                    this.state = Sending::Out(operation);
+                }
+                errno => {
+                    let error = io::Error::from_raw_os_error(errno);
+                    return Poll::Ready(Err(BufError::new(error, Some(buf))));
+                }
+            }
+        }
+    }
+}
+
+impl<B: IoBuf> fmt::Debug for Send<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Send").field(self.stream).finish()
+    }
+}

@@ -1,0 +1,223 @@
+//! TCP.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::acceptor::{Accepted, Acceptor, Incoming};
+use super::receiver::Receiving;
+use super::stream::{Receive, Send, Stream};
+use crate::buf::{IoBuf, IoBufMut};
+use crate::driver::core::SocketOperation;
+use crate::op::Connect;
+use crate::sys::net::{self, Kind, option};
+
+/// Connections that wait to be accepted; the kernel's own bound (`net.core.somaxconn`) is below it.
+const BACKLOG: i32 = 65_535;
+
+/// A listener. Each core binds its own: the kernel spreads connections over those with the same address
+/// (`SO_REUSEPORT`).
+#[derive(Debug)]
+pub struct TcpListener {
+    acceptor: Rc<Acceptor>,
+}
+
+impl TcpListener {
+    /// Listens at `address`, the first of those it stands for that can be had, with `SO_REUSEADDR` and
+    /// `SO_REUSEPORT`.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`: somebody else listens there, without `SO_REUSEPORT` or as another user.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        first(address, |address| {
+            let core = super::core()?;
+            let address = net::internet(address);
+            let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
+            let socket = core.socket(fd);
+            option::set_reuse_address(socket.raw(), true)?;
+            option::set_reuse_port(socket.raw(), true)?;
+            net::bind(socket.raw(), &address)?;
+            net::listen(socket.raw(), BACKLOG)?;
+            Ok(TcpListener {
+                acceptor: Acceptor::new(core, socket),
+            })
+        })
+    }
+
+    /// Takes over std's listener.
+    ///
+    /// # Errors
+    ///
+    /// Outside a runtime.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+        let core = super::core()?;
+        let socket = core.socket(OwnedFd::from(listener));
+        net::set_nonblocking(socket.raw(), core.wants_nonblocking())?;
+        Ok(TcpListener {
+            acceptor: Acceptor::new(core, socket),
+        })
+    }
+
+    /// Accepts one connection. Dropped, the future leaves it to the next.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENFILE`: descriptors have run out; the next call waits 10 ms first.
+    pub async fn accept(&self) -> io::Result<TcpStream> {
+        let accepted =
+            std::future::poll_fn(|context| self.acceptor.poll_next(context, false)).await;
+        match accepted {
+            Some(accepted) => Ok(TcpStream(accepted?)),
+            None => Err(io::Error::other("the runtime ends")),
+        }
+    }
+
+    /// Accepts all connections that come, by one request to the kernel. Since Linux 5.19; before that, and
+    /// without a ring, one by one.
+    pub fn accept_multishot(self) -> Incoming<TcpStream> {
+        Incoming::new(Rc::clone(&self.acceptor))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        internet(net::local_address(self.acceptor.socket.raw())?)
+    }
+}
+
+fn internet(address: net::Address) -> io::Result<SocketAddr> {
+    net::to_internet(address).ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+/// Tries the addresses in order.
+fn first<T>(
+    address: impl ToSocketAddrs,
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to try");
+    for address in address.to_socket_addrs()? {
+        match attempt(address) {
+            Ok(value) => return Ok(value),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A connection. It stays on its core. Dropped, it is closed: what has been given to be sent goes out
+/// first, receives are cancelled, and no descriptor is left behind.
+#[derive(Debug)]
+pub struct TcpStream(Stream);
+
+impl From<Accepted> for TcpStream {
+    fn from(Accepted(stream): Accepted) -> TcpStream {
+        TcpStream(stream)
+    }
+}
+
+impl TcpStream {
+    /// Connects to `address`.
+    ///
+    /// # Errors
+    ///
+    /// What `connect(2)` says.
+    pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+        let core = super::core()?;
+        let address = net::internet(address);
+        let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
+        let stream = Stream::new(Rc::clone(&core), fd);
+        let connect = Connect::new(Rc::clone(&stream.socket), address);
+        SocketOperation::new(core, connect).await?;
+        Ok(TcpStream(stream))
+    }
+
+    /// Takes over std's stream.
+    ///
+    /// # Errors
+    ///
+    /// Outside a runtime.
+    pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
+        let core = super::core()?;
+        let stream = Stream::new(core, OwnedFd::from(stream));
+        net::set_nonblocking(stream.socket.raw(), stream.core.wants_nonblocking())?;
+        Ok(TcpStream(stream))
+    }
+
+    /// Receives what there is, up to the buffer's length; 0 bytes are the end. A dropped future loses
+    /// nothing: what it has received comes with the next.
+    pub fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {
+        self.0.recv(buf)
+    }
+
+    /// Receives into buffers of the core, by one request to the kernel for all that comes. Since Linux 6.0;
+    /// before that, and without a ring, one by one. Where data comes in bulk, single receives into larger
+    /// buffers take over. No more than 64 KiB wait to be read.
+    pub fn recv_multishot(&self) -> Receiving<'_> {
+        self.0.recv_multishot()
+    }
+
+    /// Sends all of `buf`, which comes back. See [`Send`] for what becomes of it when it is dropped.
+    pub fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
+        self.0.send_all(buf)
+    }
+
+    /// Ends one direction, or both, at once: what is still to be sent is not waited for.
+    ///
+    /// # Errors
+    ///
+    /// What `shutdown(2)` says.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.0.shutdown(how)
+    }
+
+    /// Whose connection it is.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`: it is nobody's any more.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        internet(net::peer_address(self.0.socket.raw())?)
+    }
+
+    /// Its own address.
+    ///
+    /// # Errors
+    ///
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        internet(net::local_address(self.0.socket.raw())?)
+    }
+
+    /// Sends small segments at once (`TCP_NODELAY`), or gathers them.
+    ///
+    /// # Errors
+    ///
+    /// What `setsockopt(2)` says.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        option::set_nodelay(self.0.socket.raw(), on)
+    }
+
+    /// Whether small segments are sent at once.
+    ///
+    /// # Errors
+    ///
+    /// What `getsockopt(2)` says.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        option::nodelay(self.0.socket.raw())
+    }
+
+    /// How long a close waits for what is to be sent; `Some(0)` resets the connection.
+    ///
+    /// # Errors
+    ///
+    /// What `setsockopt(2)` says.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        option::set_linger(self.0.socket.raw(), linger)
+    }
+}

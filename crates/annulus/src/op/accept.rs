@@ -1,0 +1,74 @@
+//! # Safety
+//!
+//! `accept`: ACCEPT, or `accept4` when a connection waits. Owns the listener (Open); the answer is a new
+//! descriptor, which is closed if nobody waits for it (trap 4). Multishot, one SQE accepts until it ends.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, SocketOp};
+use crate::fd::Socket;
+use crate::sys::errno::check;
+use crate::sys::net::{self, SOCK_CLOEXEC};
+use crate::sys::sqe::{ACCEPT_MULTISHOT, Sqe, opcode};
+
+/// Accepts one connection.
+pub struct Accept {
+    listener: Rc<Socket>,
+}
+
+impl Accept {
+    pub(crate) fn new(listener: Rc<Socket>) -> Accept {
+        Accept { listener }
+    }
+}
+
+// SAFETY: Lent, Open: points to nothing; `listener` owns the descriptor.
+unsafe impl SocketOp for Accept {
+    const INFO: OpInfo = OpInfo {
+        name: "accept",
+        opcode: opcode::ACCEPT,
+        since: (5, 5),
+    };
+    const INTEREST: Interest = Interest::Read;
+    type Output = io::Result<OwnedFd>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        &self.listener
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            op_flags: SOCK_CLOEXEC,
+            ..Sqe::new(opcode::ACCEPT, self.listener.raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        net::accept(self.listener.raw(), true)
+    }
+
+    fn complete(self, res: i32) -> io::Result<OwnedFd> {
+        check(res).map(|_| net::accepted(res))
+    }
+}
+
+impl fmt::Debug for Accept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Accept").field(&self.listener).finish()
+    }
+}
+
+/// An accept that goes on until it is cancelled or fails. Since Linux 5.19. It has no use for addresses:
+/// all connections would write to the same one (trap 32).
+pub(crate) fn multishot(listener: &Socket) -> Sqe {
+    Sqe {
+        ioprio: ACCEPT_MULTISHOT,
+        op_flags: SOCK_CLOEXEC,
+        ..Sqe::new(opcode::ACCEPT, listener.raw())
+    }
+}

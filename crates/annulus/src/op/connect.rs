@@ -1,0 +1,89 @@
+//! # Safety
+//!
+//! `connect`: CONNECT, or `connect` and its outcome when the socket is writable. Owns the socket (Open)
+//! and the address, boxed (Lent, Still).
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, Resume, SocketOp};
+use crate::fd::Socket;
+use crate::sys::errno::{EALREADY, EINPROGRESS, EAGAIN, check};
+use crate::sys::net::{self, Address};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Connects a socket.
+pub struct Connect {
+    socket: Rc<Socket>,
+    address: Box<Address>,
+    /// By the system call: the kernel is at it.
+    begun: bool,
+}
+
+impl Connect {
+    pub(crate) fn new(socket: Rc<Socket>, address: Address) -> Connect {
+        Connect {
+            socket,
+            address: Box::new(address),
+            begun: false,
+        }
+    }
+}
+
+// SAFETY: Lent, Still, Open: the address is boxed, `socket` owns the descriptor.
+unsafe impl SocketOp for Connect {
+    const INFO: OpInfo = OpInfo {
+        name: "connect",
+        opcode: opcode::CONNECT,
+        since: (5, 5),
+    };
+    const INTEREST: Interest = Interest::Write;
+    type Output = io::Result<()>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        let (base, bytes) = net::raw(&self.address);
+        Sqe {
+            addr: base as u64,
+            off: u64::from(bytes),
+            ..Sqe::new(opcode::CONNECT, self.socket.raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        if self.begun {
+            match net::take_error(self.socket.raw()) {
+                0 if net::peer_address(self.socket.raw()).is_err() => return -EAGAIN,
+                outcome => return outcome,
+            }
+        }
+        match net::connect(self.socket.raw(), &self.address) {
+            res if res == -EINPROGRESS || res == -EALREADY => {
+                self.begun = true;
+                -EAGAIN
+            }
+            res => res,
+        }
+    }
+
+    /// EAGAIN is an answer here: a Unix listener's backlog is full.
+    fn resume(&mut self, res: i32) -> Resume {
+        Resume::Done(res)
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+}
+
+impl fmt::Debug for Connect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Connect").field(&self.socket).finish()
+    }
+}

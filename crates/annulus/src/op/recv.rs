@@ -1,0 +1,110 @@
+//! # Safety
+//!
+//! `recv`: RECV, or `recv` when there is data. Owns the socket (Open) and the buffer (Lent, Still); takes
+//! at most `res` bytes of it as initialised (Written). With a buffer group and multishot, the kernel
+//! takes a buffer for each piece of data by itself.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
+use crate::buf::IoBufMut;
+use crate::error::{BufError, BufResult};
+use crate::fd::Socket;
+use crate::sys::errno::check;
+use crate::sys::net;
+use crate::sys::sqe::{BUFFER_SELECT, RECV_MULTISHOT, Sqe, opcode};
+
+/// Who takes data that arrived when nobody waited for it any more: none of it is lost.
+pub(crate) trait Leftover {
+    fn keep(&self, bytes: &[u8]);
+}
+
+/// Receives what there is, up to the buffer's length; 0 bytes are the end.
+pub struct Recv<B> {
+    socket: Rc<Socket>,
+    buf: B,
+    leftover: Rc<dyn Leftover>,
+}
+
+impl<B: IoBufMut> Recv<B> {
+    pub(crate) fn new(socket: Rc<Socket>, buf: B, leftover: Rc<dyn Leftover>) -> Recv<B> {
+        Recv {
+            socket,
+            buf,
+            leftover,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.buf.lent_bytes().min(TRANSFER_MAX)
+    }
+}
+
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `socket` the descriptor.
+unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
+    const INFO: OpInfo = OpInfo {
+        name: "recv",
+        opcode: opcode::RECV,
+        since: (5, 6),
+    };
+    const INTEREST: Interest = Interest::Read;
+    type Output = BufResult<usize, B>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            addr: self.buf.stable_mut_ptr() as u64,
+            len: self.bytes() as u32,
+            ..Sqe::new(opcode::RECV, self.socket.raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let bytes = self.bytes();
+        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
+        unsafe { net::recv(self.socket.raw(), self.buf.stable_mut_ptr(), bytes) }
+    }
+
+    fn complete(mut self, res: i32) -> BufResult<usize, B> {
+        match check(res) {
+            Ok(bytes) => {
+                // SAFETY: Written: the kernel has put so many there.
+                unsafe { self.buf.set_init(bytes) };
+                Ok((bytes, self.buf))
+            }
+            Err(error) => Err(BufError::new(error, Some(self.buf))),
+        }
+    }
+
+    fn abandoned(mut self, res: i32) {
+        if let Ok(bytes) = check(res)
+            && bytes > 0
+        {
+            // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
+            let bytes = unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), bytes) };
+            self.leftover.keep(bytes);
+        }
+    }
+}
+
+impl<B> fmt::Debug for Recv<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Recv").field(&self.socket).finish()
+    }
+}
+
+/// A receive that goes on until it is cancelled, into buffers of `group`. Since Linux 6.0.
+pub(crate) fn multishot(socket: &Socket, group: u16) -> Sqe {
+    Sqe {
+        flags: BUFFER_SELECT,
+        ioprio: RECV_MULTISHOT,
+        buf_index: group,
+        ..Sqe::new(opcode::RECV, socket.raw())
+    }
+}

@@ -1,0 +1,113 @@
+//! # Safety
+//!
+//! `send_all`: SEND, or `send` when there is room. Owns the socket (Open) and the buffer (Lent, Still). It
+//! has the turn of its stream, so that no other send overtakes it (trap 34), and keeps it when its future
+//! is dropped: half a message would be worse than a whole one.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
+use crate::buf::IoBuf;
+use crate::error::{BufError, WholeResult};
+use crate::fd::{SendTurn, Socket};
+use crate::sys::errno::{EPIPE, check};
+use crate::sys::net::{self, MSG_WAITALL};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Sends all of a buffer.
+pub struct SendAll<B> {
+    socket: Rc<Socket>,
+    buf: B,
+    done: usize,
+    turn: SendTurn,
+}
+
+impl<B: IoBuf> SendAll<B> {
+    pub(crate) fn new(socket: Rc<Socket>, buf: B, turn: SendTurn) -> SendAll<B> {
+        SendAll {
+            socket,
+            buf,
+            done: 0,
+            turn,
+        }
+    }
+
+    #[inline]
+    fn rest(&self) -> (*const u8, usize) {
+        let bytes = self.buf.init_bytes() - self.done;
+        // SAFETY: Lent: `done` never exceeds the buffer (`resume` bounds it).
+        let base = unsafe { self.buf.stable_ptr().add(self.done) };
+        (base, bytes.min(TRANSFER_MAX))
+    }
+}
+
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `socket` the descriptor.
+unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
+    const INFO: OpInfo = OpInfo {
+        name: "send",
+        opcode: opcode::SEND,
+        since: (5, 6),
+    };
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+    type Output = WholeResult<B>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    #[inline]
+    fn sqe(&mut self) -> Sqe {
+        let (base, bytes) = self.rest();
+        Sqe {
+            addr: base as u64,
+            len: bytes as u32,
+            op_flags: MSG_WAITALL,
+            ..Sqe::new(opcode::SEND, self.socket.raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let (base, bytes) = self.rest();
+        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
+        unsafe { net::send(self.socket.raw(), base, bytes) }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        if res < 0 {
+            return retry_interrupted(res);
+        }
+        self.done += res as usize;
+        // A short send is a success (trap 35); nothing at all would be asked for ever.
+        if res > 0 && self.done < self.buf.init_bytes() {
+            return Resume::Again;
+        }
+        Resume::Done(res)
+    }
+
+    fn complete(self, res: i32) -> WholeResult<B> {
+        match check(res) {
+            Ok(_) if self.done >= self.buf.init_bytes() => Ok(self.buf),
+            Ok(_) => {
+                let error = std::io::Error::from_raw_os_error(EPIPE);
+                Err(BufError::new(error, Some(self.buf)))
+            }
+            Err(error) => Err(BufError::new(error, Some(self.buf))),
+        }
+    }
+
+    fn abandoned(self, res: i32) {
+        if res < 0 {
+            self.turn.fail(-res);
+        }
+    }
+}
+
+impl<B> fmt::Debug for SendAll<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SendAll").field(&self.socket).finish()
+    }
+}

@@ -1,0 +1,59 @@
+//! # Safety
+//!
+//! What an operation on a socket is. Unlike those on files it stays on its core's thread, and its
+//! fallback is a system call that does not wait: the driver waits until the socket is ready.
+#![allow(unsafe_code)]
+
+use std::rc::Rc;
+
+use super::{OpInfo, Resume, retry_interrupted};
+use crate::fd::Socket;
+use crate::sys::sqe::Sqe;
+
+/// What a socket has to become before an operation can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// There is data, an end, or a connection to accept.
+    Read,
+    /// There is room, or the connection has been made.
+    Write,
+}
+
+/// An operation on a socket. Sealed: the implementations are the library's own.
+///
+/// # Safety
+///
+/// Lent, Still, Open: everything the SQE points to or names is owned by the op and stays where it is
+/// when the op is moved.
+#[doc(hidden)]
+pub unsafe trait SocketOp: Sized + 'static {
+    const INFO: OpInfo;
+    const INTEREST: Interest;
+    /// It goes on when its future is dropped; else it is cancelled.
+    const GOES_ON: bool = false;
+    type Output;
+
+    #[doc(hidden)]
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket>;
+
+    /// What io_uring is asked. Called again for the rest of an unfinished transfer.
+    fn sqe(&mut self) -> Sqe;
+
+    /// The same by a system call that does not wait: a count, or minus an errno; minus EAGAIN if the
+    /// socket is not ready.
+    fn attempt(&mut self) -> i32;
+
+    /// Looks at an answer.
+    fn resume(&mut self, res: i32) -> Resume {
+        retry_interrupted(res)
+    }
+
+    /// Reads the final answer.
+    fn complete(self, res: i32) -> Self::Output;
+
+    /// The final answer, when nobody waits for it any more.
+    fn abandoned(self, res: i32) {
+        drop(self.complete(res));
+    }
+}

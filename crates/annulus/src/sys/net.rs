@@ -1,0 +1,291 @@
+//! # Safety
+//!
+//! Socket calls as the readiness fallback makes them: the same arguments as the SQE, the same answer
+//! (`res`: a count, a descriptor, or minus an errno), and none of them waits. Pointers come from an op
+//! that owns what they point to (Lent); the call returns before the op is touched again.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags,
+    SocketType, sockopt,
+};
+
+use super::call::IoVec;
+
+/// `MSG_WAITALL`: a send goes on until all of it is sent, where the kernel can.
+pub(crate) const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
+/// `SOCK_CLOEXEC`, for `accept4`.
+pub(crate) const SOCK_CLOEXEC: u32 = libc::SOCK_CLOEXEC as u32;
+
+/// What kind of socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Stream,
+    Datagram,
+}
+
+/// Where a socket is bound or connected to, as the kernel takes it.
+pub(crate) type Address = SocketAddrAny;
+
+fn res(result: Result<usize, Errno>) -> i32 {
+    match result {
+        Ok(n) => n as i32,
+        Err(errno) => -errno.raw_os_error(),
+    }
+}
+
+/// # Safety
+///
+/// Open: `fd` stays open while the result lives.
+unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: Open, passed on.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// The same for safe callers, for whom a wrong descriptor is a wrong answer and nothing worse.
+pub(super) fn known<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: Open: the caller's socket owns the descriptor and outlives the call.
+    unsafe { borrow(fd) }
+}
+
+/// The address of an internet socket.
+pub(crate) fn internet(address: SocketAddr) -> Address {
+    address.into()
+}
+
+/// The address of a path.
+pub(crate) fn unix(path: &std::path::Path) -> io::Result<Address> {
+    Ok(SocketAddrUnix::new(path)?.into())
+}
+
+/// The internet address that `address` is, if it is one.
+pub(crate) fn to_internet(address: Address) -> Option<SocketAddr> {
+    SocketAddr::try_from(address).ok()
+}
+
+/// `struct sockaddr` and its length, bytes.
+pub(crate) fn raw(address: &Address) -> (*const u8, u32) {
+    (address.as_ptr().cast(), address.addr_len())
+}
+
+/// A new socket. `nonblocking` for the readiness fallback; a ring would answer EAGAIN for such a one.
+pub(crate) fn socket(family: &Address, kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> {
+    let kind = match kind {
+        Kind::Stream => SocketType::STREAM,
+        Kind::Datagram => SocketType::DGRAM,
+    };
+    let flags = flags(nonblocking);
+    Ok(net::socket_with(family.address_family(), kind, flags, None)?)
+}
+
+fn flags(nonblocking: bool) -> SocketFlags {
+    if nonblocking {
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK
+    } else {
+        SocketFlags::CLOEXEC
+    }
+}
+
+/// Gives a descriptor of this process the mode that its driver needs.
+pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
+    Ok(rustix::io::ioctl_fionbio(known(fd), nonblocking)?)
+}
+
+/// Two Unix stream sockets, connected to each other.
+pub(crate) fn pair(nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        flags(nonblocking),
+        None,
+    )?)
+}
+
+pub(crate) fn bind(fd: RawFd, address: &Address) -> io::Result<()> {
+    Ok(net::bind(known(fd), address)?)
+}
+
+pub(crate) fn listen(fd: RawFd, backlog: i32) -> io::Result<()> {
+    Ok(net::listen(known(fd), backlog)?)
+}
+
+pub(crate) fn local_address(fd: RawFd) -> io::Result<Address> {
+    Ok(net::getsockname(known(fd))?)
+}
+
+pub(crate) fn peer_address(fd: RawFd) -> io::Result<Address> {
+    let peer = net::getpeername(known(fd))?;
+    peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+/// `accept4(2)`: a descriptor.
+pub(crate) fn accept(fd: RawFd, nonblocking: bool) -> i32 {
+    match net::accept_with(known(fd), flags(nonblocking)) {
+        Ok(fd) => fd.into_raw_fd(),
+        Err(errno) => -errno.raw_os_error(),
+    }
+}
+
+/// `connect(2)` of a socket that does not block: minus EINPROGRESS until it is writable.
+pub(crate) fn connect(fd: RawFd, address: &Address) -> i32 {
+    res(net::connect(known(fd), address).map(|()| 0))
+}
+
+/// What became of a connect or a transfer in the background: 0, or minus an errno.
+pub(crate) fn take_error(fd: RawFd) -> i32 {
+    match sockopt::socket_error(known(fd)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(errno)) | Err(errno) => -errno.raw_os_error(),
+    }
+}
+
+/// `recv(2)`, without waiting.
+///
+/// # Safety
+///
+/// Lent: `base` is valid for writes of `bytes` until this returns. Open: so is `fd`.
+#[inline]
+pub(crate) unsafe fn recv(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
+    // SAFETY: Lent, passed on; the bytes are only written to.
+    let into = unsafe { std::slice::from_raw_parts_mut(base.cast(), bytes) };
+    // SAFETY: Open, passed on.
+    let fd = unsafe { borrow(fd) };
+    let into: &mut [std::mem::MaybeUninit<u8>] = into;
+    res(net::recv(fd, into, RecvFlags::DONTWAIT).map(|(_, n)| n))
+}
+
+/// `send(2)`, without waiting and without SIGPIPE.
+///
+/// # Safety
+///
+/// Lent: `base` is valid for reads of `bytes` until this returns. Open: so is `fd`.
+#[inline]
+pub(crate) unsafe fn send(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
+    // SAFETY: Lent, passed on.
+    let from = unsafe { std::slice::from_raw_parts(base, bytes) };
+    // SAFETY: Open, passed on.
+    let fd = unsafe { borrow(fd) };
+    res(net::send(
+        fd,
+        from,
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    ))
+}
+
+/// `struct msghdr`.
+pub(crate) type Message = libc::msghdr;
+
+/// A message of nothing, from or to nobody.
+pub(crate) fn no_message() -> Message {
+    // SAFETY: Typed: all-zero bytes are an empty `msghdr`.
+    unsafe { std::mem::zeroed() }
+}
+
+/// A message whose parts are `vectors`, and whose address is `name`.
+pub(crate) fn message(name: *mut u8, name_bytes: u32, vectors: &mut [IoVec]) -> Message {
+    Message {
+        msg_name: name.cast(),
+        msg_namelen: name_bytes,
+        msg_iov: vectors.as_mut_ptr().cast(),
+        msg_iovlen: vectors.len() as _,
+        ..no_message()
+    }
+}
+
+/// `sendmsg(2)`, without waiting and without SIGPIPE.
+///
+/// # Safety
+///
+/// Lent: all that `message` points to is valid until this returns. Open: so is `fd`.
+pub(crate) unsafe fn send_message(fd: RawFd, message: *const Message) -> i32 {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: Lent and Open, passed on.
+    super::call::last(unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, flags) })
+}
+
+/// `recvmsg(2)`, without waiting.
+///
+/// # Safety
+///
+/// As for `send_message`; what `message` points to is valid for writes.
+pub(crate) unsafe fn receive_message(fd: RawFd, message: *mut Message) -> i32 {
+    // SAFETY: Lent and Open, passed on.
+    super::call::last(unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, libc::MSG_DONTWAIT) })
+}
+
+/// `shutdown(2)`.
+pub(crate) fn shutdown(fd: RawFd, how: Shutdown) -> io::Result<()> {
+    let how = match how {
+        Shutdown::Read => net::Shutdown::Read,
+        Shutdown::Write => net::Shutdown::Write,
+        Shutdown::Both => net::Shutdown::Both,
+    };
+    Ok(net::shutdown(known(fd), how)?)
+}
+
+/// Takes over a descriptor that an accept has answered.
+pub(crate) fn accepted(res: i32) -> OwnedFd {
+    // SAFETY: Open: the kernel has just made it for us, and nobody else knows the number.
+    unsafe { OwnedFd::from_raw_fd(res) }
+}
+
+/// Options of sockets, read and set by the system call: they never wait.
+pub(crate) mod option {
+    use super::{Duration, RawFd, known, sockopt};
+    use std::io;
+
+    pub(crate) fn set_reuse_address(fd: RawFd, on: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_reuseaddr(known(fd), on)?)
+    }
+    pub(crate) fn set_reuse_port(fd: RawFd, on: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_reuseport(known(fd), on)?)
+    }
+    pub(crate) fn set_nodelay(fd: RawFd, on: bool) -> io::Result<()> {
+        Ok(sockopt::set_tcp_nodelay(known(fd), on)?)
+    }
+    pub(crate) fn nodelay(fd: RawFd) -> io::Result<bool> {
+        Ok(sockopt::tcp_nodelay(known(fd))?)
+    }
+    pub(crate) fn set_keepalive(fd: RawFd, on: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_keepalive(known(fd), on)?)
+    }
+    pub(crate) fn keepalive(fd: RawFd) -> io::Result<bool> {
+        Ok(sockopt::socket_keepalive(known(fd))?)
+    }
+    pub(crate) fn set_linger(fd: RawFd, linger: Option<Duration>) -> io::Result<()> {
+        Ok(sockopt::set_socket_linger(known(fd), linger)?)
+    }
+    pub(crate) fn linger(fd: RawFd) -> io::Result<Option<Duration>> {
+        Ok(sockopt::socket_linger(known(fd))?)
+    }
+    pub(crate) fn set_send_buffer_bytes(fd: RawFd, bytes: usize) -> io::Result<()> {
+        Ok(sockopt::set_socket_send_buffer_size(known(fd), bytes)?)
+    }
+    pub(crate) fn send_buffer_bytes(fd: RawFd) -> io::Result<usize> {
+        Ok(sockopt::socket_send_buffer_size(known(fd))?)
+    }
+    pub(crate) fn set_receive_buffer_bytes(fd: RawFd, bytes: usize) -> io::Result<()> {
+        Ok(sockopt::set_socket_recv_buffer_size(known(fd), bytes)?)
+    }
+    pub(crate) fn receive_buffer_bytes(fd: RawFd) -> io::Result<usize> {
+        Ok(sockopt::socket_recv_buffer_size(known(fd))?)
+    }
+    pub(crate) fn set_broadcast(fd: RawFd, on: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_broadcast(known(fd), on)?)
+    }
+    pub(crate) fn broadcast(fd: RawFd) -> io::Result<bool> {
+        Ok(sockopt::socket_broadcast(known(fd))?)
+    }
+    pub(crate) fn set_ttl(fd: RawFd, ttl: u32) -> io::Result<()> {
+        Ok(sockopt::set_ip_ttl(known(fd), ttl)?)
+    }
+    pub(crate) fn ttl(fd: RawFd) -> io::Result<u32> {
+        Ok(sockopt::ip_ttl(known(fd))?)
+    }
+}

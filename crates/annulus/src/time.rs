@@ -1,0 +1,158 @@
+//! Time on a runtime's cores: sleeping, giving up, and going on at a rhythm.
+//!
+//! A timer costs no system call: the core's next sleep ends when it goes off. Its grain is that of the
+//! kernel's timers, about 50 µs.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::driver::core::{Core, Timer};
+
+fn core() -> Rc<Core> {
+    Core::current().expect("timers are a runtime's: this thread is none of its cores")
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Ready when `time` has passed since the call.
+///
+/// # Panics
+///
+/// Outside a runtime.
+pub fn sleep(time: Duration) -> Sleep {
+    let core = core();
+    let at_ns = core.now_ns().saturating_add(ns(time));
+    Sleep {
+        core,
+        at_ns,
+        timer: None,
+    }
+}
+
+/// The future of [`sleep`].
+#[must_use = "a sleep does nothing until it is awaited"]
+pub struct Sleep {
+    core: Rc<Core>,
+    at_ns: u64,
+    timer: Option<Timer>,
+}
+
+impl Sleep {
+    fn set(&mut self, at_ns: u64) {
+        self.clear();
+        self.at_ns = at_ns;
+    }
+
+    fn clear(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            self.core.clear_timer(timer);
+        }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.core.now_ns() >= self.at_ns {
+            self.clear();
+            return Poll::Ready(());
+        }
+        let timer = self
+            .core
+            .set_timer(self.timer, self.at_ns, context.waker());
+        self.timer = Some(timer);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep")
+            .field("at_ns", &self.at_ns)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Awaits `future`, for at most `time`; then it is dropped.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::TimedOut`].
+///
+/// # Panics
+///
+/// Outside a runtime.
+pub fn timeout<F: Future>(time: Duration, future: F) -> Timeout<F> {
+    Timeout {
+        future: Box::pin(future),
+        sleep: sleep(time),
+    }
+}
+
+/// The future of [`timeout`].
+#[must_use = "it does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct Timeout<F> {
+    future: Pin<Box<F>>,
+    sleep: Sleep,
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = io::Result<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(value) = self.future.as_mut().poll(context) {
+            return Poll::Ready(Ok(value));
+        }
+        Pin::new(&mut self.sleep)
+            .poll(context)
+            .map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// Ready at once, and then each time `period` has passed. A tick that comes late does not move those
+/// after it; ticks that have been missed are left out.
+///
+/// # Panics
+///
+/// Outside a runtime; if the period is 0.
+pub fn interval(period: Duration) -> Interval {
+    let period_ns = ns(period);
+    assert!(period_ns > 0, "an interval needs a period above 0");
+    Interval {
+        sleep: sleep(Duration::ZERO),
+        period_ns,
+    }
+}
+
+/// Made by [`interval`].
+#[derive(Debug)]
+pub struct Interval {
+    sleep: Sleep,
+    period_ns: u64,
+}
+
+impl Interval {
+    /// The next tick. A tick whose future is dropped is not lost.
+    pub async fn tick(&mut self) {
+        std::future::poll_fn(|context| Pin::new(&mut self.sleep).poll(context)).await;
+        let due_ns = self.sleep.at_ns;
+        let late = self.sleep.core.now_ns().saturating_sub(due_ns) / self.period_ns;
+        let step_ns = self.period_ns.saturating_mul(late + 1);
+        self.sleep.set(due_ns.saturating_add(step_ns));
+    }
+}

@@ -456,7 +456,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "PID", requires = "addr")]
     pub(crate) pid: Option<u32>,
 
-    /// Who is started and compared [default: all of our echo servers]
+    /// Who is started and compared, or `none` beside --server-cmd [default: all of our echo servers]
     #[arg(
         long,
         value_name = "LIST",

@@ -5,8 +5,6 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-
-
 /// The line of senders of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct SendOrder {
@@ -98,7 +96,9 @@ impl SendPlace {
         }
         let waker = context.waker().clone();
         let mut waiting = self.order.waiting.borrow_mut();
-        let place = waiting.iter_mut().find(|(ticket, _)| *ticket == self.ticket);
+        let place = waiting
+            .iter_mut()
+            .find(|(ticket, _)| *ticket == self.ticket);
         let before = place.map(|(_, old)| std::mem::replace(old, waker));
         drop(waiting);
         drop(before);
@@ -117,10 +117,11 @@ impl Drop for SendPlace {
             return;
         }
         let mut waiting = self.order.waiting.borrow_mut();
-        let place = waiting.iter().position(|(ticket, _)| *ticket == self.ticket);
+        let place = waiting
+            .iter()
+            .position(|(ticket, _)| *ticket == self.ticket);
         let gone = place.and_then(|place| waiting.remove(place));
         drop(waiting);
         drop(gone);
     }
 }
-

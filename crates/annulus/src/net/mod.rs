@@ -24,7 +24,8 @@ use crate::driver::core::Core;
 /// The calling thread's core.
 fn core() -> io::Result<Rc<Core>> {
     Core::current().ok_or_else(|| {
-        let what = "sockets are a runtime's: this thread is none of its cores (see annulus::runtime)";
+        let what =
+            "sockets are a runtime's: this thread is none of its cores (see annulus::runtime)";
         io::Error::other(what)
     })
 }

@@ -165,11 +165,7 @@ impl Receiver {
             } else {
                 BULK_BYTES
             };
-            let op = Recv::new(
-                Rc::clone(&self.socket),
-                Vec::with_capacity(bytes),
-                leftover,
-            );
+            let op = Recv::new(Rc::clone(&self.socket), Vec::with_capacity(bytes), leftover);
             SocketOperation::new(Rc::clone(&self.core), op)
         });
         match Pin::new(&mut operation).poll(context) {
@@ -210,7 +206,8 @@ impl Receiver {
                     }
                     res if res > 0 => {
                         let is_whole = chunk.is_full();
-                        self.whole.set(if is_whole { self.whole.get() + 1 } else { 0 });
+                        self.whole
+                            .set(if is_whole { self.whole.get() + 1 } else { 0 });
                         if !is_whole {
                             // That was all there is: the next will be told.
                             self.core.not_ready(&self.socket, Interest::Read);
@@ -264,7 +261,8 @@ impl Arrives for Receiver {
             0 => self.end.set(End::Closed),
             res if res > 0 => {
                 let is_whole = res as u32 == core.buffer_bytes();
-                self.whole.set(if is_whole { self.whole.get() + 1 } else { 0 });
+                self.whole
+                    .set(if is_whole { self.whole.get() + 1 } else { 0 });
                 chunk.into_iter().for_each(|chunk| self.push(chunk));
             }
             // Buffers come back, and then it is armed again; nothing was lost (traps 25, 26).

@@ -62,9 +62,9 @@ use crate::sys::sqe::Sqe;
 
 pub(crate) use crate::sys::cached::AT_ONCE;
 pub(crate) use accept::multishot as accept_multishot;
-pub(crate) use recv::multishot as recv_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
 pub(crate) use recv::Leftover;
+pub(crate) use recv::multishot as recv_multishot;
 pub(crate) use statx::{StatAnswer, Statx};
 
 /// What an operation is, for people and for probing.

@@ -311,7 +311,11 @@ impl RuntimeBuilder {
                     }
                 };
                 let name = format!("annulus-{index}");
-                others.push(thread::Builder::new().name(name).spawn_scoped(scope, body)?);
+                others.push(
+                    thread::Builder::new()
+                        .name(name)
+                        .spawn_scoped(scope, body)?,
+                );
             }
             let made = Made::new(builder, 0, Arc::clone(&inboxes[0]));
             let mut seats = vec![made.as_ref().map(Made::seat).ok()];

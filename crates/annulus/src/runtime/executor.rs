@@ -213,7 +213,8 @@ impl Executor {
             if is_over() {
                 return;
             }
-            self.core.turn(|| more || has_ready() || self.inbox.is_called());
+            self.core
+                .turn(|| more || has_ready() || self.inbox.is_called());
         }
     }
 

@@ -81,7 +81,12 @@ pub(crate) fn socket(family: &Address, kind: Kind, nonblocking: bool) -> io::Res
         Kind::Datagram => SocketType::DGRAM,
     };
     let flags = flags(nonblocking);
-    Ok(net::socket_with(family.address_family(), kind, flags, None)?)
+    Ok(net::socket_with(
+        family.address_family(),
+        kind,
+        flags,
+        None,
+    )?)
 }
 
 fn flags(nonblocking: bool) -> SocketFlags {

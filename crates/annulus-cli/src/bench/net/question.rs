@@ -299,7 +299,7 @@ fn contenders(args: &LoadArgs, protocol: &str) -> Result<Vec<Who>, Fault> {
     let all = args.contenders.is_empty() || args.contenders == ["all"];
     if protocol == "echo" && all {
         list.extend(CONTENDERS.map(|name| Who::Own { name }));
-    } else {
+    } else if args.contenders != ["none"] {
         for asked in &args.contenders {
             let Some(&name) = CONTENDERS.iter().find(|name| *name == asked) else {
                 return Err(unknown(asked));
@@ -309,6 +309,11 @@ fn contenders(args: &LoadArgs, protocol: &str) -> Result<Vec<Who>, Fault> {
     }
     for text in &args.server_cmd {
         list.push(command(text)?);
+    }
+    if list.is_empty() {
+        return Err(Fault::usage(
+            "--contenders none: then --server-cmd NAME=CMD names at least one",
+        ));
     }
     for (index, who) in list.iter().enumerate() {
         if list[..index].iter().any(|other| other.name() == who.name()) {

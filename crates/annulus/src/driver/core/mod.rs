@@ -90,7 +90,12 @@ impl Core {
         let limits = config.limits.within(&ring);
         let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
         let drain_timeout = config.tuning.drain_timeout;
-        Ok(Core::new(Backend::Rings(rings), group, alarm, drain_timeout))
+        Ok(Core::new(
+            Backend::Rings(rings),
+            group,
+            alarm,
+            drain_timeout,
+        ))
     }
 
     /// A core for the calling thread, without a ring.

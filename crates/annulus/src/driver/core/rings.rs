@@ -234,10 +234,7 @@ impl Rings {
         if token == WAKE {
             return self.wake_armed.set(false);
         }
-        let act = self
-            .table
-            .borrow_mut()
-            .react(token, &cqe, core.is_ending());
+        let act = self.table.borrow_mut().react(token, &cqe, core.is_ending());
         match act {
             Act::Nothing => {}
             Act::Wake(waker) => contain(|| waker.wake()),

@@ -146,8 +146,19 @@ const REFUSALS_MAX: u8 = 64;
 impl Table {
     /// Operations with the kernel.
     pub(super) fn in_flight(&self) -> u32 {
-        let flies = |entry: &Entry| !matches!(entry.stage, Stage::Oneshot { answer: Some(_), .. });
-        self.entries.iter().filter(|(_, entry)| flies(entry)).count() as u32
+        let flies = |entry: &Entry| {
+            !matches!(
+                entry.stage,
+                Stage::Oneshot {
+                    answer: Some(_),
+                    ..
+                }
+            )
+        };
+        self.entries
+            .iter()
+            .filter(|(_, entry)| flies(entry))
+            .count() as u32
     }
 
     fn insert(&mut self, stage: Stage) -> Token {
@@ -213,8 +224,15 @@ impl Table {
 
     /// Whether the operation is still with the kernel.
     fn is_in_flight(&mut self, token: Token) -> bool {
-        self.entry(token)
-            .is_some_and(|entry| !matches!(entry.stage, Stage::Oneshot { answer: Some(_), .. }))
+        self.entry(token).is_some_and(|entry| {
+            !matches!(
+                entry.stage,
+                Stage::Oneshot {
+                    answer: Some(_),
+                    ..
+                }
+            )
+        })
     }
 
     /// The op and its answer, if there is one; else `waker` is woken when there is. The waker it had is

@@ -55,7 +55,7 @@ fn bad_input_is_refused_with_what_to_write_instead() {
             &["echo", "127.0.0.1:9", "--contenders", "epoll"],
             "cannot be used with",
         ),
-        (&["echo", "--pid", "1"], "[ADDR]"),
+        (&["echo", "--pid", "1"], "<ADDR>"),
         (
             &[
                 "echo",

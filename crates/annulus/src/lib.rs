@@ -43,7 +43,8 @@ pub mod thread {
 }
 
 pub use buf::{
-    AlignedBuf, Arena, ArenaBuf, BufferLayout, Chunk, IoBuf, IoBufMut, Region, Registered, Slice, Take,
+    AlignedBuf, Arena, ArenaBuf, BufferLayout, Chunk, IoBuf, IoBufMut, Region, Registered, Slice,
+    Take,
 };
 pub use driver::Operation;
 pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver, PollingInUse, SqPoll};

@@ -65,9 +65,7 @@ impl Future for Sleep {
             self.clear();
             return Poll::Ready(());
         }
-        let timer = self
-            .core
-            .set_timer(self.timer, self.at_ns, context.waker());
+        let timer = self.core.set_timer(self.timer, self.at_ns, context.waker());
         self.timer = Some(timer);
         Poll::Pending
     }

@@ -15,9 +15,7 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
         ServeBackend::Uring => runtime::Backend::Uring,
         ServeBackend::Epoll => runtime::Backend::Epoll,
     };
-    let builder = Runtime::builder()
-        .backend(backend)
-        .threads(args.threads);
+    let builder = Runtime::builder().backend(backend).threads(args.threads);
     let address = args.addr;
     builder
         .run(move |core| serve(core, address))
@@ -46,7 +44,10 @@ async fn serve(core: CoreInfo, address: std::net::SocketAddr) -> io::Result<()> 
 async fn answer(stream: TcpStream) {
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
-        if stream.send_all(chunk).await.is_err() {
+        // Not waited for, unless the client is slow to read.
+        if let Err(chunk) = stream.try_send(chunk)
+            && stream.send_all(chunk).await.is_err()
+        {
             return;
         }
     }

@@ -320,7 +320,12 @@ impl Slot {
     /// Once. The caller holds the slot, and `T` is the type it was filled with.
     pub(crate) unsafe fn take<T: Op>(&self) -> (T, i32) {
         // SAFETY: Once, passed on.
-        unsafe { (payload::load::<T, INLINE_BYTES>(self.data()), self.driver().res) }
+        unsafe {
+            (
+                payload::load::<T, INLINE_BYTES>(self.data()),
+                self.driver().res,
+            )
+        }
     }
 }
 
@@ -361,7 +366,9 @@ impl Vtable {
             // SAFETY: as above.
             stop_polling: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.stop_polling(),
             // SAFETY: as above.
-            dispose: |data, res| drop(unsafe { payload::load::<T, INLINE_BYTES>(data) }.complete(res)),
+            dispose: |data, res| {
+                drop(unsafe { payload::load::<T, INLINE_BYTES>(data) }.complete(res))
+            },
         }
     }
 }

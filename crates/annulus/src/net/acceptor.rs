@@ -127,7 +127,9 @@ impl Acceptor {
             self.timer.set(Some(timer));
             return true;
         }
-        timer.into_iter().for_each(|timer| self.core.clear_timer(timer));
+        timer
+            .into_iter()
+            .for_each(|timer| self.core.clear_timer(timer));
         self.not_before_ns.set(0);
         false
     }
@@ -136,7 +138,9 @@ impl Acceptor {
         let token = self.armed.get();
         token.into_iter().for_each(|token| self.core.cancel(token));
         let timer = self.timer.take();
-        timer.into_iter().for_each(|timer| self.core.clear_timer(timer));
+        timer
+            .into_iter()
+            .for_each(|timer| self.core.clear_timer(timer));
         let accept = self.accept.take();
         drop(accept);
         let queued = self.queue.take();

@@ -32,8 +32,13 @@ const SHORT_MAX: u8 = 2;
 
 /// The receiving side of a stream.
 pub(super) struct Receiver {
-    core: Rc<Core>,
-    socket: Rc<Socket>,
+    /// The waker of whoever waits, or waited last: kept, for it is most often the same again.
+    waker: RefCell<Option<Waker>>,
+    /// Somebody waits.
+    waits: Cell<bool>,
+    /// The first of what has come. Most often there is no other.
+    first: Cell<Option<Chunk>>,
+    /// What has come behind it.
     queue: RefCell<VecDeque<Chunk>>,
     queued_bytes: Cell<usize>,
     /// The multishot receive, while the kernel has it.
@@ -51,9 +56,12 @@ pub(super) struct Receiver {
     /// A single receive has the turn: a caller's, or `bulk`, or one that nobody waits for any more.
     taken: Cell<bool>,
     /// A single receive into memory of its own.
-    bulk: RefCell<Option<SocketOperation<Recv<Vec<u8>>>>>,
-    waker: RefCell<Option<Waker>>,
+    bulk: RefCell<Option<Box<Bulk>>>,
+    core: Rc<Core>,
+    socket: Rc<Socket>,
 }
+
+type Bulk = SocketOperation<Recv<Vec<u8>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -66,8 +74,9 @@ enum End {
 impl Receiver {
     pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Rc<Receiver> {
         Rc::new(Receiver {
-            core,
-            socket,
+            waker: RefCell::default(),
+            waits: Cell::new(false),
+            first: Cell::new(None),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
             armed: Cell::new(None),
@@ -78,14 +87,15 @@ impl Receiver {
             short: Cell::new(0),
             taken: Cell::new(false),
             bulk: RefCell::default(),
-            waker: RefCell::default(),
+            core,
+            socket,
         })
     }
 
     /// Whether a receive of the caller's own may go to the kernel: nothing has come before it, and nothing
     /// else is about to take what comes.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.borrow().is_empty()
+        self.queued_bytes.get() == 0
             && self.armed.get().is_none()
             && self.end.get() == End::Open
             && !self.taken.get()
@@ -97,29 +107,55 @@ impl Receiver {
         ReceiveTurn::new(Rc::clone(self) as Rc<dyn Leftover>)
     }
 
+    #[inline]
     fn push(&self, chunk: Chunk) {
-        self.queued_bytes.set(self.queued_bytes.get() + chunk.len());
-        self.queue.borrow_mut().push_back(chunk);
+        let before = self.queued_bytes.get();
+        self.queued_bytes.set(before + chunk.len());
+        if before == 0 {
+            self.first.set(Some(chunk));
+        } else {
+            self.queue.borrow_mut().push_back(chunk);
+        }
     }
 
+    #[inline]
     fn pop(&self) -> Option<Chunk> {
-        let chunk = self.queue.borrow_mut().pop_front()?;
-        self.queued_bytes.set(self.queued_bytes.get() - chunk.len());
+        let chunk = self.first.take()?;
+        let left = self.queued_bytes.get() - chunk.len();
+        self.queued_bytes.set(left);
+        if left > 0 {
+            self.first.set(self.queue.borrow_mut().pop_front());
+        }
         Some(chunk)
     }
 
-    /// Puts back what was not read.
+    /// Puts back what was not read; not nothing.
     pub(super) fn unread(&self, chunk: Chunk) {
         self.queued_bytes.set(self.queued_bytes.get() + chunk.len());
-        self.queue.borrow_mut().push_front(chunk);
+        if let Some(second) = self.first.replace(Some(chunk)) {
+            self.queue.borrow_mut().push_front(second);
+        }
     }
 
+    #[inline]
     fn wake(&self) {
-        let waker = self.waker.take();
-        waker.into_iter().for_each(Waker::wake);
+        if !self.waits.replace(false) {
+            return;
+        }
+        // Foreign code, which may come back here: with nothing borrowed.
+        let Some(waker) = self.waker.take() else {
+            return;
+        };
+        waker.wake_by_ref();
+        let mut place = self.waker.borrow_mut();
+        if place.is_none() {
+            *place = Some(waker);
+        }
     }
 
+    #[inline]
     fn wait(&self, context: &Context<'_>) {
+        self.waits.set(true);
         let mut waker = self.waker.borrow_mut();
         if !(waker.as_ref()).is_some_and(|waker| waker.will_wake(context.waker())) {
             let before = waker.replace(context.waker().clone());
@@ -129,6 +165,7 @@ impl Receiver {
     }
 
     /// The next chunk; `None` at the end. An error is told once, and then the end.
+    #[inline]
     pub(super) fn poll_next(
         self: &Rc<Self>,
         context: &mut Context<'_>,
@@ -139,6 +176,15 @@ impl Receiver {
         if let Some(chunk) = self.pop() {
             return Poll::Ready(Some(Ok(chunk)));
         }
+        if self.armed.get().is_some() && self.end.get() == End::Open {
+            self.wait(context);
+            return Poll::Pending;
+        }
+        self.poll_unarmed(context)
+    }
+
+    /// Nothing has come, and nothing is asked of the kernel.
+    fn poll_unarmed(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         match self.end.get() {
             End::Open => {}
             End::Closed => return Poll::Ready(None),
@@ -186,9 +232,9 @@ impl Receiver {
             };
             let memory = Vec::with_capacity(bytes);
             let op = Recv::new(Rc::clone(&self.socket), memory, self.take_turn());
-            SocketOperation::new(Rc::clone(&self.core), op)
+            Box::new(SocketOperation::new(Rc::clone(&self.core), op))
         });
-        match Pin::new(&mut operation).poll(context) {
+        match Pin::new(&mut *operation).poll(context) {
             Poll::Pending => {
                 self.bulk.replace(Some(operation));
                 Poll::Pending
@@ -227,7 +273,8 @@ impl Receiver {
                     }
                     res if res > 0 => {
                         let is_whole = chunk.is_full();
-                        self.whole.set(if is_whole { self.whole.get() + 1 } else { 0 });
+                        self.whole
+                            .set(if is_whole { self.whole.get() + 1 } else { 0 });
                         if !is_whole {
                             // That was all there is: the next will be told.
                             self.core.emptied(&self.socket);
@@ -265,8 +312,11 @@ impl Receiver {
         token.into_iter().for_each(|token| self.core.cancel(token));
         let bulk = self.bulk.take();
         drop(bulk);
-        let queued = self.queue.take();
+        let queued = (self.first.take(), self.queue.take());
+        self.queued_bytes.set(0);
         drop(queued);
+        let waker = self.waker.take();
+        drop(waker);
     }
 }
 
@@ -281,7 +331,8 @@ impl Arrives for Receiver {
             0 => self.end.set(End::Closed),
             res if res > 0 => {
                 let is_whole = res as u32 == core.buffer_bytes();
-                self.whole.set(if is_whole { self.whole.get() + 1 } else { 0 });
+                self.whole
+                    .set(if is_whole { self.whole.get() + 1 } else { 0 });
                 self.short.set(0);
                 chunk.into_iter().for_each(|chunk| self.push(chunk));
             }
@@ -339,7 +390,15 @@ impl Receiving<'_> {
         std::future::poll_fn(|context| self.poll_next(context))
     }
 
+    /// Puts back a chunk, or what is left of one: it is what the stream receives next.
+    pub fn unread(&mut self, chunk: Chunk) {
+        if !chunk.is_empty() {
+            self.receiver.unread(chunk);
+        }
+    }
+
     /// As [`next`](Receiving::next), for those who poll.
+    #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         self.receiver.poll_next(context)
     }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::{Interest, OpInfo, Resume, SocketOp};
 use crate::fd::Socket;
-use crate::sys::errno::{EALREADY, EINPROGRESS, EAGAIN, check};
+use crate::sys::errno::{EAGAIN, EALREADY, EINPROGRESS, check};
 use crate::sys::net::{self, Address};
 use crate::sys::sqe::{Sqe, opcode};
 

@@ -15,7 +15,9 @@ mod tenant;
 mod timers;
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -28,10 +30,10 @@ pub(crate) use timers::Timer;
 
 use crate::buf::{Chunk, Group, GroupLayout};
 use crate::driver::uring::Tuning;
-use crate::driver::{Lane, Limits, Opcodes};
+use crate::driver::{Lane, Limits, Opcodes, contain};
 use crate::error::SetupError;
 use crate::fd::{CloseSocket, Socket};
-use crate::op::Interest;
+use crate::op::{Interest, SocketOp};
 use crate::sys::call;
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{Ring, RingConfig, Rung};
@@ -58,6 +60,9 @@ enum Backend {
 /// Operations of a task that may be answered in one poll of it, before others have their turn.
 const BUDGET: u32 = 128;
 
+/// What goes on by itself on a core.
+pub(crate) type Background = Pin<Box<dyn Future<Output = ()>>>;
+
 /// A core's driver.
 pub(crate) struct Core {
     backend: Backend,
@@ -68,6 +73,8 @@ pub(crate) struct Core {
     /// No operation is taken any more.
     ending: Cell<bool>,
     drain_timeout: Duration,
+    /// Starts a task on this core; the executor's.
+    starter: Cell<Option<fn(Background)>>,
     /// For what is given to others to hold.
     this: std::rc::Weak<Core>,
 }
@@ -90,7 +97,12 @@ impl Core {
         let limits = config.limits.within(&ring);
         let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
         let drain_timeout = config.tuning.drain_timeout;
-        Ok(Core::new(Backend::Rings(rings), group, alarm, drain_timeout))
+        Ok(Core::new(
+            Backend::Rings(rings),
+            group,
+            alarm,
+            drain_timeout,
+        ))
     }
 
     /// A core for the calling thread, without a ring.
@@ -122,13 +134,16 @@ impl Core {
             budget: Cell::new(BUDGET),
             ending: Cell::new(false),
             drain_timeout,
+            starter: Cell::new(None),
             this: this.clone(),
         })
     }
 
     /// The calling thread's core.
     pub(crate) fn current() -> Option<Rc<Core>> {
-        CURRENT.with(|current| current.borrow().clone())
+        // None, too, while the thread's cells are being dropped.
+        let found = CURRENT.try_with(|current| current.borrow().clone());
+        found.ok().flatten()
     }
 
     /// Makes this the calling thread's core, or gives the thread none.
@@ -178,6 +193,18 @@ impl Core {
         self.budget.set(BUDGET);
     }
 
+    /// Who starts tasks here.
+    pub(crate) fn set_starter(&self, starter: fn(Background)) {
+        self.starter.set(Some(starter));
+    }
+
+    /// Has `future` run on this core. It is dropped at once where nothing runs any more.
+    pub(crate) fn start_background(&self, future: Background) {
+        if let Some(starter) = self.starter.get() {
+            starter(future);
+        }
+    }
+
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.get()
     }
@@ -202,6 +229,19 @@ impl Core {
             Backend::Rings(rings) if !self.is_ending() => Some(rings.arm(sqe, arrives)),
             _ => None,
         }
+    }
+
+    /// Begins an operation whose end nobody waits for. It comes back at the end of the core.
+    #[inline]
+    pub(crate) fn start_detached<T: SocketOp>(&self, op: T) -> Result<(), T> {
+        if self.is_ending() {
+            return Err(op);
+        }
+        match &self.backend {
+            Backend::Rings(rings) => drop(rings.start(op, None)),
+            Backend::Readiness(readiness) => readiness.start_detached(op),
+        }
+        Ok(())
     }
 
     /// Asks for the end of it; its last answer still comes.
@@ -313,7 +353,7 @@ impl Core {
         loop {
             let passed = self.timers.borrow_mut().pop_passed(now_ns);
             match passed {
-                Some(waker) => waker.wake(),
+                Some(waker) => contain(|| waker.wake()),
                 None => return,
             }
         }
@@ -329,8 +369,9 @@ impl Core {
         self.with_group(Group::fetch);
         match &self.backend {
             Backend::Rings(rings) => rings.turn(self, next_ns, busy),
-            Backend::Readiness(readiness) => readiness.turn(self, next_ns, busy),
+            Backend::Readiness(readiness) => readiness.turn(next_ns, busy),
         }
+        self.alarm.counters.turns.add(1);
         self.expire();
     }
 

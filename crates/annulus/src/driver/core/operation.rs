@@ -4,11 +4,9 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use super::readiness::GoesOn;
 use super::{Backend, Core, Token};
-use crate::driver::finish::contain;
 use crate::op::{Resume, SocketOp};
 use crate::sys::errno::{EAGAIN, ECANCELED, ESHUTDOWN};
 
@@ -24,7 +22,7 @@ pub struct SocketOperation<T: SocketOp> {
 
 enum State<T> {
     Fresh(T),
-    /// Without a ring: it has been tried, and goes on when its socket is ready.
+    /// Without a ring: it has been tried, and the socket was not ready.
     Tried(T),
     Out(Token),
     Over,
@@ -40,19 +38,13 @@ impl<T: SocketOp> SocketOperation<T> {
         }
     }
 
-    /// Asks, without waiting: for one that nobody is going to await.
-    pub(crate) fn poll_once(mut self) {
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        let _ = Pin::new(&mut self).poll(&mut context);
-    }
-
     fn start(&mut self, op: T, context: &mut Context<'_>) -> Poll<T::Output> {
         if self.core.is_ending() {
             return Poll::Ready(op.complete(-ESHUTDOWN));
         }
         match &self.core.backend {
             Backend::Rings(rings) => {
-                let token = rings.start(op, context.waker().clone());
+                let token = rings.start(op, Some(context.waker().clone()));
                 self.state = State::Out(token);
                 Poll::Pending
             }
@@ -60,51 +52,32 @@ impl<T: SocketOp> SocketOperation<T> {
         }
     }
 
-    fn attempt(&mut self, mut op: T, context: &Context<'_>) -> Poll<T::Output> {
-        match attempt(&self.core, &mut op, context.waker()) {
-            Poll::Ready(res) => Poll::Ready(op.complete(res)),
-            Poll::Pending => {
-                self.state = State::Tried(op);
-                Poll::Pending
+    /// Without a ring: the system call, as often as the socket is ready for it.
+    fn attempt(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<T::Output> {
+        loop {
+            if self.core.may_be_ready(op.socket(), op.interest()) {
+                let res = op.attempt();
+                if res != -EAGAIN {
+                    match op.resume(res) {
+                        Resume::Done(res) => return Poll::Ready(op.complete(res)),
+                        Resume::Again => continue,
+                    }
+                }
+                self.core.not_ready(op.socket(), op.interest());
             }
-        }
-    }
-}
-
-/// Without a ring: the system call, as often as the socket is ready for it.
-fn attempt<T: SocketOp>(core: &Core, op: &mut T, waker: &Waker) -> Poll<i32> {
-    loop {
-        if core.may_be_ready(op.socket(), T::INTEREST) {
-            let res = op.attempt();
-            if res != -EAGAIN {
-                match op.resume(res) {
-                    Resume::Done(res) => return Poll::Ready(res),
-                    Resume::Again => continue,
+            match (self.core).watch(op.socket(), op.interest(), context.waker()) {
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(ECANCELED);
+                    return Poll::Ready(op.complete(-errno));
+                }
+                // It has just been added, and may have been ready before.
+                Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
+                Ok(()) => {
+                    self.state = State::Tried(op);
+                    return Poll::Pending;
                 }
             }
-            core.not_ready(op.socket(), T::INTEREST);
         }
-        match core.watch(op.socket(), T::INTEREST, waker) {
-            Err(error) => return Poll::Ready(-error.raw_os_error().unwrap_or(ECANCELED)),
-            // It has just been added, and may have been ready before.
-            Ok(()) if core.may_be_ready(op.socket(), T::INTEREST) => {}
-            Ok(()) => return Poll::Pending,
-        }
-    }
-}
-
-/// An operation that goes on although nobody waits for it any more, on a core without a ring.
-struct Unwatched<T: SocketOp>(Option<T>);
-
-impl<T: SocketOp> GoesOn for Unwatched<T> {
-    fn go_on(&mut self, core: &Core) -> bool {
-        let Some(op) = &mut self.0 else { return true };
-        let Poll::Ready(res) = attempt(core, op, Waker::noop()) else {
-            return false;
-        };
-        // The op's buffer is foreign code.
-        contain(|| self.0.take().into_iter().for_each(|op| op.abandoned(res)));
-        true
     }
 }
 
@@ -121,13 +94,12 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 }
                 this.start(op, context)
             }
-            State::Tried(op) => {
-                if !this.core.spend(context) {
-                    this.state = State::Tried(op);
-                    return Poll::Pending;
-                }
-                this.attempt(op, context)
+            State::Tried(op) if this.core.is_ending() => Poll::Ready(op.complete(-ESHUTDOWN)),
+            State::Tried(op) if !this.core.spend(context) => {
+                this.state = State::Tried(op);
+                Poll::Pending
             }
+            State::Tried(op) => this.attempt(op, context),
             State::Out(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
                     unreachable!("without a ring nothing is in flight")
@@ -147,10 +119,13 @@ impl<T: SocketOp> Future for SocketOperation<T> {
 
 impl<T: SocketOp> Drop for SocketOperation<T> {
     fn drop(&mut self) {
-        match (std::mem::replace(&mut self.state, State::Over), &self.core.backend) {
+        match (
+            std::mem::replace(&mut self.state, State::Over),
+            &self.core.backend,
+        ) {
             (State::Out(token), Backend::Rings(rings)) => rings.abandon(token, !T::GOES_ON),
             (State::Tried(op), Backend::Readiness(readiness)) if T::GOES_ON => {
-                readiness.keep(Box::new(Unwatched(Some(op))));
+                readiness.go_on_later(op);
             }
             _ => {}
         }

@@ -70,7 +70,7 @@ impl Rings {
     // ----- what futures call -----
 
     #[inline]
-    pub(super) fn start<T: SocketOp>(&self, op: T, waker: Waker) -> Token {
+    pub(super) fn start<T: SocketOp>(&self, op: T, waker: Option<Waker>) -> Token {
         let (token, sqe) = self.table.borrow_mut().start(op, waker);
         self.push(sqe);
         token
@@ -216,7 +216,15 @@ impl Rings {
     fn reap(&self, core: &Core) {
         let mut cqes = self.cqes.take();
         self.port.take_for_core(&mut cqes);
-        self.with_ring(|ring| ring.reap(&mut cqes));
+        let (enters, waits) = self.with_ring(|ring| {
+            ring.reap(&mut cqes);
+            ring.enters()
+        });
+        let counters = &self.alarm.counters;
+        counters.enters.set(enters);
+        counters.waits.set(waits);
+        counters.submitted.set(self.port.pushed());
+        counters.completed.add(cqes.len() as u64);
         for cqe in cqes.drain(..) {
             self.react(core, cqe);
         }
@@ -232,17 +240,21 @@ impl Rings {
             return;
         }
         if token == WAKE {
-            return self.wake_armed.set(false);
+            self.wake_armed.set(false);
+            return self.files.borrow_mut().follow_arenas();
         }
-        let act = self
-            .table
-            .borrow_mut()
-            .react(token, &cqe, core.is_ending());
+        let act = self.table.borrow_mut().react(token, &cqe, core.is_ending());
         match act {
             Act::Nothing => {}
             Act::Wake(waker) => contain(|| waker.wake()),
-            Act::Push(sqe) => self.push(sqe),
-            Act::Dispose(answered) => dispose(Some(answered)),
+            Act::Again => {
+                let sqe = self.table.borrow_mut().sqe(token);
+                sqe.into_iter().for_each(|sqe| self.push(sqe));
+            }
+            Act::Dispose(res) => {
+                let answered = self.table.borrow_mut().give_up(token, res);
+                dispose(answered);
+            }
             Act::Arrive(arrives) => contain(|| arrives.arrive(core, cqe)),
         }
     }

@@ -2,8 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+
+use super::Socket;
+use crate::sys::net;
 
 /// The line of senders of one stream.
 #[derive(Debug, Default)]
@@ -17,65 +21,80 @@ pub(crate) struct SendOrder {
     waiting: RefCell<VecDeque<(u64, Waker)>>,
     /// The errno of a send that nobody waited for any more.
     failed: Cell<i32>,
+    /// Nothing follows what is in the line: the peer is to be told then.
+    ends: Cell<bool>,
 }
 
-/// The right to send. Dropped, it passes on.
+/// The right to send on a socket, which it keeps open. Dropped, it passes on.
 #[derive(Debug)]
-pub(crate) struct SendTurn(Rc<SendOrder>);
+pub(crate) struct SendTurn(Rc<Socket>);
 
 /// A place in the line. Dropped, it is given up.
 #[derive(Debug)]
 pub(crate) struct SendPlace {
-    order: Rc<SendOrder>,
+    socket: Rc<Socket>,
     ticket: u64,
 }
 
 impl SendOrder {
-    /// The turn, if nobody sends or waits.
     #[inline]
-    pub(crate) fn take(self: &Rc<Self>) -> Option<SendTurn> {
-        if self.busy.replace(true) {
-            return None;
-        }
-        Some(SendTurn(Rc::clone(self)))
-    }
-
-    /// A place at the end of the line.
-    pub(crate) fn queue(self: &Rc<Self>) -> SendPlace {
-        let ticket = self.tickets.get() + 1;
-        self.tickets.set(ticket);
-        let waker = Waker::noop().clone();
-        self.waiting.borrow_mut().push_back((ticket, waker));
-        SendPlace {
-            order: Rc::clone(self),
-            ticket,
-        }
-    }
-
-    /// What has become of sends whose futures were dropped: 0, or the errno of the first that failed. What
-    /// was to follow them can't be sent either.
-    #[inline]
-    pub(crate) fn failed(&self) -> i32 {
+    pub(super) fn failed(&self) -> i32 {
         self.failed.get()
     }
 
-    fn pass_on(&self) {
+    #[inline]
+    fn pass_on(&self, socket: &Socket) {
         let next = self.waiting.borrow_mut().pop_front();
         match next {
             Some((ticket, waker)) => {
                 self.called.set(ticket);
                 waker.wake();
             }
-            None => self.busy.set(false),
+            None => {
+                self.busy.set(false);
+                if self.ends.get() {
+                    self.end(socket);
+                }
+            }
         }
+    }
+
+    /// The peer is told that nothing follows, when all who are in the line have sent.
+    pub(super) fn finish(&self, socket: &Socket) {
+        self.ends.set(true);
+        if !self.busy.get() {
+            self.end(socket);
+        }
+    }
+
+    #[cold]
+    fn end(&self, socket: &Socket) {
+        self.ends.set(false);
+        // Refused (ENOTCONN), the peer has gone, and needs not be told.
+        let _ = net::shutdown(socket.raw(), Shutdown::Write);
     }
 }
 
 impl SendTurn {
+    /// The turn, if nobody sends or waits.
+    #[inline]
+    pub(crate) fn take(socket: &Rc<Socket>) -> Option<SendTurn> {
+        if socket.order().busy.replace(true) {
+            return None;
+        }
+        Some(SendTurn(Rc::clone(socket)))
+    }
+
+    #[inline]
+    pub(crate) fn socket(&self) -> &Rc<Socket> {
+        &self.0
+    }
+
     /// A send that nobody waits for has failed.
     pub(crate) fn fail(&self, errno: i32) {
-        if self.0.failed.get() == 0 {
-            self.0.failed.set(errno);
+        let failed = &self.0.order().failed;
+        if failed.get() == 0 {
+            failed.set(errno);
         }
     }
 }
@@ -83,19 +102,33 @@ impl SendTurn {
 impl Drop for SendTurn {
     #[inline]
     fn drop(&mut self) {
-        self.0.pass_on();
+        self.0.order().pass_on(&self.0);
     }
 }
 
 impl SendPlace {
+    /// A place at the end of the line; there is one, for somebody has the turn.
+    pub(crate) fn queue(socket: &Rc<Socket>) -> SendPlace {
+        let order = socket.order();
+        let ticket = order.tickets.get() + 1;
+        order.tickets.set(ticket);
+        let waker = Waker::noop().clone();
+        order.waiting.borrow_mut().push_back((ticket, waker));
+        SendPlace {
+            socket: Rc::clone(socket),
+            ticket,
+        }
+    }
+
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<SendTurn> {
-        if self.order.called.get() == self.ticket {
-            self.order.called.set(0);
+        let order = self.socket.order();
+        if order.called.get() == self.ticket {
+            order.called.set(0);
             self.ticket = 0;
-            return Poll::Ready(SendTurn(Rc::clone(&self.order)));
+            return Poll::Ready(SendTurn(Rc::clone(&self.socket)));
         }
         let waker = context.waker().clone();
-        let mut waiting = self.order.waiting.borrow_mut();
+        let mut waiting = order.waiting.borrow_mut();
         let place = waiting
             .iter_mut()
             .find(|(ticket, _)| *ticket == self.ticket);
@@ -111,12 +144,13 @@ impl Drop for SendPlace {
         if self.ticket == 0 {
             return;
         }
-        if self.order.called.get() == self.ticket {
-            self.order.called.set(0);
-            self.order.pass_on();
+        let order = self.socket.order();
+        if order.called.get() == self.ticket {
+            order.called.set(0);
+            order.pass_on(&self.socket);
             return;
         }
-        let mut waiting = self.order.waiting.borrow_mut();
+        let mut waiting = order.waiting.borrow_mut();
         let place = waiting
             .iter()
             .position(|(ticket, _)| *ticket == self.ticket);

@@ -6,6 +6,8 @@ use std::fmt;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
+use super::order::SendOrder;
+
 /// Who closes a core's sockets.
 pub(crate) trait CloseSocket {
     /// Nothing uses the descriptor any more. `watched`: the name it is polled under.
@@ -18,6 +20,21 @@ pub(crate) struct Socket {
     closer: Rc<dyn CloseSocket>,
     /// Where its readiness is kept, on a core without a ring.
     watched: Cell<Option<u32>>,
+    /// Whose turn to send it is.
+    order: SendOrder,
+    /// What of `send_zc` the kernel has refused, or found useless.
+    zero_copy: Cell<Without>,
+}
+
+/// What a socket's sends do without, for the kernel would not have it otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Without {
+    /// Without copies: zero-copy, and a report whether that succeeded.
+    Copies,
+    /// Without that report.
+    Report,
+    /// Plain sends.
+    ZeroCopy,
 }
 
 impl Socket {
@@ -27,6 +44,8 @@ impl Socket {
             raw: fd.into_raw_fd(),
             closer,
             watched: Cell::new(None),
+            order: SendOrder::default(),
+            zero_copy: Cell::new(Without::Copies),
         })
     }
 
@@ -36,8 +55,32 @@ impl Socket {
     }
 
     #[inline]
+    pub(super) fn order(&self) -> &SendOrder {
+        &self.order
+    }
+
+    /// The errno of a send that nobody waited for, or 0. What was to follow it can't be sent either.
+    #[inline]
+    pub(crate) fn send_failed(&self) -> i32 {
+        self.order.failed()
+    }
+
+    /// Tells the peer that nothing follows, once all that is being sent, or waits for its turn, has been.
+    pub(crate) fn finish_sending(&self) {
+        self.order.finish(self);
+    }
+
+    #[inline]
     pub(crate) fn watched(&self) -> Option<u32> {
         self.watched.get()
+    }
+
+    pub(crate) fn zero_copy(&self) -> Without {
+        self.zero_copy.get()
+    }
+
+    pub(crate) fn set_zero_copy(&self, without: Without) {
+        self.zero_copy.set(without);
     }
 
     pub(crate) fn set_watched(&self, place: u32) {

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use crate::buf::Chunk;
 use crate::driver::core::{Arrives, Core, SocketOperation, Token};
 use crate::fd::Socket;
-use crate::op::{Interest, Leftover, Recv, recv_multishot};
+use crate::op::{Interest, Leftover, ReceiveTurn, Recv, recv_multishot};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::sqe::Cqe;
 
@@ -26,11 +26,19 @@ const BULK_FROM: u32 = 4;
 const BULK_BYTES: usize = 256 << 10;
 /// A single receive that brings less ends that.
 const BULK_BYTES_MIN: usize = 16 << 10;
+/// So often in a row others may take the buffers that there are; the next receive is a single one into
+/// memory of its own (trap 26).
+const SHORT_MAX: u8 = 2;
 
 /// The receiving side of a stream.
 pub(super) struct Receiver {
-    core: Rc<Core>,
-    socket: Rc<Socket>,
+    /// The waker of whoever waits, or waited last: kept, for it is most often the same again.
+    waker: RefCell<Option<Waker>>,
+    /// Somebody waits.
+    waits: Cell<bool>,
+    /// The first of what has come. Most often there is no other.
+    first: Cell<Option<Chunk>>,
+    /// What has come behind it.
     queue: RefCell<VecDeque<Chunk>>,
     queued_bytes: Cell<usize>,
     /// The multishot receive, while the kernel has it.
@@ -43,10 +51,17 @@ pub(super) struct Receiver {
     single: Cell<bool>,
     /// Whole buffers in a row.
     whole: Cell<u32>,
+    /// Answers in a row for which there was no buffer.
+    short: Cell<u8>,
+    /// A single receive has the turn: a caller's, or `bulk`, or one that nobody waits for any more.
+    taken: Cell<bool>,
     /// A single receive into memory of its own.
-    bulk: RefCell<Option<SocketOperation<Recv<Vec<u8>>>>>,
-    waker: RefCell<Option<Waker>>,
+    bulk: RefCell<Option<Box<Bulk>>>,
+    core: Rc<Core>,
+    socket: Rc<Socket>,
 }
+
+type Bulk = SocketOperation<Recv<Vec<u8>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -59,8 +74,9 @@ enum End {
 impl Receiver {
     pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Rc<Receiver> {
         Rc::new(Receiver {
-            core,
-            socket,
+            waker: RefCell::default(),
+            waits: Cell::new(false),
+            first: Cell::new(None),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
             armed: Cell::new(None),
@@ -68,43 +84,78 @@ impl Receiver {
             end: Cell::new(End::Open),
             single: Cell::new(false),
             whole: Cell::new(0),
+            short: Cell::new(0),
+            taken: Cell::new(false),
             bulk: RefCell::default(),
-            waker: RefCell::default(),
+            core,
+            socket,
         })
     }
 
     /// Whether a receive of the caller's own may go to the kernel: nothing has come before it, and nothing
     /// else is about to take what comes.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.borrow().is_empty()
+        self.queued_bytes.get() == 0
             && self.armed.get().is_none()
             && self.end.get() == End::Open
-            && self.bulk.borrow().is_none()
+            && !self.taken.get()
     }
 
+    /// The turn, of which the caller knows that nobody has it.
+    pub(super) fn take_turn(self: &Rc<Self>) -> ReceiveTurn {
+        self.taken.set(true);
+        ReceiveTurn::new(Rc::clone(self) as Rc<dyn Leftover>)
+    }
+
+    #[inline]
     fn push(&self, chunk: Chunk) {
-        self.queued_bytes.set(self.queued_bytes.get() + chunk.len());
-        self.queue.borrow_mut().push_back(chunk);
+        let before = self.queued_bytes.get();
+        self.queued_bytes.set(before + chunk.len());
+        if before == 0 {
+            self.first.set(Some(chunk));
+        } else {
+            self.queue.borrow_mut().push_back(chunk);
+        }
     }
 
+    #[inline]
     fn pop(&self) -> Option<Chunk> {
-        let chunk = self.queue.borrow_mut().pop_front()?;
-        self.queued_bytes.set(self.queued_bytes.get() - chunk.len());
+        let chunk = self.first.take()?;
+        let left = self.queued_bytes.get() - chunk.len();
+        self.queued_bytes.set(left);
+        if left > 0 {
+            self.first.set(self.queue.borrow_mut().pop_front());
+        }
         Some(chunk)
     }
 
-    /// Puts back what was not read.
+    /// Puts back what was not read; not nothing.
     pub(super) fn unread(&self, chunk: Chunk) {
         self.queued_bytes.set(self.queued_bytes.get() + chunk.len());
-        self.queue.borrow_mut().push_front(chunk);
+        if let Some(second) = self.first.replace(Some(chunk)) {
+            self.queue.borrow_mut().push_front(second);
+        }
     }
 
+    #[inline]
     fn wake(&self) {
-        let waker = self.waker.take();
-        waker.into_iter().for_each(Waker::wake);
+        if !self.waits.replace(false) {
+            return;
+        }
+        // Foreign code, which may come back here: with nothing borrowed.
+        let Some(waker) = self.waker.take() else {
+            return;
+        };
+        waker.wake_by_ref();
+        let mut place = self.waker.borrow_mut();
+        if place.is_none() {
+            *place = Some(waker);
+        }
     }
 
+    #[inline]
     fn wait(&self, context: &Context<'_>) {
+        self.waits.set(true);
         let mut waker = self.waker.borrow_mut();
         if !(waker.as_ref()).is_some_and(|waker| waker.will_wake(context.waker())) {
             let before = waker.replace(context.waker().clone());
@@ -114,6 +165,7 @@ impl Receiver {
     }
 
     /// The next chunk; `None` at the end. An error is told once, and then the end.
+    #[inline]
     pub(super) fn poll_next(
         self: &Rc<Self>,
         context: &mut Context<'_>,
@@ -124,6 +176,15 @@ impl Receiver {
         if let Some(chunk) = self.pop() {
             return Poll::Ready(Some(Ok(chunk)));
         }
+        if self.armed.get().is_some() && self.end.get() == End::Open {
+            self.wait(context);
+            return Poll::Pending;
+        }
+        self.poll_unarmed(context)
+    }
+
+    /// Nothing has come, and nothing is asked of the kernel.
+    fn poll_unarmed(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         match self.end.get() {
             End::Open => {}
             End::Closed => return Poll::Ready(None),
@@ -132,10 +193,14 @@ impl Receiver {
                 return Poll::Ready(Some(Err(io::Error::from_raw_os_error(errno))));
             }
         }
+        if self.taken.get() && self.bulk.borrow().is_none() {
+            self.wait(context);
+            return Poll::Pending;
+        }
         if !self.core.has_ring() {
             return self.attempt(context);
         }
-        if self.bulk.borrow().is_some() || self.takes_bulk() {
+        if self.taken.get() || self.takes_bulk() {
             return self.poll_bulk(context);
         }
         if self.armed.get().is_none() {
@@ -153,22 +218,23 @@ impl Receiver {
 
     /// Whether single receives are to take over, now that the multishot one has ended.
     fn takes_bulk(&self) -> bool {
-        self.armed.get().is_none() && (self.single.get() || self.whole.get() >= BULK_FROM)
+        self.armed.get().is_none()
+            && (self.single.get() || self.whole.get() >= BULK_FROM || self.short.get() >= SHORT_MAX)
     }
 
     fn poll_bulk(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         let operation = self.bulk.take();
         let mut operation = operation.unwrap_or_else(|| {
-            let leftover = Rc::clone(self) as Rc<dyn Leftover>;
-            let bytes = if self.single.get() && self.whole.get() < BULK_FROM {
+            let bytes = if self.whole.get() < BULK_FROM {
                 self.core.buffer_bytes() as usize
             } else {
                 BULK_BYTES
             };
-            let op = Recv::new(Rc::clone(&self.socket), Vec::with_capacity(bytes), leftover);
-            SocketOperation::new(Rc::clone(&self.core), op)
+            let memory = Vec::with_capacity(bytes);
+            let op = Recv::new(Rc::clone(&self.socket), memory, self.take_turn());
+            Box::new(SocketOperation::new(Rc::clone(&self.core), op))
         });
-        match Pin::new(&mut operation).poll(context) {
+        match Pin::new(&mut *operation).poll(context) {
             Poll::Pending => {
                 self.bulk.replace(Some(operation));
                 Poll::Pending
@@ -178,6 +244,7 @@ impl Receiver {
                 Poll::Ready(None)
             }
             Poll::Ready(Ok((bytes, memory))) => {
+                self.short.set(0);
                 if bytes < BULK_BYTES_MIN {
                     self.whole.set(0);
                 } else {
@@ -210,7 +277,7 @@ impl Receiver {
                             .set(if is_whole { self.whole.get() + 1 } else { 0 });
                         if !is_whole {
                             // That was all there is: the next will be told.
-                            self.core.not_ready(&self.socket, Interest::Read);
+                            self.core.emptied(&self.socket);
                         }
                         return Poll::Ready(Some(Ok(chunk)));
                     }
@@ -245,8 +312,11 @@ impl Receiver {
         token.into_iter().for_each(|token| self.core.cancel(token));
         let bulk = self.bulk.take();
         drop(bulk);
-        let queued = self.queue.take();
+        let queued = (self.first.take(), self.queue.take());
+        self.queued_bytes.set(0);
         drop(queued);
+        let waker = self.waker.take();
+        drop(waker);
     }
 }
 
@@ -263,10 +333,12 @@ impl Arrives for Receiver {
                 let is_whole = res as u32 == core.buffer_bytes();
                 self.whole
                     .set(if is_whole { self.whole.get() + 1 } else { 0 });
+                self.short.set(0);
                 chunk.into_iter().for_each(|chunk| self.push(chunk));
             }
             // Buffers come back, and then it is armed again; nothing was lost (traps 25, 26).
-            res if matches!(-res, ENOBUFS | EAGAIN | EINTR) => {}
+            res if res == -ENOBUFS => self.short.set(self.short.get().saturating_add(1)),
+            res if matches!(-res, EAGAIN | EINTR) => {}
             res if res == -ECANCELED && self.stopped.get() => {}
             res if res == -EINVAL && !self.single.get() => self.single.set(true),
             res => self.end.set(End::Failed(-res)),
@@ -289,6 +361,14 @@ impl Arrives for Receiver {
 impl Leftover for Receiver {
     fn keep(&self, bytes: &[u8]) {
         self.push(Chunk::copy_of(bytes));
+    }
+
+    fn keep_error(&self, errno: i32) {
+        self.end.set(End::Failed(errno));
+    }
+
+    fn pass_on(&self) {
+        self.taken.set(false);
         self.wake();
     }
 }
@@ -310,7 +390,15 @@ impl Receiving<'_> {
         std::future::poll_fn(|context| self.poll_next(context))
     }
 
+    /// Puts back a chunk, or what is left of one: it is what the stream receives next.
+    pub fn unread(&mut self, chunk: Chunk) {
+        if !chunk.is_empty() {
+            self.receiver.unread(chunk);
+        }
+    }
+
     /// As [`next`](Receiving::next), for those who poll.
+    #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         self.receiver.poll_next(context)
     }

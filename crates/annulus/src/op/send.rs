@@ -18,20 +18,15 @@ use crate::sys::sqe::{Sqe, opcode};
 
 /// Sends all of a buffer.
 pub struct SendAll<B> {
-    socket: Rc<Socket>,
     buf: B,
     done: usize,
     turn: SendTurn,
 }
 
 impl<B: IoBuf> SendAll<B> {
-    pub(crate) fn new(socket: Rc<Socket>, buf: B, turn: SendTurn) -> SendAll<B> {
-        SendAll {
-            socket,
-            buf,
-            done: 0,
-            turn,
-        }
+    #[inline]
+    pub(crate) fn new(buf: B, turn: SendTurn) -> SendAll<B> {
+        SendAll { buf, done: 0, turn }
     }
 
     /// The buffer of a send that was not begun.
@@ -48,7 +43,7 @@ impl<B: IoBuf> SendAll<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `socket` the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     const INFO: OpInfo = OpInfo {
         name: "send",
@@ -61,7 +56,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
 
     #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket> {
-        &self.socket
+        self.turn.socket()
     }
 
     #[inline]
@@ -71,16 +66,17 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
             addr: base as u64,
             len: bytes as u32,
             op_flags: MSG_WAITALL,
-            ..Sqe::new(opcode::SEND, self.socket.raw())
+            ..Sqe::new(opcode::SEND, self.turn.socket().raw())
         }
     }
 
     fn attempt(&mut self) -> i32 {
         let (base, bytes) = self.rest();
         // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe { net::send(self.socket.raw(), base, bytes) }
+        unsafe { net::send(self.turn.socket().raw(), base, bytes) }
     }
 
+    #[inline]
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
             return retry_interrupted(res);
@@ -104,6 +100,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
         }
     }
 
+    #[inline]
     fn abandoned(self, res: i32) {
         if res < 0 {
             self.turn.fail(-res);
@@ -113,6 +110,6 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
 
 impl<B> fmt::Debug for SendAll<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendAll").field(&self.socket).finish()
+        f.debug_tuple("SendAll").field(self.turn.socket()).finish()
     }
 }

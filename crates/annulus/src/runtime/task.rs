@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -32,9 +32,12 @@ enum Outcome<T> {
     Taken,
 }
 
+/// Counts the tasks of the process that have been aborted, from 1 on. A task looks at what it shares with its
+/// handle only when this has changed: that is memory which a task that nobody waits for never needs.
+static ABORTS: AtomicU64 = AtomicU64::new(1);
+
 /// What a task and its handle share.
 pub(super) struct End<T> {
-    /// Apart from the rest: the task looks at each of its polls, also when its handle has gone.
     aborted: AtomicBool,
     state: Mutex<State<T>>,
 }
@@ -77,75 +80,74 @@ impl<T> End<T> {
     }
 }
 
-/// A task's future: its panic ends here, and its end is told.
-pub(super) struct Told<F: Future> {
-    /// `None` when it is over.
-    future: Option<Pin<Box<F>>>,
-    end: Arc<End<F::Output>>,
-    begun: bool,
+pin_project_lite::pin_project! {
+    /// A task's future: its panic ends here, and its end is told.
+    pub(super) struct Told<F: Future> {
+        // `None` when it is over.
+        #[pin]
+        future: Option<F>,
+        end: Arc<End<F::Output>>,
+        // `ABORTS` as it was when this one looked last; 0 before its first poll.
+        aborts: u64,
+    }
+
+    /// The runtime has ended under it.
+    impl<F: Future> PinnedDrop for Told<F> {
+        fn drop(this: Pin<&mut Self>) {
+            if this.future.is_some() {
+                this.tell(Err(JoinError(Why::Aborted)));
+            }
+        }
+    }
 }
 
 impl<F: Future> Told<F> {
     pub(super) fn new(future: F, end: Arc<End<F::Output>>) -> Told<F> {
         Told {
-            future: Some(Box::pin(future)),
+            future: Some(future),
             end,
-            begun: false,
+            aborts: 0,
         }
     }
 
-    fn tell(&mut self, outcome: Result<F::Output, JoinError>) {
-        let future = self.future.take();
+    fn tell(self: Pin<&mut Self>, outcome: Result<F::Output, JoinError>) {
+        let mut this = self.project();
         // Before anybody is told: what the task held is gone by then.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
+        let dropped = catch_unwind(AssertUnwindSafe(|| this.future.set(None)));
         let outcome = match (dropped, outcome) {
             (Err(panic), Ok(_)) => Err(JoinError(Why::Panicked(panic))),
             (_, outcome) => outcome,
         };
-        self.end.tell(outcome);
+        this.end.tell(outcome);
     }
 }
-
-impl<F: Future> Unpin for Told<F> {}
 
 impl<F: Future> Future for Told<F> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
-        let Some(future) = &mut this.future else {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.as_mut().project();
+        let aborts = ABORTS.load(Ordering::Acquire);
+        if *this.aborts != aborts {
+            if *this.aborts == 0 {
+                this.end.lock().task = Some(context.waker().clone());
+            }
+            *this.aborts = aborts;
+            // After the waker has been left: whoever aborts sets the flag first, and then wakes the task.
+            if this.end.aborted.load(Ordering::Acquire) {
+                self.tell(Err(JoinError(Why::Aborted)));
+                return Poll::Ready(());
+            }
+        }
+        let Some(future) = this.future.as_pin_mut() else {
             return Poll::Ready(());
         };
-        if !this.begun {
-            this.begun = true;
-            this.end.lock().task = Some(context.waker().clone());
+        match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(value)) => self.tell(Ok(value)),
+            Err(panic) => self.tell(Err(JoinError::of(panic))),
         }
-        // After the waker has been left: whoever aborts sets the flag first, and then wakes the task.
-        let aborted = this.end.aborted.load(Ordering::Acquire);
-        if aborted {
-            this.tell(Err(JoinError(Why::Aborted)));
-            return Poll::Ready(());
-        }
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(value)) => {
-                this.tell(Ok(value));
-                Poll::Ready(())
-            }
-            Err(panic) => {
-                this.tell(Err(JoinError::of(panic)));
-                Poll::Ready(())
-            }
-        }
-    }
-}
-
-/// The runtime has ended under it.
-impl<F: Future> Drop for Told<F> {
-    fn drop(&mut self) {
-        if self.future.is_some() {
-            self.tell(Err(JoinError(Why::Aborted)));
-        }
+        Poll::Ready(())
     }
 }
 
@@ -182,6 +184,7 @@ impl<T> JoinHandle<T> {
     /// Ends the task at its next turn: its future is dropped. One that has just ended keeps its value.
     pub fn abort(&self) {
         self.end.aborted.store(true, Ordering::Release);
+        ABORTS.fetch_add(1, Ordering::Release);
         let task = self.end.lock().task.take();
         if let Some(task) = task {
             task.wake();

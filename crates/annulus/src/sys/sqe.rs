@@ -117,6 +117,11 @@ pub(crate) const FIXED_FILE: u8 = 1;
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
 /// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
 pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
+/// `IORING_SEND_ZC_REPORT_USAGE`, in `ioprio`: the notification says whether there was a copy after all.
+/// Since Linux 6.2; before that, EINVAL.
+pub(crate) const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
+/// `IORING_NOTIF_USAGE_ZC_COPIED`, in the `res` of such a notification.
+pub(crate) const ZC_COPIED: u32 = 1 << 31;
 /// `IORING_ACCEPT_MULTISHOT`, in `ioprio`. Since Linux 5.19.
 pub(crate) const ACCEPT_MULTISHOT: u16 = 1;
 /// `IORING_FSYNC_DATASYNC`.

@@ -247,8 +247,14 @@ impl Rings {
         match act {
             Act::Nothing => {}
             Act::Wake(waker) => contain(|| waker.wake()),
-            Act::Push(sqe) => self.push(sqe),
-            Act::Dispose(answered) => dispose(Some(answered)),
+            Act::Again => {
+                let sqe = self.table.borrow_mut().sqe(token);
+                sqe.into_iter().for_each(|sqe| self.push(sqe));
+            }
+            Act::Dispose(res) => {
+                let answered = self.table.borrow_mut().give_up(token, res);
+                dispose(answered);
+            }
             Act::Arrive(arrives) => contain(|| arrives.arrive(core, cqe)),
         }
     }

@@ -12,7 +12,7 @@ use crate::sys::wake::EventFd;
 /// core sleeps.
 pub(crate) struct Alarm {
     sleeper: Sleeper,
-    eventfd: EventFd,
+    eventfd: Arc<EventFd>,
     /// What the core counts: here, for this is all that others have of it.
     pub(crate) counters: CoreCounters,
 }
@@ -21,7 +21,7 @@ impl Alarm {
     pub(crate) fn new() -> io::Result<Arc<Alarm>> {
         Ok(Arc::new(Alarm {
             sleeper: Sleeper::new(),
-            eventfd: EventFd::new()?,
+            eventfd: Arc::new(EventFd::new()?),
             counters: CoreCounters::default(),
         }))
     }
@@ -42,7 +42,7 @@ impl Alarm {
         self.sleeper.awake();
     }
 
-    pub(super) fn eventfd(&self) -> &EventFd {
+    pub(super) fn eventfd(&self) -> &Arc<EventFd> {
         &self.eventfd
     }
 }

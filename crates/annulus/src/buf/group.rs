@@ -125,7 +125,8 @@ impl Group {
 
     /// Whether so few are left that what comes in is copied out.
     fn is_scarce(&self) -> bool {
-        self.free() < u32::from(self.shared().layout.count) / 4
+        // The last one never stays with a reader, however few there are.
+        self.free() < (u32::from(self.shared().layout.count) / 4).max(1)
     }
 
     /// The kernel has put `bytes` bytes into buffer `id` and named it in a CQE.

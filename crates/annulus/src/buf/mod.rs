@@ -10,6 +10,7 @@
 mod aligned;
 mod arena;
 mod bounce;
+mod filling;
 mod group;
 mod region;
 mod room;
@@ -19,6 +20,7 @@ mod tract;
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
 pub(crate) use bounce::{Bounce, BouncePool};
+pub(crate) use filling::Filling;
 pub use group::Chunk;
 pub(crate) use group::{Group, GroupLayout};
 pub use region::Region;
@@ -236,6 +238,17 @@ unsafe impl IoBuf for String {
 
     fn init_bytes(&self) -> usize {
         self.len()
+    }
+}
+
+// SAFETY: Still. The box stays where it is, and its contents keep their own promise.
+unsafe impl IoBuf for Box<dyn IoBuf> {
+    fn stable_ptr(&self) -> *const u8 {
+        (**self).stable_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        (**self).init_bytes()
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::Socket;
+use crate::sys::net;
 
 /// The line of senders of one stream.
 #[derive(Debug, Default)]
@@ -19,6 +21,8 @@ pub(crate) struct SendOrder {
     waiting: RefCell<VecDeque<(u64, Waker)>>,
     /// The errno of a send that nobody waited for any more.
     failed: Cell<i32>,
+    /// Nothing follows what is in the line: the peer is to be told then.
+    ends: Cell<bool>,
 }
 
 /// The right to send on a socket, which it keeps open. Dropped, it passes on.
@@ -39,15 +43,35 @@ impl SendOrder {
     }
 
     #[inline]
-    fn pass_on(&self) {
+    fn pass_on(&self, socket: &Socket) {
         let next = self.waiting.borrow_mut().pop_front();
         match next {
             Some((ticket, waker)) => {
                 self.called.set(ticket);
                 waker.wake();
             }
-            None => self.busy.set(false),
+            None => {
+                self.busy.set(false);
+                if self.ends.get() {
+                    self.end(socket);
+                }
+            }
         }
+    }
+
+    /// The peer is told that nothing follows, when all who are in the line have sent.
+    pub(super) fn finish(&self, socket: &Socket) {
+        self.ends.set(true);
+        if !self.busy.get() {
+            self.end(socket);
+        }
+    }
+
+    #[cold]
+    fn end(&self, socket: &Socket) {
+        self.ends.set(false);
+        // Refused (ENOTCONN), the peer has gone, and needs not be told.
+        let _ = net::shutdown(socket.raw(), Shutdown::Write);
     }
 }
 
@@ -78,7 +102,7 @@ impl SendTurn {
 impl Drop for SendTurn {
     #[inline]
     fn drop(&mut self) {
-        self.0.order().pass_on();
+        self.0.order().pass_on(&self.0);
     }
 }
 
@@ -123,7 +147,7 @@ impl Drop for SendPlace {
         let order = self.socket.order();
         if order.called.get() == self.ticket {
             order.called.set(0);
-            order.pass_on();
+            order.pass_on(&self.socket);
             return;
         }
         let mut waiting = order.waiting.borrow_mut();

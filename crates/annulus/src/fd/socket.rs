@@ -65,6 +65,11 @@ impl Socket {
         self.order.failed()
     }
 
+    /// Tells the peer that nothing follows, once all that is being sent, or waits for its turn, has been.
+    pub(crate) fn finish_sending(&self) {
+        self.order.finish(self);
+    }
+
     #[inline]
     pub(crate) fn watched(&self) -> Option<u32> {
         self.watched.get()

@@ -7,25 +7,31 @@
 mod acceptor;
 mod datagram;
 mod descriptor;
+mod exact;
 mod options;
 mod receiver;
 mod sending;
+mod split;
 mod stream;
 mod tcp;
 mod udp;
 mod unix;
 mod unix_datagram;
+mod writer;
 
 pub use acceptor::Incoming;
 pub use datagram::{Datagram, Received};
 pub use descriptor::{Descriptor, Splices, splice};
+pub use exact::ReceiveExact;
 pub use options::SocketOptions;
 pub use receiver::Receiving;
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::{Receive, Send};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::{Datagrams, UdpSocket};
 pub use unix::{PeerCredentials, UnixListener, UnixStream};
 pub use unix_datagram::UnixDatagram;
+pub use writer::Writer;
 
 use std::io;
 use std::rc::Rc;

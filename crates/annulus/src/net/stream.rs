@@ -9,12 +9,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use super::exact::ReceiveExact;
 use super::receiver::{Receiver, Receiving};
+use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
-use crate::op::{Leftover, Recv, SendAll};
+use crate::op::{Recv, SendAll};
 use crate::sys::net;
 
 /// The stream. Dropped, it is closed: sends that have begun go on, receives are cancelled, and the
@@ -46,15 +48,20 @@ impl Stream {
         }
     }
 
+    pub(super) fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'_, B> {
+        ReceiveExact::new(&self.receiver, buf)
+    }
+
+    pub(super) fn writer(&self) -> Writer {
+        Writer::new(Rc::clone(&self.core), Rc::clone(&self.socket))
+    }
+
     pub(super) fn recv_multishot(&self) -> Receiving<'_> {
         Receiving::new(&self.receiver)
     }
 
     pub(super) fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
-        Send {
-            stream: self,
-            state: Sending::Fresh(buf),
-        }
+        Send::new(&self.core, &self.socket, buf)
     }
 
     /// Begins to send `buf` if nothing else is being sent; nobody waits for the end of it.
@@ -63,8 +70,7 @@ impl Stream {
         if buf.init_bytes() == 0 {
             return Ok(());
         }
-        // Without a ring the rest of a short send would have nobody to go on with it.
-        if !self.core.has_ring() || self.socket.send_failed() != 0 {
+        if self.socket.send_failed() != 0 {
             return Err(buf);
         }
         let Some(turn) = SendTurn::take(&self.socket) else {
@@ -117,8 +123,7 @@ impl<B: IoBufMut> Future for Receive<'_, B> {
             && receiver.is_idle()
             && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
         {
-            let leftover = Rc::clone(receiver) as Rc<dyn Leftover>;
-            let op = Recv::new(Rc::clone(&this.stream.socket), buf, leftover);
+            let op = Recv::new(Rc::clone(&this.stream.socket), buf, receiver.take_turn());
             this.state = Receiving1::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
         }
         if let Receiving1::Out(operation) = &mut this.state {
@@ -151,11 +156,23 @@ impl<B: IoBufMut> fmt::Debug for Receive<'_, B> {
 }
 
 /// The future of a send. Sends of one stream are made one after another, in the order of their first
-/// polls. Dropped before that, nothing is sent; after it, all is.
+/// polls. Dropped before its turn, nothing is sent; after that, all is.
 #[must_use = "it does nothing until it is awaited"]
 pub struct Send<'a, B: IoBuf> {
-    stream: &'a Stream,
+    core: &'a Rc<Core>,
+    socket: &'a Rc<Socket>,
     state: Sending<B>,
+}
+
+impl<'a, B: IoBuf> Send<'a, B> {
+    pub(super) fn new(core: &'a Rc<Core>, socket: &'a Rc<Socket>, buf: B) -> Send<'a, B> {
+        let state = Sending::Fresh(buf);
+        Send {
+            core,
+            socket,
+            state,
+        }
+    }
 }
 
 enum Sending<B: IoBuf> {
@@ -174,17 +191,16 @@ impl<B: IoBuf> Future for Send<'_, B> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let stream = this.stream;
         loop {
             if let Sending::Out(operation) = &mut this.state {
                 return Pin::new(operation).poll(context);
             }
             let (buf, turn) = match std::mem::replace(&mut this.state, Sending::Over) {
                 Sending::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
-                Sending::Fresh(buf) => match SendTurn::take(&stream.socket) {
+                Sending::Fresh(buf) => match SendTurn::take(this.socket) {
                     Some(turn) => (buf, turn),
                     None => {
-                        this.state = Sending::Queued(buf, SendPlace::queue(&stream.socket));
+                        this.state = Sending::Queued(buf, SendPlace::queue(this.socket));
                         continue;
                     }
                 },
@@ -198,10 +214,10 @@ impl<B: IoBuf> Future for Send<'_, B> {
                 Sending::Out(_) => unreachable!("looked at just now"),
                 Sending::Over => panic!("a send was polled after it had been answered"),
             };
-            match stream.socket.send_failed() {
+            match this.socket.send_failed() {
                 0 => {
                     let op = SendAll::new(buf, turn);
-                    let operation = SocketOperation::new(Rc::clone(&stream.core), op);
+                    let operation = SocketOperation::new(Rc::clone(this.core), op);
                     this.state = Sending::Out(operation);
                 }
                 errno => {
@@ -215,6 +231,6 @@ impl<B: IoBuf> Future for Send<'_, B> {
 
 impl<B: IoBuf> fmt::Debug for Send<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Send").field(self.stream).finish()
+        f.debug_tuple("Send").field(self.socket).finish()
     }
 }

@@ -7,9 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
+use super::exact::ReceiveExact;
 use super::options::SocketOptions;
 use super::receiver::Receiving;
+use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Receive, Send, Stream};
+use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::SocketOperation;
 use crate::error::WholeResult;
@@ -163,6 +166,51 @@ impl TcpStream {
         self.0.recv(buf)
     }
 
+    /// Fills the buffer. Dropped, the future leaves what it has received to the next.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::UnexpectedEof`]: the peer has said that nothing follows, before that. What came is
+    /// in the buffer.
+    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'_, B> {
+        self.0.recv_exact(buf)
+    }
+
+    /// Writes through memory, so that several small writes become one send, and waits for a slow peer.
+    pub fn writer(&self) -> Writer {
+        self.0.writer()
+    }
+
+    /// The two directions, borrowed: to receive in one place, and to send in another.
+    pub fn split(&self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        split::split(&self.0)
+    }
+
+    /// The two directions, for two tasks of the core.
+    ///
+    /// ```
+    /// use annulus::net::UnixStream;
+    /// use annulus::runtime::{self, Runtime};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// Runtime::builder().threads(1).run(|_core| async {
+    ///     let (near, far) = UnixStream::pair()?;
+    ///     let (read, write) = near.into_split();
+    ///     let sends = runtime::spawn(async move { write.send_all("question").await.map(drop) });
+    ///     let question = far.recv_exact(vec![0; 8]).await?;
+    ///     far.send_all("answer").await?;
+    ///     assert_eq!(read.recv_exact(vec![0; 6]).await?, b"answer");
+    ///     sends.await??;
+    ///     // The write half has gone, and the other side knows.
+    ///     assert_eq!(far.recv(question).await?.0, 0);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    pub fn into_split(self) -> (OwnedReadHalf<TcpStream>, OwnedWriteHalf<TcpStream>) {
+        split::into_split(self.0)
+    }
+
     /// Receives into buffers of the core, by one request to the kernel for all that comes. Since Linux 6.0;
     /// before that, and without a ring, one by one. Where data comes in bulk, single receives into larger
     /// buffers take over. No more than 64 KiB wait to be read.
@@ -223,7 +271,7 @@ impl TcpStream {
 
     /// Begins to send all of `buf`, without waiting for the end of it, unless another send is under way:
     /// then `buf` comes back, and [`send_all`](TcpStream::send_all) is the way to wait. An error is the next
-    /// send's. Without a ring it always comes back.
+    /// send's.
     ///
     /// # Errors
     ///

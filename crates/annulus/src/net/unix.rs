@@ -6,9 +6,12 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
+use super::exact::ReceiveExact;
 use super::options::SocketOptions;
 use super::receiver::Receiving;
+use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Receive, Send, Stream};
+use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::SocketOperation;
 use crate::error::WholeResult;
@@ -102,6 +105,26 @@ impl UnixStream {
     /// As [`TcpStream::recv`](super::TcpStream::recv).
     pub fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {
         self.0.recv(buf)
+    }
+
+    /// As [`TcpStream::recv_exact`](super::TcpStream::recv_exact).
+    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'_, B> {
+        self.0.recv_exact(buf)
+    }
+
+    /// As [`TcpStream::writer`](super::TcpStream::writer).
+    pub fn writer(&self) -> Writer {
+        self.0.writer()
+    }
+
+    /// As [`TcpStream::split`](super::TcpStream::split).
+    pub fn split(&self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        split::split(&self.0)
+    }
+
+    /// As [`TcpStream::into_split`](super::TcpStream::into_split).
+    pub fn into_split(self) -> (OwnedReadHalf<UnixStream>, OwnedWriteHalf<UnixStream>) {
+        split::into_split(self.0)
     }
 
     /// As [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).

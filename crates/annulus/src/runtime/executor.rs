@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -144,6 +145,24 @@ impl Drop for Listed {
     }
 }
 
+pin_project_lite::pin_project! {
+    // Not an async block, which would have room for the future twice.
+    struct Spawned<F> {
+        #[pin]
+        future: F,
+        listed: Listed,
+    }
+}
+
+impl<F: Future> Future for Spawned<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().future.poll(context)
+    }
+}
+
 impl Executor {
     pub(super) fn new(core: Rc<Core>, inbox: Arc<Inbox>) -> Rc<Executor> {
         Rc::new(Executor {
@@ -166,10 +185,7 @@ impl Executor {
             executor: Rc::clone(self),
             place,
         };
-        let future = async move {
-            let _listed = listed;
-            future.await;
-        };
+        let future = Spawned { future, listed };
         let inbox = Arc::clone(&self.inbox);
         let schedule = move |runnable| inbox.schedule(runnable);
         let (runnable, task) = async_task::spawn_local(future, schedule);
@@ -255,6 +271,11 @@ impl Executor {
     pub(super) fn enter(self: &Rc<Self>, files: &Arc<Submitter>) {
         let _ = self.files.set(Arc::clone(files));
         Core::set_current(Some(Rc::clone(&self.core)));
+        self.core.set_starter(|future| {
+            if let Some(executor) = current() {
+                executor.start(future);
+            }
+        });
         HERE.with(|here| {
             here.number.set(self.inbox.number);
             here.executor.replace(Some(Rc::clone(self)));

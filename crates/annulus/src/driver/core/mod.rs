@@ -15,7 +15,9 @@ mod tenant;
 mod timers;
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -58,6 +60,9 @@ enum Backend {
 /// Operations of a task that may be answered in one poll of it, before others have their turn.
 const BUDGET: u32 = 128;
 
+/// What goes on by itself on a core.
+pub(crate) type Background = Pin<Box<dyn Future<Output = ()>>>;
+
 /// A core's driver.
 pub(crate) struct Core {
     backend: Backend,
@@ -68,6 +73,8 @@ pub(crate) struct Core {
     /// No operation is taken any more.
     ending: Cell<bool>,
     drain_timeout: Duration,
+    /// Starts a task on this core; the executor's.
+    starter: Cell<Option<fn(Background)>>,
     /// For what is given to others to hold.
     this: std::rc::Weak<Core>,
 }
@@ -127,6 +134,7 @@ impl Core {
             budget: Cell::new(BUDGET),
             ending: Cell::new(false),
             drain_timeout,
+            starter: Cell::new(None),
             this: this.clone(),
         })
     }
@@ -183,6 +191,18 @@ impl Core {
         self.budget.set(BUDGET);
     }
 
+    /// Who starts tasks here.
+    pub(crate) fn set_starter(&self, starter: fn(Background)) {
+        self.starter.set(Some(starter));
+    }
+
+    /// Has `future` run on this core. It is dropped at once where nothing runs any more.
+    pub(crate) fn start_background(&self, future: Background) {
+        if let Some(starter) = self.starter.get() {
+            starter(future);
+        }
+    }
+
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.get()
     }
@@ -209,16 +229,17 @@ impl Core {
         }
     }
 
-    /// Begins an operation whose end nobody waits for. It comes back without a ring, and at the end.
+    /// Begins an operation whose end nobody waits for. It comes back at the end of the core.
     #[inline]
     pub(crate) fn start_detached<T: SocketOp>(&self, op: T) -> Result<(), T> {
-        match &self.backend {
-            Backend::Rings(rings) if !self.is_ending() => {
-                rings.start(op, None);
-                Ok(())
-            }
-            _ => Err(op),
+        if self.is_ending() {
+            return Err(op);
         }
+        match &self.backend {
+            Backend::Rings(rings) => drop(rings.start(op, None)),
+            Backend::Readiness(readiness) => readiness.start_detached(op),
+        }
+        Ok(())
     }
 
     /// Asks for the end of it; its last answer still comes.
@@ -255,6 +276,14 @@ impl Core {
     pub(crate) fn not_ready(&self, socket: &Socket, interest: Interest) {
         if let Backend::Readiness(readiness) = &self.backend {
             readiness.not_ready(socket, interest);
+        }
+    }
+
+    /// The last receive found less than it had room for.
+    #[inline]
+    pub(crate) fn emptied(&self, socket: &Socket) {
+        if let Backend::Readiness(readiness) = &self.backend {
+            readiness.emptied(socket);
         }
     }
 
@@ -349,7 +378,10 @@ impl Core {
         self.ending.set(true);
         let left = match &self.backend {
             Backend::Rings(rings) => rings.drain(self, self.drain_timeout),
-            Backend::Readiness(_) => 0,
+            Backend::Readiness(readiness) => {
+                readiness.end();
+                0
+            }
         };
         if left > 0 {
             // The kernel may yet take a buffer of the group.

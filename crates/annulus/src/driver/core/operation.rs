@@ -22,6 +22,8 @@ pub struct SocketOperation<T: SocketOp> {
 
 enum State<T> {
     Fresh(T),
+    /// Without a ring: it has been tried, and the socket was not ready.
+    Tried(T),
     Out(Token),
     Over,
 }
@@ -71,7 +73,7 @@ impl<T: SocketOp> SocketOperation<T> {
                 // It has just been added, and may have been ready before.
                 Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
                 Ok(()) => {
-                    self.state = State::Fresh(op);
+                    self.state = State::Tried(op);
                     return Poll::Pending;
                 }
             }
@@ -92,6 +94,12 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 }
                 this.start(op, context)
             }
+            State::Tried(op) if this.core.is_ending() => Poll::Ready(op.complete(-ESHUTDOWN)),
+            State::Tried(op) if !this.core.spend(context) => {
+                this.state = State::Tried(op);
+                Poll::Pending
+            }
+            State::Tried(op) => this.attempt(op, context),
             State::Out(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
                     unreachable!("without a ring nothing is in flight")
@@ -111,10 +119,15 @@ impl<T: SocketOp> Future for SocketOperation<T> {
 
 impl<T: SocketOp> Drop for SocketOperation<T> {
     fn drop(&mut self) {
-        if let State::Out(token) = self.state
-            && let Backend::Rings(rings) = &self.core.backend
-        {
-            rings.abandon(token, !T::GOES_ON);
+        match (
+            std::mem::replace(&mut self.state, State::Over),
+            &self.core.backend,
+        ) {
+            (State::Out(token), Backend::Rings(rings)) => rings.abandon(token, !T::GOES_ON),
+            (State::Tried(op), Backend::Readiness(readiness)) if T::GOES_ON => {
+                readiness.go_on_later(op);
+            }
+            _ => {}
         }
     }
 }

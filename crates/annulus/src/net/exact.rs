@@ -1,0 +1,79 @@
+//! Receiving until a buffer is full.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use super::receiver::Receiver;
+use crate::buf::{Chunk, Filling, IoBufMut};
+use crate::error::{BufError, WholeResult};
+
+/// The future of a receive that fills its buffer. Dropped, it leaves what has come to the stream's next
+/// receive.
+#[must_use = "it does nothing until it is awaited"]
+pub struct ReceiveExact<'a, B: IoBufMut> {
+    receiver: &'a Rc<Receiver>,
+    /// `None` when it is over.
+    filling: Option<Filling<B>>,
+}
+
+impl<'a, B: IoBufMut> ReceiveExact<'a, B> {
+    pub(super) fn new(receiver: &'a Rc<Receiver>, buf: B) -> ReceiveExact<'a, B> {
+        ReceiveExact {
+            receiver,
+            filling: Some(Filling::new(buf)),
+        }
+    }
+}
+
+impl<B: IoBufMut> Unpin for ReceiveExact<'_, B> {}
+
+impl<B: IoBufMut> Future for ReceiveExact<'_, B> {
+    type Output = WholeResult<B>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<WholeResult<B>> {
+        let this = self.get_mut();
+        let Some(filling) = &mut this.filling else {
+            panic!("a receive was polled after it had been answered");
+        };
+        let mut outcome = Ok(());
+        while !filling.is_full() && outcome.is_ok() {
+            match ready!(this.receiver.poll_next(context)) {
+                Some(Ok(mut chunk)) => {
+                    let taken = filling.push(&chunk);
+                    chunk.advance(taken);
+                    if !chunk.is_empty() {
+                        this.receiver.unread(chunk);
+                    }
+                }
+                Some(Err(error)) => outcome = Err(error),
+                None => outcome = Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        let buf = this.filling.take().map(Filling::into_buf);
+        Poll::Ready(match (outcome, buf) {
+            (Ok(()), Some(buf)) => Ok(buf),
+            (Ok(()), None) => unreachable!("looked at above"),
+            (Err(error), buf) => Err(BufError::new(error, buf)),
+        })
+    }
+}
+
+impl<B: IoBufMut> Drop for ReceiveExact<'_, B> {
+    fn drop(&mut self) {
+        if let Some(filling) = &self.filling
+            && !filling.filled().is_empty()
+        {
+            self.receiver.unread(Chunk::copy_of(filling.filled()));
+        }
+    }
+}
+
+impl<B: IoBufMut> fmt::Debug for ReceiveExact<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveExact").finish_non_exhaustive()
+    }
+}

@@ -385,6 +385,11 @@ impl Ring {
         self.enter(0, IoringEnterFlags::GETEVENTS.bits(), None)
     }
 
+    /// Has its driver woken by `wake` from now on, which there may have been before the ring was made.
+    pub(crate) fn wake_by(&mut self, wake: Arc<EventFd>) {
+        self.wake = wake;
+    }
+
     /// What an enter has to do for the poller of the submission queue: to wake it, and to wait for a
     /// place in a full queue.
     fn poller_flags(&mut self) -> u32 {

@@ -11,14 +11,14 @@ use crate::sys::wake::EventFd;
 /// core sleeps.
 pub(crate) struct Alarm {
     sleeper: Sleeper,
-    eventfd: EventFd,
+    eventfd: Arc<EventFd>,
 }
 
 impl Alarm {
     pub(crate) fn new() -> io::Result<Arc<Alarm>> {
         Ok(Arc::new(Alarm {
             sleeper: Sleeper::new(),
-            eventfd: EventFd::new()?,
+            eventfd: Arc::new(EventFd::new()?),
         }))
     }
 
@@ -38,7 +38,7 @@ impl Alarm {
         self.sleeper.awake();
     }
 
-    pub(super) fn eventfd(&self) -> &EventFd {
+    pub(super) fn eventfd(&self) -> &Arc<EventFd> {
         &self.eventfd
     }
 }

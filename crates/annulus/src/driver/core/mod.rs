@@ -93,6 +93,7 @@ impl Core {
     ) -> Result<Rc<Core>, SetupError> {
         let mut ring = Ring::new(config.ring)?;
         ring.settle();
+        ring.wake_by(Arc::clone(alarm.eventfd()));
         let group = Group::new(Some(&mut ring), config.group)?;
         let limits = config.limits.within(&ring);
         let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);

@@ -35,8 +35,9 @@ fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
     let before = load::open_descriptors();
     let tally = Arc::new(load::Tally::default());
     for round in 0..3 {
+        let engine = builder.clone().drain_timeout(load::DRAIN);
         let load = load::Load {
-            engine: builder.clone().build().unwrap(),
+            engine: engine.build().unwrap(),
             path: &dir.path().join(round.to_string()),
             seed: seed + round,
             tasks: 12,

@@ -28,7 +28,10 @@ impl Ground {
         let dir = tempfile::tempdir().unwrap();
         let blocks = (0..BLOCKS).flat_map(|n| n.to_ne_bytes().repeat(BLOCK_BYTES / 8));
         std::fs::write(dir.path().join("data"), blocks.collect::<Vec<u8>>()).unwrap();
-        let engine = Engine::builder().backend(Backend::Uring).build().unwrap();
+        let builder = Engine::builder().backend(Backend::Uring);
+        // Longer than any disk takes: nothing may be leaked.
+        let builder = builder.drain_timeout(Duration::from_secs(600));
+        let engine = builder.build().unwrap();
         Ground { dir, engine }
     }
 
@@ -51,7 +54,7 @@ impl Ground {
 
     /// Everything that was begun has ended.
     fn settled(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let metrics = self.engine.metrics();
             if metrics.submitted == metrics.completed {

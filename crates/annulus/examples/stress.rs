@@ -72,6 +72,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
             (engine, &injected)
         } else {
             let builder = builders[(round % 6) as usize](ring(), blocking());
+            let builder = builder.drain_timeout(load::DRAIN);
             (builder.build().map_err(|error| error.to_string())?, &real)
         };
         let steps = if simulated { STEPS / 10 } else { STEPS };

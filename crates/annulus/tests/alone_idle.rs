@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Context switches of all threads together that pass for idle.
 const SWITCHES_MAX: u64 = 2;
 /// Spare threads may end in the first seconds; only what never sleeps reaches this.
-const DEADLINE: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What one thread has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

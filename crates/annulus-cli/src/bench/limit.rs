@@ -17,7 +17,7 @@ use crate::fault::Fault;
 
 const NAME: &str = "annulus-bench-";
 /// The kernel lets go of a cgroup a moment after its last process.
-const REMOVALS: usize = 50;
+const REMOVALS: usize = 1000;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
 /// The kernel reclaims a little before the limit: within this share of it, it was reached.

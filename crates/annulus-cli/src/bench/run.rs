@@ -19,7 +19,7 @@ use super::order::Order;
 /// Time for a contender to settle before it is measured, at most a fifth of the measured time.
 const RAMP: Duration = Duration::from_millis(200);
 /// A contender that takes longer to set up, or to finish after the end, hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Any contender of this tool.
 pub(crate) type AnyContender = Arc<dyn Contender<Harness>>;

@@ -131,7 +131,7 @@ fn an_existing_json_is_replaced_when_asked() {
         "--contenders",
         "pread",
     ];
-    let said = place.run(&[&args[..], &["--json", "kept.json", "--replace"]].concat());
+    let said = place.run_patiently(&[&args[..], &["--json", "kept.json", "--replace"]].concat());
     assert_eq!(said.code, Some(0), "{}", said.err);
     let files = place.files();
     assert_eq!(files.len(), 1);

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::command::Place;
+use crate::command::{NOT_COLD, Place, Said};
 use crate::runs::{SHORT, all_right, outcomes};
 use crate::wrong::skip;
 
@@ -75,8 +75,8 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
     ];
     // A pass of 1,792 blocks may be over before the ramp is, or not. At depth 1 no lane keeps blocks that it has
     // leased and not asked for, so the pass is a whole one.
-    let said = place.run(&args);
-    if said.out.contains("not cold") {
+    let said = place.run_patiently(&args);
+    if said.out.contains(NOT_COLD) {
         return skip("the page cache cannot be emptied here");
     }
     let text = std::fs::read(place.path().join("report.json")).unwrap();
@@ -160,7 +160,7 @@ fn twenty_thousand_in_flight_work_where_they_can() {
     let place = Place::new();
     let report = place.report(&[
         "--runtime",
-        "0.2",
+        "0.5",
         "--repeat",
         "1",
         "--depth",
@@ -278,26 +278,20 @@ fn memory_made_small_is_small_and_gone_afterwards() {
         "--json",
         "report.json",
     ];
-    let child = place
-        .command(&args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let pid = child.id();
-    let output = child.wait_with_output().unwrap();
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let Said {
+        pid,
+        code,
+        out,
+        err,
+    } = place.run_patiently(&args);
     if err.contains("--memory needs root") || err.contains("mounts no cgroup") {
         return skip(&format!("no memory cgroup can be made here: {err}"));
     }
     assert!(!ours(pid), "{:?}", cgroups());
-    if out.contains("not cold") {
+    if out.contains(NOT_COLD) {
         return skip("the page cache cannot be emptied here");
     }
-    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    assert_eq!(code, Some(0), "{out}{err}");
     let text = std::fs::read(place.path().join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&text).unwrap();
     all_right(&report, &[]);
@@ -323,12 +317,7 @@ fn an_interrupt_leaves_no_cgroup_behind() {
         "--contenders",
         "pread",
     ];
-    let mut child = place
-        .command(&args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = place.command(&args).stderr(Stdio::null()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut heading = String::new();
     out.read_line(&mut heading).unwrap();

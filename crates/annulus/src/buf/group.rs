@@ -125,10 +125,12 @@ impl Group {
 
     /// Whether so few are left that what comes in is copied out.
     fn is_scarce(&self) -> bool {
-        self.free() < u32::from(self.shared().layout.count) / 4
+        // The last one never stays with a reader, however few there are.
+        self.free() < (u32::from(self.shared().layout.count) / 4).max(1)
     }
 
     /// The kernel has put `bytes` bytes into buffer `id` and named it in a CQE.
+    #[inline]
     pub(crate) fn received(&self, id: u16, bytes: u32) -> Chunk {
         let shared = self.shared();
         let bytes = bytes.min(shared.layout.bytes);
@@ -147,11 +149,6 @@ impl Group {
             return Chunk::copy_of(&chunk);
         }
         chunk
-    }
-
-    /// The kernel has named buffer `id` and put nothing into it.
-    pub(crate) fn returned(&self, id: u16) {
-        drop(self.received(id, 0));
     }
 
     /// A buffer to receive into without a ring: of the list, or of its own.
@@ -183,6 +180,11 @@ impl Group {
         }
         let ids = std::mem::take(&mut shared.lock().ids);
         ids.into_iter().for_each(|id| shared.take_back(id));
+    }
+
+    /// The core ends, and the kernel may still take a buffer: all of it stays for ever.
+    pub(crate) fn leak(self) {
+        HOME.set(std::ptr::null());
     }
 
     /// The core ends, and nothing is in flight. Chunks that are about stay valid.
@@ -220,6 +222,7 @@ impl Shared {
     }
 
     /// On the home thread.
+    #[inline]
     fn take_back(&self, id: u16) {
         // SAFETY: Held: the callers see to the thread; no other reference is alive.
         let home = unsafe { &mut *self.home.get() };
@@ -342,6 +345,7 @@ impl Chunk {
 impl Deref for Chunk {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: Owned, Written: `start..end` lies within the buffer and was received.
         unsafe {
@@ -361,16 +365,19 @@ impl AsRef<[u8]> for Chunk {
 
 // SAFETY: Still: the buffer stays where it is until the chunk is dropped, and nobody writes to it.
 unsafe impl IoBuf for Chunk {
+    #[inline]
     fn stable_ptr(&self) -> *const u8 {
         self.as_ptr()
     }
 
+    #[inline]
     fn init_bytes(&self) -> usize {
         self.len()
     }
 }
 
 impl Drop for Chunk {
+    #[inline]
     fn drop(&mut self) {
         let Some(home) = self.home else {
             let memory = NonNull::slice_from_raw_parts(

@@ -26,8 +26,10 @@ use crate::sys::errno::{EBUSY, ECANCELED, ETIMEDOUT};
 use crate::sys::kernel::Kernel;
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
-/// Longer than anything here takes, shorter than the drain timeout.
-const LONG: Duration = Duration::from_secs(5);
+/// Longer than anything here takes on any machine.
+const LONG: Duration = Duration::from_secs(60);
+/// How long the end of a pool waits for what is busy: longer still, so that nothing here ends by it.
+const DRAIN: Duration = Duration::from_secs(600);
 
 /// An operation made of closures; no kernel takes it, so it runs on a blocking thread.
 struct Call {
@@ -123,7 +125,8 @@ fn pool(threads: usize) -> Arc<Submitter> {
     let config = blocking::Config {
         threads,
         limits,
-        drain_timeout: Duration::from_secs(20),
+        drain_timeout: DRAIN,
+        affinity: None,
     };
     Arc::new(Submitter::new(Vec::new(), Opcodes::NONE, config))
 }

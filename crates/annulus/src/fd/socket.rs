@@ -22,6 +22,19 @@ pub(crate) struct Socket {
     watched: Cell<Option<u32>>,
     /// Whose turn to send it is.
     order: SendOrder,
+    /// What of `send_zc` the kernel has refused, or found useless.
+    zero_copy: Cell<Without>,
+}
+
+/// What a socket's sends do without, for the kernel would not have it otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Without {
+    /// Without copies: zero-copy, and a report whether that succeeded.
+    Copies,
+    /// Without that report.
+    Report,
+    /// Plain sends.
+    ZeroCopy,
 }
 
 impl Socket {
@@ -32,6 +45,7 @@ impl Socket {
             closer,
             watched: Cell::new(None),
             order: SendOrder::default(),
+            zero_copy: Cell::new(Without::Copies),
         })
     }
 
@@ -59,6 +73,14 @@ impl Socket {
     #[inline]
     pub(crate) fn watched(&self) -> Option<u32> {
         self.watched.get()
+    }
+
+    pub(crate) fn zero_copy(&self) -> Without {
+        self.zero_copy.get()
+    }
+
+    pub(crate) fn set_zero_copy(&self, without: Without) {
+        self.zero_copy.set(without);
     }
 
     pub(crate) fn set_watched(&self, place: u32) {

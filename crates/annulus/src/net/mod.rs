@@ -1,25 +1,36 @@
-//! Sockets on a runtime's cores: TCP, and Unix streams.
+//! Sockets on a runtime's cores: TCP, UDP, Unix streams and datagrams.
 //!
 //! A socket belongs to the core it was made on and stays there; so do the futures of its operations, each
 //! of which may be dropped at any point. Data that has been received when a receive is dropped is kept for
 //! the next; a send that has begun goes on.
 
 mod acceptor;
+mod datagram;
+mod descriptor;
 mod exact;
+mod options;
 mod receiver;
+mod sending;
 mod split;
 mod stream;
 mod tcp;
+mod udp;
 mod unix;
+mod unix_datagram;
 mod writer;
 
 pub use acceptor::Incoming;
+pub use datagram::{Datagram, Received};
+pub use descriptor::{Descriptor, Splices, splice};
 pub use exact::ReceiveExact;
+pub use options::SocketOptions;
 pub use receiver::Receiving;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::{Receive, Send};
 pub use tcp::{TcpListener, TcpStream};
-pub use unix::{UnixListener, UnixStream};
+pub use udp::{Datagrams, UdpSocket};
+pub use unix::{PeerCredentials, UnixListener, UnixStream};
+pub use unix_datagram::UnixDatagram;
 pub use writer::Writer;
 
 use std::io;

@@ -5,7 +5,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use crate::buf::Chunk;
 use crate::driver::core::{Arrives, Core, SocketOperation, Token};
 use crate::fd::Socket;
-use crate::op::{Interest, Leftover, Recv, recv_multishot};
+use crate::op::{Interest, Leftover, ReceiveTurn, Recv, recv_multishot};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::sqe::Cqe;
 
@@ -26,6 +25,9 @@ const BULK_FROM: u32 = 4;
 const BULK_BYTES: usize = 256 << 10;
 /// A single receive that brings less ends that.
 const BULK_BYTES_MIN: usize = 16 << 10;
+/// So often in a row others may take the buffers that there are; the next receive is a single one into
+/// memory of its own (trap 26).
+const SHORT_MAX: u8 = 2;
 
 /// The receiving side of a stream.
 pub(super) struct Receiver {
@@ -48,6 +50,10 @@ pub(super) struct Receiver {
     single: Cell<bool>,
     /// Whole buffers in a row.
     whole: Cell<u32>,
+    /// Answers in a row for which there was no buffer.
+    short: Cell<u8>,
+    /// A single receive has the turn: a caller's, or `bulk`, or one that nobody waits for any more.
+    taken: Cell<bool>,
     /// A single receive into memory of its own.
     bulk: RefCell<Option<Box<Bulk>>>,
     core: Rc<Core>,
@@ -77,6 +83,8 @@ impl Receiver {
             end: Cell::new(End::Open),
             single: Cell::new(false),
             whole: Cell::new(0),
+            short: Cell::new(0),
+            taken: Cell::new(false),
             bulk: RefCell::default(),
             core,
             socket,
@@ -89,7 +97,13 @@ impl Receiver {
         self.queued_bytes.get() == 0
             && self.armed.get().is_none()
             && self.end.get() == End::Open
-            && self.bulk.borrow().is_none()
+            && !self.taken.get()
+    }
+
+    /// The turn, of which the caller knows that nobody has it.
+    pub(super) fn take_turn(self: &Rc<Self>) -> ReceiveTurn {
+        self.taken.set(true);
+        ReceiveTurn::new(Rc::clone(self) as Rc<dyn Leftover>)
     }
 
     #[inline]
@@ -150,6 +164,7 @@ impl Receiver {
     }
 
     /// The next chunk; `None` at the end. An error is told once, and then the end.
+    #[inline]
     pub(super) fn poll_next(
         self: &Rc<Self>,
         context: &mut Context<'_>,
@@ -160,6 +175,15 @@ impl Receiver {
         if let Some(chunk) = self.pop() {
             return Poll::Ready(Some(Ok(chunk)));
         }
+        if self.armed.get().is_some() && self.end.get() == End::Open {
+            self.wait(context);
+            return Poll::Pending;
+        }
+        self.poll_unarmed(context)
+    }
+
+    /// Nothing has come, and nothing is asked of the kernel.
+    fn poll_unarmed(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         match self.end.get() {
             End::Open => {}
             End::Closed => return Poll::Ready(None),
@@ -168,10 +192,14 @@ impl Receiver {
                 return Poll::Ready(Some(Err(io::Error::from_raw_os_error(errno))));
             }
         }
+        if self.taken.get() && self.bulk.borrow().is_none() {
+            self.wait(context);
+            return Poll::Pending;
+        }
         if !self.core.has_ring() {
             return self.attempt(context);
         }
-        if self.bulk.borrow().is_some() || self.takes_bulk() {
+        if self.taken.get() || self.takes_bulk() {
             return self.poll_bulk(context);
         }
         if self.armed.get().is_none() {
@@ -189,19 +217,20 @@ impl Receiver {
 
     /// Whether single receives are to take over, now that the multishot one has ended.
     fn takes_bulk(&self) -> bool {
-        self.armed.get().is_none() && (self.single.get() || self.whole.get() >= BULK_FROM)
+        self.armed.get().is_none()
+            && (self.single.get() || self.whole.get() >= BULK_FROM || self.short.get() >= SHORT_MAX)
     }
 
     fn poll_bulk(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         let operation = self.bulk.take();
         let mut operation = operation.unwrap_or_else(|| {
-            let leftover = Rc::clone(self) as Rc<dyn Leftover>;
-            let bytes = if self.single.get() && self.whole.get() < BULK_FROM {
+            let bytes = if self.whole.get() < BULK_FROM {
                 self.core.buffer_bytes() as usize
             } else {
                 BULK_BYTES
             };
-            let op = Recv::new(Rc::clone(&self.socket), Vec::with_capacity(bytes), leftover);
+            let memory = Vec::with_capacity(bytes);
+            let op = Recv::new(Rc::clone(&self.socket), memory, self.take_turn());
             Box::new(SocketOperation::new(Rc::clone(&self.core), op))
         });
         match Pin::new(&mut *operation).poll(context) {
@@ -214,6 +243,7 @@ impl Receiver {
                 Poll::Ready(None)
             }
             Poll::Ready(Ok((bytes, memory))) => {
+                self.short.set(0);
                 if bytes < BULK_BYTES_MIN {
                     self.whole.set(0);
                 } else {
@@ -246,7 +276,7 @@ impl Receiver {
                             .set(if is_whole { self.whole.get() + 1 } else { 0 });
                         if !is_whole {
                             // That was all there is: the next will be told.
-                            self.core.not_ready(&self.socket, Interest::Read);
+                            self.core.emptied(&self.socket);
                         }
                         return Poll::Ready(Some(Ok(chunk)));
                     }
@@ -302,10 +332,12 @@ impl Arrives for Receiver {
                 let is_whole = res as u32 == core.buffer_bytes();
                 self.whole
                     .set(if is_whole { self.whole.get() + 1 } else { 0 });
+                self.short.set(0);
                 chunk.into_iter().for_each(|chunk| self.push(chunk));
             }
             // Buffers come back, and then it is armed again; nothing was lost (traps 25, 26).
-            res if matches!(-res, ENOBUFS | EAGAIN | EINTR) => {}
+            res if res == -ENOBUFS => self.short.set(self.short.get().saturating_add(1)),
+            res if matches!(-res, EAGAIN | EINTR) => {}
             res if res == -ECANCELED && self.stopped.get() => {}
             res if res == -EINVAL && !self.single.get() => self.single.set(true),
             res => self.end.set(End::Failed(-res)),
@@ -328,6 +360,14 @@ impl Arrives for Receiver {
 impl Leftover for Receiver {
     fn keep(&self, bytes: &[u8]) {
         self.push(Chunk::copy_of(bytes));
+    }
+
+    fn keep_error(&self, errno: i32) {
+        self.end.set(End::Failed(errno));
+    }
+
+    fn pass_on(&self) {
+        self.taken.set(false);
         self.wake();
     }
 }
@@ -345,8 +385,8 @@ impl Receiving<'_> {
     }
 
     /// The next chunk; `None` when the peer has said that nothing follows, and after an error.
-    pub fn next(&mut self) -> impl Future<Output = Option<io::Result<Chunk>>> + '_ {
-        std::future::poll_fn(|context| self.poll_next(context))
+    pub async fn next(&mut self) -> Option<io::Result<Chunk>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// Puts back a chunk, or what is left of one: it is what the stream receives next.
@@ -357,6 +397,7 @@ impl Receiving<'_> {
     }
 
     /// As [`next`](Receiving::next), for those who poll.
+    #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         self.receiver.poll_next(context)
     }

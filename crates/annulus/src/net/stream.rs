@@ -16,7 +16,7 @@ use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
-use crate::op::{Leftover, Recv, SendAll};
+use crate::op::{Recv, SendAll};
 use crate::sys::net;
 
 /// The stream. Dropped, it is closed: sends that have begun go on, receives are cancelled, and the
@@ -70,8 +70,7 @@ impl Stream {
         if buf.init_bytes() == 0 {
             return Ok(());
         }
-        // Without a ring the rest of a short send would have nobody to go on with it.
-        if !self.core.has_ring() || self.socket.send_failed() != 0 {
+        if self.socket.send_failed() != 0 {
             return Err(buf);
         }
         let Some(turn) = SendTurn::take(&self.socket) else {
@@ -124,8 +123,7 @@ impl<B: IoBufMut> Future for Receive<'_, B> {
             && receiver.is_idle()
             && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
         {
-            let leftover = Rc::clone(receiver) as Rc<dyn Leftover>;
-            let op = Recv::new(Rc::clone(&this.stream.socket), buf, leftover);
+            let op = Recv::new(Rc::clone(&this.stream.socket), buf, receiver.take_turn());
             this.state = Receiving1::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
         }
         if let Receiving1::Out(operation) = &mut this.state {

@@ -8,14 +8,17 @@ use std::time::Duration;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
 use super::exact::ReceiveExact;
+use super::options::SocketOptions;
 use super::receiver::Receiving;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Receive, Send, Stream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::SocketOperation;
+use crate::error::WholeResult;
 use crate::op::Connect;
-use crate::sys::net::{self, Kind, option};
+use crate::sys::net::{self, Kind};
+use crate::sys::option;
 
 /// Connections that wait to be accepted; the kernel's own bound (`net.core.somaxconn`) is below it.
 const BACKLOG: i32 = 65_535;
@@ -84,6 +87,11 @@ impl TcpListener {
         Incoming::new(Rc::clone(&self.acceptor))
     }
 
+    /// Its options.
+    pub fn options(&self) -> SocketOptions<'_> {
+        SocketOptions::of(&self.acceptor.socket)
+    }
+
     /// Where it listens.
     ///
     /// # Errors
@@ -99,7 +107,7 @@ fn internet(address: net::Address) -> io::Result<SocketAddr> {
 }
 
 /// Tries the addresses in order.
-fn first<T>(
+pub(super) fn first<T>(
     address: impl ToSocketAddrs,
     mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
 ) -> io::Result<T> {
@@ -116,7 +124,7 @@ fn first<T>(
 /// A connection. It stays on its core. Dropped, it is closed: what has been given to be sent goes out
 /// first, receives are cancelled, and no descriptor is left behind.
 #[derive(Debug)]
-pub struct TcpStream(Stream);
+pub struct TcpStream(pub(super) Stream);
 
 impl From<Accepted> for TcpStream {
     fn from(Accepted(stream): Accepted) -> TcpStream {
@@ -215,9 +223,55 @@ impl TcpStream {
         self.0.send_all(buf)
     }
 
+    /// Sends all of several buffers, which come back, one after the other. What holds for a
+    /// [`Send`] that is dropped holds for this.
+    ///
+    /// # Errors
+    ///
+    /// What `sendmsg(2)` says.
+    pub async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
+        self.0.send_vectored_all(bufs).await
+    }
+
+    /// Sends all of `buf` without a copy within the kernel, where it can: buffers of 16 KiB and more, since
+    /// Linux 6.0, to other machines. The buffer comes back when the peer has confirmed what was in it, and
+    /// other sends of the stream wait until then: it saves the processor's time, not the connection's.
+    /// Where the kernel has copied after all, as it does on loopback, or refused, this stream's next sends
+    /// are plain ones; so are all without a ring.
+    ///
+    /// # Errors
+    ///
+    /// What `send(2)` says.
+    pub async fn send_zc<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
+        self.0.send_zero_copy(buf).await
+    }
+
+    /// Ready when there is something to read, an end, or an error.
+    ///
+    /// # Errors
+    ///
+    /// What `poll(2)` says.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.0.readable().await
+    }
+
+    /// Ready when there is room to write, or an error.
+    ///
+    /// # Errors
+    ///
+    /// What `poll(2)` says.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.0.writable().await
+    }
+
+    /// Its options.
+    pub fn options(&self) -> SocketOptions<'_> {
+        SocketOptions::of(&self.0.socket)
+    }
+
     /// Begins to send all of `buf`, without waiting for the end of it, unless another send is under way:
     /// then `buf` comes back, and [`send_all`](TcpStream::send_all) is the way to wait. An error is the next
-    /// send's. Without a ring it always comes back.
+    /// send's.
     ///
     /// # Errors
     ///

@@ -7,12 +7,14 @@ use std::rc::Rc;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
 use super::exact::ReceiveExact;
+use super::options::SocketOptions;
 use super::receiver::Receiving;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Receive, Send, Stream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::SocketOperation;
+use crate::error::WholeResult;
 use crate::op::Connect;
 use crate::sys::net::{self, Kind};
 
@@ -50,9 +52,21 @@ impl UnixListener {
     }
 }
 
+/// Who is at the other end of a Unix stream, as it was when it connected or began to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerCredentials {
+    /// The process; 0 for one that is not visible from here.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
 /// A connection to or from a path; see [`TcpStream`](super::TcpStream).
 #[derive(Debug)]
-pub struct UnixStream(Stream);
+pub struct UnixStream(pub(super) Stream);
 
 impl From<Accepted> for UnixStream {
     fn from(Accepted(stream): Accepted) -> UnixStream {
@@ -83,7 +97,7 @@ impl UnixStream {
     /// What `socketpair(2)` says.
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let core = super::core()?;
-        let (one, other) = net::pair(core.wants_nonblocking())?;
+        let (one, other) = net::pair(Kind::Stream, core.wants_nonblocking())?;
         let stream = |fd| UnixStream(Stream::new(Rc::clone(&core), fd));
         Ok((stream(one), stream(other)))
     }
@@ -121,6 +135,49 @@ impl UnixStream {
     /// As [`TcpStream::send_all`](super::TcpStream::send_all).
     pub fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
         self.0.send_all(buf)
+    }
+
+    /// Sends all of several buffers, which come back, one after the other. What holds for a
+    /// [`Send`] that is dropped holds for this.
+    ///
+    /// # Errors
+    ///
+    /// What `sendmsg(2)` says.
+    pub async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
+        self.0.send_vectored_all(bufs).await
+    }
+
+    /// Ready when there is something to read, an end, or an error.
+    ///
+    /// # Errors
+    ///
+    /// What `poll(2)` says.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.0.readable().await
+    }
+
+    /// Ready when there is room to write, or an error.
+    ///
+    /// # Errors
+    ///
+    /// What `poll(2)` says.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.0.writable().await
+    }
+
+    /// Its options.
+    pub fn options(&self) -> SocketOptions<'_> {
+        SocketOptions::of(&self.0.socket)
+    }
+
+    /// Who connected, or who listens.
+    ///
+    /// # Errors
+    ///
+    /// What `getsockopt(2)` says.
+    pub fn peer_cred(&self) -> io::Result<PeerCredentials> {
+        let (pid, uid, gid) = net::peer_credentials(self.0.socket.raw())?;
+        Ok(PeerCredentials { pid, uid, gid })
     }
 
     /// As [`TcpStream::try_send`](super::TcpStream::try_send).

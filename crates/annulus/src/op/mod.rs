@@ -16,16 +16,24 @@ mod list_dir;
 mod mkdir;
 mod nop;
 mod open;
+mod poll;
 mod read_at;
 mod read_vectored_at;
 mod recv;
+mod recv_message;
 mod rename;
+mod run_blocking;
 mod send;
+mod send_message;
+mod send_vectored;
+mod send_zero_copy;
 mod sleep;
 mod socket;
+mod splice;
 mod statx;
 mod truncate;
 mod unlink;
+mod vectors;
 mod write_at;
 mod write_vectored_at;
 
@@ -39,13 +47,20 @@ pub use list_dir::ListDir;
 pub use mkdir::MakeDir;
 pub use nop::Nop;
 pub use open::OpenAt;
+pub use poll::Poll;
 pub use read_at::ReadAt;
 pub use read_vectored_at::ReadVectoredAt;
 pub use recv::Recv;
+pub use recv_message::RecvMessage;
 pub use rename::Rename;
+pub use run_blocking::{RunBlocking, Unanswered};
 pub use send::SendAll;
+pub use send_message::SendMessage;
+pub use send_vectored::SendVectored;
+pub use send_zero_copy::SendZeroCopy;
 pub use sleep::Sleep;
 pub use socket::{Interest, SocketOp};
+pub use splice::Splice;
 pub use statx::StatAt;
 pub use truncate::Truncate;
 pub use unlink::Unlink;
@@ -63,8 +78,9 @@ use crate::sys::sqe::Sqe;
 pub(crate) use crate::sys::cached::AT_ONCE;
 pub(crate) use accept::multishot as accept_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
-pub(crate) use recv::Leftover;
 pub(crate) use recv::multishot as recv_multishot;
+pub(crate) use recv::{Leftover, ReceiveTurn};
+pub(crate) use recv_message::{Arrived, Mail, MessageInfo, Shape};
 pub(crate) use statx::{StatAnswer, Statx};
 
 /// What an operation is, for people and for probing.
@@ -79,7 +95,7 @@ pub struct OpInfo {
 }
 
 /// All operations, in the order of docs/KERNELS.md.
-pub(crate) const ALL: [OpInfo; 17] = [
+pub(crate) const ALL: [OpInfo; 18] = [
     ReadAt::<Vec<u8>>::INFO,
     ReadVectoredAt::<Vec<u8>>::INFO,
     WriteAt::<Vec<u8>>::INFO,
@@ -95,6 +111,7 @@ pub(crate) const ALL: [OpInfo; 17] = [
     MakeDir::INFO,
     Truncate::INFO,
     ListDir::INFO,
+    run_blocking::INFO,
     Sleep::INFO,
     Nop::INFO,
 ];

@@ -12,29 +12,46 @@ use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
 use crate::buf::IoBufMut;
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
-use crate::sys::errno::check;
+use crate::sys::errno::{ECANCELED, check};
 use crate::sys::net;
 use crate::sys::sqe::{BUFFER_SELECT, RECV_MULTISHOT, Sqe, opcode};
 
-/// Who takes data that arrived when nobody waited for it any more: none of it is lost.
+/// Who takes what arrived when nobody waited for it any more: none of it is lost.
 pub(crate) trait Leftover {
     fn keep(&self, bytes: &[u8]);
+    /// The kernel tells an error once.
+    fn keep_error(&self, errno: i32);
+    /// The receive is over, and what it had to leave has been kept.
+    fn pass_on(&self);
+}
+
+/// The right to receive. One receive at a time has it, for as long as the kernel has the receive: one that
+/// is asked for while another is being cancelled may be answered first, with what comes later (trap 34).
+pub(crate) struct ReceiveTurn(Rc<dyn Leftover>);
+
+impl ReceiveTurn {
+    pub(crate) fn new(leftover: Rc<dyn Leftover>) -> ReceiveTurn {
+        ReceiveTurn(leftover)
+    }
+}
+
+impl Drop for ReceiveTurn {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.pass_on();
+    }
 }
 
 /// Receives what there is, up to the buffer's length; 0 bytes are the end.
 pub struct Recv<B> {
     socket: Rc<Socket>,
     buf: B,
-    leftover: Rc<dyn Leftover>,
+    turn: ReceiveTurn,
 }
 
 impl<B: IoBufMut> Recv<B> {
-    pub(crate) fn new(socket: Rc<Socket>, buf: B, leftover: Rc<dyn Leftover>) -> Recv<B> {
-        Recv {
-            socket,
-            buf,
-            leftover,
-        }
+    pub(crate) fn new(socket: Rc<Socket>, buf: B, turn: ReceiveTurn) -> Recv<B> {
+        Recv { socket, buf, turn }
     }
 
     fn bytes(&self) -> usize {
@@ -83,12 +100,16 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
     }
 
     fn abandoned(mut self, res: i32) {
-        if let Ok(bytes) = check(res)
-            && bytes > 0
-        {
-            // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
-            let bytes = unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), bytes) };
-            self.leftover.keep(bytes);
+        match res {
+            0 => {}
+            res if res > 0 => {
+                let base = self.buf.stable_mut_ptr();
+                // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
+                let bytes = unsafe { std::slice::from_raw_parts(base, res as usize) };
+                self.turn.0.keep(bytes);
+            }
+            res if res == -ECANCELED => {}
+            res => self.turn.0.keep_error(-res),
         }
     }
 }

@@ -24,6 +24,7 @@ pub struct SendAll<B> {
 }
 
 impl<B: IoBuf> SendAll<B> {
+    #[inline]
     pub(crate) fn new(buf: B, turn: SendTurn) -> SendAll<B> {
         SendAll { buf, done: 0, turn }
     }
@@ -75,6 +76,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
         unsafe { net::send(self.turn.socket().raw(), base, bytes) }
     }
 
+    #[inline]
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
             return retry_interrupted(res);
@@ -98,6 +100,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
         }
     }
 
+    #[inline]
     fn abandoned(self, res: i32) {
         if res < 0 {
             self.turn.fail(-res);

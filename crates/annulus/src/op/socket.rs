@@ -37,6 +37,11 @@ pub unsafe trait SocketOp: Sized + 'static {
     #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket>;
 
+    /// What `socket` has to become, where that is not the same for all of its kind.
+    fn interest(&self) -> Interest {
+        Self::INTEREST
+    }
+
     /// What io_uring is asked. Called again for the rest of an unfinished transfer.
     fn sqe(&mut self) -> Sqe;
 
@@ -48,6 +53,9 @@ pub unsafe trait SocketOp: Sized + 'static {
     fn resume(&mut self, res: i32) -> Resume {
         retry_interrupted(res)
     }
+
+    /// The notification of a zero-copy send has come, and says what the kernel did. The answer follows.
+    fn noticed(&mut self, _usage: i32) {}
 
     /// Reads the final answer.
     fn complete(self, res: i32) -> Self::Output;

@@ -8,7 +8,7 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -28,6 +28,15 @@ pub(crate) const SOCK_CLOEXEC: u32 = libc::SOCK_CLOEXEC as u32;
 pub(crate) enum Kind {
     Stream,
     Datagram,
+}
+
+impl From<Kind> for SocketType {
+    fn from(kind: Kind) -> SocketType {
+        match kind {
+            Kind::Stream => SocketType::STREAM,
+            Kind::Datagram => SocketType::DGRAM,
+        }
+    }
 }
 
 /// Where a socket is bound or connected to, as the kernel takes it.
@@ -69,6 +78,14 @@ pub(crate) fn to_internet(address: Address) -> Option<SocketAddr> {
     SocketAddr::try_from(address).ok()
 }
 
+/// The path that `address` is, if it is one.
+pub(crate) fn to_path(address: Address) -> Option<std::path::PathBuf> {
+    let unix = SocketAddrUnix::try_from(address).ok()?;
+    let path = unix.path_bytes()?;
+    let path = path.strip_suffix(&[0]).unwrap_or(path);
+    Some(std::ffi::OsStr::from_bytes(path).into())
+}
+
 /// `struct sockaddr` and its length, bytes.
 pub(crate) fn raw(address: &Address) -> (*const u8, u32) {
     (address.as_ptr().cast(), address.addr_len())
@@ -76,14 +93,10 @@ pub(crate) fn raw(address: &Address) -> (*const u8, u32) {
 
 /// A new socket. `nonblocking` for the readiness fallback; a ring would answer EAGAIN for such a one.
 pub(crate) fn socket(family: &Address, kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> {
-    let kind = match kind {
-        Kind::Stream => SocketType::STREAM,
-        Kind::Datagram => SocketType::DGRAM,
-    };
     let flags = flags(nonblocking);
     Ok(net::socket_with(
         family.address_family(),
-        kind,
+        kind.into(),
         flags,
         None,
     )?)
@@ -102,12 +115,24 @@ pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(known(fd), nonblocking)?)
 }
 
-/// Two Unix stream sockets, connected to each other.
-pub(crate) fn pair(nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+/// A Unix socket without a path.
+pub(crate) fn unix_socket(kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> {
+    let flags = flags(nonblocking);
+    Ok(net::socket_with(
+        AddressFamily::UNIX,
+        kind.into(),
+        flags,
+        None,
+    )?)
+}
+
+/// Two Unix sockets, connected to each other.
+pub(crate) fn pair(kind: Kind, nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = flags(nonblocking);
     Ok(net::socketpair(
         AddressFamily::UNIX,
-        SocketType::STREAM,
-        flags(nonblocking),
+        kind.into(),
+        flags,
         None,
     )?)
 }
@@ -240,57 +265,21 @@ pub(crate) fn accepted(res: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(res) }
 }
 
-/// Options of sockets, read and set by the system call: they never wait.
-pub(crate) mod option {
-    use super::{Duration, RawFd, known, sockopt};
-    use std::io;
-
-    pub(crate) fn set_reuse_address(fd: RawFd, on: bool) -> io::Result<()> {
-        Ok(sockopt::set_socket_reuseaddr(known(fd), on)?)
-    }
-    pub(crate) fn set_reuse_port(fd: RawFd, on: bool) -> io::Result<()> {
-        Ok(sockopt::set_socket_reuseport(known(fd), on)?)
-    }
-    pub(crate) fn set_nodelay(fd: RawFd, on: bool) -> io::Result<()> {
-        Ok(sockopt::set_tcp_nodelay(known(fd), on)?)
-    }
-    pub(crate) fn nodelay(fd: RawFd) -> io::Result<bool> {
-        Ok(sockopt::tcp_nodelay(known(fd))?)
-    }
-    pub(crate) fn set_keepalive(fd: RawFd, on: bool) -> io::Result<()> {
-        Ok(sockopt::set_socket_keepalive(known(fd), on)?)
-    }
-    pub(crate) fn keepalive(fd: RawFd) -> io::Result<bool> {
-        Ok(sockopt::socket_keepalive(known(fd))?)
-    }
-    pub(crate) fn set_linger(fd: RawFd, linger: Option<Duration>) -> io::Result<()> {
-        Ok(sockopt::set_socket_linger(known(fd), linger)?)
-    }
-    pub(crate) fn linger(fd: RawFd) -> io::Result<Option<Duration>> {
-        Ok(sockopt::socket_linger(known(fd))?)
-    }
-    pub(crate) fn set_send_buffer_bytes(fd: RawFd, bytes: usize) -> io::Result<()> {
-        Ok(sockopt::set_socket_send_buffer_size(known(fd), bytes)?)
-    }
-    pub(crate) fn send_buffer_bytes(fd: RawFd) -> io::Result<usize> {
-        Ok(sockopt::socket_send_buffer_size(known(fd))?)
-    }
-    pub(crate) fn set_receive_buffer_bytes(fd: RawFd, bytes: usize) -> io::Result<()> {
-        Ok(sockopt::set_socket_recv_buffer_size(known(fd), bytes)?)
-    }
-    pub(crate) fn receive_buffer_bytes(fd: RawFd) -> io::Result<usize> {
-        Ok(sockopt::socket_recv_buffer_size(known(fd))?)
-    }
-    pub(crate) fn set_broadcast(fd: RawFd, on: bool) -> io::Result<()> {
-        Ok(sockopt::set_socket_broadcast(known(fd), on)?)
-    }
-    pub(crate) fn broadcast(fd: RawFd) -> io::Result<bool> {
-        Ok(sockopt::socket_broadcast(known(fd))?)
-    }
-    pub(crate) fn set_ttl(fd: RawFd, ttl: u32) -> io::Result<()> {
-        Ok(sockopt::set_ip_ttl(known(fd), ttl)?)
-    }
-    pub(crate) fn ttl(fd: RawFd) -> io::Result<u32> {
-        Ok(sockopt::ip_ttl(known(fd))?)
-    }
+/// Who is at the other end of a Unix socket, as it was when it connected: process, user and group. By hand,
+/// for a process of another namespace is 0, and rustix takes that for impossible.
+pub(crate) fn peer_credentials(fd: RawFd) -> io::Result<(i32, u32, u32)> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    let (into, length) = (&raw mut peer, &raw mut bytes);
+    // SAFETY: Lent: both live on this stack for the call, and `bytes` is what `peer` has.
+    let res = super::call::last(unsafe {
+        libc::syscall(libc::SYS_getsockopt, fd, level, name, into, length)
+    });
+    super::errno::check(res)?;
+    Ok((peer.pid, peer.uid, peer.gid))
 }

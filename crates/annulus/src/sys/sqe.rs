@@ -52,11 +52,6 @@ impl Cqe {
         io_uring::cqueue::more(self.flags)
     }
 
-    /// More data was waiting behind what a receive gave (`IORING_CQE_F_SOCK_NONEMPTY`).
-    pub(crate) fn more_waits(&self) -> bool {
-        io_uring::cqueue::sock_nonempty(self.flags)
-    }
-
     /// The last word about a zero-copy send: its memory is free (`IORING_CQE_F_NOTIF`).
     pub(crate) fn is_notice(&self) -> bool {
         io_uring::cqueue::notif(self.flags)
@@ -107,6 +102,8 @@ pub(crate) mod opcode {
     pub(crate) const SLEEP: u8 = 0xf1;
     /// No kernel has it: a durable write of a buffered file runs on a blocking thread.
     pub(crate) const WRITE_BY_THREAD: u8 = 0xf2;
+    /// No kernel has it: somebody's code runs on a blocking thread.
+    pub(crate) const RUN: u8 = 0xf3;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.
@@ -115,6 +112,11 @@ pub(crate) const FIXED_FILE: u8 = 1;
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
 /// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
 pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
+/// `IORING_SEND_ZC_REPORT_USAGE`, in `ioprio`: the notification says whether there was a copy after all.
+/// Since Linux 6.2; before that, EINVAL.
+pub(crate) const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
+/// `IORING_NOTIF_USAGE_ZC_COPIED`, in the `res` of such a notification.
+pub(crate) const ZC_COPIED: u32 = 1 << 31;
 /// `IORING_ACCEPT_MULTISHOT`, in `ioprio`. Since Linux 5.19.
 pub(crate) const ACCEPT_MULTISHOT: u16 = 1;
 /// `IORING_FSYNC_DATASYNC`.

@@ -1,6 +1,7 @@
 //! What files can do, by topic: every test runs on every backend, or says why not.
 
 mod grounds;
+mod page_cache;
 #[path = "../child/skip.rs"]
 mod skip;
 mod wait;

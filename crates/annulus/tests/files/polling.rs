@@ -9,6 +9,7 @@ use annulus::{
 
 use crate::grounds::bytes;
 use crate::skip::skip;
+use crate::wait::DEADLINE;
 
 /// `None`, said so, where there is no io_uring at all.
 fn build(builder: EngineBuilder) -> Option<Engine> {
@@ -141,7 +142,7 @@ fn a_poller_of_submissions_is_shared_woken_and_advised_against_on_few_processors
     assert_eq!(text.contains("not advised with"), processors < 4, "{text}");
     let dir = dir();
     // On a machine that is busy with other tests the thread may not have had the time to go to sleep.
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + DEADLINE;
     while engine.metrics().sq_wakeups == 0 {
         assert!(
             Instant::now() < until,

@@ -84,7 +84,8 @@ fn a_timeout_of_half_a_minute_takes_no_time() {
         "{:?}",
         sim.elapsed()
     );
-    assert!(started.elapsed() < Duration::from_secs(10));
+    let took = started.elapsed();
+    assert!(took < sim.elapsed(), "it waited on our clock: {took:?}");
 }
 
 #[test]

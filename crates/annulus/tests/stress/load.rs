@@ -29,6 +29,9 @@ pub(crate) const REGION_BYTES: usize = CELL_BYTES * CELLS;
 const GUARD_BYTES: usize = 64;
 const POISON: u8 = 0xa5;
 
+/// How long the end of an engine waits for what was dropped in flight, syncs among it: longer than any disk takes.
+pub(crate) const DRAIN: Duration = Duration::from_secs(600);
+
 /// What happened, by kind; every kind must have happened.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -492,7 +495,7 @@ pub(crate) fn open_descriptors() -> usize {
 /// Whether the process comes back to `before` descriptors. A scope is left before the last of its
 /// threads has dropped its thread-locals, rings among them: they are given a while.
 pub(crate) fn back_to(before: usize) -> bool {
-    let back = (0..2000).any(|_| {
+    let back = (0..6000).any(|_| {
         let back = open_descriptors() <= before;
         if !back {
             std::thread::sleep(Duration::from_millis(10));

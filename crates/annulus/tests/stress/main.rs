@@ -21,7 +21,8 @@ fn stress(builder: EngineBuilder) {
     let before = load::open_descriptors();
     let tally = Arc::new(load::Tally::default());
     for round in 0..3 {
-        let engine = builder.clone().build().unwrap();
+        let builder = builder.clone().drain_timeout(load::DRAIN);
+        let engine = builder.build().unwrap();
         let path = dir.path().join(round.to_string());
         let load = load::Load {
             engine,

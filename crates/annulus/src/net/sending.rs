@@ -1,0 +1,52 @@
+//! Sends of a stream that are rarer than `send_all`: of several buffers, and without a copy.
+
+use std::io;
+use std::rc::Rc;
+
+use super::stream::Stream;
+use crate::buf::IoBuf;
+use crate::driver::core::SocketOperation;
+use crate::error::{BufError, WholeResult};
+use crate::fd::{SendPlace, SendTurn};
+use crate::op::{SendVectored, SendZeroCopy};
+
+impl Stream {
+    /// The turn to send, after all who came before.
+    pub(super) async fn turn(&self) -> io::Result<SendTurn> {
+        let turn = match SendTurn::take(&self.socket) {
+            Some(turn) => turn,
+            None => {
+                let mut place = SendPlace::queue(&self.socket);
+                std::future::poll_fn(|context| place.poll(context)).await
+            }
+        };
+        match self.socket.send_failed() {
+            0 => Ok(turn),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    pub(super) async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
+        if bufs.iter().all(|buf| buf.init_bytes() == 0) {
+            return Ok(bufs);
+        }
+        let turn = match self.turn().await {
+            Ok(turn) => turn,
+            Err(error) => return Err(BufError::new(error, Some(bufs))),
+        };
+        let op = SendVectored::new(bufs, turn);
+        SocketOperation::new(Rc::clone(&self.core), op).await
+    }
+
+    pub(super) async fn send_zero_copy<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
+        if buf.init_bytes() == 0 {
+            return Ok(buf);
+        }
+        let turn = match self.turn().await {
+            Ok(turn) => turn,
+            Err(error) => return Err(BufError::new(error, Some(buf))),
+        };
+        let op = SendZeroCopy::new(buf, turn);
+        SocketOperation::new(Rc::clone(&self.core), op).await
+    }
+}

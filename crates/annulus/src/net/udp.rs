@@ -1,0 +1,214 @@
+//! UDP.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::datagram::{Datagram, Mailbox, Received};
+use super::options::SocketOptions;
+use super::tcp::first;
+use crate::buf::{IoBuf, IoBufMut};
+use crate::driver::core::{Core, SocketOperation};
+use crate::error::{BufError, BufResult, WholeResult};
+use crate::fd::Socket;
+use crate::op::{Arrived, Connect};
+use crate::sys::message::INTERNET_NAME_BYTES;
+use crate::sys::net::{self, Address, Kind};
+
+/// A UDP socket. It stays on its core.
+#[derive(Debug)]
+pub struct UdpSocket(Rc<Mailbox>);
+
+impl UdpSocket {
+    /// A socket at `address`, the first of those it stands for that can be had.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`: somebody else has it.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        UdpSocket::bind_with(address, |_| Ok(()))
+    }
+
+    /// As [`bind`](UdpSocket::bind), with options that are to be set first: several cores share an address
+    /// with [`set_reuse_port`](SocketOptions::set_reuse_port), and the kernel spreads senders over them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`bind`](UdpSocket::bind), and those of `before`.
+    pub fn bind_with(
+        address: impl ToSocketAddrs,
+        before: impl Fn(SocketOptions<'_>) -> io::Result<()>,
+    ) -> io::Result<UdpSocket> {
+        first(address, |address| {
+            let core = super::core()?;
+            let address = net::internet(address);
+            let fd = net::socket(&address, Kind::Datagram, core.wants_nonblocking())?;
+            let socket = core.socket(fd);
+            before(SocketOptions::of(&socket))?;
+            net::bind(socket.raw(), &address)?;
+            Ok(UdpSocket::of(core, socket))
+        })
+    }
+
+    /// Takes over std's socket.
+    ///
+    /// # Errors
+    ///
+    /// Outside a runtime.
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        let core = super::core()?;
+        let socket = core.socket(OwnedFd::from(socket));
+        net::set_nonblocking(socket.raw(), core.wants_nonblocking())?;
+        Ok(UdpSocket::of(core, socket))
+    }
+
+    fn of(core: Rc<Core>, socket: Rc<Socket>) -> UdpSocket {
+        UdpSocket(Mailbox::new(core, socket, INTERNET_NAME_BYTES))
+    }
+
+    /// Sends to `address` and receives from there only, from now on.
+    ///
+    /// # Errors
+    ///
+    /// What `connect(2)` says.
+    pub async fn connect(&self, address: SocketAddr) -> io::Result<()> {
+        let connect = Connect::new(Rc::clone(&self.0.socket), net::internet(address));
+        SocketOperation::new(Rc::clone(&self.0.core), connect).await
+    }
+
+    /// Sends `buf`, which comes back, as one datagram.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`: it is too long for one.
+    pub async fn send_to<B: IoBuf>(&self, buf: B, address: SocketAddr) -> WholeResult<B> {
+        self.0.send(buf, Some(&net::internet(address))).await
+    }
+
+    /// Sends `buf`, which comes back, as one datagram to whom the socket is connected to.
+    ///
+    /// # Errors
+    ///
+    /// `EDESTADDRREQ`: nobody. `ECONNREFUSED`: an earlier datagram has reached a machine where nobody listens.
+    pub async fn send<B: IoBuf>(&self, buf: B) -> WholeResult<B> {
+        self.0.send(buf, None).await
+    }
+
+    /// Receives a datagram into `buf`, and says whose it is. A datagram that comes when the future has been
+    /// dropped is the next receive's.
+    ///
+    /// # Errors
+    ///
+    /// What `recvmsg(2)` says.
+    pub async fn recv_from<B: IoBufMut>(&self, buf: B) -> BufResult<Received<SocketAddr>, B> {
+        let (received, buf) = self.0.recv(buf).await?;
+        let Received {
+            bytes,
+            from,
+            is_truncated,
+        } = received;
+        match sender(from) {
+            Ok(from) => {
+                let received = Received {
+                    bytes,
+                    from,
+                    is_truncated,
+                };
+                Ok((received, buf))
+            }
+            Err(error) => Err(BufError::new(error, Some(buf))),
+        }
+    }
+
+    /// Receives a datagram into `buf`: how many bytes. What did not fit is gone;
+    /// [`recv_from`](UdpSocket::recv_from) says whether anything was.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNREFUSED`: an earlier datagram has reached a machine where nobody listens.
+    pub async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
+        let (received, buf) = self.0.recv(buf).await?;
+        Ok((received.bytes, buf))
+    }
+
+    /// Receives datagrams into buffers of the core, by one request to the kernel for all that come. Since
+    /// Linux 6.0; before that, and without a ring, one by one. A buffer takes 44 bytes less of a datagram than
+    /// it has. At most 64 wait to be read; then the kernel keeps them, and drops what it has no room for.
+    pub fn recv_multishot(&self) -> Datagrams<'_> {
+        Datagrams(&self.0)
+    }
+
+    /// Its own address.
+    ///
+    /// # Errors
+    ///
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        sender(Some(net::local_address(self.0.socket.raw())?))
+    }
+
+    /// Whom it is connected to.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`: nobody.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        sender(Some(net::peer_address(self.0.socket.raw())?))
+    }
+
+    /// Its options.
+    pub fn options(&self) -> SocketOptions<'_> {
+        SocketOptions::of(&self.0.socket)
+    }
+}
+
+fn sender(address: Option<Address>) -> io::Result<SocketAddr> {
+    let internet = address.and_then(net::to_internet);
+    internet.ok_or_else(|| {
+        let what = "a datagram's sender has no internet address";
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// The datagrams that a socket receives, one after another. Made by
+/// [`UdpSocket::recv_multishot`]. Dropped, it leaves what has come to the socket's next receive.
+pub struct Datagrams<'a>(&'a Rc<Mailbox>);
+
+impl Datagrams<'_> {
+    /// The next datagram, or what went wrong: the socket goes on after an error. `None` when the runtime ends.
+    pub async fn next(&mut self) -> Option<io::Result<Datagram<SocketAddr>>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As [`next`](Datagrams::next), for those who poll.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Datagram<SocketAddr>>>> {
+        let next = std::task::ready!(self.0.poll_next(context));
+        Poll::Ready(next.map(|arrived| arrived.and_then(datagram)))
+    }
+}
+
+fn datagram(arrived: Arrived) -> io::Result<Datagram<SocketAddr>> {
+    Ok(Datagram {
+        from: sender(arrived.sender)?,
+        chunk: arrived.chunk,
+        is_truncated: arrived.is_truncated,
+    })
+}
+
+impl fmt::Debug for Datagrams<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Datagrams").field(self.0).finish()
+    }
+}

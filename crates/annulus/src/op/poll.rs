@@ -1,0 +1,90 @@
+//! # Safety
+//!
+//! `poll`: POLL_ADD, or `ppoll` without waiting. Owns the descriptor (Open); points to nothing.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, SocketOp};
+use crate::fd::Socket;
+use crate::sys::errno::{EAGAIN, check};
+use crate::sys::message::{self, POLL_READ, POLL_WRITE};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Waits until a descriptor is ready.
+pub struct Poll {
+    descriptor: Rc<Socket>,
+    interest: Interest,
+}
+
+impl Poll {
+    pub(crate) fn new(descriptor: Rc<Socket>, interest: Interest) -> Poll {
+        Poll {
+            descriptor,
+            interest,
+        }
+    }
+
+    fn events(&self) -> u32 {
+        match self.interest {
+            Interest::Read => POLL_READ,
+            Interest::Write => POLL_WRITE,
+        }
+    }
+}
+
+// SAFETY: Lent, Open: points to nothing; `descriptor` owns the number.
+unsafe impl SocketOp for Poll {
+    const INFO: OpInfo = OpInfo {
+        name: "poll",
+        opcode: opcode::POLL_ADD,
+        since: (5, 1),
+    };
+    /// `interest` has the answer.
+    const INTEREST: Interest = Interest::Read;
+    type Output = io::Result<()>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        &self.descriptor
+    }
+
+    fn interest(&self) -> Interest {
+        self.interest
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            op_flags: poll_mask(self.events()),
+            ..Sqe::new(opcode::POLL_ADD, self.descriptor.raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        match message::poll(self.descriptor.raw(), self.events()) {
+            0 => -EAGAIN,
+            res => res,
+        }
+    }
+
+    fn complete(self, res: i32) -> io::Result<()> {
+        check(res).map(drop)
+    }
+}
+
+/// As the kernel reads it: the halves are the other way round on big-endian machines.
+fn poll_mask(events: u32) -> u32 {
+    if cfg!(target_endian = "big") {
+        events.rotate_left(16)
+    } else {
+        events
+    }
+}
+
+impl fmt::Debug for Poll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Poll").field(&self.descriptor).finish()
+    }
+}

@@ -1,0 +1,176 @@
+//! # Safety
+//!
+//! `recv_message`: RECVMSG, or `recvmsg` when there is a message: a datagram and whose it is. Owns the
+//! socket (Open), the buffer and, boxed, the message's header (Lent, Still); takes at most `res` bytes of
+//! the buffer as initialised (Written). With a buffer group and multishot, the kernel takes a buffer for
+//! each datagram, and writes header, address and datagram into it.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
+use crate::buf::{Chunk, IoBufMut};
+use crate::error::{BufError, BufResult};
+use crate::fd::Socket;
+use crate::sys::errno::check;
+use crate::sys::message::{Envelope, HEADER_BYTES, parse, shape};
+use crate::sys::net::{self, Address, Message};
+use crate::sys::sqe::{BUFFER_SELECT, RECV_MULTISHOT, Sqe, opcode};
+
+/// What is known of a datagram besides its bytes.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct MessageInfo {
+    pub(crate) bytes: usize,
+    /// `None`: its socket has no address.
+    pub(crate) sender: Option<Address>,
+    /// The buffer was too small, and the rest is gone.
+    pub(crate) is_truncated: bool,
+}
+
+/// A datagram in memory of the core's.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) chunk: Chunk,
+    pub(crate) sender: Option<Address>,
+    pub(crate) is_truncated: bool,
+}
+
+/// Who takes a datagram that came when nobody waited for it any more.
+pub(crate) trait Mail {
+    fn keep(&self, arrived: Arrived);
+}
+
+/// Receives one datagram.
+pub struct RecvMessage<B> {
+    socket: Rc<Socket>,
+    buf: B,
+    envelope: Box<Envelope>,
+    mail: Rc<dyn Mail>,
+}
+
+impl<B: IoBufMut> RecvMessage<B> {
+    pub(crate) fn new(socket: Rc<Socket>, buf: B, mail: Rc<dyn Mail>) -> RecvMessage<B> {
+        RecvMessage {
+            socket,
+            buf,
+            envelope: Envelope::from_anybody(),
+            mail,
+        }
+    }
+
+    fn message(&mut self) -> *mut Message {
+        let bytes = self.buf.lent_bytes().min(TRANSFER_MAX);
+        self.envelope.aim(self.buf.stable_mut_ptr(), bytes)
+    }
+}
+
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, `socket`
+// owns the descriptor.
+unsafe impl<B: IoBufMut> SocketOp for RecvMessage<B> {
+    const INFO: OpInfo = OpInfo {
+        name: "recv_message",
+        opcode: opcode::RECVMSG,
+        since: (5, 3),
+    };
+    const INTEREST: Interest = Interest::Read;
+    type Output = BufResult<MessageInfo, B>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            addr: self.message() as u64,
+            len: 1,
+            ..Sqe::new(opcode::RECVMSG, self.socket.raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let message = self.message();
+        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
+        unsafe { net::receive_message(self.socket.raw(), message) }
+    }
+
+    fn complete(mut self, res: i32) -> Self::Output {
+        match check(res) {
+            Ok(bytes) => {
+                // SAFETY: Written: the kernel has put so many there.
+                unsafe { self.buf.set_init(bytes) };
+                let info = MessageInfo {
+                    bytes,
+                    sender: self.envelope.sender(),
+                    is_truncated: self.envelope.is_truncated(),
+                };
+                Ok((info, self.buf))
+            }
+            Err(error) => Err(BufError::new(error, Some(self.buf))),
+        }
+    }
+
+    fn abandoned(mut self, res: i32) {
+        if let Ok(bytes) = check(res) {
+            // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
+            let bytes = unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), bytes) };
+            self.mail.keep(Arrived {
+                chunk: Chunk::copy_of(bytes),
+                sender: self.envelope.sender(),
+                is_truncated: self.envelope.is_truncated(),
+            });
+        }
+    }
+}
+
+impl<B> fmt::Debug for RecvMessage<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RecvMessage").field(&self.socket).finish()
+    }
+}
+
+/// What a multishot receive is asked for; it stays where it is while the kernel may look at it.
+pub(crate) struct Shape {
+    message: Box<Message>,
+    name_bytes: usize,
+}
+
+impl Shape {
+    /// With room for an address of `name_bytes` bytes.
+    pub(crate) fn new(name_bytes: usize) -> Shape {
+        Shape {
+            message: Box::new(shape(name_bytes)),
+            name_bytes,
+        }
+    }
+
+    /// Bytes of a buffer that are not the datagram's.
+    pub(crate) fn overhead(&self) -> usize {
+        HEADER_BYTES + self.name_bytes
+    }
+
+    /// A receive that goes on until it is cancelled, into buffers of `group`. Since Linux 6.0.
+    pub(crate) fn multishot(&self, socket: &Socket, group: u16) -> Sqe {
+        Sqe {
+            flags: BUFFER_SELECT,
+            ioprio: RECV_MULTISHOT,
+            addr: (&raw const *self.message) as u64,
+            len: 1,
+            buf_index: group,
+            ..Sqe::new(opcode::RECVMSG, socket.raw())
+        }
+    }
+
+    /// The datagram in a buffer that the kernel has filled so. `None`: what stands before it makes no sense.
+    pub(crate) fn open(&self, mut chunk: Chunk) -> Option<Arrived> {
+        let parsed = parse(&chunk, self.name_bytes)?;
+        chunk.advance(parsed.from);
+        Some(Arrived {
+            chunk,
+            sender: parsed.sender,
+            is_truncated: parsed.is_truncated,
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! # Safety
+//!
+//! `send_message`: SENDMSG, or `sendmsg` when there is room: one datagram, to an address or to whoever the
+//! socket is connected to. Owns the socket (Open), the buffer and, boxed, the message's header (Lent,
+//! Still). A datagram goes out whole or not at all.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, SocketOp};
+use crate::buf::IoBuf;
+use crate::error::{BufError, WholeResult};
+use crate::fd::Socket;
+use crate::sys::errno::check;
+use crate::sys::message::Envelope;
+use crate::sys::net::{self, Address, Message};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Sends one datagram.
+pub struct SendMessage<B> {
+    socket: Rc<Socket>,
+    buf: B,
+    envelope: Box<Envelope>,
+}
+
+impl<B: IoBuf> SendMessage<B> {
+    pub(crate) fn new(socket: Rc<Socket>, buf: B, to: Option<&Address>) -> SendMessage<B> {
+        SendMessage {
+            socket,
+            buf,
+            envelope: Envelope::to(to),
+        }
+    }
+
+    fn message(&mut self) -> *mut Message {
+        let base = self.buf.stable_ptr().cast_mut();
+        self.envelope.aim(base, self.buf.init_bytes())
+    }
+}
+
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, `socket`
+// owns the descriptor. A send only reads through the pointers.
+unsafe impl<B: IoBuf> SocketOp for SendMessage<B> {
+    const INFO: OpInfo = OpInfo {
+        name: "send_message",
+        opcode: opcode::SENDMSG,
+        since: (5, 3),
+    };
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+    type Output = WholeResult<B>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            addr: self.message() as u64,
+            len: 1,
+            ..Sqe::new(opcode::SENDMSG, self.socket.raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let message = self.message();
+        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
+        unsafe { net::send_message(self.socket.raw(), message) }
+    }
+
+    fn complete(self, res: i32) -> WholeResult<B> {
+        let error = match check(res) {
+            Ok(bytes) if bytes == self.buf.init_bytes() => return Ok(self.buf),
+            Ok(bytes) => {
+                let want = self.buf.init_bytes();
+                let what = format!("{bytes} of {want} bytes of a datagram were sent");
+                io::Error::new(io::ErrorKind::WriteZero, what)
+            }
+            Err(error) => error,
+        };
+        Err(BufError::new(error, Some(self.buf)))
+    }
+}
+
+impl<B> fmt::Debug for SendMessage<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SendMessage").field(&self.socket).finish()
+    }
+}

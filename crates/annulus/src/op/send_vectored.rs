@@ -1,0 +1,109 @@
+//! # Safety
+//!
+//! `send_vectored_all`: SENDMSG, or `sendmsg` when there is room. Owns the socket (Open), the buffers, the
+//! vectors that point to them and, boxed, the header that points to those (Lent, Still). It has the turn of
+//! its stream, and keeps it when its future is dropped, as `send_all` does.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use super::vectors::Vectors;
+use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted};
+use crate::buf::IoBuf;
+use crate::error::{BufError, WholeResult};
+use crate::fd::{SendTurn, Socket};
+use crate::sys::errno::{EPIPE, check};
+use crate::sys::net::{self, MSG_WAITALL, Message};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Sends all of several buffers, in order.
+pub struct SendVectored<B> {
+    vectors: Vectors<B>,
+    message: Box<Message>,
+    turn: SendTurn,
+}
+
+impl<B: IoBuf> SendVectored<B> {
+    pub(crate) fn new(bufs: Vec<B>, turn: SendTurn) -> SendVectored<B> {
+        SendVectored {
+            vectors: Vectors::new(bufs),
+            message: Box::new(net::no_message()),
+            turn,
+        }
+    }
+
+    fn aim(&mut self) -> *const Message {
+        *self.message = net::message(std::ptr::null_mut(), 0, self.vectors.rest());
+        &raw const *self.message
+    }
+}
+
+// SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap; `turn` owns the
+// descriptor. A send only reads through the pointers.
+unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
+    const INFO: OpInfo = OpInfo {
+        name: "send_vectored",
+        opcode: opcode::SENDMSG,
+        since: (5, 3),
+    };
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+    type Output = WholeResult<Vec<B>>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        self.turn.socket()
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            addr: self.aim() as u64,
+            len: 1,
+            op_flags: MSG_WAITALL,
+            ..Sqe::new(opcode::SENDMSG, self.turn.socket().raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        let message = self.aim();
+        // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
+        unsafe { net::send_message(self.turn.socket().raw(), message) }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        if res < 0 {
+            return retry_interrupted(res);
+        }
+        self.vectors.advance(res as usize);
+        // A short send is a success (trap 35); nothing at all would be asked for ever.
+        if res > 0 && self.vectors.left() > 0 {
+            return Resume::Again;
+        }
+        Resume::Done(res)
+    }
+
+    fn complete(self, res: i32) -> Self::Output {
+        let error = match check(res) {
+            Ok(_) if self.vectors.left() == 0 => return Ok(self.vectors.into_bufs()),
+            Ok(_) => io::Error::from_raw_os_error(EPIPE),
+            Err(error) => error,
+        };
+        Err(BufError::new(error, Some(self.vectors.into_bufs())))
+    }
+
+    fn abandoned(self, res: i32) {
+        if res < 0 {
+            self.turn.fail(-res);
+        }
+    }
+}
+
+impl<B> fmt::Debug for SendVectored<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SendVectored")
+            .field(self.turn.socket())
+            .finish()
+    }
+}

@@ -1,0 +1,151 @@
+//! # Safety
+//!
+//! `send_zero_copy`: SEND_ZC, or a plain `send`. Owns the socket (Open) and the buffer (Lent, Still), which
+//! the kernel goes on reading after it has said how much was sent: it is given back with the notification
+//! that follows (trap 37), and so is the turn of the stream. One such send at a time bounds what a
+//! connection keeps from being freed.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
+use crate::buf::IoBuf;
+use crate::error::{BufError, WholeResult};
+use crate::fd::{SendTurn, Socket, Without};
+use crate::sys::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, check};
+use crate::sys::net::{self, MSG_WAITALL};
+use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
+
+/// Below so many bytes a copy costs less than to be told of its end.
+const FROM_BYTES: usize = 16 << 10;
+
+/// Sends all of a buffer, without a copy where the kernel can.
+pub struct SendZeroCopy<B> {
+    buf: B,
+    done: usize,
+    turn: SendTurn,
+    /// How the kernel has been asked last.
+    way: Without,
+}
+
+impl<B: IoBuf> SendZeroCopy<B> {
+    pub(crate) fn new(buf: B, turn: SendTurn) -> SendZeroCopy<B> {
+        SendZeroCopy {
+            buf,
+            done: 0,
+            turn,
+            way: Without::Copies,
+        }
+    }
+
+    fn rest(&self) -> (*const u8, usize) {
+        let bytes = self.buf.init_bytes() - self.done;
+        // SAFETY: Lent: `done` never exceeds the buffer (`resume` bounds it).
+        let base = unsafe { self.buf.stable_ptr().add(self.done) };
+        (base, bytes.min(TRANSFER_MAX))
+    }
+
+    /// The kernel would not have it this way: the next one, for all sends of the socket.
+    fn step_down(&mut self, res: i32) -> bool {
+        let next = match (-res, self.way) {
+            // Before Linux 6.2 it does not say whether it has copied after all.
+            (EINVAL, Without::Copies) => Without::Report,
+            (EINVAL | EOPNOTSUPP | ENOMEM, Without::Copies | Without::Report) => Without::ZeroCopy,
+            _ => return false,
+        };
+        self.turn.socket().set_zero_copy(next);
+        true
+    }
+}
+
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
+unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
+    const INFO: OpInfo = OpInfo {
+        name: "send_zero_copy",
+        opcode: opcode::SEND_ZC,
+        since: (6, 0),
+    };
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+    type Output = WholeResult<B>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        self.turn.socket()
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        let (base, bytes) = self.rest();
+        self.way = if self.buf.init_bytes() < FROM_BYTES {
+            Without::ZeroCopy
+        } else {
+            self.turn.socket().zero_copy()
+        };
+        let (opcode, ioprio) = match self.way {
+            Without::Copies => (opcode::SEND_ZC, SEND_ZC_REPORT_USAGE),
+            Without::Report => (opcode::SEND_ZC, 0),
+            Without::ZeroCopy => (opcode::SEND, 0),
+        };
+        Sqe {
+            ioprio,
+            addr: base as u64,
+            len: bytes as u32,
+            op_flags: MSG_WAITALL,
+            ..Sqe::new(opcode, self.turn.socket().raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        self.way = Without::ZeroCopy;
+        let (base, bytes) = self.rest();
+        // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
+        unsafe { net::send(self.turn.socket().raw(), base, bytes) }
+    }
+
+    fn noticed(&mut self, usage: i32) {
+        // The device, or loopback, can't do without: the next are sent the cheaper way.
+        if self.way == Without::Copies && usage as u32 & ZC_COPIED != 0 {
+            self.turn.socket().set_zero_copy(Without::ZeroCopy);
+        }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        if res < 0 {
+            if self.step_down(res) {
+                return Resume::Again;
+            }
+            return retry_interrupted(res);
+        }
+        self.done += res as usize;
+        // A short send is a success (trap 35); nothing at all would be asked for ever.
+        if res > 0 && self.done < self.buf.init_bytes() {
+            return Resume::Again;
+        }
+        Resume::Done(res)
+    }
+
+    fn complete(self, res: i32) -> WholeResult<B> {
+        let error = match check(res) {
+            Ok(_) if self.done >= self.buf.init_bytes() => return Ok(self.buf),
+            Ok(_) => io::Error::from_raw_os_error(EPIPE),
+            Err(error) => error,
+        };
+        Err(BufError::new(error, Some(self.buf)))
+    }
+
+    fn abandoned(self, res: i32) {
+        if res < 0 {
+            self.turn.fail(-res);
+        }
+    }
+}
+
+impl<B> fmt::Debug for SendZeroCopy<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SendZeroCopy")
+            .field(self.turn.socket())
+            .finish()
+    }
+}

@@ -1,0 +1,118 @@
+//! # Safety
+//!
+//! `splice`: SPLICE, or `splice` when both ends are ready. Owns both descriptors (Open); points to nothing.
+//! Where a socket is sent to, it has the turn of its stream.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
+use crate::fd::{SendTurn, Socket};
+use crate::sys::errno::{EAGAIN, check};
+use crate::sys::message::{self, POLL_READ, POLL_WRITE, SPLICE_FLAGS};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Moves bytes between a pipe and another descriptor, within the kernel.
+pub struct Splice {
+    from: Rc<Socket>,
+    into: Rc<Socket>,
+    bytes: usize,
+    turn: Option<SendTurn>,
+    /// Which of the two is waited for.
+    waits_for: Interest,
+}
+
+/// How often both ends may be ready and the call still say that one is not: it became so in between.
+const TRIES_MAX: u32 = 16;
+
+impl Splice {
+    pub(crate) fn new(
+        from: Rc<Socket>,
+        into: Rc<Socket>,
+        bytes: usize,
+        turn: Option<SendTurn>,
+    ) -> Splice {
+        Splice {
+            from,
+            into,
+            bytes: bytes.min(TRANSFER_MAX),
+            turn,
+            waits_for: Interest::Read,
+        }
+    }
+}
+
+// SAFETY: Lent, Open: points to nothing; the two own their descriptors.
+unsafe impl SocketOp for Splice {
+    const INFO: OpInfo = OpInfo {
+        name: "splice",
+        opcode: opcode::SPLICE,
+        since: (5, 7),
+    };
+    /// `interest` has the answer.
+    const INTEREST: Interest = Interest::Read;
+    type Output = io::Result<usize>;
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        match self.waits_for {
+            Interest::Read => &self.from,
+            Interest::Write => &self.into,
+        }
+    }
+
+    fn interest(&self) -> Interest {
+        self.waits_for
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            // No offsets: both ends are where they are.
+            off: u64::MAX,
+            addr: u64::MAX,
+            len: self.bytes as u32,
+            op_flags: SPLICE_FLAGS,
+            file_index: self.from.raw(),
+            ..Sqe::new(opcode::SPLICE, self.into.raw())
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        for _ in 0..TRIES_MAX {
+            let res = message::splice(self.from.raw(), self.into.raw(), self.bytes);
+            if res != -EAGAIN {
+                return res;
+            }
+            if message::poll(self.from.raw(), POLL_READ) == 0 {
+                self.waits_for = Interest::Read;
+                return res;
+            }
+            if message::poll(self.into.raw(), POLL_WRITE) == 0 {
+                self.waits_for = Interest::Write;
+                return res;
+            }
+        }
+        self.waits_for = Interest::Write;
+        -EAGAIN
+    }
+
+    fn complete(self, res: i32) -> io::Result<usize> {
+        check(res)
+    }
+
+    fn abandoned(self, res: i32) {
+        drop(self.turn);
+        let _ = res;
+    }
+}
+
+impl fmt::Debug for Splice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Splice")
+            .field(&self.from)
+            .field(&self.into)
+            .finish()
+    }
+}

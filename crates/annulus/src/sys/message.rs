@@ -1,0 +1,252 @@
+//! # Safety
+//!
+//! `struct msghdr` and what it points to: one buffer and an address. An operation owns an `Envelope` in a
+//! box (Lent, Still) and aims it before each submission, so that it may be moved between two of them.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+
+use rustix::net::addr::SocketAddrStorage;
+
+use super::call::IoVec;
+use super::net::{self, Address, Message};
+
+/// The room for an address that is long enough for each family, bytes.
+const NAME_BYTES: usize = size_of::<SocketAddrStorage>();
+/// The length of an internet address at most (`struct sockaddr_in6`), bytes.
+pub(crate) const INTERNET_NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
+/// The same for a path (`struct sockaddr_un`), bytes.
+pub(crate) const UNIX_NAME_BYTES: usize = size_of::<libc::sockaddr_un>();
+/// `struct io_uring_recvmsg_out`: four lengths and flags before each message of a multishot receive.
+pub(crate) const HEADER_BYTES: usize = 16;
+
+#[repr(C, align(8))]
+struct Name([u8; NAME_BYTES]);
+
+/// A message of one buffer, with an address beside it.
+pub(crate) struct Envelope {
+    message: Message,
+    vector: IoVec,
+    name: Name,
+    /// Bytes of the name: those of an address to send to, or the room for one.
+    name_bytes: usize,
+}
+
+impl Envelope {
+    /// With room for the address of whoever sends.
+    pub(crate) fn from_anybody() -> Box<Envelope> {
+        Envelope::with(Name([0; NAME_BYTES]), NAME_BYTES)
+    }
+
+    /// To `address`; `None` is whoever the socket is connected to.
+    pub(crate) fn to(address: Option<&Address>) -> Box<Envelope> {
+        let mut name = Name([0; NAME_BYTES]);
+        let bytes = address.map_or(0, |address| {
+            let (base, bytes) = net::raw(address);
+            // SAFETY: Lent: the address owns as many initialised bytes.
+            let from = unsafe { std::slice::from_raw_parts(base, bytes as usize) };
+            name.0[..from.len()].copy_from_slice(from);
+            from.len()
+        });
+        Envelope::with(name, bytes)
+    }
+
+    fn with(name: Name, name_bytes: usize) -> Box<Envelope> {
+        let vector = IoVec {
+            base: std::ptr::null_mut(),
+            bytes: 0,
+        };
+        Box::new(Envelope {
+            message: net::no_message(),
+            vector,
+            name,
+            name_bytes,
+        })
+    }
+
+    /// Points it at a buffer; what is returned is valid while neither the box nor the buffer is touched.
+    pub(crate) fn aim(&mut self, base: *mut u8, bytes: usize) -> *mut Message {
+        self.vector = IoVec { base, bytes };
+        let name_bytes = self.name_bytes as u32;
+        let name = if name_bytes == 0 {
+            std::ptr::null_mut()
+        } else {
+            self.name.0.as_mut_ptr()
+        };
+        self.message = net::message(name, name_bytes, std::slice::from_mut(&mut self.vector));
+        &raw mut self.message
+    }
+
+    /// Whose message has come; `None`: of somebody without an address.
+    pub(crate) fn sender(&self) -> Option<Address> {
+        let bytes = (self.message.msg_namelen as usize).min(NAME_BYTES);
+        address(&self.name.0[..bytes])
+    }
+
+    /// The message that has come was longer than the buffer.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.message.msg_flags & libc::MSG_TRUNC != 0
+    }
+}
+
+/// An address as the kernel writes it; `None` for an empty one.
+fn address(bytes: &[u8]) -> Option<Address> {
+    if bytes.len() <= size_of::<libc::sa_family_t>() || bytes.len() > NAME_BYTES {
+        return None;
+    }
+    let mut storage = MaybeUninit::<SocketAddrStorage>::zeroed();
+    // SAFETY: Owned: `storage` is ours, is not shorter than `bytes`, and any bytes will do.
+    let room = unsafe { std::slice::from_raw_parts_mut(storage.as_mut_ptr().cast(), NAME_BYTES) };
+    room[..bytes.len()].copy_from_slice(bytes);
+    // SAFETY: Written: all of it is initialised, and the length lies between the bounds that are asked for.
+    Some(unsafe { Address::read(storage.as_ptr(), bytes.len() as u32) })
+}
+
+/// What a multishot receive is asked for besides a buffer: room for an address of so many bytes.
+pub(crate) fn shape(name_bytes: usize) -> Message {
+    Message {
+        msg_namelen: name_bytes as u32,
+        ..net::no_message()
+    }
+}
+
+/// Where in a buffer of a multishot receive the message lies, and whose it is.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) sender: Option<Address>,
+    /// Where it begins.
+    pub(crate) from: usize,
+    pub(crate) is_truncated: bool,
+}
+
+/// Reads the header that the kernel has put before a message (`struct io_uring_recvmsg_out`), in a buffer
+/// of which it says to have filled all of `buffer`; there was room for an address of `name_room` bytes.
+/// Nothing that it says is believed beyond the buffer's end (trap 33). `None`: it makes no sense.
+pub(crate) fn parse(buffer: &[u8], name_room: usize) -> Option<Parsed> {
+    let number = |at: usize| -> Option<u32> {
+        let bytes = buffer.get(at..at.checked_add(4)?)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    let (name_bytes, control_bytes) = (number(0)? as usize, number(4)?);
+    let (payload_bytes, flags) = (number(8)? as usize, number(12)?);
+    if control_bytes != 0 {
+        // There was no room for any.
+        return None;
+    }
+    let from = HEADER_BYTES.checked_add(name_room)?;
+    let there = buffer.len().checked_sub(from)?;
+    let name = buffer.get(HEADER_BYTES..HEADER_BYTES.checked_add(name_bytes.min(name_room))?)?;
+    Some(Parsed {
+        sender: address(name),
+        from,
+        is_truncated: payload_bytes > there || flags & libc::MSG_TRUNC as u32 != 0,
+    })
+}
+
+/// What of `events` has come about on `fd`, without waiting: a mask, 0 for none, or minus an errno.
+pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
+    let mut asked = libc::pollfd {
+        fd,
+        events: events as i16,
+        revents: 0,
+    };
+    let no_time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mask = std::ptr::null::<u8>();
+    // SAFETY: Lent: `asked` and `no_time` live on this stack for the call.
+    let res = super::call::last(unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut asked,
+            1,
+            &raw const no_time,
+            mask,
+            8,
+        )
+    });
+    if res > 0 {
+        return i32::from(asked.revents);
+    }
+    res
+}
+
+/// Events of a poll: there is something to read, or the end of it.
+pub(crate) const POLL_READ: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
+/// There is room to write.
+pub(crate) const POLL_WRITE: u32 = libc::POLLOUT as u32;
+
+/// `splice(2)` from where both descriptors are, without waiting for a pipe.
+pub(crate) fn splice(from: RawFd, into: RawFd, bytes: usize) -> i32 {
+    let none = std::ptr::null_mut::<u8>();
+    let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
+    // SAFETY: Open: a wrong number would be a wrong answer and nothing worse; no memory is named.
+    super::call::last(unsafe {
+        libc::syscall(libc::SYS_splice, from, none, into, none, bytes, flags)
+    })
+}
+
+/// As [`splice`] is asked of a ring.
+pub(crate) const SPLICE_FLAGS: u32 = libc::SPLICE_F_MOVE;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(numbers: [u32; 4], name: &[u8], payload: &[u8]) -> Vec<u8> {
+        let header = numbers.into_iter().flat_map(u32::to_ne_bytes);
+        let mut buffer: Vec<u8> = header.collect();
+        buffer.extend(name);
+        buffer.extend(payload);
+        buffer
+    }
+
+    fn name() -> Vec<u8> {
+        let address = net::internet("127.0.0.1:7000".parse().unwrap());
+        let envelope = Envelope::to(Some(&address));
+        let mut name = envelope.name.0[..INTERNET_NAME_BYTES].to_vec();
+        name.truncate(envelope.name_bytes);
+        name.resize(INTERNET_NAME_BYTES, 0);
+        name
+    }
+
+    #[test]
+    fn a_message_lies_behind_the_room_for_its_address() {
+        let buffer = buffer([16, 0, 5, 0], &name(), b"hello");
+        let parsed = parse(&buffer, INTERNET_NAME_BYTES).unwrap();
+        assert_eq!(&buffer[parsed.from..], b"hello");
+        assert!(!parsed.is_truncated);
+        let sender = parsed.sender.and_then(net::to_internet);
+        assert_eq!(sender, Some("127.0.0.1:7000".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_message_that_was_cut_short_says_so() {
+        let longer = buffer([16, 0, 9, 0], &name(), b"hello");
+        assert!(parse(&longer, INTERNET_NAME_BYTES).unwrap().is_truncated);
+        let flagged = buffer([16, 0, 5, libc::MSG_TRUNC as u32], &name(), b"hello");
+        assert!(parse(&flagged, INTERNET_NAME_BYTES).unwrap().is_truncated);
+    }
+
+    #[test]
+    fn lengths_that_reach_beyond_the_buffer_are_not_believed() {
+        let most = u32::MAX;
+        let name = name();
+        assert!(parse(&[], 28).is_none());
+        assert!(parse(&buffer([16, 0, 5, 0], &[], &[]), 28).is_none());
+        assert!(parse(&buffer([16, most, 5, 0], &name, b"hello"), 28).is_none());
+        assert!(parse(&buffer([16, 0, 5, 0], &name, b""), usize::MAX).is_none());
+        let parsed = parse(&buffer([most, 0, most, 0], &name, b"hello"), 28).unwrap();
+        assert!(parsed.is_truncated);
+        assert_eq!(parsed.from, HEADER_BYTES + 28);
+    }
+
+    #[test]
+    fn whoever_has_no_address_is_nobody() {
+        let unnamed = 1u16.to_ne_bytes();
+        assert!(address(&[]).is_none());
+        assert!(address(&unnamed).is_none());
+    }
+}

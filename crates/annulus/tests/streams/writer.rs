@@ -141,6 +141,8 @@ fn a_failed_send_is_reported_by_the_calls_after_it() {
         let (near, far) = UnixStream::pair()?;
         let mut writer = near.writer();
         drop(far);
+        // Closed in the background: once the end is read, it has been.
+        assert_eq!(near.recv(vec![0; 1]).await?.0, 0);
         // The first is taken: nothing is known yet.
         writer.write(b"lost").await?;
         let error = writer.flush().await.unwrap_err();

@@ -2,6 +2,7 @@
 //! why not.
 
 #[path = "../child/skip.rs"]
+#[allow(dead_code, reason = "nothing here needs root")]
 mod skip;
 
 mod dropped;

@@ -29,6 +29,24 @@ fn small_writes_of_one_turn_arrive_as_one_piece() {
 }
 
 #[test]
+fn gathered_bytes_and_given_buffers_arrive_in_the_order_of_their_writes() {
+    on_each(|| async {
+        let (near, far) = UnixStream::pair()?;
+        let mut writer = near.writer();
+        writer.write(&pattern(0, 10)).await?;
+        writer.write_buf(pattern(10, 5_000)).await?;
+        writer.write(&pattern(5_010, 10)).await?;
+        writer
+            .write_buf(pattern(5_020, 8_000).into_boxed_slice())
+            .await?;
+        writer.flush().await?;
+        assert_eq!(writer.unsent(), 0);
+        check(0, &far.recv_exact(vec![0; 13_020]).await?);
+        Ok(())
+    });
+}
+
+#[test]
 fn a_slow_reader_stops_the_writer_at_its_limit() {
     on_each(|| async {
         let (near, far) = tcp_pair().await?;

@@ -88,7 +88,10 @@ pub(super) fn into_split<S>(stream: Stream) -> (OwnedReadHalf<S>, OwnedWriteHalf
 
 /// It is there until the half is consumed.
 fn there(stream: &Option<Rc<Stream>>) -> &Stream {
-    (stream.as_deref()).expect("a half has its stream until it is consumed")
+    let Some(stream) = stream else {
+        unreachable!("a half has its stream until it is consumed")
+    };
+    stream
 }
 
 impl<S> OwnedReadHalf<S> {
@@ -121,8 +124,9 @@ impl<S> OwnedReadHalf<S> {
         }
         let (one, same) = (self.stream.take(), other.stream.take());
         drop(same);
-        let stream = one.and_then(Rc::into_inner);
-        let stream = stream.expect("a stream has two halves and no more");
+        let Some(stream) = one.and_then(Rc::into_inner) else {
+            unreachable!("a stream has two halves and no more")
+        };
         Ok(S::from(Accepted(stream)))
     }
 }

@@ -22,6 +22,9 @@ fn main() -> ExitCode {
         Command::Bench(bench) => match bench.target {
             BenchTarget::File(file) => bench::file(&file),
             BenchTarget::Nop(nop) => bench::nop(&nop),
+            BenchTarget::Net(net) => bench::net(&net),
+            BenchTarget::NetServer(server) => bench::net_server(&server),
+            BenchTarget::NetChild(child) => bench::net_child(&child),
         },
         Command::Serve(serve) => match serve.what {
             ServeWhat::Echo(echo) => serve::echo(&echo),

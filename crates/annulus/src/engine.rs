@@ -19,12 +19,9 @@ use std::time::Duration;
 use crate::buf::{Arena, BufferLayout, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
-use crate::fd::Fd;
-use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, path_to_cstring};
+use crate::fs::{DirEntry, File, Metadata, OpenOptions, Opening, paths};
 use crate::metrics::Metrics;
-use crate::op::{ListDir, MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
-use crate::sys::call;
-use crate::sys::errno::EINVAL;
+use crate::op::{MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
 
 /// A handle on drivers that do file I/O. `Send`, `Sync`, cheap to clone.
 ///
@@ -124,10 +121,7 @@ impl Engine {
     ///
     /// The kernel's, errno kept.
     pub fn create(&self, path: impl AsRef<Path>) -> Opening<'_> {
-        self.open_with(
-            OpenOptions::new().write(true).create(true).truncate(true),
-            path,
-        )
+        self.open_with(&paths::to_create(), path)
     }
 
     /// Loads a whole file into memory of its own, past the page cache where its file system can: model
@@ -142,17 +136,7 @@ impl Engine {
     /// The kernel's, errno kept (`ENOENT`, `EISDIR`, …); `UnexpectedEof` if the file is cut
     /// meanwhile; `ENOMEM` or `OutOfMemory` if there can be no such range of memory.
     pub async fn load_file(&self, path: impl AsRef<Path>) -> io::Result<Region> {
-        let path = path.as_ref();
-        let mut options = OpenOptions::new();
-        options.read(true).direct(true);
-        let file = match self.open_with(&options, path).await {
-            // The file system has no direct I/O.
-            Err(error) if error.raw_os_error() == Some(EINVAL) => self.open(path).await?,
-            other => other?,
-        };
-        let bytes = file.metadata().await?.len();
-        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(file.load(0, bytes).await?)
+        paths::load_file(&self.submitter, path.as_ref()).await
     }
 
     /// Opens a file in any way [`OpenOptions`] can say.
@@ -171,11 +155,7 @@ impl Engine {
     /// The kernel's, if it can't tell the file's flags or direct-I/O alignment; `Unsupported` on a
     /// simulated kernel, which has no part in the process's descriptors.
     pub fn file(&self, file: std::fs::File) -> io::Result<File> {
-        if self.submitter.closer.is_some() {
-            let what = "the simulated kernel can't use a descriptor of this process; open the file by path";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
-        }
-        File::new(Fd::adopt(file), Arc::clone(&self.submitter))
+        paths::adopt(&self.submitter, file)
     }
 
     /// What the file system knows about what `path` names; links are followed.
@@ -184,7 +164,7 @@ impl Engine {
     ///
     /// The kernel's, errno kept.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Operation<'_, StatAt, io::Result<Metadata>> {
-        self.stat(path.as_ref(), true)
+        paths::metadata(&self.submitter, path.as_ref(), true)
     }
 
     /// The same about a link itself.
@@ -196,15 +176,7 @@ impl Engine {
         &self,
         path: impl AsRef<Path>,
     ) -> Operation<'_, StatAt, io::Result<Metadata>> {
-        self.stat(path.as_ref(), false)
-    }
-
-    fn stat(&self, path: &Path, follow: bool) -> Operation<'_, StatAt, io::Result<Metadata>> {
-        let stat = match path_to_cstring(path) {
-            Ok(path) => Operation::new(&self.submitter, StatAt::path(path, follow)),
-            Err(error) => Operation::ready(&self.submitter, Err(error)),
-        };
-        stat.map(|answer, _| answer.map(Metadata::new))
+        paths::metadata(&self.submitter, path.as_ref(), false)
     }
 
     /// Renames a file or directory; what `to` names is replaced.
@@ -213,10 +185,7 @@ impl Engine {
     ///
     /// The kernel's, errno kept (`EXDEV` across file systems).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Rename> {
-        match (path_to_cstring(from.as_ref()), path_to_cstring(to.as_ref())) {
-            (Ok(from), Ok(to)) => Operation::new(&self.submitter, Rename::new(from, to, 0)),
-            (Err(error), _) | (_, Err(error)) => Operation::ready(&self.submitter, Err(error)),
-        }
+        paths::rename(&self.submitter, from.as_ref(), to.as_ref())
     }
 
     /// Removes a file's name.
@@ -225,7 +194,7 @@ impl Engine {
     ///
     /// The kernel's, errno kept.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Operation<'_, Unlink> {
-        self.unlink(path.as_ref(), 0)
+        paths::remove_file(&self.submitter, path.as_ref())
     }
 
     /// Removes an empty directory.
@@ -234,14 +203,7 @@ impl Engine {
     ///
     /// The kernel's, errno kept (`ENOTEMPTY`).
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Unlink> {
-        self.unlink(path.as_ref(), call::AT_REMOVEDIR)
-    }
-
-    fn unlink(&self, path: &Path, flags: u32) -> Operation<'_, Unlink> {
-        match path_to_cstring(path) {
-            Ok(path) => Operation::new(&self.submitter, Unlink::new(path, flags)),
-            Err(error) => Operation::ready(&self.submitter, Err(error)),
-        }
+        paths::remove_dir(&self.submitter, path.as_ref())
     }
 
     /// Makes a directory, with all permissions less the process's umask.
@@ -250,10 +212,7 @@ impl Engine {
     ///
     /// The kernel's, errno kept.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Operation<'_, MakeDir> {
-        match path_to_cstring(path.as_ref()) {
-            Ok(path) => Operation::new(&self.submitter, MakeDir::new(path, 0o777)),
-            Err(error) => Operation::ready(&self.submitter, Err(error)),
-        }
+        paths::create_dir(&self.submitter, path.as_ref())
     }
 
     /// Lists a directory, in the file system's order, without `.` and `..`. On a blocking thread:
@@ -263,16 +222,7 @@ impl Engine {
     ///
     /// The kernel's, errno kept (`ENOTDIR`).
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
-        let dir = self
-            .open_with(
-                OpenOptions::new()
-                    .read(true)
-                    .custom_flags(call::O_DIRECTORY as i32),
-                path,
-            )
-            .await?;
-        let listed = Operation::new(&self.submitter, ListDir::new(dir.into_fd())).await?;
-        Ok(listed.into_iter().map(DirEntry::new).collect())
+        paths::read_dir(&self.submitter, path.as_ref()).await
     }
 
     /// A round trip through the driver that asks nothing: the engine's own cost.

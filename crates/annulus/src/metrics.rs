@@ -131,3 +131,50 @@ impl Metrics {
         }
     }
 }
+
+/// The counters of one core of a runtime, written by it alone, but for `wakeups`.
+#[derive(Debug, Default)]
+pub(crate) struct CoreCounters {
+    pub(crate) turns: Counter,
+    pub(crate) polls: Counter,
+    pub(crate) enters: Counter,
+    pub(crate) waits: Counter,
+    pub(crate) submitted: Counter,
+    pub(crate) completed: Counter,
+    pub(crate) wakeups: Counter,
+}
+
+/// What a core of a runtime has done since it was made; see
+/// [`Handle::metrics`](crate::runtime::Handle::metrics).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CoreMetrics {
+    /// Rounds of the core: what is ready is run, then the kernel is asked once.
+    pub turns: u64,
+    /// Polls of tasks.
+    pub polls: u64,
+    /// Calls of `io_uring_enter`, or of `epoll_wait`.
+    pub enters: u64,
+    /// Those of them that might sleep: the core had nothing else to do.
+    pub waits: u64,
+    /// Entries of the submission queue, those of files and of cancels among them. Backends: uring.
+    pub submitted: u64,
+    /// Entries of the completion queue. A multishot operation has many. Backends: uring.
+    pub completed: u64,
+    /// Times another thread had to wake the core, which costs it a system call.
+    pub wakeups: u64,
+}
+
+impl CoreCounters {
+    pub(crate) fn read(&self) -> CoreMetrics {
+        CoreMetrics {
+            turns: self.turns.get(),
+            polls: self.polls.get(),
+            enters: self.enters.get(),
+            waits: self.waits.get(),
+            submitted: self.submitted.get(),
+            completed: self.completed.get(),
+            wakeups: self.wakeups.get(),
+        }
+    }
+}

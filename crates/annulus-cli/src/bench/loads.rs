@@ -100,7 +100,9 @@ mod tests {
 
     fn plan(line: &[&str]) -> Plan {
         let line = ["annulus", "bench", "file"].iter().chain(line);
-        let Command::Bench(bench) = Args::try_parse_from(line).unwrap().command;
+        let Command::Bench(bench) = Args::try_parse_from(line).unwrap().command else {
+            panic!("not a bench")
+        };
         let BenchTarget::File(args) = bench.target else {
             unreachable!()
         };

@@ -83,7 +83,9 @@ fn plan(line: &[&str], dir: &Path, runtime: &str) -> Plan {
         false => &["--size", "1M"],
     };
     let args = Args::try_parse_from(always.iter().chain(size).chain(line)).unwrap();
-    let Command::Bench(bench) = args.command;
+    let Command::Bench(bench) = args.command else {
+        panic!("{line:?}")
+    };
     let BenchTarget::File(args) = bench.target else {
         panic!("{line:?}")
     };

@@ -15,9 +15,7 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
         ServeBackend::Uring => runtime::Backend::Uring,
         ServeBackend::Epoll => runtime::Backend::Epoll,
     };
-    let builder = Runtime::builder()
-        .backend(backend)
-        .threads(args.threads);
+    let builder = Runtime::builder().backend(backend).threads(args.threads);
     let address = args.addr;
     builder
         .run(move |core| serve(core, address))

@@ -1,9 +1,11 @@
-//! The network's side: echo servers that Annulus's own are measured against, one file each.
+//! The network's side: echo servers that Annulus's own are measured against, one file each, and the load they are
+//! measured with.
 //!
-//! Each is the best plain example of its kind: one thread, no option, `serve(listener)` until the process ends.
+//! Each server is the best plain example of its kind: one thread, no option, `serve(listener)` until the process ends.
 
 pub mod epoll_echo;
 mod listening;
+pub mod load;
 pub mod ring_echo;
 pub mod tokio_echo;
 

@@ -20,6 +20,7 @@ use super::pending::Pending;
 use super::slot::{Slot, Stage};
 use super::{Lane, Limits, Wake};
 use crate::op::Resume;
+use crate::sys::affinity::Affinity;
 use crate::sys::call::now_ns;
 use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIMEDOUT};
 use crate::sys::sqe::opcode;
@@ -38,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) threads: usize,
     pub(crate) limits: Limits,
     pub(crate) drain_timeout: Duration,
+    /// Where the threads run; `None`: where the thread that starts them does.
+    pub(crate) affinity: Option<Affinity>,
 }
 
 /// The lane and the threads behind it.
@@ -179,6 +182,7 @@ impl Shared {
     /// One blocking thread.
     fn serve(self: Arc<Self>) {
         self.take_duty(Duty::Serve);
+        self.config.affinity.iter().for_each(Affinity::apply);
         let mut done = Done::default();
         let mut state = lock(&self.inside.state);
         state.coming -= 1;

@@ -244,6 +244,7 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
         threads: 1,
         limits,
         drain_timeout: Duration::ZERO,
+        affinity: None,
     };
     let lanes = vec![LaneThread {
         lane: Arc::clone(&lane),

@@ -164,6 +164,7 @@ impl Stage {
             threads: 1,
             limits: LIMITS,
             drain_timeout: Duration::ZERO,
+            affinity: None,
         };
         let lanes = vec![LaneThread {
             lane: Arc::clone(&lane),

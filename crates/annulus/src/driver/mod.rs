@@ -46,6 +46,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+pub(crate) use finish::contain;
 pub use operation::Operation;
 #[cfg(feature = "sim")]
 pub(crate) use submitter::Clock;

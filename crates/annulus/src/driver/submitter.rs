@@ -228,17 +228,18 @@ impl Submitter {
     }
 
     /// Where an operation goes that `ended` has refused: that lane was its thread's own, and its
-    /// executor has ended. `None`: the engine has.
+    /// executor has ended; or it was another core's. `None`: the engine has.
     #[cold]
     pub(crate) fn lane_instead_of(&self, ended: &Lane, opcode: u8) -> Option<&Lane> {
-        if self.ended.load(Ordering::Acquire) || ended.own.is_none() {
+        if self.ended.load(Ordering::Acquire) {
             return None;
         }
-        Some(if self.opcodes.has(opcode) {
-            self.shared_lane()
-        } else {
-            self.helpers()
-        })
+        if !self.opcodes.has(opcode) {
+            return ended.own.is_some().then(|| self.helpers());
+        }
+        // Of a runtime's cores, some may have ended before the others.
+        let mut lanes = self.lanes.iter().filter(|lane| !lane.stopping());
+        lanes.next().map(|lane| &**lane)
     }
 
     /// A lane with a thread of its own.
@@ -265,9 +266,15 @@ impl Submitter {
 
     /// The lane of the blocking threads.
     fn helpers(&self) -> &Lane {
-        self.helpers
-            .get_or_init(|| blocking::Pool::new(self.blocking))
-            .lane()
+        let pool = self.helpers.get_or_init(|| {
+            let pool = blocking::Pool::new(self.blocking);
+            if self.ended.load(Ordering::SeqCst) {
+                // Too late for work: what is handed over is refused.
+                pool.drain();
+            }
+            pool
+        });
+        pool.lane()
     }
 
     /// Names the engine in the cells of threads.
@@ -382,6 +389,11 @@ impl Submitter {
             let alive = || !self.lanes.iter().any(|lane| lane.stopping());
             tract.wait(self.lanes.len(), alive, REGISTERED_WITHIN);
         }
+    }
+
+    /// Has the drivers register an arena that was added just now, each in its time.
+    pub(crate) fn register_soon(&self) {
+        self.lanes.iter().for_each(|lane| lane.nudge());
     }
 
     /// The answer, where the calling thread can have it without a driver.

@@ -126,6 +126,7 @@ fn pool(threads: usize) -> Arc<Submitter> {
         threads,
         limits,
         drain_timeout: DRAIN,
+        affinity: None,
     };
     Arc::new(Submitter::new(Vec::new(), Opcodes::NONE, config))
 }

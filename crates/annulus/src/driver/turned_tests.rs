@@ -149,6 +149,7 @@ impl Ground {
             threads: 1,
             limits: limits(),
             drain_timeout: Duration::from_secs(60),
+            affinity: None,
         };
         // To the engine it is a lane like any other.
         let lanes = vec![super::LaneThread {

@@ -251,7 +251,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Registers the engine's arenas, if there are new ones.
-    pub(super) fn follow_arenas(&mut self) {
+    pub(in crate::driver) fn follow_arenas(&mut self) {
         self.fixed.follow(self.lane.arenas.get(), &mut self.kernel);
     }
 

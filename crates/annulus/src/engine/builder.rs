@@ -288,6 +288,7 @@ impl EngineBuilder {
             threads: self.blocking_threads,
             limits: self.limits,
             drain_timeout: self.tuning.drain_timeout,
+            affinity: None,
         }
     }
 

@@ -11,6 +11,7 @@ mod many;
 mod merge;
 mod metadata;
 mod options;
+pub(crate) mod paths;
 mod read_into;
 
 pub use dir::DirEntry;

@@ -22,6 +22,7 @@ mod read_vectored_at;
 mod recv;
 mod recv_message;
 mod rename;
+mod run_blocking;
 mod send;
 mod send_message;
 mod send_vectored;
@@ -52,6 +53,7 @@ pub use read_vectored_at::ReadVectoredAt;
 pub use recv::Recv;
 pub use recv_message::RecvMessage;
 pub use rename::Rename;
+pub use run_blocking::{RunBlocking, Unanswered};
 pub use send::SendAll;
 pub use send_message::SendMessage;
 pub use send_vectored::SendVectored;
@@ -93,7 +95,7 @@ pub struct OpInfo {
 }
 
 /// All operations, in the order of docs/KERNELS.md.
-pub(crate) const ALL: [OpInfo; 17] = [
+pub(crate) const ALL: [OpInfo; 18] = [
     ReadAt::<Vec<u8>>::INFO,
     ReadVectoredAt::<Vec<u8>>::INFO,
     WriteAt::<Vec<u8>>::INFO,
@@ -109,6 +111,7 @@ pub(crate) const ALL: [OpInfo; 17] = [
     MakeDir::INFO,
     Truncate::INFO,
     ListDir::INFO,
+    run_blocking::INFO,
     Sleep::INFO,
     Nop::INFO,
 ];

@@ -1,24 +1,19 @@
-//! How a runtime comes into being, and how it ends: a thread per core, each with a ring of its own.
+//! What can be chosen of a runtime, and what a core says of itself.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
-use std::sync::{Arc, mpsc};
-use std::task::Waker;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::executor::{self, Executor, Inbox, Message};
-use super::task::{End, JoinHandle, Promise, Told};
+use super::handle::Handle;
+use super::{executor, start};
 use crate::buf::GroupLayout;
-use crate::driver::core::{Core, CoreConfig};
-use crate::driver::here::Driving;
+use crate::driver::Limits;
+use crate::driver::core::CoreConfig;
 use crate::driver::uring::Tuning;
-use crate::driver::{Lane, LaneThread, Limits, Opcodes, Submitter, Thread, blocking};
 use crate::error::SetupError;
-use crate::sys::affinity;
 use crate::sys::polling::RingPoll;
 use crate::sys::ring::{RingConfig, Rung};
 
@@ -81,9 +76,9 @@ impl fmt::Display for BackendInUse {
 /// What a core knows of itself.
 #[derive(Clone, Debug)]
 pub struct CoreInfo {
-    index: usize,
-    cores: usize,
-    backend: Arc<BackendInUse>,
+    pub(super) index: usize,
+    pub(super) cores: usize,
+    pub(super) backend: Arc<BackendInUse>,
 }
 
 impl CoreInfo {
@@ -131,12 +126,12 @@ impl Runtime {
 /// How a runtime is to be built. Made by [`Runtime::builder`].
 #[derive(Clone, Debug)]
 pub struct RuntimeBuilder {
-    backend: Backend,
-    threads: usize,
-    pin: bool,
-    blocking_threads: usize,
-    grace: Duration,
-    core: CoreConfig,
+    pub(super) backend: Backend,
+    pub(super) threads: usize,
+    pub(super) pin: bool,
+    pub(super) blocking_threads: usize,
+    pub(super) grace: Duration,
+    pub(super) core: CoreConfig,
 }
 
 impl Default for RuntimeBuilder {
@@ -184,8 +179,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Keeps each core's thread on one processor, the n-th of those that the process may use. Off by
-    /// default: on a machine that does other things as well, the scheduler knows better.
+    /// Keeps each core's thread on one processor, the n-th of those that the process may use, for as long
+    /// as the runtime runs; blocking threads go where they like. Off by default: on a machine that does
+    /// other things as well, the scheduler knows better.
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
@@ -229,7 +225,11 @@ impl RuntimeBuilder {
 
     fn check(&self) -> Result<(), SetupError> {
         let GroupLayout { count, bytes } = self.core.group;
-        let wrong = if self.threads == 0 {
+        let wrong = if executor::current().is_some() {
+            "this thread is a core of a runtime and can't be one of another; await the future there, or \
+             start the other runtime on a thread of its own"
+                .to_owned()
+        } else if self.threads == 0 {
             "threads is 0; it must be at least 1".to_owned()
         } else if self.blocking_threads == 0 {
             "blocking_threads is 0; it must be at least 1".to_owned()
@@ -245,15 +245,17 @@ impl RuntimeBuilder {
         Err(SetupError::Config(wrong))
     }
 
-    /// Runs `main` on each core and waits until it has ended on all of them.
+    /// Runs `main` on each core and waits until it has ended on all of them. The calling thread is the
+    /// first core, for so long.
     ///
     /// # Errors
     ///
-    /// The first error that a core's `main` ended with; or [`SetupError`], which says what to change.
+    /// The first error that a core's `main` ended with, which ends the runtime; or [`SetupError`], which
+    /// says what to change.
     ///
     /// # Panics
     ///
-    /// If `main` does.
+    /// If `main` does, on any core; the runtime is ended first.
     pub fn run<M, F>(self, main: M) -> io::Result<()>
     where
         M: Fn(CoreInfo) -> F + Send + Sync,
@@ -271,330 +273,31 @@ impl RuntimeBuilder {
     ///
     /// # Panics
     ///
-    /// As for [`run`](RuntimeBuilder::run).
+    /// As for [`run`](RuntimeBuilder::run), and if `started` does.
     pub fn run_with<M, F>(self, started: impl FnOnce(Handle), main: M) -> io::Result<()>
     where
         M: Fn(CoreInfo) -> F + Send + Sync,
         F: Future<Output = io::Result<()>> + 'static,
     {
         self.check()?;
-        let threads = self.threads;
-        let inboxes = (0..threads)
-            .map(|_| Inbox::new())
-            .collect::<io::Result<Vec<_>>>()?;
-        let handle = Handle {
-            inboxes: inboxes.clone().into(),
-        };
-        let builder = &self;
-        let (main, handle) = (&main, &handle);
-        thread::scope(|scope| {
-            let (tell, told) = mpsc::channel();
-            let mut others = Vec::new();
-            let mut wait = Vec::new();
-            for (index, inbox) in inboxes.iter().enumerate().skip(1) {
-                let (go, gone) = mpsc::channel::<Option<Arc<Submitter>>>();
-                wait.push(go);
-                let (tell, inbox) = (tell.clone(), Arc::clone(inbox));
-                let body = move || {
-                    let made = Made::new(builder, index, inbox);
-                    let seat = made.map(|made| {
-                        let _ = tell.send(Ok(made.seat()));
-                        made
-                    });
-                    let made = match seat {
-                        Ok(made) => made,
-                        Err(error) => return tell.send(Err(error)).map_err(|_| ended()),
-                    };
-                    match gone.recv() {
-                        Ok(Some(files)) => made.serve(builder, files, handle, main),
-                        _ => made.give_up(),
-                    }
-                };
-                let name = format!("annulus-{index}");
-                others.push(
-                    thread::Builder::new()
-                        .name(name)
-                        .spawn_scoped(scope, body)?,
-                );
-            }
-            let made = Made::new(builder, 0, Arc::clone(&inboxes[0]));
-            let mut seats = vec![made.as_ref().map(Made::seat).ok()];
-            let mut failed = made.as_ref().is_err();
-            let mut refused = None;
-            for _ in 1..threads {
-                match told.recv() {
-                    Ok(Ok(seat)) => seats.push(Some(seat)),
-                    Ok(Err(error)) => refused = Some(error),
-                    Err(_) => failed = true,
-                }
-            }
-            failed |= refused.is_some();
-            let files = (!failed).then(|| builder.files(seats.into_iter().flatten()));
-            for go in wait {
-                let _ = go.send(files.clone());
-            }
-            let mut outcome = match (made, files) {
-                (Ok(made), Some(files)) => {
-                    started(handle.clone());
-                    made.serve(builder, files, handle, main)
-                }
-                (Ok(made), None) => {
-                    made.give_up()?;
-                    Err(refused.map_or_else(ended, io::Error::from))
-                }
-                (Err(error), _) => Err(error.into()),
-            };
-            for other in others {
-                match other.join() {
-                    Ok(other) => outcome = outcome.and(other),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            outcome
-        })
+        start::run(&self, started, &main)
     }
 
     /// Runs one future on a core of the calling thread's, and gives its value.
     ///
     /// # Errors
     ///
-    /// [`SetupError`], which says what to change.
+    /// [`SetupError`], which says what to change; a thread that is a core already can't be another.
     ///
     /// # Panics
     ///
-    /// If the future does, or if the thread is in a runtime already.
+    /// If the future does.
     pub fn block_on<F>(mut self, future: F) -> Result<F::Output, SetupError>
     where
         F: Future + 'static,
     {
         self.threads = 1;
         self.check()?;
-        let os = |error| SetupError::Os {
-            what: "an eventfd",
-            error,
-        };
-        let inbox = Inbox::new().map_err(os)?;
-        let made = Made::new(&self, 0, inbox)?;
-        let files = self.files([made.seat()].into_iter());
-        match made.drive(&self, files, false, || future) {
-            Some(Ok(value)) => Ok(value),
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => unreachable!("nobody stops the main future of block_on"),
-        }
-    }
-
-    /// Where the files of all cores are handed over.
-    fn files(&self, seats: impl Iterator<Item = Seat>) -> Arc<Submitter> {
-        let mut opcodes = Opcodes::NONE;
-        let lanes = seats.flatten().map(|(lane, takes)| {
-            opcodes = takes;
-            LaneThread {
-                lane,
-                thread: Thread::None,
-            }
-        });
-        let lanes = lanes.collect();
-        let config = blocking::Config {
-            threads: self.blocking_threads,
-            limits: self.core.limits,
-            drain_timeout: self.core.tuning.drain_timeout,
-        };
-        Arc::new(Submitter::new(lanes, opcodes, config))
-    }
-}
-
-fn ended() -> io::Error {
-    io::Error::other("a core of the runtime could not be started")
-}
-
-/// A core's part in the submitter: its lane, and what its ring takes. `None` without a ring.
-type Seat = Option<(Arc<Lane>, Opcodes)>;
-
-/// A core, before it runs.
-struct Made {
-    index: usize,
-    executor: Rc<Executor>,
-    seat: Seat,
-    backend: Arc<BackendInUse>,
-}
-
-impl Made {
-    fn new(builder: &RuntimeBuilder, index: usize, inbox: Arc<Inbox>) -> Result<Made, SetupError> {
-        assert!(
-            executor::current().is_none(),
-            "a runtime was started on a thread that is in one"
-        );
-        if builder.pin {
-            affinity::pin_to_nth(index);
-        }
-        let alarm = inbox.alarm();
-        let ringed = match builder.backend {
-            Backend::Epoll => Err(None),
-            _ => match Made::with_ring(builder, &inbox) {
-                Err(error) if builder.backend == Backend::Auto && error.allows_fallback() => {
-                    Err(Some(error))
-                }
-                other => Ok(other?),
-            },
-        };
-        let (core, seat, backend) = match ringed {
-            Ok(made) => made,
-            Err(because) => {
-                let core = Core::with_readiness(&builder.core, alarm)?;
-                (core, None, BackendInUse::Epoll { because })
-            }
-        };
-        Ok(Made {
-            index,
-            executor: Executor::new(core, inbox),
-            seat,
-            backend: Arc::new(backend),
-        })
-    }
-
-    fn with_ring(
-        builder: &RuntimeBuilder,
-        inbox: &Inbox,
-    ) -> Result<(Rc<Core>, Seat, BackendInUse), SetupError> {
-        let lane = Arc::new(Lane::new(Box::new(inbox.alarm())));
-        let core = Core::with_ring(builder.core.clone(), inbox.alarm(), Arc::clone(&lane))?;
-        let (rung, sq_entries, opcodes) = core.ring_facts();
-        let backend = BackendInUse::Uring {
-            rung,
-            sq_entries,
-            buffers: builder.core.group.count,
-            buffer_bytes: builder.core.group.bytes,
-        };
-        Ok((core, Some((lane, opcodes)), backend))
-    }
-
-    fn seat(&self) -> Seat {
-        self.seat.clone()
-    }
-
-    /// Another core could not be made.
-    fn give_up(self) -> io::Result<()> {
-        self.executor.leave();
-        Ok(())
-    }
-
-    fn serve<M, F>(
-        self,
-        builder: &RuntimeBuilder,
-        files: Arc<Submitter>,
-        handle: &Handle,
-        main: &M,
-    ) -> io::Result<()>
-    where
-        M: Fn(CoreInfo) -> F,
-        F: Future<Output = io::Result<()>> + 'static,
-    {
-        let info = CoreInfo {
-            index: self.index,
-            cores: handle.inboxes.len(),
-            backend: Arc::clone(&self.backend),
-        };
-        match self.drive(builder, files, true, || main(info)) {
-            Some(Ok(outcome)) => outcome,
-            // Shut down.
-            None => Ok(()),
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-        }
-    }
-
-    /// Runs `main` to its end, then what it has left, as long as the grace allows. `None`: it was ended
-    /// from outside, where `may_be_stopped` allows that.
-    fn drive<F>(
-        self,
-        builder: &RuntimeBuilder,
-        files: Arc<Submitter>,
-        may_be_stopped: bool,
-        main: impl FnOnce() -> F,
-    ) -> Option<thread::Result<F::Output>>
-    where
-        F: Future + 'static,
-    {
-        let executor = self.executor;
-        executor.enter(&files);
-        let lane = self.seat.and_then(|(lane, _)| files.core_lane(&lane));
-        let driving = lane.map(|lane| Driving::new(files.number(), lane));
-        let end = End::new();
-        let mut handle = JoinHandle::new(Arc::clone(&end));
-        // From here on `main` may use the core: what it does before its first await runs now.
-        match catch_unwind(AssertUnwindSafe(main)) {
-            Ok(future) => executor.start(Told::new(future, end)),
-            Err(panic) => {
-                executor.leave();
-                return Some(Err(panic));
-            }
-        }
-        let stopped = || may_be_stopped && executor.is_stopping();
-        executor.run(|| handle.is_finished() || stopped());
-        handle.abort();
-        let core = Rc::clone(executor.core());
-        let grace_ns = u64::try_from(builder.grace.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = core.now_ns().saturating_add(grace_ns);
-        let timer = core.set_timer(None, until_ns, Waker::noop());
-        executor.run(|| executor.tasks() == 0 || core.now_ns() >= until_ns);
-        core.clear_timer(timer);
-        drop(core);
-        executor.leave();
-        drop(driving);
-        match handle.take() {
-            Ok(value) => Some(Ok(value)),
-            Err(error) => error.into_panic().ok().map(Err),
-        }
-    }
-}
-
-/// Reaches a runtime's cores from any thread.
-#[derive(Clone)]
-pub struct Handle {
-    inboxes: Arc<[Arc<Inbox>]>,
-}
-
-impl Handle {
-    /// How many cores there are.
-    pub fn cores(&self) -> usize {
-        self.inboxes.len()
-    }
-
-    /// Starts a task on core `core`: `start` runs there, and makes the future, which stays there.
-    ///
-    /// If that core has ended, the handle says that the task was aborted.
-    ///
-    /// # Panics
-    ///
-    /// If there is no such core.
-    pub fn spawn_on<S, F>(&self, core: usize, start: S) -> JoinHandle<F::Output>
-    where
-        S: FnOnce() -> F + Send + 'static,
-        F: Future + 'static,
-        F::Output: Send + 'static,
-    {
-        let end = End::new();
-        let handle = JoinHandle::new(Arc::clone(&end));
-        // Dropped unread, it tells that nothing came of it.
-        let promise = Promise(Some(end));
-        self.inboxes[core].send(Message::Start(Box::new(move || {
-            if let (Some(executor), Some(end)) = (executor::current(), promise.keep()) {
-                executor.start(Told::new(async move { start().await }, end));
-            }
-        })));
-        handle
-    }
-
-    /// Ends the runtime: each core's main future is dropped, [`stopping`](super::stopping) is ready, and
-    /// other tasks have the [grace](RuntimeBuilder::grace) to come to an end.
-    pub fn shutdown(&self) {
-        (self.inboxes.iter()).for_each(|inbox| inbox.send(Message::Stop));
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
-            .field("cores", &self.cores())
-            .finish()
+        start::block_on(&self, future)
     }
 }

@@ -7,25 +7,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
 
 use async_task::Runnable;
 use slab::Slab;
 
+use super::handle::Handle;
 use super::task::{End, JoinHandle, Told};
-use crate::driver::Submitter;
 use crate::driver::core::{Alarm, Core};
+use crate::driver::{Submitter, contain};
+use crate::metrics::CoreMetrics;
 
 /// Polls of tasks before the ring has its turn, however many are ready.
-const POLLS_MAX: usize = 256;
+const POLLS_MAX: u64 = 256;
+
+/// Between two looks for a task that another thread is waking while its core ends.
+const WOKEN_ELSEWHERE: Duration = Duration::from_micros(50);
 
 /// What other threads have for a core.
 pub(super) struct Inbox {
     /// Names the core in the cells of threads; never 0.
     number: u64,
     alarm: Arc<Alarm>,
-    queue: Mutex<Vec<Message>>,
+    /// `None`: the core has ended.
+    queue: Mutex<Option<Vec<Message>>>,
     /// The queue is not empty.
     called: AtomicBool,
 }
@@ -63,7 +71,7 @@ impl Inbox {
         Ok(Arc::new(Inbox {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             alarm: Alarm::new()?,
-            queue: Mutex::default(),
+            queue: Mutex::new(Some(Vec::new())),
             called: AtomicBool::new(false),
         }))
     }
@@ -72,13 +80,41 @@ impl Inbox {
         Arc::clone(&self.alarm)
     }
 
-    /// Leaves a message, and wakes the core if it sleeps.
+    /// What its core has done so far.
+    pub(super) fn metrics(&self) -> CoreMetrics {
+        self.alarm.counters.read()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves a message, and wakes the core if it sleeps. One for a core that has ended is dropped: it is
+    /// never a task that was woken, for a core ends after the last of its tasks.
     pub(super) fn send(&self, message: Message) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push(message);
+        let mut queue = self.queue();
+        let Some(messages) = queue.as_mut() else {
+            drop(queue);
+            return drop(message);
+        };
+        messages.push(message);
         drop(queue);
         self.called.store(true, Ordering::Release);
         self.alarm.ring();
+    }
+
+    fn take(&self) -> Vec<Message> {
+        self.queue()
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// The core has ended: whatever is sent from now on is dropped, as is what has been sent. Anybody's
+    /// to call, again and again.
+    pub(super) fn close(&self) {
+        let left = self.queue().take();
+        drop(left);
     }
 
     #[inline]
@@ -107,14 +143,18 @@ pub(super) struct Executor {
     tasks: RefCell<Slab<Waker>>,
     /// Where the core's files are handed over.
     files: OnceCell<Arc<Submitter>>,
+    /// The way to all cores.
+    handle: OnceCell<Handle>,
     stopping: Cell<bool>,
     /// Who is to know that the runtime is to end.
-    stop_wakers: RefCell<Vec<Waker>>,
+    stop_wakers: RefCell<Slab<Waker>>,
 }
 
 /// The calling thread's executor.
 pub(super) fn current() -> Option<Rc<Executor>> {
-    HERE.with(|here| here.executor.borrow().clone())
+    // None, too, while the thread's cells are being dropped.
+    let found = HERE.try_with(|here| here.executor.borrow().clone());
+    found.ok().flatten()
 }
 
 /// Starts a task on the calling core.
@@ -170,6 +210,7 @@ impl Executor {
             inbox,
             tasks: RefCell::default(),
             files: OnceCell::new(),
+            handle: OnceCell::new(),
             stopping: Cell::new(false),
             stop_wakers: RefCell::default(),
         })
@@ -199,6 +240,10 @@ impl Executor {
         self.files.get()
     }
 
+    pub(super) fn handle(&self) -> Option<&Handle> {
+        self.handle.get()
+    }
+
     /// Tasks that have not ended.
     pub(super) fn tasks(&self) -> usize {
         self.tasks.borrow().len()
@@ -208,22 +253,48 @@ impl Executor {
         self.stopping.get()
     }
 
-    /// Ready when the runtime is to end.
-    pub(super) fn poll_stopping(&self, context: &Context<'_>) -> Poll<()> {
+    /// The runtime is to end: whoever waits for that is told.
+    pub(super) fn stop(&self) {
+        self.stopping.set(true);
+        let wakers = self.stop_wakers.take();
+        (wakers.into_iter()).for_each(|(_, waker)| contain(|| waker.wake()));
+    }
+
+    /// Ready when the runtime is to end. `place` is where the caller's waker is, if it is there.
+    pub(super) fn poll_stopping(
+        &self,
+        place: &mut Option<usize>,
+        context: &Context<'_>,
+    ) -> Poll<()> {
         if self.stopping.get() {
+            *place = None;
             return Poll::Ready(());
         }
-        let waker = context.waker();
+        let waker = context.waker().clone();
         let mut wakers = self.stop_wakers.borrow_mut();
-        if !wakers.iter().any(|other| other.will_wake(waker)) {
-            wakers.push(waker.clone());
-        }
+        let before = match *place {
+            Some(place) => wakers
+                .get_mut(place)
+                .map(|one| std::mem::replace(one, waker)),
+            None => {
+                *place = Some(wakers.insert(waker));
+                None
+            }
+        };
+        drop(wakers);
+        drop(before);
         Poll::Pending
     }
 
-    /// Runs tasks until `is_over` says that it is.
+    /// Nobody waits at `place` any more.
+    pub(super) fn forget_stopping(&self, place: usize) {
+        let waker = self.stop_wakers.borrow_mut().try_remove(place);
+        drop(waker);
+    }
+
+    /// Runs tasks until `is_over` says that it is, or the ring is of no more use.
     pub(super) fn run(self: &Rc<Self>, is_over: impl Fn() -> bool) {
-        while !is_over() {
+        while !is_over() && !self.core.has_failed() {
             self.read_messages();
             let more = self.run_ready();
             if is_over() {
@@ -236,15 +307,17 @@ impl Executor {
 
     /// True: there are more.
     fn run_ready(&self) -> bool {
-        for _ in 0..POLLS_MAX {
-            let Some(runnable) = pop_ready() else {
-                return false;
-            };
+        let mut polls = 0;
+        while polls < POLLS_MAX
+            && let Some(runnable) = pop_ready()
+        {
+            polls += 1;
             self.core.refill();
             // A panic of a task is contained in it; this one is of its drop, or of a waker's.
             let ran = catch_unwind(AssertUnwindSafe(|| runnable.run()));
             std::mem::forget(ran.err());
         }
+        self.inbox.alarm.counters.polls.add(polls);
         has_ready()
     }
 
@@ -252,24 +325,20 @@ impl Executor {
         if !self.inbox.called.swap(false, Ordering::AcqRel) {
             return;
         }
-        let queue = &self.inbox.queue;
-        let messages = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
-        for message in messages {
+        for message in self.inbox.take() {
             match message {
                 Message::Run(runnable) => push_ready(runnable),
-                Message::Start(start) => start(),
-                Message::Stop => {
-                    self.stopping.set(true);
-                    let wakers = self.stop_wakers.take();
-                    wakers.into_iter().for_each(Waker::wake);
-                }
+                // Should it be refused, what it was made of is foreign code to drop.
+                Message::Start(start) => contain(start),
+                Message::Stop => self.stop(),
             }
         }
     }
 
     /// Makes it the calling thread's.
-    pub(super) fn enter(self: &Rc<Self>, files: &Arc<Submitter>) {
+    pub(super) fn enter(self: &Rc<Self>, files: &Arc<Submitter>, handle: &Handle) {
         let _ = self.files.set(Arc::clone(files));
+        let _ = self.handle.set(handle.clone());
         Core::set_current(Some(Rc::clone(&self.core)));
         self.core.set_starter(|future| {
             if let Some(executor) = current() {
@@ -285,7 +354,23 @@ impl Executor {
     /// Drops all tasks, sees out what they had in flight, and takes the thread back. Returns the operations
     /// that the kernel would not give back.
     pub(super) fn leave(self: &Rc<Self>) -> u32 {
-        // A task that is dropped may wake or start others.
+        // A task that is dropped may wake or start others. One that another thread is waking right now
+        // is dropped when that thread has handed it over.
+        while self.drop_tasks() > 0 {
+            thread::sleep(WOKEN_ELSEWHERE);
+        }
+        self.inbox.close();
+        let left = self.core.end();
+        HERE.with(|here| {
+            here.number.set(0);
+            here.executor.replace(None)
+        });
+        Core::set_current(None);
+        left
+    }
+
+    /// Drops the tasks that can be dropped now. Returns how many are left.
+    fn drop_tasks(self: &Rc<Self>) -> usize {
         loop {
             self.read_messages();
             let wakers: Vec<Waker> = (self.tasks.borrow().iter())
@@ -295,20 +380,12 @@ impl Executor {
             let mut any = false;
             while let Some(runnable) = pop_ready() {
                 any = true;
-                let dropped = catch_unwind(AssertUnwindSafe(|| drop(runnable)));
-                std::mem::forget(dropped.err());
+                contain(|| drop(runnable));
             }
             if !any && !self.inbox.is_called() {
-                break;
+                return self.tasks();
             }
         }
-        let left = self.core.end();
-        HERE.with(|here| {
-            here.number.set(0);
-            here.executor.replace(None)
-        });
-        Core::set_current(None);
-        left
     }
 }
 

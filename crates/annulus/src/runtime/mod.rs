@@ -26,14 +26,26 @@
 //! }
 //! ```
 
+mod blocking;
 mod builder;
 mod executor;
+pub mod fs;
+mod handle;
+mod start;
 mod task;
 
-pub use builder::{Backend, BackendInUse, CoreInfo, Handle, Runtime, RuntimeBuilder};
+pub use blocking::spawn_blocking;
+pub use builder::{Backend, BackendInUse, CoreInfo, Runtime, RuntimeBuilder};
+pub use handle::Handle;
 pub use task::{JoinError, JoinHandle};
 
+pub use crate::metrics::CoreMetrics;
+
 use std::future::Future;
+use std::rc::Rc;
+use std::task::Poll;
+
+use executor::Executor;
 
 /// Starts a task on the calling core. It runs whether or not the handle is awaited.
 ///
@@ -48,14 +60,52 @@ where
     executor::spawn(future)
 }
 
-/// Ready when the runtime has been told to end: for tasks that have something to finish first.
+/// The way to the cores of the calling thread's runtime, for other threads and for other cores.
+///
+/// # Panics
+///
+/// Outside a runtime.
+pub fn handle() -> Handle {
+    let executor = executor::current();
+    let handle = executor.as_ref().and_then(|executor| executor.handle());
+    let Some(handle) = handle else {
+        panic!("handle was called outside a runtime; other threads are given one by run_with");
+    };
+    handle.clone()
+}
+
+/// Ready when the runtime has been told to end, or the main future of the calling core has ended: for tasks
+/// that have something to finish first, for which they have the [grace](RuntimeBuilder::grace).
 ///
 /// # Panics
 ///
 /// Outside a runtime.
 pub async fn stopping() {
     let executor = executor::current().expect("stopping was awaited outside a runtime");
-    std::future::poll_fn(|context| executor.poll_stopping(context)).await;
+    let mut waiting = WaitingForStop {
+        executor,
+        place: None,
+    };
+    std::future::poll_fn(|context| {
+        let WaitingForStop { executor, place } = &mut waiting;
+        executor.poll_stopping(place, context)
+    })
+    .await;
+}
+
+/// Leaves nothing behind when it is dropped: a server's every connection may wait for the end.
+struct WaitingForStop {
+    executor: Rc<Executor>,
+    place: Option<usize>,
+}
+
+impl Drop for WaitingForStop {
+    fn drop(&mut self) {
+        let place = self.place.take();
+        place
+            .into_iter()
+            .for_each(|place| self.executor.forget_stopping(place));
+    }
 }
 
 /// Lets other tasks of the core run, and its ring turn, before the calling one goes on.
@@ -63,10 +113,10 @@ pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {
         if std::mem::replace(&mut yielded, true) {
-            return std::task::Poll::Ready(());
+            return Poll::Ready(());
         }
         context.waker().wake_by_ref();
-        std::task::Poll::Pending
+        Poll::Pending
     })
     .await;
 }

@@ -6,13 +6,15 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use crate::driver::contain;
+
 /// Awaits a task's end. Dropping it lets the task go on; [`abort`](JoinHandle::abort) ends it.
 pub struct JoinHandle<T> {
-    end: Arc<Mutex<End<T>>>,
+    end: Arc<End<T>>,
 }
 
 /// Why a task has no value.
@@ -20,6 +22,7 @@ pub struct JoinError(Why);
 
 enum Why {
     Aborted,
+    NotRun(io::Error),
     Panicked(Box<dyn Any + Send>),
 }
 
@@ -29,31 +32,52 @@ enum Outcome<T> {
     Taken,
 }
 
-/// Counts the tasks of the process that have been aborted, from 1 on.
+/// Counts the tasks of the process that have been aborted, from 1 on. A task looks at what it shares with its
+/// handle only when this has changed: that is memory which a task that nobody waits for never needs.
 static ABORTS: AtomicU64 = AtomicU64::new(1);
 
+/// What a task and its handle share.
 pub(super) struct End<T> {
+    aborted: AtomicBool,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
     outcome: Outcome<T>,
     /// Of whoever awaits it.
     waiting: Option<Waker>,
     /// Of the task, from its first poll on.
     task: Option<Waker>,
-    aborted: bool,
 }
 
 impl<T> End<T> {
-    pub(super) fn new() -> Arc<Mutex<End<T>>> {
-        Arc::new(Mutex::new(End {
-            outcome: Outcome::Running,
-            waiting: None,
-            task: None,
-            aborted: false,
-        }))
+    pub(super) fn new() -> Arc<End<T>> {
+        Arc::new(End {
+            aborted: AtomicBool::new(false),
+            state: Mutex::new(State {
+                outcome: Outcome::Running,
+                waiting: None,
+                task: None,
+            }),
+        })
     }
-}
 
-fn lock<T>(end: &Mutex<End<T>>) -> MutexGuard<'_, End<T>> {
-    end.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores the outcome and wakes who waits for it. The task's own waker goes with it.
+    fn tell(&self, outcome: Result<T, JoinError>) {
+        let mut state = self.lock();
+        state.outcome = Outcome::Over(outcome);
+        let (waiting, task) = (state.waiting.take(), state.task.take());
+        drop(state);
+        drop(task);
+        // Foreign code, and a task may be told of in its drop.
+        waiting
+            .into_iter()
+            .for_each(|waker| contain(|| waker.wake()));
+    }
 }
 
 pin_project_lite::pin_project! {
@@ -62,8 +86,8 @@ pin_project_lite::pin_project! {
         // `None` when it is over.
         #[pin]
         future: Option<F>,
-        end: Arc<Mutex<End<F::Output>>>,
-        // Tasks that had been aborted, of all there are, when this one looked last; 0 before its first poll.
+        end: Arc<End<F::Output>>,
+        // `ABORTS` as it was when this one looked last; 0 before its first poll.
         aborts: u64,
     }
 
@@ -78,7 +102,7 @@ pin_project_lite::pin_project! {
 }
 
 impl<F: Future> Told<F> {
-    pub(super) fn new(future: F, end: Arc<Mutex<End<F::Output>>>) -> Told<F> {
+    pub(super) fn new(future: F, end: Arc<End<F::Output>>) -> Told<F> {
         Told {
             future: Some(future),
             end,
@@ -94,12 +118,7 @@ impl<F: Future> Told<F> {
             (Err(panic), Ok(_)) => Err(JoinError(Why::Panicked(panic))),
             (_, outcome) => outcome,
         };
-        let mut end = lock(this.end);
-        end.outcome = Outcome::Over(outcome);
-        let (waiting, task) = (end.waiting.take(), end.task.take());
-        drop(end);
-        drop(task);
-        waiting.into_iter().for_each(Waker::wake);
+        this.end.tell(outcome);
     }
 }
 
@@ -108,39 +127,35 @@ impl<F: Future> Future for Told<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.as_mut().project();
-        // Whoever has the handle may abort at any moment, and wakes the task for it. What they share is
-        // looked at only if somebody has aborted something.
         let aborts = ABORTS.load(Ordering::Acquire);
-        let aborted = *this.aborts != aborts && {
-            let waker = (*this.aborts == 0).then(|| context.waker().clone());
-            *this.aborts = aborts;
-            let mut end = lock(this.end);
-            if waker.is_some() {
-                end.task = waker;
+        if *this.aborts != aborts {
+            if *this.aborts == 0 {
+                this.end.lock().task = Some(context.waker().clone());
             }
-            end.aborted
-        };
+            *this.aborts = aborts;
+            // After the waker has been left: whoever aborts sets the flag first, and then wakes the task.
+            if this.end.aborted.load(Ordering::Acquire) {
+                self.tell(Err(JoinError(Why::Aborted)));
+                return Poll::Ready(());
+            }
+        }
         let Some(future) = this.future.as_pin_mut() else {
             return Poll::Ready(());
         };
-        if aborted {
-            self.tell(Err(JoinError(Why::Aborted)));
-            return Poll::Ready(());
-        }
         match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(value)) => self.tell(Ok(value)),
-            Err(panic) => self.tell(Err(JoinError(Why::Panicked(panic)))),
+            Err(panic) => self.tell(Err(JoinError::of(panic))),
         }
         Poll::Ready(())
     }
 }
 
 /// The other end of a handle, on its way to a core that may have gone.
-pub(super) struct Promise<T>(pub(super) Option<Arc<Mutex<End<T>>>>);
+pub(super) struct Promise<T>(pub(super) Option<Arc<End<T>>>);
 
 impl<T> Promise<T> {
-    pub(super) fn keep(mut self) -> Option<Arc<Mutex<End<T>>>> {
+    pub(super) fn keep(mut self) -> Option<Arc<End<T>>> {
         self.0.take()
     }
 }
@@ -148,11 +163,7 @@ impl<T> Promise<T> {
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         if let Some(end) = self.0.take() {
-            let mut end = lock(&end);
-            end.outcome = Outcome::Over(Err(JoinError(Why::Aborted)));
-            let waiting = end.waiting.take();
-            drop(end);
-            waiting.into_iter().for_each(Waker::wake);
+            end.tell(Err(JoinError(Why::Aborted)));
         }
     }
 }
@@ -160,23 +171,21 @@ impl<T> Drop for Promise<T> {
 impl<T> JoinHandle<T> {
     /// What has become of it, now that the task has ended.
     pub(super) fn take(&mut self) -> Result<T, JoinError> {
-        match std::mem::replace(&mut lock(&self.end).outcome, Outcome::Taken) {
+        match std::mem::replace(&mut self.end.lock().outcome, Outcome::Taken) {
             Outcome::Over(outcome) => outcome,
             Outcome::Running | Outcome::Taken => Err(JoinError(Why::Aborted)),
         }
     }
 
-    pub(super) fn new(end: Arc<Mutex<End<T>>>) -> JoinHandle<T> {
+    pub(super) fn new(end: Arc<End<T>>) -> JoinHandle<T> {
         JoinHandle { end }
     }
 
     /// Ends the task at its next turn: its future is dropped. One that has just ended keeps its value.
     pub fn abort(&self) {
-        let mut end = lock(&self.end);
-        end.aborted = true;
+        self.end.aborted.store(true, Ordering::Release);
         ABORTS.fetch_add(1, Ordering::Release);
-        let task = end.task.take();
-        drop(end);
+        let task = self.end.lock().task.take();
         if let Some(task) = task {
             task.wake();
         }
@@ -184,7 +193,7 @@ impl<T> JoinHandle<T> {
 
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        !matches!(lock(&self.end).outcome, Outcome::Running)
+        !matches!(self.end.lock().outcome, Outcome::Running)
     }
 }
 
@@ -193,7 +202,7 @@ impl<T> Future for JoinHandle<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let waker = context.waker().clone();
-        let mut end = lock(&self.end);
+        let mut end = self.end.lock();
         match std::mem::replace(&mut end.outcome, Outcome::Taken) {
             Outcome::Running => {
                 end.outcome = Outcome::Running;
@@ -208,7 +217,18 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
+/// Unwinds a task whose work could not be run, which is no panic.
+pub(super) struct NotRun(pub(super) io::Error);
+
 impl JoinError {
+    /// What has unwound a task.
+    fn of(panic: Box<dyn Any + Send>) -> JoinError {
+        match panic.downcast::<NotRun>() {
+            Ok(not_run) => JoinError(Why::NotRun(not_run.0)),
+            Err(panic) => JoinError(Why::Panicked(panic)),
+        }
+    }
+
     /// The task was aborted, or its runtime ended.
     pub fn is_aborted(&self) -> bool {
         matches!(self.0, Why::Aborted)
@@ -218,19 +238,27 @@ impl JoinError {
     ///
     /// # Errors
     ///
-    /// The error itself, if the task was aborted.
+    /// The error itself, if the task did not panic.
     pub fn into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
         match self.0 {
             Why::Panicked(panic) => Ok(panic),
-            Why::Aborted => Err(self),
+            Why::Aborted | Why::NotRun(_) => Err(self),
         }
     }
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Why::Panicked(panic) = &self.0 else {
-            return f.write_str("the task was aborted, or its runtime ended");
+        let panic = match &self.0 {
+            Why::Panicked(panic) => panic,
+            Why::Aborted => return f.write_str("the task was aborted, or its runtime ended"),
+            Why::NotRun(error) => {
+                return write!(
+                    f,
+                    "the work was not run, for want of a blocking thread ({error}); raise the limits on \
+                     threads (RLIMIT_NPROC, pids.max)"
+                );
+            }
         };
         let text = panic.downcast_ref::<String>().map(String::as_str);
         match text.or_else(|| panic.downcast_ref::<&str>().copied()) {

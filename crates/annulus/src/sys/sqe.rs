@@ -52,11 +52,6 @@ impl Cqe {
         io_uring::cqueue::more(self.flags)
     }
 
-    /// More data was waiting behind what a receive gave (`IORING_CQE_F_SOCK_NONEMPTY`).
-    pub(crate) fn more_waits(&self) -> bool {
-        io_uring::cqueue::sock_nonempty(self.flags)
-    }
-
     /// The last word about a zero-copy send: its memory is free (`IORING_CQE_F_NOTIF`).
     pub(crate) fn is_notice(&self) -> bool {
         io_uring::cqueue::notif(self.flags)
@@ -107,6 +102,8 @@ pub(crate) mod opcode {
     pub(crate) const SLEEP: u8 = 0xf1;
     /// No kernel has it: a durable write of a buffered file runs on a blocking thread.
     pub(crate) const WRITE_BY_THREAD: u8 = 0xf2;
+    /// No kernel has it: somebody's code runs on a blocking thread.
+    pub(crate) const RUN: u8 = 0xf3;
 }
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::driver::Wake;
 use crate::driver::sleeper::Sleeper;
+use crate::metrics::CoreCounters;
 use crate::sys::wake::EventFd;
 
 /// One per core. Whoever has left something for the core rings it; that costs a system call only while the
@@ -12,6 +13,8 @@ use crate::sys::wake::EventFd;
 pub(crate) struct Alarm {
     sleeper: Sleeper,
     eventfd: Arc<EventFd>,
+    /// What the core counts: here, for this is all that others have of it.
+    pub(crate) counters: CoreCounters,
 }
 
 impl Alarm {
@@ -19,13 +22,14 @@ impl Alarm {
         Ok(Arc::new(Alarm {
             sleeper: Sleeper::new(),
             eventfd: Arc::new(EventFd::new()?),
+            counters: CoreCounters::default(),
         }))
     }
 
     /// Wakes the core if it sleeps. After what it is to see has been stored.
     pub(crate) fn ring(&self) {
         if self.sleeper.must_wake() {
-            self.eventfd.wake();
+            Wake::wake(self);
         }
     }
 
@@ -44,8 +48,15 @@ impl Alarm {
 }
 
 /// For the lane of the core's files: its own sleeper has decided that the core is to be woken.
+impl Wake for Alarm {
+    fn wake(&self) {
+        self.counters.wakeups.add_shared(1);
+        self.eventfd.wake();
+    }
+}
+
 impl Wake for Arc<Alarm> {
     fn wake(&self) {
-        self.eventfd.wake();
+        Alarm::wake(self);
     }
 }

@@ -220,6 +220,11 @@ impl Readiness {
         } else {
             next_ns.map(|at| at.saturating_sub(call::now_ns()))
         };
+        self.alarm.counters.enters.add(1);
+        self.alarm
+            .counters
+            .waits
+            .add(u64::from(timeout_ns != Some(0)));
         // An error here is one of arguments, which are the same each time.
         let _ = self.poller.borrow_mut().wait(timeout_ns);
         self.alarm.unset();

@@ -1,7 +1,7 @@
 //! The driver of a core's files: a tenant of the core's ring. It is the driver of every ring; what it is
 //! given for a kernel passes its SQEs on to the ring, and gets the CQEs that are its own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ use super::table::Token;
 /// The ring of a core, and what has come for its files.
 pub(super) struct Port {
     pub(super) ring: RefCell<Ring>,
+    /// SQEs so far.
+    pushed: Cell<u64>,
     for_files: RefCell<Vec<Cqe>>,
     /// Reaped while the files' driver waited; the core's own, to be acted upon in its next turn.
     for_core: RefCell<Vec<Cqe>>,
@@ -28,6 +30,7 @@ impl Port {
     pub(super) fn new(ring: Ring) -> Rc<Port> {
         Rc::new(Port {
             ring: RefCell::new(ring),
+            pushed: Cell::new(0),
             for_files: RefCell::default(),
             for_core: RefCell::default(),
         })
@@ -35,7 +38,13 @@ impl Port {
 
     #[inline]
     pub(super) fn push(&self, sqe: Sqe) -> bool {
-        self.ring.borrow_mut().push(sqe)
+        let pushed = self.ring.borrow_mut().push(sqe);
+        self.pushed.set(self.pushed.get() + u64::from(pushed));
+        pushed
+    }
+
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed.get()
     }
 
     /// A CQE that is none of the core's.
@@ -162,6 +171,11 @@ impl Files {
         }
         driver.turn();
         true
+    }
+
+    /// Somebody has rung: there may be memory to register.
+    pub(super) fn follow_arenas(&mut self) {
+        self.driver.iter_mut().for_each(Driver::follow_arenas);
     }
 
     /// The core is about to sleep: whoever hands over from now on wakes it. False: somebody has.

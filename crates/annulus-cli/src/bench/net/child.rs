@@ -1,0 +1,69 @@
+//! What runs in the processes that `bench net` starts: an echo server of ours, or the step before any program.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use annulus_peers::net::{epoll_echo, ring_echo, tokio_echo};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::args::{NetChildArgs, NetServerArgs};
+use crate::fault::Fault;
+
+/// Serves until it is killed; the first line says where.
+pub(crate) fn net_server(args: &NetServerArgs) -> Result<ExitCode, Fault> {
+    let serve = match args.name.as_str() {
+        "ring" => ring_echo::serve,
+        "epoll" => epoll_echo::serve,
+        "tokio" => tokio_echo::serve,
+        other => {
+            return Err(Fault::usage(format!(
+                "no server is called `{other}`; there are ring, epoll and tokio"
+            )));
+        }
+    };
+    let bind = || -> std::io::Result<TcpListener> {
+        let listener = TcpListener::bind(args.addr)?;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "listening on {}", listener.local_addr()?)?;
+        out.flush()?;
+        Ok(listener)
+    };
+    super::super::machine::allow_many_open_files();
+    let listener =
+        bind().map_err(|error| Fault::failed(format!("listening on {}: {error}", args.addr)))?;
+    match serve(listener) {
+        Ok(never) => match never {},
+        Err(error) => Err(Fault::failed(format!("the server {}: {error}", args.name))),
+    }
+}
+
+/// Goes to its processors, sees to it that it ends with its parent, and becomes the program.
+pub(crate) fn net_child(args: &NetChildArgs) -> Result<ExitCode, Fault> {
+    if !args.cpu.is_empty() {
+        let mut set = CpuSet::new();
+        for &cpu in args.cpu.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+            set.set(cpu);
+        }
+        sched_setaffinity(None, &set).map_err(|error| {
+            Fault::failed(format!("going to processors {:?}: {error}", args.cpu))
+        })?;
+    }
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Fault::failed(format!("asking to end with the parent: {error}")))?;
+    // It may have ended before that was asked.
+    let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    if u32::try_from(parent) != Ok(args.parent) {
+        return Err(Fault::failed("the process that started this has ended"));
+    }
+    let Some((program, rest)) = args.command.split_first() else {
+        return Err(Fault::usage("no program to become"));
+    };
+    let error = Command::new(program).args(rest).exec();
+    Err(Fault::failed(format!(
+        "starting {}: {error}",
+        program.to_string_lossy()
+    )))
+}

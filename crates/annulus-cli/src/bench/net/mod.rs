@@ -1,0 +1,180 @@
+//! `annulus bench net`: loads a server, or starts echo servers and compares them under the same load.
+//!
+//! For each cell (a number of connections, a size), for each repeat, the contenders in a shuffled order, each started
+//! anew for its run and gone after it.
+
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use annulus_peers::Failure;
+use annulus_peers::net::load::{self, Workload};
+
+use super::json::Destination;
+use super::machine::{Machine, Usage};
+use super::progress::Progress;
+use crate::args::NetArgs;
+use crate::fault::Fault;
+
+mod child;
+mod json;
+mod question;
+mod sample;
+mod server;
+mod stats;
+mod table;
+mod watch;
+
+pub(crate) use child::{net_child, net_server};
+use json::{ContenderFacts, LoadFacts, Report, Run, Sample};
+use question::{Cell, Question, Who};
+use server::Server;
+use watch::Watch;
+
+/// What says "this machine cannot" to scripts.
+const NOT_HERE: u8 = 77;
+
+/// Runs the command.
+pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
+    let question = Question::new(&args.protocol)?;
+    let destination = (question.json.as_deref())
+        .map(|path| Destination::new(path, question.replace))
+        .transpose()?;
+    if let Some(failure) = load::kernel_refuses() {
+        return not_here(&failure);
+    }
+    let started = SystemTime::now();
+    let machine = Machine::of(None);
+    super::say(&heading(&question, &machine))?;
+    let runs = measure(&question)?;
+    let rows = stats::rows(&question, &runs);
+    let report = Report {
+        version: json::VERSION,
+        annulus: env!("CARGO_PKG_VERSION").into(),
+        command: super::command(),
+        started_unix_s: super::unix_seconds(started),
+        seed: question.seed,
+        machine,
+        load: LoadFacts::of(&question),
+        contenders: (question.contenders.iter())
+            .map(ContenderFacts::of)
+            .collect(),
+        warnings: table::warnings(&runs),
+        verdict: table::verdict(&rows),
+        runs,
+        rows,
+    };
+    super::say(&table::tables(&report))?;
+    if let Some(destination) = &destination {
+        destination.write(&report)?;
+    }
+    Ok(match report.runs.iter().any(Run::failed) {
+        true => ExitCode::from(1),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn not_here(failure: &Failure) -> Result<ExitCode, Fault> {
+    use std::io::Write;
+    let text = format!("annulus: the load generator needs io_uring: {failure}");
+    // If even standard error is closed there is nobody left to tell.
+    let _ = writeln!(std::io::stderr(), "{text}");
+    Ok(ExitCode::from(NOT_HERE))
+}
+
+fn heading(question: &Question, machine: &Machine) -> String {
+    let mut text = format!(
+        "{}; {} s × {} repeats; seed {}\n{}\n",
+        question.words(),
+        question.runtime.as_secs_f64(),
+        question.repeats,
+        question.seed,
+        machine.line(),
+    );
+    for note in &question.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
+    let cells = question.cells();
+    let progress = Progress::new(cells.len() * question.repeats * question.contenders.len());
+    let mut rng = fastrand::Rng::with_seed(question.seed);
+    let mut runs = Vec::new();
+    for cell in cells {
+        for repeat in 1..=question.repeats {
+            let mut order: Vec<&Who> = question.contenders.iter().collect();
+            rng.shuffle(&mut order);
+            for who in order {
+                progress.begin(format!(
+                    "{}, {repeat}/{}: {}",
+                    cell.words(),
+                    question.repeats,
+                    who.name()
+                ));
+                let done = one(question, cell, who);
+                progress.step();
+                let (sample, reason) = match done {
+                    Ok(sample) => (Some(sample), None),
+                    Err(Fault::Failed(why)) => (None, Some(why)),
+                    Err(fault) => {
+                        progress.clear();
+                        return Err(fault);
+                    }
+                };
+                runs.push(Run {
+                    connections: cell.connections,
+                    size: cell.size,
+                    repeat,
+                    contender: who.name().to_string(),
+                    sample,
+                    reason,
+                });
+            }
+        }
+    }
+    progress.clear();
+    Ok(runs)
+}
+
+/// One contender in one cell, once.
+fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
+    let server = match who {
+        Who::There { .. } => None,
+        who => Some(Server::start(who, &question.server_cpus)?),
+    };
+    let (target, pid) = match (who, &server) {
+        (Who::There { target, pid }, _) => (target.clone(), *pid),
+        (_, Some(server)) => (server.target.clone(), Some(server.pid())),
+        _ => return Err(Fault::failed("a contender without a server")),
+    };
+    let plan = question.plan(cell, target);
+    if let Workload::Redis {
+        keys,
+        value_bytes,
+        filled: true,
+        ..
+    } = plan.workload
+    {
+        load::fill(&plan.target, keys, value_bytes).map_err(|error| {
+            Fault::failed(format!("--fill: giving {keys} keys a value: {error}"))
+        })?;
+    }
+    let mut watch = pid.map(Watch::new);
+    let (mut before, mut used) = (Usage::now(), None);
+    let outcome = load::run(&plan, &mut |moment, live| {
+        match moment {
+            load::Moment::Begin => before = Usage::now(),
+            load::Moment::End => used = Some(Usage::now().since(&before)),
+            load::Moment::After => {}
+        }
+        if let Some(watch) = &mut watch {
+            watch.at(moment, live);
+        }
+    });
+    let outcome = outcome.map_err(|failure| Fault::failed(failure.to_string()))?;
+    let gone = server.and_then(|mut server| server.death());
+    let mut sample = sample::sample(&plan, &outcome, watch.as_ref(), used);
+    sample.faults.extend(gone);
+    Ok(sample)
+}

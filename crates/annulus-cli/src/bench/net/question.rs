@@ -1,0 +1,404 @@
+//! What was asked, checked: which load, against whom.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use annulus_peers::net::load::{Pace, Plan, RedisCommand, Target, Workload};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::args::{LoadArgs, NetProtocol, RedisName};
+use crate::fault::Fault;
+
+/// As many as can be opened from a handful of loopback addresses in reasonable time.
+const CONNECTIONS_MAX: usize = 30_000;
+const PIPELINE_MAX: usize = 1024;
+const THREADS_MAX: usize = 64;
+const REPEATS_MAX: usize = 1000;
+const SIZE_MAX: u64 = 64 << 20;
+const REPEATS: usize = 5;
+/// Who is compared when nobody is named.
+const CONTENDERS: [&str; 5] = ["annulus", "annulus-epoll", "tokio", "ring", "epoll"];
+
+/// One contender.
+#[derive(Clone, Debug)]
+pub(crate) enum Who {
+    /// A server that runs already.
+    There { target: Target, pid: Option<u32> },
+    /// One of this binary's own.
+    Own { name: &'static str },
+    /// Any other command.
+    Command { name: String, words: Vec<String> },
+}
+
+impl Who {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Who::There { .. } => "server",
+            Who::Own { name } => name,
+            Who::Command { name, .. } => name,
+        }
+    }
+}
+
+/// What is measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) connections: usize,
+    pub(crate) size: Option<u64>,
+}
+
+impl Cell {
+    pub(crate) fn words(&self) -> String {
+        match self.size {
+            Some(size) => format!("{} connections, {size} bytes", self.connections),
+            None => format!("{} connections", self.connections),
+        }
+    }
+}
+
+/// The whole command line, checked.
+pub(crate) struct Question {
+    pub(crate) protocol: &'static str,
+    workload: Workload,
+    host_given: bool,
+    pub(crate) sizes: Vec<Option<u64>>,
+    pub(crate) connections: Vec<usize>,
+    pub(crate) contenders: Vec<Who>,
+    pub(crate) pipeline: usize,
+    pub(crate) rate: Option<f64>,
+    pub(crate) reconnect: bool,
+    pub(crate) threads: usize,
+    pub(crate) client_cpus: Vec<usize>,
+    pub(crate) server_cpus: Vec<usize>,
+    pub(crate) runtime: Duration,
+    pub(crate) warmup: Duration,
+    timeout: Duration,
+    pub(crate) repeats: usize,
+    pub(crate) seed: u64,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) replace: bool,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Question {
+    pub(crate) fn new(asked: &NetProtocol) -> Result<Question, Fault> {
+        let (protocol, workload, sizes, args, host_given) = protocol(asked)?;
+        check(args)?;
+        let contenders = contenders(args, protocol)?;
+        let compared = args.addr.is_none();
+        let (client_cpus, server_cpus, notes) = processors(args, compared)?;
+        let mut connections = args.connections.clone();
+        connections.sort_unstable();
+        connections.dedup();
+        Ok(Question {
+            protocol,
+            workload,
+            host_given,
+            sizes,
+            connections,
+            contenders,
+            pipeline: args.pipeline,
+            rate: args.rate,
+            reconnect: args.reconnect,
+            threads: args.threads,
+            client_cpus,
+            server_cpus,
+            runtime: args.runtime,
+            warmup: args.warmup,
+            timeout: args.timeout,
+            repeats: args.repeats.unwrap_or(if compared { REPEATS } else { 1 }),
+            seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
+            json: args.json.clone(),
+            replace: args.replace,
+            notes,
+        })
+    }
+
+    pub(crate) fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for &size in &self.sizes {
+            for &connections in &self.connections {
+                cells.push(Cell { connections, size });
+            }
+        }
+        cells
+    }
+
+    /// What one run asks of one server.
+    pub(crate) fn plan(&self, cell: Cell, target: Target) -> Plan {
+        let mut workload = self.workload.clone();
+        match &mut workload {
+            Workload::Echo { bytes } => *bytes = cell.size.unwrap_or(1) as usize,
+            Workload::Redis { value_bytes, .. } => *value_bytes = cell.size.unwrap_or(0) as usize,
+            Workload::Http { host, .. } if !self.host_given => {
+                *host = match &target {
+                    Target::Tcp(address) => address.to_string(),
+                    Target::Unix(_) => "localhost".into(),
+                };
+            }
+            Workload::Http { .. } => {}
+        }
+        Plan {
+            target,
+            workload,
+            connections: cell.connections,
+            pipeline: self.pipeline,
+            pace: self.rate.map_or(Pace::Closed, Pace::Rate),
+            reconnect: self.reconnect,
+            threads: self.threads,
+            cpus: self.client_cpus.clone(),
+            warmup: self.warmup,
+            runtime: self.runtime,
+            timeout: self.timeout,
+            seed: self.seed,
+        }
+    }
+
+    pub(crate) fn words(&self) -> String {
+        let pace = match self.rate {
+            Some(rate) => format!("{rate} requests/s by the clock"),
+            None => format!("{} in flight per connection", self.pipeline),
+        };
+        let kept = match self.reconnect {
+            true => "a connection for each request",
+            false => "connections kept",
+        };
+        let threads = match self.threads {
+            1 => "1 client thread".to_string(),
+            threads => format!("{threads} client threads"),
+        };
+        let target = match self.contenders.first() {
+            Some(Who::There { target, .. }) => format!("{} to {target}", self.protocol),
+            _ => self.protocol.to_string(),
+        };
+        format!("{target}, {pace}, {kept}, {threads}")
+    }
+}
+
+type Asked<'a> = (&'static str, Workload, Vec<Option<u64>>, &'a LoadArgs, bool);
+
+fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
+    Ok(match asked {
+        NetProtocol::Echo { size, load } => (
+            "echo",
+            Workload::Echo { bytes: 1 },
+            sizes(size, 1)?,
+            load,
+            false,
+        ),
+        NetProtocol::Http { path, host, load } => {
+            for (name, value) in [("path", Some(path)), ("host", host.as_ref())] {
+                let plain = |text: &String| text.bytes().all(|byte| byte.is_ascii_graphic());
+                if !value.is_none_or(plain) {
+                    return Err(Fault::usage(format!(
+                        "--{name}: only visible ASCII letters; write others as %20"
+                    )));
+                }
+            }
+            if !path.starts_with('/') {
+                return Err(Fault::usage(format!(
+                    "--path {path}: a path begins with `/`"
+                )));
+            }
+            let workload = Workload::Http {
+                path: path.clone(),
+                host: host.clone().unwrap_or_default(),
+            };
+            ("http", workload, vec![None], load, host.is_some())
+        }
+        NetProtocol::Redis {
+            command,
+            keys,
+            size,
+            fill,
+            load,
+        } => {
+            let workload = Workload::Redis {
+                command: match command {
+                    RedisName::Get => RedisCommand::Get,
+                    RedisName::Set => RedisCommand::Set,
+                    RedisName::Ping => RedisCommand::Ping,
+                },
+                keys: *keys,
+                value_bytes: 0,
+                filled: *fill,
+            };
+            ("redis", workload, sizes(size, 0)?, load, false)
+        }
+    })
+}
+
+fn sizes(asked: &[u64], least: u64) -> Result<Vec<Option<u64>>, Fault> {
+    for &size in asked {
+        if size < least || size > SIZE_MAX {
+            return Err(Fault::usage(format!(
+                "--size {size}: from {least} to {SIZE_MAX} bytes"
+            )));
+        }
+    }
+    let mut sizes = asked.to_vec();
+    sizes.sort_unstable();
+    sizes.dedup();
+    Ok(sizes.into_iter().map(Some).collect())
+}
+
+fn check(args: &LoadArgs) -> Result<(), Fault> {
+    let within = |option: &str, value: usize, max: usize| match (1..=max).contains(&value) {
+        true => Ok(()),
+        false => Err(Fault::usage(format!("--{option} {value}: from 1 to {max}"))),
+    };
+    for &connections in &args.connections {
+        within("connections", connections, CONNECTIONS_MAX)?;
+        if connections < args.threads {
+            return Err(Fault::usage(format!(
+                "--threads {}: more than --connections {connections}; each thread needs a connection",
+                args.threads
+            )));
+        }
+    }
+    within("pipeline", args.pipeline, PIPELINE_MAX)?;
+    within("threads", args.threads, THREADS_MAX)?;
+    within("repeats", args.repeats.unwrap_or(1), REPEATS_MAX)?;
+    if args.reconnect && args.pipeline > 1 {
+        return Err(Fault::usage(
+            "--reconnect: a connection for each request has no --pipeline",
+        ));
+    }
+    if let Some(rate) = args.rate
+        && !(1.0..=100e6).contains(&rate)
+    {
+        return Err(Fault::usage(format!(
+            "--rate {rate}: from 1 to 100000000 requests a second"
+        )));
+    }
+    if let Some(pid) = args.pid
+        && !std::path::Path::new(&format!("/proc/{pid}/task")).is_dir()
+    {
+        return Err(Fault::usage(format!(
+            "--pid {pid}: there is no such process; give the server's"
+        )));
+    }
+    Ok(())
+}
+
+fn contenders(args: &LoadArgs, protocol: &str) -> Result<Vec<Who>, Fault> {
+    if let Some(addr) = &args.addr {
+        let target = Target::parse(addr).map_err(Fault::usage)?;
+        return Ok(vec![Who::There {
+            target,
+            pid: args.pid,
+        }]);
+    }
+    if protocol != "echo" && (args.server_cmd.is_empty() || !args.contenders.is_empty()) {
+        return Err(Fault::usage(format!(
+            "bench net {protocol} needs the server's ADDR, for example 127.0.0.1:8080; only echo servers are built in \
+             (--server-cmd NAME=CMD starts others)"
+        )));
+    }
+    let mut list: Vec<Who> = Vec::new();
+    let all = args.contenders.is_empty() || args.contenders == ["all"];
+    if protocol == "echo" && all {
+        list.extend(CONTENDERS.map(|name| Who::Own { name }));
+    } else if args.contenders != ["none"] {
+        for asked in &args.contenders {
+            let Some(&name) = CONTENDERS.iter().find(|name| *name == asked) else {
+                return Err(unknown(asked));
+            };
+            list.push(Who::Own { name });
+        }
+    }
+    for text in &args.server_cmd {
+        list.push(command(text)?);
+    }
+    if list.is_empty() {
+        return Err(Fault::usage(
+            "--contenders none: then --server-cmd NAME=CMD names at least one",
+        ));
+    }
+    for (index, who) in list.iter().enumerate() {
+        if list[..index].iter().any(|other| other.name() == who.name()) {
+            return Err(Fault::usage(format!(
+                "two contenders are called `{}`",
+                who.name()
+            )));
+        }
+    }
+    Ok(list)
+}
+
+fn unknown(asked: &str) -> Fault {
+    let near = (CONTENDERS.iter())
+        .map(|name| (strsim::jaro_winkler(name, asked), *name))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(likeness, _)| *likeness > 0.7)
+        .map_or(String::new(), |(_, name)| {
+            format!("; did you mean `{name}`?")
+        });
+    Fault::usage(format!(
+        "--contenders {asked}: there are {}{near}",
+        CONTENDERS.join(", ")
+    ))
+}
+
+/// `NAME=program argument {addr}`: split at spaces, no shell.
+fn command(text: &str) -> Result<Who, Fault> {
+    let wrong = |why: &str| {
+        Fault::usage(format!(
+            "--server-cmd {text}: {why}; write for example mine='/opt/mine --listen {{addr}}'"
+        ))
+    };
+    let (name, command) = text.split_once('=').ok_or_else(|| wrong("no NAME="))?;
+    let words: Vec<String> = command.split_whitespace().map(str::to_string).collect();
+    if name.is_empty() || words.is_empty() {
+        return Err(wrong("no name or no command"));
+    }
+    if !words.iter().any(|word| word.contains("{addr}")) {
+        return Err(wrong("no {addr}, so it cannot be told where to listen"));
+    }
+    Ok(Who::Command {
+        name: name.into(),
+        words,
+    })
+}
+
+type Processors = (Vec<usize>, Vec<usize>, Vec<String>);
+
+/// Whose processors are whose: the first for the servers, the others for the client, unless told otherwise.
+fn processors(args: &LoadArgs, compared: bool) -> Result<Processors, Fault> {
+    let allowed = sched_getaffinity(None)
+        .map_err(|error| Fault::failed(format!("asking for our processors: {error}")))?;
+    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .collect();
+    for (option, asked) in [("cpu", &args.cpu), ("server-cpu", &args.server_cpu)] {
+        for cpu in asked {
+            if !allowed.contains(cpu) {
+                return Err(Fault::usage(format!(
+                    "--{option} {cpu}: this process may use {allowed:?}"
+                )));
+            }
+        }
+    }
+    if !compared {
+        return Ok((args.cpu.clone(), Vec::new(), Vec::new()));
+    }
+    let mut notes = Vec::new();
+    if allowed.len() < 2 {
+        notes.push("one processor for server and client: they take it from each other".to_string());
+    }
+    let servers = match (args.server_cpu.is_empty(), allowed.len() < 2) {
+        (false, _) => args.server_cpu.clone(),
+        (true, true) => Vec::new(),
+        (true, false) => {
+            let free = allowed.iter().find(|cpu| !args.cpu.contains(cpu));
+            free.into_iter().copied().collect()
+        }
+    };
+    let clients = match args.cpu.is_empty() {
+        false => args.cpu.clone(),
+        true => (allowed.iter().copied())
+            .filter(|cpu| !servers.contains(cpu))
+            .collect(),
+    };
+    Ok((clients, servers, notes))
+}

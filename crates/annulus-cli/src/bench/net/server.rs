@@ -1,0 +1,205 @@
+//! A contender's process: started, found listening, and ended whatever happens.
+//!
+//! It dies with us: the kernel kills it when our process ends, however that comes about, and dropping [`Server`] does
+//! it before that and waits until it is gone.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus_peers::net::load::Target;
+
+use super::question::Who;
+use crate::fault::Fault;
+
+/// How long a server may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
+/// Of what it says on standard error, so much is kept.
+const SAID_BYTES_MAX: u64 = 4096;
+/// What our own servers say when they listen.
+const LISTENING: &str = "listening on ";
+
+pub(crate) struct Server {
+    child: Child,
+    name: String,
+    said: Receiver<String>,
+    pub(crate) target: Target,
+}
+
+impl Server {
+    /// Starts it on these processors and waits until it listens.
+    pub(crate) fn start(who: &Who, cpus: &[usize]) -> Result<Server, Fault> {
+        let name = who.name().to_string();
+        let failed = |why: String| Fault::failed(format!("starting {name}: {why}"));
+        let own = std::env::current_exe()
+            .map_err(|error| failed(format!("finding our own program: {error}")))?;
+        let given = match who {
+            Who::Command { .. } => Some(free_address().map_err(|error| failed(error.to_string()))?),
+            _ => None,
+        };
+        let mut command = Command::new(&own);
+        command
+            .args(["bench", "net-child", "--parent"])
+            .arg(std::process::id().to_string());
+        if !cpus.is_empty() {
+            let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
+            command.arg("--cpu").arg(list.join(","));
+        }
+        command.arg("--").args(program(who, own.into(), given));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let said = listen_to(child.stderr.take());
+        let lines = first_line(child.stdout.take());
+        let mut server = Server {
+            child,
+            name,
+            said,
+            target: Target::Tcp(SocketAddr::from(([127, 0, 0, 1], 1))),
+        };
+        let address = server.wait(given, &lines)?;
+        server.target = Target::Tcp(address);
+        Ok(server)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it died of, if it has.
+    pub(crate) fn death(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        let said = self.said.recv_timeout(PATIENCE).unwrap_or_default();
+        let said = said.trim();
+        Some(match said.is_empty() {
+            true => format!("the server {} ended by itself ({status})", self.name),
+            false => format!(
+                "the server {} ended by itself ({status}): {said}",
+                self.name
+            ),
+        })
+    }
+
+    fn wait(
+        &mut self,
+        given: Option<SocketAddr>,
+        lines: &Receiver<String>,
+    ) -> Result<SocketAddr, Fault> {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(death) = self.death() {
+                return Err(Fault::failed(death));
+            }
+            match given {
+                Some(address) if TcpStream::connect_timeout(&address, PATIENCE).is_ok() => {
+                    return Ok(address);
+                }
+                Some(_) => thread::sleep(LOOK),
+                None => {
+                    if let Ok(line) = lines.recv_timeout(LOOK) {
+                        return self.address_in(&line);
+                    }
+                }
+            }
+        }
+        Err(Fault::failed(format!(
+            "{} does not listen after {} s",
+            self.name,
+            PATIENCE.as_secs()
+        )))
+    }
+
+    fn address_in(&self, line: &str) -> Result<SocketAddr, Fault> {
+        let address = line.trim().strip_prefix(LISTENING).map(str::parse);
+        match address {
+            Some(Ok(address)) => Ok(address),
+            _ => Err(Fault::failed(format!(
+                "{} was to say `{LISTENING}ADDRESS` and said `{}`",
+                self.name,
+                line.trim()
+            ))),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // One that has ended by itself cannot be killed; waiting is right for both.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program and its arguments.
+fn program(who: &Who, own: OsString, given: Option<SocketAddr>) -> Vec<OsString> {
+    let own_with = |words: &[&str]| {
+        let words = words.iter().map(OsString::from);
+        [own.clone()].into_iter().chain(words).collect()
+    };
+    let serve = |backend: &str| {
+        own_with(&[
+            "serve",
+            "echo",
+            "--addr",
+            "127.0.0.1:0",
+            "--threads",
+            "1",
+            "--backend",
+            backend,
+        ])
+    };
+    match who {
+        Who::There { .. } => Vec::new(),
+        Who::Own { name: "annulus" } => serve("uring"),
+        Who::Own {
+            name: "annulus-epoll",
+        } => serve("epoll"),
+        Who::Own { name } => own_with(&["bench", "net-server", name]),
+        Who::Command { words, .. } => {
+            let address = given.map_or(String::new(), |given| given.to_string());
+            let words = words.iter().map(|word| word.replace("{addr}", &address));
+            words.map(OsString::from).collect()
+        }
+    }
+}
+
+/// An address that nobody listens on now.
+fn free_address() -> std::io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+/// The first line, as soon as it is there; what follows is read and forgotten, so that nobody waits to write it.
+fn first_line(from: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    if let Some(from) = from {
+        thread::spawn(move || {
+            let (mut from, mut line) = (BufReader::new(from), String::new());
+            if from.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                let _ = sender.send(line);
+            }
+            let _ = std::io::copy(&mut from, &mut std::io::sink());
+        });
+    }
+    receiver
+}
+
+/// The beginning of what it says, once it has ended.
+fn listen_to(from: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    if let Some(mut from) = from {
+        thread::spawn(move || {
+            let mut said = Vec::new();
+            let _ = from.by_ref().take(SAID_BYTES_MAX).read_to_end(&mut said);
+            let _ = std::io::copy(&mut from, &mut std::io::sink());
+            let _ = sender.send(String::from_utf8_lossy(&said).into_owned());
+        });
+    }
+    receiver
+}

@@ -1,0 +1,199 @@
+//! The tables for people: one per cell, who was the limit, and the sentence at the end.
+
+use super::json::{Medians, Report, Row, Run};
+use super::stats::REFERENCE;
+use crate::bench::table::{grouped, short};
+
+const HEADINGS: [&str; 12] = [
+    "contender",
+    "requests/s (min–max)",
+    "× epoll (min–max)",
+    "p50 µs",
+    "p99",
+    "p99.9",
+    "max",
+    "client",
+    "server",
+    "CPU µs/req",
+    "syscalls/req",
+    "switches/1000",
+];
+/// Above this share of a processor taken by others, a reader is told.
+const DISTURBED: f64 = 0.1;
+/// Which contender the verdict is about, if it is there.
+const OURS: &str = "annulus";
+
+/// Every table, what the columns mean, warnings and the verdict.
+pub(crate) fn tables(report: &Report) -> String {
+    let mut text = String::new();
+    for &size in &report.load.sizes {
+        for &connections in &report.load.connections {
+            let rows: Vec<&Row> = (report.rows.iter())
+                .filter(|row| row.connections == connections && row.size == size)
+                .collect();
+            let bytes = size.map_or(String::new(), |size| format!(", {size} bytes"));
+            text += &format!("\n{connections} connections{bytes}\n{}", table(&rows));
+        }
+    }
+    text += match report.load.rate {
+        Some(_) => "\nlatency: from when a request was due (corrected for coordinated omission)\n",
+        None => {
+            "\nlatency: from sending, closed loop (not corrected for coordinated omission; --rate is)\n"
+        }
+    };
+    text += "client: processor time of its busiest thread; server: processors used; switches: voluntary/involuntary\n";
+    for warning in &report.warnings {
+        text += &format!("warning: {warning}\n");
+    }
+    text + &report.verdict + "\n"
+}
+
+fn table(rows: &[&Row]) -> String {
+    let mut lines = vec![HEADINGS.map(String::from)];
+    lines.extend(rows.iter().filter_map(|row| cells(row)));
+    let mut widths = [0; HEADINGS.len()];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        text += &format!("{:<width$}", line[0], width = widths[0]);
+        for (cell, width) in line.iter().zip(&widths).skip(1) {
+            text += &format!("  {cell:>width$}");
+        }
+        text.push('\n');
+        if index == 0 {
+            let rule: usize = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
+            text += &"─".repeat(rule);
+            text.push('\n');
+        }
+    }
+    for row in rows {
+        if let Some(reason) = &row.reason {
+            text += &format!("{}: FAILED: {reason}\n", row.contender);
+        }
+    }
+    text + &limits(rows)
+}
+
+/// Who was the limit, contenders with the same answer together.
+fn limits(rows: &[&Row]) -> String {
+    let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let Some(limit) = row.limit.as_deref() else {
+            continue;
+        };
+        match said.iter_mut().find(|(other, _)| *other == limit) {
+            Some((_, names)) => names.push(&row.contender),
+            None => said.push((limit, vec![&row.contender])),
+        }
+    }
+    let line = |(limit, names): &(&str, Vec<&str>)| format!("{}: {limit}\n", names.join(", "));
+    said.iter().map(line).collect()
+}
+
+fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
+    let medians = row.medians.as_ref()?;
+    let dash = || "–".to_string();
+    let number = |value: Option<f64>| value.map_or_else(dash, short);
+    let percent = |value: f64| format!("{:.0} %", value * 100.0);
+    let speed = &medians.requests_per_second;
+    let ratio = medians.ratio_to_epoll.map_or_else(dash, |ratio| {
+        format!("{:.3} ({:.3}–{:.3})", ratio.median, ratio.min, ratio.max)
+    });
+    let switches = medians
+        .voluntary_switches_per_1000
+        .zip(medians.involuntary_switches_per_1000);
+    Some([
+        row.contender.clone(),
+        format!(
+            "{} ({}–{})",
+            grouped(speed.median),
+            grouped(speed.min),
+            grouped(speed.max)
+        ),
+        ratio,
+        short(medians.p50_us),
+        short(medians.p99_us),
+        short(medians.p99_9_us),
+        short(medians.max_us),
+        percent(medians.client_cpu_share),
+        medians.server_cpus.map_or_else(dash, percent),
+        number(medians.server_cpu_us_per_request),
+        (medians.syscalls_per_request).map_or_else(dash, |calls| format!("{calls:.3}")),
+        switches.map_or_else(dash, |(voluntary, involuntary)| {
+            format!("{}/{}", short(voluntary), short(involuntary))
+        }),
+    ])
+}
+
+/// What a reader should know before believing the numbers.
+pub(crate) fn warnings(runs: &[Run]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let samples = || runs.iter().filter_map(|run| run.sample.as_ref());
+    let busy = samples()
+        .filter_map(|sample| sample.others_busy)
+        .fold(0.0, f64::max);
+    if busy > DISTURBED {
+        warnings.push(format!(
+            "others used up to {busy:.2} of a processor during a run: stop them, or use more --repeats"
+        ));
+    }
+    let mut notes: Vec<&str> = Vec::new();
+    for sample in samples() {
+        let server = sample.server.as_ref();
+        let note = server.map_or(sample.server_note.as_deref(), |server| {
+            server.syscalls_note.as_deref()
+        });
+        if let Some(note) = note.filter(|note| !notes.contains(note)) {
+            notes.push(note);
+            let what = if server.is_some() {
+                "system calls"
+            } else {
+                "the server's costs"
+            };
+            warnings.push(format!("{what}: {note}"));
+        }
+    }
+    warnings
+}
+
+/// In a sentence: how we compare with the reference, or what one server does.
+pub(crate) fn verdict(rows: &[Row]) -> String {
+    let clauses: Vec<String> = rows.iter().filter_map(clause).collect();
+    match clauses.is_empty() {
+        true => "Verdict: nothing could be compared.".into(),
+        false => format!("Verdict: {}.", clauses.join("; ")),
+    }
+}
+
+fn clause(row: &Row) -> Option<String> {
+    let medians = row.medians.as_ref()?;
+    let cell = match row.size {
+        Some(size) => format!("{} connections and {size} bytes", row.connections),
+        None => format!("{} connections", row.connections),
+    };
+    match medians.ratio_to_epoll {
+        _ if row.contender == "server" => Some(format!(
+            "with {cell} {} requests/s, p99 {} µs; {}",
+            grouped(medians.requests_per_second.median),
+            short(medians.p99_us),
+            row.limit.as_deref().unwrap_or_default(),
+        )),
+        Some(ratio) if row.contender == OURS => Some(format!(
+            "with {cell} {OURS} answers {:.2} times as many requests as {REFERENCE} ({:.2}–{:.2}){}",
+            ratio.median,
+            ratio.min,
+            ratio.max,
+            cpu(medians),
+        )),
+        _ => None,
+    }
+}
+
+fn cpu(medians: &Medians) -> String {
+    let us = medians.server_cpu_us_per_request;
+    us.map_or(String::new(), |us| format!(" at {} µs CPU each", short(us)))
+}

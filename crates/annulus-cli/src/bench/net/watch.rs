@@ -1,0 +1,205 @@
+//! What the load costs the server: processor time and context switches from `/proc`, system calls from `perf`.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus_peers::net::load::{Live, Moment};
+
+/// How long system calls are counted, after the measured time: counting them slows the server.
+const COUNTED: Duration = Duration::from_millis(300);
+/// How long `perf` has to begin, and to end, beside that.
+const MARGIN: Duration = Duration::from_millis(150);
+
+/// All threads of a process together, at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    cpu_ns: u64,
+    voluntary: u64,
+    involuntary: u64,
+    at: Option<Instant>,
+}
+
+/// What the server used during the measured time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used {
+    pub(crate) cpu_ns: f64,
+    pub(crate) voluntary: f64,
+    pub(crate) involuntary: f64,
+    pub(crate) seconds: f64,
+}
+
+/// One process that is watched.
+pub(crate) struct Watch {
+    pid: u32,
+    begin: Result<Account, String>,
+    end: Result<Account, String>,
+    syscalls: Result<f64, String>,
+}
+
+impl Watch {
+    pub(crate) fn new(pid: u32) -> Watch {
+        let not_yet = || "the run ended before it was measured".to_string();
+        Watch {
+            pid,
+            begin: Err(not_yet()),
+            end: Err(not_yet()),
+            syscalls: Err(not_yet()),
+        }
+    }
+
+    /// Looks, as a run calls out its moments.
+    pub(crate) fn at(&mut self, moment: Moment, live: &Live<'_>) {
+        match moment {
+            Moment::Begin => self.begin = account(self.pid),
+            Moment::End => self.end = account(self.pid),
+            Moment::After => self.syscalls = count_syscalls(self.pid, live),
+        }
+    }
+
+    /// What was used between begin and end.
+    pub(crate) fn used(&self) -> Result<Used, String> {
+        let begin = self.begin.as_ref().map_err(String::clone)?;
+        let end = self.end.as_ref().map_err(String::clone)?;
+        let difference = |of: fn(&Account) -> u64| of(end).saturating_sub(of(begin)) as f64;
+        let seconds = match (begin.at, end.at) {
+            (Some(begin), Some(end)) => end.duration_since(begin).as_secs_f64(),
+            _ => 0.0,
+        };
+        Ok(Used {
+            cpu_ns: difference(|account| account.cpu_ns),
+            voluntary: difference(|account| account.voluntary),
+            involuntary: difference(|account| account.involuntary),
+            seconds,
+        })
+    }
+
+    /// System calls per request.
+    pub(crate) fn syscalls_per_request(&self) -> Result<f64, String> {
+        self.syscalls.clone()
+    }
+}
+
+fn account(pid: u32) -> Result<Account, String> {
+    let folder = format!("/proc/{pid}/task");
+    let unreadable = |error| format!("not available: reading {folder}: {error}");
+    let mut sum = Account {
+        at: Some(Instant::now()),
+        ..Account::default()
+    };
+    for task in fs::read_dir(&folder).map_err(unreadable)?.flatten() {
+        // A thread may end while we look; what it had used is then missing.
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        sum.cpu_ns += run_time_ns(&read("schedstat"));
+        let status = read("status");
+        sum.voluntary += field(&status, "voluntary_ctxt_switches");
+        sum.involuntary += field(&status, "nonvoluntary_ctxt_switches");
+    }
+    match sum.cpu_ns {
+        0 => Err("not available: the kernel gives no /proc/PID/task/*/schedstat".into()),
+        _ => Ok(sum),
+    }
+}
+
+/// The first number of a `schedstat`: nanoseconds on a processor.
+fn run_time_ns(text: &str) -> u64 {
+    let first = text.split_whitespace().next();
+    first.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn field(status: &str, name: &str) -> u64 {
+    let value = status.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key == name).then(|| value.trim().parse().ok())?
+    });
+    value.unwrap_or(0)
+}
+
+/// Counts for a while, and how many requests are answered meanwhile: both rates are of the same, slowed, server.
+fn count_syscalls(pid: u32, live: &Live<'_>) -> Result<f64, String> {
+    let seconds = (COUNTED + 2 * MARGIN).as_secs_f64().to_string();
+    let started = Command::new("perf")
+        .args(["stat", "-e", "raw_syscalls:sys_enter", "-p"])
+        .arg(pid.to_string())
+        .args(["--", "sleep", &seconds])
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = started.map_err(|error| {
+        format!("not available: perf: {error}; install it (Debian: linux-perf) and run as root")
+    })?;
+    thread::sleep(MARGIN);
+    let (answered, at) = (live.answered(), Instant::now());
+    thread::sleep(COUNTED);
+    let answers = (live.answered() - answered) as f64 / at.elapsed().as_secs_f64();
+    let output = child
+        .wait_with_output()
+        .map_err(|error| format!("not available: perf: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let calls = calls_per_second(&text).ok_or_else(|| refused(&text))?;
+    match answers > 0.0 {
+        true => Ok(calls / answers),
+        false => Err("not available: nothing was answered while perf counted".into()),
+    }
+}
+
+/// The two numbers of `perf stat`, divided.
+fn calls_per_second(text: &str) -> Option<f64> {
+    let before = |what: &str| -> Option<f64> {
+        let line = text.lines().find(|line| line.contains(what))?;
+        line.split_whitespace()
+            .next()?
+            .replace(',', "")
+            .parse()
+            .ok()
+    };
+    let seconds = before("seconds time elapsed")?;
+    (seconds > 0.0).then_some(before("raw_syscalls:sys_enter")? / seconds)
+}
+
+fn refused(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+    format!(
+        "not available: perf: {}; run as root, or set sysctl kernel.perf_event_paranoid=-1 and let tracefs be read",
+        line.unwrap_or("it said nothing")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn perfs_two_numbers_are_found() {
+        let text = "\n Performance counter stats for process id '7':\n\n        1,200,300      raw_syscalls:sys_enter\n\n       \
+                    0.600150 seconds time elapsed\n\n";
+        assert_eq!(calls_per_second(text), Some(1_200_300.0 / 0.600_150));
+        let refusal = "event syntax error: 'raw_syscalls:sys_enter'\n";
+        assert_eq!(calls_per_second(refusal), None);
+        assert!(refused(refusal).contains("event syntax error"));
+    }
+
+    #[test]
+    fn our_own_account_grows() {
+        let pid = std::process::id();
+        let before = match account(pid) {
+            Ok(before) => before,
+            Err(why) => return println!("skip: {why}"),
+        };
+        thread::sleep(Duration::from_millis(2));
+        let after = account(pid).unwrap();
+        assert!(after.cpu_ns >= before.cpu_ns && after.voluntary > before.voluntary);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_said() {
+        assert!(
+            account(u32::MAX)
+                .unwrap_err()
+                .contains("/proc/4294967295/task")
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! Contenders that the command starts itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{command, net};
+
+const SHORT: [&str; 6] = ["--runtime", "0.1", "--warmup", "0.02", "--connections", "3"];
+/// What ends at once may take a while to be seen on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// A command that writes down its process's number and becomes an echo server of ours.
+fn script(folder: &Path) -> (String, PathBuf) {
+    let (script, pid) = (folder.join("server.sh"), folder.join("pid"));
+    let text = format!(
+        "echo $$ > {}\nexec {} bench net-server epoll --addr $1\n",
+        pid.display(),
+        env!("CARGO_BIN_EXE_annulus")
+    );
+    fs::write(&script, text).unwrap();
+    (format!("mine=sh {} {{addr}}", script.display()), pid)
+}
+
+fn pid_in(path: &Path) -> Option<u32> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn is_there(pid: u32) -> bool {
+    // A process that waits to be buried has ended, too.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ")
+}
+
+#[test]
+fn contenders_take_turns_and_each_cell_has_a_row_for_each() {
+    let dir = folder();
+    let json = dir.path().join("net.json");
+    let (mine, pid) = script(dir.path());
+    let line = [
+        "echo",
+        "--contenders",
+        "ring,tokio,epoll",
+        "--server-cmd",
+        &mine,
+        "--size",
+        "16,64",
+        "--repeats",
+        "2",
+        "--json",
+        json.to_str().unwrap(),
+    ];
+    let said = net(&[&line[..], &SHORT].concat());
+    if said.is_skipped() {
+        return;
+    }
+    assert_eq!(said.code, Some(0), "{}", said.both());
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report["runs"].as_array().unwrap().len(), 2 * 2 * 4);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 4);
+    for row in rows {
+        assert_eq!(row["samples"], 2, "{row}");
+        let medians = &row["medians"];
+        assert!(medians["ratio_to_epoll"]["median"].as_f64().unwrap() > 0.0);
+        assert!(medians["server_cpu_us_per_request"].as_f64().unwrap() > 0.0);
+    }
+    assert!(!is_there(pid_in(&pid).unwrap()));
+}
+
+#[test]
+fn a_contender_that_cannot_start_is_named_with_what_it_said() {
+    let dir = folder();
+    let script = dir.path().join("fails.sh");
+    fs::write(&script, "echo no such luck >&2\nexit 3\n").unwrap();
+    let bad = format!("bad=sh {} {{addr}}", script.display());
+    let line = [
+        "echo",
+        "--contenders",
+        "epoll",
+        "--server-cmd",
+        &bad,
+        "--repeats",
+        "1",
+    ];
+    let said = net(&[&line[..], &SHORT].concat());
+    if said.is_skipped() {
+        return;
+    }
+    assert_eq!(said.code, Some(1), "{}", said.both());
+    assert!(said.out.contains("bad: FAILED"), "{}", said.out);
+    assert!(said.out.contains("no such luck"), "{}", said.out);
+    // The others are measured all the same.
+    assert!(said.out.contains("\nepoll "), "{}", said.out);
+}
+
+/// 1. The command starts a contender. 2. It is killed, and can clean up nothing. 3. The contender ends all the same.
+#[test]
+fn a_command_that_is_killed_leaves_no_server_behind() {
+    let dir = folder();
+    let (mine, pid_file) = script(dir.path());
+    let line = ["echo", "--server-cmd", &mine, "--contenders", "none"];
+    let mut command = command(&[&line[..], &["--runtime", "60", "--connections", "3"]].concat());
+    let mut child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + PATIENCE;
+    let pid = loop {
+        if child
+            .try_wait()
+            .unwrap()
+            .is_some_and(|status| status.code() == Some(77))
+        {
+            return println!("skip: no ring here");
+        }
+        match pid_in(&pid_file) {
+            Some(pid) => break pid,
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+        assert!(Instant::now() < until, "the contender did not start");
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    while is_there(pid) {
+        assert!(Instant::now() < until, "process {pid} is still there");
+        thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,51 @@
+//! `annulus bench net` from outside: what it counts, what it calls failed, what it refuses, what it leaves behind.
+
+mod contenders;
+mod refused;
+mod servers;
+mod there;
+
+use std::process::{Command, Output, Stdio};
+
+/// What the command said.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Said {
+    /// Whether this machine has no ring for the generator; that is said, and is no failure.
+    pub(crate) fn is_skipped(&self) -> bool {
+        if self.code == Some(77) {
+            println!("skip: {}", self.err);
+        }
+        self.code == Some(77)
+    }
+
+    pub(crate) fn both(&self) -> String {
+        format!("{}{}", self.out, self.err)
+    }
+}
+
+pub(crate) fn net(args: &[&str]) -> Said {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command(args).output().unwrap();
+    Said {
+        code: status.code(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command
+        .args(["bench", "net"])
+        .args(args)
+        .stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,67 @@
+//! Small servers of threads that do right, or one thing wrong.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+/// A server with a thread for each connection; where it listens.
+pub(crate) fn serve(each: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let each = Arc::new(each);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (each, stream) = (Arc::clone(&each), stream.unwrap());
+            stream.set_nodelay(true).unwrap();
+            thread::spawn(move || each(stream));
+        }
+    });
+    address.to_string()
+}
+
+pub(crate) fn echo() -> String {
+    serve(|mut stream| {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(len @ 1..) = stream.read(&mut buffer) {
+            if stream.write_all(&buffer[..len]).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Reads requests of one length; each is answered by what `answer` makes of it, until that is nothing.
+pub(crate) fn answering(
+    request_bytes: usize,
+    answer: impl Fn(usize, &[u8]) -> Option<Vec<u8>> + Send + Sync + 'static,
+) -> String {
+    serve(move |mut stream| {
+        let mut buffer = vec![0; request_bytes];
+        for number in 1.. {
+            if stream.read_exact(&mut buffer).is_err() {
+                return;
+            }
+            match answer(number, &buffer) {
+                Some(bytes) if stream.write_all(&bytes).is_ok() => {}
+                _ => return,
+            }
+        }
+    })
+}
+
+/// Answers each HTTP request with the same.
+pub(crate) fn http(answer: &'static str) -> String {
+    serve(move |mut stream| {
+        let (mut buffer, mut seen) = ([0; 4096], Vec::new());
+        while let Ok(len @ 1..) = stream.read(&mut buffer) {
+            seen.extend_from_slice(&buffer[..len]);
+            while let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") {
+                seen.drain(..end + 4);
+                if stream.write_all(answer.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        }
+    })
+}

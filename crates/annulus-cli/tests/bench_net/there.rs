@@ -1,0 +1,180 @@
+//! A server that runs already.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Said, net, servers};
+
+const SHORT: [&str; 6] = ["--runtime", "0.2", "--warmup", "0.02", "--connections", "5"];
+
+fn run(protocol: &str, addr: &str, more: &[&str]) -> Said {
+    net(&[&[protocol, addr], &SHORT[..], more].concat())
+}
+
+/// The report of a run with this exit code, checked against the schema; nothing where there is no ring.
+fn report(protocol: &str, addr: &str, more: &[&str], code: i32) -> Option<Value> {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let json = dir.path().join("net.json");
+    let said = run(
+        protocol,
+        addr,
+        &[more, &["--json", json.to_str().unwrap()]].concat(),
+    );
+    if said.is_skipped() {
+        return None;
+    }
+    assert_eq!(said.code, Some(code), "{}", said.both());
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-net.json");
+    let schema = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = (validator.iter_errors(&report))
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    Some(report)
+}
+
+#[test]
+fn a_server_that_does_right_is_measured_and_all_counts_agree() {
+    let addr = servers::echo();
+    let pid = std::process::id().to_string();
+    let Some(report) = report("echo", &addr, &["--pid", &pid, "--pipeline", "3"], 0) else {
+        return;
+    };
+    let sample = &report["runs"][0]["sample"];
+    let totals = &sample["totals"];
+    assert_eq!(totals["requests"], totals["answered"]);
+    assert_eq!(totals["held"], 5);
+    let answers = sample["answers"].as_u64().unwrap();
+    assert!(answers > 0);
+    let per_second = sample["requests_per_second"].as_f64().unwrap();
+    let seconds = sample["measured_seconds"].as_f64().unwrap();
+    assert!((per_second * seconds - answers as f64).abs() < 1.0);
+    assert!(sample["server"]["cpu_us_per_request"].as_f64().unwrap() > 0.0);
+    // Either a number or the reason why there is none.
+    let server = &sample["server"];
+    assert_ne!(
+        server["syscalls_per_request"].is_null(),
+        server["syscalls_note"].is_null()
+    );
+    let latency = &sample["latency_uncorrected"];
+    let us = |name: &str| latency[name].as_f64().unwrap();
+    assert!(us("p50_us") <= us("p99_us") && us("p99_us") <= us("max_us"));
+}
+
+#[test]
+fn without_a_pid_the_servers_costs_are_missing_and_it_says_why() {
+    let addr = servers::echo();
+    let said = run("echo", &addr, &[]);
+    if said.is_skipped() {
+        return;
+    }
+    assert_eq!(said.code, Some(0), "{}", said.both());
+    assert!(
+        said.out.contains("--pid PID watches the server"),
+        "{}",
+        said.out
+    );
+}
+
+/// A run against a server that does one thing wrong: that kind and no other, exit code 1.
+fn assert_fails(kind: &str, protocol: &str, addr: &str, more: &[&str]) {
+    let Some(report) = report(protocol, addr, more, 1) else {
+        return;
+    };
+    let errors = report["runs"][0]["sample"]["errors"].as_array().unwrap();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!(errors[0]["kind"], kind);
+    assert!(errors[0]["count"].as_u64().unwrap() > 0);
+    assert!(report["rows"][0]["reason"].as_str().unwrap().contains(kind));
+}
+
+#[test]
+fn a_wrong_byte_fails_the_run() {
+    let addr = servers::answering(128, |number, request| {
+        let mut answer = request.to_vec();
+        answer[100] ^= u8::from(number == 7);
+        Some(answer)
+    });
+    assert_fails("wrong answer", "echo", &addr, &[]);
+}
+
+#[test]
+fn a_connection_closed_early_fails_the_run() {
+    let addr = servers::answering(128, |number, request| {
+        (number < 7).then(|| request.to_vec())
+    });
+    assert_fails("closed early", "echo", &addr, &[]);
+}
+
+#[test]
+fn a_stall_fails_the_run() {
+    let addr = servers::answering(128, |number, request| {
+        if number == 7 {
+            thread::sleep(Duration::from_secs(30));
+        }
+        Some(request.to_vec())
+    });
+    assert_fails("timeout", "echo", &addr, &["--timeout", "0.1"]);
+}
+
+#[test]
+fn an_http_status_and_a_redis_error_fail_the_run() {
+    let addr = servers::http("HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh");
+    assert_fails("http status", "http", &addr, &[]);
+    let addr = servers::answering(36, |_, _| Some(b"-ERR no\r\n".to_vec()));
+    assert_fails("redis error", "redis", &addr, &[]);
+}
+
+#[test]
+fn http_and_redis_are_measured() {
+    let addr = servers::http("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    report("http", &addr, &["--reconnect"], 0);
+    let addr = servers::answering(36, |_, _| Some(b"$-1\r\n".to_vec()));
+    let Some(report) = report("redis", &addr, &[], 0) else {
+        return;
+    };
+    let totals = &report["runs"][0]["sample"]["totals"];
+    assert_eq!(totals["nils"], totals["answered"]);
+}
+
+#[test]
+fn a_pause_shows_in_the_percentiles_of_a_fixed_rate() {
+    let addr = servers::answering(128, |number, request| {
+        if number == 300 {
+            thread::sleep(Duration::from_millis(300));
+        }
+        Some(request.to_vec())
+    });
+    // One connection, and long enough for the pause to be in the middle.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let json = dir.path().join("net.json");
+    let json_path = json.to_str().unwrap();
+    let line = [
+        "echo",
+        &addr,
+        "--connections",
+        "1",
+        "--rate",
+        "500",
+        "--warmup",
+        "0.05",
+    ];
+    let said = net(&[&line[..], &["--runtime", "2", "--json", json_path]].concat());
+    if said.is_skipped() {
+        return;
+    }
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let sample = &report["runs"][0]["sample"];
+    let due = |name: &str| sample["latency_since_due"][name].as_f64().unwrap();
+    assert!(due("p99_9_us") >= 250_000.0, "{}", said.both());
+    assert!(due("max_us") >= 250_000.0, "{}", said.both());
+    assert!(
+        said.out.contains("corrected for coordinated omission"),
+        "{}",
+        said.out
+    );
+}

@@ -1,0 +1,314 @@
+//! HTTP/1.1 GET. The first answer is parsed; one with the same head, byte for byte, needs no parsing again.
+
+use httparse::{EMPTY_HEADER, Response, Status};
+
+use super::protocol::{Answer, Protocol, Step};
+
+/// A longer head is an error: nobody who is measured sends one.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+const HEADERS_MAX: usize = 64;
+/// The longest line that gives the length of a chunk, or that follows the last one.
+const LINE_BYTES_MAX: usize = 1024;
+
+pub(super) struct Http {
+    request: Vec<u8>,
+    /// The head that came last, and what it means.
+    known: Vec<u8>,
+    meaning: Head,
+}
+
+/// What a head says about what follows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    status: u16,
+    body: Body,
+}
+
+/// How much follows a head, or is still to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Body {
+    #[default]
+    None,
+    Bytes(u64),
+    Chunk(Chunk),
+    UntilClosed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chunk {
+    /// The line with the length.
+    Length,
+    /// The data and the line's end behind it.
+    Data(u64),
+    /// Lines behind the last chunk, up to an empty one.
+    Trailer,
+}
+
+/// An answer that has begun.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    in_body: bool,
+    status: u16,
+    body: Body,
+    /// A head or a line of which only a part has come.
+    part: Vec<u8>,
+}
+
+impl Http {
+    pub(super) fn new(path: &str, host: &str, close: bool) -> Http {
+        let close = if close { "Connection: close\r\n" } else { "" };
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{close}\r\n");
+        Http {
+            request: request.into_bytes(),
+            known: Vec::new(),
+            meaning: Head::default(),
+        }
+    }
+
+    /// Reads the head: how many of `bytes` it has, or `None` if there is more of it to come.
+    fn head(&mut self, reader: &mut Reader, bytes: &[u8]) -> Result<Option<usize>, String> {
+        if reader.part.is_empty() && !self.known.is_empty() && bytes.starts_with(&self.known) {
+            reader.status = self.meaning.status;
+            reader.body = self.meaning.body;
+            return Ok(Some(self.known.len()));
+        }
+        let before = reader.part.len();
+        reader.part.extend_from_slice(bytes);
+        match parse(&reader.part)? {
+            None if reader.part.len() > HEAD_BYTES_MAX => {
+                Err(format!("a head of more than {HEAD_BYTES_MAX} bytes"))
+            }
+            None => Ok(None),
+            Some((len, head)) => {
+                self.known.clear();
+                self.known.extend_from_slice(&reader.part[..len]);
+                self.meaning = head;
+                reader.part.clear();
+                (reader.status, reader.body) = (head.status, head.body);
+                // What came before was no whole head, so the head ends within `bytes`.
+                Ok(Some(len - before))
+            }
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, String> {
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut response = Response::new(&mut headers);
+    let len = match response.parse(bytes) {
+        Ok(Status::Complete(len)) => len,
+        Ok(Status::Partial) => return Ok(None),
+        Err(error) => return Err(format!("no HTTP/1.1 answer: {error}")),
+    };
+    let status = response.code.unwrap_or(0);
+    let value = |name: &str| {
+        let header =
+            (response.headers.iter()).find(|header| header.name.eq_ignore_ascii_case(name));
+        header.map(|header| {
+            String::from_utf8_lossy(header.value)
+                .trim()
+                .to_ascii_lowercase()
+        })
+    };
+    let body = match (value("transfer-encoding"), value("content-length")) {
+        _ if matches!(status, 204 | 304) => Body::None,
+        (Some(coding), _) if coding.ends_with("chunked") => Body::Chunk(Chunk::Length),
+        (_, Some(length)) => match length.parse() {
+            Ok(0) => Body::None,
+            Ok(length) => Body::Bytes(length),
+            Err(_) => return Err(format!("Content-Length: {length}")),
+        },
+        _ => Body::UntilClosed,
+    };
+    Ok(Some((len, Head { status, body })))
+}
+
+impl Reader {
+    /// Goes on in the body: how many of `bytes` it has, and whether it has ended.
+    fn body(&mut self, bytes: &[u8]) -> Result<(usize, bool), String> {
+        let mut at = 0;
+        loop {
+            let left = bytes.len() - at;
+            match self.body {
+                Body::None => return Ok((at, true)),
+                Body::UntilClosed => return Ok((bytes.len(), false)),
+                Body::Bytes(length) => {
+                    let take = length.min(left as u64);
+                    at += take as usize;
+                    self.body = Body::Bytes(length - take);
+                    return Ok((at, length == take));
+                }
+                Body::Chunk(Chunk::Data(length)) if length > 0 => {
+                    let take = length.min(left as u64);
+                    at += take as usize;
+                    self.body = Body::Chunk(Chunk::Data(length - take));
+                    if length > take {
+                        return Ok((at, false));
+                    }
+                }
+                Body::Chunk(Chunk::Data(_)) => self.body = Body::Chunk(Chunk::Length),
+                Body::Chunk(chunk) => {
+                    let Some(line) = self.line(&bytes[at..], &mut at)? else {
+                        return Ok((bytes.len(), false));
+                    };
+                    self.body = match (chunk, line.is_empty()) {
+                        (Chunk::Trailer, true) => Body::None,
+                        (Chunk::Trailer, false) => Body::Chunk(Chunk::Trailer),
+                        _ => after_length(&line)?,
+                    };
+                }
+            }
+        }
+    }
+
+    /// A line without its end, if all of it is here; what there is of it is kept otherwise.
+    fn line(&mut self, bytes: &[u8], at: &mut usize) -> Result<Option<Vec<u8>>, String> {
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        let taken = end.map_or(bytes.len(), |end| end + 1);
+        self.part.extend_from_slice(&bytes[..taken]);
+        *at += taken;
+        if self.part.len() > LINE_BYTES_MAX {
+            return Err(format!(
+                "a chunk's line of more than {LINE_BYTES_MAX} bytes"
+            ));
+        }
+        Ok(end.map(|_| {
+            let mut line = std::mem::take(&mut self.part);
+            line.truncate(line.trim_ascii_end().len());
+            line
+        }))
+    }
+}
+
+/// What follows the line that gives a chunk's length.
+fn after_length(line: &[u8]) -> Result<Body, String> {
+    let text = String::from_utf8_lossy(line);
+    let digits = text.split(';').next().unwrap_or_default().trim();
+    match u64::from_str_radix(digits, 16) {
+        Ok(0) => Ok(Body::Chunk(Chunk::Trailer)),
+        // And the end of the line behind the data.
+        Ok(length) if length <= u64::MAX - 2 => Ok(Body::Chunk(Chunk::Data(length + 2))),
+        _ => Err(format!("`{digits}` is no chunk's length")),
+    }
+}
+
+impl Protocol for Http {
+    type Reader = Reader;
+
+    fn template(&self) -> Vec<u8> {
+        self.request.clone()
+    }
+
+    fn stamp(&mut self, _connection: u32, _sequence: u64, _request: &mut [u8]) {}
+
+    #[inline]
+    fn read(
+        &mut self,
+        reader: &mut Reader,
+        _connection: u32,
+        _sequence: u64,
+        bytes: &[u8],
+    ) -> Step {
+        let mut at = 0;
+        if !reader.in_body {
+            match self.head(reader, bytes) {
+                Ok(Some(len)) => at = len,
+                Ok(None) => return Step::More,
+                Err(why) => return Step::Wrong(why),
+            }
+            // 100 Continue and its kind: the answer itself follows.
+            if (100..200).contains(&reader.status) {
+                return match self.read(reader, 0, 0, &bytes[at..]) {
+                    Step::Done(used, answer) => Step::Done(at + used, answer),
+                    step => step,
+                };
+            }
+            reader.in_body = true;
+        }
+        match reader.body(&bytes[at..]) {
+            Err(why) => Step::Wrong(why),
+            Ok((_, false)) => Step::More,
+            Ok((used, true)) => {
+                reader.in_body = false;
+                let answer = match reader.status {
+                    200..300 => Answer::Right,
+                    status => Answer::Status(status),
+                };
+                Step::Done(at + used, answer)
+            }
+        }
+    }
+
+    fn ends_with_connection(&self, reader: &Reader) -> bool {
+        reader.in_body && reader.body == Body::UntilClosed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every answer of `text` when it comes in pieces of `piece` bytes.
+    fn answers(http: &mut Http, text: &[u8], piece: usize) -> Vec<Step> {
+        let (mut reader, mut steps) = (Reader::default(), Vec::new());
+        for piece in text.chunks(piece) {
+            let mut at = 0;
+            while at < piece.len() {
+                match http.read(&mut reader, 0, 0, &piece[at..]) {
+                    Step::More => break,
+                    Step::Done(used, answer) => {
+                        at += used;
+                        steps.push(Step::Done(0, answer));
+                    }
+                    wrong => return vec![wrong],
+                }
+            }
+        }
+        steps
+    }
+
+    #[test]
+    fn answers_are_counted_however_they_are_cut() {
+        let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello\
+            HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nworld\
+            HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: u\r\n\r\n\
+            HTTP/1.1 100 Continue\r\nContent-Length: 0\r\n\r\nHTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n\
+            HTTP/1.1 204 No Content\r\n\r\n";
+        let right = || Step::Done(0, Answer::Right);
+        let expected = [
+            right(),
+            right(),
+            right(),
+            Step::Done(0, Answer::Status(500)),
+            right(),
+        ];
+        for piece in 1..=text.len() {
+            let mut http = Http::new("/", "localhost", false);
+            assert_eq!(
+                answers(&mut http, text, piece),
+                expected,
+                "pieces of {piece}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_seen() {
+        for text in [
+            "SSH-2.0-x\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n",
+        ] {
+            let steps = answers(&mut Http::new("/", "h", false), text.as_bytes(), 1000);
+            assert!(matches!(steps[..], [Step::Wrong(_)]), "{text}: {steps:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_length_ends_with_its_connection() {
+        let (mut http, mut reader) = (Http::new("/", "h", true), Reader::default());
+        let step = http.read(&mut reader, 0, 0, b"HTTP/1.0 200 OK\r\n\r\nabc");
+        assert_eq!(step, Step::More);
+        assert!(http.ends_with_connection(&reader));
+    }
+}

@@ -1,0 +1,29 @@
+//! The generator behind `annulus bench net`: one ring per thread, and as little work per request as we know how.
+//!
+//! [`run`] opens all connections first, then warms up, measures, goes on for as long as the caller wants to look at
+//! the server under load, stops asking, and waits for what is still owed. Every request is either answered or counted
+//! as an error with its kind; [`Outcome::faults`] says what makes a run void.
+
+mod address;
+mod conn;
+mod echo;
+mod http;
+mod os;
+mod plan;
+mod protocol;
+mod redis;
+mod requests;
+mod ring;
+mod run;
+mod schedule;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub use address::Target;
+pub use os::{kernel_refuses, raise_open_files};
+pub use plan::{Pace, Plan, RedisCommand, Workload};
+pub use redis::fill;
+pub use run::{Live, Moment, run};
+pub use tally::{Errors, Kind, Outcome};

@@ -1,0 +1,51 @@
+//! What a protocol does: one request's bytes, and the checking of its answer.
+
+/// A protocol, known when the generator is compiled. Every request of a run has the same length.
+pub(super) trait Protocol {
+    /// What is kept about an answer that has begun to arrive.
+    type Reader: Default;
+
+    /// A request as it is before anything is stamped into it.
+    fn template(&self) -> Vec<u8>;
+
+    /// Makes `request`, a copy of the template that was perhaps stamped before, number `sequence` of connection
+    /// `connection`.
+    fn stamp(&mut self, connection: u32, sequence: u64, request: &mut [u8]);
+
+    /// Looks at bytes of the answer to request `sequence`: as many as belong to it, perhaps all.
+    fn read(
+        &mut self,
+        reader: &mut Self::Reader,
+        connection: u32,
+        sequence: u64,
+        bytes: &[u8],
+    ) -> Step;
+
+    /// Whether the server's closing the connection ends the answer (HTTP without a length).
+    fn ends_with_connection(&self, _reader: &Self::Reader) -> bool {
+        false
+    }
+}
+
+/// What came of looking.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// All of it was used, and there is more to come.
+    More,
+    /// The answer is whole after so many of the bytes.
+    Done(usize, Answer),
+    /// This is no answer to what was asked; the connection is of no use any more.
+    Wrong(String),
+}
+
+/// A whole answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Right,
+    /// Right, and empty: a key without a value.
+    Nil,
+    /// HTTP said so instead of 2xx.
+    Status(u16),
+    /// Redis said so instead of a value.
+    RedisError(String),
+}

@@ -1,0 +1,195 @@
+//! The requests of one thread: their numbers and times, and what their answers are worth.
+
+use hdrhistogram::Histogram;
+
+use super::conn::Conn;
+use super::protocol::{Answer, Protocol, Step};
+use super::tally::{Errors, Kind, histogram};
+
+/// When a request was due and when it was sent; without a fixed rate the same.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Times {
+    pub(super) due_ns: u64,
+    pub(super) sent_ns: u64,
+}
+
+/// What came of received bytes.
+pub(super) enum Eaten {
+    /// So many requests were answered.
+    Answers(u32),
+    /// The connection is of no use any more.
+    Wrong(String),
+}
+
+/// The requests of one thread.
+pub(super) struct Requests<P> {
+    pub(super) protocol: P,
+    pub(super) errors: Errors,
+    pub(super) latency: Histogram<u64>,
+    pub(super) due_latency: Option<Histogram<u64>>,
+    /// Requests due in this time are recorded by when they were due, whenever they are answered.
+    pub(super) due_from_ns: u64,
+    pub(super) due_until_ns: u64,
+    /// Whether answers are recorded now, by when they were sent.
+    pub(super) recording: bool,
+    pub(super) made: u64,
+    pub(super) answered: u64,
+    pub(super) lost: u64,
+    pub(super) nils: u64,
+    times: Vec<Times>,
+    pipeline: u32,
+}
+
+impl<P: Protocol> Requests<P> {
+    pub(super) fn new(
+        protocol: P,
+        connections: usize,
+        pipeline: usize,
+        paced: bool,
+    ) -> Requests<P> {
+        Requests {
+            protocol,
+            errors: Errors::default(),
+            latency: histogram(),
+            due_latency: paced.then(histogram),
+            due_from_ns: u64::MAX,
+            due_until_ns: u64::MAX,
+            recording: false,
+            made: 0,
+            answered: 0,
+            lost: 0,
+            nils: 0,
+            times: vec![Times::default(); connections * pipeline],
+            pipeline: pipeline as u32,
+        }
+    }
+
+    /// The place of a connection's request number `nth`, counted from the oldest.
+    fn slot(&self, place: u32, head: u32, nth: u32) -> usize {
+        let mut at = head + nth;
+        if at >= self.pipeline {
+            at -= self.pipeline;
+        }
+        place as usize * self.pipeline as usize + at as usize
+    }
+
+    /// Another request for this connection, which has room for it.
+    #[inline]
+    pub(super) fn due(&mut self, place: u32, conn: &mut Conn<P::Reader>, due_ns: u64) {
+        let slot = self.slot(place, conn.head, conn.in_flight + conn.to_send);
+        self.times[slot] = Times {
+            due_ns,
+            sent_ns: due_ns,
+        };
+        conn.to_send += 1;
+        self.made += 1;
+    }
+
+    /// Writes all requests that are due into `memory` and counts them as in flight; how many bytes that is.
+    #[inline]
+    pub(super) fn stamp_due(
+        &mut self,
+        place: u32,
+        conn: &mut Conn<P::Reader>,
+        memory: &mut [u8],
+        request_bytes: usize,
+        sent_ns: Option<u64>,
+    ) -> usize {
+        let count = conn.to_send;
+        let requests = memory.chunks_exact_mut(request_bytes).take(count as usize);
+        for (nth, request) in (conn.in_flight..).zip(requests) {
+            self.protocol.stamp(place, conn.sent, request);
+            conn.sent += 1;
+            if let Some(sent_ns) = sent_ns {
+                let slot = self.slot(place, conn.head, nth);
+                self.times[slot].sent_ns = sent_ns;
+            }
+        }
+        conn.in_flight += count;
+        conn.to_send = 0;
+        count as usize * request_bytes
+    }
+
+    /// Reads what came on a connection.
+    #[inline]
+    pub(super) fn eat(
+        &mut self,
+        place: u32,
+        conn: &mut Conn<P::Reader>,
+        bytes: &[u8],
+        now_ns: u64,
+    ) -> Eaten {
+        let (mut at, mut answers) = (0, 0);
+        while at < bytes.len() {
+            if conn.in_flight == 0 {
+                return Eaten::Wrong(format!("{} bytes that nobody asked for", bytes.len() - at));
+            }
+            let step = self
+                .protocol
+                .read(&mut conn.reader, place, conn.answered, &bytes[at..]);
+            match step {
+                Step::More => break,
+                Step::Wrong(why) => return Eaten::Wrong(why),
+                Step::Done(used, answer) => {
+                    at += used;
+                    answers += 1;
+                    self.take(answer);
+                    self.answered(place, conn, now_ns);
+                }
+            }
+        }
+        Eaten::Answers(answers)
+    }
+
+    /// Counts what an answer says.
+    #[inline]
+    fn take(&mut self, answer: Answer) {
+        match answer {
+            Answer::Right => {}
+            Answer::Nil => self.nils += 1,
+            Answer::Status(status) => {
+                (self.errors).add(Kind::HttpStatus, || {
+                    format!("answered with status {status}")
+                });
+            }
+            Answer::RedisError(text) => self.errors.add(Kind::RedisError, || text),
+        }
+    }
+
+    /// The oldest request of a connection has its answer.
+    #[inline]
+    pub(super) fn answered(&mut self, place: u32, conn: &mut Conn<P::Reader>, now_ns: u64) {
+        let times = self.times[self.slot(place, conn.head, 0)];
+        conn.head = (conn.head + 1) % self.pipeline;
+        conn.in_flight -= 1;
+        conn.answered += 1;
+        conn.since_ns = now_ns;
+        self.answered += 1;
+        if self.recording {
+            self.latency
+                .saturating_record(now_ns.saturating_sub(times.sent_ns));
+        }
+        self.record_due(times.due_ns, now_ns);
+    }
+
+    /// At a fixed rate, records how long a request has taken since it was due.
+    #[inline]
+    pub(super) fn record_due(&mut self, due_ns: u64, now_ns: u64) {
+        if let Some(latency) = &mut self.due_latency
+            && (self.due_from_ns..self.due_until_ns).contains(&due_ns)
+        {
+            latency.saturating_record(now_ns.saturating_sub(due_ns));
+        }
+    }
+
+    /// All that this connection owes is lost. How long it was waited for counts, as the least it would have taken.
+    pub(super) fn lose(&mut self, place: u32, conn: &mut Conn<P::Reader>, now_ns: u64) -> u32 {
+        let owed = conn.in_flight + conn.to_send;
+        for nth in 0..owed {
+            let times = self.times[self.slot(place, conn.head, nth)];
+            self.record_due(times.due_ns, now_ns);
+        }
+        (conn.in_flight, conn.to_send, conn.head) = (0, 0, 0);
+        owed
+    }
+}

@@ -1,0 +1,298 @@
+//! A run from outside: threads started, phases called out on time, what they counted put together.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use super::echo::Echo;
+use super::http::Http;
+use super::os;
+use super::plan::{Pace, Plan, Workload};
+use super::protocol::Protocol;
+use super::redis::Redis;
+use super::tally::Outcome;
+use super::worker;
+use crate::Failure;
+
+/// Beside the time a connection may take: how long all of them may, at the least, to be opened.
+const OPENING: Duration = Duration::from_secs(20);
+/// Descriptors that are not connections: rings, standard streams, what the program has open.
+const OTHER_FILES: u64 = 64;
+/// How often it is looked whether a thread has ended before its time.
+const LOOK: Duration = Duration::from_millis(20);
+/// Less than this share of a fixed rate answered in the measured time is not the asked load.
+const RATE_KEPT: f64 = 0.95;
+/// The requests of all connections may take so much memory.
+const MEMORY_BYTES_MAX: usize = 4 << 30;
+
+/// What the caller is told while a run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The measured time begins now.
+    Begin,
+    /// It has ended now.
+    End,
+    /// The load goes on until the caller returns.
+    After,
+}
+
+/// Where a run is; in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Connecting,
+    WarmUp,
+    Measured,
+    After,
+    Draining,
+}
+
+impl Phase {
+    pub(super) const ALL: [Phase; 5] = [
+        Phase::Connecting,
+        Phase::WarmUp,
+        Phase::Measured,
+        Phase::After,
+        Phase::Draining,
+    ];
+}
+
+/// What all threads of a run see.
+pub(super) struct Shared {
+    base: Instant,
+    phase: AtomicU8,
+    /// When the warm-up began: a fixed rate counts from here.
+    start_ns: AtomicU64,
+    /// Threads that have all their connections.
+    ready: AtomicUsize,
+    /// Answers of all threads so far, a turn of the loop late.
+    answered: AtomicU64,
+}
+
+/// What the caller may look at while the load runs.
+pub struct Live<'r> {
+    shared: &'r Shared,
+}
+
+impl Live<'_> {
+    /// Requests answered so far.
+    pub fn answered(&self) -> u64 {
+        self.shared.answered.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    pub(super) fn now_ns(&self) -> u64 {
+        self.base.elapsed().as_nanos() as u64
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        let phase = usize::from(self.phase.load(Ordering::Acquire));
+        Phase::ALL[phase.min(Phase::ALL.len() - 1)]
+    }
+
+    pub(super) fn start_ns(&self) -> u64 {
+        self.start_ns.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn one_is_ready(&self) {
+        self.ready.fetch_add(1, Ordering::Release);
+    }
+
+    pub(super) fn count_answers(&self, more: u64) {
+        self.answered.fetch_add(more, Ordering::Relaxed);
+    }
+
+    fn go_to(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+}
+
+type Handle<'s> = ScopedJoinHandle<'s, Result<Outcome, Failure>>;
+
+/// Runs the load; `on` is called at its moments, by the calling thread.
+pub fn run(plan: &Plan, on: &mut dyn FnMut(Moment, &Live<'_>)) -> Result<Outcome, Failure> {
+    check(plan)?;
+    let close = plan.reconnect;
+    let outcome = match &plan.workload {
+        Workload::Echo { bytes } => start(plan, on, |seed| Echo::new(*bytes, seed)),
+        Workload::Http { path, host } => start(plan, on, |_| Http::new(path, host, close)),
+        Workload::Redis {
+            command,
+            keys,
+            value_bytes,
+            filled,
+        } => start(plan, on, |seed| {
+            Redis::new(*command, *keys, *value_bytes, *filled, seed)
+        }),
+    };
+    outcome.map(|mut outcome| {
+        outcome.faults = faults(plan, &outcome);
+        outcome
+    })
+}
+
+/// What can be known before anything is started.
+fn check(plan: &Plan) -> Result<(), Failure> {
+    let refused = |why: String| Err(Failure::Failed(why));
+    if plan.threads == 0 || plan.connections < plan.threads || plan.pipeline == 0 {
+        return refused(format!(
+            "{} connections with {} requests each for {} threads: each thread needs a connection, each connection a \
+             request",
+            plan.connections, plan.pipeline, plan.threads
+        ));
+    }
+    if plan.reconnect && plan.pipeline > 1 {
+        return refused("a connection for each request has no pipeline".into());
+    }
+    if let Some(failure) = os::kernel_refuses() {
+        return Err(failure);
+    }
+    let files = os::raise_open_files();
+    if files < plan.connections as u64 + OTHER_FILES {
+        return refused(format!(
+            "{} connections, but this process may have only {files} files open; raise the limit, `ulimit -Hn`",
+            plan.connections
+        ));
+    }
+    match plan.target.connect() {
+        Ok(_) => Ok(()),
+        Err(error) => refused(format!(
+            "connecting to {}: {error}; is the server running, and is this its address?",
+            plan.target
+        )),
+    }
+}
+
+fn start<P: Protocol + Send>(
+    plan: &Plan,
+    on: &mut dyn FnMut(Moment, &Live<'_>),
+    protocol: impl Fn(u64) -> P,
+) -> Result<Outcome, Failure> {
+    let request_bytes = protocol(0).template().len();
+    let bytes = (request_bytes * plan.pipeline).saturating_mul(plan.connections);
+    if bytes > MEMORY_BYTES_MAX {
+        return Err(Failure::Failed(format!(
+            "{} connections with {} requests of {request_bytes} bytes each take {bytes} bytes; ask for less than \
+             {MEMORY_BYTES_MAX}",
+            plan.connections, plan.pipeline
+        )));
+    }
+    let shared = Shared {
+        base: Instant::now(),
+        phase: AtomicU8::new(Phase::Connecting as u8),
+        start_ns: AtomicU64::new(0),
+        ready: AtomicUsize::new(0),
+        answered: AtomicU64::new(0),
+    };
+    thread::scope(|scope| {
+        let handles: Vec<Handle<'_>> = (0..plan.threads)
+            .map(|thread| {
+                let protocol = protocol(plan.seed.wrapping_add(thread as u64));
+                let shared = &shared;
+                scope.spawn(move || worker::work(plan, shared, thread, protocol))
+            })
+            .collect();
+        conduct(plan, &shared, &handles, on);
+        shared.go_to(Phase::Draining);
+        let mut parts = Vec::new();
+        for handle in handles {
+            match handle.join() {
+                Ok(part) => parts.push(part?),
+                Err(_) => return Err(Failure::Failed("a client thread panicked".into())),
+            }
+        }
+        Outcome::merged(parts).ok_or_else(|| Failure::Failed("no client thread".into()))
+    })
+}
+
+/// Calls out the phases; ends early if a thread has.
+fn conduct(
+    plan: &Plan,
+    shared: &Shared,
+    handles: &[Handle<'_>],
+    on: &mut dyn FnMut(Moment, &Live<'_>),
+) {
+    // At a few thousand a second, thirty thousand connections take a while.
+    let opening = OPENING + plan.timeout + Duration::from_millis(plan.connections as u64);
+    let all_ready = || shared.ready.load(Ordering::Acquire) == plan.threads;
+    if !wait(opening, handles, all_ready) || !all_ready() {
+        return;
+    }
+    let (never, live) = (|| false, Live { shared });
+    shared.start_ns.store(shared.now_ns(), Ordering::Relaxed);
+    shared.go_to(Phase::WarmUp);
+    if !wait(plan.warmup, handles, never) {
+        return;
+    }
+    shared.go_to(Phase::Measured);
+    on(Moment::Begin, &live);
+    let lasted = wait(plan.runtime, handles, never);
+    shared.go_to(Phase::After);
+    on(Moment::End, &live);
+    if lasted {
+        on(Moment::After, &live);
+    }
+}
+
+/// Waits so long, or until it is `enough`; false if a thread has ended.
+fn wait(time: Duration, handles: &[Handle<'_>], enough: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        if handles.iter().any(Handle::is_finished) {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || enough() {
+            return true;
+        }
+        thread::sleep(left.min(LOOK));
+    }
+}
+
+/// What makes a run void: the asked load did not run, or not everything was answered rightly.
+fn faults(plan: &Plan, outcome: &Outcome) -> Vec<String> {
+    let mut faults: Vec<String> = (outcome.errors.list())
+        .map(|(kind, count, first)| format!("{count} × {}; the first: {first}", kind.name()))
+        .collect();
+    if !plan.reconnect && outcome.held != plan.connections {
+        faults.push(format!(
+            "{} of the {} connections were open at the end",
+            outcome.held, plan.connections
+        ));
+    }
+    if outcome.answers == 0 {
+        faults.push("there was no answer within the measured time".into());
+    }
+    if outcome.unanswered > 0 {
+        faults.push(format!(
+            "{} requests were not answered within {} s after the end",
+            outcome.unanswered,
+            plan.timeout.as_secs_f64()
+        ));
+    }
+    if outcome.requests != outcome.answered + outcome.lost + outcome.unanswered {
+        faults.push(format!(
+            "{} requests are not {} answered, {} lost and {} unanswered: the generator has miscounted",
+            outcome.requests, outcome.answered, outcome.lost, outcome.unanswered
+        ));
+    }
+    if let Workload::Echo { bytes } = plan.workload
+        && outcome.errors.total() == 0
+        && outcome.unanswered == 0
+        && outcome.all_received_bytes != outcome.answered * bytes as u64
+    {
+        faults.push(format!(
+            "{} bytes came back for {} messages of {bytes}",
+            outcome.all_received_bytes, outcome.answered
+        ));
+    }
+    if let Pace::Rate(rate) = plan.pace
+        && (outcome.per_second < rate * RATE_KEPT || outcome.never_sent > 0)
+    {
+        faults.push(format!(
+            "the rate was not kept: {:.0} of {rate:.0} answered a second, {} due and never sent",
+            outcome.per_second, outcome.never_sent
+        ));
+    }
+    faults
+}

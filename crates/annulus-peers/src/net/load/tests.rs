@@ -1,0 +1,410 @@
+//! The generator against small servers of threads that do right, or one thing wrong.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::{Kind, Moment, Outcome, Pace, Plan, RedisCommand, Target, Workload, fill, run};
+use crate::Failure;
+
+/// A server with a thread for each connection, which is told the connection's number.
+fn serve(each: impl Fn(TcpStream, usize) + Send + Sync + 'static) -> Target {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let each = Arc::new(each);
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let (each, stream) = (Arc::clone(&each), stream.unwrap());
+            stream.set_nodelay(true).unwrap();
+            thread::spawn(move || each(stream, number));
+        }
+    });
+    Target::Tcp(address)
+}
+
+fn echo(mut stream: impl Read + Write) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..len]).is_err() {
+            return;
+        }
+    }
+}
+
+fn plan(target: Target, workload: Workload) -> Plan {
+    Plan {
+        target,
+        workload,
+        connections: 4,
+        pipeline: 1,
+        pace: Pace::Closed,
+        reconnect: false,
+        threads: 1,
+        cpus: Vec::new(),
+        warmup: Duration::from_millis(20),
+        runtime: Duration::from_millis(150),
+        timeout: Duration::from_secs(5),
+        seed: 42,
+    }
+}
+
+/// Runs, unless there is no ring here.
+fn outcome(plan: &Plan) -> Option<Outcome> {
+    match run(plan, &mut |_, _| {}) {
+        Ok(outcome) => Some(outcome),
+        Err(Failure::NotHere(why)) => {
+            println!("skip: {why}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn assert_good(plan: &Plan) {
+    let Some(outcome) = outcome(plan) else {
+        return;
+    };
+    assert_eq!(outcome.faults, Vec::<String>::new());
+    assert!(outcome.answers > 0);
+    assert_eq!(outcome.answered, outcome.requests);
+    assert_eq!(outcome.latency.len(), outcome.answers);
+}
+
+#[test]
+fn every_message_comes_back_whatever_its_size_and_pipeline() {
+    let target = serve(|stream, _| echo(stream));
+    for (bytes, pipeline) in [(1, 1), (128, 1), (128, 16), (5000, 3), (200_000, 2)] {
+        assert_good(&Plan {
+            pipeline,
+            ..plan(target.clone(), Workload::Echo { bytes })
+        });
+    }
+}
+
+#[test]
+fn connections_are_shared_among_threads_and_all_are_held() {
+    let target = serve(|stream, _| echo(stream));
+    let plan = Plan {
+        connections: 101,
+        threads: 2,
+        ..plan(target, Workload::Echo { bytes: 64 })
+    };
+    let Some(outcome) = outcome(&plan) else {
+        return;
+    };
+    assert_eq!(outcome.faults, Vec::<String>::new());
+    assert_eq!(outcome.held, 101);
+    assert_eq!(outcome.client_cpu.len(), 2);
+}
+
+#[test]
+fn a_unix_socket_is_asked_like_any_other() {
+    let path = std::env::temp_dir().join(format!("annulus-load-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            thread::spawn(move || echo(stream.unwrap()));
+        }
+    });
+    let target = Target::parse(&format!("unix:{}", path.display())).unwrap();
+    assert_good(&plan(target, Workload::Echo { bytes: 100 }));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_connection_for_each_request_is_a_connection_for_each_request() {
+    let accepted = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&accepted);
+    let target = serve(move |stream, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        echo(stream);
+    });
+    let plan = Plan {
+        reconnect: true,
+        ..plan(target, Workload::Echo { bytes: 32 })
+    };
+    let Some(outcome) = outcome(&plan) else {
+        return;
+    };
+    assert_eq!(outcome.faults, Vec::<String>::new());
+    // And the one that looks whether somebody is there.
+    assert_eq!(accepted.load(Ordering::SeqCst), outcome.requests + 1);
+}
+
+#[test]
+fn at_a_fixed_rate_the_clock_decides_how_much_is_asked() {
+    let target = serve(|stream, _| echo(stream));
+    for reconnect in [false, true] {
+        let plan = Plan {
+            pace: Pace::Rate(1000.0),
+            reconnect,
+            runtime: Duration::from_millis(500),
+            ..plan(target.clone(), Workload::Echo { bytes: 32 })
+        };
+        let Some(outcome) = outcome(&plan) else {
+            return;
+        };
+        assert_eq!(outcome.errors.total(), 0, "{:?}", outcome.faults);
+        // Each request that the clock asks for is recorded, however slow this machine is today.
+        let due = outcome.due_latency.unwrap().len() as f64;
+        let asked = outcome.measured.as_secs_f64() * 1000.0;
+        assert!((due - asked).abs() <= 2.0, "{due} of {asked}");
+    }
+}
+
+#[test]
+fn a_pause_is_seen_by_all_requests_that_were_due_in_it() {
+    let seen = AtomicUsize::new(0);
+    let target = serve(move |mut stream, _| {
+        let mut buffer = [0; 32];
+        while stream.read_exact(&mut buffer).is_ok() {
+            // Once, in the middle of the run.
+            if seen.fetch_add(1, Ordering::SeqCst) == 400 {
+                thread::sleep(Duration::from_millis(300));
+            }
+            if stream.write_all(&buffer).is_err() {
+                return;
+            }
+        }
+    });
+    let plan = Plan {
+        connections: 1,
+        pace: Pace::Rate(1000.0),
+        runtime: Duration::from_millis(1500),
+        ..plan(target, Workload::Echo { bytes: 32 })
+    };
+    let Some(outcome) = outcome(&plan) else {
+        return;
+    };
+    let due = outcome.due_latency.unwrap();
+    // Some 300 of 1500 were due in the pause; in the uncorrected times it is one answer.
+    assert!(due.max() >= 250_000_000, "{}", due.max());
+    assert!(due.value_at_quantile(0.95) >= 100_000_000);
+    assert!(outcome.latency.value_at_quantile(0.95) < due.value_at_quantile(0.95));
+}
+
+/// The run against a server that does one thing wrong: that, and nothing else, is counted.
+fn assert_counted(kind: Kind, plan: &Plan) {
+    let Some(outcome) = outcome(plan) else {
+        return;
+    };
+    assert!(outcome.errors.count(kind) > 0, "{:?}", outcome.faults);
+    assert_eq!(
+        outcome.errors.count(kind),
+        outcome.errors.total(),
+        "{:?}",
+        outcome.faults
+    );
+    assert!(
+        outcome.faults[0].contains(kind.name()),
+        "{:?}",
+        outcome.faults
+    );
+    assert_eq!(
+        outcome.requests,
+        outcome.answered + outcome.lost + outcome.unanswered
+    );
+}
+
+/// Echoes, but the tenth message of each connection is dealt with by `wrong`.
+fn wrong_once(wrong: impl Fn(&mut TcpStream, &mut [u8]) -> bool + Send + Sync + 'static) -> Target {
+    serve(move |mut stream, _| {
+        let mut buffer = [0; 64];
+        for number in 1.. {
+            if stream.read_exact(&mut buffer).is_err() {
+                return;
+            }
+            if number == 10 && !wrong(&mut stream, &mut buffer) {
+                return;
+            }
+            if stream.write_all(&buffer).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn wrong_bytes_are_counted() {
+    let target = wrong_once(|_, bytes| {
+        bytes[40] ^= 1;
+        true
+    });
+    assert_counted(
+        Kind::WrongAnswer,
+        &plan(target, Workload::Echo { bytes: 64 }),
+    );
+}
+
+#[test]
+fn bytes_that_nobody_asked_for_are_counted() {
+    let target = wrong_once(|stream, bytes| stream.write_all(bytes).is_ok());
+    assert_counted(
+        Kind::WrongAnswer,
+        &plan(target, Workload::Echo { bytes: 64 }),
+    );
+}
+
+#[test]
+fn a_connection_closed_early_is_counted() {
+    let target = wrong_once(|_, _| false);
+    assert_counted(
+        Kind::ClosedEarly,
+        &plan(target, Workload::Echo { bytes: 64 }),
+    );
+}
+
+#[test]
+fn a_reset_is_counted() {
+    // Closing with bytes unread is answered with a reset.
+    let target = serve(|mut stream, _| {
+        let _ = stream.read_exact(&mut [0; 10]);
+    });
+    assert_counted(Kind::Reset, &plan(target, Workload::Echo { bytes: 4096 }));
+}
+
+#[test]
+fn a_server_that_stalls_is_counted() {
+    let target = wrong_once(|_, _| {
+        thread::sleep(Duration::from_secs(20));
+        true
+    });
+    let plan = Plan {
+        timeout: Duration::from_millis(100),
+        runtime: Duration::from_millis(500),
+        ..plan(target, Workload::Echo { bytes: 64 })
+    };
+    assert_counted(Kind::Timeout, &plan);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    match run(
+        &plan(Target::Tcp(port), Workload::Echo { bytes: 64 }),
+        &mut |_, _| {},
+    ) {
+        Err(Failure::NotHere(why)) => println!("skip: {why}"),
+        Err(Failure::Failed(why)) => assert!(why.contains("is the server running"), "{why}"),
+        Ok(_) => panic!("nobody answered"),
+    }
+}
+
+/// Answers each request, which ends with an empty line, with `answer`.
+fn http(answer: &'static [u8]) -> Target {
+    serve(move |mut stream, _| {
+        let (mut buffer, mut seen) = ([0; 4096], Vec::new());
+        while let Ok(len @ 1..) = stream.read(&mut buffer) {
+            seen.extend_from_slice(&buffer[..len]);
+            while let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") {
+                seen.drain(..end + 4);
+                if stream.write_all(answer).is_err() {
+                    return;
+                }
+            }
+        }
+    })
+}
+
+fn get() -> Workload {
+    Workload::Http {
+        path: "/x".into(),
+        host: "localhost".into(),
+    }
+}
+
+#[test]
+fn http_answers_are_read_with_a_length_and_in_chunks() {
+    for answer in [
+        &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"[..],
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    ] {
+        let target = http(answer);
+        for (pipeline, reconnect) in [(1, false), (8, false), (1, true)] {
+            assert_good(&Plan {
+                pipeline,
+                reconnect,
+                ..plan(target.clone(), get())
+            });
+        }
+    }
+}
+
+#[test]
+fn http_errors_are_counted() {
+    let target = http(b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh");
+    assert_counted(Kind::HttpStatus, &plan(target, get()));
+    let target = http(b"220 mail.example ESMTP\r\n");
+    assert_counted(Kind::WrongAnswer, &plan(target, get()));
+}
+
+/// Answers each command of the wanted length with `answer`.
+fn redis(request_bytes: usize, answer: &'static [u8]) -> Target {
+    serve(move |mut stream, _| {
+        let mut buffer = vec![0; request_bytes];
+        while stream.read_exact(&mut buffer).is_ok() && stream.write_all(answer).is_ok() {}
+    })
+}
+
+fn ask_redis(command: RedisCommand, filled: bool) -> Workload {
+    Workload::Redis {
+        command,
+        keys: 100,
+        value_bytes: 3,
+        filled,
+    }
+}
+
+#[test]
+fn redis_commands_are_answered() {
+    use RedisCommand::{Get, Ping, Set};
+    for (command, request_bytes, answer) in [
+        (Get, 36, &b"$3\r\nxxx\r\n"[..]),
+        (Set, 45, b"+OK\r\n"),
+        (Ping, 14, b"+PONG\r\n"),
+    ] {
+        let target = redis(request_bytes, answer);
+        if command == Set {
+            fill(&target, 300, 3).unwrap();
+        }
+        assert_good(&Plan {
+            pipeline: 4,
+            ..plan(target, ask_redis(command, true))
+        });
+    }
+}
+
+#[test]
+fn redis_errors_and_nils_are_counted() {
+    let target = redis(36, b"-ERR no\r\n");
+    assert_counted(
+        Kind::RedisError,
+        &plan(target, ask_redis(RedisCommand::Get, false)),
+    );
+    let target = redis(36, b"$-1\r\n");
+    let plan = plan(target, ask_redis(RedisCommand::Get, false));
+    let Some(outcome) = outcome(&plan) else {
+        return;
+    };
+    assert_eq!(outcome.faults, Vec::<String>::new());
+    assert_eq!(outcome.nils, outcome.answered);
+}
+
+#[test]
+fn the_caller_is_told_when_the_measured_time_begins_and_ends() {
+    let target = serve(|stream, _| echo(stream));
+    let mut moments = Vec::new();
+    let plan = plan(target, Workload::Echo { bytes: 8 });
+    match run(&plan, &mut |moment, _| moments.push(moment)) {
+        Err(Failure::NotHere(why)) => println!("skip: {why}"),
+        Err(error) => panic!("{error}"),
+        Ok(_) => assert_eq!(moments, [Moment::Begin, Moment::End, Moment::After]),
+    }
+}

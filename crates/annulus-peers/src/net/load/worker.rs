@@ -1,0 +1,746 @@
+//! One thread of the generator: its ring, its connections, and the loop that turns answers into requests.
+//!
+//! # Safety
+//!
+//! The kernel reads from `sends`, writes to `received` and reads `address` while entries that point there are in
+//! flight. The first two are dropped only after the ring has cancelled everything (if it cannot, they are leaked); the
+//! address is borrowed for longer than the worker lives. A place's memory in `sends` is written again only when its
+//! send has completed, or when the answer to what it held has come: a server that answers before it has been sent
+//! everything may be sent a mixture, which is its own fault, and is memory of ours all the same.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode, squeue, types};
+use memmap2::{MmapMut, MmapRaw};
+
+use super::address::{KernelAddress, Target};
+use super::conn::{Conn, State, What, same_generation, token, untoken};
+use super::os;
+use super::plan::{Pace, Plan};
+use super::protocol::Protocol;
+use super::requests::{Eaten, Requests};
+use super::ring::{Channel, Completion, GROUP, Received, SUBMISSIONS, build};
+use super::run::{Phase, Shared};
+use super::schedule::Schedule;
+use super::tally::{Kind, Outcome};
+use crate::Failure;
+
+/// Connections being opened at the same time: fewer than any server lets wait.
+const OPENING_MAX: usize = 64;
+/// A connection that failed is tried again so much later.
+const RETRY_NS: u64 = 10_000_000;
+/// How often it is looked for requests that have waited too long.
+const TICK_NS: u64 = 100_000_000;
+/// The longest wait: how late a new phase is seen when nothing else happens.
+const WAIT_NS: u64 = 5_000_000;
+/// Buffers that the kernel may receive into: as many as one batch of completions uses, and few enough for the
+/// processor's cache.
+const BUFFERS: u16 = 128;
+const BUFFER_BYTES_MIN: usize = 2 << 10;
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// So many connections have the same source address: an address has some 28,000 ports.
+const PORTS_OF_SOURCE: usize = 20_000;
+/// Source addresses that short connections take turns with: a closed connection keeps its port for a while.
+const SOURCES: u32 = 250;
+
+/// Processor time, clock and counters when the measured time began or ended.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    at_ns: u64,
+    cpu_ns: u64,
+    answered: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+struct Worker<'r, 'p, P: Protocol> {
+    channel: Channel<'r>,
+    received: ManuallyDrop<Received>,
+    sends: ManuallyDrop<MmapRaw>,
+    address: &'p KernelAddress,
+    plan: &'p Plan,
+    shared: &'p Shared,
+    thread: usize,
+    request_bytes: usize,
+    place_bytes: usize,
+    requests: Requests<P>,
+    conns: Vec<Conn<P::Reader>>,
+    to_open: VecDeque<u32>,
+    /// Places that failed, and when they are tried again.
+    retry: VecDeque<(u64, u32)>,
+    opening: usize,
+    open: usize,
+    opening_max: usize,
+    /// At a fixed rate: a place for each request that a connection has room for, and its generation.
+    spare: VecDeque<(u32, u32)>,
+    schedule: Option<Schedule>,
+    phase: Phase,
+    now_ns: u64,
+    next_tick_ns: u64,
+    drain_until_ns: u64,
+    reported_ready: bool,
+    next_source: u32,
+    sent_bytes: u64,
+    received_bytes: u64,
+    reopened: u64,
+    out_of_buffers: u64,
+    held: usize,
+    begin: Mark,
+    end: Mark,
+}
+
+/// Runs one thread's share of the load.
+pub(super) fn work<P: Protocol>(
+    plan: &Plan,
+    shared: &Shared,
+    thread: usize,
+    protocol: P,
+) -> Result<Outcome, Failure> {
+    if !plan.cpus.is_empty() {
+        let cpu = plan.cpus[thread % plan.cpus.len()];
+        os::pin(cpu).map_err(|error| {
+            Failure::failed(
+                &format!("keeping a client thread on processor {cpu}"),
+                &error,
+            )
+        })?;
+    }
+    os::exact_timers();
+    let failed = |doing: &'static str| move |error: io::Error| Failure::failed(doing, &error);
+    let address = plan
+        .target
+        .for_kernel()
+        .map_err(failed("writing the address"))?;
+    let mut ring = build(SUBMISSIONS).map_err(|error| os::ring_failure(&error))?;
+    let made = Worker::new(
+        plan,
+        shared,
+        thread,
+        protocol,
+        Channel::new(&mut ring),
+        &address,
+    );
+    let mut worker = made.map_err(failed(
+        "registering buffers to receive into (Linux 6.1 can)",
+    ))?;
+    worker.run().map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => Failure::failed(
+            "opening a connection (raise the limit of open files, `ulimit -Hn`)",
+            &error,
+        ),
+        _ => Failure::failed("running the load", &error),
+    })?;
+    Ok(worker.outcome())
+}
+
+impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
+    fn new(
+        plan: &'p Plan,
+        shared: &'p Shared,
+        thread: usize,
+        protocol: P,
+        channel: Channel<'r>,
+        address: &'p KernelAddress,
+    ) -> io::Result<Self> {
+        let count = (thread..plan.connections).step_by(plan.threads).count();
+        let template = protocol.template();
+        let place_bytes = template.len() * plan.pipeline;
+        let mut sends = MmapMut::map_anon((place_bytes * count).max(1))?;
+        for request in sends.chunks_exact_mut(template.len()) {
+            request.copy_from_slice(&template);
+        }
+        let buffer_bytes = place_bytes
+            .clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
+            .next_power_of_two();
+        let received = Received::new(&channel, BUFFERS, buffer_bytes)?;
+        let paced = plan.pace != Pace::Closed;
+        Ok(Worker {
+            received: ManuallyDrop::new(received),
+            sends: ManuallyDrop::new(MmapRaw::from(sends)),
+            address,
+            plan,
+            shared,
+            thread,
+            request_bytes: template.len(),
+            place_bytes,
+            requests: Requests::new(protocol, count, plan.pipeline, paced),
+            conns: (0..count).map(|_| Conn::default()).collect(),
+            to_open: if plan.reconnect {
+                VecDeque::new()
+            } else {
+                (0..count as u32).collect()
+            },
+            retry: VecDeque::new(),
+            opening: 0,
+            open: 0,
+            opening_max: if plan.reconnect { count } else { OPENING_MAX },
+            spare: VecDeque::new(),
+            schedule: None,
+            phase: Phase::Connecting,
+            now_ns: shared.now_ns(),
+            next_tick_ns: 0,
+            drain_until_ns: 0,
+            reported_ready: false,
+            next_source: thread as u32,
+            sent_bytes: 0,
+            received_bytes: 0,
+            reopened: 0,
+            out_of_buffers: 0,
+            held: 0,
+            begin: Mark::default(),
+            end: Mark::default(),
+            channel,
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut batch = Vec::new();
+        loop {
+            let phase = self.shared.phase();
+            if phase != self.phase {
+                self.go_to(phase)?;
+            }
+            if phase == Phase::Draining && self.is_drained() {
+                return Ok(());
+            }
+            self.open_more()?;
+            if self.now_ns >= self.next_tick_ns {
+                self.tick()?;
+            }
+            self.send_what_is_due()?;
+            let patience = Duration::from_nanos(self.patience_ns());
+            self.channel.turn(patience, &mut batch)?;
+            self.now_ns = self.shared.now_ns();
+            let before = self.requests.answered;
+            for completion in batch.drain(..) {
+                self.completed(completion)?;
+            }
+            self.shared.count_answers(self.requests.answered - before);
+        }
+    }
+
+    /// Through all phases up to this one; a slow thread may have missed some.
+    fn go_to(&mut self, phase: Phase) -> io::Result<()> {
+        for next in Phase::ALL {
+            if next <= self.phase || next > phase {
+                continue;
+            }
+            match next {
+                Phase::Connecting => {}
+                Phase::WarmUp => self.begin_to_ask()?,
+                Phase::Measured => {
+                    self.begin = self.mark();
+                    self.requests.recording = true;
+                    self.requests.due_from_ns = self.now_ns;
+                }
+                Phase::After => {
+                    self.end = self.mark();
+                    self.requests.recording = false;
+                    self.requests.due_until_ns = self.now_ns;
+                    self.held = self.open;
+                }
+                Phase::Draining => {
+                    self.drain_until_ns = self.now_ns + self.plan.timeout.as_nanos() as u64;
+                }
+            }
+            self.phase = next;
+        }
+        Ok(())
+    }
+
+    fn begin_to_ask(&mut self) -> io::Result<()> {
+        self.phase = Phase::WarmUp;
+        if let Pace::Rate(rate) = self.plan.pace {
+            let start_ns = self.shared.start_ns();
+            self.schedule = Some(Schedule::new(
+                start_ns,
+                rate,
+                self.thread,
+                self.plan.threads,
+            ));
+        }
+        for place in 0..self.conns.len() as u32 {
+            if self.plan.reconnect {
+                self.reuse(place);
+            } else if self.conns[place as usize].state == State::Open {
+                self.ask(place, self.plan.pipeline as u32)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn mark(&self) -> Mark {
+        Mark {
+            at_ns: self.now_ns,
+            cpu_ns: os::thread_cpu_ns(),
+            answered: self.requests.answered,
+            sent_bytes: self.sent_bytes,
+            received_bytes: self.received_bytes,
+        }
+    }
+
+    fn owed(&self) -> u64 {
+        self.requests.made - self.requests.answered - self.requests.lost
+    }
+
+    /// When the next request is due that may still be sent.
+    fn next_due_ns(&self) -> Option<u64> {
+        let next_ns = self.schedule.as_ref()?.next_ns();
+        // Those due after the measured time are of no use once it is over.
+        let wanted = self.phase != Phase::Draining || next_ns < self.requests.due_until_ns;
+        wanted.then_some(next_ns)
+    }
+
+    fn is_drained(&self) -> bool {
+        let nothing_left = self.owed() == 0 && self.next_due_ns().is_none();
+        nothing_left || self.now_ns >= self.drain_until_ns
+    }
+
+    fn patience_ns(&self) -> u64 {
+        let due_ns = match self.spare.is_empty() {
+            true => None,
+            false => self.next_due_ns(),
+        };
+        due_ns.map_or(WAIT_NS, |due_ns| {
+            due_ns.saturating_sub(self.now_ns).min(WAIT_NS)
+        })
+    }
+
+    /// At a fixed rate: gives what is due by now to connections that have room.
+    fn send_what_is_due(&mut self) -> io::Result<()> {
+        while let Some(due_ns) = self.next_due_ns().filter(|&due_ns| due_ns <= self.now_ns) {
+            let Some((place, generation)) = self.spare.pop_front() else {
+                return Ok(());
+            };
+            let conn = &mut self.conns[place as usize];
+            if conn.generation != generation {
+                continue;
+            }
+            self.requests.due(place, conn, due_ns);
+            if let Some(schedule) = &mut self.schedule {
+                schedule.advance();
+            }
+            match self.plan.reconnect {
+                true => self.open(place)?,
+                false => self.flush(place)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection has room for so many requests more.
+    #[inline]
+    fn ask(&mut self, place: u32, room: u32) -> io::Result<()> {
+        if self.phase == Phase::Connecting {
+            return Ok(());
+        }
+        if self.schedule.is_some() {
+            let generation = self.conns[place as usize].generation;
+            self.spare.extend((0..room).map(|_| (place, generation)));
+            return Ok(());
+        }
+        if self.phase == Phase::Draining {
+            return Ok(());
+        }
+        for _ in 0..room {
+            self.requests
+                .due(place, &mut self.conns[place as usize], self.now_ns);
+        }
+        self.flush(place)
+    }
+
+    /// A place without a connection takes the next request, with a connection of its own.
+    fn reuse(&mut self, place: u32) {
+        if self.schedule.is_some() {
+            let generation = self.conns[place as usize].generation;
+            self.spare.push_back((place, generation));
+        } else if self.phase != Phase::Draining {
+            self.to_open.push_back(place);
+        }
+    }
+
+    /// Sends all that is due on a connection, unless a send is under way.
+    #[inline]
+    fn flush(&mut self, place: u32) -> io::Result<()> {
+        let conn = &mut self.conns[place as usize];
+        if conn.state != State::Open || conn.sending || conn.to_send == 0 {
+            return Ok(());
+        }
+        let start = place as usize * self.place_bytes;
+        // SAFETY: a place's part of the map, which nothing else refers to; the kernel has sent what it held, see the
+        // header.
+        let memory = unsafe {
+            std::slice::from_raw_parts_mut(self.sends.as_mut_ptr().add(start), self.place_bytes)
+        };
+        if conn.in_flight == 0 {
+            conn.since_ns = self.now_ns;
+        }
+        // With a connection for each request, the request was sent when connecting began.
+        let sent_ns = (!self.plan.reconnect).then_some(self.now_ns);
+        let bytes = self
+            .requests
+            .stamp_due(place, conn, memory, self.request_bytes, sent_ns);
+        // One request at a time is known to be sent when it is answered: no need to be told.
+        conn.sending = self.plan.pipeline > 1;
+        (conn.send_from, conn.send_len) = (0, bytes as u32);
+        self.sent_bytes += bytes as u64;
+        self.push_send(place)
+    }
+
+    #[inline]
+    fn push_send(&mut self, place: u32) -> io::Result<()> {
+        let conn = &self.conns[place as usize];
+        let Some(socket) = &conn.socket else {
+            return Ok(());
+        };
+        let start = place as usize * self.place_bytes + conn.send_from as usize;
+        let from = self.sends.as_ptr().wrapping_add(start);
+        let len = conn.send_len - conn.send_from;
+        let entry = opcode::Send::new(types::Fd(socket.as_raw_fd()), from, len)
+            .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
+            .build()
+            .user_data(token(What::Send, place, conn.generation));
+        let entry = match conn.sending {
+            true => entry,
+            false => entry.flags(squeue::Flags::SKIP_SUCCESS),
+        };
+        // SAFETY: within the place's part of `sends`, which outlives the ring's work (see the header).
+        unsafe { self.channel.push(entry) }
+    }
+
+    /// Lets the ring receive on a connection: again and again, or once if it is for one request.
+    #[inline]
+    fn arm(&mut self, place: u32) -> io::Result<()> {
+        let conn = &mut self.conns[place as usize];
+        let Some(socket) = &conn.socket else {
+            return Ok(());
+        };
+        conn.armed = true;
+        let fd = types::Fd(socket.as_raw_fd());
+        let entry = match self.plan.reconnect {
+            // A receive that stays armed would keep the socket open after its descriptor is closed.
+            true => opcode::Recv::new(fd, std::ptr::null_mut(), 0)
+                .buf_group(GROUP)
+                .build()
+                .flags(squeue::Flags::BUFFER_SELECT),
+            false => opcode::RecvMulti::new(fd, GROUP).build(),
+        };
+        let entry = entry.user_data(token(What::Receive, place, conn.generation));
+        // SAFETY: it points to nothing; what it receives goes to buffers of `received`, which outlive the ring's work.
+        unsafe { self.channel.push(entry) }
+    }
+
+    #[inline]
+    fn completed(&mut self, completion: Completion) -> io::Result<()> {
+        let Some((what, place, generation)) = untoken(completion.token) else {
+            return Ok(());
+        };
+        let conn = &self.conns[place as usize];
+        let current = conn.state != State::Closed && same_generation(conn.generation, generation);
+        match what {
+            What::Receive => self.received(place, current, completion),
+            What::Send if current => self.sent(place, completion.result),
+            What::Connect if current => self.connected(place, completion.result),
+            _ => Ok(()),
+        }
+    }
+
+    fn sent(&mut self, place: u32, result: i32) -> io::Result<()> {
+        let conn = &mut self.conns[place as usize];
+        if result < 0 {
+            return self.fail_with(place, "sending", -result);
+        }
+        conn.send_from += result as u32;
+        if conn.send_from < conn.send_len {
+            return self.push_send(place);
+        }
+        conn.sending = false;
+        self.flush(place)
+    }
+
+    #[inline]
+    fn received(&mut self, place: u32, current: bool, completion: Completion) -> io::Result<()> {
+        let (result, flags) = (completion.result, completion.flags);
+        let buffer = cqueue::buffer_select(flags);
+        if !current {
+            if let Some(buffer) = buffer {
+                self.received.give_back(buffer);
+            }
+            return Ok(());
+        }
+        let conn = &mut self.conns[place as usize];
+        conn.armed = cqueue::more(flags);
+        let generation = conn.generation;
+        match (result, buffer) {
+            (1.., Some(buffer)) => {
+                self.received_bytes += result as u64;
+                let bytes = self.received.bytes(buffer, result as usize);
+                let eaten = self.requests.eat(place, conn, bytes, self.now_ns);
+                self.received.give_back(buffer);
+                match eaten {
+                    Eaten::Answers(0) => {}
+                    Eaten::Answers(answers) => self.answered(place, answers)?,
+                    Eaten::Wrong(why) => self.fail(place, Kind::WrongAnswer, || why)?,
+                }
+            }
+            (0, _) => self.ended(place)?,
+            _ if -result == libc::ENOBUFS => self.out_of_buffers += 1,
+            _ => self.fail_with(place, "receiving", -result)?,
+        }
+        let conn = &self.conns[place as usize];
+        if !conn.armed && conn.state == State::Open && conn.generation == generation {
+            self.arm(place)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn answered(&mut self, place: u32, answers: u32) -> io::Result<()> {
+        if self.plan.reconnect {
+            self.close(place);
+            self.reuse(place);
+            return Ok(());
+        }
+        self.ask(place, answers)
+    }
+
+    /// The server has closed the connection.
+    fn ended(&mut self, place: u32) -> io::Result<()> {
+        let conn = &mut self.conns[place as usize];
+        if conn.in_flight == 1 && self.requests.protocol.ends_with_connection(&conn.reader) {
+            self.requests.answered(place, conn, self.now_ns);
+            if self.plan.reconnect {
+                return self.answered(place, 1);
+            }
+        }
+        let owed = self.conns[place as usize].in_flight;
+        self.fail(place, Kind::ClosedEarly, || {
+            format!("the server closed a connection with {owed} requests unanswered")
+        })
+    }
+}
+
+impl<P: Protocol> Worker<'_, '_, P> {
+    /// Opens connections that wait for it, so many at a time, and reports when there are all.
+    fn open_more(&mut self) -> io::Result<()> {
+        while self.opening < self.opening_max && self.phase != Phase::Draining {
+            let again = self.retry.pop_front_if(|(at_ns, _)| *at_ns <= self.now_ns);
+            let Some(place) = again
+                .map(|(_, place)| place)
+                .or_else(|| self.to_open.pop_front())
+            else {
+                break;
+            };
+            if self.plan.reconnect && self.conns[place as usize].to_send == 0 {
+                self.requests
+                    .due(place, &mut self.conns[place as usize], self.now_ns);
+            }
+            self.open(place)?;
+        }
+        let all = self.open == self.conns.len() || self.plan.reconnect;
+        if all && !self.reported_ready {
+            self.reported_ready = true;
+            self.shared.one_is_ready();
+        }
+        Ok(())
+    }
+
+    /// Of several loopback addresses, where one would run out of ports.
+    fn source(&mut self, place: u32) -> Option<Ipv4Addr> {
+        let Target::Tcp(std::net::SocketAddr::V4(target)) = &self.plan.target else {
+            return None;
+        };
+        if !target.ip().is_loopback() {
+            return None;
+        }
+        let index = if self.plan.reconnect {
+            self.next_source = (self.next_source + 1) % SOURCES;
+            self.next_source
+        } else {
+            let number = place as usize * self.plan.threads + self.thread;
+            (number / PORTS_OF_SOURCE) as u32
+        };
+        (self.plan.reconnect || index > 0).then(|| Ipv4Addr::new(127, 0, 0, 1 + index as u8))
+    }
+
+    fn open(&mut self, place: u32) -> io::Result<()> {
+        let source = self.source(place);
+        let socket = match os::socket(self.address.family(), source) {
+            Ok(socket) => socket,
+            Err(error) => match error.raw_os_error() {
+                Some(errno @ (libc::EADDRNOTAVAIL | libc::EADDRINUSE)) => {
+                    return self.fail_with(place, "binding a connection", errno);
+                }
+                _ => return Err(error),
+            },
+        };
+        let fd = types::Fd(socket.as_raw_fd());
+        let conn = &mut self.conns[place as usize];
+        conn.socket = Some(socket);
+        conn.state = State::Connecting;
+        conn.since_ns = self.now_ns;
+        self.opening += 1;
+        let entry = opcode::Connect::new(fd, self.address.as_ptr(), self.address.len)
+            .build()
+            .user_data(token(What::Connect, place, conn.generation));
+        // SAFETY: the address outlives the worker, whose end cancels what is in flight.
+        unsafe { self.channel.push(entry) }
+    }
+
+    fn connected(&mut self, place: u32, result: i32) -> io::Result<()> {
+        // A Unix socket says so instead of letting us wait when too many others do.
+        if -result == libc::EAGAIN {
+            self.close(place);
+            self.retry.push_back((self.now_ns + RETRY_NS, place));
+            return Ok(());
+        }
+        if result < 0 {
+            return self.fail_with(place, "connecting", -result);
+        }
+        self.opening -= 1;
+        self.open += 1;
+        self.conns[place as usize].state = State::Open;
+        self.arm(place)?;
+        match self.plan.reconnect {
+            true => self.flush(place),
+            false => self.ask(place, self.plan.pipeline as u32),
+        }
+    }
+
+    fn fail_with(&mut self, place: u32, doing: &str, errno: i32) -> io::Result<()> {
+        let error = io::Error::from_raw_os_error(errno);
+        let target = &self.plan.target;
+        self.fail(place, Kind::of(errno), || {
+            format!("{doing}, {target}: {error}")
+        })
+    }
+
+    /// Counts an error, gives up what the connection owes, and opens it anew a little later.
+    fn fail(&mut self, place: u32, kind: Kind, text: impl FnOnce() -> String) -> io::Result<()> {
+        self.requests.errors.add(kind, text);
+        let conn = &mut self.conns[place as usize];
+        let lost = self.requests.lose(place, conn, self.now_ns);
+        self.requests.lost += u64::from(lost);
+        if let Some(socket) = &conn.socket {
+            // Entries for this descriptor that have not left yet would go to the next socket of its number.
+            self.channel.submit()?;
+            os::shutdown(socket);
+        }
+        self.close(place);
+        if self.phase == Phase::Draining {
+            return Ok(());
+        }
+        self.reopened += 1;
+        match self.plan.reconnect && self.schedule.is_some() {
+            true => self.reuse(place),
+            false => self.retry.push_back((self.now_ns + RETRY_NS, place)),
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, place: u32) {
+        let conn = &mut self.conns[place as usize];
+        match conn.state {
+            State::Closed => {}
+            State::Connecting => self.opening -= 1,
+            State::Open => self.open -= 1,
+        }
+        conn.state = State::Closed;
+        conn.socket = None;
+        conn.generation = conn.generation.wrapping_add(1);
+        (conn.armed, conn.sending) = (false, false);
+        conn.answered = conn.sent;
+        conn.reader = P::Reader::default();
+    }
+
+    /// Looks for what has waited too long.
+    fn tick(&mut self) -> io::Result<()> {
+        self.next_tick_ns = self.now_ns + TICK_NS;
+        let timeout = self.plan.timeout;
+        let before_ns = self.now_ns.saturating_sub(timeout.as_nanos() as u64);
+        for place in 0..self.conns.len() as u32 {
+            let conn = &self.conns[place as usize];
+            if conn.since_ns >= before_ns {
+                continue;
+            }
+            let waits = match conn.state {
+                State::Connecting => "a connection",
+                State::Open if conn.in_flight > 0 => "an answer",
+                _ => continue,
+            };
+            self.fail(place, Kind::Timeout, || {
+                format!("waited {} s for {waits}", timeout.as_secs_f64())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What this thread has counted; requests that are still owed get the least that they would have taken.
+    fn outcome(&mut self) -> Outcome {
+        let unanswered = self.owed();
+        for place in 0..self.conns.len() as u32 {
+            self.requests
+                .lose(place, &mut self.conns[place as usize], self.now_ns);
+        }
+        let mut never_sent = 0;
+        while let Some(due_ns) = self.next_due_ns() {
+            if due_ns >= self.requests.due_until_ns.min(self.now_ns) {
+                break;
+            }
+            never_sent += u64::from(due_ns >= self.requests.due_from_ns);
+            self.requests.record_due(due_ns, self.now_ns);
+            if let Some(schedule) = &mut self.schedule {
+                schedule.advance();
+            }
+        }
+        let measured = Duration::from_nanos(self.end.at_ns - self.begin.at_ns);
+        let answers = self.end.answered - self.begin.answered;
+        let seconds = measured.as_secs_f64();
+        let per = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
+        Outcome {
+            answers,
+            measured,
+            per_second: per(answers as f64),
+            client_cpu: vec![per((self.end.cpu_ns - self.begin.cpu_ns) as f64 / 1e9)],
+            sent_bytes: self.end.sent_bytes - self.begin.sent_bytes,
+            received_bytes: self.end.received_bytes - self.begin.received_bytes,
+            all_received_bytes: self.received_bytes,
+            latency: self.requests.latency.clone(),
+            due_latency: self.requests.due_latency.clone(),
+            requests: self.requests.made,
+            answered: self.requests.answered,
+            lost: self.requests.lost,
+            unanswered,
+            never_sent,
+            nils: self.requests.nils,
+            held: self.held,
+            reopened: self.reopened,
+            out_of_buffers: self.out_of_buffers,
+            enters: self.channel.enters,
+            errors: self.requests.errors.clone(),
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl<P: Protocol> Drop for Worker<'_, '_, P> {
+    fn drop(&mut self) {
+        for socket in self.conns.iter().filter_map(|conn| conn.socket.as_ref()) {
+            os::shutdown(socket);
+        }
+        if self.channel.end().is_ok() {
+            // SAFETY: nothing is in flight any more, and neither is used after this.
+            unsafe {
+                ManuallyDrop::drop(&mut self.received);
+                ManuallyDrop::drop(&mut self.sends);
+            }
+        }
+    }
+}

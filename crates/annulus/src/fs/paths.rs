@@ -1,0 +1,98 @@
+//! What is done by path: for engines, and for the cores of runtimes.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{DirEntry, File, Metadata, OpenOptions, path_to_cstring};
+use crate::buf::Region;
+use crate::driver::{Operation, Submitter};
+use crate::fd::Fd;
+use crate::op::{ListDir, MakeDir, Rename, StatAt, Unlink};
+use crate::sys::call;
+use crate::sys::errno::EINVAL;
+
+/// As std's `File::create` opens.
+pub(crate) fn to_create() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    options
+}
+
+pub(crate) fn adopt(submitter: &Arc<Submitter>, file: std::fs::File) -> io::Result<File> {
+    if submitter.closer.is_some() {
+        let what =
+            "the simulated kernel can't use a descriptor of this process; open the file by path";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    File::new(Fd::adopt(file), Arc::clone(submitter))
+}
+
+pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Region> {
+    let mut options = OpenOptions::new();
+    options.read(true).direct(true);
+    let file = match options.open(submitter, path).await {
+        // The file system has no direct I/O.
+        Err(error) if error.raw_os_error() == Some(EINVAL) => {
+            options.direct(false).open(submitter, path).await?
+        }
+        other => other?,
+    };
+    let bytes = file.metadata().await?.len();
+    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    Ok(file.load(0, bytes).await?)
+}
+
+/// `follow`: what a link names, not the link itself.
+pub(crate) fn metadata<'a>(
+    submitter: &'a Submitter,
+    path: &Path,
+    follow: bool,
+) -> Operation<'a, StatAt, io::Result<Metadata>> {
+    let stat = match path_to_cstring(path) {
+        Ok(path) => Operation::new(submitter, StatAt::path(path, follow)),
+        Err(error) => Operation::ready(submitter, Err(error)),
+    };
+    stat.map(|answer, _| answer.map(Metadata::new))
+}
+
+pub(crate) fn rename<'a>(
+    submitter: &'a Submitter,
+    from: &Path,
+    to: &Path,
+) -> Operation<'a, Rename> {
+    match (path_to_cstring(from), path_to_cstring(to)) {
+        (Ok(from), Ok(to)) => Operation::new(submitter, Rename::new(from, to, 0)),
+        (Err(error), _) | (_, Err(error)) => Operation::ready(submitter, Err(error)),
+    }
+}
+
+pub(crate) fn remove_file<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, Unlink> {
+    unlink(submitter, path, 0)
+}
+
+pub(crate) fn remove_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, Unlink> {
+    unlink(submitter, path, call::AT_REMOVEDIR)
+}
+
+fn unlink<'a>(submitter: &'a Submitter, path: &Path, flags: u32) -> Operation<'a, Unlink> {
+    match path_to_cstring(path) {
+        Ok(path) => Operation::new(submitter, Unlink::new(path, flags)),
+        Err(error) => Operation::ready(submitter, Err(error)),
+    }
+}
+
+pub(crate) fn create_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, MakeDir> {
+    match path_to_cstring(path) {
+        Ok(path) => Operation::new(submitter, MakeDir::new(path, 0o777)),
+        Err(error) => Operation::ready(submitter, Err(error)),
+    }
+}
+
+pub(crate) async fn read_dir(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Vec<DirEntry>> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(call::O_DIRECTORY as i32);
+    let dir = options.open(submitter, path).await?;
+    let listed = Operation::new(submitter, ListDir::new(dir.into_fd())).await?;
+    Ok(listed.into_iter().map(DirEntry::new).collect())
+}

@@ -1,0 +1,80 @@
+//! # Safety
+//!
+//! Anybody's code that blocks, on a blocking thread: io_uring has no opcode for it. Points to nothing
+//! (Lent); the work and its value are the op's own.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::{Op, OpInfo, Resume};
+use crate::sys::sqe::{Sqe, opcode};
+
+/// Runs a closure.
+#[derive(Debug)]
+pub struct RunBlocking<W, T> {
+    work: Option<W>,
+    outcome: Option<Result<T, Box<dyn Any + Send>>>,
+}
+
+impl<W, T> RunBlocking<W, T> {
+    pub(crate) fn new(work: W) -> RunBlocking<W, T> {
+        RunBlocking {
+            work: Some(work),
+            outcome: None,
+        }
+    }
+}
+
+/// Why there is no value.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// The closure has panicked.
+    Panicked(Box<dyn Any + Send>),
+    /// It was never run.
+    NotRun(io::Error),
+}
+
+/// Of any type, to be listed.
+pub(super) const INFO: OpInfo = OpInfo {
+    name: "spawn_blocking",
+    opcode: opcode::RUN,
+    since: (0, 0),
+};
+
+// SAFETY: Lent: points to nothing.
+unsafe impl<W, T> Op for RunBlocking<W, T>
+where
+    W: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    const INFO: OpInfo = INFO;
+    type Output = Result<T, Unanswered>;
+
+    fn sqe(&mut self) -> Sqe {
+        // No ring takes the opcode, so none is asked.
+        Sqe::new(opcode::NOP, -1)
+    }
+
+    fn syscall(&mut self) -> i32 {
+        let work = self.work.take();
+        self.outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
+        0
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        Resume::Done(res)
+    }
+
+    fn complete(self, res: i32) -> Self::Output {
+        match self.outcome {
+            Some(outcome) => outcome.map_err(Unanswered::Panicked),
+            None => Err(Unanswered::NotRun(io::Error::from_raw_os_error(-res))),
+        }
+    }
+
+    fn lost(error: io::Error) -> Self::Output {
+        Err(Unanswered::NotRun(error))
+    }
+}

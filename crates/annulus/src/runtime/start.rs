@@ -1,0 +1,359 @@
+//! How a runtime comes into being, and how it ends: a thread per core, each with a ring of its own.
+//!
+//! All cores are made before the first of them runs, so that a file goes to any of them; if one can't be
+//! made, the others are given up. The end of one core's `main` is its own affair, its failure is not: an
+//! error or a panic ends all of them, and is then the caller's.
+
+use std::any::Any;
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::task::Waker;
+use std::thread::{self, Scope, ScopedJoinHandle};
+
+use super::builder::{Backend, BackendInUse, CoreInfo, RuntimeBuilder};
+use super::executor::{Executor, Inbox};
+use super::handle::Handle;
+use super::task::{End, JoinHandle, Told};
+use crate::driver::core::Core;
+use crate::driver::here::Driving;
+use crate::driver::{Lane, LaneThread, Opcodes, Submitter, Thread, blocking};
+use crate::error::SetupError;
+use crate::sys::affinity::{Affinity, Pinned};
+
+/// What a core's `main` came to; the panic that ended it otherwise.
+type Outcome = Result<io::Result<()>, Box<dyn Any + Send>>;
+
+/// A core's part in the submitter: its lane, and what its ring takes. `None` without a ring.
+type Seat = Option<(Arc<Lane>, Opcodes)>;
+
+/// What the cores of a runtime have in common.
+struct Plan<'a, M> {
+    builder: &'a RuntimeBuilder,
+    handle: Handle,
+    main: &'a M,
+    /// Where blocking threads may run, if cores are kept on one processor each.
+    affinity: Option<Affinity>,
+}
+
+/// A core's thread that has been asked to make its core.
+struct Coming<'scope> {
+    thread: ScopedJoinHandle<'scope, Outcome>,
+    /// Has it run, or give its core up.
+    go: mpsc::Sender<Arc<Submitter>>,
+}
+
+pub(super) fn run<M, F>(
+    builder: &RuntimeBuilder,
+    started: impl FnOnce(Handle),
+    main: &M,
+) -> io::Result<()>
+where
+    M: Fn(CoreInfo) -> F + Sync,
+    F: Future<Output = io::Result<()>> + 'static,
+{
+    let plan = Plan {
+        builder,
+        handle: new_handle(builder)?,
+        main,
+        affinity: affinity(builder),
+    };
+    let plan = &plan;
+    let (outcome, files) = thread::scope(|scope| plan.start(scope, started))?;
+    plan.handle.close();
+    // Blocking threads finish what they are at; a file that somebody keeps is of no more use.
+    files.drain();
+    outcome.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+pub(super) fn block_on<F>(builder: &RuntimeBuilder, future: F) -> Result<F::Output, SetupError>
+where
+    F: Future + 'static,
+{
+    let handle = new_handle(builder)?;
+    let affinity = affinity(builder);
+    let made = Made::new(builder, 0, handle.inbox(0))?;
+    let files = files(builder, affinity, [made.seat()].into_iter());
+    handle.set_files(&files);
+    let (ended, failure) = made.drive(builder, &files, &handle, false, || future);
+    handle.close();
+    files.drain();
+    match ended {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(panic)) => resume_unwind(panic),
+        // Nobody stops the main future of `block_on` but the end of its ring.
+        None => Err(SetupError::Os {
+            what: "the ring of a core, which it has ended",
+            error: failure.unwrap_or_else(|| io::Error::other("for no reason that it gave")),
+        }),
+    }
+}
+
+fn new_handle(builder: &RuntimeBuilder) -> Result<Handle, SetupError> {
+    let inboxes = (0..builder.threads).map(|_| Inbox::new());
+    let inboxes = inboxes.collect::<io::Result<Vec<_>>>();
+    let os = |error| SetupError::Os {
+        what: "an eventfd, of which each core needs one",
+        error,
+    };
+    Ok(Handle::new(inboxes.map_err(os)?))
+}
+
+/// Of the calling thread, before it may be kept on one processor.
+fn affinity(builder: &RuntimeBuilder) -> Option<Affinity> {
+    builder.pin.then(Affinity::of_this_thread).flatten()
+}
+
+/// Where the files of all cores are handed over.
+fn files(
+    builder: &RuntimeBuilder,
+    affinity: Option<Affinity>,
+    seats: impl Iterator<Item = Seat>,
+) -> Arc<Submitter> {
+    let mut opcodes = Opcodes::NONE;
+    let lanes = seats.flatten().map(|(lane, takes)| {
+        opcodes = takes;
+        LaneThread {
+            lane,
+            thread: Thread::None,
+        }
+    });
+    let lanes = lanes.collect();
+    let config = blocking::Config {
+        threads: builder.blocking_threads,
+        limits: builder.core.limits,
+        drain_timeout: builder.core.tuning.drain_timeout,
+        affinity,
+    };
+    Arc::new(Submitter::new(lanes, opcodes, config))
+}
+
+impl<M, F> Plan<'_, M>
+where
+    M: Fn(CoreInfo) -> F + Sync,
+    F: Future<Output = io::Result<()>> + 'static,
+{
+    /// Makes all cores, and runs them to their end.
+    fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        started: impl FnOnce(Handle),
+    ) -> Result<(Outcome, Arc<Submitter>), SetupError> {
+        // Early returns give up what has been made: nobody is told to go.
+        let (tell, told) = mpsc::channel();
+        let mut others = Vec::new();
+        for index in 1..self.builder.threads {
+            others.push(self.start_thread(scope, index, tell.clone())?);
+        }
+        // So that the last of those who may tell is a core's thread.
+        drop(tell);
+        let made = Made::new(self.builder, 0, self.handle.inbox(0))?;
+        let mut seats = vec![made.seat()];
+        for _ in &others {
+            match told.recv() {
+                Ok(Ok(seat)) => seats.push(seat),
+                Ok(Err(error)) => return Err(made.give_up(error)),
+                // A thread has panicked. Its panic is the scope's.
+                Err(_) => return Err(made.give_up(could_not_start())),
+            }
+        }
+        let files = files(self.builder, self.affinity, seats.into_iter());
+        self.handle.set_files(&files);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| started(self.handle.clone()))) {
+            made.executor.leave();
+            return Ok((Err(panic), files));
+        }
+        for other in &others {
+            let _ = other.go.send(Arc::clone(&files));
+        }
+        let mut outcome = self.serve(made, &files);
+        for other in others {
+            let other = other.thread.join().unwrap_or_else(Err);
+            outcome = match (outcome, other) {
+                (Err(panic), _) | (Ok(_), Err(panic)) => Err(panic),
+                (Ok(one), Ok(other)) => Ok(one.and(other)),
+            };
+        }
+        Ok((outcome, files))
+    }
+
+    fn start_thread<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        index: usize,
+        tell: mpsc::Sender<Result<Seat, SetupError>>,
+    ) -> Result<Coming<'scope>, SetupError> {
+        let (go, gone) = mpsc::channel::<Arc<Submitter>>();
+        let body = move || {
+            let made = match Made::new(self.builder, index, self.handle.inbox(index)) {
+                Ok(made) => made,
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    return Ok(Ok(()));
+                }
+            };
+            let _ = tell.send(Ok(made.seat()));
+            drop(tell);
+            match gone.recv() {
+                Ok(files) => self.serve(made, &files),
+                Err(_) => {
+                    made.executor.leave();
+                    Ok(Ok(()))
+                }
+            }
+        };
+        let thread = thread::Builder::new().name(format!("annulus-{index}"));
+        let os = |error| SetupError::Os {
+            what: "a thread for a core (raise the limits on threads: RLIMIT_NPROC, pids.max)",
+            error,
+        };
+        let thread = thread.spawn_scoped(scope, body).map_err(os)?;
+        Ok(Coming { thread, go })
+    }
+
+    /// Runs a core to its end. If its `main` fails, all others end as well.
+    fn serve(&self, made: Made, files: &Arc<Submitter>) -> Outcome {
+        let info = CoreInfo {
+            index: made.index,
+            cores: self.handle.cores(),
+            backend: Arc::clone(&made.backend),
+        };
+        let main = self.main;
+        let failed = |ended: &thread::Result<io::Result<()>>| !matches!(ended, Ok(Ok(())));
+        let handle = &self.handle;
+        let (ended, failure) = made.drive(self.builder, files, handle, true, || main(info));
+        let ended = match failure {
+            Some(error) => Ok(Err(error)),
+            // Shut down, if there is none.
+            None => ended.unwrap_or(Ok(Ok(()))),
+        };
+        if failed(&ended) {
+            handle.shutdown();
+        }
+        ended
+    }
+}
+
+#[cold]
+fn could_not_start() -> SetupError {
+    SetupError::Os {
+        what: "a core of the runtime",
+        error: io::Error::other("its thread ended before it had started"),
+    }
+}
+
+/// A core, before it runs.
+struct Made {
+    index: usize,
+    executor: Rc<Executor>,
+    seat: Seat,
+    backend: Arc<BackendInUse>,
+    pinned: Option<Pinned>,
+}
+
+impl Made {
+    fn new(builder: &RuntimeBuilder, index: usize, inbox: Arc<Inbox>) -> Result<Made, SetupError> {
+        let pinned = builder.pin.then(|| Pinned::to_nth(index)).flatten();
+        let ringed = match builder.backend {
+            Backend::Epoll => Err(None),
+            _ => match Made::with_ring(builder, &inbox) {
+                Err(error) if builder.backend == Backend::Auto && error.allows_fallback() => {
+                    Err(Some(error))
+                }
+                other => Ok(other?),
+            },
+        };
+        let (core, seat, backend) = match ringed {
+            Ok(made) => made,
+            Err(because) => {
+                let core = Core::with_readiness(&builder.core, inbox.alarm())?;
+                (core, None, BackendInUse::Epoll { because })
+            }
+        };
+        Ok(Made {
+            index,
+            executor: Executor::new(core, inbox),
+            seat,
+            backend: Arc::new(backend),
+            pinned,
+        })
+    }
+
+    fn with_ring(
+        builder: &RuntimeBuilder,
+        inbox: &Inbox,
+    ) -> Result<(Rc<Core>, Seat, BackendInUse), SetupError> {
+        let lane = Arc::new(Lane::new(Box::new(inbox.alarm())));
+        let core = Core::with_ring(builder.core.clone(), inbox.alarm(), Arc::clone(&lane))?;
+        let (rung, sq_entries, opcodes) = core.ring_facts();
+        let backend = BackendInUse::Uring {
+            rung,
+            sq_entries,
+            buffers: builder.core.group.count,
+            buffer_bytes: builder.core.group.bytes,
+        };
+        Ok((core, Some((lane, opcodes)), backend))
+    }
+
+    fn seat(&self) -> Seat {
+        self.seat.clone()
+    }
+
+    /// Another core could not be made.
+    fn give_up(self, because: SetupError) -> SetupError {
+        self.executor.leave();
+        because
+    }
+
+    /// Runs `main` to its end, then what it has left, as long as the grace allows. `None`: it was ended
+    /// from outside, where `may_be_stopped` allows that, or the kernel has ended the ring, whose error
+    /// comes along.
+    fn drive<F>(
+        self,
+        builder: &RuntimeBuilder,
+        files: &Arc<Submitter>,
+        handle: &Handle,
+        may_be_stopped: bool,
+        main: impl FnOnce() -> F,
+    ) -> (Option<thread::Result<F::Output>>, Option<io::Error>)
+    where
+        F: Future + 'static,
+    {
+        let executor = self.executor;
+        executor.enter(files, handle);
+        let lane = self.seat.and_then(|(lane, _)| files.core_lane(&lane));
+        let driving = lane.map(|lane| Driving::new(files.number(), lane));
+        let end = End::new();
+        let mut main_handle = JoinHandle::new(Arc::clone(&end));
+        // From here on `main` may use the core: what it does before its first await runs now.
+        match catch_unwind(AssertUnwindSafe(main)) {
+            Ok(future) => executor.start(Told::new(future, end)),
+            Err(panic) => {
+                executor.leave();
+                return (Some(Err(panic)), None);
+            }
+        }
+        let stopped = || may_be_stopped && executor.is_stopping();
+        executor.run(|| main_handle.is_finished() || stopped());
+        main_handle.abort();
+        executor.stop();
+        let core = Rc::clone(executor.core());
+        let grace_ns = u64::try_from(builder.grace.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = core.now_ns().saturating_add(grace_ns);
+        let timer = core.set_timer(None, until_ns, Waker::noop());
+        executor.run(|| executor.tasks() == 0 || core.now_ns() >= until_ns);
+        core.clear_timer(timer);
+        let failure = core.failure();
+        drop(core);
+        executor.leave();
+        drop(driving);
+        drop(self.pinned);
+        let ended = match main_handle.take() {
+            Ok(value) => Some(Ok(value)),
+            Err(error) => error.into_panic().ok().map(Err),
+        };
+        (ended, failure)
+    }
+}

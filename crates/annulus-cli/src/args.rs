@@ -56,6 +56,15 @@ pub(crate) struct EchoArgs {
     /// How it learns what its sockets can do
     #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
     pub(crate) backend: ServeBackend,
+    /// Have a kernel thread poll the submission queues (SQPOLL); it takes a processor while there is work
+    #[arg(long)]
+    pub(crate) sqpoll: bool,
+    /// Listen at a path instead, which is removed at the end
+    #[arg(long, value_name = "PATH", conflicts_with = "addr")]
+    pub(crate) unix: Option<PathBuf>,
+    /// Answer datagrams at that address, not connections
+    #[arg(long, conflicts_with = "unix")]
+    pub(crate) udp: bool,
 }
 
 #[derive(Debug, clap::Args)]

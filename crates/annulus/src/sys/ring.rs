@@ -380,14 +380,15 @@ impl Ring {
         Arc::clone(&self.wake)
     }
 
+    /// Has other threads wake this ring's driver by `wake`, which they have already. Before the first
+    /// `arm_wake`.
+    pub(crate) fn wake_by(&mut self, wake: Arc<EventFd>) {
+        self.wake = wake;
+    }
+
     /// Submits, and looks once for completions, without waiting.
     pub(super) fn look_for_completions(&mut self) -> io::Result<()> {
         self.enter(0, IoringEnterFlags::GETEVENTS.bits(), None)
-    }
-
-    /// Has its driver woken by `wake` from now on, which there may have been before the ring was made.
-    pub(crate) fn wake_by(&mut self, wake: Arc<EventFd>) {
-        self.wake = wake;
     }
 
     /// What an enter has to do for the poller of the submission queue: to wake it, and to wait for a

@@ -1,0 +1,85 @@
+//! A task that always has something to do starves nobody.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use annulus::{runtime, time};
+
+use crate::ways::{ask_and_wait, each_way, listener};
+
+#[test]
+fn a_stream_that_never_runs_dry_starves_no_timer_and_no_other_stream() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let (listener, address) = listener();
+            let over = Arc::new(AtomicBool::new(false));
+            let stop = Arc::clone(&over);
+            let flood = thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream
+                    .set_read_timeout(Some(Duration::from_secs(30)))
+                    .unwrap();
+                let bytes = vec![1; 256 << 10];
+                while !stop.load(Ordering::Relaxed) && stream.write_all(&bytes).is_ok() {}
+                drop(stream.shutdown(std::net::Shutdown::Write));
+                let _ = stream.read(&mut [0]);
+            });
+            let flooded = listener.accept().await.unwrap();
+            let reader = runtime::spawn(async move {
+                let (mut chunks, mut bytes) = (flooded.recv_multishot(), 0);
+                while let Some(chunk) = chunks.next().await {
+                    bytes += chunk.unwrap().len() as u64;
+                }
+                bytes
+            });
+            let client = thread::spawn(move || ask_and_wait(address, 200));
+            let asked = listener.accept().await.unwrap();
+            let answers = runtime::spawn(async move {
+                let mut chunks = asked.recv_multishot();
+                while let Some(Ok(chunk)) = chunks.next().await {
+                    asked.send_all(chunk).await.unwrap();
+                }
+            });
+            let mut interval = time::interval(Duration::from_millis(1));
+            for _ in 0..50 {
+                interval.tick().await;
+            }
+            answers.await.unwrap();
+            over.store(true, Ordering::Relaxed);
+            let bytes = reader.await.unwrap();
+            flood.join().unwrap();
+            client.join().unwrap();
+            bytes
+        });
+        assert!(ended.unwrap() > 0);
+    });
+}
+
+#[test]
+fn tasks_that_are_always_ready_starve_no_timer() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            for _ in 0..1000 {
+                let _ = runtime::spawn(async {
+                    loop {
+                        runtime::yield_now().await;
+                    }
+                });
+            }
+            let (listener, address) = listener();
+            let client = thread::spawn(move || ask_and_wait(address, 20));
+            let asked = listener.accept().await.unwrap();
+            let mut chunks = asked.recv_multishot();
+            while let Some(Ok(chunk)) = chunks.next().await {
+                asked.send_all(chunk).await.unwrap();
+            }
+            time::sleep(Duration::from_millis(5)).await;
+            client.join().unwrap();
+        });
+        ended.unwrap();
+    });
+}

@@ -1,0 +1,82 @@
+//! What a core costs, by its counters: one enter a turn, no system call to wake itself.
+
+use std::thread;
+
+use annulus::runtime::{self, fs};
+use annulus::{CachedReads, OpenOptions};
+
+use crate::ways::{ask_and_wait, each_way, listener};
+
+#[test]
+fn a_core_enters_once_a_turn_and_wakes_itself_by_no_system_call() {
+    const ROUNDS: u32 = 500;
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let (listener, address) = listener();
+            let client = thread::spawn(move || ask_and_wait(address, ROUNDS));
+            let stream = listener.accept().await.unwrap();
+            let before = runtime::handle().metrics(0);
+            let mut chunks = stream.recv_multishot();
+            while let Some(Ok(chunk)) = chunks.next().await {
+                stream.send_all(chunk).await.unwrap();
+            }
+            let after = runtime::handle().metrics(0);
+            client.join().unwrap();
+            (before, after)
+        });
+        let (before, after) = ended.unwrap();
+        println!("{before:?}\n{after:?}");
+        let turns = after.turns - before.turns;
+        let enters = after.enters - before.enters;
+        assert!(enters <= turns, "{enters} enters in {turns} turns");
+        assert!(after.waits - before.waits <= enters);
+        // A request wakes the core once; its answer's completion may be another wake-up.
+        assert!(
+            enters <= 2 * u64::from(ROUNDS) + 2,
+            "{enters} enters for {ROUNDS} requests"
+        );
+        assert_eq!(after.wakeups, before.wakeups);
+    });
+}
+
+#[test]
+fn a_file_of_the_core_is_read_through_its_own_ring_with_nothing_handed_over() {
+    const READS: u64 = 200;
+    each_way(|builder| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        std::fs::write(&path, vec![5; 1 << 16]).unwrap();
+        let has_ring = format!("{builder:?}").contains("Uring");
+        let ended = builder.block_on(async move {
+            let mut options = OpenOptions::new();
+            options.read(true).cached_reads(CachedReads::Never);
+            let file = fs::open_with(&options, &path).await.unwrap();
+            let handle = runtime::handle();
+            let before = (handle.metrics(0), handle.file_metrics());
+            for read in 0..READS {
+                let (bytes, page) = file.read_at(vec![0; 4096], read % 16 * 4096).await.unwrap();
+                assert_eq!((bytes, page[0]), (4096, 5));
+            }
+            (before, (handle.metrics(0), handle.file_metrics()))
+        });
+        let ((before, files_before), (after, files)) = ended.unwrap();
+        println!("{before:?}\n{after:?}\n{files:?}");
+        assert_eq!(files.completed - files_before.completed, READS);
+        if !has_ring {
+            assert_eq!(files.blocking - files_before.blocking, READS);
+            return;
+        }
+        assert_eq!(
+            (files.blocking, files.wakeups),
+            (0, 0),
+            "something was handed over"
+        );
+        assert_eq!(
+            after.wakeups, before.wakeups,
+            "the core was woken for its own file"
+        );
+        let (turns, enters) = (after.turns - before.turns, after.enters - before.enters);
+        assert!(enters <= turns, "{enters} enters in {turns} turns");
+        assert!(enters <= 2 * READS + 2, "{enters} enters for {READS} reads");
+    });
+}

@@ -1,0 +1,236 @@
+//! The end of a runtime: who is told, what is waited for, and what may outlive it.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use annulus::net::TcpStream;
+use annulus::runtime::{self, Handle, JoinHandle, RuntimeBuilder};
+use annulus::time;
+
+use crate::across::beside;
+use crate::ways::{Drops, Tally, each_way, listener};
+
+#[test]
+fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
+    each_way(|builder| {
+        let drops = Drops::default();
+        let seen = drops.clone();
+        let finished = Tally::default();
+        let finishes = finished.clone();
+        let (tell, told) = mpsc::channel::<JoinHandle<()>>();
+        let tell = Mutex::new(tell);
+        let builder = builder.threads(2).grace(Duration::from_secs(30));
+        let stopper: Arc<Mutex<Option<Handle>>> = Arc::default();
+        let stops = Arc::clone(&stopper);
+        let started = move |handle: Handle| *stops.lock().unwrap() = Some(handle);
+        let run = builder.run_with(started, move |_| {
+            let guard = seen.guard();
+            let (finished, stopper) = (finishes.clone(), Arc::clone(&stopper));
+            let task = runtime::spawn(async move {
+                runtime::stopping().await;
+                time::sleep(Duration::from_millis(5)).await;
+                finished.raise();
+            });
+            tell.lock().unwrap().send(task).ok();
+            async move {
+                let _guard = guard;
+                runtime::yield_now().await;
+                stopper.lock().unwrap().as_ref().unwrap().shutdown();
+                std::future::pending::<io::Result<()>>().await
+            }
+        });
+        run.unwrap();
+        assert_eq!((drops.count(), finished.get()), (2, 2));
+        for task in told {
+            pollster::block_on(task).unwrap();
+        }
+    });
+}
+
+#[test]
+fn tasks_that_outlast_the_grace_are_dropped_and_their_handles_say_so() {
+    each_way(|builder| {
+        let drops = Drops::default();
+        let guard = drops.guard();
+        let ended = builder
+            .grace(Duration::from_millis(5))
+            .block_on(async move {
+                let endless = runtime::spawn(async move {
+                    let _guard = guard;
+                    std::future::pending::<()>().await;
+                });
+                let told = runtime::spawn(async {
+                    runtime::stopping().await;
+                    1
+                });
+                (endless, told)
+            });
+        let (endless, told) = ended.unwrap();
+        assert_eq!(drops.count(), 1);
+        assert!(endless.is_finished());
+        assert!(pollster::block_on(endless).unwrap_err().is_aborted());
+        assert_eq!(
+            pollster::block_on(told).unwrap(),
+            1,
+            "the end of main is the end"
+        );
+    });
+}
+
+/// Starts a task when it is dropped.
+struct SpawnsWhenDropped(Arc<Mutex<Option<JoinHandle<()>>>>, Drops);
+
+impl Drop for SpawnsWhenDropped {
+    fn drop(&mut self) {
+        let guard = self.1.guard();
+        let task = runtime::spawn(async move {
+            let _guard = guard;
+            std::future::pending::<()>().await;
+        });
+        *self.0.lock().unwrap() = Some(task);
+    }
+}
+
+#[test]
+fn a_task_started_while_the_runtime_ends_is_dropped_as_well() {
+    each_way(|builder| {
+        let drops = Drops::default();
+        let late = Arc::new(Mutex::new(None));
+        let spawns = SpawnsWhenDropped(Arc::clone(&late), drops.clone());
+        let ended = builder.block_on(async move {
+            let _ = runtime::spawn(async move {
+                let _spawns = spawns;
+                std::future::pending::<()>().await;
+            });
+            runtime::yield_now().await;
+        });
+        ended.unwrap();
+        assert_eq!(drops.count(), 1);
+        let late = late.lock().unwrap().take().unwrap();
+        assert!(pollster::block_on(late).unwrap_err().is_aborted());
+    });
+}
+
+#[test]
+fn wakers_and_handles_may_outlive_their_runtime() {
+    each_way(|builder| {
+        let kept: Arc<Mutex<Vec<Waker>>> = Arc::default();
+        let keeps = Arc::clone(&kept);
+        let ended = builder.block_on(async move {
+            let _ = runtime::spawn(std::future::poll_fn(move |context| {
+                keeps.lock().unwrap().push(context.waker().clone());
+                Poll::<()>::Pending
+            }));
+            runtime::yield_now().await;
+            runtime::yield_now().await;
+            runtime::handle()
+        });
+        let handle = ended.unwrap();
+        let wakers = std::mem::take(&mut *kept.lock().unwrap());
+        assert!(!wakers.is_empty());
+        let woken = thread::spawn(move || {
+            wakers.iter().for_each(Waker::wake_by_ref);
+            wakers.into_iter().for_each(Waker::wake);
+        });
+        woken.join().unwrap();
+        let refused = handle.spawn_on(0, || async { 1 });
+        assert!(pollster::block_on(refused).unwrap_err().is_aborted());
+        handle.shutdown();
+        assert!(handle.metrics(0).turns > 0);
+        let error = handle.register_buffers(annulus::BufferLayout::default());
+        assert!(error.is_err(), "buffers for a runtime that has ended");
+    });
+}
+
+#[test]
+fn a_runtime_ends_while_others_wake_its_tasks() {
+    const ROUNDS: usize = 40;
+    const TASKS: usize = 16;
+    fn once(builder: RuntimeBuilder) {
+        let tallies: Vec<Tally> = (0..TASKS).map(|_| Tally::default()).collect();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        tallies.iter().for_each(Tally::raise);
+                    }
+                });
+            }
+            let handles = beside(builder, |handle| {
+                let tasks = tallies.iter().enumerate().map(|(number, tally)| {
+                    let tally = tally.clone();
+                    handle.spawn_on(number % 2, move || async move {
+                        for want in 1.. {
+                            tally.reach(want).await;
+                        }
+                    })
+                });
+                let tasks = tasks.collect::<Vec<_>>();
+                thread::sleep(Duration::from_millis(2));
+                tasks
+            });
+            // Each has been told, and by then.
+            for handle in handles {
+                assert!(handle.is_finished());
+                assert!(pollster::block_on(handle).unwrap_err().is_aborted());
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+    each_way(|builder| (0..ROUNDS).for_each(|_| once(builder.clone().threads(2))));
+}
+
+thread_local! {
+    static KEPT: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn a_stream_may_outlive_its_runtime_and_the_thread_closes_it() {
+    each_way(|builder| {
+        let (tell, told) = mpsc::channel();
+        let server = thread::spawn(move || {
+            let ended = builder.block_on(async move {
+                let (listener, address) = listener();
+                tell.send(address).unwrap();
+                let stream = listener.accept().await.unwrap();
+                // With a receive under way.
+                let mut chunks = stream.recv_multishot();
+                let waited = time::timeout(Duration::from_millis(2), chunks.next()).await;
+                assert!(waited.is_err());
+                drop(chunks);
+                KEPT.with(|kept| kept.borrow_mut().push(stream));
+            });
+            ended.unwrap();
+            KEPT.with(|kept| {
+                let kept = kept.borrow();
+                let stream = &kept[0];
+                // Without its core it does nothing, and says so.
+                let answer = pollster::block_on(stream.recv(vec![0; 8]));
+                assert!(answer.is_err(), "{answer:?}");
+            });
+        });
+        let mut client = std::net::TcpStream::connect(told.recv().unwrap()).unwrap();
+        server.join().unwrap();
+        // The thread's end has closed it.
+        let read = io::Read::read(&mut client, &mut [0; 8]);
+        assert_eq!(read.unwrap(), 0);
+    });
+}
+
+#[test]
+fn runtimes_follow_one_another_on_one_thread() {
+    each_way(|builder| {
+        for round in 0..20 {
+            let value = builder
+                .clone()
+                .block_on(async move { runtime::spawn(async move { round }).await.unwrap() });
+            assert_eq!(value.unwrap(), round);
+        }
+    });
+}

@@ -1,0 +1,287 @@
+//! Files on a runtime's cores.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use annulus::runtime::{self, fs};
+use annulus::{AlignedBuf, BufferLayout, CachedReads, File, OpenOptions, time};
+
+use crate::across::beside;
+use crate::skip::skip;
+use crate::ways::each_way;
+
+/// A directory on a real file system, where there is direct I/O.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// A file whose reads all go to a driver.
+async fn uncached(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .cached_reads(CachedReads::Never);
+    fs::open_with(&options, path).await.unwrap()
+}
+
+#[test]
+fn everything_that_is_done_by_path_is_done_on_a_core() {
+    each_way(|builder| {
+        let dir = folder();
+        let root = dir.path().to_owned();
+        let ended = builder.block_on(async move {
+            let path = root.join("a");
+            let file = fs::create(&path).await?;
+            file.write_all_at(vec![3; 5000], 0).await?;
+            assert!(file.close().await?);
+            assert_eq!(fs::metadata(&path).await?.len(), 5000);
+            assert!(fs::symlink_metadata(&path).await?.is_file());
+            fs::create_dir(root.join("d")).await?;
+            fs::rename(&path, root.join("d/b")).await?;
+            let names = fs::read_dir(root.join("d")).await?;
+            assert_eq!(names.len(), 1);
+            assert_eq!(names[0].name(), "b");
+            let file = fs::open(root.join("d/b")).await?;
+            let (bytes, page) = file.read_at(vec![0; 8192], 0).await?;
+            assert_eq!((bytes, page[4999]), (5000, 3));
+            let loaded = fs::load_file(root.join("d/b")).await?;
+            assert_eq!(loaded.len(), 5000);
+            let adopted = fs::from_std(std::fs::File::open(root.join("d/b"))?)?;
+            assert_eq!(adopted.metadata().await?.len(), 5000);
+            fs::remove_file(root.join("d/b")).await?;
+            fs::remove_dir(root.join("d")).await?;
+            let gone = fs::open(root.join("d")).await.unwrap_err();
+            assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
+            let nul = fs::open("a\0b").await.unwrap_err();
+            assert_eq!(nul.kind(), io::ErrorKind::InvalidInput);
+            io::Result::Ok(())
+        });
+        ended.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_file_of_one_core_is_used_on_the_others_and_on_foreign_threads() {
+    each_way(|builder| {
+        let dir = folder();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![8; 1 << 16]).unwrap();
+        let file = beside(builder.threads(2), |handle| {
+            let file = handle.spawn_on(0, move || async move { uncached(&path).await });
+            let file = pollster::block_on(file).unwrap();
+            let mut tasks = Vec::new();
+            for task in 0..64 {
+                let file = file.clone();
+                tasks.push(handle.spawn_on(task % 2, move || async move {
+                    let mut sum = 0;
+                    for page in 0..16 {
+                        let (bytes, page) = file.read_at(vec![0; 4096], page * 4096).await?;
+                        sum += bytes * usize::from(page[4095]);
+                    }
+                    io::Result::Ok(sum)
+                }));
+            }
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        for read in 0..200 {
+                            let got = file.read_at(vec![0; 4096], read % 16 * 4096);
+                            let (bytes, page) = pollster::block_on(got).unwrap();
+                            assert_eq!((bytes, page[0]), (4096, 8));
+                        }
+                    });
+                }
+            });
+            for task in tasks {
+                let sum = pollster::block_on(task).unwrap().unwrap();
+                assert_eq!(sum, 16 * 4096 * 8);
+            }
+            file
+        });
+        // Its cores have gone.
+        let answer = pollster::block_on(file.read_at(vec![0; 4096], 0));
+        assert_eq!(
+            io::Error::from(answer.unwrap_err()).raw_os_error(),
+            Some(libc::ESHUTDOWN)
+        );
+    });
+}
+
+#[test]
+fn a_foreign_thread_still_reaches_a_file_when_one_of_two_cores_has_ended() {
+    each_way(|builder| {
+        let dir = folder();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![8; 1 << 16]).unwrap();
+        let run = builder.threads(2).run(move |core| {
+            let path = path.clone();
+            async move {
+                if core.index() == 0 {
+                    return Ok(());
+                }
+                let file = uncached(&path).await;
+                while !runtime::handle().spawn_on(0, || async {}).await.is_err() {}
+                let reads = std::thread::spawn(move || {
+                    for _ in 0..64 {
+                        pollster::block_on(file.read_at(vec![0; 4096], 0))?;
+                    }
+                    io::Result::Ok(())
+                });
+                while !reads.is_finished() {
+                    time::sleep(Duration::from_micros(100)).await;
+                }
+                reads.join().unwrap()
+            }
+        });
+        run.unwrap();
+    });
+}
+
+#[test]
+fn a_timeout_on_a_file_gives_the_bytes_or_says_that_the_time_is_up() {
+    each_way(|builder| {
+        let dir = folder();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![4; 1 << 20]).unwrap();
+        let ended = builder.block_on(async move {
+            let file = uncached(&path).await;
+            let mut answered = 0;
+            for round in 0..300u64 {
+                let read = file.read_at(vec![0; 4096], round % 256 * 4096);
+                match read.timeout(Duration::from_micros(round)).await {
+                    Ok((bytes, page)) => {
+                        assert_eq!((bytes, page[0]), (4096, 4));
+                        answered += 1;
+                    }
+                    Err(error) => {
+                        let error = io::Error::from(error);
+                        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+                    }
+                }
+                // Dropped, whatever it has come to.
+                let read = file.read_at(vec![0; 4096], 0);
+                let _ = time::timeout(Duration::from_micros(round % 50), read).await;
+            }
+            let long = Duration::from_secs(3600);
+            file.read_at(vec![0; 16], 0).timeout(long).await.unwrap();
+            answered
+        });
+        println!("{} answered in time", ended.unwrap());
+    });
+}
+
+#[test]
+fn direct_reads_and_writes_go_past_the_cache() {
+    each_way(|builder| {
+        let dir = folder();
+        let path = dir.path().join("f");
+        let written = path.clone();
+        let ended = builder.block_on(async move {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).direct(true);
+            let file = match fs::open_with(&options, &path).await {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
+                other => other?,
+            };
+            let mut page = AlignedBuf::with_len(8192, 4096);
+            page.fill(6);
+            file.write_all_at(page, 0).await?;
+            let (bytes, page) = file.read_at(AlignedBuf::with_len(4096, 4096), 4096).await?;
+            assert_eq!((bytes, page[0]), (4096, 6));
+            io::Result::Ok(true)
+        });
+        if !ended.unwrap().unwrap() {
+            return skip("the target directory's file system has no direct I/O");
+        }
+        let mut page = [0; 8192];
+        std::fs::File::open(written)
+            .unwrap()
+            .read_exact_at(&mut page, 0)
+            .unwrap();
+        assert_eq!(page, [6; 8192]);
+    });
+}
+
+#[test]
+fn registered_buffers_are_used_by_every_core() {
+    each_way(|builder| {
+        let dir = folder();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![9; 1 << 16]).unwrap();
+        let has_ring = format!("{builder:?}").contains("Uring");
+        beside(builder.threads(2), |handle| {
+            let layout = BufferLayout {
+                count: 4,
+                bytes: 4096,
+                ..BufferLayout::default()
+            };
+            let arena = Arc::new(handle.register_buffers(layout).unwrap());
+            for core in 0..2 {
+                let (path, arena) = (path.clone(), Arc::clone(&arena));
+                let read = handle.spawn_on(core, move || async move {
+                    let file = uncached(&path).await;
+                    for page in 0..16 {
+                        let buffer = arena.take().await;
+                        let (bytes, page) = file.read_at(buffer, page * 4096).await.unwrap();
+                        assert_eq!((bytes, page[0]), (4096, 9));
+                    }
+                });
+                pollster::block_on(read).unwrap();
+            }
+            let fixed = handle.file_metrics().fixed;
+            println!(
+                "{:?}, {fixed} reads of registered memory",
+                arena.registered()
+            );
+            if has_ring && handle.file_metrics().blocking == 0 {
+                assert_eq!(fixed, 32, "{:?}", arena.registered());
+            }
+        });
+    });
+}
+
+#[test]
+fn what_is_in_flight_when_the_runtime_ends_is_seen_out() {
+    each_way(|builder| {
+        let dir = folder();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        for _ in 0..10 {
+            let kept: Arc<Mutex<Option<File>>> = Arc::default();
+            let (keeps, path) = (Arc::clone(&kept), path.clone());
+            let ended = builder.clone().block_on(async move {
+                let file = uncached(&path).await;
+                let mut tasks = Vec::new();
+                for task in 0..128u64 {
+                    let file = file.clone();
+                    tasks.push(runtime::spawn(async move {
+                        let at = task % 16 * 65536;
+                        if task % 2 == 0 {
+                            file.read_at(vec![0; 65536], at).await.map(drop)
+                        } else {
+                            file.write_at(vec![1; 65536], at).await.map(drop)
+                        }
+                    }));
+                }
+                runtime::yield_now().await;
+                *keeps.lock().unwrap() = Some(file);
+                (tasks, runtime::handle())
+            });
+            let (tasks, handle) = ended.unwrap();
+            for task in tasks {
+                // Answered in time, refused, or dropped unanswered: but ended.
+                assert!(task.is_finished());
+                if let Err(error) = pollster::block_on(task) {
+                    assert!(error.is_aborted(), "{error}");
+                }
+            }
+            let files = handle.file_metrics();
+            assert_eq!((files.leaked, files.stale), (0, 0));
+            assert_eq!(files.submitted, files.completed, "{files:?}");
+        }
+    });
+}

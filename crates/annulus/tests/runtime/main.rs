@@ -1,0 +1,15 @@
+//! What a runtime's cores do, by topic: every test runs with a ring and without one, or says why not.
+
+#[path = "../child/skip.rs"]
+#[allow(dead_code, reason = "nothing here needs root")]
+mod skip;
+mod ways;
+
+mod across;
+mod blocking;
+mod budget;
+mod counters;
+mod ending;
+mod files;
+mod tasks;
+mod time;

@@ -1,0 +1,173 @@
+//! Timers.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use std::cell::{Cell, RefCell};
+
+use annulus::{runtime, time};
+
+use crate::ways::{each_way, listener};
+
+#[test]
+fn sleeps_end_in_their_order_and_none_too_early() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let order = Rc::new(RefCell::new(Vec::new()));
+            let mut tasks = Vec::new();
+            for ms in [30, 0, 20, 10, 5] {
+                let order = Rc::clone(&order);
+                tasks.push(runtime::spawn(async move {
+                    let from = Instant::now();
+                    time::sleep(Duration::from_millis(ms)).await;
+                    assert!(from.elapsed() >= Duration::from_millis(ms));
+                    order.borrow_mut().push(ms);
+                }));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            order.take()
+        });
+        assert_eq!(ended.unwrap(), [0, 5, 10, 20, 30]);
+    });
+}
+
+#[test]
+fn a_hundred_thousand_timers_all_go_off() {
+    const TIMERS: u64 = 100_000;
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let gone_off = Rc::new(Cell::new(0));
+            let mut tasks = Vec::new();
+            for number in 0..TIMERS {
+                let gone_off = Rc::clone(&gone_off);
+                tasks.push(runtime::spawn(async move {
+                    // In no order: 7919 is a prime.
+                    let us = number * 7919 % 50_000;
+                    time::sleep(Duration::from_micros(us)).await;
+                    gone_off.set(gone_off.get() + 1);
+                }));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            gone_off.get()
+        });
+        assert_eq!(ended.unwrap(), TIMERS);
+    });
+}
+
+#[test]
+fn timers_that_are_dropped_wake_nobody() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let before = runtime::handle().metrics(0).polls;
+            for _ in 0..1000 {
+                let gave_up = time::timeout(Duration::from_millis(1), runtime::yield_now());
+                gave_up.await.unwrap();
+                drop(time::sleep(Duration::from_millis(1)));
+            }
+            time::sleep(Duration::from_millis(30)).await;
+            runtime::handle().metrics(0).polls - before
+        });
+        // One per yield, the sleep's, and what comes with them: but not one per dropped timer on top.
+        let polls = ended.unwrap();
+        assert!(polls < 1500, "{polls} polls for 1001 waits");
+    });
+}
+
+#[test]
+fn a_timeout_gives_the_value_or_says_that_the_time_is_up() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let never = std::future::pending::<()>();
+            let error = time::timeout(Duration::from_millis(2), never)
+                .await
+                .unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+            let long = Duration::from_secs(3600);
+            assert_eq!(time::timeout(long, async { 1 }).await.unwrap(), 1);
+            time::timeout(Duration::MAX, async { 2 }).await.unwrap()
+        });
+        assert_eq!(ended.unwrap(), 2);
+    });
+}
+
+#[test]
+fn an_interval_keeps_its_rhythm_and_leaves_out_what_was_missed() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let period = Duration::from_millis(10);
+            let mut interval = time::interval(period);
+            let from = Instant::now();
+            interval.tick().await;
+            // Dropped before it is due: not lost.
+            let early = time::timeout(Duration::ZERO, interval.tick()).await;
+            assert!(early.is_err() || from.elapsed() >= period);
+            interval.tick().await;
+            assert!(from.elapsed() >= period);
+            thread::sleep(Duration::from_millis(55));
+            let ticks_from = Instant::now();
+            interval.tick().await;
+            interval.tick().await;
+            interval.tick().await;
+            // One was due; of the four that were missed none follows at once.
+            assert!(ticks_from.elapsed() >= period);
+        });
+        ended.unwrap();
+    });
+}
+
+#[test]
+fn a_receive_whose_time_is_up_loses_nothing() {
+    const BYTES: usize = 20_000;
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let (listener, address) = listener();
+            let sender = thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.set_nodelay(true).unwrap();
+                let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+                for (number, part) in bytes.chunks(37).enumerate() {
+                    stream.write_all(part).unwrap();
+                    if number % 8 == 0 {
+                        thread::sleep(Duration::from_micros(150));
+                    }
+                }
+            });
+            let stream = listener.accept().await.unwrap();
+            let (mut received, mut given_up) = (Vec::new(), 0);
+            loop {
+                // A receive of each kind, by turns; both are dropped when the time is up.
+                let wait = Duration::from_micros(given_up % 120);
+                let part = if given_up % 2 == 0 {
+                    let mut chunks = stream.recv_multishot();
+                    let chunk = time::timeout(wait, chunks.next()).await;
+                    chunk.map(|chunk| chunk.map(|chunk| chunk.unwrap().to_vec()))
+                } else {
+                    let got = time::timeout(wait, stream.recv(vec![0; 64])).await;
+                    got.map(|got| {
+                        let (bytes, mut buffer) = got.unwrap();
+                        buffer.truncate(bytes);
+                        Some(buffer).filter(|buffer| !buffer.is_empty())
+                    })
+                };
+                match part {
+                    Ok(Some(part)) => received.extend(part),
+                    Ok(None) => break,
+                    Err(_) => given_up += 1,
+                }
+            }
+            sender.join().unwrap();
+            received
+        });
+        let received = ended.unwrap();
+        assert_eq!(received.len(), BYTES);
+        let wrong = (0..BYTES).find(|&at| received[at] != (at % 251) as u8);
+        assert_eq!(wrong, None);
+    });
+}

@@ -4,15 +4,21 @@
 
 mod bytes;
 mod churn;
+mod datagram;
 mod dropped;
 mod echo;
 mod ends;
 mod grounds;
 mod kernel;
+mod options;
+mod poll;
 mod scarce;
 #[path = "../child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]
 mod skip;
 mod slow;
+mod splice;
 mod storm;
 mod stormy;
+mod vectored;
+mod zero_copy;

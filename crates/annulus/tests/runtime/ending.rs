@@ -149,7 +149,7 @@ fn wakers_and_handles_may_outlive_their_runtime() {
 
 #[test]
 fn a_runtime_ends_while_others_wake_its_tasks() {
-    const ROUNDS: usize = 40;
+    const ROUNDS: usize = 15;
     const TASKS: usize = 16;
     fn once(builder: RuntimeBuilder) {
         let tallies: Vec<Tally> = (0..TASKS).map(|_| Tally::default()).collect();

@@ -151,11 +151,6 @@ impl Group {
         chunk
     }
 
-    /// The kernel has named buffer `id` and put nothing into it.
-    pub(crate) fn returned(&self, id: u16) {
-        drop(self.received(id, 0));
-    }
-
     /// A buffer to receive into without a ring: of the list, or of its own.
     pub(crate) fn blank(&self) -> Chunk {
         let shared = self.shared();
@@ -185,6 +180,11 @@ impl Group {
         }
         let ids = std::mem::take(&mut shared.lock().ids);
         ids.into_iter().for_each(|id| shared.take_back(id));
+    }
+
+    /// The core ends, and the kernel may still take a buffer: all of it stays for ever.
+    pub(crate) fn leak(self) {
+        HOME.set(std::ptr::null());
     }
 
     /// The core ends, and nothing is in flight. Chunks that are about stay valid.

@@ -365,8 +365,8 @@ impl Vtable {
             resume: |data, res| unsafe { payload::at::<T, INLINE_BYTES>(data) }.resume(res),
             // SAFETY: as above.
             stop_polling: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.stop_polling(),
-            // SAFETY: as above.
             dispose: |data, res| {
+                // SAFETY: as above.
                 drop(unsafe { payload::load::<T, INLINE_BYTES>(data) }.complete(res))
             },
         }

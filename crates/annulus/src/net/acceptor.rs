@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
@@ -194,8 +193,8 @@ impl<S: From<Accepted>> Incoming<S> {
     /// The next connection, or why one could not be accepted: the listener goes on after an error. When
     /// descriptors or memory have run out (`EMFILE`, `ENFILE`, `ENOMEM`), it does so 10 ms later. `None`
     /// when the runtime ends.
-    pub fn next(&mut self) -> impl Future<Output = Option<io::Result<S>>> + '_ {
-        std::future::poll_fn(|context| self.poll_next(context))
+    pub async fn next(&mut self) -> Option<io::Result<S>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// As [`next`](Incoming::next), for those who poll.

@@ -56,6 +56,8 @@ pub(super) struct Mailbox {
     stopped: Cell<bool>,
     /// The kernel has no multishot receive of messages (before 6.0).
     single: Cell<bool>,
+    /// It has found no buffer: the next datagram is received into memory of its own.
+    starved: Cell<bool>,
     one: RefCell<Option<SocketOperation<RecvMessage<Vec<u8>>>>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -71,6 +73,7 @@ impl Mailbox {
             armed: Cell::new(None),
             stopped: Cell::new(false),
             single: Cell::new(false),
+            starved: Cell::new(false),
             one: RefCell::default(),
             waker: RefCell::default(),
         })
@@ -153,7 +156,8 @@ impl Mailbox {
             Ok(room) => room,
             Err(error) => return Poll::Ready(Some(Err(error))),
         };
-        if self.armed.get().is_none() && (self.single.get() || !self.core.has_ring()) {
+        let one = self.single.get() || self.starved.get() || !self.core.has_ring();
+        if one && self.armed.get().is_none() {
             return self.poll_one(context, room);
         }
         let before = self.waker.replace(Some(context.waker().clone()));
@@ -178,11 +182,14 @@ impl Mailbox {
             let op = RecvMessage::new(Rc::clone(&self.socket), Vec::with_capacity(room), mail);
             SocketOperation::new(Rc::clone(&self.core), op)
         });
-        match Pin::new(&mut operation).poll(context) {
-            Poll::Pending => {
-                self.one.replace(Some(operation));
-                Poll::Pending
-            }
+        let polled = Pin::new(&mut operation).poll(context);
+        if polled.is_pending() {
+            self.one.replace(Some(operation));
+            return Poll::Pending;
+        }
+        self.starved.set(false);
+        match polled {
+            Poll::Pending => Poll::Pending,
             Poll::Ready(Ok((info, memory))) => Poll::Ready(Some(Ok(Arrived {
                 chunk: Chunk::from_vec(memory),
                 sender: info.sender,
@@ -232,8 +239,9 @@ impl Arrives for Mailbox {
                 });
                 self.queue.borrow_mut().push_back(opened);
             }
-            // Buffers come back, and then it is armed again; the datagram stays in the kernel's queue.
-            (res, _) if res >= 0 || matches!(-res, ENOBUFS | EAGAIN | EINTR) => {}
+            // The datagram stays in the kernel's queue; buffers may be held by whoever asks for the next.
+            (res, _) if res == -ENOBUFS => self.starved.set(true),
+            (res, _) if res >= 0 || matches!(-res, EAGAIN | EINTR) => {}
             (res, _) if res == -ECANCELED && self.stopped.get() => {}
             (res, _) if res == -EINVAL && !self.single.get() => self.single.set(true),
             (res, _) => {

@@ -5,7 +5,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -386,8 +385,8 @@ impl Receiving<'_> {
     }
 
     /// The next chunk; `None` when the peer has said that nothing follows, and after an error.
-    pub fn next(&mut self) -> impl Future<Output = Option<io::Result<Chunk>>> + '_ {
-        std::future::poll_fn(|context| self.poll_next(context))
+    pub async fn next(&mut self) -> Option<io::Result<Chunk>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// Puts back a chunk, or what is left of one: it is what the stream receives next.

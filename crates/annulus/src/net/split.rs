@@ -112,7 +112,6 @@ impl<S> OwnedReadHalf<S> {
     /// # Errors
     ///
     /// The halves themselves, if they are of two different streams.
-    #[expect(private_bounds)]
     pub fn reunite(mut self, mut other: OwnedWriteHalf<S>) -> Result<S, ReuniteError<S>>
     where
         S: From<Accepted>,

@@ -1,7 +1,6 @@
 //! UDP.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -186,8 +185,8 @@ pub struct Datagrams<'a>(&'a Rc<Mailbox>);
 
 impl Datagrams<'_> {
     /// The next datagram, or what went wrong: the socket goes on after an error. `None` when the runtime ends.
-    pub fn next(&mut self) -> impl Future<Output = Option<io::Result<Datagram<SocketAddr>>>> + '_ {
-        std::future::poll_fn(|context| self.poll_next(context))
+    pub async fn next(&mut self) -> Option<io::Result<Datagram<SocketAddr>>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// As [`next`](Datagrams::next), for those who poll.

@@ -292,9 +292,9 @@ impl Executor {
         drop(waker);
     }
 
-    /// Runs tasks until `is_over` says that it is.
+    /// Runs tasks until `is_over` says that it is, or the ring is of no more use.
     pub(super) fn run(self: &Rc<Self>, is_over: impl Fn() -> bool) {
-        while !is_over() {
+        while !is_over() && !self.core.has_failed() {
             self.read_messages();
             let more = self.run_ready();
             if is_over() {

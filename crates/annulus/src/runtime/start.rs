@@ -77,13 +77,17 @@ where
     let made = Made::new(builder, 0, handle.inbox(0))?;
     let files = files(builder, affinity, [made.seat()].into_iter());
     handle.set_files(&files);
-    let ended = made.drive(builder, &files, &handle, false, || future);
+    let (ended, failure) = made.drive(builder, &files, &handle, false, || future);
     handle.close();
     files.drain();
     match ended {
         Some(Ok(value)) => Ok(value),
         Some(Err(panic)) => resume_unwind(panic),
-        None => unreachable!("nobody stops the main future of block_on"),
+        // Nobody stops the main future of `block_on` but the end of its ring.
+        None => Err(SetupError::Os {
+            what: "the ring of a core, which it has ended",
+            error: failure.unwrap_or_else(|| io::Error::other("for no reason that it gave")),
+        }),
     }
 }
 
@@ -222,17 +226,16 @@ where
         let main = self.main;
         let failed = |ended: &thread::Result<io::Result<()>>| !matches!(ended, Ok(Ok(())));
         let handle = &self.handle;
-        let ended = made.drive(self.builder, files, handle, true, || main(info));
-        match ended {
-            // Shut down.
-            None => Ok(Ok(())),
-            Some(ended) => {
-                if failed(&ended) {
-                    handle.shutdown();
-                }
-                ended
-            }
+        let (ended, failure) = made.drive(self.builder, files, handle, true, || main(info));
+        let ended = match failure {
+            Some(error) => Ok(Err(error)),
+            // Shut down, if there is none.
+            None => ended.unwrap_or(Ok(Ok(()))),
+        };
+        if failed(&ended) {
+            handle.shutdown();
         }
+        ended
     }
 }
 
@@ -308,7 +311,8 @@ impl Made {
     }
 
     /// Runs `main` to its end, then what it has left, as long as the grace allows. `None`: it was ended
-    /// from outside, where `may_be_stopped` allows that.
+    /// from outside, where `may_be_stopped` allows that, or the kernel has ended the ring, whose error
+    /// comes along.
     fn drive<F>(
         self,
         builder: &RuntimeBuilder,
@@ -316,7 +320,7 @@ impl Made {
         handle: &Handle,
         may_be_stopped: bool,
         main: impl FnOnce() -> F,
-    ) -> Option<thread::Result<F::Output>>
+    ) -> (Option<thread::Result<F::Output>>, Option<io::Error>)
     where
         F: Future + 'static,
     {
@@ -331,7 +335,7 @@ impl Made {
             Ok(future) => executor.start(Told::new(future, end)),
             Err(panic) => {
                 executor.leave();
-                return Some(Err(panic));
+                return (Some(Err(panic)), None);
             }
         }
         let stopped = || may_be_stopped && executor.is_stopping();
@@ -344,13 +348,15 @@ impl Made {
         let timer = core.set_timer(None, until_ns, Waker::noop());
         executor.run(|| executor.tasks() == 0 || core.now_ns() >= until_ns);
         core.clear_timer(timer);
+        let failure = core.failure();
         drop(core);
         executor.leave();
         drop(driving);
         drop(self.pinned);
-        match main_handle.take() {
+        let ended = match main_handle.take() {
             Ok(value) => Some(Ok(value)),
             Err(error) => error.into_panic().ok().map(Err),
-        }
+        };
+        (ended, failure)
     }
 }

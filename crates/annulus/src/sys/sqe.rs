@@ -52,11 +52,6 @@ impl Cqe {
         io_uring::cqueue::more(self.flags)
     }
 
-    /// More data was waiting behind what a receive gave (`IORING_CQE_F_SOCK_NONEMPTY`).
-    pub(crate) fn more_waits(&self) -> bool {
-        io_uring::cqueue::sock_nonempty(self.flags)
-    }
-
     /// The last word about a zero-copy send: its memory is free (`IORING_CQE_F_NOTIF`).
     pub(crate) fn is_notice(&self) -> bool {
         io_uring::cqueue::notif(self.flags)

@@ -53,7 +53,7 @@ pub(crate) struct CoreConfig {
 
 /// How a core learns what its sockets can do.
 enum Backend {
-    Rings(Rings),
+    Rings(Box<Rings>),
     Readiness(Readiness),
 }
 
@@ -99,7 +99,7 @@ impl Core {
         let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
         let drain_timeout = config.tuning.drain_timeout;
         Ok(Core::new(
-            Backend::Rings(rings),
+            Backend::Rings(Box::new(rings)),
             group,
             alarm,
             drain_timeout,
@@ -300,20 +300,10 @@ impl Core {
         self.with_group(Group::buffer_bytes).unwrap_or(4096)
     }
 
-    /// Receive buffers that nobody reads.
-    pub(crate) fn free_buffers(&self) -> u32 {
-        self.with_group(Group::free).unwrap_or_default()
-    }
-
     /// What the kernel has received into buffer `id`.
     #[inline]
     pub(crate) fn received(&self, id: u16, bytes: u32) -> Option<Chunk> {
         self.with_group(|group| group.received(id, bytes))
-    }
-
-    /// The kernel has named a buffer and put nothing into it.
-    pub(crate) fn returned(&self, id: u16) {
-        self.with_group(|group| group.returned(id));
     }
 
     /// A buffer to receive into by a call.
@@ -362,6 +352,22 @@ impl Core {
 
     // ----- the loop -----
 
+    /// Whether the kernel has ended the ring: nothing is answered any more.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(&self.backend, Backend::Rings(rings) if rings.failed() != 0)
+    }
+
+    /// How, if it has.
+    pub(crate) fn failure(&self) -> Option<std::io::Error> {
+        match &self.backend {
+            Backend::Rings(rings) if rings.failed() != 0 => {
+                Some(std::io::Error::from_raw_os_error(rings.failed()))
+            }
+            _ => None,
+        }
+    }
+
     /// Submits what tasks have asked for and acts upon what has come: one enter. Sleeps until there is
     /// something, unless `busy` says that there is, to whom the alarm is of no use: it is asked after the
     /// alarm has been set.
@@ -389,7 +395,8 @@ impl Core {
         };
         if left > 0 {
             // The kernel may yet take a buffer of the group.
-            std::mem::forget(self.group.take());
+            let group = self.group.take();
+            group.into_iter().for_each(Group::leak);
             std::mem::forget(self.this.upgrade());
             return left;
         }

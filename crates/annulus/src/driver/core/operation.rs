@@ -15,7 +15,7 @@ use crate::sys::errno::{EAGAIN, ECANCELED, ESHUTDOWN};
 /// Nothing is asked of the kernel before the first poll. Dropping it at any point is sound: what the
 /// kernel may still touch stays with the core until the kernel lets go of it. It stays on its thread.
 #[must_use = "an operation does nothing until it is awaited"]
-pub struct SocketOperation<T: SocketOp> {
+pub(crate) struct SocketOperation<T: SocketOp> {
     core: Rc<Core>,
     state: State<T>,
 }

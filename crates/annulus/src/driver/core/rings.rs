@@ -16,7 +16,7 @@ use crate::driver::finish::contain;
 use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, keep_for_ever};
 use crate::op::SocketOp;
-use crate::sys::errno::{EAGAIN, EBUSY, EINTR, ENOMEM, ETIME};
+use crate::sys::errno::{EAGAIN, EBADR, EBUSY, EINTR, ENOMEM, ETIME};
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, Sqe, opcode};
@@ -37,8 +37,8 @@ pub(super) struct Rings {
     cqes: RefCell<Vec<Cqe>>,
     wake_armed: Cell<bool>,
     alarm: Arc<Alarm>,
-    /// The ring is of no more use.
-    failed: Cell<bool>,
+    /// The errno by which the ring has shown that it is of no more use, or 0.
+    failed: Cell<i32>,
 }
 
 impl Rings {
@@ -59,7 +59,7 @@ impl Rings {
             cqes: RefCell::default(),
             wake_armed: Cell::new(false),
             alarm,
-            failed: Cell::new(false),
+            failed: Cell::new(0),
         }
     }
 
@@ -203,12 +203,13 @@ impl Rings {
         match error.raw_os_error() {
             // A signal, the time is up; short of memory, or completions are to be reaped first.
             Some(EINTR | ETIME | EAGAIN | EBUSY | ENOMEM) => {}
-            _ => self.failed.set(true),
+            // EBADR: a completion was dropped, and it can't be known whose. EBADFD, ENXIO: it is gone.
+            errno => self.failed.set(errno.unwrap_or(EBADR)),
         }
     }
 
-    /// Whether the ring has said that it is of no more use.
-    pub(super) fn has_failed(&self) -> bool {
+    /// The errno by which the ring has shown that it is of no more use, or 0.
+    pub(super) fn failed(&self) -> i32 {
         self.failed.get()
     }
 
@@ -270,7 +271,7 @@ impl Rings {
         // Completes the read of the eventfd.
         self.alarm.eventfd().wake();
         let in_flight = || self.table.borrow().in_flight() + u32::from(self.wake_armed.get());
-        while !self.failed.get()
+        while self.failed.get() == 0
             && (in_flight() > 0
                 || !self.waiting.borrow().is_empty()
                 || self.with_ring(|ring| ring.unsubmitted()) > 0)

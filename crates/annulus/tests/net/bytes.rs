@@ -1,0 +1,57 @@
+//! Bytes that a seed gives, so that whoever receives one knows which it must be.
+
+use annulus::net::TcpStream;
+
+/// The byte at `place` of the stream `seed`.
+pub(crate) fn byte(seed: u64, place: u64) -> u8 {
+    let mixed = (seed ^ place).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+pub(crate) fn bytes(seed: u64, from: u64, count: usize) -> Vec<u8> {
+    (from..from + count as u64)
+        .map(|place| byte(seed, place))
+        .collect()
+}
+
+/// What has come of a stream, each byte compared.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    seed: u64,
+    pub(crate) count: u64,
+}
+
+impl Expected {
+    pub(crate) fn new(seed: u64) -> Expected {
+        Expected { seed, count: 0 }
+    }
+
+    pub(crate) fn check(&mut self, got: &[u8]) {
+        for &got in got {
+            assert_eq!(got, byte(self.seed, self.count), "byte {}", self.count);
+            self.count += 1;
+        }
+    }
+}
+
+/// Receives all there is, to the end, and compares it. Returns how much it was.
+pub(crate) async fn receive_all(stream: &TcpStream, seed: u64) -> u64 {
+    let mut expected = Expected::new(seed);
+    let mut chunks = stream.recv_multishot();
+    while let Some(chunk) = chunks.next().await {
+        expected.check(&chunk.unwrap());
+    }
+    expected.count
+}
+
+/// Sends `question`, and receives as many bytes, which must be the same.
+pub(crate) async fn ask(stream: &TcpStream, question: Vec<u8>) {
+    let question = stream.send_all(question).await.unwrap();
+    let mut answer = Vec::new();
+    while answer.len() < question.len() {
+        let (count, part) = stream.recv(Vec::with_capacity(4096)).await.unwrap();
+        assert!(count > 0, "it ended after {} bytes", answer.len());
+        answer.extend(part);
+    }
+    assert_eq!(answer, question);
+}

@@ -1,0 +1,196 @@
+//! Futures that are dropped at any point: what has been received comes with the next receive, what has been
+//! begun to be sent goes out whole.
+
+use std::future::{Future, poll_fn};
+use std::net::Shutdown;
+use std::pin::pin;
+use std::task::Poll;
+
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{spawn, yield_now};
+
+use crate::bytes::{Expected, ask, bytes};
+use crate::echo::{connection, listen, serve};
+use crate::grounds::for_each_way;
+use crate::kernel::all_but;
+
+/// Polls `future` at most `polls` times, with a turn of the core between two, and drops it.
+pub(crate) async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(value));
+        }
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+#[test]
+fn receives_that_are_dropped_lose_nothing_and_change_no_order() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let sending = spawn(async move {
+            let mut random = fastrand::Rng::with_seed(1);
+            let mut from = 0;
+            while from < 400_000 {
+                let count = random.usize(1..3000);
+                client.send_all(bytes(5, from, count)).await.unwrap();
+                from += count as u64;
+                if random.bool() {
+                    yield_now().await;
+                }
+            }
+            client.shutdown(Shutdown::Write).unwrap();
+            from
+        });
+        let mut random = fastrand::Rng::with_seed(2);
+        let mut expected = Expected::new(5);
+        loop {
+            let polls = random.u32(0..4);
+            if random.bool() {
+                let room = random.usize(1..2000);
+                match polled(server.recv(Vec::with_capacity(room)), polls).await {
+                    Some(Ok((0, _))) => break,
+                    Some(Ok((_, buf))) => expected.check(&buf),
+                    Some(Err(error)) => panic!("{error:?}"),
+                    None => {}
+                }
+            } else {
+                match polled(server.recv_multishot().next(), polls).await {
+                    Some(Some(chunk)) => expected.check(&chunk.unwrap()),
+                    Some(None) => break,
+                    None => {}
+                }
+            }
+        }
+        assert_eq!(expected.count, sending.await.unwrap());
+    });
+}
+
+/// The first is dropped with its request before the kernel; both have data waiting.
+#[test]
+fn a_receive_after_one_that_was_dropped_gets_what_that_one_received() {
+    for_each_way(|_| async {
+        for round in 0..50 {
+            let (client, server) = connection().await;
+            client.send_all(bytes(6, 0, 1000)).await.unwrap();
+            yield_now().await;
+            let mut expected = Expected::new(6);
+            for _ in 0..round % 4 {
+                let dropped = polled(server.recv(Vec::with_capacity(10)), 1).await;
+                if let Some(Ok((_, buf))) = dropped {
+                    expected.check(&buf);
+                }
+            }
+            while expected.count < 1000 {
+                let (_, buf) = server.recv(Vec::with_capacity(10)).await.unwrap();
+                expected.check(&buf);
+            }
+        }
+    });
+}
+
+/// Each message says which it is: those that come are whole, in order, and none that was awaited is missing.
+#[test]
+fn sends_that_are_dropped_send_all_or_nothing() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let sending = spawn(async move {
+            let mut random = fastrand::Rng::with_seed(3);
+            let mut sure = Vec::new();
+            for number in 0..300_u32 {
+                let count = if random.u8(..) < 30 { 600_000 } else { 300 };
+                let mut message = bytes(u64::from(number), 0, count);
+                message[..4].copy_from_slice(&number.to_le_bytes());
+                message[4..8].copy_from_slice(&(count as u32).to_le_bytes());
+                let polls = if random.bool() {
+                    u32::MAX
+                } else {
+                    random.u32(0..4)
+                };
+                if let Some(sent) = polled(client.send_all(message), polls).await {
+                    sent.unwrap();
+                    sure.push(number);
+                }
+            }
+            // Waits until all that was begun has gone.
+            client.send_all(vec![0xff; 8]).await.unwrap();
+            sure
+        });
+        let mut received = Vec::new();
+        let mut stream = Vec::new();
+        let mut chunks = server.recv_multishot();
+        while let Some(chunk) = chunks.next().await {
+            stream.extend_from_slice(&chunk.unwrap());
+        }
+        let mut rest = &stream[..];
+        while rest.len() > 8 {
+            let word = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+            let (number, count) = (word(0), word(4) as usize);
+            assert!(count <= rest.len(), "half a message");
+            assert_eq!(rest[8..count], bytes(u64::from(number), 8, count - 8));
+            received.push(number);
+            rest = &rest[count..];
+        }
+        assert_eq!(rest, [0xff; 8]);
+        assert!(received.is_sorted(), "{received:?}");
+        let sure = sending.await.unwrap();
+        let missing = sure.iter().find(|number| !received.contains(number));
+        assert_eq!(missing, None, "was awaited, and did not come");
+    });
+}
+
+#[test]
+fn accepts_and_connects_that_are_dropped_leave_no_connection_open() {
+    for_each_way(|_| async {
+        let (listener, address) = listen();
+        for polls in 0..40 {
+            let connecting = spawn(async move {
+                drop(polled(TcpStream::connect(address), polls % 4).await);
+            });
+            drop(polled(listener.accept(), polls % 3).await);
+            connecting.await.unwrap();
+        }
+        // Those that were queued are still to be had: the next is answered all the same.
+        let serving = spawn(serve(listener));
+        let client = TcpStream::connect(address).await.unwrap();
+        ask(&client, bytes(1, 0, 100)).await;
+        drop(client);
+        all_but(1, address.port()).await;
+        serving.abort();
+    });
+}
+
+#[test]
+fn connections_that_were_accepted_and_not_claimed_are_closed() {
+    for_each_way(|_| async {
+        let (listener, address) = listen();
+        let port = address.port();
+        let mut incoming = TcpListener::accept_multishot(listener);
+        let first = spawn(TcpStream::connect(address));
+        let accepted = incoming.next().await.unwrap().unwrap();
+        let mut clients = vec![first.await.unwrap().unwrap()];
+        for _ in 0..20 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        drop(incoming);
+        drop(accepted);
+        for client in &clients {
+            // The end, or a reset: nobody has them.
+            let told = client.recv(Vec::with_capacity(1)).await;
+            assert!(!matches!(told, Ok((1.., _))));
+        }
+        drop(clients);
+        all_but(0, port).await;
+    });
+}

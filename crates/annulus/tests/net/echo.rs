@@ -1,0 +1,144 @@
+//! What is sent comes back, whatever its size and however it is cut.
+
+use std::net::{Shutdown, SocketAddr};
+use std::rc::Rc;
+
+use annulus::net::{TcpListener, TcpStream, UnixStream};
+use annulus::runtime::spawn;
+
+use crate::bytes::{Expected, ask, bytes};
+use crate::grounds::for_each_way;
+
+/// A listener on a port of its own.
+pub(crate) fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Two ends of one connection.
+pub(crate) async fn connection() -> (TcpStream, TcpStream) {
+    let (listener, address) = listen();
+    let connecting = spawn(TcpStream::connect(address));
+    let accepted = listener.accept().await.unwrap();
+    (connecting.await.unwrap().unwrap(), accepted)
+}
+
+/// Answers each connection until it ends. Errors of one are its own.
+pub(crate) async fn serve(listener: TcpListener) {
+    let mut incoming = listener.accept_multishot();
+    while let Some(Ok(stream)) = incoming.next().await {
+        drop(spawn(answer(stream)));
+    }
+}
+
+pub(crate) async fn answer(stream: TcpStream) {
+    let mut chunks = stream.recv_multishot();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        if stream.send_all(chunk).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The same with a buffer of its own, as it is received.
+async fn answer_with_a_buffer(stream: TcpStream) {
+    let mut buf = Vec::with_capacity(1000);
+    while let Ok((1.., received)) = stream.recv(buf).await {
+        let Ok(mut sent) = stream.send_all(received).await else {
+            return;
+        };
+        sent.clear();
+        buf = sent;
+    }
+}
+
+const SIZES: [usize; 14] = [
+    1, 2, 63, 64, 65, 4095, 4096, 4097, 16_384, 65_535, 65_536, 65_537, 262_145, 1_000_003,
+];
+
+/// Sends on one side of `stream` while the other receives: no buffer of the kernel's holds all.
+async fn there_and_back(stream: Rc<TcpStream>, seed: u64, size: usize) {
+    let sends = Rc::clone(&stream);
+    let sender = spawn(async move {
+        sends.send_all(bytes(seed, 0, size)).await.unwrap();
+    });
+    let mut expected = Expected::new(seed);
+    let mut chunks = stream.recv_multishot();
+    while expected.count < size as u64 {
+        expected.check(&chunks.next().await.unwrap().unwrap());
+    }
+    assert_eq!(expected.count, size as u64);
+    sender.await.unwrap();
+}
+
+#[test]
+fn an_echo_of_any_size_gives_back_every_byte() {
+    for_each_way(|_| async {
+        for with_a_buffer in [false, true] {
+            let (client, server) = connection().await;
+            let client = Rc::new(client);
+            let serving = if with_a_buffer {
+                spawn(answer_with_a_buffer(server))
+            } else {
+                spawn(answer(server))
+            };
+            for (seed, size) in SIZES.into_iter().enumerate() {
+                there_and_back(Rc::clone(&client), seed as u64, size).await;
+            }
+            drop(client);
+            serving.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_unix_stream_gives_back_every_byte_and_then_its_end() {
+    for_each_way(|_| async {
+        let (client, server) = UnixStream::pair().unwrap();
+        let serving = spawn(async move {
+            let mut chunks = server.recv_multishot();
+            while let Some(chunk) = chunks.next().await {
+                server.send_all(chunk.unwrap()).await.unwrap();
+            }
+        });
+        let client = Rc::new(client);
+        let sends = Rc::clone(&client);
+        let size: usize = SIZES.iter().sum();
+        let sender = spawn(async move {
+            let mut from = 0;
+            for size in SIZES {
+                sends.send_all(bytes(7, from, size)).await.unwrap();
+                from += size as u64;
+            }
+            sends.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut expected = Expected::new(7);
+        let mut chunks = client.recv_multishot();
+        while let Some(chunk) = chunks.next().await {
+            expected.check(&chunk.unwrap());
+        }
+        assert_eq!(expected.count, size as u64);
+        sender.await.unwrap();
+        serving.await.unwrap();
+    });
+}
+
+#[test]
+fn segments_of_one_byte_are_put_together_again() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let serving = spawn(answer(server));
+        client.set_nodelay(true).unwrap();
+        for place in 0..500 {
+            ask(&client, bytes(1, place, 1)).await;
+        }
+        // And many of them on the way together.
+        for place in 0..2000 {
+            client.send_all(bytes(2, place, 1)).await.unwrap();
+        }
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(crate::bytes::receive_all(&client, 2).await, 2000);
+        serving.await.unwrap();
+    });
+}

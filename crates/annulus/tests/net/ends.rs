@@ -1,0 +1,158 @@
+//! How connections end: by halves, by a reset, by the death of the other side.
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{spawn, yield_now};
+
+use crate::bytes::{Expected, ask, bytes, receive_all};
+use crate::echo::{connection, listen, serve};
+use crate::grounds::for_each_way;
+use crate::kernel::{all_but, close_wait};
+
+#[test]
+fn who_has_said_all_still_hears_the_whole_answer() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let serving = spawn(async move {
+            assert_eq!(receive_all(&server, 1).await, 100_000);
+            server.send_all(bytes(2, 0, 100_000)).await.unwrap();
+        });
+        client.send_all(bytes(1, 0, 100_000)).await.unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(receive_all(&client, 2).await, 100_000);
+        serving.await.unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_has_said_all_still_hears_the_client() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let serving = spawn(async move {
+            server.send_all(bytes(2, 0, 5000)).await.unwrap();
+            server.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(receive_all(&server, 1).await, 100_000);
+        });
+        assert_eq!(receive_all(&client, 2).await, 5000);
+        client.send_all(bytes(1, 0, 100_000)).await.unwrap();
+        drop(client);
+        serving.await.unwrap();
+    });
+}
+
+/// A connection whose other end is std's, so that what is done to it happens at once.
+async fn with_std(listener: &TcpListener) -> (std::net::TcpStream, TcpStream) {
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().await.unwrap())
+}
+
+/// With epoll both are told by one event: whoever takes the data must not forget the end.
+#[test]
+fn an_end_that_comes_together_with_the_last_data_is_told() {
+    for_each_way(|_| async {
+        let (listener, _) = listen();
+        for seed in 0..20 {
+            let (mut client, server) = with_std(&listener).await;
+            let serving = spawn(async move { receive_all(&server, seed).await });
+            // It waits by then.
+            yield_now().await;
+            yield_now().await;
+            client.write_all(&bytes(seed, 0, 10)).unwrap();
+            drop(client);
+            assert_eq!(serving.await.unwrap(), 10);
+        }
+    });
+}
+
+/// Closes it so that the other side is told of a reset.
+async fn reset(client: std::net::TcpStream) {
+    let client = TcpStream::from_std(client).unwrap();
+    client.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+#[test]
+fn a_reset_is_told_once_after_what_came_before_it_and_then_the_end() {
+    for_each_way(|_| async {
+        let (listener, _) = listen();
+        for seed in 0..20 {
+            let (mut client, server) = with_std(&listener).await;
+            let serving = spawn(async move {
+                let mut expected = Expected::new(seed);
+                let mut chunks = server.recv_multishot();
+                let error = loop {
+                    match chunks.next().await {
+                        Some(Ok(chunk)) => expected.check(&chunk),
+                        Some(Err(error)) => break error,
+                        None => panic!("a reset is no end"),
+                    }
+                };
+                assert!(chunks.next().await.is_none(), "it is told once");
+                assert!(server.send_all(vec![1]).await.is_err());
+                error
+            });
+            yield_now().await;
+            yield_now().await;
+            client.write_all(&bytes(seed, 0, 10)).unwrap();
+            reset(client).await;
+            let error = serving.await.unwrap();
+            assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET), "{error}");
+        }
+    });
+}
+
+/// The connection belongs to a child when it dies: its half of a request has come, and nothing follows.
+#[test]
+fn a_client_that_is_killed_in_mid_request_disturbs_nobody() {
+    for_each_way(|_| async {
+        let (listener, address) = listen();
+        let serving = spawn(serve(listener));
+        let witness = TcpStream::connect(address).await.unwrap();
+        for seed in 0..5 {
+            let mut client = std::net::TcpStream::connect(address).unwrap();
+            client.write_all(&bytes(seed, 0, 100)).unwrap();
+            let mut child = Command::new("sleep")
+                .arg("600")
+                .stdin(Stdio::from(OwnedFd::from(client)))
+                .spawn()
+                .unwrap();
+            ask(&witness, bytes(seed, 0, 100)).await;
+            child.kill().unwrap();
+            child.wait().unwrap();
+            ask(&witness, bytes(seed, 0, 100)).await;
+        }
+        // The listener, and the witness with its other end.
+        all_but(3, address.port()).await;
+        serving.abort();
+    });
+}
+
+#[test]
+fn thousands_of_resets_disturb_nobody_and_leave_nothing() {
+    for_each_way(|_| async {
+        let (listener, address) = listen();
+        let serving = spawn(serve(listener));
+        let witness = TcpStream::connect(address).await.unwrap();
+        for round in 0..20 {
+            for number in 0..100 {
+                let mut client = std::net::TcpStream::connect(address).unwrap();
+                // Some before anything is said, some with an answer on its way.
+                if number % 3 > 0 {
+                    client.write_all(&bytes(number, 0, 1000)).unwrap();
+                }
+                if number % 3 > 1 {
+                    yield_now().await;
+                }
+                reset(client).await;
+            }
+            ask(&witness, bytes(round, 0, 100)).await;
+        }
+        all_but(3, address.port()).await;
+        assert_eq!(close_wait(address.port()), 0);
+        serving.abort();
+    });
+}

@@ -1,0 +1,69 @@
+//! The backends a test runs on.
+
+use std::future::Future;
+use std::time::Duration;
+
+use annulus::runtime::{Backend, Runtime, RuntimeBuilder};
+use annulus::time::timeout;
+
+use crate::skip::skip;
+
+/// A test that takes longer hangs. It decides nothing else.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// One backend, and how much room it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Uring,
+    Epoll,
+    /// Two entries, one buffer of 64 bytes.
+    TinyUring,
+    TinyEpoll,
+}
+
+const WAYS: [Way; 4] = [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll];
+
+impl Way {
+    pub(crate) fn is_tiny(self) -> bool {
+        matches!(self, Way::TinyUring | Way::TinyEpoll)
+    }
+
+    pub(crate) fn builder(self) -> RuntimeBuilder {
+        let backend = match self {
+            Way::Uring | Way::TinyUring => Backend::Uring,
+            Way::Epoll | Way::TinyEpoll => Backend::Epoll,
+        };
+        let builder = Runtime::builder().threads(1).backend(backend);
+        if self.is_tiny() {
+            return builder.ring_entries(2).receive_buffers(1, 64);
+        }
+        builder
+    }
+}
+
+/// Runs the test on a core of each kind; a backend that can't run here is skipped, and said so.
+pub(crate) fn for_each_way<F>(test: impl Fn(Way) -> F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    for_each_builder(|builder| builder, test);
+}
+
+/// The same, changed.
+pub(crate) fn for_each_builder<F>(
+    change: impl Fn(RuntimeBuilder) -> RuntimeBuilder,
+    test: impl Fn(Way) -> F,
+) where
+    F: Future<Output = ()> + 'static,
+{
+    for way in WAYS {
+        let future = test(way);
+        let ran = change(way.builder()).block_on(async move { timeout(PATIENCE, future).await });
+        match ran {
+            Ok(in_time) => in_time.unwrap_or_else(|_| panic!("{way:?}: it hangs")),
+            Err(error) if error.allows_fallback() => skip(format_args!("{way:?}: {error}")),
+            Err(error) => panic!("{way:?}: {error}"),
+        }
+        println!("{way:?}: done");
+    }
+}

@@ -1,0 +1,24 @@
+//! Sockets on every backend, and what must hold whatever the other side does. Each test is a future that runs
+//! on a core of its own, once with a ring and once with epoll, and on both with hardly any room: a ring of two
+//! entries and a single receive buffer of 64 bytes.
+
+mod bytes;
+mod churn;
+mod datagram;
+mod dropped;
+mod echo;
+mod ends;
+mod grounds;
+mod kernel;
+mod options;
+mod poll;
+mod scarce;
+#[path = "../child/skip.rs"]
+#[allow(dead_code, reason = "nothing here needs root")]
+mod skip;
+mod slow;
+mod splice;
+mod storm;
+mod stormy;
+mod vectored;
+mod zero_copy;

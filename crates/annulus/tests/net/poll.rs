@@ -1,0 +1,76 @@
+//! Readiness of any descriptor.
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::rc::Rc;
+use std::time::Duration;
+
+use annulus::net::{Descriptor, UnixStream};
+use annulus::runtime::spawn;
+use annulus::time::{sleep, timeout};
+
+use crate::grounds::for_each_way;
+
+#[test]
+fn a_pipe_is_readable_when_something_has_been_written() {
+    for_each_way(|_| async {
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        let watched = Descriptor::new(reader.try_clone().unwrap()).unwrap();
+        let written = Rc::new(Cell::new(false));
+        let waits = {
+            let written = Rc::clone(&written);
+            spawn(async move {
+                watched.readable().await.unwrap();
+                assert!(written.get(), "it was told too early");
+                watched
+            })
+        };
+        sleep(Duration::from_millis(2)).await;
+        written.set(true);
+        writer.write_all(b"x").unwrap();
+        let watched = waits.await.unwrap();
+        // It stays so until it is read.
+        watched.readable().await.unwrap();
+        reader.read_exact(&mut [0]).unwrap();
+        let waited = timeout(Duration::from_millis(5), watched.readable()).await;
+        assert!(waited.is_err(), "there is nothing to read");
+        writer.write_all(b"y").unwrap();
+        watched.readable().await.unwrap();
+        reader.read_exact(&mut [0]).unwrap();
+        drop(writer);
+        watched.readable().await.unwrap();
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0, "that is the end");
+    });
+}
+
+#[test]
+fn a_full_pipe_is_writable_when_it_has_been_read() {
+    for_each_way(|_| async {
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        let watched = Descriptor::new(writer.try_clone().unwrap()).unwrap();
+        watched.writable().await.unwrap();
+        writer.write_all(&[7; 1 << 16]).unwrap();
+        let waited = timeout(Duration::from_millis(5), watched.writable()).await;
+        assert!(waited.is_err(), "it is full");
+        reader.read_exact(&mut [0; 1 << 16]).unwrap();
+        watched.writable().await.unwrap();
+    });
+}
+
+#[test]
+fn a_stream_is_readable_without_anything_being_taken_from_it() {
+    for_each_way(|_| async {
+        let (one, other) = UnixStream::pair().unwrap();
+        other.writable().await.unwrap();
+        let waited = timeout(Duration::from_millis(2), other.readable()).await;
+        assert!(waited.is_err(), "there is nothing yet");
+        one.send_all("hello").await.unwrap();
+        other.readable().await.unwrap();
+        let (bytes, buf) = other.recv(vec![0; 8]).await.unwrap();
+        assert_eq!(&buf[..bytes], b"hello");
+        drop(one);
+        other.readable().await.unwrap();
+        let (bytes, _) = other.recv(vec![0; 8]).await.unwrap();
+        assert_eq!(bytes, 0, "that is the end");
+    });
+}

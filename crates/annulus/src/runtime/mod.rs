@@ -81,7 +81,9 @@ pub fn handle() -> Handle {
 ///
 /// Outside a runtime.
 pub async fn stopping() {
-    let executor = executor::current().expect("stopping was awaited outside a runtime");
+    let Some(executor) = executor::current() else {
+        panic!("stopping was awaited outside a runtime");
+    };
     let mut waiting = WaitingForStop {
         executor,
         place: None,

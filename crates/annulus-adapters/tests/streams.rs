@@ -19,7 +19,7 @@ where
     for backend in [Backend::Epoll, Backend::Uring] {
         let future = Box::pin(test());
         let run = Runtime::builder().backend(backend).block_on(async move {
-            annulus::time::timeout(Duration::from_secs(60), future).await?
+            annulus::time::timeout(Duration::from_secs(300), future).await?
         });
         match run {
             Ok(outcome) => outcome.unwrap_or_else(|error| panic!("{backend:?}: {error}")),

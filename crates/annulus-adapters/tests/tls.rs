@@ -109,7 +109,7 @@ where
         let run = Runtime::builder().backend(backend).block_on(async move {
             let server = Rc::new(Server::start()?);
             let outcome =
-                annulus::time::timeout(Duration::from_secs(60), Box::pin(test(Rc::clone(&server))));
+                annulus::time::timeout(Duration::from_secs(300), Box::pin(test(Rc::clone(&server))));
             let outcome = outcome.await;
             server.task.abort();
             outcome?

@@ -19,7 +19,7 @@ use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Backend, Runtime};
 
 /// A test that takes longer has come to a standstill.
-const STANDSTILL: Duration = Duration::from_secs(60);
+const STANDSTILL: Duration = Duration::from_secs(300);
 
 /// Runs a test on a core of either kind.
 fn on_each<F>(test: impl Fn() -> F)

@@ -392,7 +392,8 @@ pub(crate) enum NetProtocol {
         #[arg(long, value_enum, default_value = "get")]
         command: RedisName,
         /// How many keys there are
-        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=999_999_999_999))]
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=999_999_999_999))]
         keys: u64,
         /// Length of a value; several are measured one after the other
         #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3", value_parser = parse_bytes)]

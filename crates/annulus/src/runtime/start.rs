@@ -206,11 +206,14 @@ where
             }
         };
         let thread = thread::Builder::new().name(format!("annulus-{index}"));
-        let os = |error| SetupError::Os {
-            what: "a thread for a core (raise the limits on threads: RLIMIT_NPROC, pids.max)",
-            error,
+        let refused = |error| {
+            SetupError::Config(format!(
+                "{} threads were asked for, and that of core {index} can't be made: {error}; raise the limits \
+                 on threads (RLIMIT_NPROC, pids.max), or ask for fewer",
+                self.builder.threads
+            ))
         };
-        let thread = thread.spawn_scoped(scope, body).map_err(os)?;
+        let thread = thread.spawn_scoped(scope, body).map_err(refused)?;
         Ok(Coming { thread, go })
     }
 

@@ -108,8 +108,10 @@ where
     for backend in [Backend::Epoll, Backend::Uring] {
         let run = Runtime::builder().backend(backend).block_on(async move {
             let server = Rc::new(Server::start()?);
-            let outcome =
-                annulus::time::timeout(Duration::from_secs(300), Box::pin(test(Rc::clone(&server))));
+            let outcome = annulus::time::timeout(
+                Duration::from_secs(300),
+                Box::pin(test(Rc::clone(&server))),
+            );
             let outcome = outcome.await;
             server.task.abort();
             outcome?

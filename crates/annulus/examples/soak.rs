@@ -140,7 +140,7 @@ async fn answer(stream: TcpStream) {
 
 /// A question and its answer.
 async fn ask(stream: &TcpStream, number: u64) -> Outcome {
-    let question = stream.send_all(number.to_le_bytes()).await?;
+    let question = stream.send_all(number.to_le_bytes().to_vec()).await?;
     let mut answer = Vec::new();
     while answer.len() < question.len() {
         let (count, part) = stream.recv(Vec::with_capacity(8)).await?;

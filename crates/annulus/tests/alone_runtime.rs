@@ -64,7 +64,7 @@ async fn serve(core: CoreInfo, first: Arc<Mutex<Option<std::net::TcpListener>>>)
     let mut incoming = listener.accept_multishot();
     while let Some(stream) = incoming.next().await {
         let stream = stream?;
-        let _ = runtime::spawn(async move {
+        runtime::spawn(async move {
             let mut chunks = stream.recv_multishot();
             while let Some(Ok(chunk)) = chunks.next().await {
                 stream.send_all(chunk).await.unwrap();
@@ -187,7 +187,7 @@ async fn busy(core: CoreInfo, path: std::path::PathBuf) -> io::Result<()> {
         let server = listener.accept().await?;
         for stream in [client, server] {
             let file = file.clone();
-            let _ = runtime::spawn(async move {
+            runtime::spawn(async move {
                 let mut chunks = stream.recv_multishot();
                 let both = annulus::time::timeout(Duration::from_micros(100), chunks.next());
                 let _ = both.await;
@@ -197,11 +197,11 @@ async fn busy(core: CoreInfo, path: std::path::PathBuf) -> io::Result<()> {
                 }
             });
         }
-        let _ = runtime::spawn_blocking(|| thread::sleep(Duration::from_millis(1)));
-        let _ = runtime::spawn(annulus::time::sleep(Duration::from_secs(3600)));
+        runtime::spawn_blocking(|| thread::sleep(Duration::from_millis(1)));
+        runtime::spawn(annulus::time::sleep(Duration::from_secs(3600)));
     }
     let (seconds, other) = (Duration::from_millis(5), (core.index() + 1) % core.cores());
-    let _ = runtime::handle().spawn_on(other, std::future::pending::<()>);
+    runtime::handle().spawn_on(other, std::future::pending::<()>);
     annulus::time::sleep(seconds).await;
     Ok(())
 }

@@ -62,7 +62,7 @@ fn tasks_that_are_always_ready_starve_no_timer() {
     each_way(|builder| {
         let ended = builder.block_on(async {
             for _ in 0..1000 {
-                let _ = runtime::spawn(async {
+                runtime::spawn(async {
                     loop {
                         runtime::yield_now().await;
                     }

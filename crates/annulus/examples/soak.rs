@@ -1,18 +1,23 @@
 //! Sockets for hours rather than seconds: `cargo run --release -p annulus --example soak -- storm --seed 7`, and
-//! `churn`, `slow` and `idle`. Exits with 1 if anything was wrong or left over; `ci/soak` runs them all.
+//! `churn`, `slow`, `idle` and `kept`. Exits with 1 if anything was wrong or left over; `ci/soak` runs them all.
 
+#[path = "../tests/net/kernel.rs"]
+#[expect(dead_code, reason = "its waits are for tests, which may panic")]
+mod kernel;
 #[path = "../tests/net/storm.rs"]
 mod storm;
 
 use std::cell::Cell;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
+use std::time::Duration;
 
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Backend, Runtime, spawn};
+use annulus::time::sleep;
 use storm::{Storm, Tally};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -25,13 +30,16 @@ struct Asked {
     seed: u64,
 }
 
-const USAGE: &str =
-    "usage: soak storm|churn|slow|idle|serve [--backend uring|epoll] [--count N] [--seed N|random]";
+const USAGE: &str = "usage: soak storm|churn|slow|idle|kept|serve [--backend uring|epoll] [--count N] [--seed N|random]";
 
 /// Addresses that the idle clients connect to: each has its own 28,000 ports.
 const ADDRESSES: u8 = 4;
 /// Clients that connect at a time.
 const ABREAST: u64 = 64;
+/// Connections that stay while others come and go.
+const KEPT: u64 = 50;
+/// How often the kernel is asked whether all is closed, ten times a second.
+const CLOSES_WAITS: u32 = 600;
 
 fn main() -> ExitCode {
     let Some(asked) = asked() else {
@@ -42,7 +50,8 @@ fn main() -> ExitCode {
         "storm" => storm_of(&asked),
         "churn" => churn(&asked),
         "slow" => slow(&asked),
-        "idle" => idle(&asked),
+        "idle" => beside_server(&asked, |server| idle(server, asked.count)),
+        "kept" => beside_server(&asked, |server| kept(server, asked.count)),
         _ => serve(&asked),
     };
     match outcome {
@@ -60,6 +69,7 @@ fn asked() -> Option<Asked> {
     let count = match what.as_str() {
         "storm" | "churn" => 1_000_000,
         "slow" => 1 << 30,
+        "kept" => 10_000,
         "idle" => 30_000,
         "serve" => 0,
         _ => return None,
@@ -227,7 +237,7 @@ fn slow(asked: &Asked) -> Outcome {
     })
 }
 
-/// The other process of `idle`.
+/// The other process of `idle` and `kept`.
 fn serve(asked: &Asked) -> Outcome {
     Runtime::builder()
         .backend(asked.backend)
@@ -252,31 +262,66 @@ fn resident_kib(pid: u32) -> Result<u64, Box<dyn std::error::Error>> {
     Ok(kib.ok_or("no VmRSS")?.parse()?)
 }
 
-/// Opens connections to a server in a process of its own, asks on each, and looks at what it holds.
-fn idle(asked: &Asked) -> Outcome {
+/// A server in a process of its own.
+struct Server {
+    pid: u32,
+    port: u16,
+}
+
+impl Server {
+    fn descriptors(&self) -> io::Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
+    }
+
+    /// Waits until nothing is left but so many descriptors of the server, and so many sockets of its port, which
+    /// are the listeners and both ends of each connection; the kernel takes its time for some closes.
+    async fn left(&self, descriptors: usize, held: usize) -> Outcome {
+        let mut told = String::new();
+        for _ in 0..CLOSES_WAITS {
+            let found = (self.descriptors()?, kernel::held(self.port));
+            if found == (descriptors, held) {
+                return Ok(());
+            }
+            told = format!(
+                "the server has {} descriptors, {descriptors} were to stay; {} sockets are open, {held} were to stay; \
+                 {} are in CLOSE_WAIT",
+                found.0,
+                found.1,
+                kernel::close_wait(self.port)
+            );
+            sleep(Duration::from_millis(100)).await;
+        }
+        Err(told.into())
+    }
+}
+
+/// Runs a client beside a server.
+fn beside_server<F>(asked: &Asked, client: impl FnOnce(Server) -> F) -> Outcome
+where
+    F: Future<Output = Outcome> + 'static,
+{
     let backend = match asked.backend {
         Backend::Epoll => "epoll",
         _ => "uring",
     };
-    let mut server = Command::new(std::env::current_exe()?)
+    let mut process = Command::new(std::env::current_exe()?)
         .args(["serve", "--backend", backend])
         .stdout(Stdio::piped())
         .spawn()?;
-    let pid = server.id();
+    let pid = process.id();
     let outcome = (|| {
         let mut line = String::new();
-        BufReader::new(server.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        BufReader::new(process.stdout.take().ok_or("no output")?).read_line(&mut line)?;
         let port = line.trim().parse()?;
-        let count = asked.count;
-        run(asked, open(count, port, pid))
+        run(asked, client(Server { pid, port }))
     })();
-    server.kill()?;
-    server.wait()?;
+    process.kill()?;
+    process.wait()?;
     outcome
 }
 
-async fn open(count: u64, port: u16, pid: u32) -> Outcome {
-    let before = resident_kib(pid)?;
+/// Opens connections, `ABREAST` at a time, and asks on each.
+async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::error::Error>> {
     let lanes: Vec<_> = (0..ABREAST)
         .map(|first| {
             spawn(async move {
@@ -296,18 +341,55 @@ async fn open(count: u64, port: u16, pid: u32) -> Outcome {
     for lane in lanes {
         all.extend(lane.await??);
     }
-    let after = resident_kib(pid)?;
+    Ok(all)
+}
+
+/// Opens connections, asks on each twice, looks at what the server holds, and closes them all.
+async fn idle(server: Server, count: u64) -> Outcome {
+    let before = (resident_kib(server.pid)?, server.descriptors()?);
+    let all = connect(server.port, count).await?;
+    let after = resident_kib(server.pid)?;
     for (number, stream) in all.iter().enumerate() {
         ask(stream, number as u64).await?;
     }
-    let again = resident_kib(pid)?;
-    let each = |kib: u64| (kib.saturating_sub(before)) as f64 * 1024.0 / count as f64;
+    let again = resident_kib(server.pid)?;
+    let each = |kib: u64| (kib.saturating_sub(before.0)) as f64 * 1024.0 / count as f64;
     println!(
-        "idle: {} connections open and answered twice; the server's resident memory was {before} KiB without them, \
-         {after} KiB with them ({:.0} bytes each), {again} KiB after the second answers ({:.0} bytes each)",
+        "idle: {} connections open and answered twice, {} descriptors in the server; its resident memory was {} KiB \
+         without them, {after} KiB with them ({:.0} bytes each), {again} KiB after the second answers ({:.0} bytes each)",
         all.len(),
+        server.descriptors()?,
+        before.0,
         each(after),
         each(again),
     );
+    drop(all);
+    server.left(before.1, usize::from(ADDRESSES)).await?;
+    println!(
+        "idle: all closed; {} descriptors in the server as before, none in CLOSE_WAIT, {} KiB resident",
+        before.1,
+        resident_kib(server.pid)?
+    );
     Ok(())
+}
+
+/// Connections come and go beside others that stay and say nothing (trap 39).
+async fn kept(server: Server, count: u64) -> Outcome {
+    let before = server.descriptors()?;
+    let idle = connect(server.port, KEPT).await?;
+    let rounds = count.div_ceil(KEPT);
+    for _ in 0..rounds {
+        drop(connect(server.port, KEPT).await?);
+    }
+    let (gone, stay) = (rounds * KEPT, KEPT as usize);
+    // The listeners, and both ends of those that stay.
+    server
+        .left(before + stay, usize::from(ADDRESSES) + 2 * stay)
+        .await?;
+    for (number, stream) in idle.iter().enumerate() {
+        ask(stream, number as u64).await?;
+    }
+    println!("kept: {gone} connections came and went beside {KEPT} idle ones; none in CLOSE_WAIT");
+    drop(idle);
+    server.left(before, usize::from(ADDRESSES)).await
 }

@@ -87,6 +87,8 @@ fn listen(place: &Place) -> io::Result<Ear> {
     match place {
         Place::Tcp(address) => {
             let listener = TcpListener::bind(address).map_err(at)?;
+            // For all its connections: an answer in several pieces does not wait for acknowledgements.
+            listener.options().set_nodelay(true).map_err(at)?;
             Ok(Ear::Tcp(listener.accept_multishot()))
         }
         Place::Udp(address) => Ok(Ear::Udp(datagrams(*address).map_err(at)?)),

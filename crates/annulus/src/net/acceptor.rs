@@ -23,6 +23,10 @@ use crate::sys::sqe::Cqe;
 /// then one may be closed, and at once it would fail again.
 const WANT_PAUSE_NS: u64 = 10_000_000;
 
+/// Connections that wait to be taken by which a multishot accept is ended: further ones wait in the
+/// listener's backlog, where they are counted.
+const QUEUED_MAX: usize = 256;
+
 /// The accepting side of a listener.
 pub(super) struct Acceptor {
     pub(super) core: Rc<Core>,
@@ -156,7 +160,7 @@ impl fmt::Debug for Acceptor {
 }
 
 impl Arrives for Acceptor {
-    fn arrive(self: Rc<Self>, _: &Core, cqe: Cqe) {
+    fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
         match cqe.res {
             res if res >= 0 => {
                 let fd = net::accepted(res);
@@ -171,6 +175,9 @@ impl Arrives for Acceptor {
         }
         if !cqe.more() {
             self.armed.set(None);
+        } else if self.queue.borrow().len() == QUEUED_MAX {
+            let token = self.armed.get();
+            token.into_iter().for_each(|token| core.cancel(token));
         }
         let waker = self.waker.take();
         waker.into_iter().for_each(Waker::wake);

@@ -56,6 +56,8 @@ pub(super) struct Receiver {
     taken: Cell<bool>,
     /// A single receive into memory of its own.
     bulk: RefCell<Option<Box<Bulk>>>,
+    /// Of further ones who wait, where several tasks receive from one stream.
+    others: RefCell<Vec<Waker>>,
     core: Rc<Core>,
     socket: Rc<Socket>,
 }
@@ -86,6 +88,7 @@ impl Receiver {
             short: Cell::new(0),
             taken: Cell::new(false),
             bulk: RefCell::default(),
+            others: RefCell::default(),
             core,
             socket,
         })
@@ -150,16 +153,23 @@ impl Receiver {
         if place.is_none() {
             *place = Some(waker);
         }
+        drop(place);
+        if !self.others.borrow().is_empty() {
+            let others = self.others.take();
+            others.into_iter().for_each(Waker::wake);
+        }
     }
 
     #[inline]
     fn wait(&self, context: &Context<'_>) {
-        self.waits.set(true);
+        let others_wait = self.waits.replace(true);
         let mut waker = self.waker.borrow_mut();
         if !(waker.as_ref()).is_some_and(|waker| waker.will_wake(context.waker())) {
             let before = waker.replace(context.waker().clone());
             drop(waker);
-            drop(before);
+            if others_wait {
+                self.others.borrow_mut().extend(before);
+            }
         }
     }
 
@@ -314,8 +324,8 @@ impl Receiver {
         let queued = (self.first.take(), self.queue.take());
         self.queued_bytes.set(0);
         drop(queued);
-        let waker = self.waker.take();
-        drop(waker);
+        let wakers = (self.waker.take(), self.others.take());
+        drop(wakers);
     }
 }
 

@@ -145,3 +145,31 @@ fn segments_of_one_byte_are_put_together_again() {
         serving.await.unwrap();
     });
 }
+
+#[test]
+fn several_tasks_that_receive_from_one_stream_are_all_answered() {
+    for_each_way(|_| async {
+        let (sender, receiver) = connection().await;
+        let receiver = Rc::new(receiver);
+        let tasks: Vec<_> = (0..5)
+            .map(|_| {
+                let receiver = Rc::clone(&receiver);
+                spawn(async move { receiver.recv(Vec::with_capacity(1)).await.unwrap() })
+            })
+            .collect();
+        // All of them wait by now.
+        annulus::runtime::yield_now().await;
+        annulus::runtime::yield_now().await;
+        sender.send_all(bytes(3, 0, 5)).await.unwrap();
+        let mut got = Vec::new();
+        for task in tasks {
+            let (count, buf) = task.await.unwrap();
+            assert_eq!(count, 1);
+            got.extend(buf);
+        }
+        got.sort_unstable();
+        let mut sent = bytes(3, 0, 5);
+        sent.sort_unstable();
+        assert_eq!(got, sent);
+    });
+}

@@ -105,10 +105,9 @@ fn address(bytes: &[u8]) -> Option<Address> {
 
 /// What a multishot receive is asked for besides a buffer: room for an address of so many bytes.
 pub(crate) fn shape(name_bytes: usize) -> Message {
-    Message {
-        msg_namelen: name_bytes as u32,
-        ..net::no_message()
-    }
+    let mut message = net::no_message();
+    message.msg_namelen = name_bytes as u32;
+    message
 }
 
 /// Where in a buffer of a multishot receive the message lies, and whose it is.

@@ -219,13 +219,13 @@ pub(crate) fn no_message() -> Message {
 
 /// A message whose parts are `vectors`, and whose address is `name`.
 pub(crate) fn message(name: *mut u8, name_bytes: u32, vectors: &mut [IoVec]) -> Message {
-    Message {
-        msg_name: name.cast(),
-        msg_namelen: name_bytes,
-        msg_iov: vectors.as_mut_ptr().cast(),
-        msg_iovlen: vectors.len() as _,
-        ..no_message()
-    }
+    // Not by a literal: musl's has private fields besides.
+    let mut message = no_message();
+    message.msg_name = name.cast();
+    message.msg_namelen = name_bytes;
+    message.msg_iov = vectors.as_mut_ptr().cast();
+    message.msg_iovlen = vectors.len() as _;
+    message
 }
 
 /// `sendmsg(2)`, without waiting and without SIGPIPE.

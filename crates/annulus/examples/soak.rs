@@ -30,7 +30,8 @@ struct Asked {
     seed: u64,
 }
 
-const USAGE: &str = "usage: soak storm|churn|slow|idle|kept|serve [--backend uring|epoll] [--count N] [--seed N|random]";
+const USAGE: &str = "usage: soak storm|churn|slow|idle|kept|serve [--backend uring|epoll] [--count N] \
+                     [--seed N|random]";
 
 /// Addresses that the idle clients connect to: each has its own 28,000 ports.
 const ADDRESSES: u8 = 4;
@@ -256,10 +257,19 @@ fn serve(asked: &Asked) -> Outcome {
 
 /// Resident memory of a process, KiB; kernel memory is not in it.
 fn resident_kib(pid: u32) -> Result<u64, Box<dyn std::error::Error>> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    kib(&format!("/proc/{pid}/status"), "VmRSS:")
+}
+
+/// What the machine has left, KiB: the kernel's memory for sockets and requests is missing from it.
+fn available_kib() -> Result<u64, Box<dyn std::error::Error>> {
+    kib("/proc/meminfo", "MemAvailable:")
+}
+
+fn kib(file: &str, name: &str) -> Result<u64, Box<dyn std::error::Error>> {
+    let text = std::fs::read_to_string(file)?;
+    let line = text.lines().find(|line| line.starts_with(name));
     let kib = line.and_then(|line| line.split_whitespace().nth(1));
-    Ok(kib.ok_or("no VmRSS")?.parse()?)
+    Ok(kib.ok_or_else(|| format!("no {name} in {file}"))?.parse()?)
 }
 
 /// A server in a process of its own.
@@ -346,29 +356,31 @@ async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::e
 
 /// Opens connections, asks on each twice, looks at what the server holds, and closes them all.
 async fn idle(server: Server, count: u64) -> Outcome {
-    let before = (resident_kib(server.pid)?, server.descriptors()?);
+    let resident = || resident_kib(server.pid);
+    let (before, free, descriptors) = (resident()?, available_kib()?, server.descriptors()?);
     let all = connect(server.port, count).await?;
-    let after = resident_kib(server.pid)?;
+    let after = resident()?;
     for (number, stream) in all.iter().enumerate() {
         ask(stream, number as u64).await?;
     }
-    let again = resident_kib(server.pid)?;
-    let each = |kib: u64| (kib.saturating_sub(before.0)) as f64 * 1024.0 / count as f64;
+    let again = resident()?;
+    let each = |kib: u64| kib as f64 * 1024.0 / count as f64;
     println!(
-        "idle: {} connections open and answered twice, {} descriptors in the server; its resident memory was {} KiB \
-         without them, {after} KiB with them ({:.0} bytes each), {again} KiB after the second answers ({:.0} bytes each)",
+        "idle: {} connections open and answered twice, {} descriptors in the server; its resident memory was \
+         {before} KiB without them, {after} KiB with them ({:.0} bytes each), {again} KiB after the second answers \
+         ({:.0} bytes each); both ends and both processes with the kernel's memory: {:.0} bytes each, where nothing \
+         else runs",
         all.len(),
         server.descriptors()?,
-        before.0,
-        each(after),
-        each(again),
+        each(after.saturating_sub(before)),
+        each(again.saturating_sub(before)),
+        each(free.saturating_sub(available_kib()?)),
     );
     drop(all);
-    server.left(before.1, usize::from(ADDRESSES)).await?;
+    server.left(descriptors, usize::from(ADDRESSES)).await?;
     println!(
-        "idle: all closed; {} descriptors in the server as before, none in CLOSE_WAIT, {} KiB resident",
-        before.1,
-        resident_kib(server.pid)?
+        "idle: all closed; {descriptors} descriptors in the server as before, none in CLOSE_WAIT, {} KiB resident",
+        resident()?
     );
     Ok(())
 }

@@ -12,6 +12,8 @@ mod readiness;
 mod rings;
 mod table;
 mod tenant;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::cell::{Cell, RefCell};

@@ -6,7 +6,6 @@ use crate::source::{Source, find_word, ident_after, line_of};
 /// The files that may say `allow(unsafe_code)`; a name that ends in `/` stands for a folder. Extending this list is
 /// a change of its own with its own reason.
 const MAY_ALLOW_UNSAFE: [&str; 26] = [
-const MAY_ALLOW_UNSAFE: [&str; 26] = [
     "crates/annulus/src/sys/",
     "crates/annulus/src/buf/",
     "crates/annulus/src/fd.rs",

@@ -105,6 +105,7 @@ impl Vtable {
             sqe: |data| contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.sqe()),
             // SAFETY: as above.
             resume: |data, res| {
+                // SAFETY: as above.
                 contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res))
                     .unwrap_or(Resume::Done(-ECANCELED))
             },

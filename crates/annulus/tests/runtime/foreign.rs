@@ -166,15 +166,15 @@ fn a_task_that_a_buffer_starts_at_the_very_end_is_dropped_with_its_runtime() {
             let (client, server) = pair().await.unwrap();
             let mut moody = Moody::new(16, 0);
             moody.last_will = Some(Box::new(move || {
-                let _ = runtime::spawn(async move {
+                drop(runtime::spawn(async move {
                     let _guard = guard;
                     std::future::pending::<()>().await;
-                });
+                }));
             }));
-            let _ = runtime::spawn(async move {
+            drop(runtime::spawn(async move {
                 let _client = client;
                 server.recv(moody).await.is_ok()
-            });
+            }));
             for _ in 0..3 {
                 runtime::yield_now().await;
             }

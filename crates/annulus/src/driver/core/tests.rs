@@ -294,12 +294,12 @@ impl Model {
             return;
         }
         let waker = Waker::from(Arc::clone(&flying.woken));
-        let mut context = Context::from_waker(&waker);
+        let context = Context::from_waker(&waker);
         let (token, answer) = (flying.token, flying.answer);
         let polled = match flying.kind {
-            Kind::Small(number) => (self.table.poll::<Probe<1>>(token, &mut context))
+            Kind::Small(number) => (self.table.poll::<Probe<1>>(token, &context))
                 .map(|(op, res)| (number, op.complete(res))),
-            Kind::Large(number) => (self.table.poll::<Probe<16>>(token, &mut context))
+            Kind::Large(number) => (self.table.poll::<Probe<16>>(token, &context))
                 .map(|(op, res)| (number, op.complete(res))),
             Kind::Multishot => unreachable!("nobody watches it"),
         };
@@ -434,7 +434,7 @@ fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
     let waker = Waker::from(woken);
     let polled = model
         .table
-        .poll::<Probe<1>>(token, &mut Context::from_waker(&waker));
+        .poll::<Probe<1>>(token, &Context::from_waker(&waker));
     assert_eq!(polled.ok().map(|(_, res)| res), Some(-EAGAIN));
     assert_eq!(model.table.in_flight(), 0);
 }

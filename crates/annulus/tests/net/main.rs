@@ -13,6 +13,7 @@ mod kernel;
 mod options;
 mod poll;
 mod scarce;
+mod shared;
 #[path = "../child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]
 mod skip;

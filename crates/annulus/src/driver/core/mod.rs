@@ -12,6 +12,8 @@ mod readiness;
 mod rings;
 mod table;
 mod tenant;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::cell::{Cell, RefCell};
@@ -413,7 +415,7 @@ impl Core {
 impl CloseSocket for Core {
     fn close(&self, raw: i32, watched: Option<u32>) {
         match &self.backend {
-            Backend::Rings(rings) if !self.is_ending() => rings.close(raw),
+            Backend::Rings(rings) if !self.is_ending() && rings.failed() == 0 => rings.close(raw),
             Backend::Readiness(readiness) => readiness.close(raw, watched),
             Backend::Rings(_) => table::close_now(raw),
         }

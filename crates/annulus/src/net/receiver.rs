@@ -10,11 +10,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::buf::Chunk;
+use crate::buf::{Chunk, ReceiveMode};
 use crate::driver::core::{Arrives, Core, SocketOperation, Token};
 use crate::fd::Socket;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, recv_multishot};
-use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
+use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
 
 /// Bytes that wait to be read by which a stream stops receiving: its sender waits then.
@@ -56,6 +56,8 @@ pub(super) struct Receiver {
     taken: Cell<bool>,
     /// A single receive into memory of its own.
     bulk: RefCell<Option<Box<Bulk>>>,
+    /// How the kernel fills the core's buffers.
+    mode: ReceiveMode,
     core: Rc<Core>,
     socket: Rc<Socket>,
 }
@@ -86,6 +88,7 @@ impl Receiver {
             short: Cell::new(0),
             taken: Cell::new(false),
             bulk: RefCell::default(),
+            mode: core.receive_mode(),
             core,
             socket,
         })
@@ -206,7 +209,7 @@ impl Receiver {
             if self.core.is_ending() {
                 return Poll::Ready(None);
             }
-            let sqe = recv_multishot(&self.socket, self.core.group_id());
+            let sqe = recv_multishot(&self.socket, self.core.group_id(), self.mode);
             self.stopped.set(false);
             self.armed
                 .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
@@ -321,19 +324,28 @@ impl Receiver {
 
 impl Arrives for Receiver {
     fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
-        let chunk = match cqe.buffer_id() {
+        let bytes = cqe.res.max(0) as u32;
+        let is_sound = match cqe.buffer_id() {
             // An answer that is an error may name a buffer, too (trap 4).
-            Some(id) => core.received(id, cqe.res.max(0) as u32),
-            None => None,
+            Some(id) if self.mode == ReceiveMode::Whole => {
+                let chunk = core.received(id, bytes).filter(|_| bytes > 0);
+                chunk.into_iter().for_each(|chunk| self.push(chunk));
+                true
+            }
+            Some(id) => core.received_parts(&cqe, id, |chunk| self.push(chunk)),
+            None => true,
         };
         match cqe.res {
             0 => self.end.set(End::Closed),
+            _ if !is_sound => self.end.set(End::Failed(EIO)),
             res if res > 0 => {
-                let is_whole = res as u32 == core.buffer_bytes();
-                self.whole
-                    .set(if is_whole { self.whole.get() + 1 } else { 0 });
+                let whole_bytes = core.buffer_bytes();
+                self.whole.set(if bytes >= whole_bytes {
+                    self.whole.get() + bytes / whole_bytes
+                } else {
+                    0
+                });
                 self.short.set(0);
-                chunk.into_iter().for_each(|chunk| self.push(chunk));
             }
             // Buffers come back, and then it is armed again; nothing was lost (traps 25, 26).
             res if res == -ENOBUFS => self.short.set(self.short.get().saturating_add(1)),

@@ -1,7 +1,13 @@
 //! What can be typed. One struct per command; what it means is decided in the command's own module.
 
+mod receive;
+#[cfg(test)]
+mod tests;
+
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub(crate) use receive::{FilledHow, ReceiveArgs};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -56,6 +62,17 @@ pub(crate) struct EchoArgs {
     /// How it learns what its sockets can do
     #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
     pub(crate) backend: ServeBackend,
+    #[command(flatten)]
+    pub(crate) receive: ReceiveArgs,
+    /// Have a kernel thread poll the submission queues (SQPOLL); it takes a processor while there is work
+    #[arg(long)]
+    pub(crate) sqpoll: bool,
+    /// Listen at a path instead, which is removed at the end
+    #[arg(long, value_name = "PATH", conflicts_with = "addr")]
+    pub(crate) unix: Option<PathBuf>,
+    /// Answer datagrams at that address, not connections
+    #[arg(long, conflicts_with = "unix")]
+    pub(crate) udp: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -380,7 +397,8 @@ pub(crate) enum NetProtocol {
         #[arg(long, value_enum, default_value = "get")]
         command: RedisName,
         /// How many keys there are
-        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=999_999_999_999))]
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=999_999_999_999))]
         keys: u64,
         /// Length of a value; several are measured one after the other
         #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3", value_parser = parse_bytes)]
@@ -558,37 +576,4 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
         return Err("a run lasts from 1 ms to a day".into());
     }
     Ok(Duration::from_secs_f64(seconds))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_read_as_fio_reads_them() {
-        assert_eq!(parse_bytes("512"), Ok(512));
-        assert_eq!(parse_bytes("4k"), Ok(4096));
-        assert_eq!(parse_bytes("16KiB"), Ok(16384));
-        assert_eq!(parse_bytes("2G"), Ok(2 << 30));
-        assert!(parse_bytes("4x").is_err());
-        assert!(parse_bytes("").is_err());
-        assert!(parse_bytes("-1").is_err());
-        assert!(parse_bytes("99999999999T").is_err());
-    }
-
-    #[test]
-    fn times_are_read_with_and_without_a_unit() {
-        assert_eq!(parse_seconds("0.05"), Ok(Duration::from_millis(50)));
-        assert_eq!(parse_seconds("200ms"), Ok(Duration::from_millis(200)));
-        assert_eq!(parse_seconds("2m"), Ok(Duration::from_secs(120)));
-        for bad in ["0", "-1", "NaN", "inf", "x", ""] {
-            assert!(parse_seconds(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
-        Args::command().debug_assert();
-    }
 }

@@ -6,7 +6,7 @@ mod polling;
 
 pub use builder::{Backend, BackendInUse, EngineBuilder};
 pub use own::OwnDriver;
-pub use polling::{PollingInUse, SqPoll};
+pub use polling::PollingInUse;
 
 use std::future::poll_fn;
 use std::io;

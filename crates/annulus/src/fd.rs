@@ -11,7 +11,7 @@ mod socket;
 pub(crate) use cached::CachedHint;
 pub use cached::CachedReads;
 pub(crate) use order::{SendPlace, SendTurn};
-pub(crate) use socket::{CloseSocket, Socket, Without};
+pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 
 use std::fmt;
 use std::os::fd::IntoRawFd;

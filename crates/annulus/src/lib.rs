@@ -47,7 +47,7 @@ pub use buf::{
     Take,
 };
 pub use driver::Operation;
-pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver, PollingInUse, SqPoll};
+pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver, PollingInUse};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fd::CachedReads;
 pub use fs::{
@@ -60,4 +60,5 @@ pub use support::{OperationSupport, RunsOn, Support};
 pub use sys::mapping::{HugePages, PagesInUse};
 pub use sys::poll_queue::NotPolled;
 pub use sys::ring::Rung;
+pub use sys::sq_poll::SqPoll;
 pub use sys::trial::Trial;

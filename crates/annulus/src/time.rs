@@ -14,7 +14,10 @@ use std::time::Duration;
 use crate::driver::core::{Core, Timer};
 
 fn core() -> Rc<Core> {
-    Core::current().expect("timers are a runtime's: this thread is none of its cores")
+    match Core::current() {
+        Some(core) => core,
+        None => panic!("timers are a runtime's: this thread is none of its cores"),
+    }
 }
 
 fn ns(time: Duration) -> u64 {

@@ -37,6 +37,7 @@ use job::{Cache, Plan};
 use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
 use limit::Limit;
 use machine::Machine;
+pub(crate) use machine::allow_many_open_files;
 pub(crate) use net::{net, net_child, net_server};
 pub(crate) use nop::nop;
 use progress::Progress;

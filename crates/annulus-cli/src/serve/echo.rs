@@ -1,47 +1,125 @@
 //! `annulus serve echo`: sends back what it receives.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{self, CoreInfo, Runtime};
+use annulus::SqPoll;
+use annulus::net::{Incoming, TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
+use annulus::runtime::{self, CoreInfo, ReceiveMode, Runtime, RuntimeBuilder};
 
-use crate::args::{EchoArgs, ServeBackend};
+use super::place::Place;
+use super::signals;
+use crate::args::{EchoArgs, FilledHow, ServeBackend};
+use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
 
+/// Receive buffers for datagrams: each takes the longest there is, with its header.
+const DATAGRAM_BUFFERS: (u16, u32) = (64, 65_568);
+
 pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
+    if args.threads == 0 {
+        return Err(Fault::usage("--threads is 0; it must be at least 1"));
+    }
+    // Before anything is asked of a ring, which remembers the limit.
+    allow_many_open_files();
+    let place = Place::of(args)?;
+    let failed = |error: io::Error| Fault::failed(error.to_string());
+    let signals = signals::catch().map_err(failed)?;
+    let mut watch = None;
+    let started = |handle| watch = Some(signals::end_by(signals, handle));
+    let outcome = builder(args).run_with(started, |core| serve(core, &place));
+    if let Some(Err(error)) = watch {
+        eprintln!("annulus: no thread to wait for signals: {error}");
+    }
+    outcome.map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn builder(args: &EchoArgs) -> RuntimeBuilder {
     let backend = match args.backend {
         ServeBackend::Auto => runtime::Backend::Auto,
         ServeBackend::Uring => runtime::Backend::Uring,
         ServeBackend::Epoll => runtime::Backend::Epoll,
     };
-    let builder = Runtime::builder().backend(backend).threads(args.threads);
-    let address = args.addr;
-    builder
-        .run(move |core| serve(core, address))
-        .map_err(|error| Fault::Failed(error.to_string()))?;
-    Ok(ExitCode::SUCCESS)
+    let mut builder = Runtime::builder().backend(backend).threads(args.threads);
+    if args.sqpoll {
+        builder = builder.sqpoll(SqPoll::new());
+    }
+    let of_datagrams = args.udp.then_some(DATAGRAM_BUFFERS);
+    if let Some((count, bytes)) = args.receive.receive_buffers.or(of_datagrams) {
+        builder = builder.receive_buffers(count, bytes);
+    }
+    builder.receive_mode(match args.receive.receive_mode {
+        FilledHow::Whole => ReceiveMode::Whole,
+        FilledHow::Incremental => ReceiveMode::Incremental,
+        FilledHow::Bundled => ReceiveMode::Bundled,
+    })
 }
 
-async fn serve(core: CoreInfo, address: std::net::SocketAddr) -> io::Result<()> {
-    let listener = TcpListener::bind(address)?;
-    if core.index() == 0 {
-        let mut out = io::stdout().lock();
-        writeln!(out, "listening on {}", listener.local_addr()?)?;
-        out.flush()?;
+/// What a core listens by.
+enum Ear {
+    Tcp(Incoming<TcpStream>),
+    Unix(Incoming<UnixStream>),
+    Udp(UdpSocket),
+}
+
+/// The future borrows nothing: it outlives the call that makes it.
+fn serve(core: CoreInfo, place: &Place) -> impl Future<Output = io::Result<()>> + use<> {
+    let ear = listen(place);
+    let says = place.to_string();
+    async move {
+        let ear = ear?;
+        if core.index() == 0 {
+            eprintln!("annulus: {}", core.backend());
+            let mut out = io::stdout().lock();
+            writeln!(out, "listening on {says}")?;
+            out.flush()?;
+        }
+        match ear {
+            Ear::Tcp(mut incoming) => accept(async || incoming.next().await, answer_tcp).await,
+            Ear::Unix(mut incoming) => accept(async || incoming.next().await, answer_unix).await,
+            Ear::Udp(socket) => answer_datagrams(socket).await,
+        }
+        Ok(())
     }
-    let mut incoming = listener.accept_multishot();
-    while let Some(stream) = incoming.next().await {
+}
+
+fn listen(place: &Place) -> io::Result<Ear> {
+    let at =
+        |error: io::Error| io::Error::new(error.kind(), format!("listening on {place}: {error}"));
+    match place {
+        Place::Tcp(address) => {
+            let listener = TcpListener::bind(address).map_err(at)?;
+            Ok(Ear::Tcp(listener.accept_multishot()))
+        }
+        Place::Udp(address) => Ok(Ear::Udp(datagrams(*address).map_err(at)?)),
+        Place::Unix(listener, _) => {
+            let listener = UnixListener::from_std(listener.try_clone().map_err(at)?)?;
+            Ok(Ear::Unix(listener.accept_multishot()))
+        }
+    }
+}
+
+fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
+    UdpSocket::bind_with(address, |options| options.set_reuse_port(true))
+}
+
+/// Starts a task for each connection.
+async fn accept<S, F>(mut next: impl AsyncFnMut() -> Option<io::Result<S>>, answer: impl Fn(S) -> F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    while let Some(stream) = next().await {
         match stream {
             Ok(stream) => drop(runtime::spawn(answer(stream))),
             Err(error) => eprintln!("annulus: accept: {error}"),
         }
     }
-    Ok(())
 }
 
 /// Until the client has said all it has to say, or goes.
-async fn answer(stream: TcpStream) {
+async fn answer_tcp(stream: TcpStream) {
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
         // Not waited for, unless the client is slow to read.
@@ -49,6 +127,28 @@ async fn answer(stream: TcpStream) {
             && stream.send_all(chunk).await.is_err()
         {
             return;
+        }
+    }
+}
+
+/// The same on a Unix stream.
+async fn answer_unix(stream: UnixStream) {
+    let mut chunks = stream.recv_multishot();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        if let Err(chunk) = stream.try_send(chunk)
+            && stream.send_all(chunk).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Each datagram goes back to whom it came from; one that can't is dropped, as any router might.
+async fn answer_datagrams(socket: UdpSocket) {
+    let mut datagrams = socket.recv_multishot();
+    while let Some(datagram) = datagrams.next().await {
+        if let Ok(datagram) = datagram {
+            let _ = socket.send_to(datagram.chunk, datagram.from).await;
         }
     }
 }

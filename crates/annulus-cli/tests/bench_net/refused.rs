@@ -2,97 +2,100 @@
 
 use super::net;
 
+/// What is typed, and what the refusal says.
+const REFUSED: &[(&[&str], &str)] = &[
+    (&["echo", "nowhere"], "`nowhere` is no address"),
+    (&["echo", "127.0.0.1:0"], "names no port"),
+    (
+        &["echo", "unix:"],
+        "a socket's path has from 1 to 107 bytes",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--connections", "0"],
+        "--connections 0: from 1 to 30000",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--connections", "30001"],
+        "from 1 to 30000",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--pipeline", "0"],
+        "--pipeline 0: from 1 to 1024",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--size", "0"],
+        "--size 0: from 1 to",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--rate", "0"],
+        "--rate 0: from 1 to",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--rate", "NaN"],
+        "--rate NaN: from 1 to",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--runtime", "0"],
+        "a run lasts from 1 ms to a day",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--repeats", "0"],
+        "--repeats 0: from 1 to 1000",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--cpu", "9999"],
+        "--cpu 9999: this process may use",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--pid", "4294967295"],
+        "there is no such process",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--contenders", "epoll"],
+        "cannot be used with",
+    ),
+    (&["echo", "--pid", "1"], "<ADDR>"),
+    (
+        &[
+            "echo",
+            "127.0.0.1:9",
+            "--threads",
+            "2",
+            "--connections",
+            "1",
+        ],
+        "each thread needs a connection",
+    ),
+    (
+        &["echo", "127.0.0.1:9", "--reconnect", "--pipeline", "2"],
+        "has no --pipeline",
+    ),
+    (&["echo", "--contenders", "epol"], "did you mean `epoll`?"),
+    (
+        &["echo", "--contenders", "epoll,epoll"],
+        "two contenders are called `epoll`",
+    ),
+    (&["echo", "--contenders", "none"], "names at least one"),
+    (&["echo", "--server-cmd", "x"], "no NAME="),
+    (&["echo", "--server-cmd", "x=y"], "no {addr}"),
+    (&["http"], "needs the server's ADDR"),
+    (
+        &["http", "127.0.0.1:9", "--path", "x"],
+        "a path begins with `/`",
+    ),
+    (
+        &["http", "127.0.0.1:9", "--path", "/a b"],
+        "only visible ASCII letters",
+    ),
+    (
+        &["redis", "127.0.0.1:9", "--keys", "0"],
+        "0 is not in 1..=999999999999",
+    ),
+];
+
 #[test]
 fn bad_input_is_refused_with_what_to_write_instead() {
-    for (args, text) in [
-        (&["echo", "nowhere"][..], "`nowhere` is no address"),
-        (&["echo", "127.0.0.1:0"], "names no port"),
-        (
-            &["echo", "unix:"],
-            "a socket's path has from 1 to 107 bytes",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--connections", "0"],
-            "--connections 0: from 1 to 30000",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--connections", "30001"],
-            "from 1 to 30000",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--pipeline", "0"],
-            "--pipeline 0: from 1 to 1024",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--size", "0"],
-            "--size 0: from 1 to",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--rate", "0"],
-            "--rate 0: from 1 to",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--rate", "NaN"],
-            "--rate NaN: from 1 to",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--runtime", "0"],
-            "a run lasts from 1 ms to a day",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--repeats", "0"],
-            "--repeats 0: from 1 to 1000",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--cpu", "9999"],
-            "--cpu 9999: this process may use",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--pid", "4294967295"],
-            "there is no such process",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--contenders", "epoll"],
-            "cannot be used with",
-        ),
-        (&["echo", "--pid", "1"], "<ADDR>"),
-        (
-            &[
-                "echo",
-                "127.0.0.1:9",
-                "--threads",
-                "2",
-                "--connections",
-                "1",
-            ],
-            "each thread needs a connection",
-        ),
-        (
-            &["echo", "127.0.0.1:9", "--reconnect", "--pipeline", "2"],
-            "has no --pipeline",
-        ),
-        (&["echo", "--contenders", "epol"], "did you mean `epoll`?"),
-        (
-            &["echo", "--contenders", "epoll,epoll"],
-            "two contenders are called `epoll`",
-        ),
-        (&["echo", "--contenders", "none"], "names at least one"),
-        (&["echo", "--server-cmd", "x"], "no NAME="),
-        (&["echo", "--server-cmd", "x=y"], "no {addr}"),
-        (&["http"], "needs the server's ADDR"),
-        (
-            &["http", "127.0.0.1:9", "--path", "x"],
-            "a path begins with `/`",
-        ),
-        (
-            &["http", "127.0.0.1:9", "--path", "/a b"],
-            "only visible ASCII letters",
-        ),
-        (
-            &["redis", "127.0.0.1:9", "--keys", "0"],
-            "0 is not in 1..=999999999999",
-        ),
-    ] {
+    for (args, text) in REFUSED {
         let said = net(args);
         assert_eq!(said.code, Some(2), "{args:?}: {}", said.both());
         assert!(said.err.contains(text), "{args:?}: {}", said.err);

@@ -277,6 +277,11 @@ impl Submitter {
         pool.lane()
     }
 
+    /// Whether nothing is taken any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
     /// Names the engine in the cells of threads.
     #[inline]
     pub(crate) fn number(&self) -> u64 {

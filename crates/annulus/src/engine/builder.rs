@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::Engine;
-use super::polling::{PollingInUse, SqPoll};
+use super::polling::PollingInUse;
 #[cfg(feature = "sim")]
 use crate::driver::simulated;
 use crate::driver::started::{Starter, THREAD_NAME};
@@ -19,6 +19,7 @@ use crate::sys::polling::RingPoll;
 use crate::sys::ring::{Ring, RingConfig, Rung};
 #[cfg(feature = "sim")]
 use crate::sys::sim::{SimClock, SimConfig, SimKernel, World};
+use crate::sys::sq_poll::SqPoll;
 
 /// Which backend to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

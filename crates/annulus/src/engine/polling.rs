@@ -1,59 +1,12 @@
 //! Polling instead of interrupts, where a user asks for it: how it is asked, and what became of it.
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
 use super::EngineBuilder;
 use crate::error::SetupError;
-use crate::sys::polling::{Poller, RingPoll};
-use crate::sys::probe::{self, SQPOLL_PROCESSORS};
-
-/// A kernel thread that polls submission queues (SQPOLL), as it is asked for; see
-/// [`EngineBuilder::sqpoll`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SqPoll {
-    idle: Duration,
-    cpu: Option<u32>,
-}
-
-/// How long the thread polls without work, by default: longer than the pauses within a burst, shorter
-/// than what somebody who watches the machine's load would notice.
-const IDLE: Duration = Duration::from_millis(20);
-impl Default for SqPoll {
-    fn default() -> SqPoll {
-        SqPoll::new()
-    }
-}
-
-impl SqPoll {
-    /// Awake for 20 ms after the last entry, on any processor.
-    pub fn new() -> SqPoll {
-        SqPoll {
-            idle: IDLE,
-            cpu: None,
-        }
-    }
-
-    /// How long the thread goes on polling when no entry comes; then it sleeps, and the next entry costs
-    /// a system call to wake it. Rounded up to whole milliseconds, at least one: the kernel takes 0
-    /// for a second.
-    pub fn idle(mut self, idle: Duration) -> SqPoll {
-        self.idle = idle;
-        self
-    }
-
-    /// The processor it runs on, and nowhere else.
-    pub fn cpu(mut self, cpu: u32) -> SqPoll {
-        self.cpu = Some(cpu);
-        self
-    }
-
-    fn idle_ms(self) -> u32 {
-        let ms = self.idle.as_nanos().div_ceil(1_000_000).max(1);
-        u32::try_from(ms).unwrap_or(u32::MAX)
-    }
-}
+use crate::sys::polling::RingPoll;
+use crate::sys::probe;
+use crate::sys::sq_poll::{self, SqPoll};
 
 /// What became of the polling that an engine was asked for. `Display` is a part of the sentence of
 /// [`BackendInUse`](crate::BackendInUse), and empty where none was asked for.
@@ -78,7 +31,7 @@ impl PollingInUse {
             iopoll: builder.iopoll.then_some(Ok(())),
             advice: builder
                 .sqpoll
-                .and_then(|_| advice(probe::processors().len())),
+                .and_then(|_| sq_poll::advice(probe::processors().len())),
         }
     }
 
@@ -86,36 +39,16 @@ impl PollingInUse {
     pub(super) fn poll(&self, builder: &EngineBuilder) -> RingPoll {
         match builder.sqpoll {
             None => RingPoll::Nothing,
-            Some(asked) => RingPoll::Submissions(Arc::new(Poller::new(asked.idle_ms(), asked.cpu))),
+            Some(asked) => asked.ring_poll(),
         }
     }
-}
-
-/// Against a polling thread, if anything is.
-fn advice(processors: usize) -> Option<String> {
-    (!probe::sqpoll_advised(processors)).then(|| {
-        let plural = if processors == 1 { "processor" } else { "processors" };
-        format!(
-            "not advised with {processors} {plural}: while there is work the polling thread takes one of them from \
-             the driver and the callers; without sqpoll, or with {SQPOLL_PROCESSORS} and more, they don't compete"
-        )
-    })
 }
 
 impl fmt::Display for PollingInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.sqpoll {
             None => {}
-            Some(Ok(poll)) => {
-                write!(
-                    f,
-                    "; a kernel thread polls the submission queues and sleeps after {} ms",
-                    poll.idle_ms()
-                )?;
-                if let Some(cpu) = poll.cpu {
-                    write!(f, ", on processor {cpu}")?;
-                }
-            }
+            Some(Ok(poll)) => write!(f, "; {poll}")?,
             Some(Err(error)) => write!(f, "; without sqpoll: {error}")?,
         }
         if let (Some(advice), Some(Ok(_))) = (&self.advice, &self.sqpoll) {
@@ -165,31 +98,12 @@ impl EngineBuilder {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
+
     use crate::engine::{Backend, Engine};
     use crate::fd::Fd;
     use crate::fs::File;
     use crate::sys::poll_queue::NotPolled;
-
-    #[test]
-    fn an_idle_time_is_never_the_zero_that_the_kernel_takes_for_a_second() {
-        for (idle, ms) in [
-            (Duration::ZERO, 1),
-            (Duration::from_nanos(1), 1),
-            (Duration::from_micros(1_001), 2),
-            (Duration::from_millis(20), 20),
-            (Duration::MAX, u32::MAX),
-        ] {
-            assert_eq!(SqPoll::new().idle(idle).idle_ms(), ms);
-        }
-    }
-
-    #[test]
-    fn a_polling_thread_is_advised_against_where_processors_are_few() {
-        assert!(advice(1).unwrap().contains("1 processor:"));
-        assert!(advice(3).unwrap().contains("3 processors:"));
-        assert_eq!(advice(4), None);
-    }
 
     /// What the kernel answers where a device has lost its queues, or never had any.
     #[test]

@@ -22,19 +22,18 @@ pub(crate) struct Socket {
     watched: Cell<Option<u32>>,
     /// Whose turn to send it is.
     order: SendOrder,
-    /// What of `send_zc` the kernel has refused, or found useless.
-    zero_copy: Cell<Without>,
+    zero_copy: Cell<ZeroCopy>,
 }
 
-/// What a socket's sends do without, for the kernel would not have it otherwise.
+/// How a socket's zero-copy sends are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Without {
-    /// Without copies: zero-copy, and a report whether that succeeded.
-    Copies,
-    /// Without that report.
-    Report,
-    /// Plain sends.
-    ZeroCopy,
+pub(crate) enum ZeroCopy {
+    /// With a report whether there was a copy after all.
+    Reported,
+    /// Without it: the kernel does not know that yet.
+    Unreported,
+    /// Not at all: the kernel has refused, or copies anyway.
+    Never,
 }
 
 impl Socket {
@@ -45,7 +44,7 @@ impl Socket {
             closer,
             watched: Cell::new(None),
             order: SendOrder::default(),
-            zero_copy: Cell::new(Without::Copies),
+            zero_copy: Cell::new(ZeroCopy::Reported),
         })
     }
 
@@ -75,12 +74,12 @@ impl Socket {
         self.watched.get()
     }
 
-    pub(crate) fn zero_copy(&self) -> Without {
+    pub(crate) fn zero_copy(&self) -> ZeroCopy {
         self.zero_copy.get()
     }
 
-    pub(crate) fn set_zero_copy(&self, without: Without) {
-        self.zero_copy.set(without);
+    pub(crate) fn set_zero_copy(&self, way: ZeroCopy) {
+        self.zero_copy.set(way);
     }
 
     pub(crate) fn set_watched(&self, place: u32) {

@@ -72,9 +72,11 @@ impl Acceptor {
         if self.waits(context) {
             return Poll::Pending;
         }
-        // Without multishot, and without a ring, one by one; so is what begins while it is armed.
-        if self.armed.get().is_none() && (!multishot || self.single.get() || !self.core.has_ring())
-        {
+        // Without multishot, and without a ring, one by one. An accept whose future was dropped is still
+        // with the kernel, and what it gets comes before the rest.
+        let begun = self.accept.borrow().is_some();
+        let singly = begun || !multishot || self.single.get() || !self.core.has_ring();
+        if self.armed.get().is_none() && singly {
             return self.poll_single(context);
         }
         let waker = context.waker().clone();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use super::stream::Stream;
@@ -11,6 +11,7 @@ use super::unix::UnixStream;
 use crate::driver::core::{Core, SocketOperation};
 use crate::fd::Socket;
 use crate::op::{Interest, Poll, Splice};
+use crate::sys::poller::borrowed;
 
 /// A descriptor of any kind — a pipe, an eventfd, a device, a socket of other code — on a core: it is
 /// waited for here, and read or written by whoever knows how. It stays on its core, which closes it.
@@ -31,16 +32,11 @@ impl Descriptor {
         Ok(Descriptor { core, socket })
     }
 
-    /// Its number, valid while this lives.
-    pub fn raw(&self) -> i32 {
-        self.socket.raw()
-    }
-
     /// Ready when there is something to read, an end, or an error.
     ///
     /// # Errors
     ///
-    /// What `poll(2)` says; without a ring `EPERM` for what can't be polled, a regular file.
+    /// What `poll(2)` says. A regular file is ready always.
     pub async fn readable(&self) -> io::Result<()> {
         ready(&self.core, &self.socket, Interest::Read).await
     }
@@ -52,6 +48,13 @@ impl Descriptor {
     /// As for [`readable`](Descriptor::readable).
     pub async fn writable(&self) -> io::Result<()> {
         ready(&self.core, &self.socket, Interest::Write).await
+    }
+}
+
+/// For whoever reads or writes it.
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        borrowed(self.socket.raw())
     }
 }
 

@@ -5,37 +5,50 @@ use std::rc::Rc;
 
 use super::stream::Stream;
 use crate::buf::IoBuf;
-use crate::driver::core::SocketOperation;
+use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, WholeResult};
-use crate::fd::{SendPlace, SendTurn};
+use crate::fd::{SendPlace, SendTurn, Socket};
 use crate::op::{SendVectored, SendZeroCopy};
+
+async fn turn(socket: &Rc<Socket>) -> io::Result<SendTurn> {
+    let turn = match SendTurn::take(socket) {
+        Some(turn) => turn,
+        None => {
+            let mut place = SendPlace::queue(socket);
+            std::future::poll_fn(|context| place.poll(context)).await
+        }
+    };
+    match socket.send_failed() {
+        0 => Ok(turn),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Sends all of several buffers, in order, as one send.
+pub(super) async fn send_vectored<B: IoBuf>(
+    core: &Rc<Core>,
+    socket: &Rc<Socket>,
+    bufs: Vec<B>,
+) -> WholeResult<Vec<B>> {
+    if bufs.iter().all(|buf| buf.init_bytes() == 0) {
+        return Ok(bufs);
+    }
+    let turn = match turn(socket).await {
+        Ok(turn) => turn,
+        Err(error) => return Err(BufError::new(error, Some(bufs))),
+    };
+    let op = SendVectored::new(bufs, turn);
+    SocketOperation::new(Rc::clone(core), op).await
+}
 
 impl Stream {
     /// The turn to send, after all who came before.
     pub(super) async fn turn(&self) -> io::Result<SendTurn> {
-        let turn = match SendTurn::take(&self.socket) {
-            Some(turn) => turn,
-            None => {
-                let mut place = SendPlace::queue(&self.socket);
-                std::future::poll_fn(|context| place.poll(context)).await
-            }
-        };
-        match self.socket.send_failed() {
-            0 => Ok(turn),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
+        turn(&self.socket).await
     }
 
     pub(super) async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
-        if bufs.iter().all(|buf| buf.init_bytes() == 0) {
-            return Ok(bufs);
-        }
-        let turn = match self.turn().await {
-            Ok(turn) => turn,
-            Err(error) => return Err(BufError::new(error, Some(bufs))),
-        };
-        let op = SendVectored::new(bufs, turn);
-        SocketOperation::new(Rc::clone(&self.core), op).await
+        send_vectored(&self.core, &self.socket, bufs).await
     }
 
     pub(super) async fn send_zero_copy<B: IoBuf>(&self, buf: B) -> WholeResult<B> {

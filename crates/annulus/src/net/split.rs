@@ -88,7 +88,10 @@ pub(super) fn into_split<S>(stream: Stream) -> (OwnedReadHalf<S>, OwnedWriteHalf
 
 /// It is there until the half is consumed.
 fn there(stream: &Option<Rc<Stream>>) -> &Stream {
-    (stream.as_deref()).expect("a half has its stream until it is consumed")
+    match stream {
+        Some(stream) => stream,
+        None => unreachable!("a half has its stream until it is consumed"),
+    }
 }
 
 impl<S> OwnedReadHalf<S> {
@@ -121,9 +124,10 @@ impl<S> OwnedReadHalf<S> {
         }
         let (one, same) = (self.stream.take(), other.stream.take());
         drop(same);
-        let stream = one.and_then(Rc::into_inner);
-        let stream = stream.expect("a stream has two halves and no more");
-        Ok(S::from(Accepted(stream)))
+        match one.and_then(Rc::into_inner) {
+            Some(stream) => Ok(S::from(Accepted(stream))),
+            None => unreachable!("a stream has two halves and no more"),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -40,6 +41,20 @@ impl UnixListener {
         let socket = core.socket(fd);
         net::bind(socket.raw(), &address)?;
         net::listen(socket.raw(), BACKLOG)?;
+        Ok(UnixListener {
+            acceptor: Acceptor::new(core, socket),
+        })
+    }
+
+    /// Takes over std's listener; clones of one may be given to several cores, which then take turns.
+    ///
+    /// # Errors
+    ///
+    /// Outside a runtime.
+    pub fn from_std(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
+        let core = super::core()?;
+        let socket = core.socket(OwnedFd::from(listener));
+        net::set_nonblocking(socket.raw(), core.wants_nonblocking())?;
         Ok(UnixListener {
             acceptor: Acceptor::new(core, socket),
         })

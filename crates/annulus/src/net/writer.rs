@@ -11,6 +11,7 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use super::sending::send_vectored;
 use super::stream::Send;
 use crate::buf::IoBuf;
 use crate::driver::core::Core;
@@ -22,6 +23,8 @@ use crate::sys::errno::ECANCELED;
 const LIMIT_BYTES: usize = 64 << 10;
 /// A buffer that is given away and is smaller is copied: it goes out with its neighbours.
 const COPIED_BYTES: usize = 4 << 10;
+/// So many pieces go out as one send.
+const TOGETHER_MAX: usize = 64;
 /// A larger buffer is not kept while nothing is written.
 const KEPT_BYTES: usize = 4 << 10;
 
@@ -89,6 +92,21 @@ struct State {
 enum Piece {
     Gathered(Vec<u8>),
     Given(Box<dyn IoBuf>),
+}
+
+impl Piece {
+    fn into_buf(self) -> Box<dyn IoBuf> {
+        match self {
+            Piece::Gathered(gathered) => Box::new(gathered),
+            Piece::Given(buf) => buf,
+        }
+    }
+}
+
+/// What goes out as one send.
+enum Next {
+    One(Piece),
+    Several(Vec<Box<dyn IoBuf>>),
 }
 
 impl Writer {
@@ -317,13 +335,18 @@ impl Sink {
     }
 
     /// What is to be sent next. `None`: nothing will be.
-    fn poll_next(&self, context: &Context<'_>) -> Poll<Option<Piece>> {
+    fn poll_next(&self, context: &Context<'_>) -> Poll<Option<Next>> {
         let mut state = self.state.borrow_mut();
         if state.failed != 0 {
             return Poll::Ready(None);
         }
+        if state.waiting.len() > 1 {
+            let pieces = state.waiting.len().min(TOGETHER_MAX);
+            let pieces = state.waiting.drain(..pieces).map(Piece::into_buf);
+            return Poll::Ready(Some(Next::Several(pieces.collect())));
+        }
         if let Some(piece) = state.waiting.pop_front() {
-            return Poll::Ready(Some(piece));
+            return Poll::Ready(Some(Next::One(piece)));
         }
         if state.closed {
             return Poll::Ready(None);
@@ -363,16 +386,21 @@ struct Pump(Rc<Sink>);
 impl Pump {
     async fn run(self) {
         let sink = &self.0;
-        while let Some(piece) = std::future::poll_fn(|context| sink.poll_next(context)).await {
-            let (bytes, sent) = match piece {
-                Piece::Gathered(gathered) => {
+        while let Some(next) = std::future::poll_fn(|context| sink.poll_next(context)).await {
+            let (bytes, sent) = match next {
+                Next::One(Piece::Gathered(gathered)) => {
                     let bytes = gathered.len();
                     let sent = Send::new(&sink.core, &sink.socket, gathered).await;
                     (bytes, sent.map(Some).map_err(io::Error::from))
                 }
-                Piece::Given(buf) => {
+                Next::One(Piece::Given(buf)) => {
                     let bytes = buf.init_bytes();
                     let sent = Send::new(&sink.core, &sink.socket, buf).await;
+                    (bytes, sent.map(|_| None).map_err(io::Error::from))
+                }
+                Next::Several(bufs) => {
+                    let bytes = bufs.iter().map(IoBuf::init_bytes).sum();
+                    let sent = send_vectored(&sink.core, &sink.socket, bufs).await;
                     (bytes, sent.map(|_| None).map_err(io::Error::from))
                 }
             };

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
-use crate::fd::{SendTurn, Socket, Without};
+use crate::fd::{SendTurn, Socket, ZeroCopy};
 use crate::sys::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, check};
 use crate::sys::net::{self, MSG_WAITALL};
 use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
@@ -27,7 +27,7 @@ pub struct SendZeroCopy<B> {
     done: usize,
     turn: SendTurn,
     /// How the kernel has been asked last.
-    way: Without,
+    way: ZeroCopy,
 }
 
 impl<B: IoBuf> SendZeroCopy<B> {
@@ -36,7 +36,7 @@ impl<B: IoBuf> SendZeroCopy<B> {
             buf,
             done: 0,
             turn,
-            way: Without::Copies,
+            way: ZeroCopy::Reported,
         }
     }
 
@@ -51,8 +51,10 @@ impl<B: IoBuf> SendZeroCopy<B> {
     fn step_down(&mut self, res: i32) -> bool {
         let next = match (-res, self.way) {
             // Before Linux 6.2 it does not say whether it has copied after all.
-            (EINVAL, Without::Copies) => Without::Report,
-            (EINVAL | EOPNOTSUPP | ENOMEM, Without::Copies | Without::Report) => Without::ZeroCopy,
+            (EINVAL, ZeroCopy::Reported) => ZeroCopy::Unreported,
+            (EINVAL | EOPNOTSUPP | ENOMEM, ZeroCopy::Reported | ZeroCopy::Unreported) => {
+                ZeroCopy::Never
+            }
             _ => return false,
         };
         self.turn.socket().set_zero_copy(next);
@@ -79,14 +81,14 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     fn sqe(&mut self) -> Sqe {
         let (base, bytes) = self.rest();
         self.way = if self.buf.init_bytes() < FROM_BYTES {
-            Without::ZeroCopy
+            ZeroCopy::Never
         } else {
             self.turn.socket().zero_copy()
         };
         let (opcode, ioprio) = match self.way {
-            Without::Copies => (opcode::SEND_ZC, SEND_ZC_REPORT_USAGE),
-            Without::Report => (opcode::SEND_ZC, 0),
-            Without::ZeroCopy => (opcode::SEND, 0),
+            ZeroCopy::Reported => (opcode::SEND_ZC, SEND_ZC_REPORT_USAGE),
+            ZeroCopy::Unreported => (opcode::SEND_ZC, 0),
+            ZeroCopy::Never => (opcode::SEND, 0),
         };
         Sqe {
             ioprio,
@@ -98,7 +100,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     }
 
     fn attempt(&mut self) -> i32 {
-        self.way = Without::ZeroCopy;
+        self.way = ZeroCopy::Never;
         let (base, bytes) = self.rest();
         // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
         unsafe { net::send(self.turn.socket().raw(), base, bytes) }
@@ -106,8 +108,8 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
 
     fn noticed(&mut self, usage: i32) {
         // The device, or loopback, can't do without: the next are sent the cheaper way.
-        if self.way == Without::Copies && usage as u32 & ZC_COPIED != 0 {
-            self.turn.socket().set_zero_copy(Without::ZeroCopy);
+        if self.way == ZeroCopy::Reported && usage as u32 & ZC_COPIED != 0 {
+            self.turn.socket().set_zero_copy(ZeroCopy::Never);
         }
     }
 

@@ -15,7 +15,9 @@ use crate::driver::core::{CoreConfig, GroupChoice};
 use crate::driver::uring::Tuning;
 use crate::error::SetupError;
 use crate::sys::polling::RingPoll;
+use crate::sys::probe;
 use crate::sys::ring::{RingConfig, Rung};
+use crate::sys::sq_poll::{self, SqPoll};
 
 /// How the cores learn what their sockets can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +50,9 @@ pub enum BackendInUse {
         receive_mode: ReceiveMode,
         /// Why not as [`RuntimeBuilder::receive_mode`] asked for.
         mode_refused: Option<String>,
+        /// The kernel thread that polls the submission queues: as it was asked for, or why there is none;
+        /// `None` if it was not asked for.
+        sqpoll: Option<Result<SqPoll, SetupError>>,
     },
     /// epoll, and blocking threads for files.
     Epoll {
@@ -66,20 +71,22 @@ impl fmt::Display for BackendInUse {
                 buffer_bytes,
                 receive_mode,
                 mode_refused,
+                sqpoll,
             } => {
                 write!(
                     f,
                     "io_uring ({}; {sq_entries} entries, {buffers} receive buffers of {buffer_bytes} bytes a core",
                     rung.describe()
                 )?;
-                f.write_str(match receive_mode {
-                    ReceiveMode::Whole => "",
-                    ReceiveMode::Incremental => ", filled incrementally",
-                    ReceiveMode::Bundled => ", in bundles",
-                })?;
-                match mode_refused {
-                    Some(because) => write!(f, "; one for each receive: {because})"),
-                    None => f.write_str(")"),
+                write_mode(f, *receive_mode, mode_refused.as_deref())?;
+                match sqpoll {
+                    None => Ok(()),
+                    Some(Ok(poll)) => {
+                        write!(f, "; {poll}")?;
+                        let advice = sq_poll::advice(probe::processors().len());
+                        advice.map_or(Ok(()), |advice| write!(f, "; {advice}"))
+                    }
+                    Some(Err(error)) => write!(f, "; without sqpoll: {error}"),
                 }
             }
             BackendInUse::Epoll { because: None } => f.write_str("epoll, as asked for"),
@@ -87,6 +94,19 @@ impl fmt::Display for BackendInUse {
                 because: Some(because),
             } => write!(f, "epoll and blocking threads: {because}"),
         }
+    }
+}
+
+/// How receive buffers are filled, and the end of the parenthesis.
+fn write_mode(f: &mut fmt::Formatter<'_>, mode: ReceiveMode, refused: Option<&str>) -> fmt::Result {
+    f.write_str(match mode {
+        ReceiveMode::Whole => "",
+        ReceiveMode::Incremental => ", filled incrementally",
+        ReceiveMode::Bundled => ", in bundles",
+    })?;
+    match refused {
+        Some(because) => write!(f, ", one for each receive: {because})"),
+        None => f.write_str(")"),
     }
 }
 
@@ -143,6 +163,7 @@ pub struct RuntimeBuilder {
     pub(super) pin: bool,
     pub(super) blocking_threads: usize,
     pub(super) grace: Duration,
+    pub(super) sqpoll: Option<SqPoll>,
     pub(super) core: CoreConfig,
 }
 
@@ -154,6 +175,7 @@ impl Default for RuntimeBuilder {
             pin: false,
             blocking_threads: BLOCKING_THREADS,
             grace: Duration::ZERO,
+            sqpoll: None,
             core: CoreConfig {
                 ring: RingConfig {
                     sq_entries: SQ_ENTRIES,
@@ -240,6 +262,16 @@ impl RuntimeBuilder {
     pub fn ring_entries(mut self, entries: u32) -> Self {
         self.core.ring.sq_entries = entries;
         self.core.ring.cq_entries = entries.saturating_mul(4).max(CQ_ENTRIES);
+        self
+    }
+
+    /// Has a kernel thread take what the cores ask for from their submission queues, so that submitting is no
+    /// system call while that thread is awake; all cores share it. It takes a processor's time, and each ring
+    /// is on the lowest rung: with few processors [`CoreInfo::backend`] advises against it. Where it is refused,
+    /// [`Backend::Auto`] goes on without and says why; with [`Backend::Uring`] it is an error. Backends: uring.
+    pub fn sqpoll(mut self, poll: SqPoll) -> Self {
+        self.core.ring.poll = poll.ring_poll();
+        self.sqpoll = Some(poll);
         self
     }
 

@@ -106,7 +106,8 @@ impl Handle {
     /// `Config` for a layout that makes no sense, and when the runtime has ended; `Os` if the memory
     /// can't be had.
     pub fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
-        let Some(files) = self.cores.files.get() else {
+        let files = self.cores.files.get();
+        let Some(files) = files.filter(|files| !files.has_ended()) else {
             let what = "buffers are registered with a runtime that runs; this one does not";
             return Err(SetupError::Config(what.to_owned()));
         };

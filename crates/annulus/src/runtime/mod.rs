@@ -12,7 +12,7 @@
 //!     // Once per core: the kernel spreads connections over the listeners (SO_REUSEPORT).
 //!     let mut incoming = TcpListener::bind("127.0.0.1:7000")?.accept_multishot();
 //!     while let Some(stream) = incoming.next().await {
-//!         let _ = runtime::spawn(echo(stream?));
+//!         runtime::spawn(echo(stream?));
 //!     }
 //!     Ok(())
 //! }
@@ -82,7 +82,9 @@ pub fn handle() -> Handle {
 ///
 /// Outside a runtime.
 pub async fn stopping() {
-    let executor = executor::current().expect("stopping was awaited outside a runtime");
+    let Some(executor) = executor::current() else {
+        panic!("stopping was awaited outside a runtime");
+    };
     let mut waiting = WaitingForStop {
         executor,
         place: None,

@@ -23,6 +23,7 @@ use crate::driver::here::Driving;
 use crate::driver::{Lane, LaneThread, Opcodes, Submitter, Thread, blocking};
 use crate::error::SetupError;
 use crate::sys::affinity::{Affinity, Pinned};
+use crate::sys::polling::RingPoll;
 
 /// What a core's `main` came to; the panic that ended it otherwise.
 type Outcome = Result<io::Result<()>, Box<dyn Any + Send>>;
@@ -206,11 +207,14 @@ where
             }
         };
         let thread = thread::Builder::new().name(format!("annulus-{index}"));
-        let os = |error| SetupError::Os {
-            what: "a thread for a core (raise the limits on threads: RLIMIT_NPROC, pids.max)",
-            error,
+        let refused = |error| {
+            SetupError::Config(format!(
+                "{} threads were asked for, and that of core {index} can't be made: {error}; raise the limits \
+                 on threads (RLIMIT_NPROC, pids.max), or ask for fewer",
+                self.builder.threads
+            ))
         };
-        let thread = thread.spawn_scoped(scope, body).map_err(os)?;
+        let thread = thread.spawn_scoped(scope, body).map_err(refused)?;
         Ok(Coming { thread, go })
     }
 
@@ -287,7 +291,17 @@ impl Made {
         inbox: &Inbox,
     ) -> Result<(Rc<Core>, Seat, BackendInUse), SetupError> {
         let lane = Arc::new(Lane::new(Box::new(inbox.alarm())));
-        let core = Core::with_ring(builder.core.clone(), inbox.alarm(), Arc::clone(&lane))?;
+        let make = |config| Core::with_ring(config, inbox.alarm(), Arc::clone(&lane));
+        let mut sqpoll = builder.sqpoll.map(Ok);
+        let core = match make(builder.core.clone()) {
+            Err(error @ SetupError::Polling { .. }) if builder.backend == Backend::Auto => {
+                sqpoll = Some(Err(error));
+                let mut config = builder.core.clone();
+                config.ring.poll = RingPoll::Nothing;
+                make(config)?
+            }
+            other => other?,
+        };
         let (rung, sq_entries, opcodes) = core.ring_facts();
         let (group, mode_refused) = core.group_facts();
         let group = group.unwrap_or(GroupLayout::of(ReceiveMode::Whole));
@@ -298,6 +312,7 @@ impl Made {
             buffer_bytes: group.bytes,
             receive_mode: group.mode,
             mode_refused,
+            sqpoll,
         };
         Ok((core, Some((lane, opcodes)), backend))
     }

@@ -23,6 +23,7 @@ pub(crate) mod register;
 pub(crate) mod ring;
 #[cfg(feature = "sim")]
 pub(crate) mod sim;
+pub(crate) mod sq_poll;
 pub(crate) mod sqe;
 pub(crate) mod trial;
 pub(crate) mod wake;

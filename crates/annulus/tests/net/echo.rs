@@ -16,12 +16,15 @@ pub(crate) fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Two ends of one connection.
+/// Two ends of one connection. Neither waits for the other's acknowledgement before it sends.
 pub(crate) async fn connection() -> (TcpStream, TcpStream) {
     let (listener, address) = listen();
     let connecting = spawn(TcpStream::connect(address));
     let accepted = listener.accept().await.unwrap();
-    (connecting.await.unwrap().unwrap(), accepted)
+    let connected = connecting.await.unwrap().unwrap();
+    accepted.set_nodelay(true).unwrap();
+    connected.set_nodelay(true).unwrap();
+    (connected, accepted)
 }
 
 /// Answers each connection until it ends. Errors of one are its own.
@@ -33,6 +36,7 @@ pub(crate) async fn serve(listener: TcpListener) {
 }
 
 pub(crate) async fn answer(stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
         if stream.send_all(chunk).await.is_err() {
@@ -129,7 +133,6 @@ fn segments_of_one_byte_are_put_together_again() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         let serving = spawn(answer(server));
-        client.set_nodelay(true).unwrap();
         for place in 0..500 {
             ask(&client, bytes(1, place, 1)).await;
         }

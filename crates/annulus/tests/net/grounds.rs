@@ -35,6 +35,11 @@ const WAYS: [Way; 6] = [
 ];
 
 impl Way {
+    /// Whether it is one of the two that programs use most.
+    pub(crate) fn is_large(self) -> bool {
+        matches!(self, Way::Uring | Way::Epoll)
+    }
+
     pub(crate) fn is_tiny(self) -> bool {
         matches!(self, Way::TinyUring | Way::TinyEpoll)
     }

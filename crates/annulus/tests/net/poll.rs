@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -54,6 +55,22 @@ fn a_full_pipe_is_writable_when_it_has_been_read() {
         assert!(waited.is_err(), "it is full");
         reader.read_exact(&mut [0; 1 << 16]).unwrap();
         watched.writable().await.unwrap();
+    });
+}
+
+#[test]
+fn a_descriptor_is_read_by_whoever_knows_how_and_a_file_is_always_ready() {
+    for_each_way(|_| async {
+        let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        file.write_all(b"contents").unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        let watched = Descriptor::new(file).unwrap();
+        watched.readable().await.unwrap();
+        watched.writable().await.unwrap();
+        let copy = watched.as_fd().try_clone_to_owned().unwrap();
+        let mut got = String::new();
+        std::fs::File::from(copy).read_to_string(&mut got).unwrap();
+        assert_eq!(got, "contents");
     });
 }
 

@@ -105,6 +105,10 @@ fn the_end_waits_for_work_that_has_started() {
             Arc::new(AtomicBool::new(false)),
         );
         let (starts, finishes) = (Arc::clone(&started), Arc::clone(&done));
+        #[expect(
+            clippy::async_yields_async,
+            reason = "it is awaited when the runtime has ended"
+        )]
         let ended = builder.block_on(async move {
             let task = runtime::spawn_blocking(move || {
                 starts.store(true, Ordering::SeqCst);

@@ -103,7 +103,7 @@ fn a_task_started_while_the_runtime_ends_is_dropped_as_well() {
         let late = Arc::new(Mutex::new(None));
         let spawns = SpawnsWhenDropped(Arc::clone(&late), drops.clone());
         let ended = builder.block_on(async move {
-            let _ = runtime::spawn(async move {
+            runtime::spawn(async move {
                 let _spawns = spawns;
                 std::future::pending::<()>().await;
             });
@@ -122,7 +122,7 @@ fn wakers_and_handles_may_outlive_their_runtime() {
         let kept: Arc<Mutex<Vec<Waker>>> = Arc::default();
         let keeps = Arc::clone(&kept);
         let ended = builder.block_on(async move {
-            let _ = runtime::spawn(std::future::poll_fn(move |context| {
+            runtime::spawn(std::future::poll_fn(move |context| {
                 keeps.lock().unwrap().push(context.waker().clone());
                 Poll::<()>::Pending
             }));
@@ -141,7 +141,7 @@ fn wakers_and_handles_may_outlive_their_runtime() {
         let refused = handle.spawn_on(0, || async { 1 });
         assert!(pollster::block_on(refused).unwrap_err().is_aborted());
         handle.shutdown();
-        assert!(handle.metrics(0).turns > 0);
+        assert!(handle.metrics(0).polls > 0);
         let error = handle.register_buffers(annulus::BufferLayout::default());
         assert!(error.is_err(), "buffers for a runtime that has ended");
     });
@@ -149,7 +149,7 @@ fn wakers_and_handles_may_outlive_their_runtime() {
 
 #[test]
 fn a_runtime_ends_while_others_wake_its_tasks() {
-    const ROUNDS: usize = 40;
+    const ROUNDS: usize = 15;
     const TASKS: usize = 16;
     fn once(builder: RuntimeBuilder) {
         let tallies: Vec<Tally> = (0..TASKS).map(|_| Tally::default()).collect();
@@ -203,7 +203,6 @@ fn a_stream_may_outlive_its_runtime_and_the_thread_closes_it() {
                 let mut chunks = stream.recv_multishot();
                 let waited = time::timeout(Duration::from_millis(2), chunks.next()).await;
                 assert!(waited.is_err());
-                drop(chunks);
                 KEPT.with(|kept| kept.borrow_mut().push(stream));
             });
             ended.unwrap();

@@ -124,7 +124,7 @@ fn a_foreign_thread_still_reaches_a_file_when_one_of_two_cores_has_ended() {
                     return Ok(());
                 }
                 let file = uncached(&path).await;
-                while !runtime::handle().spawn_on(0, || async {}).await.is_err() {}
+                while runtime::handle().spawn_on(0, || async {}).await.is_ok() {}
                 let reads = std::thread::spawn(move || {
                     for _ in 0..64 {
                         pollster::block_on(file.read_at(vec![0; 4096], 0))?;

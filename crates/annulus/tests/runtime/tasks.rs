@@ -82,7 +82,7 @@ fn a_panic_in_a_drop_ends_one_task_and_no_core() {
         assert_eq!(ended.unwrap(), 3);
         // Dropped by the end of the runtime.
         let ended = builder.block_on(async {
-            let _ = runtime::spawn(async {
+            runtime::spawn(async {
                 let _fragile = Fragile;
                 std::future::pending::<()>().await;
             });

@@ -68,7 +68,8 @@ fn timers_that_are_dropped_wake_nobody() {
             let before = runtime::handle().metrics(0).polls;
             for _ in 0..1000 {
                 let gave_up = time::timeout(Duration::from_millis(1), runtime::yield_now());
-                gave_up.await.unwrap();
+                // On a busy machine the time may be up before the second poll.
+                let _ = gave_up.await;
                 drop(time::sleep(Duration::from_millis(1)));
             }
             time::sleep(Duration::from_millis(30)).await;

@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn perfs_two_numbers_are_found() {
-        let text = "\n Performance counter stats for process id '7':\n\n        1,200,300      raw_syscalls:sys_enter\n\n       \
+        let text = "\n Performance counter stats for process id '7':\n\n        \
+                    1,200,300      raw_syscalls:sys_enter\n\n       \
                     0.600150 seconds time elapsed\n\n";
         assert_eq!(calls_per_second(text), Some(1_200_300.0 / 0.600_150));
         let refusal = "event syntax error: 'raw_syscalls:sys_enter'\n";

@@ -10,6 +10,9 @@
 
 #![allow(unsafe_code)]
 
+mod ending;
+mod opening;
+
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -528,138 +531,6 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
 }
 
 impl<P: Protocol> Worker<'_, '_, P> {
-    /// Opens connections that wait for it, so many at a time, and reports when there are all.
-    fn open_more(&mut self) -> io::Result<()> {
-        while self.opening < self.opening_max && self.phase != Phase::Draining {
-            let again = self.retry.pop_front_if(|(at_ns, _)| *at_ns <= self.now_ns);
-            let Some(place) = again
-                .map(|(_, place)| place)
-                .or_else(|| self.to_open.pop_front())
-            else {
-                break;
-            };
-            if self.plan.reconnect && self.conns[place as usize].to_send == 0 {
-                self.requests
-                    .due(place, &mut self.conns[place as usize], self.now_ns);
-            }
-            self.open(place)?;
-        }
-        let all = self.open == self.conns.len() || self.plan.reconnect;
-        if all && !self.reported_ready {
-            self.reported_ready = true;
-            self.shared.one_is_ready();
-        }
-        Ok(())
-    }
-
-    /// Of several loopback addresses, where one would run out of ports.
-    fn source(&mut self, place: u32) -> Option<Ipv4Addr> {
-        let Target::Tcp(std::net::SocketAddr::V4(target)) = &self.plan.target else {
-            return None;
-        };
-        if !target.ip().is_loopback() {
-            return None;
-        }
-        let index = if self.plan.reconnect {
-            self.next_source = (self.next_source + 1) % SOURCES;
-            self.next_source
-        } else {
-            let number = place as usize * self.plan.threads + self.thread;
-            (number / PORTS_OF_SOURCE) as u32
-        };
-        (self.plan.reconnect || index > 0).then(|| Ipv4Addr::new(127, 0, 0, 1 + index as u8))
-    }
-
-    fn open(&mut self, place: u32) -> io::Result<()> {
-        let source = self.source(place);
-        let socket = match os::socket(self.address.family(), source) {
-            Ok(socket) => socket,
-            Err(error) => match error.raw_os_error() {
-                Some(errno @ (libc::EADDRNOTAVAIL | libc::EADDRINUSE)) => {
-                    return self.fail_with(place, "binding a connection", errno);
-                }
-                _ => return Err(error),
-            },
-        };
-        let fd = types::Fd(socket.as_raw_fd());
-        let conn = &mut self.conns[place as usize];
-        conn.socket = Some(socket);
-        conn.state = State::Connecting;
-        conn.since_ns = self.now_ns;
-        self.opening += 1;
-        let entry = opcode::Connect::new(fd, self.address.as_ptr(), self.address.len)
-            .build()
-            .user_data(token(What::Connect, place, conn.generation));
-        // SAFETY: the address outlives the worker, whose end cancels what is in flight.
-        unsafe { self.channel.push(entry) }
-    }
-
-    fn connected(&mut self, place: u32, result: i32) -> io::Result<()> {
-        // A Unix socket says so instead of letting us wait when too many others do.
-        if -result == libc::EAGAIN {
-            self.close(place);
-            self.retry.push_back((self.now_ns + RETRY_NS, place));
-            return Ok(());
-        }
-        if result < 0 {
-            return self.fail_with(place, "connecting", -result);
-        }
-        self.opening -= 1;
-        self.open += 1;
-        self.conns[place as usize].state = State::Open;
-        self.arm(place)?;
-        match self.plan.reconnect {
-            true => self.flush(place),
-            false => self.ask(place, self.plan.pipeline as u32),
-        }
-    }
-
-    fn fail_with(&mut self, place: u32, doing: &str, errno: i32) -> io::Result<()> {
-        let error = io::Error::from_raw_os_error(errno);
-        let target = &self.plan.target;
-        self.fail(place, Kind::of(errno), || {
-            format!("{doing}, {target}: {error}")
-        })
-    }
-
-    /// Counts an error, gives up what the connection owes, and opens it anew a little later.
-    fn fail(&mut self, place: u32, kind: Kind, text: impl FnOnce() -> String) -> io::Result<()> {
-        self.requests.errors.add(kind, text);
-        let conn = &mut self.conns[place as usize];
-        let lost = self.requests.lose(place, conn, self.now_ns);
-        self.requests.lost += u64::from(lost);
-        if let Some(socket) = &conn.socket {
-            // Entries for this descriptor that have not left yet would go to the next socket of its number.
-            self.channel.submit()?;
-            os::shutdown(socket);
-        }
-        self.close(place);
-        if self.phase == Phase::Draining {
-            return Ok(());
-        }
-        self.reopened += 1;
-        match self.plan.reconnect && self.schedule.is_some() {
-            true => self.reuse(place),
-            false => self.retry.push_back((self.now_ns + RETRY_NS, place)),
-        }
-        Ok(())
-    }
-
-    fn close(&mut self, place: u32) {
-        let conn = &mut self.conns[place as usize];
-        match conn.state {
-            State::Closed => {}
-            State::Connecting => self.opening -= 1,
-            State::Open => self.open -= 1,
-        }
-        conn.state = State::Closed;
-        conn.socket = None;
-        conn.generation = conn.generation.wrapping_add(1);
-        (conn.armed, conn.sending) = (false, false);
-        conn.answered = conn.sent;
-        conn.reader = P::Reader::default();
-    }
-
     /// Looks for what has waited too long.
     fn tick(&mut self) -> io::Result<()> {
         self.next_tick_ns = self.now_ns + TICK_NS;
@@ -680,67 +551,5 @@ impl<P: Protocol> Worker<'_, '_, P> {
             })?;
         }
         Ok(())
-    }
-
-    /// What this thread has counted; requests that are still owed get the least that they would have taken.
-    fn outcome(&mut self) -> Outcome {
-        let unanswered = self.owed();
-        for place in 0..self.conns.len() as u32 {
-            self.requests
-                .lose(place, &mut self.conns[place as usize], self.now_ns);
-        }
-        let mut never_sent = 0;
-        while let Some(due_ns) = self.next_due_ns() {
-            if due_ns >= self.requests.due_until_ns.min(self.now_ns) {
-                break;
-            }
-            never_sent += u64::from(due_ns >= self.requests.due_from_ns);
-            self.requests.record_due(due_ns, self.now_ns);
-            if let Some(schedule) = &mut self.schedule {
-                schedule.advance();
-            }
-        }
-        let measured = Duration::from_nanos(self.end.at_ns - self.begin.at_ns);
-        let answers = self.end.answered - self.begin.answered;
-        let seconds = measured.as_secs_f64();
-        let per = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
-        Outcome {
-            answers,
-            measured,
-            per_second: per(answers as f64),
-            client_cpu: vec![per((self.end.cpu_ns - self.begin.cpu_ns) as f64 / 1e9)],
-            sent_bytes: self.end.sent_bytes - self.begin.sent_bytes,
-            received_bytes: self.end.received_bytes - self.begin.received_bytes,
-            all_received_bytes: self.received_bytes,
-            latency: self.requests.latency.clone(),
-            due_latency: self.requests.due_latency.clone(),
-            requests: self.requests.made,
-            answered: self.requests.answered,
-            lost: self.requests.lost,
-            unanswered,
-            never_sent,
-            nils: self.requests.nils,
-            held: self.held,
-            reopened: self.reopened,
-            out_of_buffers: self.out_of_buffers,
-            enters: self.channel.enters,
-            errors: self.requests.errors.clone(),
-            faults: Vec::new(),
-        }
-    }
-}
-
-impl<P: Protocol> Drop for Worker<'_, '_, P> {
-    fn drop(&mut self) {
-        for socket in self.conns.iter().filter_map(|conn| conn.socket.as_ref()) {
-            os::shutdown(socket);
-        }
-        if self.channel.end().is_ok() {
-            // SAFETY: nothing is in flight any more, and neither is used after this.
-            unsafe {
-                ManuallyDrop::drop(&mut self.received);
-                ManuallyDrop::drop(&mut self.sends);
-            }
-        }
     }
 }

@@ -1,0 +1,240 @@
+//! Our streams behind the traits of futures-io and of Tokio, on both backends.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use annulus::net::{TcpListener, TcpStream, UnixStream};
+use annulus::runtime::{self, Backend, Runtime};
+use annulus_adapters::stream::AsyncStream;
+
+/// Runs a test on a core of either kind.
+fn on_each<F>(test: impl Fn() -> F)
+where
+    F: Future<Output = io::Result<()>> + 'static,
+{
+    for backend in [Backend::Epoll, Backend::Uring] {
+        let future = Box::pin(test());
+        let run = Runtime::builder().backend(backend).block_on(async move {
+            annulus::time::timeout(Duration::from_secs(300), future).await?
+        });
+        match run {
+            Ok(outcome) => outcome.unwrap_or_else(|error| panic!("{backend:?}: {error}")),
+            Err(error) if error.allows_fallback() => println!("skip: {error}"),
+            Err(error) => panic!("{backend:?}: {error}"),
+        }
+    }
+}
+
+async fn tcp_pair() -> io::Result<(AsyncStream<TcpStream>, AsyncStream<TcpStream>)> {
+    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let near = TcpStream::connect(listener.local_addr()?).await?;
+    let far = listener.accept().await?;
+    Ok((AsyncStream::new(near), AsyncStream::new(far)))
+}
+
+fn bytes_of(count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    fastrand::Rng::with_seed(count as u64).fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn both_directions_at_once_through_tokios_traits() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
+
+    on_each(|| async {
+        let (near, far) = tcp_pair().await?;
+        let echo = runtime::spawn(async move {
+            let (mut read, mut write) = split(far);
+            let bytes = copy(&mut read, &mut write).await?;
+            write.shutdown().await?;
+            io::Result::Ok(bytes)
+        });
+        let (mut read, mut write) = split(near);
+        let writes = runtime::spawn(async move {
+            // In pieces of many sizes; the last goes with the end.
+            for piece in bytes_of(3_000_000).chunks(7_001) {
+                write.write_all(piece).await?;
+            }
+            write.shutdown().await
+        });
+        let mut back = Vec::new();
+        read.read_to_end(&mut back).await?;
+        assert!(back == bytes_of(3_000_000));
+        writes.await??;
+        assert_eq!(echo.await??, 3_000_000);
+        Ok(())
+    });
+}
+
+#[test]
+fn both_directions_at_once_through_the_traits_of_futures() {
+    use futures_util::io::{AsyncReadExt, AsyncWriteExt, copy};
+
+    on_each(|| async {
+        let (near, far) = tcp_pair().await?;
+        let echo = runtime::spawn(async move {
+            let (read, mut write) = far.split();
+            let bytes = copy(read, &mut write).await?;
+            write.close().await?;
+            io::Result::Ok(bytes)
+        });
+        let (mut read, mut write) = near.split();
+        let writes = runtime::spawn(async move {
+            for piece in bytes_of(3_000_000).chunks(7_001) {
+                write.write_all(piece).await?;
+            }
+            write.close().await
+        });
+        let mut back = Vec::new();
+        read.read_to_end(&mut back).await?;
+        assert!(back == bytes_of(3_000_000));
+        writes.await??;
+        assert_eq!(echo.await??, 3_000_000);
+        Ok(())
+    });
+}
+
+#[test]
+fn one_task_reads_and_writes_in_the_same_poll() {
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+    // As a protocol of frames in both directions does: whichever can go on does.
+    on_each(|| async {
+        let (mut near, mut far) = tcp_pair().await?;
+        let sent = bytes_of(2_000_000);
+        let (mut written, mut echoed, mut back) = (0, 0, Vec::new());
+        let (mut seen, mut memory) = (Vec::new(), vec![0; 5_000]);
+        std::future::poll_fn(|context| {
+            loop {
+                let mut moved = false;
+                if written < sent.len()
+                    && let Poll::Ready(bytes) =
+                        Pin::new(&mut near).poll_write(context, &sent[written..])
+                {
+                    written += bytes?;
+                    moved = true;
+                }
+                for (stream, into) in [(&mut far, &mut seen), (&mut near, &mut back)] {
+                    let mut buf = ReadBuf::new(&mut memory);
+                    if let Poll::Ready(read) = Pin::new(stream).poll_read(context, &mut buf) {
+                        read?;
+                        into.extend_from_slice(buf.filled());
+                        moved = true;
+                    }
+                }
+                if echoed < seen.len()
+                    && let Poll::Ready(bytes) =
+                        Pin::new(&mut far).poll_write(context, &seen[echoed..])
+                {
+                    echoed += bytes?;
+                    moved = true;
+                }
+                if back.len() >= sent.len() {
+                    return Poll::Ready(io::Result::Ok(()));
+                }
+                if !moved {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await?;
+        assert!(back == sent);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_vectored_write_goes_out_as_one_piece() {
+    use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+    on_each(|| async {
+        let (near, far) = UnixStream::pair()?;
+        let mut near = AsyncStream::new(near);
+        assert!(near.is_write_vectored());
+        let pieces = [
+            IoSlice::new(b"head "),
+            IoSlice::new(b""),
+            IoSlice::new(b"body"),
+        ];
+        assert_eq!(near.write_vectored(&pieces).await?, 9);
+        near.flush().await?;
+        let (bytes, buf) = far.recv(vec![0; 64]).await?;
+        assert_eq!(&buf[..bytes], b"head body");
+        Ok(())
+    });
+}
+
+#[test]
+fn what_was_received_and_not_read_goes_back_with_the_stream() {
+    use tokio::io::AsyncReadExt;
+
+    on_each(|| async {
+        let (near, far) = UnixStream::pair()?;
+        near.send_all("for the adapter, for the stream").await?;
+        let mut far = AsyncStream::new(far);
+        let mut head = [0; 16];
+        far.read_exact(&mut head).await?;
+        assert_eq!(&head, b"for the adapter,");
+        let far = far.into_inner();
+        assert_eq!(far.recv_exact(vec![0; 15]).await?, b" for the stream");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_slow_reader_stops_the_writes_at_the_limit() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    on_each(|| async {
+        let (near, mut far) = tcp_pair().await?;
+        let mut near = near.with_write_limit(20_000);
+        let mut written = 0;
+        let quarter = Duration::from_millis(250);
+        while let Ok(bytes) = annulus::time::timeout(quarter, near.write(&[5; 9_000])).await {
+            written += bytes?;
+        }
+        let shown = format!("{near:?}");
+        assert!(shown.contains("unsent: 20000"), "{shown}");
+        // The rest goes out although the adapter has gone.
+        drop(near);
+        let mut all = Vec::new();
+        far.read_to_end(&mut all).await?;
+        assert_eq!(all.len(), written);
+        assert!(all.iter().all(|byte| *byte == 5));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_flush_waits_until_nothing_is_left_and_errors_come_up() {
+    use tokio::io::AsyncWriteExt;
+
+    on_each(|| async {
+        let (near, far) = UnixStream::pair()?;
+        let mut near = AsyncStream::new(near);
+        near.write_all(b"taken").await?;
+        near.flush().await?;
+        assert!(format!("{near:?}").contains("unsent: 0"));
+        drop(far);
+        // With bytes unread the peer's end is a reset; what is written after it fails.
+        let error = loop {
+            near.write_all(b"more").await?;
+            if let Err(error) = near.flush().await {
+                break error;
+            }
+        };
+        assert!(
+            matches!(
+                error.kind(),
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+            ),
+            "{error}"
+        );
+        Ok(())
+    });
+}

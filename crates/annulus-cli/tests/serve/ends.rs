@@ -1,0 +1,75 @@
+//! How a server ends.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
+
+use rustix::process::Signal;
+
+use crate::server::{BACKENDS, Server, command};
+
+#[test]
+fn a_signal_ends_it_in_order_with_connections_open() {
+    for backend in BACKENDS {
+        for signal in [Signal::INT, Signal::TERM] {
+            let args = [
+                "--addr",
+                "127.0.0.1:0",
+                "--threads",
+                "2",
+                "--backend",
+                backend,
+            ];
+            let server = Server::start(&args);
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            stream.write_all(b"x").unwrap();
+            stream.read_exact(&mut [0]).unwrap();
+            server.signal(signal);
+            let (status, error) = server.wait();
+            assert_eq!(status.code(), Some(0), "{backend}: {error}");
+            // The backend and its reason, once.
+            assert_eq!(error.lines().count(), 1, "{error}");
+            let name = if backend == "epoll" {
+                "annulus: epoll, as asked for"
+            } else {
+                "annulus: "
+            };
+            assert!(error.starts_with(name), "{error}");
+            assert_eq!(
+                stream.read(&mut [0]).unwrap_or(0),
+                0,
+                "the connection is closed"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_path_is_removed_at_the_end_and_one_that_was_left_behind_is_taken_over() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("echo");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists(), "nobody listens there any more");
+    let text = path.to_str().unwrap();
+    let server = Server::start(&["--unix", text]);
+    let taken = command(&["--unix", text]).output().unwrap();
+    let error = String::from_utf8_lossy(&taken.stderr).into_owned();
+    assert_eq!(taken.status.code(), Some(1), "{error}");
+    assert!(error.contains("somebody else does"), "{error}");
+    server.signal(Signal::TERM);
+    let (status, error) = server.wait();
+    assert_eq!(status.code(), Some(0), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_path_that_has_become_somebody_elses_stays() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("echo");
+    let server = Server::start(&["--unix", path.to_str().unwrap()]);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, b"mine").unwrap();
+    server.signal(Signal::TERM);
+    server.wait();
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+}

@@ -1,0 +1,83 @@
+//! A server of its own for each test.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A test that takes longer hangs. It decides nothing else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) const BACKENDS: [&str; 2] = ["auto", "epoll"];
+
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command.args(["serve", "echo"]).args(args);
+    command
+}
+
+/// A server that listens. Dropped, it is killed.
+pub(crate) struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    /// What it said: `listening on …`.
+    pub(crate) place: String,
+}
+
+impl Server {
+    pub(crate) fn start(args: &[&str]) -> Server {
+        let mut child = command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let Some(place) = line.trim_end().strip_prefix("listening on ") else {
+            let mut error = String::new();
+            let _ = child.stderr.take().unwrap().read_to_string(&mut error);
+            panic!("{args:?}: {line:?} {error:?}");
+        };
+        Server {
+            place: place.to_owned(),
+            child,
+            out,
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.place.parse().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for its end; what it said to standard error.
+    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
+        let until = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < until, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut error = String::new();
+        let mut pipe = self.child.stderr.take().unwrap();
+        pipe.read_to_string(&mut error).unwrap();
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "nothing more is said to standard output");
+        (status, error)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,389 @@
+//! What a runtime does to its process and to the machine: idle, it does nothing; ended, it has left nothing behind;
+//! refused its ring, or a thread, it says so. Each in a process of its own.
+#![allow(unsafe_code)]
+
+#[path = "child/process.rs"]
+mod process;
+#[path = "child/skip.rs"]
+mod skip;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use annulus::net::TcpListener;
+use annulus::runtime::{self, Backend, BackendInUse, CoreInfo, Handle, Runtime, RuntimeBuilder};
+use annulus::{CachedReads, OpenOptions};
+use process::{become_nobody, in_child};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use skip::{root_or_skip, skip};
+
+/// How long an idle runtime is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// By then it is idle.
+const DEADLINE: Duration = Duration::from_secs(40);
+
+fn each_way(test: impl Fn(RuntimeBuilder)) {
+    for backend in [Backend::Uring, Backend::Epoll] {
+        let builder = Runtime::builder().backend(backend).threads(2);
+        match builder.clone().block_on(async {}) {
+            Ok(()) => test(builder),
+            Err(error) => skip(format_args!("{backend:?}: {error}")),
+        }
+    }
+}
+
+/// A server on all cores, run on a thread of its own while `act` has its handle and its address.
+fn serving<T>(builder: RuntimeBuilder, act: impl FnOnce(&Handle, SocketAddr) -> T) -> T {
+    let first = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = first.local_addr().unwrap();
+    let first = Arc::new(Mutex::new(Some(first)));
+    let (tell, told) = mpsc::channel();
+    let server = thread::spawn(move || {
+        builder.run_with(
+            move |handle| tell.send(handle).unwrap(),
+            move |core| serve(core, Arc::clone(&first)),
+        )
+    });
+    let handle = told.recv().unwrap();
+    let value = act(&handle, address);
+    handle.shutdown();
+    server.join().unwrap().unwrap();
+    value
+}
+
+/// An echo; core 0 has the listener, and shares what it accepts with nobody.
+async fn serve(core: CoreInfo, first: Arc<Mutex<Option<std::net::TcpListener>>>) -> io::Result<()> {
+    let listener = match core.index() {
+        0 => TcpListener::from_std(first.lock().unwrap().take().unwrap())?,
+        _ => TcpListener::bind("127.0.0.1:0")?,
+    };
+    let mut incoming = listener.accept_multishot();
+    while let Some(stream) = incoming.next().await {
+        let stream = stream?;
+        runtime::spawn(async move {
+            let mut chunks = stream.recv_multishot();
+            while let Some(Ok(chunk)) = chunks.next().await {
+                stream.send_all(chunk).await.unwrap();
+            }
+        });
+    }
+    Ok(())
+}
+
+fn ask(stream: &mut TcpStream) {
+    stream.write_all(b"hello").unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"hello");
+}
+
+/// Threads of this process but the calling one: context switches and ticks of the processor.
+fn others() -> BTreeMap<u32, (u64, u64)> {
+    let me = fs::read_link("/proc/thread-self").unwrap();
+    let me: u32 = me.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let ids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
+    ids.filter(|&id| id != me)
+        .filter_map(|id: u32| {
+            let status = fs::read_to_string(format!("/proc/self/task/{id}/status")).ok()?;
+            let switches = status.lines().filter(|line| line.contains("ctxt_switches"));
+            let switches = switches.map(|line| line.rsplit('\t').next().unwrap());
+            let switches = switches.map(|count| count.parse::<u64>().unwrap()).sum();
+            let stat = fs::read_to_string(format!("/proc/self/task/{id}/stat")).ok()?;
+            let (_, rest) = stat.rsplit_once(')')?;
+            let ticks = rest.split_whitespace().skip(11).take(2);
+            let ticks = ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+            Some((id, (switches, ticks)))
+        })
+        .collect()
+}
+
+/// Tasks of the whole machine that count as waiting for a disk, at the quietest of many looks.
+fn fewest_blocked(look: Duration) -> u64 {
+    let until = Instant::now() + look;
+    let mut fewest = u64::MAX;
+    while Instant::now() < until {
+        let stat = fs::read_to_string("/proc/stat").unwrap();
+        let line = stat
+            .lines()
+            .find_map(|line| line.strip_prefix("procs_blocked "));
+        fewest = fewest.min(line.unwrap().parse().unwrap());
+        thread::sleep(Duration::from_millis(10));
+    }
+    fewest
+}
+
+#[test]
+fn an_idle_runtime_with_a_hundred_connections_does_nothing_at_all() {
+    in_child(
+        "an_idle_runtime_with_a_hundred_connections_does_nothing_at_all",
+        || {
+            let blocked_before = fewest_blocked(Duration::from_millis(500));
+            each_way(|builder| {
+                serving(builder, |handle, address| {
+                    let mut streams: Vec<_> = (0..100)
+                        .map(|_| TcpStream::connect(address).unwrap())
+                        .collect();
+                    streams.iter_mut().for_each(ask);
+                    let until = Instant::now() + DEADLINE;
+                    loop {
+                        let before = (others(), handle.metrics(0), handle.metrics(1));
+                        let blocked = fewest_blocked(LOOK);
+                        let after = (others(), handle.metrics(0), handle.metrics(1));
+                        if before == after {
+                            println!("asleep for {LOOK:?}: {after:?}");
+                            // Two cores that sleep as if for a disk would be seen at every look.
+                            if kernel_at_least(6, 15) {
+                                assert!(blocked < blocked_before + 2, "{blocked} tasks in iowait");
+                            }
+                            break;
+                        }
+                        assert!(Instant::now() < until, "{before:?}, then {after:?}");
+                    }
+                    // Still there.
+                    streams.iter_mut().for_each(ask);
+                });
+            });
+        },
+    );
+}
+
+fn kernel_at_least(major: u32, minor: u32) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut parts = release
+        .split(['.', '-'])
+        .map(|part| part.trim().parse::<u32>());
+    let have = (
+        parts.next().unwrap().unwrap(),
+        parts.next().unwrap().unwrap(),
+    );
+    have >= (major, minor)
+}
+
+/// Descriptors, threads and mappings of rings of this process.
+fn holdings() -> (usize, usize, usize) {
+    let count = |path: &str| fs::read_dir(path).unwrap().count();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let rings = maps
+        .lines()
+        .filter(|line| line.contains("io_uring"))
+        .count();
+    (count("/proc/self/fd"), count("/proc/self/task"), rings)
+}
+
+/// Connections, files, blocking work and timers, all in the middle of something when the runtime ends.
+async fn busy(core: CoreInfo, path: std::path::PathBuf) -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let mut options = OpenOptions::new();
+    options.read(true).cached_reads(CachedReads::Never);
+    let file = runtime::fs::open_with(&options, &path).await?;
+    for _ in 0..20 {
+        let client = annulus::net::TcpStream::connect(address).await?;
+        let server = listener.accept().await?;
+        for stream in [client, server] {
+            let file = file.clone();
+            runtime::spawn(async move {
+                let mut chunks = stream.recv_multishot();
+                let both = annulus::time::timeout(Duration::from_micros(100), chunks.next());
+                let _ = both.await;
+                loop {
+                    stream.send_all(vec![1; 1 << 20]).await.unwrap();
+                    file.read_at(vec![0; 1 << 16], 0).await.unwrap();
+                }
+            });
+        }
+        runtime::spawn_blocking(|| thread::sleep(Duration::from_millis(1)));
+        runtime::spawn(annulus::time::sleep(Duration::from_secs(3600)));
+    }
+    let (seconds, other) = (Duration::from_millis(5), (core.index() + 1) % core.cores());
+    runtime::handle().spawn_on(other, std::future::pending::<()>);
+    annulus::time::sleep(seconds).await;
+    Ok(())
+}
+
+#[test]
+fn a_runtime_that_ends_in_the_middle_of_everything_leaves_nothing_behind() {
+    in_child(
+        "a_runtime_that_ends_in_the_middle_of_everything_leaves_nothing_behind",
+        || {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("data");
+            fs::write(&path, vec![1; 1 << 20]).unwrap();
+            each_way(|builder| {
+                let before = holdings();
+                for _ in 0..10 {
+                    let path = path.clone();
+                    let run = builder.clone().run(move |core| busy(core, path.clone()));
+                    run.unwrap();
+                    // A socket's last use may end a little after its descriptor's.
+                    let until = Instant::now() + DEADLINE;
+                    while holdings() != before {
+                        assert!(Instant::now() < until, "{before:?}, then {:?}", holdings());
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            });
+        },
+    );
+}
+
+/// Refuses a system call to this thread and to those it starts.
+fn refuse(call: libc::c_long, errno: i32) {
+    let rules = [(call, Vec::new())].into_iter().collect();
+    let answer = SeccompAction::Errno(errno as u32);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+/// Without a ring it serves all the same, and its cores say why.
+#[track_caller]
+fn assert_fallen_back(says: &str) {
+    let builder = Runtime::builder().backend(Backend::Auto).threads(2);
+    let reasons: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = Arc::clone(&reasons);
+    let run = builder.clone().run(move |core| {
+        let BackendInUse::Epoll { because: Some(_) } = core.backend() else {
+            panic!("it was to be refused: {}", core.backend());
+        };
+        told.lock().unwrap().push(core.backend().to_string());
+        async { Ok(()) }
+    });
+    run.unwrap();
+    let reasons = reasons.lock().unwrap();
+    assert_eq!(reasons.len(), 2);
+    for reason in &*reasons {
+        assert!(reason.contains(says), "no {says:?} in: {reason}");
+    }
+    serving(builder, |handle, address| {
+        ask(&mut TcpStream::connect(address).unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let written = path.clone();
+        let wrote = handle.spawn_on(1, move || async move {
+            let file = runtime::fs::create(&path).await?;
+            file.write_all_at(b"there".to_vec(), 0).await?;
+            io::Result::Ok(())
+        });
+        pollster::block_on(wrote).unwrap().unwrap();
+        assert_eq!(fs::read(written).unwrap(), b"there");
+    });
+    let error = Runtime::builder()
+        .backend(Backend::Uring)
+        .block_on(async {});
+    assert!(error.unwrap_err().to_string().contains(says));
+}
+
+#[test]
+fn a_runtime_that_is_forbidden_its_rings_serves_without_and_says_why() {
+    in_child(
+        "a_runtime_that_is_forbidden_its_rings_serves_without_and_says_why",
+        || {
+            refuse(libc::SYS_io_uring_setup, libc::EPERM);
+            assert_fallen_back("seccomp");
+        },
+    );
+}
+
+#[test]
+fn a_runtime_without_locked_memory_serves() {
+    in_child("a_runtime_without_locked_memory_serves", || {
+        if !root_or_skip("becoming another user") {
+            return;
+        }
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: reads the struct given.
+        let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
+        assert_eq!(set, 0);
+        become_nobody();
+        let builder = Runtime::builder().threads(2);
+        let run = builder.clone().run(|core| {
+            println!("core {}: {}", core.index(), core.backend());
+            async { Ok(()) }
+        });
+        run.unwrap();
+        serving(builder, |_, address| {
+            ask(&mut TcpStream::connect(address).unwrap())
+        });
+    });
+}
+
+#[test]
+fn a_core_whose_thread_can_not_be_made_is_an_error_that_says_what_to_raise() {
+    in_child(
+        "a_core_whose_thread_can_not_be_made_is_an_error_that_says_what_to_raise",
+        || {
+            let before = holdings();
+            refuse(libc::SYS_clone3, libc::ENOSYS);
+            refuse(libc::SYS_clone, libc::EAGAIN);
+            let error = Runtime::builder().threads(3).run(|_| async { Ok(()) });
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("RLIMIT_NPROC"), "{error}");
+            assert_eq!(holdings(), before);
+            // One core needs none; but blocking work does, and says so.
+            let ended = Runtime::builder().block_on(async {
+                runtime::spawn_blocking(|| ())
+                    .await
+                    .unwrap_err()
+                    .to_string()
+            });
+            assert!(
+                ended.as_ref().unwrap().contains("RLIMIT_NPROC"),
+                "{ended:?}"
+            );
+        },
+    );
+}
+
+/// Where the calling thread may run, as the kernel writes it.
+fn allowed() -> String {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap().trim().to_owned()
+}
+
+#[test]
+fn pinned_cores_keep_to_their_processors_and_nobody_else_does() {
+    in_child(
+        "pinned_cores_keep_to_their_processors_and_nobody_else_does",
+        || {
+            let before = allowed();
+            each_way(|builder| {
+                let seen: Arc<Mutex<Vec<(usize, String, String)>>> = Arc::default();
+                let sees = Arc::clone(&seen);
+                let run = builder.pin(true).run(move |core| {
+                    let sees = Arc::clone(&sees);
+                    async move {
+                        let blocking = runtime::spawn_blocking(allowed).await.unwrap();
+                        sees.lock()
+                            .unwrap()
+                            .push((core.index(), allowed(), blocking));
+                        Ok(())
+                    }
+                });
+                run.unwrap();
+                let mut seen = seen.lock().unwrap().clone();
+                seen.sort();
+                let processors = thread::available_parallelism().unwrap().get();
+                for (_, here, blocking) in &seen {
+                    assert!(here.parse::<u32>().is_ok(), "one processor, not {here}");
+                    assert_eq!(*blocking, before, "a blocking thread goes where it likes");
+                }
+                if processors > 1 {
+                    assert_ne!(seen[0].1, seen[1].1);
+                }
+                assert_eq!(allowed(), before, "the caller's thread is as it was");
+            });
+        },
+    );
+}

@@ -1,0 +1,67 @@
+//! Streams by halves, by exact receives and through writers: every test runs on every backend, or says
+//! why not.
+
+#[path = "../child/skip.rs"]
+#[allow(dead_code, reason = "nothing here needs root")]
+mod skip;
+
+mod dropped;
+mod order;
+mod split;
+mod writer;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{Backend, Runtime};
+
+/// A test that takes longer has come to a standstill.
+const STANDSTILL: Duration = Duration::from_secs(300);
+
+/// Runs a test on a core of either kind.
+fn on_each<F>(test: impl Fn() -> F)
+where
+    F: Future<Output = io::Result<()>> + 'static,
+{
+    for backend in [Backend::Epoll, Backend::Uring] {
+        let name = format!("{backend:?}");
+        let future = test();
+        let run = Runtime::builder()
+            .backend(backend)
+            .block_on(async move { annulus::time::timeout(STANDSTILL, future).await });
+        match run {
+            Ok(Ok(outcome)) => outcome.unwrap_or_else(|error| panic!("{name}: {error}")),
+            Ok(Err(_)) => panic!("{name}: at a standstill after {STANDSTILL:?}"),
+            Err(error) if error.allows_fallback() => skip::skip(error),
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+}
+
+/// Two ends of a connection.
+async fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let near = TcpStream::connect(listener.local_addr()?).await?;
+    let far = listener.accept().await?;
+    Ok((near, far))
+}
+
+/// Bytes that tell where they are in a stream.
+fn pattern(from: u64, bytes: usize) -> Vec<u8> {
+    (from..from + bytes as u64).map(byte_at).collect()
+}
+
+fn byte_at(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+}
+
+/// Whether `bytes` are those of the pattern from `from` on.
+fn check(from: u64, bytes: &[u8]) {
+    let wrong = (0..)
+        .zip(bytes)
+        .find(|(i, byte)| byte_at(from + i) != **byte);
+    assert_eq!(wrong, None, "from offset {from}");
+}

@@ -470,7 +470,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", visible_alias = "repeat")]
     pub(crate) repeats: Option<usize>,
 
-    /// The server's process: what a request costs it
+    /// The server's process, with its children: what a request costs it
     #[arg(long, value_name = "PID", requires = "addr")]
     pub(crate) pid: Option<u32>,
 

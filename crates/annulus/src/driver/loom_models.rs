@@ -20,6 +20,7 @@ use std::time::Duration;
 use loom::sync::Notify;
 use loom::thread;
 
+use super::mailbox::Mailbox;
 use super::many::Batch;
 use super::sleeper::Sleeper;
 use super::stack::{Linked, Pushed, Stack};
@@ -502,6 +503,43 @@ fn two_callers_are_not_forgotten() {
             }
             lane.1.awake();
         }
+    });
+}
+
+/// Finds: a core that looks at its mailbox before it says that it sleeps, or whose flag is lowered after
+/// the messages are taken; and a message left in a mailbox that has been closed.
+#[test]
+fn a_message_for_a_core_is_not_forgotten() {
+    loom::model(|| {
+        let core = Arc::new((Mailbox::<u32>::new(), Sleeper::new(), Notify::new()));
+        let senders: Vec<_> = (0..2)
+            .map(|_| {
+                let core = Arc::clone(&core);
+                thread::spawn(move || {
+                    let put = core.0.put(1).is_ok();
+                    if put && core.1.must_wake() {
+                        core.2.notify();
+                    }
+                    u32::from(put)
+                })
+            })
+            .collect();
+        // Until the first has come; the other may find the core gone.
+        let mut taken = 0;
+        while taken == 0 {
+            taken += core.0.take().into_iter().sum::<u32>();
+            core.1.about_to_sleep();
+            if taken == 0 && !core.0.is_called() {
+                core.2.wait();
+            }
+            core.1.awake();
+        }
+        taken += core.0.close().into_iter().flatten().sum::<u32>();
+        let put: u32 = senders
+            .into_iter()
+            .map(|sender| sender.join().unwrap())
+            .sum();
+        assert_eq!(taken, put);
     });
 }
 

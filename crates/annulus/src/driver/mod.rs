@@ -22,6 +22,7 @@ pub(crate) mod lifecycle;
 mod loom_models;
 #[cfg(all(test, annulus_loom))]
 mod loom_turned;
+pub(crate) mod mailbox;
 pub(crate) mod many;
 pub(crate) mod operation;
 mod own;

@@ -21,6 +21,8 @@ use crate::sys::sqe::Cqe;
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 /// Whole buffers in a row from which on single receives into large buffers take over.
 const BULK_FROM: u32 = 4;
+/// The most that may be asked for, after single receives that brought little.
+const BULK_FROM_MAX: u32 = 4096;
 /// The buffer of those, bytes.
 const BULK_BYTES: usize = 256 << 10;
 /// A single receive that brings less ends that.
@@ -50,6 +52,9 @@ pub(super) struct Receiver {
     single: Cell<bool>,
     /// Whole buffers in a row.
     whole: Cell<u32>,
+    /// So many of them bring on single receives: more each time that those brought little, for messages of
+    /// just a buffer's length look like a bulk.
+    bulk_from: Cell<u32>,
     /// Answers in a row for which there was no buffer.
     short: Cell<u8>,
     /// A single receive has the turn: a caller's, or `bulk`, or one that nobody waits for any more.
@@ -85,6 +90,7 @@ impl Receiver {
             end: Cell::new(End::Open),
             single: Cell::new(false),
             whole: Cell::new(0),
+            bulk_from: Cell::new(BULK_FROM),
             short: Cell::new(0),
             taken: Cell::new(false),
             bulk: RefCell::default(),
@@ -221,16 +227,16 @@ impl Receiver {
     /// Whether single receives are to take over, now that the multishot one has ended.
     fn takes_bulk(&self) -> bool {
         self.armed.get().is_none()
-            && (self.single.get() || self.whole.get() >= BULK_FROM || self.short.get() >= SHORT_MAX)
+            && (self.single.get() || self.is_bulk() || self.short.get() >= SHORT_MAX)
     }
 
     fn poll_bulk(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         let operation = self.bulk.take();
         let mut operation = operation.unwrap_or_else(|| {
-            let bytes = if self.whole.get() < BULK_FROM {
-                self.core.buffer_bytes() as usize
-            } else {
+            let bytes = if self.is_bulk() {
                 BULK_BYTES
+            } else {
+                self.core.buffer_bytes() as usize
             };
             let memory = Vec::with_capacity(bytes);
             let op = Recv::new(Rc::clone(&self.socket), memory, self.take_turn());
@@ -247,17 +253,32 @@ impl Receiver {
             }
             Poll::Ready(Ok((bytes, memory))) => {
                 self.short.set(0);
-                if bytes < BULK_BYTES_MIN {
-                    self.whole.set(0);
-                } else {
-                    self.whole.set(BULK_FROM);
-                }
+                self.judge_bulk(bytes);
                 Poll::Ready(Some(Ok(Chunk::from_vec(memory))))
             }
             Poll::Ready(Err(error)) => {
                 self.end.set(End::Closed);
                 Poll::Ready(Some(Err(error.into())))
             }
+        }
+    }
+
+    #[inline]
+    fn is_bulk(&self) -> bool {
+        self.whole.get() >= self.bulk_from.get()
+    }
+
+    /// Whether single receives go on, after one of `bytes` bytes.
+    fn judge_bulk(&self, bytes: usize) {
+        if bytes >= BULK_BYTES_MIN {
+            self.bulk_from.set(BULK_FROM);
+            self.whole.set(BULK_FROM);
+        } else {
+            if self.is_bulk() {
+                let from = self.bulk_from.get() * 4;
+                self.bulk_from.set(from.min(BULK_FROM_MAX));
+            }
+            self.whole.set(0);
         }
     }
 
@@ -302,7 +323,7 @@ impl Receiver {
     }
 
     fn blank(&self) -> Option<Chunk> {
-        if self.whole.get() >= BULK_FROM {
+        if self.is_bulk() {
             return Some(Chunk::with_room(BULK_BYTES));
         }
         self.core.blank()
@@ -357,7 +378,7 @@ impl Arrives for Receiver {
         if !cqe.more() {
             self.armed.set(None);
         } else if !self.stopped.get()
-            && (self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.whole.get() >= BULK_FROM)
+            && (self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.is_bulk())
         {
             self.stopped.set(true);
             self.armed

@@ -243,8 +243,8 @@ impl RuntimeBuilder {
     }
 
     /// Receive buffers of a core: how many, a power of two up to 32,768, and how large, bytes. 128 of
-    /// 4,096 by default; filled incrementally, 8 of 65,536. More than are in use together do harm: they are used by turns, and so each is
-    /// out of the processor's cache by the time it is used again.
+    /// 4,096 by default; filled incrementally, 8 of 65,536. More than are in use together do harm: they
+    /// are used by turns, and so each is out of the processor's cache by the time it is used again.
     pub fn receive_buffers(mut self, count: u16, bytes: u32) -> Self {
         self.core.group.size = Some((count, bytes));
         self

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use slab::Slab;
 use super::handle::Handle;
 use super::task::{End, JoinHandle, Told};
 use crate::driver::core::{Alarm, Core};
+use crate::driver::mailbox::Mailbox;
 use crate::driver::{Submitter, contain};
 use crate::metrics::CoreMetrics;
 
@@ -32,10 +33,7 @@ pub(super) struct Inbox {
     /// Names the core in the cells of threads; never 0.
     number: u64,
     alarm: Arc<Alarm>,
-    /// `None`: the core has ended.
-    queue: Mutex<Option<Vec<Message>>>,
-    /// The queue is not empty.
-    called: AtomicBool,
+    mailbox: Mailbox<Message>,
 }
 
 /// Something for a core to do.
@@ -71,8 +69,7 @@ impl Inbox {
         Ok(Arc::new(Inbox {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             alarm: Alarm::new()?,
-            queue: Mutex::new(Some(Vec::new())),
-            called: AtomicBool::new(false),
+            mailbox: Mailbox::new(),
         }))
     }
 
@@ -85,36 +82,19 @@ impl Inbox {
         self.alarm.counters.read()
     }
 
-    fn queue(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Leaves a message, and wakes the core if it sleeps. One for a core that has ended is dropped: it is
     /// never a task that was woken, for a core ends after the last of its tasks.
     pub(super) fn send(&self, message: Message) {
-        let mut queue = self.queue();
-        let Some(messages) = queue.as_mut() else {
-            drop(queue);
-            return drop(message);
-        };
-        messages.push(message);
-        drop(queue);
-        self.called.store(true, Ordering::Release);
-        self.alarm.ring();
-    }
-
-    fn take(&self) -> Vec<Message> {
-        self.queue()
-            .as_mut()
-            .map(std::mem::take)
-            .unwrap_or_default()
+        match self.mailbox.put(message) {
+            Ok(()) => self.alarm.ring(),
+            Err(message) => drop(message),
+        }
     }
 
     /// The core has ended: whatever is sent from now on is dropped, as is what has been sent. Anybody's
     /// to call, again and again.
     pub(super) fn close(&self) {
-        let left = self.queue().take();
-        drop(left);
+        drop(self.mailbox.close());
     }
 
     #[inline]
@@ -131,7 +111,7 @@ impl Inbox {
     }
 
     fn is_called(&self) -> bool {
-        self.called.load(Ordering::Acquire)
+        self.mailbox.is_called()
     }
 }
 
@@ -322,10 +302,7 @@ impl Executor {
     }
 
     fn read_messages(self: &Rc<Self>) {
-        if !self.inbox.called.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        for message in self.inbox.take() {
+        for message in self.inbox.mailbox.take() {
             match message {
                 Message::Run(runnable) => push_ready(runnable),
                 // Should it be refused, what it was made of is foreign code to drop.

@@ -81,14 +81,42 @@ impl Watch {
     }
 }
 
+/// The process and those it has started, and so on: nginx answers in a child.
+fn family(pid: u32) -> Vec<u32> {
+    let mut family = vec![pid];
+    let mut asked = 0;
+    while let Some(pid) = family.get(asked) {
+        let threads = fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten();
+        let children: Vec<u32> = threads
+            .flatten()
+            .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+            .flat_map(|text| text.split_whitespace().map(str::parse).collect::<Vec<_>>())
+            .flatten()
+            .collect();
+        family.extend(children);
+        asked += 1;
+    }
+    family
+}
+
 fn account(pid: u32) -> Result<Account, String> {
-    let folder = format!("/proc/{pid}/task");
-    let unreadable = |error| format!("not available: reading {folder}: {error}");
     let mut sum = Account {
         at: Some(Instant::now()),
         ..Account::default()
     };
-    for task in fs::read_dir(&folder).map_err(unreadable)?.flatten() {
+    let folder = format!("/proc/{pid}/task");
+    let unreadable = |error| format!("not available: reading {folder}: {error}");
+    fs::read_dir(&folder).map_err(unreadable)?;
+    let folders = family(pid)
+        .into_iter()
+        .map(|pid| format!("/proc/{pid}/task"));
+    for task in folders
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flatten()
+        .flatten()
+    {
         // A thread may end while we look; what it had used is then missing.
         let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
         sum.cpu_ns += run_time_ns(&read("schedstat"));
@@ -121,7 +149,13 @@ fn count_syscalls(pid: u32, live: &Live<'_>) -> Result<f64, String> {
     let seconds = (COUNTED + 2 * MARGIN).as_secs_f64().to_string();
     let started = Command::new("perf")
         .args(["stat", "-e", "raw_syscalls:sys_enter", "-p"])
-        .arg(pid.to_string())
+        .arg(
+            family(pid)
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
+        )
         .args(["--", "sleep", &seconds])
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
@@ -171,6 +205,19 @@ fn refused(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_watched_with_its_children() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let family = family(std::process::id());
+        assert_eq!(family[0], std::process::id());
+        // Where the kernel lists no children (CONFIG_PROC_CHILDREN) there is the process alone.
+        let lists = fs::metadata("/proc/self/task").is_ok()
+            && fs::metadata(format!("/proc/{0}/task/{0}/children", std::process::id())).is_ok();
+        assert_eq!(family.contains(&child.id()), lists);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn perfs_two_numbers_are_found() {

@@ -1,3 +1,5 @@
+//! The accounts of receive buffers that are shared, or taken several at once, without a kernel.
+
 use super::bundled::Order;
 use super::incremental::{Parts, Received};
 use super::{GroupLayout, ReceiveMode};

@@ -1,0 +1,313 @@
+//! Sockets for hours rather than seconds: `cargo run --release -p annulus --example soak -- storm --seed 7`, and
+//! `churn`, `slow` and `idle`. Exits with 1 if anything was wrong or left over; `ci/soak` runs them all.
+
+#[path = "../tests/net/storm.rs"]
+mod storm;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::process::{Command, ExitCode, Stdio};
+use std::rc::Rc;
+
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{Backend, Runtime, spawn};
+use storm::{Storm, Tally};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// What is asked for, and on which backend.
+struct Asked {
+    what: String,
+    backend: Backend,
+    count: u64,
+    seed: u64,
+}
+
+const USAGE: &str =
+    "usage: soak storm|churn|slow|idle|serve [--backend uring|epoll] [--count N] [--seed N|random]";
+
+/// Addresses that the idle clients connect to: each has its own 28,000 ports.
+const ADDRESSES: u8 = 4;
+/// Clients that connect at a time.
+const ABREAST: u64 = 64;
+
+fn main() -> ExitCode {
+    let Some(asked) = asked() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let outcome = match asked.what.as_str() {
+        "storm" => storm_of(&asked),
+        "churn" => churn(&asked),
+        "slow" => slow(&asked),
+        "idle" => idle(&asked),
+        _ => serve(&asked),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            eprintln!("soak {}: {what}\nseed {}", asked.what, asked.seed);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn asked() -> Option<Asked> {
+    let mut arguments = std::env::args().skip(1);
+    let what = arguments.next()?;
+    let count = match what.as_str() {
+        "storm" | "churn" => 1_000_000,
+        "slow" => 1 << 30,
+        "idle" => 30_000,
+        "serve" => 0,
+        _ => return None,
+    };
+    let mut asked = Asked {
+        what,
+        backend: Backend::Auto,
+        count,
+        seed: fastrand::u64(..1 << 32),
+    };
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next()?;
+        match (argument.as_str(), value.as_str()) {
+            ("--backend", "uring") => asked.backend = Backend::Uring,
+            ("--backend", "epoll") => asked.backend = Backend::Epoll,
+            ("--seed", "random") => {}
+            ("--seed", seed) => asked.seed = seed.parse().ok()?,
+            ("--count", count) => asked.count = count.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some(asked)
+}
+
+/// Runs it, and sees that no descriptor is left.
+fn run<F>(asked: &Asked, future: F) -> Outcome
+where
+    F: Future<Output = Outcome> + 'static,
+{
+    let before = descriptors();
+    let builder = Runtime::builder().backend(asked.backend);
+    builder.block_on(future)??;
+    let after = descriptors();
+    if before == after {
+        return Ok(());
+    }
+    Err(format!("{before} descriptors before, {after} after").into())
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+fn storm_of(asked: &Asked) -> Outcome {
+    let (seed, operations) = (asked.seed, asked.count);
+    println!("storm: seed {seed}");
+    run(asked, async move {
+        let tally = Rc::new(Tally::default());
+        let storm = Storm {
+            seed,
+            operations,
+            abreast: 64,
+        };
+        storm::run(storm, Rc::clone(&tally)).await;
+        println!("{tally:?}");
+        Ok(())
+    })
+}
+
+async fn echo(listener: TcpListener) {
+    let mut incoming = listener.accept_multishot();
+    while let Some(accepted) = incoming.next().await {
+        match accepted {
+            Ok(stream) => drop(spawn(answer(stream))),
+            Err(error) => eprintln!("accept: {error}"),
+        }
+    }
+}
+
+async fn answer(stream: TcpStream) {
+    let mut chunks = stream.recv_multishot();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        if stream.send_all(chunk).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A question and its answer.
+async fn ask(stream: &TcpStream, number: u64) -> Outcome {
+    let question = stream.send_all(number.to_le_bytes().to_vec()).await?;
+    let mut answer = Vec::new();
+    while answer.len() < question.len() {
+        let (count, part) = stream.recv(Vec::with_capacity(8)).await?;
+        if count == 0 {
+            return Err(format!("connection {number} ended").into());
+        }
+        answer.extend(part);
+    }
+    if answer == question {
+        return Ok(());
+    }
+    Err(format!("connection {number} was answered {answer:?}").into())
+}
+
+fn churn(asked: &Asked) -> Outcome {
+    let count = asked.count;
+    run(asked, async move {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let serving = spawn(echo(listener));
+        let lanes: Vec<_> = (0..ABREAST)
+            .map(|first| {
+                spawn(async move {
+                    for number in (first..count).step_by(ABREAST as usize) {
+                        let stream = TcpStream::connect(address).await?;
+                        ask(&stream, number).await?;
+                    }
+                    Ok::<_, Box<dyn std::error::Error>>(())
+                })
+            })
+            .collect();
+        for lane in lanes {
+            lane.await??;
+        }
+        serving.abort();
+        println!("churn: {count} connections came and went");
+        Ok(())
+    })
+}
+
+/// A reader that stands still until the other connections have been answered, again and again.
+fn slow(asked: &Asked) -> Outcome {
+    let total = asked.count;
+    run(asked, async move {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let serving = spawn(echo(listener));
+        let witness = TcpStream::connect(address).await?;
+        let stream = Rc::new(TcpStream::connect(address).await?);
+        let sends = Rc::clone(&stream);
+        let sent = Rc::new(Cell::new(0));
+        let counts = Rc::clone(&sent);
+        let sending = spawn(async move {
+            while counts.get() < total {
+                sends.send_all(vec![7; 64 << 10]).await?;
+                counts.set(counts.get() + (64 << 10));
+            }
+            sends.shutdown(Shutdown::Write)?;
+            Ok::<_, Box<dyn std::error::Error>>(())
+        });
+        let (mut received, mut asked, mut most) = (0, 0, 0);
+        let mut chunks = stream.recv_multishot();
+        while let Some(chunk) = chunks.next().await {
+            received += chunk?.len() as u64;
+            if received / (1 << 20) > asked {
+                asked += 1;
+                for number in 0..20 {
+                    ask(&witness, number).await?;
+                }
+                most = most.max(sent.get() - received.min(sent.get()));
+            }
+        }
+        sending.await??;
+        serving.abort();
+        println!("slow: {received} bytes, of which at most {most} were on their way");
+        if received == sent.get() && most < 64 << 20 {
+            return Ok(());
+        }
+        Err(format!(
+            "{} sent, {received} received, {most} on their way",
+            sent.get()
+        )
+        .into())
+    })
+}
+
+/// The other process of `idle`.
+fn serve(asked: &Asked) -> Outcome {
+    Runtime::builder()
+        .backend(asked.backend)
+        .block_on(async move {
+            let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let port = first.local_addr()?.port();
+            for last in 2..=ADDRESSES {
+                let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, last), port))?;
+                drop(spawn(echo(listener)));
+            }
+            println!("{port}");
+            echo(first).await;
+            Ok::<_, Box<dyn std::error::Error>>(())
+        })?
+}
+
+/// Resident memory of a process, KiB; kernel memory is not in it.
+fn resident_kib(pid: u32) -> Result<u64, Box<dyn std::error::Error>> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    Ok(kib.ok_or("no VmRSS")?.parse()?)
+}
+
+/// Opens connections to a server in a process of its own, asks on each, and looks at what it holds.
+fn idle(asked: &Asked) -> Outcome {
+    let backend = match asked.backend {
+        Backend::Epoll => "epoll",
+        _ => "uring",
+    };
+    let mut server = Command::new(std::env::current_exe()?)
+        .args(["serve", "--backend", backend])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let pid = server.id();
+    let outcome = (|| {
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        let port = line.trim().parse()?;
+        let count = asked.count;
+        run(asked, open(count, port, pid))
+    })();
+    server.kill()?;
+    server.wait()?;
+    outcome
+}
+
+async fn open(count: u64, port: u16, pid: u32) -> Outcome {
+    let before = resident_kib(pid)?;
+    let lanes: Vec<_> = (0..ABREAST)
+        .map(|first| {
+            spawn(async move {
+                let mut open = Vec::new();
+                for number in (first..count).step_by(ABREAST as usize) {
+                    let last = 1 + (number % u64::from(ADDRESSES)) as u8;
+                    let address = SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), port));
+                    let stream = TcpStream::connect(address).await?;
+                    ask(&stream, number).await?;
+                    open.push(stream);
+                }
+                Ok::<_, Box<dyn std::error::Error>>(open)
+            })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for lane in lanes {
+        all.extend(lane.await??);
+    }
+    let after = resident_kib(pid)?;
+    for (number, stream) in all.iter().enumerate() {
+        ask(stream, number as u64).await?;
+    }
+    let again = resident_kib(pid)?;
+    let each = |kib: u64| (kib.saturating_sub(before)) as f64 * 1024.0 / count as f64;
+    println!(
+        "idle: {} connections open and answered twice; the server's resident memory was {before} KiB without them, \
+         {after} KiB with them ({:.0} bytes each), {again} KiB after the second answers ({:.0} bytes each)",
+        all.len(),
+        each(after),
+        each(again),
+    );
+    Ok(())
+}

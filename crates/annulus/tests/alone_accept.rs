@@ -1,0 +1,133 @@
+//! No descriptor left for an accept: the listener says so, waits, and goes on when there are some again.
+#![allow(unsafe_code)]
+
+#[path = "child/skip.rs"]
+#[allow(dead_code, reason = "nothing here needs root")]
+mod skip;
+
+use std::cell::{Cell, RefCell};
+use std::net::TcpStream as Client;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{Backend, Runtime, spawn};
+use annulus::time::sleep;
+
+/// A limit on descriptors; the old one comes back at the end.
+struct Limited(libc::rlimit);
+
+impl Limited {
+    /// Leaves none that is not open now.
+    fn to_what_is_open() -> Limited {
+        let mut old = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: fills the struct given.
+        let done = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut old) };
+        assert_eq!(done, 0);
+        // The lowest free number.
+        let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+        let new = libc::rlimit {
+            rlim_cur: next as u64,
+            rlim_max: old.rlim_max,
+        };
+        // SAFETY: reads the struct given.
+        let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const new) };
+        assert_eq!(done, 0);
+        Limited(old)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // SAFETY: reads the struct given.
+        let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const self.0) };
+        assert_eq!(done, 0);
+    }
+}
+
+/// What has become of the accepts so far.
+#[derive(Debug, Default)]
+struct Seen {
+    /// They stay open.
+    accepted: RefCell<Vec<TcpStream>>,
+    errors: Cell<u32>,
+}
+
+impl Seen {
+    fn note(&self, accepted: std::io::Result<TcpStream>) {
+        match accepted {
+            Ok(stream) => self.accepted.borrow_mut().push(stream),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}");
+                self.errors.set(self.errors.get() + 1);
+            }
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.accepted.borrow().len()
+    }
+}
+
+async fn accept(listener: TcpListener, multishot: bool, seen: Rc<Seen>) {
+    if !multishot {
+        loop {
+            seen.note(listener.accept().await);
+        }
+    }
+    let mut incoming = listener.accept_multishot();
+    while let Some(accepted) = incoming.next().await {
+        seen.note(accepted);
+    }
+}
+
+/// Clients wait, and there is no descriptor for them; then there are some.
+async fn shortage(multishot: bool) {
+    const CLIENTS: usize = 8;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen = Rc::new(Seen::default());
+    // An accept in flight has looked at the limit already (trap 32), so this one begins below it.
+    let clients: Vec<Client> = (0..CLIENTS)
+        .map(|_| Client::connect(address).unwrap())
+        .collect();
+    let limited = Limited::to_what_is_open();
+    let accepting = spawn(accept(listener, multishot, Rc::clone(&seen)));
+    let mut naps = 0;
+    while seen.errors.get() < 5 {
+        naps += 1;
+        sleep(Duration::from_millis(1)).await;
+    }
+    // Each error is followed by a pause of 10 ms, so that it can't be one error after another.
+    assert!(naps > seen.errors.get(), "{naps} naps of 1 ms: it spins");
+    assert_eq!(seen.count(), 0);
+    drop(limited);
+    while seen.count() < CLIENTS {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // And it accepts what comes later.
+    let late = Client::connect(address).unwrap();
+    while seen.count() < CLIENTS + 1 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    accepting.abort();
+    drop((clients, late));
+}
+
+#[test]
+fn a_listener_without_descriptors_waits_for_some_and_goes_on() {
+    for backend in [Backend::Uring, Backend::Epoll] {
+        for multishot in [true, false] {
+            let builder = Runtime::builder().backend(backend);
+            match builder.block_on(shortage(multishot)) {
+                Ok(()) => {}
+                Err(error) if error.allows_fallback() => skip::skip(error),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}

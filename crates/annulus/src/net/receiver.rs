@@ -296,8 +296,13 @@ impl Receiver {
                     }
                     res if res > 0 => {
                         let is_whole = chunk.is_full();
-                        self.whole
-                            .set(if is_whole { self.whole.get() + 1 } else { 0 });
+                        if is_whole {
+                            self.whole.set(self.whole.get() + 1);
+                        } else if chunk.len() < BULK_BYTES_MIN {
+                            self.judge_bulk(chunk.len());
+                        } else {
+                            self.whole.set(0);
+                        }
                         if !is_whole {
                             // That was all there is: the next will be told.
                             self.core.emptied(&self.socket);

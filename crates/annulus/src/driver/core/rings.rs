@@ -255,20 +255,24 @@ impl Rings {
         match act {
             Act::Nothing => {}
             Act::Wake(waker) => contain(|| waker.wake()),
-            Act::Again => {
-                let sqe = self.table.borrow_mut().sqe(token);
-                let Some(sqe) = sqe else {
-                    let act = self.table.borrow_mut().fail(token, -ECANCELED);
-                    return self.act(core, token, cqe, act);
-                };
-                self.push(sqe);
-            }
+            Act::Again => self.ask_again(core, token, cqe),
             Act::Dispose(res) => {
                 let answered = self.table.borrow_mut().give_up(token, res);
                 dispose(answered);
             }
             Act::Arrive(arrives) => contain(|| arrives.arrive(core, cqe)),
         }
+    }
+
+    /// Asks for the rest of a transfer; a buffer that panics when it is asked where it is fails its operation.
+    #[cold]
+    fn ask_again(&self, core: &Core, token: Token, cqe: Cqe) {
+        let sqe = self.table.borrow_mut().sqe(token);
+        if let Some(sqe) = sqe {
+            return self.push(sqe);
+        }
+        let act = self.table.borrow_mut().fail(token, -ECANCELED);
+        self.act(core, token, cqe, act);
     }
 
     // ----- the end -----

@@ -1,10 +1,13 @@
 //! What can be typed. One struct per command; what it means is decided in the command's own module.
 
+mod receive;
 #[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub(crate) use receive::{FilledHow, ReceiveArgs};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -59,6 +62,8 @@ pub(crate) struct EchoArgs {
     /// How it learns what its sockets can do
     #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
     pub(crate) backend: ServeBackend,
+    #[command(flatten)]
+    pub(crate) receive: ReceiveArgs,
     /// Have a kernel thread poll the submission queues (SQPOLL); it takes a processor while there is work
     #[arg(long)]
     pub(crate) sqpoll: bool,

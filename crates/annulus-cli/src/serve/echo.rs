@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use annulus::SqPoll;
 use annulus::net::{Incoming, TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
-use annulus::runtime::{self, CoreInfo, Runtime, RuntimeBuilder};
+use annulus::runtime::{self, CoreInfo, ReceiveMode, Runtime, RuntimeBuilder};
 
 use super::place::Place;
 use super::signals;
-use crate::args::{EchoArgs, ServeBackend};
+use crate::args::{EchoArgs, FilledHow, ServeBackend};
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
 
@@ -46,11 +46,15 @@ fn builder(args: &EchoArgs) -> RuntimeBuilder {
     if args.sqpoll {
         builder = builder.sqpoll(SqPoll::new());
     }
-    if args.udp {
-        let (count, bytes) = DATAGRAM_BUFFERS;
+    let of_datagrams = args.udp.then_some(DATAGRAM_BUFFERS);
+    if let Some((count, bytes)) = args.receive.receive_buffers.or(of_datagrams) {
         builder = builder.receive_buffers(count, bytes);
     }
-    builder
+    builder.receive_mode(match args.receive.receive_mode {
+        FilledHow::Whole => ReceiveMode::Whole,
+        FilledHow::Incremental => ReceiveMode::Incremental,
+        FilledHow::Bundled => ReceiveMode::Bundled,
+    })
 }
 
 /// What a core listens by.
@@ -118,6 +122,9 @@ where
 
 /// Until the client has said all it has to say, or goes.
 async fn answer_tcp(stream: TcpStream) {
+    // A message may be answered in several sends: a later one would wait until the client has acknowledged
+    // the one before it, which may take the client 40 ms. Without it the answer is slower, and still right.
+    let _ = stream.set_nodelay(true);
     let mut chunks = stream.recv_multishot();
     while let Some(Ok(chunk)) = chunks.next().await {
         // Not waited for, unless the client is slow to read.

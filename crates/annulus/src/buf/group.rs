@@ -5,9 +5,17 @@
 //! `Chunk`'s, or on the list; it goes back once (Once), because a `Chunk` is not copied and gives its
 //! buffer back when it is dropped. The memory is freed with the last of them (Owned).
 //!
+//! Where the kernel fills a buffer bit by bit (`incremental.rs`), several chunks share one, each with bytes
+//! of its own, and it goes back when the kernel has finished with it and the last of them is dropped.
+//!
 //! What is the home thread's (`Home`) is touched by that thread only (Held): a chunk that is dropped
 //! elsewhere leaves its number under the lock, and the home thread fetches it.
 #![allow(unsafe_code)]
+
+mod bundled;
+mod incremental;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
@@ -25,13 +33,41 @@ use crate::sys::mapping::{HugePages, Mapping};
 use crate::sys::net;
 use crate::sys::register::BufRing;
 use crate::sys::ring::Ring;
+use bundled::Order;
+use incremental::Parts;
 
-/// How many buffers a core receives into, and how large they are.
+/// How the kernel fills a core's receive buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReceiveMode {
+    /// Each receive takes a buffer, however little it brings.
+    #[default]
+    Whole,
+    /// A receive goes on in the buffer where the one before it ended, until that is full: little data
+    /// takes little memory. Since Linux 6.12.
+    Incremental,
+    /// A receive takes as many buffers as there is data for. Since Linux 6.10.
+    Bundled,
+}
+
+/// How many buffers a core receives into, how large they are, and how they are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupLayout {
     /// A power of two, at most 32,768.
     pub(crate) count: u16,
     pub(crate) bytes: u32,
+    pub(crate) mode: ReceiveMode,
+}
+
+impl GroupLayout {
+    /// What `mode` does best with (docs/DESIGN.md, "Receive buffers").
+    pub(crate) const fn of(mode: ReceiveMode) -> GroupLayout {
+        let (count, bytes) = match mode {
+            ReceiveMode::Whole | ReceiveMode::Bundled => (128, 4096),
+            ReceiveMode::Incremental => (8, 64 << 10),
+        };
+        GroupLayout { count, bytes, mode }
+    }
 }
 
 /// The number that the ring knows the group by: one per ring.
@@ -60,8 +96,16 @@ struct Home {
     /// `None`: there is no ring, and `free` has the buffers.
     ring: Option<BufRing>,
     free: Vec<u16>,
-    /// Buffers that chunks have.
+    /// Chunks that are about; as many buffers, unless several share one.
     lent: u32,
+    filling: Filling,
+}
+
+/// What the mode needs to know of the buffers.
+enum Filling {
+    Whole,
+    Incremental(Parts),
+    Bundled(Order),
 }
 
 #[derive(Default)]
@@ -81,24 +125,37 @@ impl Group {
         };
         let memory = Mapping::new(bytes, HugePages::Unasked).map_err(os)?;
         memory.keep_from_children(true);
+        // Without a ring nobody fills several.
+        let mode = ring.as_ref().map_or(ReceiveMode::Whole, |_| layout.mode);
         let ring = match ring {
-            Some(ring) => Some(ring.register_buf_ring(layout.count, GROUP)?),
+            Some(ring) => Some(match mode {
+                ReceiveMode::Incremental => {
+                    ring.register_incremental_buf_ring(layout.count, GROUP)?
+                }
+                _ => ring.register_buf_ring(layout.count, GROUP)?,
+            }),
             None => None,
         };
+        let layout = GroupLayout { mode, ..layout };
         let shared = Box::new(Shared {
             memory,
             layout,
             home: UnsafeCell::new(Home {
                 ring,
                 free: Vec::with_capacity(usize::from(layout.count)),
-                lent: u32::from(layout.count),
+                lent: 0,
+                filling: match mode {
+                    ReceiveMode::Whole => Filling::Whole,
+                    ReceiveMode::Incremental => Filling::Incremental(Parts::new(layout)),
+                    ReceiveMode::Bundled => Filling::Bundled(Order::new(layout.count)),
+                },
             }),
             away: Mutex::default(),
             has_away: AtomicBool::new(false),
         });
         let group = Group(NonNull::from(Box::leak(shared)));
         HOME.set(group.0.as_ptr());
-        (0..layout.count).for_each(|id| group.shared().take_back(id));
+        (0..layout.count).for_each(|id| group.shared().provide(id));
         Ok(group)
     }
 
@@ -116,11 +173,25 @@ impl Group {
         self.shared().layout.bytes
     }
 
-    /// Buffers that nobody reads.
+    pub(crate) fn layout(&self) -> GroupLayout {
+        self.shared().layout
+    }
+
+    /// How the kernel fills the buffers.
+    pub(crate) fn mode(&self) -> ReceiveMode {
+        self.shared().layout.mode
+    }
+
+    /// Buffers that nobody reads, of those that no two chunks share.
     pub(crate) fn free(&self) -> u32 {
         // SAFETY: Held: on the home thread, where a `Group` stays (it is not `Send`).
         let lent = unsafe { (*self.shared().home.get()).lent };
         u32::from(self.shared().layout.count) - lent
+    }
+
+    /// Whether nobody reads any of it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.free() == u32::from(self.shared().layout.count)
     }
 
     /// Whether so few are left that what comes in is copied out.
@@ -129,13 +200,17 @@ impl Group {
         self.free() < (u32::from(self.shared().layout.count) / 4).max(1)
     }
 
-    /// The kernel has put `bytes` bytes into buffer `id` and named it in a CQE.
+    /// The kernel has put `bytes` bytes into buffer `id`, which is whole, and named it in a CQE.
     #[inline]
     pub(crate) fn received(&self, id: u16, bytes: u32) -> Chunk {
         let shared = self.shared();
         let bytes = bytes.min(shared.layout.bytes);
         // SAFETY: Held: on the home thread.
-        unsafe { (*shared.home.get()).lent += 1 };
+        let home = unsafe { &mut *shared.home.get() };
+        home.lent += 1;
+        if let Filling::Bundled(order) = &mut home.filling {
+            order.take(id);
+        }
         let chunk = Chunk {
             base: shared.base(id),
             start: 0,
@@ -149,6 +224,90 @@ impl Group {
             return Chunk::copy_of(&chunk);
         }
         chunk
+    }
+
+    /// As [`received`](Group::received), where a buffer is filled bit by bit or several are named by one
+    /// CQE: hands over each chunk. `goes_on`: the kernel keeps the buffer. False: it names what it does
+    /// not have, and what was received can't be told from what was not.
+    pub(crate) fn received_parts(
+        &self,
+        id: u16,
+        bytes: u32,
+        goes_on: bool,
+        mut each: impl FnMut(Chunk),
+    ) -> bool {
+        match self.mode() {
+            ReceiveMode::Incremental => match self.received_behind(id, bytes, goes_on) {
+                Some(chunk) => {
+                    chunk.into_iter().for_each(each);
+                    true
+                }
+                None => false,
+            },
+            ReceiveMode::Bundled => self.received_bundle(id, bytes, each),
+            ReceiveMode::Whole => {
+                let chunk = self.received(id, bytes);
+                if bytes > 0 {
+                    each(chunk);
+                }
+                true
+            }
+        }
+    }
+
+    /// The next `bytes` bytes of buffer `id`, if there are some.
+    fn received_behind(&self, id: u16, bytes: u32, goes_on: bool) -> Option<Option<Chunk>> {
+        let shared = self.shared();
+        // SAFETY: Held: on the home thread; no chunk is dropped while this reference is alive.
+        let home = unsafe { &mut *shared.home.get() };
+        let Filling::Incremental(parts) = &mut home.filling else {
+            return None;
+        };
+        let part = parts.receive(id, bytes, goes_on)?;
+        if bytes == 0 {
+            return Some(None);
+        }
+        home.lent += 1;
+        let chunk = Chunk {
+            base: shared.base(id),
+            start: part.from,
+            end: part.from + bytes,
+            bytes: shared.layout.bytes,
+            id,
+            home: Some(self.0),
+        };
+        Some(Some(if part.is_scarce {
+            Chunk::copy_of(&chunk)
+        } else {
+            chunk
+        }))
+    }
+
+    /// `bytes` bytes in as many buffers as they fill, from `id` on in the order of the ring.
+    fn received_bundle(&self, id: u16, bytes: u32, mut each: impl FnMut(Chunk)) -> bool {
+        let (mut id, mut left) = (id, bytes);
+        while left > 0 {
+            // SAFETY: Held: on the home thread, and ended before a chunk is made.
+            let home = unsafe { &mut *self.shared().home.get() };
+            let (Filling::Bundled(order), Some(ring)) = (&home.filling, &home.ring) else {
+                return false;
+            };
+            let Some((place, next)) = order.find(id) else {
+                return false;
+            };
+            let room = ring.entry_bytes(place).unwrap_or(self.buffer_bytes());
+            let here = left.min(room).min(self.buffer_bytes());
+            if here == 0 {
+                return false;
+            }
+            each(self.received(id, here));
+            left -= here;
+            match next {
+                Some(next) => id = next,
+                None => return left == 0,
+            }
+        }
+        true
     }
 
     /// A buffer to receive into without a ring: of the list, or of its own.
@@ -221,19 +380,35 @@ impl Shared {
         unsafe { NonNull::new_unchecked(self.memory.base().add(from)) }
     }
 
-    /// On the home thread.
+    /// A chunk of buffer `id` has gone. On the home thread.
     #[inline]
     fn take_back(&self, id: u16) {
         // SAFETY: Held: the callers see to the thread; no other reference is alive.
         let home = unsafe { &mut *self.home.get() };
         home.lent -= 1;
+        if let Filling::Incremental(parts) = &mut home.filling
+            && !parts.release(id)
+        {
+            return;
+        }
+        self.provide(id);
+    }
+
+    /// Nobody has buffer `id`: it is for the next receive. On the home thread.
+    #[inline]
+    fn provide(&self, id: u16) {
+        // SAFETY: Held: as in `take_back`.
+        let home = unsafe { &mut *self.home.get() };
         match &mut home.ring {
             Some(ring) => {
                 let base = self.base(id).as_ptr();
                 // SAFETY: Lent, Still, Once: the buffer is the mapping's, which stays until the group is
-                // unregistered; its chunk is gone, and no buffer else has this number.
-                unsafe { ring.add(base, self.layout.bytes, id) };
+                // unregistered; its chunks are gone, and no buffer else has this number.
+                let place = unsafe { ring.add(base, self.layout.bytes, id) };
                 ring.publish();
+                if let Filling::Bundled(order) = &mut home.filling {
+                    order.added(id, place);
+                }
             }
             None => home.free.push(id),
         }

@@ -21,7 +21,7 @@ pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
 pub(crate) use bounce::{Bounce, BouncePool};
 pub(crate) use filling::Filling;
-pub use group::Chunk;
+pub use group::{Chunk, ReceiveMode};
 pub(crate) use group::{Group, GroupLayout};
 pub use region::Region;
 pub(crate) use region::{Piece, Pieces};

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::buf::{Chunk, IoBuf, IoBufMut};
+use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode};
 use crate::driver::core::{Arrives, Core, SocketOperation, Token};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
@@ -156,7 +156,7 @@ impl Mailbox {
             Ok(room) => room,
             Err(error) => return Poll::Ready(Some(Err(error))),
         };
-        let one = self.single.get() || self.starved.get() || !self.core.has_ring();
+        let one = self.single.get() || self.starved.get() || !self.may_arm();
         if one && self.armed.get().is_none() {
             return self.poll_one(context, room);
         }
@@ -169,6 +169,12 @@ impl Mailbox {
                 .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
         }
         Poll::Pending
+    }
+
+    /// Whether the kernel has buffers for whole datagrams: what is left of one that is filled bit by bit
+    /// would cut them off (trap 29).
+    fn may_arm(&self) -> bool {
+        self.core.has_ring() && self.core.receive_mode() != ReceiveMode::Incremental
     }
 
     fn poll_one(

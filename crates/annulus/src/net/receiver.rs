@@ -10,17 +10,19 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::buf::Chunk;
+use crate::buf::{Chunk, ReceiveMode};
 use crate::driver::core::{Arrives, Core, SocketOperation, Token};
 use crate::fd::Socket;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, recv_multishot};
-use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
+use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
 
 /// Bytes that wait to be read by which a stream stops receiving: its sender waits then.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 /// Whole buffers in a row from which on single receives into large buffers take over.
 const BULK_FROM: u32 = 4;
+/// The most that may be asked for, after single receives that brought little.
+const BULK_FROM_MAX: u32 = 4096;
 /// The buffer of those, bytes.
 const BULK_BYTES: usize = 256 << 10;
 /// A single receive that brings less ends that.
@@ -50,6 +52,9 @@ pub(super) struct Receiver {
     single: Cell<bool>,
     /// Whole buffers in a row.
     whole: Cell<u32>,
+    /// So many of them bring on single receives: more each time that those brought little, for messages of
+    /// just a buffer's length look like a bulk.
+    bulk_from: Cell<u32>,
     /// Answers in a row for which there was no buffer.
     short: Cell<u8>,
     /// A single receive has the turn: a caller's, or `bulk`, or one that nobody waits for any more.
@@ -58,6 +63,8 @@ pub(super) struct Receiver {
     bulk: RefCell<Option<Box<Bulk>>>,
     /// Of further ones who wait, where several tasks receive from one stream.
     others: RefCell<Vec<Waker>>,
+    /// How the kernel fills the core's buffers.
+    mode: ReceiveMode,
     core: Rc<Core>,
     socket: Rc<Socket>,
 }
@@ -85,10 +92,12 @@ impl Receiver {
             end: Cell::new(End::Open),
             single: Cell::new(false),
             whole: Cell::new(0),
+            bulk_from: Cell::new(BULK_FROM),
             short: Cell::new(0),
             taken: Cell::new(false),
             bulk: RefCell::default(),
             others: RefCell::default(),
+            mode: core.receive_mode(),
             core,
             socket,
         })
@@ -216,7 +225,7 @@ impl Receiver {
             if self.core.is_ending() {
                 return Poll::Ready(None);
             }
-            let sqe = recv_multishot(&self.socket, self.core.group_id());
+            let sqe = recv_multishot(&self.socket, self.core.group_id(), self.mode);
             self.stopped.set(false);
             self.armed
                 .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
@@ -228,16 +237,16 @@ impl Receiver {
     /// Whether single receives are to take over, now that the multishot one has ended.
     fn takes_bulk(&self) -> bool {
         self.armed.get().is_none()
-            && (self.single.get() || self.whole.get() >= BULK_FROM || self.short.get() >= SHORT_MAX)
+            && (self.single.get() || self.is_bulk() || self.short.get() >= SHORT_MAX)
     }
 
     fn poll_bulk(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         let operation = self.bulk.take();
         let mut operation = operation.unwrap_or_else(|| {
-            let bytes = if self.whole.get() < BULK_FROM {
-                self.core.buffer_bytes() as usize
-            } else {
+            let bytes = if self.is_bulk() {
                 BULK_BYTES
+            } else {
+                self.core.buffer_bytes() as usize
             };
             let memory = Vec::with_capacity(bytes);
             let op = Recv::new(Rc::clone(&self.socket), memory, self.take_turn());
@@ -254,17 +263,32 @@ impl Receiver {
             }
             Poll::Ready(Ok((bytes, memory))) => {
                 self.short.set(0);
-                if bytes < BULK_BYTES_MIN {
-                    self.whole.set(0);
-                } else {
-                    self.whole.set(BULK_FROM);
-                }
+                self.judge_bulk(bytes);
                 Poll::Ready(Some(Ok(Chunk::from_vec(memory))))
             }
             Poll::Ready(Err(error)) => {
                 self.end.set(End::Closed);
                 Poll::Ready(Some(Err(error.into())))
             }
+        }
+    }
+
+    #[inline]
+    fn is_bulk(&self) -> bool {
+        self.whole.get() >= self.bulk_from.get()
+    }
+
+    /// Whether single receives go on, after one of `bytes` bytes.
+    fn judge_bulk(&self, bytes: usize) {
+        if bytes >= BULK_BYTES_MIN {
+            self.bulk_from.set(BULK_FROM);
+            self.whole.set(BULK_FROM);
+        } else {
+            if self.is_bulk() {
+                let from = self.bulk_from.get() * 4;
+                self.bulk_from.set(from.min(BULK_FROM_MAX));
+            }
+            self.whole.set(0);
         }
     }
 
@@ -282,8 +306,13 @@ impl Receiver {
                     }
                     res if res > 0 => {
                         let is_whole = chunk.is_full();
-                        self.whole
-                            .set(if is_whole { self.whole.get() + 1 } else { 0 });
+                        if is_whole {
+                            self.whole.set(self.whole.get() + 1);
+                        } else if chunk.len() < BULK_BYTES_MIN {
+                            self.judge_bulk(chunk.len());
+                        } else {
+                            self.whole.set(0);
+                        }
                         if !is_whole {
                             // That was all there is: the next will be told.
                             self.core.emptied(&self.socket);
@@ -309,7 +338,7 @@ impl Receiver {
     }
 
     fn blank(&self) -> Option<Chunk> {
-        if self.whole.get() >= BULK_FROM {
+        if self.is_bulk() {
             return Some(Chunk::with_room(BULK_BYTES));
         }
         self.core.blank()
@@ -331,19 +360,28 @@ impl Receiver {
 
 impl Arrives for Receiver {
     fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
-        let chunk = match cqe.buffer_id() {
+        let bytes = cqe.res.max(0) as u32;
+        let is_sound = match cqe.buffer_id() {
             // An answer that is an error may name a buffer, too (trap 4).
-            Some(id) => core.received(id, cqe.res.max(0) as u32),
-            None => None,
+            Some(id) if self.mode == ReceiveMode::Whole => {
+                let chunk = core.received(id, bytes).filter(|_| bytes > 0);
+                chunk.into_iter().for_each(|chunk| self.push(chunk));
+                true
+            }
+            Some(id) => core.received_parts(&cqe, id, |chunk| self.push(chunk)),
+            None => true,
         };
         match cqe.res {
             0 => self.end.set(End::Closed),
+            _ if !is_sound => self.end.set(End::Failed(EIO)),
             res if res > 0 => {
-                let is_whole = res as u32 == core.buffer_bytes();
-                self.whole
-                    .set(if is_whole { self.whole.get() + 1 } else { 0 });
+                let whole_bytes = core.buffer_bytes();
+                self.whole.set(if bytes >= whole_bytes {
+                    self.whole.get() + bytes / whole_bytes
+                } else {
+                    0
+                });
                 self.short.set(0);
-                chunk.into_iter().for_each(|chunk| self.push(chunk));
             }
             // Buffers come back, and then it is armed again; nothing was lost (traps 25, 26).
             res if res == -ENOBUFS => self.short.set(self.short.get().saturating_add(1)),
@@ -355,7 +393,7 @@ impl Arrives for Receiver {
         if !cqe.more() {
             self.armed.set(None);
         } else if !self.stopped.get()
-            && (self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.whole.get() >= BULK_FROM)
+            && (self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.is_bulk())
         {
             self.stopped.set(true);
             self.armed

@@ -72,6 +72,12 @@ unsafe impl SocketOp for Connect {
         }
     }
 
+    /// Of a connect that has not begun EAGAIN is the answer, too: a Unix listener's backlog is full, and no
+    /// event tells when there is room in it.
+    fn is_unready(&self, res: i32) -> bool {
+        self.begun && res == -EAGAIN
+    }
+
     /// EAGAIN is an answer here: a Unix listener's backlog is full.
     fn resume(&mut self, res: i32) -> Resume {
         Resume::Done(res)

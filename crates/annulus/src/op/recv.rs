@@ -9,12 +9,12 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
-use crate::buf::IoBufMut;
+use crate::buf::{IoBufMut, ReceiveMode};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
 use crate::sys::errno::{ECANCELED, check};
 use crate::sys::net;
-use crate::sys::sqe::{BUFFER_SELECT, RECV_MULTISHOT, Sqe, opcode};
+use crate::sys::sqe::{BUFFER_SELECT, RECV_BUNDLE, RECV_MULTISHOT, Sqe, opcode};
 
 /// Who takes what arrived when nobody waited for it any more: none of it is lost.
 pub(crate) trait Leftover {
@@ -120,11 +120,16 @@ impl<B> fmt::Debug for Recv<B> {
     }
 }
 
-/// A receive that goes on until it is cancelled, into buffers of `group`. Since Linux 6.0.
-pub(crate) fn multishot(socket: &Socket, group: u16) -> Sqe {
+/// A receive that goes on until it is cancelled, into buffers of `group`, which are filled as `mode` says.
+/// Since Linux 6.0.
+pub(crate) fn multishot(socket: &Socket, group: u16, mode: ReceiveMode) -> Sqe {
+    let bundle = match mode {
+        ReceiveMode::Bundled => RECV_BUNDLE,
+        ReceiveMode::Whole | ReceiveMode::Incremental => 0,
+    };
     Sqe {
         flags: BUFFER_SELECT,
-        ioprio: RECV_MULTISHOT,
+        ioprio: RECV_MULTISHOT | bundle,
         buf_index: group,
         ..Sqe::new(opcode::RECV, socket.raw())
     }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::{OpInfo, Resume, retry_interrupted};
 use crate::fd::Socket;
+use crate::sys::errno::EAGAIN;
 use crate::sys::sqe::Sqe;
 
 /// What a socket has to become before an operation can go on.
@@ -48,6 +49,11 @@ pub unsafe trait SocketOp: Sized + 'static {
     /// The same by a system call that does not wait: a count, or minus an errno; minus EAGAIN if the
     /// socket is not ready.
     fn attempt(&mut self) -> i32;
+
+    /// Whether this answer of `attempt` says that the socket is not ready.
+    fn is_unready(&self, res: i32) -> bool {
+        res == -EAGAIN
+    }
 
     /// Looks at an answer.
     fn resume(&mut self, res: i32) -> Resume {

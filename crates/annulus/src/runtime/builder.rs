@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::handle::Handle;
 use super::{executor, start};
-use crate::buf::GroupLayout;
+use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::Limits;
-use crate::driver::core::CoreConfig;
+use crate::driver::core::{CoreConfig, GroupChoice};
 use crate::driver::uring::Tuning;
 use crate::error::SetupError;
 use crate::sys::polling::RingPoll;
@@ -46,6 +46,10 @@ pub enum BackendInUse {
         buffers: u16,
         /// Bytes of one.
         buffer_bytes: u32,
+        /// How they are filled.
+        receive_mode: ReceiveMode,
+        /// Why not as [`RuntimeBuilder::receive_mode`] asked for.
+        mode_refused: Option<String>,
         /// The kernel thread that polls the submission queues: as it was asked for, or why there is none;
         /// `None` if it was not asked for.
         sqpoll: Option<Result<SqPoll, SetupError>>,
@@ -65,13 +69,16 @@ impl fmt::Display for BackendInUse {
                 sq_entries,
                 buffers,
                 buffer_bytes,
+                receive_mode,
+                mode_refused,
                 sqpoll,
             } => {
                 write!(
                     f,
-                    "io_uring ({}; {sq_entries} entries, {buffers} receive buffers of {buffer_bytes} bytes a core)",
+                    "io_uring ({}; {sq_entries} entries, {buffers} receive buffers of {buffer_bytes} bytes a core",
                     rung.describe()
                 )?;
+                write_mode(f, *receive_mode, mode_refused.as_deref())?;
                 match sqpoll {
                     None => Ok(()),
                     Some(Ok(poll)) => {
@@ -87,6 +94,19 @@ impl fmt::Display for BackendInUse {
                 because: Some(because),
             } => write!(f, "epoll and blocking threads: {because}"),
         }
+    }
+}
+
+/// How receive buffers are filled, and the end of the parenthesis.
+fn write_mode(f: &mut fmt::Formatter<'_>, mode: ReceiveMode, refused: Option<&str>) -> fmt::Result {
+    f.write_str(match mode {
+        ReceiveMode::Whole => "",
+        ReceiveMode::Incremental => ", filled incrementally",
+        ReceiveMode::Bundled => ", in bundles",
+    })?;
+    match refused {
+        Some(because) => write!(f, ", one for each receive: {because})"),
+        None => f.write_str(")"),
     }
 }
 
@@ -119,11 +139,6 @@ impl CoreInfo {
 /// should still be in the processor's cache then.
 const SQ_ENTRIES: u32 = 128;
 const CQ_ENTRIES: u32 = 1024;
-/// Receive buffers of a core.
-const GROUP: GroupLayout = GroupLayout {
-    count: 128,
-    bytes: 4096,
-};
 /// Kernel workers per ring, bounded (files) and unbounded (the rest).
 const RING_WORKERS: [u32; 2] = [8, 16];
 /// Blocking threads of a runtime.
@@ -169,7 +184,7 @@ impl Default for RuntimeBuilder {
                     workers: RING_WORKERS,
                     poll: RingPoll::Nothing,
                 },
-                group: GROUP,
+                group: GroupChoice::default(),
                 limits: Limits {
                     in_flight: CQ_ENTRIES / 2,
                     in_flight_bytes: 256 << 20,
@@ -228,10 +243,18 @@ impl RuntimeBuilder {
     }
 
     /// Receive buffers of a core: how many, a power of two up to 32,768, and how large, bytes. 128 of
-    /// 4,096 by default. More than are in use together do harm: they are used by turns, and so each is
-    /// out of the processor's cache by the time it is used again.
+    /// 4,096 by default; filled incrementally, 8 of 65,536. More than are in use together do harm: they
+    /// are used by turns, and so each is out of the processor's cache by the time it is used again.
     pub fn receive_buffers(mut self, count: u16, bytes: u32) -> Self {
-        self.core.group = GroupLayout { count, bytes };
+        self.core.group.size = Some((count, bytes));
+        self
+    }
+
+    /// How the kernel fills receive buffers; [`ReceiveMode::Whole`] by default. What a core gets is in
+    /// [`CoreInfo::backend`]: another mode is tried on a pair of sockets first, and not used, with the
+    /// reason, where the kernel lacks it or gets it wrong. Backends: uring.
+    pub fn receive_mode(mut self, mode: ReceiveMode) -> Self {
+        self.core.group.mode = mode;
         self
     }
 
@@ -253,7 +276,8 @@ impl RuntimeBuilder {
     }
 
     fn check(&self) -> Result<(), SetupError> {
-        let GroupLayout { count, bytes } = self.core.group;
+        let group = self.core.group;
+        let GroupLayout { count, bytes, .. } = group.layout(group.mode);
         let wrong = if executor::current().is_some() {
             "this thread is a core of a runtime and can't be one of another; await the future there, or \
              start the other runtime on a thread of its own"

@@ -333,17 +333,23 @@ impl Executor {
     pub(super) fn leave(self: &Rc<Self>) -> u32 {
         // A task that is dropped may wake or start others. One that another thread is waking right now
         // is dropped when that thread has handed it over.
-        while self.drop_tasks() > 0 {
-            thread::sleep(WOKEN_ELSEWHERE);
-        }
+        self.drop_all_tasks();
         self.inbox.close();
         let left = self.core.end();
+        // What the kernel gave back last was foreign code to drop, and may have started others.
+        self.drop_all_tasks();
         HERE.with(|here| {
             here.number.set(0);
             here.executor.replace(None)
         });
         Core::set_current(None);
         left
+    }
+
+    fn drop_all_tasks(self: &Rc<Self>) {
+        while self.drop_tasks() > 0 {
+            thread::sleep(WOKEN_ELSEWHERE);
+        }
     }
 
     /// Drops the tasks that can be dropped now. Returns how many are left.

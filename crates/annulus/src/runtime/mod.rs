@@ -39,6 +39,7 @@ pub use builder::{Backend, BackendInUse, CoreInfo, Runtime, RuntimeBuilder};
 pub use handle::Handle;
 pub use task::{JoinError, JoinHandle};
 
+pub use crate::buf::ReceiveMode;
 pub use crate::metrics::CoreMetrics;
 
 use std::future::Future;

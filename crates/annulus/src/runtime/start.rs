@@ -17,6 +17,7 @@ use super::builder::{Backend, BackendInUse, CoreInfo, RuntimeBuilder};
 use super::executor::{Executor, Inbox};
 use super::handle::Handle;
 use super::task::{End, JoinHandle, Told};
+use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::Core;
 use crate::driver::here::Driving;
 use crate::driver::{Lane, LaneThread, Opcodes, Submitter, Thread, blocking};
@@ -302,11 +303,15 @@ impl Made {
             other => other?,
         };
         let (rung, sq_entries, opcodes) = core.ring_facts();
+        let (group, mode_refused) = core.group_facts();
+        let group = group.unwrap_or(GroupLayout::of(ReceiveMode::Whole));
         let backend = BackendInUse::Uring {
             rung,
             sq_entries,
-            buffers: builder.core.group.count,
-            buffer_bytes: builder.core.group.bytes,
+            buffers: group.count,
+            buffer_bytes: group.bytes,
+            receive_mode: group.mode,
+            mode_refused,
             sqpoll,
         };
         Ok((core, Some((lane, opcodes)), backend))

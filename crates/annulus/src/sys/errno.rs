@@ -19,6 +19,7 @@ pub(crate) const ETIMEDOUT: i32 = libc::ETIMEDOUT;
 pub(crate) const ECANCELED: i32 = libc::ECANCELED;
 pub(crate) const ESHUTDOWN: i32 = libc::ESHUTDOWN;
 pub(crate) const EBADR: i32 = libc::EBADR;
+pub(crate) const EIO: i32 = libc::EIO;
 pub(crate) const EPIPE: i32 = libc::EPIPE;
 pub(crate) const EALREADY: i32 = libc::EALREADY;
 pub(crate) const EINPROGRESS: i32 = libc::EINPROGRESS;
@@ -31,7 +32,6 @@ mod simulated {
     pub(crate) const EBADFD: i32 = libc::EBADFD;
     pub(crate) const EEXIST: i32 = libc::EEXIST;
     pub(crate) const EFBIG: i32 = libc::EFBIG;
-    pub(crate) const EIO: i32 = libc::EIO;
     pub(crate) const EISDIR: i32 = libc::EISDIR;
     pub(crate) const ENAMETOOLONG: i32 = libc::ENAMETOOLONG;
     pub(crate) const ENOENT: i32 = libc::ENOENT;

@@ -137,6 +137,28 @@ impl Ring {
         entries: u16,
         group: u16,
     ) -> Result<BufRing, SetupError> {
+        self.register_buf_ring_with(entries, group, 0)?
+            .map_err(|error| explain(error, BUF_RING, "5.19"))
+    }
+
+    /// As [`register_buf_ring`](Ring::register_buf_ring); a receive goes on in the buffer where the one
+    /// before it ended. Since Linux 6.12.
+    pub(crate) fn register_incremental_buf_ring(
+        &mut self,
+        entries: u16,
+        group: u16,
+    ) -> Result<BufRing, SetupError> {
+        self.register_buf_ring_with(entries, group, IOU_PBUF_RING_INC)?
+            .map_err(|error| explain(error, INCREMENTAL, "6.12"))
+    }
+
+    /// The inner error is the kernel's refusal.
+    fn register_buf_ring_with(
+        &mut self,
+        entries: u16,
+        group: u16,
+        flags: u16,
+    ) -> Result<io::Result<BufRing>, SetupError> {
         if !entries.is_power_of_two() || entries > BUF_RING_ENTRIES_MAX {
             let what =
                 format!("a buffer group has a power of two of buffers, up to 32768, not {entries}");
@@ -151,15 +173,14 @@ impl Ring {
         // SAFETY: Lent, Still: the pages stay mapped until `unregister_buf_ring`.
         let done = unsafe {
             self.submitter()
-                .register_buf_ring_with_flags(addr, entries, group, 0)
+                .register_buf_ring_with_flags(addr, entries, group, flags)
         };
-        done.map_err(|error| explain(error, BUF_RING, "5.19"))?;
-        Ok(BufRing {
+        Ok(done.map(|()| BufRing {
             pages: ManuallyDrop::new(pages),
             mask: entries - 1,
             tail: 0,
             group,
-        })
+        }))
     }
 
     /// Ends a buffer group: the kernel takes no further buffer from it. Those that ops in flight have
@@ -206,6 +227,9 @@ const RING_DESCRIPTOR: &str = "a ring's registered descriptor";
 const BUFFERS: &str = "registered buffers";
 const FILES: &str = "direct descriptors";
 const BUF_RING: &str = "a buffer group";
+const INCREMENTAL: &str = "a buffer group that is filled incrementally";
+/// `IOU_PBUF_RING_INC`. Since Linux 6.12.
+const IOU_PBUF_RING_INC: u16 = 1 << 1;
 const WORKER_PLACES: &str = "a choice of processors for worker threads";
 
 /// What a refused registration means to a person.
@@ -247,14 +271,15 @@ impl BufRing {
         self.group
     }
 
-    /// Puts a buffer at the end. The kernel sees it after the next `publish`.
+    /// Puts a buffer at the end; returns its place, which counts the buffers ever added and wraps. The
+    /// kernel sees it after the next `publish`.
     ///
     /// # Safety
     ///
     /// Lent, Still: the buffer is valid for writes from now until the kernel has named `id` in a CQE
     /// and that op has had its final one, or the group is unregistered. Once: no buffer in the ring
     /// and none that somebody reads has this `id`; at most as many as it has entries are in the ring.
-    pub(crate) unsafe fn add(&mut self, base: *mut u8, bytes: u32, id: u16) {
+    pub(crate) unsafe fn add(&mut self, base: *mut u8, bytes: u32, id: u16) -> u16 {
         let index = usize::from(self.tail & self.mask);
         // SAFETY: Owned: the pages hold `mask + 1` entries.
         let entry = unsafe { &mut *self.first().add(index) };
@@ -262,7 +287,21 @@ impl BufRing {
         entry.set_addr(base.expose_provenance() as u64);
         entry.set_len(bytes);
         entry.set_bid(id);
-        self.tail = self.tail.wrapping_add(1);
+        let place = self.tail;
+        self.tail = place.wrapping_add(1);
+        place
+    }
+
+    /// How much of the buffer at `place` the kernel was going to fill: it shortens an entry to what there
+    /// was to receive (trap 30). `None`: the entry has been used again since.
+    pub(crate) fn entry_bytes(&self, place: u16) -> Option<u32> {
+        if self.tail.wrapping_sub(place) > self.mask + 1 {
+            return None;
+        }
+        // SAFETY: Owned: the pages hold `mask + 1` entries.
+        let entry = unsafe { &*self.first().add(usize::from(place & self.mask)) };
+        // SAFETY: One side: of an entry that it has used up the kernel writes nothing any more.
+        Some(unsafe { ptr::read_volatile(entry).len() })
     }
 
     /// Shows the kernel what was added: the entries first, then the tail.

@@ -62,6 +62,11 @@ impl Cqe {
     pub(crate) fn buffer_id(&self) -> Option<u16> {
         io_uring::cqueue::buffer_select(self.flags)
     }
+
+    /// The kernel keeps the buffer that it names, and goes on in it (`IORING_CQE_F_BUF_MORE`).
+    pub(crate) fn keeps_buffer(&self) -> bool {
+        io_uring::cqueue::buffer_more(self.flags)
+    }
 }
 
 /// Opcodes, and three of our own above the kernel's range.
@@ -112,6 +117,8 @@ pub(crate) const FIXED_FILE: u8 = 1;
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
 /// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
 pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
+/// `IORING_RECVSEND_BUNDLE`, in `ioprio`: as many buffers as there is data for. Since Linux 6.10.
+pub(crate) const RECV_BUNDLE: u16 = 1 << 4;
 /// `IORING_SEND_ZC_REPORT_USAGE`, in `ioprio`: the notification says whether there was a copy after all.
 /// Since Linux 6.2; before that, EINVAL.
 pub(crate) const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;

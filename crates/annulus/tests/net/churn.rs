@@ -30,7 +30,7 @@ pub(crate) async fn come_and_go(address: std::net::SocketAddr, count: u64, abrea
 #[test]
 fn of_twenty_thousand_connections_nothing_is_left() {
     for_each_way(|way| async move {
-        let count = if way.is_tiny() { 2_000 } else { 20_000 };
+        let count = if way.is_large() { 20_000 } else { 2_000 };
         let (listener, address) = listen();
         let serving = spawn(serve(listener));
         come_and_go(address, count, 8).await;
@@ -46,7 +46,7 @@ fn of_twenty_thousand_connections_nothing_is_left() {
 #[test]
 fn idle_connections_keep_no_other_in_close_wait() {
     for_each_way(|way| async move {
-        let count = if way.is_tiny() { 1_000 } else { 10_000 };
+        let count = if way.is_large() { 10_000 } else { 1_000 };
         let (listener, address) = listen();
         let serving = spawn(serve(listener));
         let mut idle = Vec::new();

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use annulus::runtime::{Backend, Runtime, RuntimeBuilder};
+use annulus::runtime::{Backend, ReceiveMode, Runtime, RuntimeBuilder};
 use annulus::time::timeout;
 
 use crate::skip::skip;
@@ -19,25 +19,45 @@ pub(crate) enum Way {
     /// Two entries, one buffer of 64 bytes.
     TinyUring,
     TinyEpoll,
+    /// Receive buffers that are filled bit by bit, so few that they are full often.
+    Incremental,
+    /// Several at once.
+    Bundled,
 }
 
-const WAYS: [Way; 4] = [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll];
+const WAYS: [Way; 6] = [
+    Way::Uring,
+    Way::Epoll,
+    Way::TinyUring,
+    Way::TinyEpoll,
+    Way::Incremental,
+    Way::Bundled,
+];
 
 impl Way {
+    /// Whether it is one of the two that programs use most.
+    pub(crate) fn is_large(self) -> bool {
+        matches!(self, Way::Uring | Way::Epoll)
+    }
+
     pub(crate) fn is_tiny(self) -> bool {
         matches!(self, Way::TinyUring | Way::TinyEpoll)
     }
 
     pub(crate) fn builder(self) -> RuntimeBuilder {
         let backend = match self {
-            Way::Uring | Way::TinyUring => Backend::Uring,
+            Way::Uring | Way::TinyUring | Way::Incremental | Way::Bundled => Backend::Uring,
             Way::Epoll | Way::TinyEpoll => Backend::Epoll,
         };
         let builder = Runtime::builder().threads(1).backend(backend);
-        if self.is_tiny() {
-            return builder.ring_entries(2).receive_buffers(1, 64);
+        match self {
+            Way::Uring | Way::Epoll => builder,
+            Way::TinyUring | Way::TinyEpoll => builder.ring_entries(2).receive_buffers(1, 64),
+            Way::Incremental => {
+                (builder.receive_buffers(4, 4096)).receive_mode(ReceiveMode::Incremental)
+            }
+            Way::Bundled => (builder.receive_buffers(16, 4096)).receive_mode(ReceiveMode::Bundled),
         }
-        builder
     }
 }
 

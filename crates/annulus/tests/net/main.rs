@@ -1,6 +1,6 @@
 //! Sockets on every backend, and what must hold whatever the other side does. Each test is a future that runs
 //! on a core of its own, once with a ring and once with epoll, and on both with hardly any room: a ring of two
-//! entries and a single receive buffer of 64 bytes.
+//! entries and a single receive buffer of 64 bytes. With a ring it runs in each mode of the receive buffers, too.
 
 mod bytes;
 mod churn;
@@ -9,10 +9,12 @@ mod dropped;
 mod echo;
 mod ends;
 mod grounds;
+mod groups;
 mod kernel;
 mod options;
 mod poll;
 mod scarce;
+mod shared;
 #[path = "../child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]
 mod skip;

@@ -11,5 +11,6 @@ mod budget;
 mod counters;
 mod ending;
 mod files;
+mod foreign;
 mod tasks;
 mod time;

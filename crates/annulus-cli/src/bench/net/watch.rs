@@ -231,15 +231,21 @@ mod tests {
     }
 
     #[test]
-    fn our_own_account_grows() {
-        let pid = std::process::id();
-        let before = match account(pid) {
-            Ok(before) => before,
-            Err(why) => return println!("skip: {why}"),
-        };
-        thread::sleep(Duration::from_millis(2));
-        let after = account(pid).unwrap();
-        assert!(after.cpu_ns >= before.cpu_ns && after.voluntary > before.voluntary);
+    fn the_account_of_a_busy_process_grows() {
+        // Not our own: threads of other tests come and go, with what they have used.
+        let mut busy = Command::new("sh")
+            .args(["-c", "while :; do sleep 0.001; done"])
+            .spawn()
+            .unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut accounts = std::iter::repeat_with(|| account(busy.id()).unwrap_or_default());
+        let before = accounts.next().unwrap();
+        let grown = accounts
+            .take_while(|_| Instant::now() < until)
+            .any(|now| now.cpu_ns > before.cpu_ns && now.voluntary > before.voluntary);
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        assert!(grown, "{before:?}");
     }
 
     #[test]

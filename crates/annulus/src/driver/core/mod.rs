@@ -7,11 +7,14 @@
 //! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
 
 mod alarm;
+mod group_trial;
 mod operation;
 mod readiness;
 mod rings;
 mod table;
 mod tenant;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::cell::{Cell, RefCell};
@@ -28,7 +31,7 @@ pub(crate) use operation::SocketOperation;
 pub(crate) use table::{Arrives, Token};
 pub(crate) use timers::Timer;
 
-use crate::buf::{Chunk, Group, GroupLayout};
+use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, Opcodes, contain};
 use crate::error::SetupError;
@@ -37,7 +40,7 @@ use crate::op::{Interest, SocketOp};
 use crate::sys::call;
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{Ring, RingConfig, Rung};
-use crate::sys::sqe::Sqe;
+use crate::sys::sqe::{Cqe, Sqe};
 use readiness::Readiness;
 use rings::Rings;
 use timers::Timers;
@@ -46,9 +49,27 @@ use timers::Timers;
 #[derive(Clone, Debug)]
 pub(crate) struct CoreConfig {
     pub(crate) ring: RingConfig,
-    pub(crate) group: GroupLayout,
+    pub(crate) group: GroupChoice,
     pub(crate) limits: Limits,
     pub(crate) tuning: Tuning,
+}
+
+/// The receive buffers that are wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GroupChoice {
+    pub(crate) mode: ReceiveMode,
+    /// How many, and of how many bytes; `None`: as many as the mode does well with.
+    pub(crate) size: Option<(u16, u32)>,
+}
+
+impl GroupChoice {
+    /// The layout, if it is to be of `mode`.
+    pub(crate) fn layout(self, mode: ReceiveMode) -> GroupLayout {
+        match self.size {
+            Some((count, bytes)) => GroupLayout { count, bytes, mode },
+            None => GroupLayout::of(mode),
+        }
+    }
 }
 
 /// How a core learns what its sockets can do.
@@ -67,6 +88,8 @@ pub(crate) type Background = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) struct Core {
     backend: Backend,
     group: RefCell<Option<Group>>,
+    /// Why its buffers are not filled as was wanted.
+    mode_refused: Option<String>,
     timers: RefCell<Timers>,
     alarm: Arc<Alarm>,
     budget: Cell<u32>,
@@ -94,13 +117,19 @@ impl Core {
         let mut ring = Ring::new(config.ring)?;
         ring.settle();
         ring.wake_by(Arc::clone(alarm.eventfd()));
-        let group = Group::new(Some(&mut ring), config.group)?;
+        // Only what has been seen to work is used (traps 29, 30).
+        let tried = group_trial::verdict(config.group.mode);
+        let mode = match &tried {
+            Ok(()) => config.group.mode,
+            Err(_) => ReceiveMode::Whole,
+        };
+        let group = Group::new(Some(&mut ring), config.group.layout(mode))?;
         let limits = config.limits.within(&ring);
         let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
         let drain_timeout = config.tuning.drain_timeout;
         Ok(Core::new(
             Backend::Rings(Box::new(rings)),
-            group,
+            (group, tried.err()),
             alarm,
             drain_timeout,
         ))
@@ -116,20 +145,27 @@ impl Core {
             error,
         };
         let readiness = Readiness::new(Arc::clone(&alarm)).map_err(os)?;
-        let group = Group::new(None, config.group)?;
+        let layout = config.group.layout(ReceiveMode::Whole);
+        let group = Group::new(None, layout)?;
         let drain_timeout = config.tuning.drain_timeout;
         Ok(Core::new(
             Backend::Readiness(readiness),
-            group,
+            (group, None),
             alarm,
             drain_timeout,
         ))
     }
 
-    fn new(backend: Backend, group: Group, alarm: Arc<Alarm>, drain_timeout: Duration) -> Rc<Core> {
+    fn new(
+        backend: Backend,
+        (group, mode_refused): (Group, Option<String>),
+        alarm: Arc<Alarm>,
+        drain_timeout: Duration,
+    ) -> Rc<Core> {
         Rc::new_cyclic(|this| Core {
             backend,
             group: RefCell::new(Some(group)),
+            mode_refused,
             timers: RefCell::default(),
             alarm,
             budget: Cell::new(BUDGET),
@@ -295,6 +331,16 @@ impl Core {
         self.with_group(Group::id).unwrap_or_default()
     }
 
+    /// How the kernel fills the receive buffers.
+    pub(crate) fn receive_mode(&self) -> ReceiveMode {
+        self.with_group(Group::mode).unwrap_or_default()
+    }
+
+    /// The receive buffers, and why they are not as was wanted.
+    pub(crate) fn group_facts(&self) -> (Option<GroupLayout>, Option<String>) {
+        (self.with_group(Group::layout), self.mode_refused.clone())
+    }
+
     /// Bytes of a receive buffer.
     pub(crate) fn buffer_bytes(&self) -> u32 {
         self.with_group(Group::buffer_bytes).unwrap_or(4096)
@@ -304,6 +350,14 @@ impl Core {
     #[inline]
     pub(crate) fn received(&self, id: u16, bytes: u32) -> Option<Chunk> {
         self.with_group(|group| group.received(id, bytes))
+    }
+
+    /// As [`received`](Core::received), where a buffer is filled bit by bit or several at once. False: what
+    /// the kernel says makes no sense.
+    pub(crate) fn received_parts(&self, cqe: &Cqe, id: u16, each: impl FnMut(Chunk)) -> bool {
+        let bytes = cqe.res.max(0) as u32;
+        self.with_group(|group| group.received_parts(id, bytes, cqe.keeps_buffer(), each))
+            .unwrap_or(true)
     }
 
     /// A buffer to receive into by a call.
@@ -413,7 +467,7 @@ impl Core {
 impl CloseSocket for Core {
     fn close(&self, raw: i32, watched: Option<u32>) {
         match &self.backend {
-            Backend::Rings(rings) if !self.is_ending() => rings.close(raw),
+            Backend::Rings(rings) if !self.is_ending() && rings.failed() == 0 => rings.close(raw),
             Backend::Readiness(readiness) => readiness.close(raw, watched),
             Backend::Rings(_) => table::close_now(raw),
         }

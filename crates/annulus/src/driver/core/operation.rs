@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use super::{Backend, Core, Token};
 use crate::op::{Resume, SocketOp};
-use crate::sys::errno::{EAGAIN, ECANCELED, ESHUTDOWN};
+use crate::sys::errno::{ECANCELED, ESHUTDOWN};
 
 /// An operation on a socket, on its way; await it for the answer.
 ///
@@ -57,7 +57,7 @@ impl<T: SocketOp> SocketOperation<T> {
         loop {
             if self.core.may_be_ready(op.socket(), op.interest()) {
                 let res = op.attempt();
-                if res != -EAGAIN {
+                if !op.is_unready(res) {
                     match op.resume(res) {
                         Resume::Done(res) => return Poll::Ready(op.complete(res)),
                         Resume::Again => continue,

@@ -3,7 +3,8 @@
 //! Edge-triggered, so that a socket is added once and each change is told once; what is known of each is
 //! kept here, so that a call which would only say EAGAIN is not made.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +26,9 @@ const ALARM: u64 = u64::MAX;
 pub(super) struct Readiness {
     poller: RefCell<Poller>,
     sources: RefCell<Slab<Source>>,
-    generation: std::cell::Cell<u32>,
+    generation: Cell<u32>,
+    /// Nothing goes on by itself any more.
+    over: Cell<bool>,
     alarm: Arc<Alarm>,
 }
 
@@ -34,8 +37,9 @@ struct Source {
     generation: u32,
     read: Side,
     write: Side,
-    /// An operation that nobody waits for, to be gone on with when the socket is writable.
-    rest: Option<Box<dyn Unfinished>>,
+    /// Operations that nobody waits for, to be gone on with, in order, when the socket is writable. A stream
+    /// has one at the most, for one sends at a time; datagrams don't wait for each other.
+    rest: VecDeque<Box<dyn Unfinished>>,
     /// The end has come, and has been told with the last data: it will not be told again.
     ended: bool,
 }
@@ -81,23 +85,51 @@ struct Side {
     waits: bool,
     /// The waker of whoever waits, or waited last: kept, for it is most often the same again.
     waker: Option<Waker>,
+    /// Who waits besides: other tasks that share the socket.
+    others: Vec<Waker>,
 }
+
+/// So many may wait besides the last before all of them are woken to say whether they still do: a task whose
+/// wakers change leaves one behind with each.
+const OTHERS_MAX: usize = 16;
 
 impl Side {
     const NEW: Side = Side {
         ready: true,
         waits: false,
         waker: None,
+        others: Vec::new(),
     };
 
     /// It has become ready: who waits is to be woken.
-    fn change(&mut self) -> Option<Waker> {
+    fn change(&mut self) -> Option<(Waker, Vec<Waker>)> {
         self.ready = true;
-        if std::mem::take(&mut self.waits) {
-            self.waker.take()
-        } else {
-            None
+        if !std::mem::take(&mut self.waits) {
+            return None;
         }
+        let waker = self.waker.take()?;
+        Some((waker, std::mem::take(&mut self.others)))
+    }
+
+    /// Whoever has `waker` waits from now on, and so does who waited before. Returns who is to be woken, and a
+    /// waker to be dropped.
+    #[cold]
+    fn wait_besides(&mut self, waker: Waker) -> (Vec<Waker>, Option<Waker>) {
+        let waited = std::mem::replace(&mut self.waits, true);
+        let before = self.waker.replace(waker);
+        let Some(before) = before.filter(|_| waited) else {
+            return (Vec::new(), None);
+        };
+        if self.others.iter().any(|other| other.will_wake(&before)) {
+            return (Vec::new(), Some(before));
+        }
+        let crowd = if self.others.len() >= OTHERS_MAX {
+            std::mem::take(&mut self.others)
+        } else {
+            Vec::new()
+        };
+        self.others.push(before);
+        (crowd, None)
     }
 }
 
@@ -117,7 +149,8 @@ impl Readiness {
         Ok(Readiness {
             poller: RefCell::new(poller),
             sources: RefCell::default(),
-            generation: std::cell::Cell::new(0),
+            generation: Cell::new(0),
+            over: Cell::new(false),
             alarm,
         })
     }
@@ -171,13 +204,17 @@ impl Readiness {
             self.add(socket)?;
         }
         let known = self.with_side(socket, interest, |side| {
-            side.waits = true;
-            (side.waker.as_ref()).is_some_and(|known| known.will_wake(waker))
+            let known = (side.waker.as_ref()).is_some_and(|known| known.will_wake(waker));
+            side.waits |= known;
+            known
         });
         if known != Some(true) {
             let waker = waker.clone();
-            let before = self.with_side(socket, interest, |side| side.waker.replace(waker));
+            let waits = self.with_side(socket, interest, |side| side.wait_besides(waker));
+            // Foreign code: with nothing borrowed.
+            let (crowd, before) = waits.unwrap_or_default();
             drop(before);
+            crowd.into_iter().for_each(Waker::wake);
         }
         Ok(())
     }
@@ -190,7 +227,7 @@ impl Readiness {
             generation,
             read: Side::NEW,
             write: Side::NEW,
-            rest: None,
+            rest: VecDeque::new(),
             ended: false,
         });
         let token = u64::from(generation) << 32 | place as u64;
@@ -265,50 +302,60 @@ impl Readiness {
     #[cold]
     pub(super) fn go_on_later<T: SocketOp>(&self, op: T) {
         let socket = Rc::clone(op.socket());
-        if socket.watched().is_none() && self.add(&socket).is_err() {
+        // At the end nobody would go on with it.
+        if self.over.get() || socket.watched().is_none() && self.add(&socket).is_err() {
             return op.abandoned(-ECANCELED);
         }
+        let Some(place) = socket.watched().map(|place| place as usize) else {
+            return op.abandoned(-ECANCELED);
+        };
         let mut rest: Box<dyn Unfinished> = Box::new(Rest(Some(op)));
+        let queues = |source: &Source| !source.rest.is_empty();
+        let is_first = !(self.sources.borrow().get(place)).is_some_and(queues);
         // It may have become ready before it was added.
-        if rest.go_on() {
+        if is_first && rest.go_on() {
             return;
         }
-        let place = socket.watched().map(|place| place as usize);
         let mut sources = self.sources.borrow_mut();
-        if let Some(source) = place.and_then(|place| sources.get_mut(place)) {
-            debug_assert!(source.rest.is_none(), "one sends at a time");
+        if let Some(source) = sources.get_mut(place) {
             source.write.ready = false;
-            source.rest = Some(rest);
+            source.rest.push_back(rest);
         }
     }
 
     fn go_on(&self, token: u64) {
-        let rest = self.with_source(token, |source| source.rest.take());
-        let Some(Some(mut rest)) = rest else { return };
-        // The buffer and the wakers are foreign code: with nothing borrowed.
-        let mut over = true;
-        contain(|| over = rest.go_on());
-        if !over {
-            self.with_source(token, |source| {
-                source.write.ready = false;
-                source.rest = Some(rest);
-            });
+        let next = || self.with_source(token, |source| source.rest.pop_front());
+        while let Some(Some(mut rest)) = next() {
+            // The buffer and the wakers are foreign code: with nothing borrowed.
+            let mut over = true;
+            contain(|| over = rest.go_on());
+            if !over {
+                self.with_source(token, |source| {
+                    source.write.ready = false;
+                    source.rest.push_front(rest);
+                });
+                return;
+            }
         }
     }
 
     /// Nothing goes on any more.
     pub(super) fn end(&self) {
+        self.over.set(true);
         let rests: Vec<_> = (self.sources.borrow_mut().iter_mut())
-            .filter_map(|(_, source)| source.rest.take())
+            .flat_map(|(_, source)| std::mem::take(&mut source.rest))
             .collect();
         drop(rests);
     }
 
     fn change(&self, token: u64, interest: Interest) {
-        let waker = self.side(token, interest, Side::change).flatten();
-        let Some(waker) = waker else { return };
+        let waits = self.side(token, interest, Side::change).flatten();
+        let Some((waker, others)) = waits else { return };
         // Foreign code: with nothing borrowed.
         contain(|| waker.wake_by_ref());
+        for other in others {
+            contain(|| other.wake());
+        }
         self.side(token, interest, |side| {
             if side.waker.is_none() {
                 side.waker = Some(waker);

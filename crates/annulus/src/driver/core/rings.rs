@@ -16,7 +16,7 @@ use crate::driver::finish::contain;
 use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, keep_for_ever};
 use crate::op::SocketOp;
-use crate::sys::errno::{EAGAIN, EBADR, EBUSY, EINTR, ENOMEM, ETIME};
+use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ETIME};
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, Sqe, opcode};
@@ -70,8 +70,10 @@ impl Rings {
     // ----- what futures call -----
 
     #[inline]
-    pub(super) fn start<T: SocketOp>(&self, op: T, waker: Option<Waker>) -> Token {
-        let (token, sqe) = self.table.borrow_mut().start(op, waker);
+    pub(super) fn start<T: SocketOp>(&self, mut op: T, waker: Option<Waker>) -> Token {
+        // The buffer is foreign code: it is asked with nothing borrowed.
+        let sqe = op.sqe();
+        let (token, sqe) = self.table.borrow_mut().start(op, sqe, waker);
         self.push(sqe);
         token
     }
@@ -245,19 +247,32 @@ impl Rings {
             return self.files.borrow_mut().follow_arenas();
         }
         let act = self.table.borrow_mut().react(token, &cqe, core.is_ending());
+        self.act(core, token, cqe, act);
+    }
+
+    #[inline]
+    fn act(&self, core: &Core, token: Token, cqe: Cqe, act: Act) {
         match act {
             Act::Nothing => {}
             Act::Wake(waker) => contain(|| waker.wake()),
-            Act::Again => {
-                let sqe = self.table.borrow_mut().sqe(token);
-                sqe.into_iter().for_each(|sqe| self.push(sqe));
-            }
+            Act::Again => self.ask_again(core, token, cqe),
             Act::Dispose(res) => {
                 let answered = self.table.borrow_mut().give_up(token, res);
                 dispose(answered);
             }
             Act::Arrive(arrives) => contain(|| arrives.arrive(core, cqe)),
         }
+    }
+
+    /// Asks for the rest of a transfer; a buffer that panics when it is asked where it is fails its operation.
+    #[cold]
+    fn ask_again(&self, core: &Core, token: Token, cqe: Cqe) {
+        let sqe = self.table.borrow_mut().sqe(token);
+        if let Some(sqe) = sqe {
+            return self.push(sqe);
+        }
+        let act = self.table.borrow_mut().fail(token, -ECANCELED);
+        self.act(core, token, cqe, act);
     }
 
     // ----- the end -----
@@ -289,6 +304,18 @@ impl Rings {
             keep_for_ever(Rc::clone(&self.port));
         }
         left + files_left
+    }
+}
+
+/// A core whose thread was unwound has not been drained.
+impl Drop for Rings {
+    fn drop(&mut self) {
+        self.files.get_mut().end();
+        if self.wake_armed.get() || self.table.get_mut().in_flight() > 0 {
+            // What the kernel may still touch stays for ever.
+            keep_for_ever(self.table.take());
+            keep_for_ever(Rc::clone(&self.port));
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::Core;
+use crate::driver::contain;
 use crate::driver::payload::{at, load, store};
 use crate::op::{Resume, SocketOp};
 use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
@@ -88,9 +89,10 @@ enum Stage {
     Multishot(Rc<dyn Arrives>),
 }
 
-/// An op's functions, its type forgotten.
+/// An op's functions, its type forgotten. They may ask the buffer, which is foreign code: a panic of it is
+/// the failure of that operation, and of nothing else.
 struct Vtable {
-    sqe: unsafe fn(*mut u8) -> Sqe,
+    sqe: unsafe fn(*mut u8) -> Option<Sqe>,
     resume: unsafe fn(*mut u8, i32) -> Resume,
     noticed: unsafe fn(*mut u8, i32),
     abandon: unsafe fn(*mut u8, i32),
@@ -100,15 +102,27 @@ impl Vtable {
     const fn of<T: SocketOp>() -> Vtable {
         Vtable {
             // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
-            sqe: |data| unsafe { at::<T, INLINE_BYTES>(data) }.sqe(),
+            sqe: |data| contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.sqe()),
             // SAFETY: as above.
-            resume: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res),
+            resume: |data, res| {
+                // SAFETY: as above.
+                contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res))
+                    .unwrap_or(Resume::Done(-ECANCELED))
+            },
             // SAFETY: as above.
             noticed: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.noticed(res),
             // SAFETY: as above.
             abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.abandoned(res),
         }
     }
+}
+
+/// `None`: it has panicked.
+#[inline]
+fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
+    let mut value = None;
+    contain(|| value = Some(foreign()));
+    value
 }
 
 /// An op that has been answered when nobody waited: to be disposed of with nothing borrowed, for its
@@ -179,11 +193,15 @@ impl Table {
         Token::new(index, generation)
     }
 
-    /// Takes an op over; the SQE is to be pushed. Without a waker nobody waits for the end.
+    /// Takes an op over; its SQE, as it is returned, is to be pushed. Without a waker nobody waits for the
+    /// end. What the SQE points to stays where it is when the op is moved.
     #[inline]
-    pub(super) fn start<T: SocketOp>(&mut self, mut op: T, waker: Option<Waker>) -> (Token, Sqe) {
-        // What it points to stays where it is when the op is moved.
-        let mut sqe = op.sqe();
+    pub(super) fn start<T: SocketOp>(
+        &mut self,
+        op: T,
+        mut sqe: Sqe,
+        waker: Option<Waker>,
+    ) -> (Token, Sqe) {
         let mut payload = Payload::uninit();
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
         unsafe { store::<T, INLINE_BYTES>(payload.as_mut_ptr().cast(), op) };
@@ -208,7 +226,7 @@ impl Table {
         (entry.generation == token.generation()).then_some(entry)
     }
 
-    /// What is to be asked for the rest of a transfer.
+    /// What is to be asked for the rest of a transfer. `None`: the buffer would not say.
     pub(super) fn sqe(&mut self, token: Token) -> Option<Sqe> {
         let Stage::Oneshot {
             payload, vtable, ..
@@ -217,7 +235,7 @@ impl Table {
             return None;
         };
         // SAFETY: Held, Typed: the op is in its entry, and the vtable is its own.
-        let mut sqe = unsafe { (vtable.sqe)(payload.as_mut_ptr().cast()) };
+        let mut sqe = unsafe { (vtable.sqe)(payload.as_mut_ptr().cast()) }?;
         sqe.user_data = token.user_data();
         Some(sqe)
     }
@@ -356,12 +374,17 @@ impl Table {
                         if stopped { -ECANCELED } else { res }
                     }
                 };
-                *answer = Some(res);
-                match waker.take() {
-                    Some(waker) => Act::Wake(waker),
-                    None => Act::Dispose(res),
-                }
+                settle(answer, waker, res)
             }
+        }
+    }
+
+    /// Nothing more is asked of the kernel for an operation that it has let go of: this is the answer.
+    #[cold]
+    pub(super) fn fail(&mut self, token: Token, res: i32) -> Act {
+        match self.entry(token).map(|entry| &mut entry.stage) {
+            Some(Stage::Oneshot { waker, answer, .. }) => settle(answer, waker, res),
+            _ => Act::Nothing,
         }
     }
 
@@ -370,6 +393,16 @@ impl Table {
         let all = self.entries.iter();
         all.map(|(index, entry)| Token::new(index, entry.generation))
             .collect()
+    }
+}
+
+/// Stores the final answer.
+#[inline]
+fn settle(answer: &mut Option<i32>, waker: &mut Option<Waker>, res: i32) -> Act {
+    *answer = Some(res);
+    match waker.take() {
+        Some(waker) => Act::Wake(waker),
+        None => Act::Dispose(res),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -169,7 +170,12 @@ impl Files {
         if !(called || has_come || due || driver.is_owing()) {
             return false;
         }
-        driver.turn();
+        let turned = catch_unwind(AssertUnwindSafe(|| driver.turn()));
+        if let Err(panic) = turned {
+            std::mem::forget(panic);
+            // A buffer that panics takes the files' driver with it, but not the core and its sockets.
+            self.driver.take().into_iter().for_each(Driver::break_off);
+        }
         true
     }
 
@@ -181,7 +187,7 @@ impl Files {
     /// The core is about to sleep: whoever hands over from now on wakes it. False: somebody has.
     pub(super) fn prepare_sleep(&self) -> bool {
         self.lane.sleeper.about_to_sleep();
-        self.lane.inbox.is_empty() && self.lane.cancels.is_empty()
+        self.driver.is_none() || self.lane.inbox.is_empty() && self.lane.cancels.is_empty()
     }
 
     pub(super) fn wake_up(&self) {

@@ -19,20 +19,30 @@ impl<K: Kernel> Driver<K> {
     /// the ring that they complete into.
     pub(crate) fn drive(mut self) {
         let ran = catch_unwind(AssertUnwindSafe(|| self.run()));
-        if ran.is_err() {
-            // A bug, or a buffer that panics where it must not. Nobody is left waiting for it.
-            let ended = catch_unwind(AssertUnwindSafe(|| {
-                self.give_up();
-                let lane = Arc::clone(&self.lane);
-                self.done.deliver(&lane);
-            }));
+        if let Err(panic) = ran {
             // A panic's payload may panic in its drop.
-            std::mem::forget(ended);
+            std::mem::forget(panic);
+            return self.break_off();
         }
-        if ran.is_err() || self.in_flight > 0 || self.wake_armed {
-            self.lane.counters.leaked.add(u64::from(self.in_flight));
-            keep_for_ever(self);
+        if self.in_flight > 0 || self.wake_armed {
+            self.leak();
         }
+    }
+
+    /// After a panic: a bug, or a buffer that panics where it must not. Nobody is left waiting for it.
+    pub(in crate::driver) fn break_off(mut self) {
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            self.give_up();
+            let lane = Arc::clone(&self.lane);
+            self.done.deliver(&lane);
+        }));
+        std::mem::forget(ended);
+        self.leak();
+    }
+
+    fn leak(self) {
+        self.lane.counters.leaked.add(u64::from(self.in_flight));
+        keep_for_ever(self);
     }
 
     pub(super) fn begin_drain(&mut self) {

@@ -1,0 +1,254 @@
+//! Whether this kernel fills receive buffers as it should in the modes that are asked for: tried once per
+//! process and mode, on a small ring and two pairs of sockets, before a core relies on it. Kernels were
+//! released that mixed up the data of bundles (trap 30) or the rest of a buffer (trap 29).
+
+use std::io::Write;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use super::Plain;
+use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
+use crate::error::SetupError;
+use crate::fd::Socket;
+use crate::op::recv_multishot;
+use crate::sys::call;
+use crate::sys::errno::ENOBUFS;
+use crate::sys::kernel::Kernel;
+use crate::sys::polling::RingPoll;
+use crate::sys::ring::{Ring, RingConfig, Rung};
+use crate::sys::sqe::{Cqe, Sqe};
+
+/// Small, so that each round goes through all of them.
+const BUFFERS: u16 = 4;
+const BUFFER_BYTES: u32 = 256;
+const ROUNDS: u32 = 24;
+/// A kernel that has not answered after this will not.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Whether `mode` can be relied upon; if not, why.
+pub(super) fn verdict(mode: ReceiveMode) -> Result<(), String> {
+    static INCREMENTAL: OnceLock<Result<(), String>> = OnceLock::new();
+    static BUNDLED: OnceLock<Result<(), String>> = OnceLock::new();
+    let known = match mode {
+        ReceiveMode::Whole => return Ok(()),
+        ReceiveMode::Incremental => &INCREMENTAL,
+        ReceiveMode::Bundled => &BUNDLED,
+    };
+    known.get_or_init(|| try_mode(mode)).clone()
+}
+
+fn try_mode(mode: ReceiveMode) -> Result<(), String> {
+    let mut trial = Trial::new(mode).map_err(|error| error.to_string())?;
+    let result = trial.run();
+    if result.is_ok() {
+        trial.group.end(Some(&mut trial.ring));
+    } else {
+        // The kernel may still have a receive, and buffers for it: they stay.
+        trial.group.leak();
+        mem::forget((trial.ring, trial.ends));
+    }
+    result
+}
+
+struct Trial {
+    ring: Ring,
+    group: Group,
+    mode: ReceiveMode,
+    ends: [End; 2],
+    /// Chunks that are read for some time, so that buffers come back in another order.
+    held: Vec<Chunk>,
+    cqes: Vec<Cqe>,
+}
+
+/// One pair of sockets: `None` when its sender has been closed.
+struct End {
+    sender: Option<UnixStream>,
+    socket: Rc<Socket>,
+    is_armed: bool,
+    has_ended: bool,
+    sent: Vec<u8>,
+    received: Vec<u8>,
+}
+
+impl End {
+    fn new() -> Result<End, SetupError> {
+        let os = |error| SetupError::Os {
+            what: "a pair of sockets to try receive buffers with",
+            error,
+        };
+        let (sender, receiver) = UnixStream::pair().map_err(os)?;
+        sender.set_nonblocking(true).map_err(os)?;
+        Ok(End {
+            sender: Some(sender),
+            socket: Socket::new(OwnedFd::from(receiver), Rc::new(Plain)),
+            is_armed: false,
+            has_ended: false,
+            sent: Vec::new(),
+            received: Vec::new(),
+        })
+    }
+
+    fn is_behind(&self) -> bool {
+        self.received.len() < self.sent.len() || (self.sender.is_none() && !self.has_ended)
+    }
+}
+
+impl Trial {
+    fn new(mode: ReceiveMode) -> Result<Trial, SetupError> {
+        let ends = [End::new()?, End::new()?];
+        let mut ring = Ring::new(RingConfig {
+            sq_entries: 8,
+            cq_entries: 64,
+            rung: Rung::Deferred,
+            workers: [0, 0],
+            poll: RingPoll::Nothing,
+        })?;
+        let layout = GroupLayout {
+            count: BUFFERS,
+            bytes: BUFFER_BYTES,
+            mode,
+        };
+        let group = Group::new(Some(&mut ring), layout)?;
+        Ok(Trial {
+            ring,
+            group,
+            mode,
+            ends,
+            held: Vec::new(),
+            cqes: Vec::new(),
+        })
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        let mut chance = 1_u32;
+        for round in 0..ROUNDS {
+            // Before the receive is asked for, and while it is: the data is there, or comes.
+            if round % 2 == 0 {
+                self.send(&mut chance)?;
+            }
+            self.arm();
+            self.turn()?;
+            self.send(&mut chance)?;
+            self.catch_up()?;
+            if round % 4 == 3 {
+                self.held.clear();
+            }
+        }
+        self.ends.iter_mut().for_each(|end| end.sender = None);
+        self.catch_up()?;
+        self.held.clear();
+        if self.group.is_whole() {
+            Ok(())
+        } else {
+            Err("the kernel did not say what became of each receive buffer".to_owned())
+        }
+    }
+
+    /// Sends both sockets something, from a byte up to more than a buffer.
+    fn send(&mut self, chance: &mut u32) -> Result<(), String> {
+        for end in &mut self.ends {
+            *chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let bytes = match *chance >> 30 {
+                0 => 1 + (*chance >> 16 & 15),
+                1 => BUFFER_BYTES,
+                _ => 1 + (*chance >> 16) % (BUFFER_BYTES * 3 / 2),
+            };
+            let from = end.sent.len();
+            let more = (from..from + bytes as usize).map(|at| (at ^ at >> 8).to_le_bytes()[0]);
+            end.sent.extend(more);
+            let Some(mut sender) = end.sender.as_ref() else {
+                continue;
+            };
+            let written = sender.write_all(&end.sent[from..]);
+            written.map_err(|error| format!("a pair of sockets took nothing: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn arm(&mut self) {
+        for (index, end) in self.ends.iter_mut().enumerate() {
+            if !end.is_armed && !end.has_ended {
+                let sqe = recv_multishot(&end.socket, self.group.id(), self.mode);
+                end.is_armed = self.ring.push(Sqe {
+                    user_data: index as u64,
+                    ..sqe
+                });
+            }
+        }
+    }
+
+    /// Until all that was sent has come.
+    fn catch_up(&mut self) -> Result<(), String> {
+        let until_ns = call::now_ns() + PATIENCE_NS;
+        while self.ends.iter().any(End::is_behind) {
+            self.arm();
+            self.turn()?;
+            if call::now_ns() > until_ns {
+                return Err("data that was sent did not come into receive buffers".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        // An answer here is a hint; the clock ends what does not come.
+        let _ = self.ring.wait(Some(PATIENCE_NS / 1000));
+        let mut cqes = mem::take(&mut self.cqes);
+        self.ring.reap(&mut cqes);
+        let mut result = Ok(());
+        for cqe in cqes.drain(..) {
+            result = result.and(self.take(cqe));
+        }
+        self.cqes = cqes;
+        result
+    }
+
+    fn take(&mut self, cqe: Cqe) -> Result<(), String> {
+        let (Some(end), held) = (self.ends.get_mut(cqe.user_data as usize), &mut self.held) else {
+            return Ok(());
+        };
+        let bytes = cqe.res.max(0) as u32;
+        let is_sound = cqe.buffer_id().is_none_or(|id| {
+            (self.group).received_parts(id, bytes, cqe.keeps_buffer(), |chunk| {
+                end.received.extend_from_slice(&chunk);
+                held.push(chunk);
+            })
+        });
+        end.is_armed = cqe.more();
+        end.has_ended |= cqe.res == 0;
+        if cqe.res < 0 && cqe.res != -ENOBUFS {
+            let error = std::io::Error::from_raw_os_error(-cqe.res);
+            return Err(format!("a receive into such buffers failed: {error}"));
+        }
+        if cqe.res < 0 {
+            // What is held is wanted.
+            held.clear();
+        }
+        if is_sound && end.sent.starts_with(&end.received) {
+            Ok(())
+        } else {
+            Err("the kernel mixed up what it received into such buffers".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_that_this_kernel_has_passes_its_trial_and_another_says_why() {
+        for mode in [ReceiveMode::Incremental, ReceiveMode::Bundled] {
+            match verdict(mode) {
+                Ok(()) => assert_eq!(try_mode(mode), Ok(()), "{mode:?} a second time"),
+                Err(because) => {
+                    println!("skip: {mode:?}: {because}");
+                    assert!(!because.is_empty());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! # Safety
+//!
+//! The table against a model of it: operations of our own making, whose SQEs are never pushed, so that nothing
+//! is lent; the test plays the kernel. Sequences of CQEs are random and their seeds are fixed.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Wake, Waker};
+
+use super::Core;
+use super::table::{Act, Arrives, Table, Token};
+use crate::fd::{CloseSocket, Socket};
+use crate::op::{Interest, OpInfo, Resume, SocketOp};
+use crate::sys::errno::{EAGAIN, ECANCELED};
+use crate::sys::sqe::{Cqe, Sqe, opcode};
+
+/// `IORING_CQE_F_MORE` and `IORING_CQE_F_NOTIF`.
+const MORE: u32 = 1 << 1;
+const NOTICE: u32 = 1 << 3;
+
+/// What has become of the operations of one run.
+#[derive(Default)]
+struct Tally {
+    dropped: Cell<u32>,
+    abandoned: Cell<u32>,
+    noticed: Cell<u32>,
+}
+
+/// An operation that knows its number; `PAD` words make it too large to be stored in its entry.
+struct Probe<const PAD: usize> {
+    number: u64,
+    _pad: [u64; PAD],
+    socket: Rc<Socket>,
+    tally: Rc<Tally>,
+}
+
+impl<const PAD: usize> Drop for Probe<PAD> {
+    fn drop(&mut self) {
+        self.tally.dropped.set(self.tally.dropped.get() + 1);
+    }
+}
+
+// SAFETY: Lent: points to nothing, and its SQE is never pushed.
+unsafe impl<const PAD: usize> SocketOp for Probe<PAD> {
+    const INFO: OpInfo = OpInfo {
+        name: "probe",
+        opcode: opcode::NOP,
+        since: (5, 1),
+    };
+    const INTEREST: Interest = Interest::Read;
+    /// Its number, and the answer.
+    type Output = (u64, i32);
+
+    fn socket(&self) -> &Rc<Socket> {
+        &self.socket
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe {
+            off: self.number,
+            ..Sqe::new(opcode::NOP, -1)
+        }
+    }
+
+    fn attempt(&mut self) -> i32 {
+        -EAGAIN
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        if res == -EAGAIN {
+            Resume::Again
+        } else {
+            Resume::Done(res)
+        }
+    }
+
+    fn noticed(&mut self, _: i32) {
+        self.tally.noticed.set(self.tally.noticed.get() + 1);
+    }
+
+    fn complete(self, res: i32) -> (u64, i32) {
+        (self.number, res)
+    }
+
+    fn abandoned(self, _: i32) {
+        self.tally.abandoned.set(self.tally.abandoned.get() + 1);
+    }
+}
+
+struct Ignores;
+
+impl CloseSocket for Ignores {
+    fn close(&self, raw: i32, _: Option<u32>) {
+        super::table::close_now(raw);
+    }
+}
+
+#[derive(Default)]
+struct Woken(AtomicU32);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Hears;
+
+impl Arrives for Hears {
+    fn arrive(self: Rc<Self>, _: &Core, _: Cqe) {}
+}
+
+/// An operation, as the model has it.
+struct Flying {
+    token: Token,
+    kind: Kind,
+    /// Its future is there; `None` for those that have none.
+    watched: bool,
+    stopped: bool,
+    /// A zero-copy send has been answered so, and its notification is due.
+    held: Option<i32>,
+    /// The final answer has been given.
+    answer: Option<i32>,
+    woken: Arc<Woken>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Small(u64),
+    Large(u64),
+    Multishot,
+}
+
+struct Model {
+    table: Table,
+    flying: Vec<Flying>,
+    /// Tokens whose operation is over.
+    gone: VecDeque<Token>,
+    socket: Rc<Socket>,
+    tally: Rc<Tally>,
+    hears: Rc<Hears>,
+    started: u32,
+    taken: u32,
+    disposed: u32,
+    notices: u32,
+    random: fastrand::Rng,
+}
+
+impl Model {
+    fn new(seed: u64) -> Model {
+        let (fd, _) = std::io::pipe().unwrap();
+        Model {
+            table: Table::default(),
+            flying: Vec::new(),
+            gone: VecDeque::new(),
+            socket: Socket::new(OwnedFd::from(fd), Rc::new(Ignores)),
+            tally: Rc::default(),
+            hears: Rc::new(Hears),
+            started: 0,
+            taken: 0,
+            disposed: 0,
+            notices: 0,
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    fn begin<const PAD: usize>(&mut self, number: u64, waker: Option<Waker>) -> Token {
+        let mut op = Probe::<PAD> {
+            number,
+            _pad: [number; PAD],
+            socket: Rc::clone(&self.socket),
+            tally: Rc::clone(&self.tally),
+        };
+        let sqe = op.sqe();
+        let (token, sqe) = self.table.start(op, sqe, waker);
+        assert_eq!((sqe.user_data, sqe.off), (token.user_data(), number));
+        token
+    }
+
+    fn start(&mut self) {
+        let woken = Arc::<Woken>::default();
+        let watched = self.random.u8(0..4) > 0;
+        let waker = watched.then(|| Waker::from(Arc::clone(&woken)));
+        let number = self.random.u64(..);
+        let (kind, token) = match self.random.u8(0..3) {
+            0 => (
+                Kind::Multishot,
+                self.table.arm(Rc::clone(&self.hears) as Rc<dyn Arrives>),
+            ),
+            1 => (Kind::Small(number), self.begin::<1>(number, waker)),
+            _ => (Kind::Large(number), self.begin::<16>(number, waker)),
+        };
+        self.started += u32::from(kind != Kind::Multishot);
+        assert_eq!(Token::of(token.user_data()), Some(token));
+        assert!(self.flying.iter().all(|flying| flying.token != token));
+        assert!(
+            !self.gone.contains(&token),
+            "a token names one operation and none after it"
+        );
+        self.flying.push(Flying {
+            token,
+            watched: watched && kind != Kind::Multishot,
+            kind,
+            stopped: false,
+            held: None,
+            answer: None,
+            woken,
+        });
+    }
+
+    fn over(&mut self, nth: usize) {
+        let over = self.flying.swap_remove(nth);
+        self.gone.push_back(over.token);
+        if self.gone.len() > 64 {
+            self.gone.pop_front();
+        }
+    }
+
+    /// The kernel says something of the `nth`.
+    fn answer(&mut self, nth: usize, ending: bool) {
+        let flying = &mut self.flying[nth];
+        if flying.answer.is_some() {
+            return;
+        }
+        let token = flying.token;
+        let res = [5, 0, -EAGAIN, -ECANCELED][self.random.usize(0..4)];
+        let cqe = |res, flags| Cqe {
+            user_data: token.user_data(),
+            res,
+            flags,
+        };
+        let more = self.random.bool();
+        if flying.kind == Kind::Multishot {
+            let flags = if more { MORE } else { 0 };
+            let act = self.table.react(token, &cqe(res, flags), ending);
+            assert!(matches!(act, Act::Arrive(_)));
+            if !more {
+                self.over(nth);
+            }
+            return;
+        }
+        if flying.held.is_none() && more {
+            flying.held = Some(res);
+            let act = self.table.react(token, &cqe(res, MORE), ending);
+            assert!(
+                matches!(act, Act::Nothing),
+                "the kernel still has its memory"
+            );
+            assert_eq!(flying.woken.0.load(Ordering::Relaxed), 0);
+            return;
+        }
+        // The notification's own result is no answer.
+        let act = match flying.held {
+            Some(_) => self.table.react(token, &cqe(1 << 20, NOTICE), ending),
+            None => self.table.react(token, &cqe(res, 0), ending),
+        };
+        self.notices += u32::from(flying.held.is_some());
+        let res = flying.held.take().unwrap_or(res);
+        let expected = match res {
+            res if res == -EAGAIN && (flying.stopped || ending) => -ECANCELED,
+            res => res,
+        };
+        match act {
+            Act::Again => {
+                assert_eq!(expected, -EAGAIN);
+                let sqe = self.table.sqe(token).expect("it is there");
+                assert_eq!(sqe.user_data, token.user_data());
+            }
+            Act::Wake(waker) => {
+                assert!(flying.watched);
+                // The kernel's shortage has an end: after so many refusals it is the answer.
+                flying.answer = Some(expected);
+                waker.wake();
+            }
+            Act::Dispose(res) => {
+                assert!(!flying.watched);
+                assert_eq!(res, expected);
+                drop(self.table.give_up(token, res));
+                self.disposed += 1;
+                self.over(nth);
+            }
+            Act::Nothing | Act::Arrive(_) => panic!("an answer is acted upon"),
+        }
+    }
+
+    fn poll(&mut self, nth: usize) {
+        let flying = &self.flying[nth];
+        if !flying.watched {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(&flying.woken));
+        let context = Context::from_waker(&waker);
+        let (token, answer) = (flying.token, flying.answer);
+        let polled = match flying.kind {
+            Kind::Small(number) => (self.table.poll::<Probe<1>>(token, &context))
+                .map(|(op, res)| (number, op.complete(res))),
+            Kind::Large(number) => (self.table.poll::<Probe<16>>(token, &context))
+                .map(|(op, res)| (number, op.complete(res))),
+            Kind::Multishot => unreachable!("nobody watches it"),
+        };
+        match (polled, answer) {
+            (Ok((number, got)), Some(answer)) => {
+                assert_eq!(got, (number, answer));
+                assert_eq!(flying.woken.0.load(Ordering::Relaxed), 1, "woken once");
+                self.taken += 1;
+                self.over(nth);
+            }
+            (Err(_), None) => {}
+            _ => panic!("it is there when it has been answered, and not before"),
+        }
+    }
+
+    /// Its future is dropped.
+    fn abandon(&mut self, nth: usize) {
+        let flying = &mut self.flying[nth];
+        if !std::mem::take(&mut flying.watched) {
+            return;
+        }
+        let (answered, waker) = self.table.abandon(flying.token);
+        assert_eq!(answered.is_some(), flying.answer.is_some());
+        assert_eq!(waker.is_some(), flying.answer.is_none());
+        if answered.is_some() {
+            drop(answered);
+            self.disposed += 1;
+            self.over(nth);
+        }
+    }
+
+    fn stop(&mut self, nth: usize) {
+        let flying = &mut self.flying[nth];
+        let in_flight = self.table.stop(flying.token);
+        assert_eq!(in_flight, flying.answer.is_none());
+        flying.stopped = true;
+    }
+
+    /// What is said of an operation that is over changes nothing.
+    fn stale(&mut self) {
+        let Some(&token) = self.gone.get(self.random.usize(0..64)) else {
+            return;
+        };
+        let cqe = Cqe {
+            user_data: token.user_data(),
+            res: 1,
+            flags: [0, MORE, NOTICE][self.random.usize(0..3)],
+        };
+        assert!(matches!(self.table.react(token, &cqe, false), Act::Nothing));
+        assert!(!self.table.stop(token));
+        assert!(self.table.sqe(token).is_none());
+        let (answered, waker) = self.table.abandon(token);
+        assert!(answered.is_none() && waker.is_none());
+    }
+
+    fn check(&self) {
+        let in_flight = self.flying.iter().filter(|flying| flying.answer.is_none());
+        assert_eq!(self.table.in_flight() as usize, in_flight.count());
+        assert_eq!(self.table.tokens().len(), self.flying.len());
+        assert_eq!(
+            self.tally.dropped.get(),
+            self.taken + self.disposed,
+            "once each"
+        );
+        assert_eq!(self.tally.abandoned.get(), self.disposed);
+        assert_eq!(self.tally.noticed.get(), self.notices);
+    }
+}
+
+#[test]
+fn whatever_is_answered_dropped_or_cancelled_in_whatever_order_each_operation_ends_once() {
+    for seed in 0..300 {
+        let mut model = Model::new(seed);
+        for _ in 0..600 {
+            let count = model.flying.len();
+            match model.random.u8(0..16) {
+                0..4 => model.start(),
+                4 => model.stale(),
+                _ if count == 0 => {}
+                5..11 => {
+                    let nth = model.random.usize(0..count);
+                    model.answer(nth, false);
+                }
+                11..13 => {
+                    let nth = model.random.usize(0..count);
+                    model.poll(nth);
+                }
+                13..15 => {
+                    let nth = model.random.usize(0..count);
+                    model.abandon(nth);
+                }
+                _ => {
+                    let nth = model.random.usize(0..count);
+                    model.stop(nth);
+                }
+            }
+            model.check();
+        }
+        // The end: all is cancelled, answered, and given up by who watches it.
+        while !model.flying.is_empty() {
+            model.answer(0, true);
+            if !model.flying.is_empty() {
+                model.abandon(0);
+            }
+            model.check();
+        }
+        assert_eq!(
+            model.tally.dropped.get(),
+            model.started,
+            "nothing is left behind"
+        );
+        assert_eq!(Rc::strong_count(&model.hears), 1);
+        assert_eq!(Rc::strong_count(&model.socket), 1);
+    }
+}
+
+#[test]
+fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
+    let mut model = Model::new(0);
+    let woken = Arc::<Woken>::default();
+    let token = model.begin::<1>(1, Some(Waker::from(Arc::clone(&woken))));
+    let cqe = Cqe {
+        user_data: token.user_data(),
+        res: -EAGAIN,
+        flags: 0,
+    };
+    let mut again = 0;
+    while let Act::Again = model.table.react(token, &cqe, false) {
+        again += 1;
+        assert!(again < 1000, "it would be asked for ever");
+    }
+    let waker = Waker::from(woken);
+    let polled = model
+        .table
+        .poll::<Probe<1>>(token, &Context::from_waker(&waker));
+    assert_eq!(polled.ok().map(|(_, res)| res), Some(-EAGAIN));
+    assert_eq!(model.table.in_flight(), 0);
+}

@@ -1,0 +1,192 @@
+//! Each way of filling receive buffers: what is received is what was sent, however small and few they are,
+//! whoever keeps chunks, and wherever they are dropped.
+
+use std::net::Shutdown;
+use std::sync::mpsc;
+use std::thread;
+
+use annulus::Chunk;
+use annulus::net::TcpStream;
+use annulus::runtime::{
+    Backend, BackendInUse, ReceiveMode, Runtime, RuntimeBuilder, spawn, yield_now,
+};
+
+use crate::bytes::{Expected, bytes};
+use crate::echo::connection;
+use crate::skip::skip;
+
+/// A way of filling them, how many, and of how many bytes.
+const GROUPS: [(ReceiveMode, u16, u32); 9] = [
+    (ReceiveMode::Whole, 2, 512),
+    (ReceiveMode::Whole, 64, 2048),
+    (ReceiveMode::Incremental, 1, 4096),
+    (ReceiveMode::Incremental, 2, 512),
+    (ReceiveMode::Incremental, 4, 100),
+    (ReceiveMode::Incremental, 8, 65_536),
+    (ReceiveMode::Bundled, 2, 512),
+    (ReceiveMode::Bundled, 16, 100),
+    (ReceiveMode::Bundled, 64, 2048),
+];
+const CONNECTIONS: u64 = 32;
+const BYTES: u64 = 120_000;
+
+fn builder((mode, count, bytes): (ReceiveMode, u16, u32)) -> RuntimeBuilder {
+    Runtime::builder()
+        .threads(1)
+        .backend(Backend::Uring)
+        .receive_buffers(count, bytes)
+        .receive_mode(mode)
+}
+
+/// Numbers that a seed gives.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = (self.0)
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    /// Most are small, some are larger than all of the buffers.
+    fn size(&mut self) -> u64 {
+        match self.below(4) {
+            0 => 1 + self.below(8),
+            1 | 2 => 1 + self.below(600),
+            _ => 1 + self.below(20_000),
+        }
+    }
+}
+
+async fn send(stream: TcpStream, seed: u64) {
+    let mut chance = Chance(seed);
+    let mut sent = 0;
+    while sent < BYTES {
+        let size = chance.size().min(BYTES - sent);
+        let piece = bytes(seed, sent, size as usize);
+        stream.send_all(piece).await.unwrap();
+        sent += size;
+        if chance.below(3) == 0 {
+            yield_now().await;
+        }
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+}
+
+/// Keeps some of what comes and drops it in another order, some of it elsewhere.
+async fn receive(stream: TcpStream, seed: u64, elsewhere: mpsc::Sender<Chunk>) -> u64 {
+    let mut expected = Expected::new(seed);
+    let mut chance = Chance(!seed);
+    let mut kept = Vec::new();
+    let mut chunks = stream.recv_multishot();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.unwrap();
+        let from = expected.count;
+        expected.check(&chunk);
+        match chance.below(8) {
+            0 => kept.push((from, chunk)),
+            1 => elsewhere.send(chunk).unwrap(),
+            _ => drop(chunk),
+        }
+        if kept.len() > 20 {
+            let (from, chunk) = kept.swap_remove(chance.below(20) as usize);
+            assert_eq!(&*chunk, bytes(seed, from, chunk.len()), "kept since {from}");
+        }
+    }
+    for (from, chunk) in kept {
+        assert_eq!(&*chunk, bytes(seed, from, chunk.len()), "kept since {from}");
+    }
+    expected.count
+}
+
+async fn all_receive_what_was_sent(elsewhere: mpsc::Sender<Chunk>) {
+    let mut receiving = Vec::new();
+    for number in 1..=CONNECTIONS {
+        let seed = number << 40;
+        let (client, server) = connection().await;
+        receiving.push(spawn(receive(server, seed, elsewhere.clone())));
+        drop(spawn(send(client, seed)));
+    }
+    for receiving in receiving {
+        assert_eq!(receiving.await.unwrap(), BYTES);
+    }
+}
+
+#[test]
+fn streams_of_pieces_of_all_sizes_arrive_whole_whatever_is_kept_and_wherever_it_is_dropped() {
+    for group in GROUPS {
+        let (elsewhere, given) = mpsc::channel::<Chunk>();
+        let dropping = thread::spawn(move || given.iter().map(|chunk| chunk.len()).sum::<usize>());
+        match builder(group).block_on(all_receive_what_was_sent(elsewhere)) {
+            Ok(()) => println!("{group:?}: done"),
+            Err(error) if error.allows_fallback() => skip(format_args!("{group:?}: {error}")),
+            Err(error) => panic!("{group:?}: {error}"),
+        }
+        let dropped = dropping.join().unwrap();
+        println!("{dropped} bytes were dropped on another thread");
+    }
+}
+
+#[test]
+fn chunks_outlive_their_core() {
+    for group in GROUPS {
+        let seed = 7 << 40;
+        let kept = builder(group).block_on(async move {
+            let (client, server) = connection().await;
+            drop(spawn(send(client, seed)));
+            let (mut kept, mut count) = (Vec::new(), 0);
+            let mut chunks = server.recv_multishot();
+            while let Some(chunk) = chunks.next().await {
+                let chunk = chunk.unwrap();
+                count += chunk.len();
+                kept.push(chunk);
+            }
+            assert_eq!(count as u64, BYTES);
+            kept
+        });
+        match kept {
+            Ok(kept) => {
+                let mut expected = Expected::new(seed);
+                kept.iter().for_each(|chunk| expected.check(chunk));
+                // The last of them frees the memory, on whatever thread.
+                thread::spawn(move || drop(kept)).join().unwrap();
+            }
+            Err(error) if error.allows_fallback() => skip(format_args!("{group:?}: {error}")),
+            Err(error) => panic!("{group:?}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_core_says_how_its_buffers_are_filled_or_why_not_as_was_asked_for() {
+    for mode in [ReceiveMode::Incremental, ReceiveMode::Bundled] {
+        let builder = Runtime::builder().threads(2).receive_mode(mode);
+        let ran = builder.run(move |core| async move {
+            let said = core.backend().to_string();
+            match core.backend() {
+                BackendInUse::Uring {
+                    receive_mode,
+                    mode_refused: None,
+                    ..
+                } => {
+                    assert_eq!(*receive_mode, mode);
+                    assert!(said.contains("incrementally") || said.contains("bundles"));
+                }
+                BackendInUse::Uring {
+                    receive_mode,
+                    mode_refused: Some(because),
+                    ..
+                } => {
+                    assert_eq!(*receive_mode, ReceiveMode::Whole);
+                    assert!(said.contains(because.as_str()), "{said}");
+                    skip(format_args!("{mode:?}: {because}"));
+                }
+                _ => skip(format_args!("{said}")),
+            }
+            println!("{said}");
+            Ok(())
+        });
+        ran.unwrap();
+    }
+}

@@ -1,0 +1,89 @@
+//! Sockets that several tasks share, and what several of them have left behind.
+
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::time::Duration;
+
+use annulus::net::{UnixDatagram, UnixStream};
+use annulus::runtime::{spawn, yield_now};
+use annulus::time::timeout;
+
+use crate::dropped::polled;
+use crate::grounds::for_each_way;
+
+/// Fills the receiver's queue; returns how many datagrams it took.
+async fn fill(sender: &UnixDatagram) -> u32 {
+    let mut sent = 0u32;
+    while let Some(one) = polled(sender.send(sent.to_le_bytes().to_vec()), 2).await {
+        one.unwrap();
+        sent += 1;
+    }
+    sent
+}
+
+/// With the datagram that did not fit, its future dropped, there are two more in the line behind it.
+#[test]
+fn datagrams_whose_senders_have_gone_are_all_sent_when_there_is_room() {
+    for_each_way(|_| async {
+        let (sender, receiver) = UnixDatagram::pair().unwrap();
+        let sent = fill(&sender).await;
+        for late in sent + 1..sent + 3 {
+            let begun = polled(sender.send(late.to_le_bytes().to_vec()), 2).await;
+            assert!(begun.is_none(), "there is no room");
+        }
+        let mut got = Vec::new();
+        for _ in 0..sent + 3 {
+            let (bytes, buf) = receiver.recv(vec![0; 4]).await.unwrap();
+            assert_eq!(bytes, 4);
+            got.push(u32::from_le_bytes(buf.try_into().unwrap()));
+        }
+        got.sort_unstable();
+        assert_eq!(got, (0..sent + 3).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn each_of_several_tasks_that_wait_for_room_is_woken() {
+    for_each_way(|_| async {
+        let (sender, receiver) = UnixDatagram::pair().unwrap();
+        let sender = Rc::new(sender);
+        let sent = fill(&sender).await;
+        let senders: Vec<_> = (0..40)
+            .map(|_| {
+                let sender = Rc::clone(&sender);
+                spawn(async move { sender.send(vec![1; 4]).await.unwrap() })
+            })
+            .collect();
+        for _ in 0..3 {
+            yield_now().await;
+        }
+        for _ in 0..sent + 1 + 40 {
+            receiver.recv(vec![0; 4]).await.unwrap();
+        }
+        for sender in senders {
+            sender.await.unwrap();
+        }
+    });
+}
+
+/// A connect either waits until there is room, and is then made, or says that there is none.
+#[test]
+fn a_connect_to_a_full_backlog_does_not_wait_for_what_never_comes() {
+    for_each_way(|_| async {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let first = UnixStream::connect(&path).await.unwrap();
+        let mut second = Box::pin(UnixStream::connect(&path));
+        match timeout(Duration::from_millis(20), second.as_mut()).await {
+            Ok(Err(error)) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            Ok(Ok(_)) => panic!("there was no room"),
+            Err(_) => {
+                listener.accept().unwrap();
+                second.await.unwrap();
+            }
+        }
+        drop(first);
+    });
+}

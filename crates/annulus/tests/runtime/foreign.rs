@@ -1,0 +1,186 @@
+//! Buffers are foreign code: what one of them does wrong is the affair of its own operation.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use annulus::net::TcpStream;
+use annulus::runtime::{self, fs};
+use annulus::{IoBuf, IoBufMut};
+
+use crate::ways::{Drops, each_ring, each_way, listener};
+
+/// Panics when it is asked for its length or place for the n-th time, from 1 on; 0 is never.
+struct Moody {
+    bytes: Vec<u8>,
+    asked: AtomicU32,
+    panics_at: u32,
+    last_will: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Moody {
+    fn new(bytes: usize, panics_at: u32) -> Moody {
+        Moody {
+            bytes: vec![7; bytes],
+            asked: AtomicU32::new(0),
+            panics_at,
+            last_will: None,
+        }
+    }
+
+    fn ask(&self) {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        assert_ne!(asked, self.panics_at, "a buffer that will not say");
+    }
+}
+
+impl Drop for Moody {
+    fn drop(&mut self) {
+        self.last_will.take().into_iter().for_each(|will| will());
+    }
+}
+
+// SAFETY: the vector is never resized, and all of it is initialised.
+unsafe impl IoBuf for Moody {
+    fn stable_ptr(&self) -> *const u8 {
+        self.ask();
+        self.bytes.as_ptr()
+    }
+
+    fn init_bytes(&self) -> usize {
+        self.ask();
+        self.bytes.len()
+    }
+}
+
+// SAFETY: as above, and nobody else has the vector.
+unsafe impl IoBufMut for Moody {
+    fn stable_mut_ptr(&mut self) -> *mut u8 {
+        self.ask();
+        self.bytes.as_mut_ptr()
+    }
+
+    fn lent_bytes(&self) -> usize {
+        self.ask();
+        self.bytes.len()
+    }
+
+    unsafe fn set_init(&mut self, _: usize) {
+        self.ask();
+    }
+}
+
+async fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    let (listener, address) = listener();
+    let client = TcpStream::connect(address).await?;
+    Ok((client, listener.accept().await?))
+}
+
+/// Sends so much that it goes out in parts, with a buffer that panics at one of the moments it is asked.
+async fn send_moodily(panics_at: u32) -> u32 {
+    let (client, server) = pair().await.unwrap();
+    let reading = runtime::spawn(async move {
+        let mut chunks = server.recv_multishot();
+        while let Some(Ok(chunk)) = chunks.next().await {
+            drop(chunk);
+        }
+    });
+    let sending = runtime::spawn(async move {
+        let sent = client.send_all(Moody::new(4 << 20, panics_at)).await;
+        sent.map_err(io::Error::from)
+            .map(|moody| moody.asked.load(Ordering::Relaxed))
+    });
+    let asked = match sending.await {
+        Ok(Ok(asked)) => asked,
+        Ok(Err(error)) => {
+            assert!(panics_at > 0, "{error}");
+            0
+        }
+        Err(error) => {
+            assert!(
+                error.into_panic().is_ok(),
+                "the task may panic, and nothing else"
+            );
+            0
+        }
+    };
+    reading.await.unwrap();
+    asked
+}
+
+#[test]
+fn a_buffer_that_panics_is_the_failure_of_its_own_send() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let (client, server) = pair().await.unwrap();
+            let waiting = runtime::spawn(async move { server.recv(vec![0; 5]).await });
+            let asked = send_moodily(0).await;
+            assert!(asked > 3, "it is asked before and after");
+            for panics_at in 1..=asked {
+                send_moodily(panics_at).await;
+            }
+            // The core is as it was.
+            client.send_all(b"hello".as_slice()).await.unwrap();
+            let (bytes, buf) = waiting.await.unwrap().unwrap();
+            assert_eq!((bytes, &buf[..]), (5, b"hello".as_slice()));
+        });
+        ended.unwrap();
+    });
+}
+
+/// Where there is a ring, which the files and the sockets of a core share.
+#[test]
+fn a_buffer_that_panics_under_a_file_leaves_the_sockets_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for panics_at in 1..=6 {
+        each_ring(|builder| {
+            let path = dir.path().join("file");
+            let ended = builder.block_on(async move {
+                let (client, server) = pair().await.unwrap();
+                let waiting = runtime::spawn(async move { server.recv(vec![0; 5]).await });
+                let file = fs::create(&path).await.unwrap();
+                let writing = runtime::spawn(async move {
+                    let written = file.write_at(Moody::new(4096, panics_at), 0).await;
+                    written.map(|_| ()).map_err(io::Error::from)
+                });
+                match writing.await {
+                    Ok(Ok(()) | Err(_)) => {}
+                    Err(error) => assert!(error.into_panic().is_ok()),
+                }
+                client.send_all(b"hello".as_slice()).await.unwrap();
+                let (bytes, _) = waiting.await.unwrap().unwrap();
+                assert_eq!(bytes, 5);
+            });
+            ended.unwrap();
+        });
+    }
+}
+
+/// The kernel has the buffer when the runtime ends; it is dropped when the last task has been.
+#[test]
+fn a_task_that_a_buffer_starts_at_the_very_end_is_dropped_with_its_runtime() {
+    each_way(|builder| {
+        let drops = Drops::default();
+        let guard = drops.guard();
+        let ended = builder.clone().block_on(async move {
+            let (client, server) = pair().await.unwrap();
+            let mut moody = Moody::new(16, 0);
+            moody.last_will = Some(Box::new(move || {
+                drop(runtime::spawn(async move {
+                    let _guard = guard;
+                    std::future::pending::<()>().await;
+                }));
+            }));
+            drop(runtime::spawn(async move {
+                let _client = client;
+                server.recv(moody).await.is_ok()
+            }));
+            for _ in 0..3 {
+                runtime::yield_now().await;
+            }
+        });
+        ended.unwrap();
+        assert_eq!(drops.count(), 1, "it ends with its runtime");
+        builder.block_on(runtime::yield_now()).unwrap();
+    });
+}

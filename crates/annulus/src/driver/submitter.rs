@@ -231,15 +231,18 @@ impl Submitter {
     /// executor has ended; or it was another core's. `None`: the engine has.
     #[cold]
     pub(crate) fn lane_instead_of(&self, ended: &Lane, opcode: u8) -> Option<&Lane> {
-        if self.ended.load(Ordering::Acquire) {
+        // A child of a fork is refused by all of them.
+        if self.ended.load(Ordering::Acquire) || self.process != forked::process() {
             return None;
         }
         if !self.opcodes.has(opcode) {
             return ended.own.is_some().then(|| self.helpers());
         }
         // Of a runtime's cores, some may have ended before the others.
-        let mut lanes = self.lanes.iter().filter(|lane| !lane.stopping());
-        lanes.next().map(|lane| &**lane)
+        let lanes = self.lanes.iter().map(|lane| &**lane);
+        lanes
+            .into_iter()
+            .find(|lane| !lane.stopping() && !std::ptr::eq(*lane, ended))
     }
 
     /// A lane with a thread of its own.

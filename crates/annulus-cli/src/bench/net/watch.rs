@@ -1,6 +1,8 @@
 //! What the load costs the server: processor time and context switches from `/proc`, system calls from `perf`.
 
+use std::collections::HashMap;
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,13 +14,30 @@ const COUNTED: Duration = Duration::from_millis(300);
 /// How long `perf` has to begin, and to end, beside that.
 const MARGIN: Duration = Duration::from_millis(150);
 
-/// All threads of a process together, at one moment.
+/// What a thread has used since it began.
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct Thread {
     cpu_ns: u64,
     voluntary: u64,
     involuntary: u64,
+}
+
+/// All threads of a process and its children at one moment, by their folders.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    threads: HashMap<PathBuf, Thread>,
     at: Option<Instant>,
+}
+
+impl Account {
+    /// What those that are there now have used since `begin`; what one used that has ended is lost.
+    fn since(&self, begin: &Account, of: fn(&Thread) -> u64) -> f64 {
+        let used = |(folder, now): (&PathBuf, &Thread)| {
+            let before = begin.threads.get(folder).map_or(0, of);
+            of(now).saturating_sub(before)
+        };
+        self.threads.iter().map(used).sum::<u64>() as f64
+    }
 }
 
 /// What the server used during the measured time.
@@ -62,15 +81,14 @@ impl Watch {
     pub(crate) fn used(&self) -> Result<Used, String> {
         let begin = self.begin.as_ref().map_err(String::clone)?;
         let end = self.end.as_ref().map_err(String::clone)?;
-        let difference = |of: fn(&Account) -> u64| of(end).saturating_sub(of(begin)) as f64;
         let seconds = match (begin.at, end.at) {
             (Some(begin), Some(end)) => end.duration_since(begin).as_secs_f64(),
             _ => 0.0,
         };
         Ok(Used {
-            cpu_ns: difference(|account| account.cpu_ns),
-            voluntary: difference(|account| account.voluntary),
-            involuntary: difference(|account| account.involuntary),
+            cpu_ns: end.since(begin, |thread| thread.cpu_ns),
+            voluntary: end.since(begin, |thread| thread.voluntary),
+            involuntary: end.since(begin, |thread| thread.involuntary),
             seconds,
         })
     }
@@ -102,7 +120,7 @@ fn family(pid: u32) -> Vec<u32> {
 }
 
 fn account(pid: u32) -> Result<Account, String> {
-    let mut sum = Account {
+    let mut account = Account {
         at: Some(Instant::now()),
         ..Account::default()
     };
@@ -119,14 +137,17 @@ fn account(pid: u32) -> Result<Account, String> {
     {
         // A thread may end while we look; what it had used is then missing.
         let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        sum.cpu_ns += run_time_ns(&read("schedstat"));
         let status = read("status");
-        sum.voluntary += field(&status, "voluntary_ctxt_switches");
-        sum.involuntary += field(&status, "nonvoluntary_ctxt_switches");
+        let thread = Thread {
+            cpu_ns: run_time_ns(&read("schedstat")),
+            voluntary: field(&status, "voluntary_ctxt_switches"),
+            involuntary: field(&status, "nonvoluntary_ctxt_switches"),
+        };
+        account.threads.insert(task.path(), thread);
     }
-    match sum.cpu_ns {
-        0 => Err("not available: the kernel gives no /proc/PID/task/*/schedstat".into()),
-        _ => Ok(sum),
+    match account.threads.values().any(|thread| thread.cpu_ns > 0) {
+        true => Ok(account),
+        false => Err("not available: the kernel gives no /proc/PID/task/*/schedstat".into()),
     }
 }
 
@@ -240,9 +261,10 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(60);
         let mut accounts = std::iter::repeat_with(|| account(busy.id()).unwrap_or_default());
         let before = accounts.next().unwrap();
-        let grown = accounts
-            .take_while(|_| Instant::now() < until)
-            .any(|now| now.cpu_ns > before.cpu_ns && now.voluntary > before.voluntary);
+        let grown = accounts.take_while(|_| Instant::now() < until).any(|now| {
+            now.since(&before, |thread| thread.cpu_ns) > 0.0
+                && now.since(&before, |thread| thread.voluntary) > 0.0
+        });
         busy.kill().unwrap();
         busy.wait().unwrap();
         assert!(grown, "{before:?}");

@@ -9,10 +9,10 @@ use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::stream::Stream;
-use crate::driver::core::{Arrives, Core, SocketOperation, Timer, Token};
+use crate::driver::core::{Arrives, Core, SocketOperation, Timer, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::op::{Accept, accept_multishot};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM};
@@ -39,7 +39,7 @@ pub(super) struct Acceptor {
     /// Not before, ns; 0 is at once.
     not_before_ns: Cell<u64>,
     timer: Cell<Option<Timer>>,
-    waker: RefCell<Option<Waker>>,
+    waiters: WaitersCell,
 }
 
 impl Acceptor {
@@ -53,7 +53,7 @@ impl Acceptor {
             accept: RefCell::default(),
             not_before_ns: Cell::new(0),
             timer: Cell::new(None),
-            waker: RefCell::default(),
+            waiters: WaitersCell::default(),
         })
     }
 
@@ -83,9 +83,7 @@ impl Acceptor {
         if self.armed.get().is_none() && singly {
             return self.poll_single(context);
         }
-        let waker = context.waker().clone();
-        let before = self.waker.replace(Some(waker));
-        drop(before);
+        self.waiters.wait(context.waker());
         if self.armed.get().is_none() {
             let sqe = accept_multishot(&self.socket);
             self.armed
@@ -150,6 +148,7 @@ impl Acceptor {
         drop(accept);
         let queued = self.queue.take();
         drop(queued);
+        self.waiters.clear();
     }
 }
 
@@ -179,8 +178,7 @@ impl Arrives for Acceptor {
             let token = self.armed.get();
             token.into_iter().for_each(|token| core.cancel(token));
         }
-        let waker = self.waker.take();
-        waker.into_iter().for_each(Waker::wake);
+        self.waiters.wake();
     }
 }
 

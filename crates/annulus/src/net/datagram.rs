@@ -6,10 +6,10 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode};
-use crate::driver::core::{Arrives, Core, SocketOperation, Token};
+use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
 use crate::op::{Arrived, Mail, MessageInfo, RecvMessage, SendMessage, Shape};
@@ -59,7 +59,7 @@ pub(super) struct Mailbox {
     /// It has found no buffer: the next datagram is received into memory of its own.
     starved: Cell<bool>,
     one: RefCell<Option<SocketOperation<RecvMessage<Vec<u8>>>>>,
-    waker: RefCell<Option<Waker>>,
+    waiters: WaitersCell,
 }
 
 impl Mailbox {
@@ -75,7 +75,7 @@ impl Mailbox {
             single: Cell::new(false),
             starved: Cell::new(false),
             one: RefCell::default(),
-            waker: RefCell::default(),
+            waiters: WaitersCell::default(),
         })
     }
 
@@ -160,8 +160,7 @@ impl Mailbox {
         if one && self.armed.get().is_none() {
             return self.poll_one(context, room);
         }
-        let before = self.waker.replace(Some(context.waker().clone()));
-        drop(before);
+        self.waiters.wait(context.waker());
         if self.armed.get().is_none() {
             let sqe = self.shape.multishot(&self.socket, self.core.group_id());
             self.stopped.set(false);
@@ -211,11 +210,7 @@ impl Mailbox {
         token.into_iter().for_each(|token| self.core.cancel(token));
         drop(self.one.take());
         drop(self.queue.take());
-    }
-
-    fn wake(&self) {
-        let waker = self.waker.take();
-        waker.into_iter().for_each(Waker::wake);
+        self.waiters.clear();
     }
 }
 
@@ -262,14 +257,14 @@ impl Arrives for Mailbox {
             let token = self.armed.get();
             token.into_iter().for_each(|token| core.cancel(token));
         }
-        self.wake();
+        self.waiters.wake();
     }
 }
 
 impl Mail for Mailbox {
     fn keep(&self, arrived: Arrived) {
         self.queue.borrow_mut().push_back(Ok(arrived));
-        self.wake();
+        self.waiters.wake();
     }
 }
 

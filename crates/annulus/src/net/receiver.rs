@@ -8,10 +8,10 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use crate::buf::{Chunk, ReceiveMode};
-use crate::driver::core::{Arrives, Core, SocketOperation, Token};
+use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, recv_multishot};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
@@ -33,10 +33,7 @@ const SHORT_MAX: u8 = 2;
 
 /// The receiving side of a stream.
 pub(super) struct Receiver {
-    /// The waker of whoever waits, or waited last: kept, for it is most often the same again.
-    waker: RefCell<Option<Waker>>,
-    /// Somebody waits.
-    waits: Cell<bool>,
+    waiters: WaitersCell,
     /// The first of what has come. Most often there is no other.
     first: Cell<Option<Chunk>>,
     /// What has come behind it.
@@ -61,8 +58,6 @@ pub(super) struct Receiver {
     taken: Cell<bool>,
     /// A single receive into memory of its own.
     bulk: RefCell<Option<Box<Bulk>>>,
-    /// Of further ones who wait, where several tasks receive from one stream.
-    others: RefCell<Vec<Waker>>,
     /// How the kernel fills the core's buffers.
     mode: ReceiveMode,
     core: Rc<Core>,
@@ -82,8 +77,7 @@ enum End {
 impl Receiver {
     pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Rc<Receiver> {
         Rc::new(Receiver {
-            waker: RefCell::default(),
-            waits: Cell::new(false),
+            waiters: WaitersCell::default(),
             first: Cell::new(None),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
@@ -96,7 +90,6 @@ impl Receiver {
             short: Cell::new(0),
             taken: Cell::new(false),
             bulk: RefCell::default(),
-            others: RefCell::default(),
             mode: core.receive_mode(),
             core,
             socket,
@@ -148,40 +141,6 @@ impl Receiver {
         }
     }
 
-    #[inline]
-    fn wake(&self) {
-        if !self.waits.replace(false) {
-            return;
-        }
-        // Foreign code, which may come back here: with nothing borrowed.
-        let Some(waker) = self.waker.take() else {
-            return;
-        };
-        waker.wake_by_ref();
-        let mut place = self.waker.borrow_mut();
-        if place.is_none() {
-            *place = Some(waker);
-        }
-        drop(place);
-        if !self.others.borrow().is_empty() {
-            let others = self.others.take();
-            others.into_iter().for_each(Waker::wake);
-        }
-    }
-
-    #[inline]
-    fn wait(&self, context: &Context<'_>) {
-        let others_wait = self.waits.replace(true);
-        let mut waker = self.waker.borrow_mut();
-        if !(waker.as_ref()).is_some_and(|waker| waker.will_wake(context.waker())) {
-            let before = waker.replace(context.waker().clone());
-            drop(waker);
-            if others_wait {
-                self.others.borrow_mut().extend(before);
-            }
-        }
-    }
-
     /// The next chunk; `None` at the end. An error is told once, and then the end.
     #[inline]
     pub(super) fn poll_next(
@@ -195,7 +154,7 @@ impl Receiver {
             return Poll::Ready(Some(Ok(chunk)));
         }
         if self.armed.get().is_some() && self.end.get() == End::Open {
-            self.wait(context);
+            self.waiters.wait(context.waker());
             return Poll::Pending;
         }
         self.poll_unarmed(context)
@@ -212,7 +171,7 @@ impl Receiver {
             }
         }
         if self.taken.get() && self.bulk.borrow().is_none() {
-            self.wait(context);
+            self.waiters.wait(context.waker());
             return Poll::Pending;
         }
         if !self.core.has_ring() {
@@ -230,7 +189,7 @@ impl Receiver {
             self.armed
                 .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
         }
-        self.wait(context);
+        self.waiters.wait(context.waker());
         Poll::Pending
     }
 
@@ -353,8 +312,7 @@ impl Receiver {
         let queued = (self.first.take(), self.queue.take());
         self.queued_bytes.set(0);
         drop(queued);
-        let wakers = (self.waker.take(), self.others.take());
-        drop(wakers);
+        self.waiters.clear();
     }
 }
 
@@ -401,7 +359,7 @@ impl Arrives for Receiver {
                 .into_iter()
                 .for_each(|token| core.cancel(token));
         }
-        self.wake();
+        self.waiters.wake();
     }
 }
 
@@ -416,7 +374,7 @@ impl Leftover for Receiver {
 
     fn pass_on(&self) {
         self.taken.set(false);
-        self.wake();
+        self.waiters.wake();
     }
 }
 

@@ -16,6 +16,7 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod waiters;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -30,6 +31,7 @@ pub(crate) use alarm::Alarm;
 pub(crate) use operation::SocketOperation;
 pub(crate) use table::{Arrives, Token};
 pub(crate) use timers::Timer;
+pub(crate) use waiters::WaitersCell;
 
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::driver::uring::Tuning;

@@ -12,6 +12,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
+use super::waiters::{Waiters, Woken};
 use super::{Alarm, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
@@ -81,55 +82,19 @@ impl<T> Drop for Rest<T> {
 struct Side {
     /// Nothing is known against it.
     ready: bool,
-    /// Somebody waits.
-    waits: bool,
-    /// The waker of whoever waits, or waited last: kept, for it is most often the same again.
-    waker: Option<Waker>,
-    /// Who waits besides: other tasks that share the socket.
-    others: Vec<Waker>,
+    waiters: Waiters,
 }
-
-/// So many may wait besides the last before all of them are woken to say whether they still do: a task whose
-/// wakers change leaves one behind with each.
-const OTHERS_MAX: usize = 16;
 
 impl Side {
     const NEW: Side = Side {
         ready: true,
-        waits: false,
-        waker: None,
-        others: Vec::new(),
+        waiters: Waiters::NEW,
     };
 
     /// It has become ready: who waits is to be woken.
-    fn change(&mut self) -> Option<(Waker, Vec<Waker>)> {
+    fn change(&mut self) -> Option<Woken> {
         self.ready = true;
-        if !std::mem::take(&mut self.waits) {
-            return None;
-        }
-        let waker = self.waker.take()?;
-        Some((waker, std::mem::take(&mut self.others)))
-    }
-
-    /// Whoever has `waker` waits from now on, and so does who waited before. Returns who is to be woken, and a
-    /// waker to be dropped.
-    #[cold]
-    fn wait_besides(&mut self, waker: Waker) -> (Vec<Waker>, Option<Waker>) {
-        let waited = std::mem::replace(&mut self.waits, true);
-        let before = self.waker.replace(waker);
-        let Some(before) = before.filter(|_| waited) else {
-            return (Vec::new(), None);
-        };
-        if self.others.iter().any(|other| other.will_wake(&before)) {
-            return (Vec::new(), Some(before));
-        }
-        let crowd = if self.others.len() >= OTHERS_MAX {
-            std::mem::take(&mut self.others)
-        } else {
-            Vec::new()
-        };
-        self.others.push(before);
-        (crowd, None)
+        self.waiters.take()
     }
 }
 
@@ -203,18 +168,13 @@ impl Readiness {
         if socket.watched().is_none() {
             self.add(socket)?;
         }
-        let known = self.with_side(socket, interest, |side| {
-            let known = (side.waker.as_ref()).is_some_and(|known| known.will_wake(waker));
-            side.waits |= known;
-            known
-        });
+        let known = self.with_side(socket, interest, |side| side.waiters.wait_again(waker));
         if known != Some(true) {
             let waker = waker.clone();
-            let waits = self.with_side(socket, interest, |side| side.wait_besides(waker));
+            let displaced =
+                self.with_side(socket, interest, |side| side.waiters.wait_besides(waker));
             // Foreign code: with nothing borrowed.
-            let (crowd, before) = waits.unwrap_or_default();
-            drop(before);
-            crowd.into_iter().for_each(Waker::wake);
+            displaced.unwrap_or_default().let_go();
         }
         Ok(())
     }
@@ -349,18 +309,12 @@ impl Readiness {
     }
 
     fn change(&self, token: u64, interest: Interest) {
-        let waits = self.side(token, interest, Side::change).flatten();
-        let Some((waker, others)) = waits else { return };
+        let woken = self.side(token, interest, Side::change).flatten();
+        let Some(woken) = woken else { return };
         // Foreign code: with nothing borrowed.
-        contain(|| waker.wake_by_ref());
-        for other in others {
-            contain(|| other.wake());
-        }
-        self.side(token, interest, |side| {
-            if side.waker.is_none() {
-                side.waker = Some(waker);
-            }
-        });
+        let waker = woken.wake();
+        let another = self.side(token, interest, |side| side.waiters.keep(waker));
+        drop(another);
     }
 
     fn side<T>(

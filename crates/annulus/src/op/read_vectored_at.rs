@@ -7,7 +7,8 @@
 
 use std::io;
 
-use super::{Op, OpInfo, Resume, VECTORS_MAX, ended, retry_interrupted};
+use super::vectors::Vectors;
+use super::{Op, OpInfo, Resume, ended, retry_interrupted};
 use crate::buf::IoBufMut;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -20,64 +21,25 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct ReadVectoredAt<B> {
     fd: Fd,
     offset: u64,
-    bufs: Vec<B>,
-    vectors: Vec<IoVec>,
-    /// The first vector with something left.
-    first: usize,
-    /// Bytes asked for.
-    want: usize,
-    done: usize,
+    vectors: Vectors<B>,
     /// Until every buffer is full, or the file ends.
     exact: bool,
 }
 
-// SAFETY: Lent: the vectors point into the buffers, which are `Send` and travel along.
-unsafe impl<B: IoBufMut> Send for ReadVectoredAt<B> {}
-
 impl<B: IoBufMut> ReadVectoredAt<B> {
-    pub(crate) fn new(fd: Fd, mut bufs: Vec<B>, offset: u64, exact: bool) -> ReadVectoredAt<B> {
-        let vectors: Vec<IoVec> = bufs
-            .iter_mut()
-            .map(|buf| IoVec {
-                base: buf.stable_mut_ptr(),
-                bytes: buf.lent_bytes(),
-            })
-            .collect();
-        let want = vectors.iter().map(|vector| vector.bytes).sum();
+    pub(crate) fn new(fd: Fd, bufs: Vec<B>, offset: u64, exact: bool) -> ReadVectoredAt<B> {
         ReadVectoredAt {
             fd,
             offset,
-            bufs,
-            vectors,
-            first: 0,
-            want,
-            done: 0,
+            vectors: Vectors::into(bufs),
             exact,
         }
     }
 
-    fn rest(&self) -> (*const IoVec, usize, u64) {
-        let rest = self.vectors.get(self.first..).unwrap_or_default();
-        (
-            rest.as_ptr(),
-            rest.len().min(VECTORS_MAX),
-            self.offset + self.done as u64,
-        )
-    }
-
-    /// Cuts `bytes` off the front of the vectors.
-    fn advance(&mut self, mut bytes: usize) {
-        self.done += bytes;
-        while let Some(vector) = self.vectors.get_mut(self.first) {
-            if bytes < vector.bytes {
-                // SAFETY: Lent: still inside the same buffer.
-                vector.base = unsafe { vector.base.add(bytes) };
-                vector.bytes -= bytes;
-                return;
-            }
-            bytes -= vector.bytes;
-            self.first += 1;
-        }
+    fn rest(&mut self) -> (*const IoVec, usize, u64) {
+        let offset = self.offset + self.vectors.done() as u64;
+        let rest = self.vectors.rest();
+        (rest.as_ptr(), rest.len(), offset)
     }
 }
 
@@ -110,12 +72,14 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
             return match retry_interrupted(res) {
-                Resume::Done(_) if self.done > 0 && !self.exact => Resume::Done(self.count()),
+                Resume::Done(_) if self.vectors.done() > 0 && !self.exact => {
+                    Resume::Done(self.count())
+                }
                 other => other,
             };
         }
-        self.advance(res as usize);
-        if self.exact && res > 0 && self.first < self.vectors.len() {
+        self.vectors.advance(res as usize);
+        if self.exact && res > 0 && self.vectors.has_rest() {
             return Resume::Again;
         }
         Resume::Done(self.count())
@@ -131,26 +95,27 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
     }
 
     fn bytes(&self) -> u32 {
-        u32::try_from(self.want).unwrap_or(u32::MAX)
+        u32::try_from(self.vectors.want()).unwrap_or(u32::MAX)
     }
 
-    fn complete(mut self, res: i32) -> Self::Output {
-        let bytes = match check(res) {
-            // Not `res`, which is cut off at 2 GiB.
-            Ok(_) => self.done,
-            Err(error) => return Err(BufError::new(error, Some(self.bufs))),
-        };
+    fn complete(self, res: i32) -> Self::Output {
+        // Not `res`, which is cut off at 2 GiB.
+        let (bytes, want) = (self.vectors.done(), self.vectors.want());
+        let mut bufs = self.vectors.into_bufs();
+        if let Err(error) = check(res) {
+            return Err(BufError::new(error, Some(bufs)));
+        }
         let mut left = bytes;
-        for buf in &mut self.bufs {
+        for buf in &mut bufs {
             let filled = left.min(buf.lent_bytes());
             // SAFETY: Written: the kernel fills the buffers in order, `bytes` in all.
             unsafe { buf.set_init(filled) };
             left -= filled;
         }
-        if self.exact && bytes < self.want {
-            return Err(ended(bytes, self.want, self.bufs));
+        if self.exact && bytes < want {
+            return Err(ended(bytes, want, bufs));
         }
-        Ok((bytes, self.bufs))
+        Ok((bytes, bufs))
     }
 
     fn lost(error: io::Error) -> Self::Output {
@@ -160,6 +125,6 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
 
 impl<B> ReadVectoredAt<B> {
     fn count(&self) -> i32 {
-        i32::try_from(self.done).unwrap_or(i32::MAX)
+        i32::try_from(self.vectors.done()).unwrap_or(i32::MAX)
     }
 }

@@ -28,7 +28,7 @@ pub struct SendVectored<B> {
 impl<B: IoBuf> SendVectored<B> {
     pub(crate) fn new(bufs: Vec<B>, turn: SendTurn) -> SendVectored<B> {
         SendVectored {
-            vectors: Vectors::new(bufs),
+            vectors: Vectors::from(bufs),
             message: Box::new(net::no_message()),
             turn,
         }
@@ -78,7 +78,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
         }
         self.vectors.advance(res as usize);
         // A short send is a success (trap 35); nothing at all would be asked for ever.
-        if res > 0 && self.vectors.left() > 0 {
+        if res > 0 && self.vectors.has_rest() {
             return Resume::Again;
         }
         Resume::Done(res)
@@ -86,7 +86,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
 
     fn complete(self, res: i32) -> Self::Output {
         let error = match check(res) {
-            Ok(_) if self.vectors.left() == 0 => return Ok(self.vectors.into_bufs()),
+            Ok(_) if !self.vectors.has_rest() => return Ok(self.vectors.into_bufs()),
             Ok(_) => io::Error::from_raw_os_error(EPIPE),
             Err(error) => error,
         };

@@ -1,44 +1,77 @@
 //! # Safety
 //!
 //! The buffers of a vectored transfer and the vectors that point to them, cut off at the front as the
-//! transfer goes on. Buffers and vectors are on the heap (Lent, Still).
+//! transfer goes on: of files and of sockets. Buffers and vectors are on the heap (Lent, Still).
 #![allow(unsafe_code)]
 
 use super::VECTORS_MAX;
-use crate::buf::IoBuf;
+use crate::buf::{IoBuf, IoBufMut};
 use crate::sys::call::IoVec;
 
-/// Buffers to be sent, one after the other.
+/// Buffers to be transferred, one after the other.
 #[derive(Debug)]
 pub(crate) struct Vectors<B> {
     bufs: Vec<B>,
     vectors: Vec<IoVec>,
     /// The first vector with something left.
     first: usize,
-    left: usize,
+    /// Bytes of all of them.
+    want: usize,
+    done: usize,
 }
 
+// SAFETY: Lent: the vectors point into the buffers, which are `Send` and travel along.
+unsafe impl<B: Send> Send for Vectors<B> {}
+
 impl<B: IoBuf> Vectors<B> {
-    pub(crate) fn new(bufs: Vec<B>) -> Vectors<B> {
-        let vectors: Vec<IoVec> = bufs
-            .iter()
-            .map(|buf| IoVec {
-                base: buf.stable_ptr().cast_mut(),
-                bytes: buf.init_bytes(),
-            })
-            .collect();
-        let left = vectors.iter().map(|vector| vector.bytes).sum();
+    /// Buffers to take bytes from.
+    pub(crate) fn from(bufs: Vec<B>) -> Vectors<B> {
+        let vector = |buf: &B| IoVec {
+            base: buf.stable_ptr().cast_mut(),
+            bytes: buf.init_bytes(),
+        };
+        let vectors = bufs.iter().map(vector).collect();
+        Vectors::new(bufs, vectors)
+    }
+}
+
+impl<B: IoBufMut> Vectors<B> {
+    /// Buffers to fill.
+    pub(crate) fn into(mut bufs: Vec<B>) -> Vectors<B> {
+        let vector = |buf: &mut B| IoVec {
+            base: buf.stable_mut_ptr(),
+            bytes: buf.lent_bytes(),
+        };
+        let vectors = bufs.iter_mut().map(vector).collect();
+        Vectors::new(bufs, vectors)
+    }
+}
+
+impl<B> Vectors<B> {
+    fn new(bufs: Vec<B>, vectors: Vec<IoVec>) -> Vectors<B> {
+        let want = vectors.iter().map(|vector| vector.bytes).sum();
         Vectors {
             bufs,
             vectors,
             first: 0,
-            left,
+            want,
+            done: 0,
         }
     }
 
-    /// Bytes that are left.
-    pub(crate) fn left(&self) -> usize {
-        self.left
+    /// Bytes of all buffers together.
+    pub(crate) fn want(&self) -> usize {
+        self.want
+    }
+
+    /// Bytes that have been transferred.
+    pub(crate) fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Whether there is something left.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.done < self.want
     }
 
     /// What is left, or as much of it as one transfer takes.
@@ -50,7 +83,7 @@ impl<B: IoBuf> Vectors<B> {
 
     /// Cuts `bytes` off the front.
     pub(crate) fn advance(&mut self, mut bytes: usize) {
-        self.left = self.left.saturating_sub(bytes);
+        self.done += bytes;
         while let Some(vector) = self.vectors.get_mut(self.first) {
             if bytes < vector.bytes {
                 // SAFETY: Lent: still inside the same buffer.

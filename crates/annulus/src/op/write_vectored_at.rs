@@ -6,7 +6,8 @@
 
 use std::io;
 
-use super::{Op, OpInfo, Resume, VECTORS_MAX, refused, retry_interrupted};
+use super::vectors::Vectors;
+use super::{Op, OpInfo, Resume, refused, retry_interrupted};
 use crate::buf::IoBuf;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -19,21 +20,12 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct WriteVectoredAt<B> {
     fd: Fd,
     offset: u64,
-    bufs: Vec<B>,
-    vectors: Vec<IoVec>,
-    /// The first vector with something left.
-    first: usize,
-    /// Bytes asked for.
-    want: usize,
-    done: usize,
+    vectors: Vectors<B>,
     /// `RWF_DSYNC`, or 0.
     flags: u32,
     /// Until all is written.
     all: bool,
 }
-
-// SAFETY: Lent: the vectors point into the buffers, which are `Send` and travel along.
-unsafe impl<B: IoBuf> Send for WriteVectoredAt<B> {}
 
 impl<B: IoBuf> WriteVectoredAt<B> {
     pub(crate) fn new(
@@ -43,49 +35,19 @@ impl<B: IoBuf> WriteVectoredAt<B> {
         flags: u32,
         all: bool,
     ) -> WriteVectoredAt<B> {
-        let vectors: Vec<IoVec> = bufs
-            .iter()
-            .map(|buf| IoVec {
-                base: buf.stable_ptr().cast_mut(),
-                bytes: buf.init_bytes(),
-            })
-            .collect();
-        let want = vectors.iter().map(|vector| vector.bytes).sum();
         WriteVectoredAt {
             fd,
             offset,
-            bufs,
-            vectors,
-            first: 0,
-            want,
-            done: 0,
+            vectors: Vectors::from(bufs),
             flags,
             all,
         }
     }
 
-    fn rest(&self) -> (*const IoVec, usize, u64) {
-        let rest = self.vectors.get(self.first..).unwrap_or_default();
-        (
-            rest.as_ptr(),
-            rest.len().min(VECTORS_MAX),
-            self.offset + self.done as u64,
-        )
-    }
-
-    /// Cuts `bytes` off the front of the vectors.
-    fn advance(&mut self, mut bytes: usize) {
-        self.done += bytes;
-        while let Some(vector) = self.vectors.get_mut(self.first) {
-            if bytes < vector.bytes {
-                // SAFETY: Lent: still inside the same buffer.
-                vector.base = unsafe { vector.base.add(bytes) };
-                vector.bytes -= bytes;
-                return;
-            }
-            bytes -= vector.bytes;
-            self.first += 1;
-        }
+    fn rest(&mut self) -> (*const IoVec, usize, u64) {
+        let offset = self.offset + self.vectors.done() as u64;
+        let rest = self.vectors.rest();
+        (rest.as_ptr(), rest.len(), offset)
     }
 }
 
@@ -119,12 +81,14 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
             return match retry_interrupted(res) {
-                Resume::Done(_) if self.done > 0 && !self.all => Resume::Done(self.count()),
+                Resume::Done(_) if self.vectors.done() > 0 && !self.all => {
+                    Resume::Done(self.count())
+                }
                 other => other,
             };
         }
-        self.advance(res as usize);
-        if self.all && res > 0 && self.first < self.vectors.len() {
+        self.vectors.advance(res as usize);
+        if self.all && res > 0 && self.vectors.has_rest() {
             return Resume::Again;
         }
         Resume::Done(self.count())
@@ -140,19 +104,18 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
     }
 
     fn bytes(&self) -> u32 {
-        u32::try_from(self.want).unwrap_or(u32::MAX)
+        u32::try_from(self.vectors.want()).unwrap_or(u32::MAX)
     }
 
     fn complete(self, res: i32) -> Self::Output {
-        let bytes = match check(res) {
-            // Not `res`, which is cut off at 2 GiB.
-            Ok(_) => self.done,
-            Err(error) => return Err(BufError::new(error, Some(self.bufs))),
-        };
-        if self.all && bytes < self.want {
-            return Err(refused(bytes, self.want, self.bufs));
+        // Not `res`, which is cut off at 2 GiB.
+        let (bytes, want) = (self.vectors.done(), self.vectors.want());
+        let bufs = self.vectors.into_bufs();
+        match check(res) {
+            Ok(_) if self.all && bytes < want => Err(refused(bytes, want, bufs)),
+            Ok(_) => Ok((bytes, bufs)),
+            Err(error) => Err(BufError::new(error, Some(bufs))),
         }
-        Ok((bytes, self.bufs))
     }
 
     fn lost(error: io::Error) -> Self::Output {
@@ -162,6 +125,6 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
 
 impl<B> WriteVectoredAt<B> {
     fn count(&self) -> i32 {
-        i32::try_from(self.done).unwrap_or(i32::MAX)
+        i32::try_from(self.vectors.done()).unwrap_or(i32::MAX)
     }
 }

@@ -229,6 +229,7 @@ impl Group {
     /// As [`received`](Group::received), where a buffer is filled bit by bit or several are named by one
     /// CQE: hands over each chunk. `goes_on`: the kernel keeps the buffer. False: it names what it does
     /// not have, and what was received can't be told from what was not.
+    #[inline]
     pub(crate) fn received_parts(
         &self,
         id: u16,

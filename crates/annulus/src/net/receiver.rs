@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::buf::{Chunk, ReceiveMode};
+use crate::buf::Chunk;
 use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, recv_multishot};
@@ -58,8 +58,6 @@ pub(super) struct Receiver {
     taken: Cell<bool>,
     /// A single receive into memory of its own.
     bulk: RefCell<Option<Box<Bulk>>>,
-    /// How the kernel fills the core's buffers.
-    mode: ReceiveMode,
     core: Rc<Core>,
     socket: Rc<Socket>,
 }
@@ -90,7 +88,6 @@ impl Receiver {
             short: Cell::new(0),
             taken: Cell::new(false),
             bulk: RefCell::default(),
-            mode: core.receive_mode(),
             core,
             socket,
         })
@@ -184,7 +181,7 @@ impl Receiver {
             if self.core.is_ending() {
                 return Poll::Ready(None);
             }
-            let sqe = recv_multishot(&self.socket, self.core.group_id(), self.mode);
+            let sqe = recv_multishot(&self.socket, self.core.group_id(), self.core.receive_mode());
             self.stopped.set(false);
             self.armed
                 .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
@@ -321,11 +318,6 @@ impl Arrives for Receiver {
         let bytes = cqe.res.max(0) as u32;
         let is_sound = match cqe.buffer_id() {
             // An answer that is an error may name a buffer, too (trap 4).
-            Some(id) if self.mode == ReceiveMode::Whole => {
-                let chunk = core.received(id, bytes).filter(|_| bytes > 0);
-                chunk.into_iter().for_each(|chunk| self.push(chunk));
-                true
-            }
             Some(id) => core.received_parts(&cqe, id, |chunk| self.push(chunk)),
             None => true,
         };

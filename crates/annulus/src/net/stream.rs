@@ -16,8 +16,8 @@ use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
-use crate::op::{Recv, SendAll};
-use crate::sys::net;
+use crate::op::{Connect, Recv, SendAll};
+use crate::sys::net::{self, Address, Kind};
 
 /// The stream. Dropped, it is closed: sends that have begun go on, receives are cancelled, and the
 /// descriptor is closed when the kernel has given back the last of them (trap 38).
@@ -39,6 +39,16 @@ impl Stream {
             core,
             socket,
         }
+    }
+
+    /// A socket that is connected to `address`.
+    pub(super) async fn connect(address: Address) -> io::Result<Stream> {
+        let core = super::core()?;
+        let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
+        let stream = Stream::new(Rc::clone(&core), fd);
+        let connect = Connect::new(Rc::clone(&stream.socket), address);
+        SocketOperation::new(core, connect).await?;
+        Ok(stream)
     }
 
     pub(super) fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {

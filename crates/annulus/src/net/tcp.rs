@@ -14,9 +14,7 @@ use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Receive, Send, Stream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
-use crate::driver::core::SocketOperation;
 use crate::error::WholeResult;
-use crate::op::Connect;
 use crate::sys::net::{self, Kind};
 use crate::sys::option;
 
@@ -139,13 +137,7 @@ impl TcpStream {
     ///
     /// What `connect(2)` says.
     pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-        let core = super::core()?;
-        let address = net::internet(address);
-        let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
-        let stream = Stream::new(Rc::clone(&core), fd);
-        let connect = Connect::new(Rc::clone(&stream.socket), address);
-        SocketOperation::new(core, connect).await?;
-        Ok(TcpStream(stream))
+        Ok(TcpStream(Stream::connect(net::internet(address)).await?))
     }
 
     /// Takes over std's stream.

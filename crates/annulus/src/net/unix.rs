@@ -14,9 +14,7 @@ use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Receive, Send, Stream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
-use crate::driver::core::SocketOperation;
 use crate::error::WholeResult;
-use crate::op::Connect;
 use crate::sys::net::{self, Kind};
 
 /// Connections that wait to be accepted.
@@ -96,13 +94,9 @@ impl UnixStream {
     ///
     /// What `connect(2)` says.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
-        let core = super::core()?;
-        let address = net::unix(path.as_ref())?;
-        let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
-        let stream = Stream::new(Rc::clone(&core), fd);
-        let connect = Connect::new(Rc::clone(&stream.socket), address);
-        SocketOperation::new(core, connect).await?;
-        Ok(UnixStream(stream))
+        Ok(UnixStream(
+            Stream::connect(net::unix(path.as_ref())?).await?,
+        ))
     }
 
     /// Two streams, connected to each other.

@@ -356,6 +356,7 @@ impl Core {
 
     /// As [`received`](Core::received), where a buffer is filled bit by bit or several at once. False: what
     /// the kernel says makes no sense.
+    #[inline]
     pub(crate) fn received_parts(&self, cqe: &Cqe, id: u16, each: impl FnMut(Chunk)) -> bool {
         let bytes = cqe.res.max(0) as u32;
         self.with_group(|group| group.received_parts(id, bytes, cqe.keeps_buffer(), each))

@@ -12,6 +12,7 @@ use crate::fault::Fault;
 
 mod cache;
 mod check;
+mod columns;
 mod contender;
 mod job;
 mod json;

@@ -2,6 +2,7 @@
 
 use super::json::{Medians, Report, Row, Run};
 use super::stats::REFERENCE;
+use crate::bench::columns::ruled;
 use crate::bench::table::{grouped, short};
 
 const HEADINGS: [&str; 12] = [
@@ -51,25 +52,7 @@ pub(crate) fn tables(report: &Report) -> String {
 fn table(rows: &[&Row]) -> String {
     let mut lines = vec![HEADINGS.map(String::from)];
     lines.extend(rows.iter().filter_map(|row| cells(row)));
-    let mut widths = [0; HEADINGS.len()];
-    for line in &lines {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for (index, line) in lines.iter().enumerate() {
-        text += &format!("{:<width$}", line[0], width = widths[0]);
-        for (cell, width) in line.iter().zip(&widths).skip(1) {
-            text += &format!("  {cell:>width$}");
-        }
-        text.push('\n');
-        if index == 0 {
-            let rule: usize = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
-            text += &"─".repeat(rule);
-            text.push('\n');
-        }
-    }
+    let mut text = ruled(&lines);
     for row in rows {
         if let Some(reason) = &row.reason {
             text += &format!("{}: FAILED: {reason}\n", row.contender);

@@ -1,6 +1,7 @@
 //! The table of NOPs for people: one per depth, from the ground up, and where the nanoseconds go.
 
 use super::json::{Medians, Report, Row};
+use crate::bench::columns::ruled;
 use crate::bench::stats::Spread;
 use crate::bench::table::{grouped, short};
 
@@ -49,25 +50,7 @@ pub(crate) fn tables(report: &Report) -> String {
 fn table(rows: &[&Row]) -> String {
     let mut lines = vec![HEADINGS.map(String::from)];
     lines.extend(rows.iter().filter_map(|row| cells(row)));
-    let mut widths = [0; HEADINGS.len()];
-    for line in &lines {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for (index, line) in lines.iter().enumerate() {
-        text += &format!("{:<width$}", line[0], width = widths[0]);
-        for (cell, width) in line.iter().zip(&widths).skip(1) {
-            text += &format!("  {cell:>width$}");
-        }
-        text.push('\n');
-        if index == 0 {
-            let rule: usize = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
-            text += &"─".repeat(rule);
-            text.push('\n');
-        }
-    }
+    let mut text = ruled(&lines);
     for row in rows {
         if let Some(reason) = &row.reason {
             text += &format!("{}: {reason}\n", row.layer);

@@ -247,25 +247,7 @@ impl Protocol for Http {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Every answer of `text` when it comes in pieces of `piece` bytes.
-    fn answers(http: &mut Http, text: &[u8], piece: usize) -> Vec<Step> {
-        let (mut reader, mut steps) = (Reader::default(), Vec::new());
-        for piece in text.chunks(piece) {
-            let mut at = 0;
-            while at < piece.len() {
-                match http.read(&mut reader, 0, 0, &piece[at..]) {
-                    Step::More => break,
-                    Step::Done(used, answer) => {
-                        at += used;
-                        steps.push(Step::Done(0, answer));
-                    }
-                    wrong => return vec![wrong],
-                }
-            }
-        }
-        steps
-    }
+    use crate::net::load::protocol::read_in_pieces;
 
     #[test]
     fn answers_are_counted_however_they_are_cut() {
@@ -285,7 +267,7 @@ mod tests {
         for piece in 1..=text.len() {
             let mut http = Http::new("/", "localhost", false);
             assert_eq!(
-                answers(&mut http, text, piece),
+                read_in_pieces(&mut http, text, piece),
                 expected,
                 "pieces of {piece}"
             );
@@ -299,7 +281,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n",
         ] {
-            let steps = answers(&mut Http::new("/", "h", false), text.as_bytes(), 1000);
+            let steps = read_in_pieces(&mut Http::new("/", "h", false), text.as_bytes(), 1000);
             assert!(matches!(steps[..], [Step::Wrong(_)]), "{text}: {steps:?}");
         }
     }

@@ -49,3 +49,27 @@ pub(super) enum Answer {
     /// Redis said so instead of a value.
     RedisError(String),
 }
+
+/// Every answer of `text` when it comes in pieces of `piece` bytes.
+#[cfg(test)]
+pub(super) fn read_in_pieces<P: Protocol>(
+    protocol: &mut P,
+    text: &[u8],
+    piece: usize,
+) -> Vec<Step> {
+    let (mut reader, mut steps) = (P::Reader::default(), Vec::new());
+    for piece in text.chunks(piece) {
+        let mut at = 0;
+        while at < piece.len() {
+            match protocol.read(&mut reader, 0, 0, &piece[at..]) {
+                Step::More => break,
+                Step::Done(used, answer) => {
+                    at += used;
+                    steps.push(Step::Done(0, answer));
+                }
+                wrong => return vec![wrong],
+            }
+        }
+    }
+    steps
+}

@@ -193,24 +193,7 @@ pub fn fill(target: &Target, keys: u64, value_bytes: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn read_all(redis: &mut Redis, text: &[u8], piece: usize) -> Vec<Step> {
-        let (mut reader, mut steps) = (Reader::default(), Vec::new());
-        for piece in text.chunks(piece) {
-            let mut at = 0;
-            while at < piece.len() {
-                match redis.read(&mut reader, 0, 0, &piece[at..]) {
-                    Step::More => break,
-                    Step::Done(used, answer) => {
-                        at += used;
-                        steps.push(Step::Done(0, answer));
-                    }
-                    wrong => return vec![wrong],
-                }
-            }
-        }
-        steps
-    }
+    use crate::net::load::protocol::read_in_pieces;
 
     #[test]
     fn values_nils_and_errors_are_told_apart_however_they_are_cut() {
@@ -224,7 +207,7 @@ mod tests {
         for piece in 1..=text.len() {
             let mut redis = Redis::new(RedisCommand::Get, 10, 3, false, 1);
             assert_eq!(
-                read_all(&mut redis, text, piece),
+                read_in_pieces(&mut redis, text, piece),
                 expected,
                 "pieces of {piece}"
             );
@@ -242,7 +225,7 @@ mod tests {
             (RedisCommand::Get, "\r\n"),
         ] {
             let mut redis = Redis::new(command, 10, 3, true, 1);
-            let steps = read_all(&mut redis, text.as_bytes(), 100);
+            let steps = read_in_pieces(&mut redis, text.as_bytes(), 100);
             assert!(matches!(steps[..], [Step::Wrong(_)]), "{text}: {steps:?}");
         }
     }

@@ -1,6 +1,9 @@
 //! What numbers and times may look like.
 
-use super::*;
+use std::time::Duration;
+
+use super::Args;
+use super::value::{parse_bytes, parse_seconds};
 
 #[test]
 fn bytes_are_read_as_fio_reads_them() {

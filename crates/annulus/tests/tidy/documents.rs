@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::repo::{Finding, Repo};
 use crate::source::{find_word, ident_after, line_of};
 
-/// Where the tool's commands and options are defined.
-const ARGUMENTS: &str = "crates/annulus-cli/src/args.rs";
+/// Where the tool's commands and options are defined: in this file, and in those of the folder of that name.
+const ARGUMENTS: &str = "crates/annulus-cli/src/args";
 const KERNELS: &str = "docs/KERNELS.md";
 const SAFETY: &str = "docs/SAFETY.md";
 
@@ -19,9 +19,14 @@ const PRIVATE: [(&str, &str); 2] = [("../", "shared"), ("/wo", "rk/")];
 
 /// Every `annulus …` command line in a document uses subcommands and options that the tool has.
 pub(crate) fn commands(repo: &Repo) -> Vec<Finding> {
-    let Some(arguments) = repo.text(ARGUMENTS) else {
+    let sources = repo
+        .texts()
+        .filter(|(path, _)| path.starts_with(ARGUMENTS))
+        .map(|(_, text)| text);
+    let arguments = sources.collect::<Vec<_>>().join("\n");
+    if arguments.is_empty() {
         return Vec::new();
-    };
+    }
     let mut found = Vec::new();
     for (path, text) in repo.documents() {
         for (line, command) in command_lines(text) {
@@ -35,7 +40,7 @@ pub(crate) fn commands(repo: &Repo) -> Vec<Finding> {
             for name in subcommands
                 .iter()
                 .take(2)
-                .filter(|name| !has_name(arguments, name))
+                .filter(|name| !has_name(&arguments, name))
             {
                 let says = format!(
                     "`annulus {}` does not exist; {ARGUMENTS} knows no `{name}`",
@@ -48,7 +53,7 @@ pub(crate) fn commands(repo: &Repo) -> Vec<Finding> {
                 .take_while(|word| *word != "--" && *word != "|" && *word != "#");
             for option in ours.filter_map(|word| word.strip_prefix("--")) {
                 let name = option.split('=').next().unwrap_or(option);
-                if !has_name(arguments, name) {
+                if !has_name(&arguments, name) {
                     let says = format!("`annulus` has no option `--{name}`; see {ARGUMENTS}");
                     found.push(Finding::new(path, line, says));
                 }
@@ -300,7 +305,7 @@ mod tests {
     use super::*;
 
     const ARGS: (&str, &str) = (
-        ARGUMENTS,
+        "crates/annulus-cli/src/args.rs",
         "enum Command { Bench(Bench) }\nstruct Bench { block_size: u32 }\n\
          match x { \"file\" => {} }\n/// --json FILE\n",
     );

@@ -1,0 +1,204 @@
+//! What can be typed behind `annulus bench net`, and the servers that it starts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+
+use super::value::{parse_bytes, parse_seconds};
+
+const NET_HELP: &str = "\
+Examples:
+  annulus bench net echo
+      starts echo servers on one processor, loads each from the others, and compares them
+  annulus bench net echo 127.0.0.1:7000 --connections 50,300 --pid 4711
+      a server that runs: requests a second, latency, and what each request costs it
+  annulus bench net http 127.0.0.1:8080 --path /index.html --reconnect
+  annulus bench net redis unix:/run/redis.sock --command set --size 1k --pipeline 16
+  annulus bench net echo --contenders epoll --server-cmd mine='/opt/mine --listen {addr}'
+
+How it measures:
+  All connections are opened first, then the load warms up, then it is measured. Every answer is
+  checked: echoes byte for byte, HTTP by status and length, redis by kind (and length, with
+  --fill). Every request is answered or counted as an error of its kind; one error, a connection
+  missing at the end or a count that does not match, and the run has failed.
+  Without --rate each connection keeps --pipeline requests in flight: latency is from sending to
+  answer and says nothing about requests that were not sent because the server was slow. With
+  --rate requests are due by the clock, and latency is from when they were due.
+
+Exit code:
+  0 done; 1 a failed run; 2 used wrongly; 77 this machine has no io_uring for the generator.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = NET_HELP, arg_required_else_help = true)]
+pub(crate) struct NetArgs {
+    #[command(subcommand)]
+    pub(crate) protocol: NetProtocol,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NetProtocol {
+    /// Messages that come back as they are
+    #[command(after_long_help = NET_HELP)]
+    Echo {
+        /// Length of a message; several are measured one after the other
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = parse_bytes)]
+        size: Vec<u64>,
+        #[command(flatten)]
+        load: LoadArgs,
+    },
+    /// HTTP/1.1 GET
+    #[command(after_long_help = NET_HELP)]
+    Http {
+        /// What to get
+        #[arg(long, default_value = "/")]
+        path: String,
+        /// What stands in the header `Host` [default: ADDR]
+        #[arg(long)]
+        host: Option<String>,
+        #[command(flatten)]
+        load: LoadArgs,
+    },
+    /// Redis commands over random keys
+    #[command(after_long_help = NET_HELP)]
+    Redis {
+        /// Which command
+        #[arg(long, value_enum, default_value = "get")]
+        command: RedisName,
+        /// How many keys there are
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=999_999_999_999))]
+        keys: u64,
+        /// Length of a value; several are measured one after the other
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3", value_parser = parse_bytes)]
+        size: Vec<u64>,
+        /// Give every key a value of that length first, and check that answers have it: OVERWRITES `key:…`
+        #[arg(long)]
+        fill: bool,
+        #[command(flatten)]
+        load: LoadArgs,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RedisName {
+    Get,
+    Set,
+    Ping,
+}
+
+/// What is the same for every protocol.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LoadArgs {
+    /// The server: 127.0.0.1:7000, localhost:80 or unix:/path; without it, contenders are started
+    #[arg(value_name = "ADDR")]
+    pub(crate) addr: Option<String>,
+
+    /// Connections in all; several numbers are measured one after the other
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "50,300,1000"
+    )]
+    pub(crate) connections: Vec<usize>,
+
+    /// Requests in flight on each connection
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) pipeline: usize,
+
+    /// Requests a second over all connections, by the clock [default: as fast as answers come]
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<f64>,
+
+    /// A connection for each request
+    #[arg(long)]
+    pub(crate) reconnect: bool,
+
+    /// Client threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: usize,
+
+    /// Processors of the client threads, in turn [default: with contenders, all but the server's]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) cpu: Vec<usize>,
+
+    /// How long each run is measured, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    pub(crate) runtime: Duration,
+
+    /// How long the load runs before that, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = parse_seconds)]
+    pub(crate) warmup: Duration,
+
+    /// A request or connection that takes longer is an error
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    pub(crate) timeout: Duration,
+
+    /// How often each is measured [default: 1; with contenders 5]
+    #[arg(long, value_name = "N", visible_alias = "repeat")]
+    pub(crate) repeats: Option<usize>,
+
+    /// The server's process, with its children: what a request costs it
+    #[arg(long, value_name = "PID", requires = "addr")]
+    pub(crate) pid: Option<u32>,
+
+    /// Who is started and compared, or `none` beside --server-cmd [default: all of our echo servers]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        conflicts_with = "addr"
+    )]
+    pub(crate) contenders: Vec<String>,
+
+    /// Another contender: its name and command, where {addr} stands for the address to listen on
+    #[arg(long, value_name = "NAME=CMD", conflicts_with = "addr")]
+    pub(crate) server_cmd: Vec<String>,
+
+    /// Processors of the contenders [default: the first, if there are two]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        conflicts_with = "addr"
+    )]
+    pub(crate) server_cpu: Vec<usize>,
+
+    /// Write everything that was measured to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Replace the FILE of --json if it exists
+    #[arg(long, requires = "json")]
+    pub(crate) replace: bool,
+
+    /// Seed of the order of runs, of keys and of messages
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NetServerArgs {
+    /// ring, epoll or tokio
+    pub(crate) name: String,
+
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub(crate) addr: std::net::SocketAddr,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NetChildArgs {
+    /// Processors of the program
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) cpu: Vec<usize>,
+
+    /// Whose child this must be
+    #[arg(long)]
+    pub(crate) parent: u32,
+
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}

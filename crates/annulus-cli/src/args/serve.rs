@@ -1,0 +1,55 @@
+//! What can be typed behind `annulus serve`.
+
+use std::path::PathBuf;
+
+use clap::{Subcommand, ValueEnum};
+
+use super::ReceiveArgs;
+
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Serve {
+    #[command(subcommand)]
+    pub(crate) what: ServeWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServeWhat {
+    /// Send back what is received
+    Echo(EchoArgs),
+}
+
+/// How a server learns what its sockets can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ServeBackend {
+    /// io_uring where it can be had, else epoll; the reason is said
+    Auto,
+    /// io_uring, or an error that says what to change
+    Uring,
+    /// epoll
+    Epoll,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct EchoArgs {
+    /// Where to listen; port 0 is any that is free, and is printed
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
+    pub(crate) addr: std::net::SocketAddr,
+    /// Cores: threads with a ring and a listener each
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// How it learns what its sockets can do
+    #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
+    pub(crate) backend: ServeBackend,
+    #[command(flatten)]
+    pub(crate) receive: ReceiveArgs,
+    /// Have a kernel thread poll the submission queues (SQPOLL); it takes a processor while there is work
+    #[arg(long)]
+    pub(crate) sqpoll: bool,
+    /// Listen at a path instead, which is removed at the end
+    #[arg(long, value_name = "PATH", conflicts_with = "addr")]
+    pub(crate) unix: Option<PathBuf>,
+    /// Answer datagrams at that address, not connections
+    #[arg(long, conflicts_with = "unix")]
+    pub(crate) udp: bool,
+}

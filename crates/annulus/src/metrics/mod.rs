@@ -1,13 +1,18 @@
 //! What every driver counts. Each counter is written by one thread where it can be, so that counting
 //! costs a store; reading is anybody's, at any time.
 
+pub mod alert;
+mod every;
 mod histogram;
 mod snapshot;
+mod stand_in;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+pub use every::{Every, every};
 pub use histogram::Histogram;
 pub use snapshot::{Counts, ErrorCounts, OperationCounts, Snapshot, Source, SourceKind};
+pub use stand_in::{Watch, share, snapshot, watch};
 
 /// A number that only grows.
 #[derive(Debug, Default)]

@@ -31,6 +31,7 @@ mod table;
 mod testfile;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timeline;
 mod verdict;
 
 use contender::{BASE, Side, side};

@@ -8,6 +8,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 mod value;
+mod watching;
 
 use clap::{Parser, Subcommand};
 
@@ -16,6 +17,7 @@ pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
+pub(crate) use watching::{BenchWatchArgs, WatchArgs};
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
 #[derive(Debug, Parser)]

@@ -258,6 +258,11 @@ impl Rule {
         self.part != Part::Whole
     }
 
+    /// Whether it is about how long operations take.
+    pub fn is_about_latency(&self) -> bool {
+        self.measure.unit() == Unit::Time
+    }
+
     /// How long the condition must hold before the alert is raised, and must not hold before it is cleared.
     pub fn lasting(&self) -> Duration {
         self.lasting

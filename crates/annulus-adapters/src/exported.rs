@@ -102,8 +102,8 @@ pub(crate) const KERNEL_WORKERS: (&str, &str) = (
     "Threads that the kernel has made for this process's rings",
 );
 pub(crate) const BACKEND: (&str, &str) = (
-    "backend",
-    "What does the work, and why it is not the best if it is not",
+    "backend_info",
+    "What does the work, and why it is not the best",
 );
 pub(crate) const ALERT: (&str, &str) = ("alert", "1 while the alert is raised");
 

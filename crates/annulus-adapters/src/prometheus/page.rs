@@ -46,8 +46,10 @@ impl Default for Exposition {
 }
 
 impl Exposition {
-    /// What the header `Content-Type` must say.
+    /// What the header `Content-Type` must say of [`text`](Exposition::text).
     pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    /// And of [`plain_text`](Exposition::plain_text).
+    pub const PLAIN_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
     /// Nothing has been written yet.
     pub fn new() -> Exposition {
@@ -58,7 +60,7 @@ impl Exposition {
     }
 
     /// The text of a snapshot of this process, newer than the one before, with the state of its
-    /// [alerts](annulus::metrics::alert::states).
+    /// [alerts](annulus::metrics::alert::states), in the format OpenMetrics.
     pub fn text(&mut self, now: &Snapshot) -> String {
         self.totals.advance(now);
         let page = Page {
@@ -76,6 +78,36 @@ impl Exposition {
             Err(fmt::Error) => unreachable!("a String takes whatever is written to it"),
         }
     }
+
+    /// The same in the older format, for readers whose header `Accept` does not name OpenMetrics.
+    pub fn plain_text(&mut self, now: &Snapshot) -> String {
+        plain(&self.text(now))
+    }
+}
+
+/// In the older format a counter's own lines bear its full name, and there are neither units nor an end.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut help = "";
+    for line in text.lines() {
+        let counter = (line.strip_prefix("# TYPE ")).and_then(|line| line.strip_suffix(" counter"));
+        match (counter, help.strip_prefix("# HELP ")) {
+            _ if line.starts_with("# UNIT ") || line == "# EOF" => continue,
+            _ if line.starts_with("# HELP ") => {
+                // Its type comes next, and decides about its name.
+                help = line;
+                continue;
+            }
+            (Some(name), Some(rest)) => {
+                let means = rest.strip_prefix(name).unwrap_or_default();
+                plain += &format!("# HELP {name}_total{means}\n# TYPE {name}_total counter\n");
+            }
+            (_, Some(_)) => plain += &format!("{help}\n{line}\n"),
+            (_, None) => plain += &format!("{line}\n"),
+        }
+        help = "";
+    }
+    plain
 }
 
 /// All that is on one page.
@@ -226,7 +258,7 @@ impl Page {
 
     fn backends(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (name, means) = exported::BACKEND;
-        let mut family = out.encode_descriptor(name, means, None, MetricType::Info)?;
+        let mut family = out.encode_descriptor(name, means, None, MetricType::Gauge)?;
         let mut known = Vec::new();
         for source in self
             .now
@@ -240,7 +272,7 @@ impl Page {
                 ("fallback", source.fallback.as_deref().unwrap_or_default()),
             ];
             if !known.contains(&labels) {
-                family.encode_info(&labels)?;
+                family.encode_family(&labels)?.encode_gauge(&1.0)?;
                 known.push(labels);
             }
         }
@@ -264,4 +296,89 @@ fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
     }
     let bounds = BUCKETS_NS.iter().map(|ns| *ns as f64 / 1e9);
     bounds.chain([f64::INFINITY]).zip(counts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus::metrics::{ErrorCounts, SourceKind};
+
+    use super::*;
+
+    fn planted() -> Snapshot {
+        let mut operation = OperationCounts::default();
+        (operation.name, operation.completed, operation.failed) = ("read_at", 100, 3);
+        for ns in [900, 1_000, 3_000, 2_000_000, 20_000_000_000] {
+            operation.latency.record(ns);
+        }
+        let mut source = Source::default();
+        (source.kind, source.owner) = (SourceKind::Driver, 1);
+        source.backend = "io_uring (a \"rung\")".to_owned();
+        source.fallback = Some("no \\ of:\nit".to_owned());
+        (source.counters.enters, source.counters.in_flight) = (7, 5);
+        source.operations.push(operation);
+        for (errno, count) in [(5, 2), (4095, 1)] {
+            let mut error = ErrorCounts::default();
+            (error.errno, error.count) = (errno, count);
+            source.errors.push(error);
+        }
+        let mut snapshot = Snapshot::default();
+        snapshot.sources = vec![source];
+        snapshot.kernel_workers = 2;
+        snapshot
+    }
+
+    #[test]
+    fn what_was_counted_is_on_the_page_with_its_labels() {
+        let mut exposition = Exposition::new();
+        let text = exposition.text(&planted());
+        for line in [
+            r#"annulus_operations_total{op="read_at",source="driver"} 100"#,
+            r#"annulus_operation_failures_total{op="read_at",source="driver"} 3"#,
+            r#"annulus_operation_errors_total{errno="EIO"} 2"#,
+            r#"annulus_operation_errors_total{errno="4095"} 1"#,
+            r#"annulus_enters_total{source="driver"} 7"#,
+            r#"annulus_in_flight{source="driver"} 5.0"#,
+            r#"annulus_sources{source="driver"} 1.0"#,
+            r#"annulus_kernel_workers{} 2.0"#,
+            r#"annulus_backend_info{source="driver",backend="io_uring (a \"rung\")",fallback="no \\ of:\nit"} 1.0"#,
+            r#"annulus_operation_duration_seconds_count{op="read_at"} 5"#,
+            // 1 µs lies in a bucket of ours that ends above it.
+            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="1e-6"} 1"#,
+            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="2.5e-6"} 2"#,
+            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="5e-6"} 3"#,
+            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="0.0025"} 4"#,
+            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="10.0"} 4"#,
+            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="+Inf"} 5"#,
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn the_older_format_has_the_same_values_and_names_counters_in_full() {
+        let open = Exposition::new().text(&planted());
+        let plain = Exposition::new().plain_text(&planted());
+        // Other tests of this process may have alerts.
+        let values = |text: &str| -> Vec<String> {
+            let lines = text
+                .lines()
+                .filter(|line| !line.starts_with('#') && !line.contains("_alert"));
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(values(&open), values(&plain));
+        assert!(!plain.contains("# EOF") && !plain.contains("# UNIT"));
+        assert!(plain.contains("# TYPE annulus_enters_total counter\n"));
+        assert!(plain.contains("# HELP annulus_enters_total Calls of"));
+        assert!(plain.contains("# TYPE annulus_in_flight gauge\n"));
+        let helped = |text: &str| text.matches("# HELP").count();
+        assert_eq!(helped(&open), helped(&plain));
+    }
+
+    #[test]
+    fn the_buckets_rise_from_a_microsecond_to_ten_seconds() {
+        assert_eq!(BUCKETS_NS[..4], [1_000, 2_500, 5_000, 10_000]);
+        assert_eq!(BUCKETS_NS[21], 10_000_000_000);
+        assert!(BUCKETS_NS.is_sorted());
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use annulus::metrics::snapshot;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -164,9 +164,23 @@ fn answer(request: &Request<Incoming>, exposition: &Mutex<Exposition>) -> Respon
     if path == "/" {
         return said(StatusCode::OK, PLAIN, ROOT);
     }
+    let accepts = request.headers().get_all(ACCEPT).iter();
+    let mut accepts = accepts.filter_map(|value| value.to_str().ok());
+    let openly = accepts.any(|value| value.contains("application/openmetrics-text"));
     let mut exposition = exposition.lock().unwrap_or_else(PoisonError::into_inner);
-    let text = exposition.text(&snapshot());
-    said(StatusCode::OK, Exposition::CONTENT_TYPE, text)
+    let now = snapshot();
+    match openly {
+        true => said(
+            StatusCode::OK,
+            Exposition::CONTENT_TYPE,
+            exposition.text(&now),
+        ),
+        false => said(
+            StatusCode::OK,
+            Exposition::PLAIN_CONTENT_TYPE,
+            exposition.plain_text(&now),
+        ),
+    }
 }
 
 fn said(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -343,12 +343,12 @@ mod tests {
             r#"annulus_backend_info{source="driver",backend="io_uring (a \"rung\")",fallback="no \\ of:\nit"} 1.0"#,
             r#"annulus_operation_duration_seconds_count{op="read_at"} 5"#,
             // 1 µs lies in a bucket of ours that ends above it.
-            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="1e-6"} 1"#,
-            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="2.5e-6"} 2"#,
-            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="5e-6"} 3"#,
-            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="0.0025"} 4"#,
-            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="10.0"} 4"#,
-            r#"annulus_operation_duration_seconds_bucket{op="read_at",le="+Inf"} 5"#,
+            r#"annulus_operation_duration_seconds_bucket{le="0.000001",op="read_at"} 1"#,
+            r#"annulus_operation_duration_seconds_bucket{le="0.0000025",op="read_at"} 2"#,
+            r#"annulus_operation_duration_seconds_bucket{le="0.000005",op="read_at"} 3"#,
+            r#"annulus_operation_duration_seconds_bucket{le="0.0025",op="read_at"} 4"#,
+            r#"annulus_operation_duration_seconds_bucket{le="10.0",op="read_at"} 4"#,
+            r#"annulus_operation_duration_seconds_bucket{le="+Inf",op="read_at"} 5"#,
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::rule::{Comparison, FAMILIES, Measure, OPERATIONS, Part, Rule, Unit, Who};
+use super::rule::{Comparison, FAMILIES, Measure, Part, Rule, Unit, Who, operations};
 
 /// Latencies from here on are all counted as this long, so no threshold above it can be told from it.
 const LATENCY_NS_MAX: u64 = 1 << 37;
@@ -204,10 +204,10 @@ impl<'a> Reader<'a> {
         match word.text.split_once('.') {
             Some((name, _)) if is_first && !is_measure(name) => {
                 let families = FAMILIES.map(|(name, _)| name);
-                let known = || families.iter().chain(&OPERATIONS).copied();
+                let known = families.into_iter().chain(operations());
                 let says = format!(
                     "no operation `{name}`{}; there are {}, and those of docs/KERNELS.md, such as read_at and fsync",
-                    did_you_mean(name, known()),
+                    did_you_mean(name, known),
                     families.join(", "),
                 );
                 self.wrong(word.up_to(name.len()), says)

@@ -3,38 +3,20 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The operations, as docs/KERNELS.md lists them, and `request`: what `annulus bench net` sends.
-pub(super) const OPERATIONS: [&str; 29] = [
-    "read_at",
-    "read_vectored_at",
-    "write_at",
-    "write_vectored_at",
-    "open",
-    "close",
-    "fsync",
-    "allocate",
-    "advise",
-    "metadata",
-    "rename",
-    "unlink",
-    "create_dir",
-    "truncate",
-    "read_dir",
-    "spawn_blocking",
-    "sleep",
-    "nop",
-    "accept",
-    "connect",
-    "recv",
-    "recv_message",
-    "send",
-    "send_message",
-    "send_vectored",
-    "send_zero_copy",
-    "poll",
-    "splice",
-    "request",
-];
+use crate::metrics::record::{OPERATIONS, OTHER};
+
+/// What `annulus bench net` sends; no process counts such.
+const REQUEST: &[&str] = &["request"];
+const LISTED: &[&str] = &OPERATIONS;
+
+/// The operations, as docs/KERNELS.md lists them, and requests.
+pub(super) fn operations() -> impl Iterator<Item = &'static str> {
+    LISTED
+        .iter()
+        .filter(|name| **name != OTHER)
+        .chain(REQUEST)
+        .copied()
+}
 
 /// Families of operations; those that are empty here are all.
 pub(super) const FAMILIES: [(&str, &[&str]); 6] = [
@@ -68,10 +50,11 @@ impl Who {
         if let Some(&(name, members)) = FAMILIES.iter().find(|(family, _)| *family == name) {
             return Some(Who { name, members });
         }
-        let found = OPERATIONS.iter().position(|operation| *operation == name)?;
+        let known = operations().find(|operation| *operation == name)?;
+        let at = LISTED.iter().position(|operation| *operation == name);
         Some(Who {
-            name: OPERATIONS[found],
-            members: &OPERATIONS[found..=found],
+            name: known,
+            members: at.map_or(REQUEST, |at| &LISTED[at..=at]),
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::super::{OperationCounts, Source, SourceKind};
-use super::rule::OPERATIONS;
+use super::rule::operations;
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -206,10 +206,7 @@ fn an_alert_may_be_about_each_operation_in_the_list_of_kernels() {
     // The other tables are of flags, in capitals, and of settings.
     let is_operation = |name: &&str| name.chars().all(|c| c == '_' || c.is_ascii_lowercase());
     let listed: BTreeSet<&str> = names.filter(is_operation).collect();
-    let known: BTreeSet<&str> = OPERATIONS
-        .into_iter()
-        .filter(|name| *name != "request")
-        .collect();
+    let known: BTreeSet<&str> = operations().filter(|name| *name != "request").collect();
     assert_eq!(listed, known);
     assert!(rule("read.p99 > 1us").concerns("read_vectored_at"));
     assert!(!rule("read.p99 > 1us").concerns("read_dir"));

@@ -91,3 +91,103 @@ fn report(event: &Event) {
         Change::Cleared => info!(target: "annulus", %rule, value, seconds, "alert cleared"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::{Debug, Write};
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Metadata, Subscriber};
+
+    use super::*;
+
+    /// Writes each event down as a line.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<String>>>);
+
+    struct Line(String);
+
+    impl Visit for Line {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            let _ = write!(self.0, " {}={value:?}", field.name());
+        }
+    }
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            let metadata = event.metadata();
+            let mut line = Line(format!("{} {}", metadata.target(), metadata.level()));
+            event.record(&mut line);
+            self.0.lock().unwrap().push(line.0);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn engines_and_alerts_are_reported_once_each() {
+        let lines = Lines::default();
+        let mut events = Events::new(["in_flight > 2".parse().unwrap()]);
+        let mut now = Snapshot::default();
+        let mut source = Source::default();
+        (source.kind, source.owner) = (SourceKind::Driver, 3);
+        source.backend = "4 blocking threads".to_owned();
+        source.fallback = Some("io_uring is forbidden".to_owned());
+        now.sources.push(source);
+        tracing::subscriber::with_default(lines.clone(), || {
+            for in_flight in [0, 5, 5, 1] {
+                now.at_ns += 1_000_000_000;
+                now.sources[0].counters.in_flight = in_flight;
+                events.look(&now);
+            }
+        });
+        let lines = lines.0.lock().unwrap();
+        assert_eq!(lines.len(), 4, "{lines:#?}");
+        for (line, parts) in lines.iter().zip([
+            [
+                "annulus INFO",
+                "engine made",
+                "owner=3",
+                "4 blocking threads",
+            ],
+            [
+                "annulus WARN",
+                "falls back",
+                "owner=3",
+                "io_uring is forbidden",
+            ],
+            [
+                "annulus WARN",
+                "alert raised",
+                "rule=in_flight > 2",
+                "value=\"5\"",
+            ],
+            [
+                "annulus INFO",
+                "alert cleared",
+                "rule=in_flight > 2",
+                "value=\"1\"",
+            ],
+        ]) {
+            for part in parts {
+                assert!(line.contains(part), "{part}: {line}");
+            }
+        }
+    }
+}

@@ -412,13 +412,9 @@ impl Submitter {
         self.lanes.iter().for_each(|lane| lane.nudge());
     }
 
-    /// The answer, where the calling thread can have it without a driver.
+    /// The answer, where the calling thread can have it without a driver. `asked_ns`: as of [`sample`](Submitter::sample).
     #[inline]
-    pub(crate) fn at_once<T: Op>(&self, op: &mut T) -> Option<i32> {
-        if !op.has_inline() {
-            return None;
-        }
-        let asked_ns = self.sample();
+    pub(crate) fn at_once<T: Op>(&self, op: &mut T, asked_ns: u64) -> Option<i32> {
         match op.inline() {
             AtOnce::Unasked => {}
             AtOnce::Missing => self.count_inline_missed(1),

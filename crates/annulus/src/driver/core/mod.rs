@@ -268,8 +268,8 @@ impl Core {
 
     // ----- what multishot receives and accepts need -----
 
-    /// Asks `sqe` of the kernel, an `operation` that goes on, whose answers go to `arrives` until one says that none follows. `None`
-    /// without a ring, or at the end.
+    /// Asks `sqe` of the kernel, an `operation` that goes on: its answers go to `arrives` until one says that
+    /// none follows. `None` without a ring, or at the end.
     pub(crate) fn arm(
         &self,
         operation: OperationNumber,

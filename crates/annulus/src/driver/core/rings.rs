@@ -251,6 +251,7 @@ impl Rings {
             self.react(core, cqe);
         }
         self.cqes.replace(cqes);
+        self.publish();
     }
 
     #[inline]

@@ -435,16 +435,7 @@ impl Table {
                     entry.held = Some(cqe.res);
                     return Act::Nothing;
                 }
-                let res = match entry.held.take() {
-                    Some(held) if cqe.is_notice() => {
-                        // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
-                        unsafe { (vtable.noticed)(payload.as_mut_ptr().cast(), cqe.res) };
-                        held
-                    }
-                    _ => cqe.res,
-                };
-                // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
-                let resume = unsafe { (vtable.resume)(payload.as_mut_ptr().cast(), res) };
+                let (res, resume) = let_go(payload, vtable, entry.held.take(), cqe);
                 let res = match resume {
                     Resume::Done(res) => res,
                     Resume::Again => {
@@ -497,6 +488,22 @@ impl Table {
         all.map(|(index, entry)| Token::new(index, entry.generation))
             .collect()
     }
+}
+
+/// The kernel has let go of an op, whose answer it may have `held`: what that is, and what the op says to it.
+#[inline]
+fn let_go(payload: &mut Payload, vtable: &Vtable, held: Option<i32>, cqe: &Cqe) -> (i32, Resume) {
+    let data = payload.as_mut_ptr().cast();
+    let res = match held {
+        Some(held) if cqe.is_notice() => {
+            // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
+            unsafe { (vtable.noticed)(data, cqe.res) };
+            held
+        }
+        _ => cqe.res,
+    };
+    // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
+    (res, unsafe { (vtable.resume)(data, res) })
 }
 
 /// Stores the final answer.

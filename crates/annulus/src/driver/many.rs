@@ -169,7 +169,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         };
         // SAFETY: Once: a free slot, ours until it is handed over.
         unsafe {
-            slot.fill(op, 0);
+            slot.fill(op, 0, self.submitter.sample());
             let side = slot.driver();
             side.group = NonNull::new(Arc::as_ptr(&self.group).cast_mut());
             side.group_key = place;

@@ -144,7 +144,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         });
         drop(slot.lifecycle.reset(Some(waker)));
         // SAFETY: Once: a free slot, ours until it is handed over.
-        unsafe { slot.fill(op, deadline_ns) };
+        unsafe { slot.fill(op, deadline_ns, self.submitter.sample()) };
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
         if unsafe { lane.hand_over(NonNull::from(slot), 1) } {
             if deadline_ns != 0 {

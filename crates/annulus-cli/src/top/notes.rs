@@ -44,6 +44,6 @@ fn most(report: &Report, counter: &str) -> Option<(String, String)> {
 
 /// A core's receives and accepts wait for clients: that they are not answered says nothing.
 fn is_stuck(source: &SourceReport) -> bool {
-    let of_files = ["driver", "own_ring", "threads"].contains(&source.kind.as_str());
+    let of_files = ["driver", "own_ring", "threads", "core_files"].contains(&source.kind.as_str());
     of_files && source.done.in_flight > 0 && source.done.rate("completed") == 0.0
 }

@@ -45,7 +45,7 @@ impl Process {
 
 impl Look for Process {
     fn snapshot(&mut self) -> io::Result<Snapshot> {
-        let snapshot = snapshot_of(self.pid);
+        let snapshot = Snapshot::of(self.pid);
         if self.lives() {
             snapshot
         } else {
@@ -65,12 +65,6 @@ impl Look for Process {
             uptime_seconds: uptime(self.started_ticks),
         }
     }
-}
-
-fn snapshot_of(_pid: u32) -> io::Result<Snapshot> {
-    Err(io::Error::other(
-        "this version does not look at other processes yet",
-    ))
 }
 
 /// Processes that have shared metrics among their descriptors, in order.

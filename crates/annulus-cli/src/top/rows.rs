@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::grid::{Align, Column, Grid, Piece, Tone};
 use super::heat::History;
-use super::report::{Done, OperationReport, Report};
+use super::report::{Done, OperationReport, Report, SourceReport};
 use super::units::{count, duration, uptime, whole};
 
 /// What rows of operations are sorted by.
@@ -101,7 +101,7 @@ const TROUBLE: [(&str, &str, u8); 5] = [
     ("timeouts", "timeouts", 10),
 ];
 
-/// A row for each source, and one for all if there are several.
+/// A row for each source that has ever done anything, and one for all.
 pub(super) fn sources(report: &Report) -> Grid {
     let right = |heading, rank| column(heading, Align::Right, rank);
     let mut columns = vec![
@@ -113,12 +113,18 @@ pub(super) fn sources(report: &Report) -> Grid {
     columns.extend(RATES.map(|(heading, _, rank)| right(heading, rank)));
     columns.extend(TROUBLE.map(|(heading, _, rank)| right(heading, rank)));
     let mut rows: Vec<Vec<Piece>> = Vec::new();
-    if report.sources.len() > 1 {
+    let busy: Vec<&SourceReport> = report.sources.iter().filter(|at| ever_used(at)).collect();
+    if busy.len() != 1 {
         rows.push(source_row("all", &report.total));
     }
-    let sources = report.sources.iter();
-    rows.extend(sources.map(|source| source_row(&source.name(), &source.done)));
+    rows.extend(busy.iter().map(|at| source_row(&at.name(), &at.done)));
     Grid { columns, rows }
+}
+
+/// An engine has parts that a program may never need; they would only take room.
+fn ever_used(source: &SourceReport) -> bool {
+    let done = &source.done;
+    done.in_flight > 0 || done.since_start.values().any(|count| *count > 0)
 }
 
 fn source_row(name: &str, done: &Done) -> Vec<Piece> {

@@ -114,6 +114,13 @@ mod tests {
     use crate::top::planted;
 
     #[test]
+    fn where_nobody_shares_it_is_said_how_and_who_else_might_see_more() {
+        assert!(nobody(0).contains("annulus::metrics::share()"));
+        assert!(!nobody(0).contains("sudo"));
+        assert!(nobody(3).contains("3 processes of others can be looked at with sudo only"));
+    }
+
+    #[test]
     fn the_list_says_who_by_what_and_how_much() {
         let mut other = planted::report();
         other.process.pid = 99;

@@ -108,3 +108,45 @@ impl<L: Look> Looker<L> {
 fn refused(error: io::Error) -> Fault {
     Fault::failed(error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::top::planted;
+
+    struct Counted(Rc<Cell<usize>>);
+
+    impl Look for Counted {
+        fn snapshot(&mut self) -> io::Result<Snapshot> {
+            self.0.set(self.0.get() + 1);
+            Ok(planted::now())
+        }
+        fn lives(&self) -> bool {
+            true
+        }
+        fn facts(&self) -> ProcessFacts {
+            planted::facts()
+        }
+    }
+
+    #[test]
+    fn within_a_long_interval_the_process_is_looked_at_before_it_stops_to_record() {
+        let looks = Rc::new(Cell::new(0));
+        let mut looker = Looker::new(Counted(looks.clone())).ok().unwrap();
+        looker.earlier = planted::earlier();
+        looker.renew();
+        assert_eq!(looks.get(), 1, "it has just been looked at");
+        looker.looked = Instant::now().checked_sub(RENEWED_AFTER).unwrap();
+        looker.renew();
+        looker.renew();
+        assert_eq!(looks.get(), 2);
+        let Ok(Seen::Report(report)) = looker.look() else {
+            panic!("the process lives");
+        };
+        let whole = report.total.rate("completed");
+        assert_eq!(whole, 25_000.0, "rates are those of the whole interval");
+    }
+}

@@ -174,16 +174,17 @@ fn sort_by(operations: &mut [&OperationReport], sort: Sort) {
     operations.sort_by(|one, other| one.name.cmp(&other.name));
     match sort {
         Sort::Name => {}
-        Sort::Rate => operations.sort_by(|one, other| {
-            other
-                .completed_per_second
-                .total_cmp(&one.completed_per_second)
-        }),
-        Sort::Errors => operations
-            .sort_by(|one, other| other.failed_per_second.total_cmp(&one.failed_per_second)),
+        Sort::Rate => operations.sort_by_key(|op| Reverse(magnitude(op.completed_per_second))),
+        Sort::Errors => operations.sort_by_key(|op| Reverse(magnitude(op.failed_per_second))),
         Sort::P99 => operations.sort_by_key(|op| Reverse(latency(op).map(|l| l.p99_ns))),
         Sort::Max => operations.sort_by_key(|op| Reverse(latency(op).map(|l| l.max_ns))),
     }
+}
+
+/// Rates that differ by less than a quarter are about equal: rows that changed places with every look, as those of
+/// `recv` and `send` would, can't be read.
+fn magnitude(rate: f64) -> Option<i32> {
+    (rate > 0.0).then(|| rate.log(1.25).round() as i32)
 }
 
 fn operation_row(operation: &OperationReport) -> Vec<Piece> {

@@ -12,7 +12,6 @@ use super::app::App;
 use super::grid::{Grid, Piece, Tone};
 use super::report::Report;
 use super::rows;
-use super::units::duration;
 
 const HELP: &str = "\
 q Esc Ctrl-C  quit                p    pause: the screen stays as it is
@@ -51,8 +50,8 @@ pub(super) fn draw(frame: &mut Frame, app: &App) {
     let mut lines = match &app.report {
         _ if app.help => HELP.lines().map(Line::raw).collect(),
         None => vec![Line::raw(format!(
-            "the first numbers come after {}",
-            duration(app.interval.as_nanos() as u64)
+            "the first numbers come after {:?}",
+            app.interval
         ))],
         Some(report) => body(report, app, area),
     };
@@ -72,10 +71,10 @@ pub(super) fn draw(frame: &mut Frame, app: &App) {
 }
 
 fn footer(app: &App) -> String {
-    let every = duration(app.interval.as_nanos() as u64);
+    let every = app.interval;
     let state = if app.paused { "PAUSED" } else { "p pause" };
     format!(
-        "q quit  {state}  s sort: {}  +- every {every}  ? help",
+        "q quit  {state}  s sort: {}  +- every {every:?}  ? help",
         app.sort.name()
     )
 }

@@ -29,7 +29,7 @@ pub(crate) struct Watching {
 /// Prometheus.
 pub(crate) fn begin(metrics: Option<SocketAddr>) -> Result<Watching, Fault> {
     if let Err(error) = share() {
-        eprintln!("annulus: its metrics can't be seen by other processes: {error}");
+        eprintln!("annulus: `annulus top` can't look at this process: {error}");
     }
     let endpoint = match metrics {
         Some(addr) => {

@@ -345,7 +345,7 @@ impl<'a> Reader<'a> {
         let digits: u128 = format!("{whole}{part}").parse().unwrap_or(0);
         let divisor = 10u128.pow(part.len() as u32);
         let product = digits * u128::from(*per_unit);
-        if product % divisor != 0 {
+        if !product.is_multiple_of(divisor) {
             return Err(self.wrong(number, "nothing is measured more finely than in ns"));
         }
         Ok(u64::try_from(product / divisor).unwrap_or(u64::MAX))

@@ -50,74 +50,77 @@ fn rules_are_read_as_they_are_said_and_written_in_one_way() {
     }
 }
 
+/// What is typed, the column of the mistake, and what is said about it.
+const MISTAKES: &[(&str, usize, &str)] = &[
+    ("", 0, "a rule is a measure"),
+    ("   > 5us", 3, "a rule is a measure"),
+    (
+        "raed.p99 > 5us",
+        0,
+        "no operation `raed`; did you mean `read`?",
+    ),
+    ("reads.p99 > 5us", 0, "did you mean `read`?"),
+    (
+        "zzz.p99 > 5us",
+        0,
+        "no operation `zzz`; there are all, read",
+    ),
+    ("read.p98 > 5us", 5, "no measure `p98`; did you mean `p9"),
+    ("p99.5 > 5us", 0, "no measure `p99.5`; did you mean `p99"),
+    ("queue.p1 > 5us", 6, "no measure `p1`"),
+    ("read > 5us", 0, "no measure `read`"),
+    ("read.in_flight > 5", 0, "write `in_flight` alone"),
+    ("read.queue.rate > 5/s", 0, "only latencies have a part"),
+    ("p99", 3, "after `p99` comes one of >"),
+    ("p99 = 5us", 4, "after `p99` comes one of >"),
+    ("p99 == 5us", 4, "after `p99` comes one of >"),
+    ("p99 => 5us", 4, "after `p99` comes one of >"),
+    ("p99 over 5us", 4, "after `p99` comes one of >"),
+    (
+        "p99 > ",
+        6,
+        "here comes a number with its unit, as in `500us`",
+    ),
+    ("p99 > much", 6, "here comes a number"),
+    ("p99 > -5us", 6, "here comes a number"),
+    ("p99 > 1.2.3us", 6, "here comes a number"),
+    (
+        "p99 > 5",
+        7,
+        "a time needs its unit, one of ns, us, ms, s, as in `500us`",
+    ),
+    ("p99 > 5 for 5s", 7, "a time needs its unit"),
+    ("p99 > 5m", 7, "a time needs its unit"),
+    ("p99 > 0.5ns", 6, "more finely than in ns"),
+    ("p99 > 138s", 6, "latencies from 137 s on"),
+    ("p99 > 1234567890123456ns", 6, "more than 15 digits"),
+    ("errors > 5", 10, "a share is in %, as in `0.1%`"),
+    ("errors > 101%", 9, "at most 100 can be errors"),
+    ("rate > 5", 8, "a rate is per second, as in `1000/s`"),
+    ("in_flight > 5%", 13, "a number without a unit"),
+    (
+        "p99 > 5us 5s",
+        10,
+        "the rule ends here, or goes on with `for`",
+    ),
+    (
+        "p99 > 5us for",
+        13,
+        "here comes a number with its unit, as in `5s`",
+    ),
+    ("p99 > 5us for 0s", 14, "leave `for` out"),
+    ("p99 > 5us for 25h", 14, "at most a day"),
+    ("p99 > 5us for 5s, p50 > 1us", 15, "a time needs its unit"),
+    (
+        "p99 > 5us for 5s p50 > 1us",
+        17,
+        "for another one, give another rule",
+    ),
+];
+
 #[test]
 fn a_mistake_is_shown_where_it_is() {
-    for (typed, column, says) in [
-        ("", 0, "a rule is a measure"),
-        ("   > 5us", 3, "a rule is a measure"),
-        (
-            "raed.p99 > 5us",
-            0,
-            "no operation `raed`; did you mean `read`?",
-        ),
-        ("reads.p99 > 5us", 0, "did you mean `read`?"),
-        (
-            "zzz.p99 > 5us",
-            0,
-            "no operation `zzz`; there are all, read",
-        ),
-        ("read.p98 > 5us", 5, "no measure `p98`; did you mean `p9"),
-        ("p99.5 > 5us", 0, "no measure `p99.5`; did you mean `p99"),
-        ("queue.p1 > 5us", 6, "no measure `p1`"),
-        ("read > 5us", 0, "no measure `read`"),
-        ("read.in_flight > 5", 0, "write `in_flight` alone"),
-        ("read.queue.rate > 5/s", 0, "only latencies have a part"),
-        ("p99", 3, "after `p99` comes one of >"),
-        ("p99 = 5us", 4, "after `p99` comes one of >"),
-        ("p99 == 5us", 4, "after `p99` comes one of >"),
-        ("p99 => 5us", 4, "after `p99` comes one of >"),
-        ("p99 over 5us", 4, "after `p99` comes one of >"),
-        (
-            "p99 > ",
-            6,
-            "here comes a number with its unit, as in `500us`",
-        ),
-        ("p99 > much", 6, "here comes a number"),
-        ("p99 > -5us", 6, "here comes a number"),
-        ("p99 > 1.2.3us", 6, "here comes a number"),
-        (
-            "p99 > 5",
-            7,
-            "a time needs its unit, one of ns, us, ms, s, as in `500us`",
-        ),
-        ("p99 > 5 for 5s", 7, "a time needs its unit"),
-        ("p99 > 5m", 7, "a time needs its unit"),
-        ("p99 > 0.5ns", 6, "more finely than in ns"),
-        ("p99 > 138s", 6, "latencies from 137 s on"),
-        ("p99 > 1234567890123456ns", 6, "more than 15 digits"),
-        ("errors > 5", 10, "a share is in %, as in `0.1%`"),
-        ("errors > 101%", 9, "at most 100 can be errors"),
-        ("rate > 5", 8, "a rate is per second, as in `1000/s`"),
-        ("in_flight > 5%", 13, "a number without a unit"),
-        (
-            "p99 > 5us 5s",
-            10,
-            "the rule ends here, or goes on with `for`",
-        ),
-        (
-            "p99 > 5us for",
-            13,
-            "here comes a number with its unit, as in `5s`",
-        ),
-        ("p99 > 5us for 0s", 14, "leave `for` out"),
-        ("p99 > 5us for 25h", 14, "at most a day"),
-        ("p99 > 5us for 5s, p50 > 1us", 15, "a time needs its unit"),
-        (
-            "p99 > 5us for 5s p50 > 1us",
-            17,
-            "for another one, give another rule",
-        ),
-    ] {
+    for &(typed, column, says) in MISTAKES {
         let Err(error) = typed.parse::<Rule>() else {
             panic!("`{typed}` is taken for a rule");
         };

@@ -9,6 +9,7 @@ mod serve;
 mod tests;
 mod top;
 mod value;
+mod watching;
 
 use clap::{Parser, Subcommand};
 
@@ -18,6 +19,7 @@ pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
 pub(crate) use top::TopArgs;
+pub(crate) use watching::{BenchWatchArgs, WatchArgs};
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
 #[derive(Debug, Parser)]

@@ -1,6 +1,6 @@
 //! The `annulus` command: parse, do, and turn the outcome into an exit code.
 //!
-//! 0 done, 1 something that was measured is bad, 2 used wrongly.
+//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ mod bench;
 mod fault;
 mod serve;
 mod top;
+mod watching;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::contender::Side;
 use super::machine::Machine;
 use super::stats::Row;
+use super::timeline::{Timeline, on_one_line};
 use crate::fault::Fault;
 
 /// Changed whenever a reader of older files would misread a newer one.
@@ -154,6 +155,10 @@ pub(crate) struct Sample {
     /// Processors that the hypervisor withheld, on average.
     pub(crate) stolen: f64,
     pub(crate) note: Option<String>,
+    /// The measured part in slices of time.
+    #[serde(default, serialize_with = "on_one_line")]
+    #[schemars(with = "Option<Timeline>")]
+    pub(crate) timeline: Option<Timeline>,
 }
 
 /// From hand-over to answer.

@@ -31,7 +31,9 @@ mod table;
 mod testfile;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timeline;
 mod verdict;
+mod watching;
 
 use contender::{BASE, Side, side};
 use job::{Cache, Plan};
@@ -65,6 +67,8 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         .chain(more.iter().map(|name| name.to_string()))
         .collect();
     let contenders = contender::choose(&names)?;
+    let judge = watching::of_file(&args.watch.alert, &plan)?;
+    let _watching = crate::watching::begin(args.watch.metrics)?;
     let destination = args
         .json
         .as_deref()
@@ -92,7 +96,8 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
-    verdict_on(&report, hung)
+    let alerts = watching::judge_file(&judge, &report.runs);
+    verdict_on(&report, hung).map(|code| alerts.exit_code(code))
 }
 
 /// The exit code of a comparison that took place.

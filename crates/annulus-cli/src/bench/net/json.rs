@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::question::{Question, Who};
 use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
+use crate::bench::timeline::{Timeline, on_one_line};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -156,6 +157,11 @@ pub(crate) struct Sample {
     pub(crate) errors: Vec<ErrorCount>,
     /// What makes the run void.
     pub(crate) faults: Vec<String>,
+    /// The measured time in slices: from sending to answer by when the answer came; with `--rate` from when requests
+    /// were due, by that time. Calls are not in it: the client does not see the server's.
+    #[serde(default, serialize_with = "on_one_line")]
+    #[schemars(with = "Option<Timeline>")]
+    pub(crate) timeline: Option<Timeline>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]

@@ -14,14 +14,15 @@ use super::machine::{Machine, Usage};
 use super::progress::Progress;
 use crate::args::NetArgs;
 use crate::fault::Fault;
+use crate::report::Pictures;
 
 mod child;
-mod json;
+pub(crate) mod json;
 mod question;
 mod sample;
 mod server;
 mod stats;
-mod table;
+pub(crate) mod table;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
@@ -39,6 +40,8 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let destination = (question.json.as_deref())
         .map(|path| Destination::new(path, question.replace))
         .transpose()?;
+    let load = args.protocol.load();
+    let pictures = Pictures::new(&load.pictures, load.json.as_deref(), load.replace)?;
     if let Some(failure) = load::kernel_refuses() {
         return not_here(&failure);
     }
@@ -67,6 +70,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    pictures.of_network(&report)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
         false => ExitCode::SUCCESS,

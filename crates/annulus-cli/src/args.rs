@@ -7,6 +7,7 @@ mod receive;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod value;
 
 use clap::{Parser, Subcommand};
@@ -16,6 +17,7 @@ pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
+pub(crate) use trace::TraceArgs;
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
 #[derive(Debug, Parser)]

@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod fault;
 mod serve;
+mod trace;
 
 use std::io::Write;
 use std::process::ExitCode;

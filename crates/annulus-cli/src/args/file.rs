@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::TraceArgs;
 use super::value::{parse_bytes, parse_seconds};
 
 /// Which operations, in which order.
@@ -199,4 +200,7 @@ pub(crate) struct FileArgs {
     /// List the contenders and do nothing
     #[arg(long)]
     pub(crate) list: bool,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }

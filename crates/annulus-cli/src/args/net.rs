@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 
+use super::TraceArgs;
 use super::value::{parse_bytes, parse_seconds};
 
 const NET_HELP: &str = "\
@@ -176,6 +177,9 @@ pub(crate) struct LoadArgs {
     /// Seed of the order of runs, of keys and of messages
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -13,6 +13,7 @@ use super::contender::Side;
 use super::machine::Machine;
 use super::stats::Row;
 use crate::fault::Fault;
+use crate::trace::{AtDepth, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -37,6 +38,8 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and contender.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    pub(crate) traced: Vec<Traced<AtDepth>>,
     pub(crate) notes: Vec<String>,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,

@@ -31,6 +31,7 @@ mod table;
 mod testfile;
 #[cfg(test)]
 mod tests;
+mod traced;
 mod verdict;
 
 use contender::{BASE, Side, side};
@@ -68,6 +69,7 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         .as_deref()
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
+    let trace = traced::Asked::new(args, &plan, &contenders)?;
     let started = SystemTime::now();
     machine::allow_many_open_files();
     let limit = plan.memory_bytes.map(Limit::make).transpose()?;
@@ -80,16 +82,23 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         limit.enter()?;
     }
     let (runs, hung) = measure(&plan, &file, &contenders)?;
+    let traced = match hung {
+        true => Vec::new(),
+        false => trace.runs(&plan, &file, &contenders)?,
+    };
     let mut report = report(&plan, &file, machine, &contenders, runs, started);
+    report.traced = traced;
     let peak = limit.as_ref().and_then(Limit::peak_note);
     // What is written and printed belongs to no contender.
     drop(limit);
     report.notes.extend(peak.clone());
     say(&summary(&plan, &report))?;
     say(&peak.map_or(String::new(), |peak| format!("note: {peak}\n")))?;
+    say(&traced::text(&report.traced))?;
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    traced::verdict_on(&report.traced)?;
     verdict_on(&report, hung)
 }
 
@@ -312,6 +321,7 @@ fn report(
         notes: file.notes.clone(),
         runs,
         rows,
+        traced: Vec::new(),
     }
 }
 

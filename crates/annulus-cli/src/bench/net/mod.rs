@@ -22,6 +22,7 @@ mod sample;
 mod server;
 mod stats;
 mod table;
+mod traced;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
@@ -39,6 +40,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let destination = (question.json.as_deref())
         .map(|path| Destination::new(path, question.replace))
         .transpose()?;
+    let trace = traced::Asked::new(&question)?;
     if let Some(failure) = load::kernel_refuses() {
         return not_here(&failure);
     }
@@ -46,6 +48,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let machine = Machine::of(None);
     super::say(&heading(&question, &machine))?;
     let runs = measure(&question)?;
+    let traced = trace.runs(&question)?;
     let rows = stats::rows(&question, &runs);
     let report = Report {
         version: json::VERSION,
@@ -62,11 +65,14 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
         verdict: table::verdict(&rows),
         runs,
         rows,
+        traced,
     };
     super::say(&table::tables(&report))?;
+    super::say(&traced::text(&report.traced))?;
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    super::traced::verdict_on(&report.traced)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
         false => ExitCode::SUCCESS,
@@ -137,8 +143,15 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
     Ok(runs)
 }
 
-/// One contender in one cell, once.
-fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
+/// A contender that can be loaded now.
+struct Ready {
+    /// Ours to end, if we have started it.
+    server: Option<Server>,
+    plan: load::Plan,
+    pid: Option<u32>,
+}
+
+fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
     let server = match who {
         Who::There { .. } => None,
         who => Some(Server::start(who, &question.server_cpus)?),
@@ -160,6 +173,12 @@ fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
             Fault::failed(format!("--fill: giving {keys} keys a value: {error}"))
         })?;
     }
+    Ok(Ready { server, plan, pid })
+}
+
+/// One contender in one cell, once.
+fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
+    let Ready { server, plan, pid } = ready(question, cell, who)?;
     let mut watch = pid.map(Watch::new);
     let (mut before, mut used) = (Usage::now(), None);
     let outcome = load::run(&plan, &mut |moment, live| {

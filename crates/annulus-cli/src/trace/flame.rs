@@ -24,6 +24,8 @@ const UNWIND: &str = "dwarf,16384";
 const CURE: &str = "run as root, or set sysctl kernel.perf_event_paranoid=1";
 /// Without the period, by which samples would be weighted: all have the same.
 const FIELDS: &str = "comm,pid,tid,time,event,ip,sym,dso";
+/// What perf 6.1 says when it gives up because a thread has ended.
+const CUT_SHORT: &str = "pollfd index mismatch";
 /// Ends the names of the kernel's functions.
 const KERNEL: &str = "_[k]";
 
@@ -104,9 +106,15 @@ impl Graphs {
     }
 
     /// Folds what was recorded, draws it and writes it; beside the file and renamed, so there is a whole one or none.
-    pub(crate) fn draw(&self, recorded: File, title: &str, file: &Path) -> Result<Drawn, String> {
-        let stacks = fold(recorded)?;
-        let (drawn, picture) = draw(&stacks, title)?;
+    pub(crate) fn draw(
+        &self,
+        recorded: Recorded,
+        title: &str,
+        file: &Path,
+    ) -> Result<Drawn, String> {
+        let cut_short = recorded.cut_short;
+        let stacks = fold(recorded.file)?;
+        let (mut drawn, picture) = draw(&stacks, title)?;
         let written = tempfile::NamedTempFile::new_in(self.folder()).and_then(|mut beside| {
             beside.write_all(&picture)?;
             // Temporary files are for their owner alone; this one is to be looked at.
@@ -118,6 +126,15 @@ impl Graphs {
             }
         });
         written.map_err(|error| format!("writing {}: {error}", file.display()))?;
+        if cut_short {
+            let note = drawn
+                .note
+                .take()
+                .map_or(String::new(), |note| format!("; {note}"));
+            drawn.note = Some(format!(
+                "perf ended early, with a thread that it was attached to{note}"
+            ));
+        }
         Ok(drawn)
     }
 
@@ -167,10 +184,19 @@ impl Recorder {
     }
 
     /// Detaches; what was recorded.
-    pub(crate) fn end(self) -> Result<File, String> {
-        self.tracer.end().map_err(|why| format!("perf: {why}"))?;
-        Ok(self.recorded)
+    pub(crate) fn end(self) -> Result<Recorded, String> {
+        let said = self.tracer.end().map_err(|why| format!("perf: {why}"))?;
+        Ok(Recorded {
+            file: self.recorded,
+            cut_short: said.contains(CUT_SHORT),
+        })
     }
+}
+
+/// What perf recorded.
+pub(crate) struct Recorded {
+    file: File,
+    cut_short: bool,
 }
 
 /// The recorded samples as lines of frames, from the thread's name inwards, with a count each.
@@ -245,6 +271,9 @@ pub(super) fn draw(stacks: &str, title: &str) -> Result<(Drawn, Vec<u8>), String
 }
 
 fn no_kernel_frames() -> String {
+    if rustix::process::geteuid().is_root() {
+        return "no sample was in the kernel".into();
+    }
     let setting = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
         text.map_or_else(|_| "unknown".to_string(), |text| text.trim().to_string())

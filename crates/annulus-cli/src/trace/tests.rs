@@ -109,7 +109,7 @@ fn a_flame_graph_counts_samples_and_tells_the_kernels_functions() {
     let stacks = flame::fold_text(SCRIPT.as_bytes()).unwrap();
     let mut lines: Vec<&str> = stacks.lines().collect();
     lines.sort_unstable();
-    let ours = "run pread-1;clone3;annulus_peers::blocking::Pread::run";
+    let ours = "run_pread-1;clone3;annulus_peers::blocking::Pread::run";
     let inside = format!("{ours};pread64;do_syscall_64_[k];filemap_get_read_batch_[k] 1");
     assert_eq!(lines, [format!("{ours} 1"), inside]);
     let (drawn, picture) = flame::draw(&stacks, "pread, depth 1").unwrap();

@@ -16,8 +16,11 @@ const PERF: &str = "Events disabled\nEvents enabled\n1070,,raw_syscalls:sys_ente
     0,,raw_syscalls:sys_enter,1993214,100.00,,\n0,,raw_syscalls:sys_exit,1993214,100.00,,\n";
 const PERF_NAMES: [Sysno; 4] = [Sysno::pread64, Sysno::openat, Sysno::futex, Sysno::read];
 /// Of a user who may not.
-const PERF_REFUSED: &str = "event syntax error: 'raw_syscalls:sys_enter'\n                     \\___ can't access trace events\n\n\
-    Error:\tNo permissions to read /sys/kernel/tracing/events/raw_syscalls/sys_enter\n";
+const PERF_REFUSED: &str = "event syntax error: 'raw_syscalls:sys_enter'
+                     \\___ can't access trace events
+
+Error:\tNo permissions to read /sys/kernel/tracing/events/raw_syscalls/sys_enter
+";
 /// Of the same program.
 const STRACE: &str = "\
 strace: Process 8717 attached

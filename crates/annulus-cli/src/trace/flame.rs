@@ -5,7 +5,7 @@
 //! that one might look at keep frame pointers. What perf records goes into a file without a name.
 
 use std::fs::{self, File};
-use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -26,8 +26,8 @@ const CURE: &str = "run as root, or set sysctl kernel.perf_event_paranoid=1";
 const FIELDS: &str = "comm,pid,tid,time,event,ip,sym,dso";
 /// What perf 6.1 says when it gives up because a thread has ended.
 const CUT_SHORT: &str = "pollfd index mismatch";
-/// Ends the names of the kernel's functions.
-const KERNEL: &str = "_[k]";
+/// Where perf has found the kernel's functions. (Not by the mark that folding gives their names: the vDSO's get it, too.)
+const KERNEL: [&str; 2] = ["([kernel.", "vmlinux)"];
 
 /// Where the graphs go.
 pub(crate) struct Graphs {
@@ -200,7 +200,7 @@ pub(crate) struct Recorded {
 }
 
 /// The recorded samples as lines of frames, from the thread's name inwards, with a count each.
-fn fold(mut recorded: File) -> Result<String, String> {
+fn fold(mut recorded: File) -> Result<Folded, String> {
     let failed = |error: std::io::Error| format!("perf script: {error}");
     recorded.seek(SeekFrom::Start(0)).map_err(failed)?;
     let mut child = Command::new("perf")
@@ -219,14 +219,15 @@ fn fold(mut recorded: File) -> Result<String, String> {
             text
         })
     });
-    let stacks = child
+    let mut text = Vec::new();
+    let read = child
         .stdout
         .take()
-        .map(|stdout| fold_text(BufReader::new(stdout)));
+        .map(|mut out| out.read_to_end(&mut text));
     let status = child.wait().map_err(failed)?;
     let complaints = complaints.and_then(|thread| thread.join().ok());
-    match stacks {
-        Some(Ok(stacks)) if status.success() => Ok(stacks),
+    match read {
+        Some(Ok(_)) if status.success() => fold_text(&text).map_err(failed),
         Some(Err(error)) => Err(failed(error)),
         _ => {
             let said = complaints.unwrap_or_default();
@@ -235,22 +236,33 @@ fn fold(mut recorded: File) -> Result<String, String> {
     }
 }
 
-pub(super) fn fold_text(text: impl std::io::BufRead) -> std::io::Result<String> {
+/// Stacks, and whether some are of the kernel.
+pub(super) struct Folded {
+    pub(super) stacks: String,
+    pub(super) kernel: bool,
+}
+
+pub(super) fn fold_text(text: &[u8]) -> std::io::Result<Folded> {
     let mut options = FolderOptions::default();
     options.annotate_kernel = true;
     let mut stacks = Vec::new();
     Folder::from(options).collapse(text, &mut stacks)?;
-    Ok(String::from_utf8_lossy(&stacks).into_owned())
+    let shown = String::from_utf8_lossy(text);
+    Ok(Folded {
+        stacks: String::from_utf8_lossy(&stacks).into_owned(),
+        kernel: KERNEL.into_iter().any(|name| shown.contains(name)),
+    })
 }
 
 /// The picture, and what is to be said of it.
-pub(super) fn draw(stacks: &str, title: &str) -> Result<(Drawn, Vec<u8>), String> {
+pub(super) fn draw(folded: &Folded, title: &str) -> Result<(Drawn, Vec<u8>), String> {
     let count = |line: &str| line.rsplit_once(' ')?.1.parse::<u64>().ok();
+    let stacks = &folded.stacks;
     let samples: u64 = stacks.lines().filter_map(count).sum();
     if samples == 0 {
         return Err("perf took no sample: nothing was on a processor for long enough".into());
     }
-    let note = match stacks.contains(KERNEL) {
+    let note = match folded.kernel {
         true => None,
         false => Some(no_kernel_frames()),
     };

@@ -109,22 +109,34 @@ fn straces_table_is_read_between_its_rules() {
 
 #[test]
 fn a_flame_graph_counts_samples_and_tells_the_kernels_functions() {
-    let stacks = flame::fold_text(SCRIPT.as_bytes()).unwrap();
-    let mut lines: Vec<&str> = stacks.lines().collect();
+    let folded = flame::fold_text(SCRIPT.as_bytes()).unwrap();
+    let mut lines: Vec<&str> = folded.stacks.lines().collect();
     lines.sort_unstable();
     let ours = "run_pread-1;clone3;annulus_peers::blocking::Pread::run";
     let inside = format!("{ours};pread64;do_syscall_64_[k];filemap_get_read_batch_[k] 1");
     assert_eq!(lines, [format!("{ours} 1"), inside]);
-    let (drawn, picture) = flame::draw(&stacks, "pread, depth 1").unwrap();
+    let (drawn, picture) = flame::draw(&folded, "pread, depth 1").unwrap();
     assert_eq!((drawn.samples, drawn.note), (2, None));
     let picture = String::from_utf8(picture).unwrap();
     assert!(picture.contains("annulus_peers::blocking::Pread::run (2 samples, 100.00%)"));
     assert!(
-        flame::draw("", "nothing")
+        flame::draw(&flame::fold_text(b"").unwrap(), "nothing")
             .err()
             .unwrap()
             .contains("no sample")
     );
+}
+
+#[test]
+fn without_a_frame_of_the_kernel_that_is_said() {
+    // The vDSO is the program's, whatever its name looks like.
+    let mut script = SCRIPT.replace("([kernel.kallsyms])", "([vdso])");
+    script.truncate(script.find("\n\n").unwrap() + 2);
+    let folded = flame::fold_text(script.as_bytes()).unwrap();
+    let (drawn, picture) = flame::draw(&folded, "pread").unwrap();
+    let note = drawn.note.unwrap();
+    assert!(note.contains("kernel"), "{note}");
+    assert!(String::from_utf8(picture).unwrap().contains(&note));
 }
 
 #[test]

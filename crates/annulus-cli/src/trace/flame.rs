@@ -26,7 +26,7 @@ const CURE: &str = "run as root, or set sysctl kernel.perf_event_paranoid=1";
 const FIELDS: &str = "comm,pid,tid,time,event,ip,sym,dso";
 /// What perf 6.1 says when it gives up because a thread has ended.
 const CUT_SHORT: &str = "pollfd index mismatch";
-/// Where perf has found the kernel's functions. (Not by the mark that folding gives their names: the vDSO's get it, too.)
+/// Where perf has found functions of the kernel. (Folding marks the names of the vDSO as if they were such.)
 const KERNEL: [&str; 2] = ["([kernel.", "vmlinux)"];
 
 /// Where the graphs go.
@@ -166,6 +166,8 @@ impl Recorder {
             "-g",
             "--call-graph",
             UNWIND,
+            // Its thread for these would be waited for, for a second.
+            "--no-bpf-event",
             "-D",
             "-1",
             "--control",

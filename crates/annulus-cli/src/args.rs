@@ -7,6 +7,7 @@ mod receive;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod top;
 mod trace;
 mod value;
 
@@ -17,6 +18,7 @@ pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
+pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
@@ -33,6 +35,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Run a small server on the library's own runtime
     Serve(Serve),
+    /// Look at the rings of a running process, live
+    Top(TopArgs),
 }
 
 #[derive(Debug, clap::Args)]

@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod fault;
 mod serve;
+mod top;
 mod trace;
 
 use std::io::Write;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => match serve.what {
             ServeWhat::Echo(echo) => serve::echo(&echo),
         },
+        Command::Top(top) => top::top(&top),
     };
     match outcome {
         Ok(code) => code,

@@ -1,6 +1,6 @@
 //! The `annulus` command: parse, do, and turn the outcome into an exit code.
 //!
-//! 0 done, 1 something that was measured is bad, 2 used wrongly.
+//! 0 done, 1 something that was measured is bad, 2 used wrongly, 128 and a signal's number ended by that signal.
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod fault;
 mod serve;
+mod signals;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -13,6 +13,7 @@ use super::job::{Cache, Plan};
 use super::machine::memory_available_bytes;
 use super::testfile::TestFile;
 use crate::fault::Fault;
+use crate::signals;
 
 /// A cold file may have this much of itself in the page cache: readers of other files bring neighbours in.
 const COLD_RESIDENT_MAX: f64 = 0.01;
@@ -187,6 +188,7 @@ fn read_through(file: &File, offset: u64, size: u64) -> Result<(), Fault> {
     let mut buffer = vec![0; WARM_BYTES];
     let (mut at, end) = (offset, offset + size);
     while at < end {
+        signals::check("the file was being read into the page cache")?;
         let want = (end - at).min(WARM_BYTES as u64) as usize;
         match file.read_at(&mut buffer[..want], at) {
             Ok(0) => {

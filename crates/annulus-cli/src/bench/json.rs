@@ -2,7 +2,7 @@
 //! from these structs and kept in `schema/bench-file.json`.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -13,6 +13,7 @@ use super::contender::Side;
 use super::machine::Machine;
 use super::stats::Row;
 use crate::fault::Fault;
+use crate::signals::Removal;
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -37,6 +38,8 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and contender.
     pub(crate) rows: Vec<Row>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
@@ -109,6 +112,10 @@ pub(crate) enum Outcome {
     NotPrepared {
         reason: String,
     },
+    /// A signal ended it before half of its time was measured.
+    Interrupted {
+        reason: String,
+    },
     /// Wrong answers, errors, or no answers.
     Failed {
         reason: String,
@@ -123,7 +130,9 @@ impl Outcome {
             Outcome::Measured(_) => None,
             Outcome::NotApplicable { reason } => Some(format!("not applicable: {reason}")),
             Outcome::NotHere { reason } => Some(format!("not available here: {reason}")),
-            Outcome::NotPrepared { reason } => Some(reason.clone()),
+            Outcome::NotPrepared { reason } | Outcome::Interrupted { reason } => {
+                Some(reason.clone())
+            }
             Outcome::Failed { reason, .. } => Some(format!("FAILED: {reason}")),
         }
     }
@@ -229,13 +238,24 @@ impl Destination {
         beside.push(format!(".tmp-{}", std::process::id()));
         let written = self.write_beside(Path::new(&beside), report);
         written.map_err(|error| {
-            let _ = fs::remove_file(&beside);
-            Fault::failed(format!("writing --json {}: {error}", self.path.display()))
+            let cure = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    "; name a file on another disk"
+                }
+                _ => "",
+            };
+            let shown = self.path.display();
+            Fault::failed(format!(
+                "writing --json {shown}: {error}{cure}; what was measured is in the table only"
+            ))
         })
     }
 
     fn write_beside(&self, beside: &Path, report: &impl Serialize) -> std::io::Result<()> {
         let mut file = File::create_new(beside)?;
+        // When it has been renamed there is nothing left to remove.
+        let name = beside.to_path_buf();
+        let _removal = Removal::new(move || drop(fs::remove_file(name)));
         serde_json::to_writer_pretty(&mut file, report)?;
         file.write_all(b"\n")?;
         file.sync_all()?;

@@ -1,10 +1,11 @@
 //! What is read and written: files made by us and nameless at once, or one of the user's, left as it is.
 //!
-//! One per command. A file of ours loses its name as soon as it is open, so whatever ends the process, an
-//! interrupt or a crash, nothing stays behind.
+//! One per command. A file of ours never has a name, or loses it as soon as it is open, so whatever ends the process,
+//! an interrupt or a crash, nothing stays behind.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use rustix::fs::{
 use super::check::{Contents, place, put_tags};
 use super::job::{Cache, Plan};
 use crate::fault::Fault;
+use crate::signals::{self, Removal};
 
 /// A file of ours is not larger, unless a cold run would use up its blocks.
 const OWN_BYTES: u64 = 1 << 30;
@@ -249,7 +251,7 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
             "{text} (in {}, {free} bytes were free)",
             dir.display()
         )),
-        usage => usage,
+        other => other,
     })?;
     Ok(file)
 }
@@ -271,6 +273,10 @@ fn described(plan: &Plan, size: u64, dir: &Path) -> String {
 
 /// One file of ours, nameless: its handle through the page cache, and past it.
 fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault> {
+    if let Some(made) = make_nameless(dir) {
+        return Ok(made);
+    }
+    // This file system makes no file without a name: it has one for a moment.
     let path = dir.join(format!("annulus-bench-{}-{index}.dat", std::process::id()));
     // `create_new`: a file that is there already is somebody's and stays.
     let buffered = OpenOptions::new()
@@ -280,7 +286,11 @@ fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault>
         .mode(0o600)
         .open(&path);
     let buffered = buffered.map_err(|error| cannot("make", &path, &error))?;
-    let name = Name { path: &path };
+    let name = {
+        let path = path.clone();
+        // If it is gone already, that is what we wanted.
+        Removal::new(move || drop(std::fs::remove_file(path)))
+    };
     let direct = OpenOptions::new()
         .read(true)
         .write(true)
@@ -290,16 +300,20 @@ fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault>
     Ok((buffered, direct))
 }
 
-/// The name of our file, for the moment that it has one.
-struct Name<'a> {
-    path: &'a Path,
-}
-
-impl Drop for Name<'_> {
-    fn drop(&mut self) {
-        // If it is gone already, that is what we wanted.
-        let _ = std::fs::remove_file(self.path);
-    }
+/// The same, of a file that never has a name, where the file system can do that.
+fn make_nameless(dir: &Path) -> Option<(File, io::Result<File>)> {
+    let open = |path: &Path, flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        options.custom_flags(flags.bits() as i32).open(path)
+    };
+    let buffered = open(dir, OFlags::TMPFILE).ok()?;
+    let again = PathBuf::from(format!("/proc/self/fd/{}", buffered.as_raw_fd()));
+    // Without /proc there is no second way to it.
+    again
+        .exists()
+        .then(|| open(&again, OFlags::DIRECT))
+        .map(|direct| (buffered, direct))
 }
 
 fn canonical(dir: &Path) -> PathBuf {
@@ -433,6 +447,7 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
     for index in 0..files {
         let mut at = file.offset_bytes;
         while at < end {
+            signals::check("the test file was being filled")?;
             let bytes = &mut memory.only()[..FILL_BYTES.min(end - at) as usize];
             rng.fill(bytes);
             // Stamp zero: no run has written this.

@@ -30,6 +30,8 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per cell and contender.
     pub(crate) rows: Vec<Row>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
 }
@@ -114,12 +116,14 @@ pub(crate) struct Run {
     pub(crate) sample: Option<Sample>,
     /// Why there is no sample.
     pub(crate) reason: Option<String>,
+    /// A signal ended it before its time; there is a sample if at least half of that was measured.
+    pub(crate) cut_short: bool,
 }
 
 impl Run {
     /// Whether it is void.
     pub(crate) fn failed(&self) -> bool {
-        self.good().is_none()
+        self.good().is_none() && !self.cut_short
     }
 
     /// Its sample, if it is worth something.

@@ -12,7 +12,7 @@ pub(crate) enum Fault {
     Usage(String),
     /// The question is fine, the answer is not: no space, a device error, a contender that hangs.
     Failed(String),
-    /// A signal, before anything was measured.
+    /// A signal.
     Interrupted { signal: Signal, doing: &'static str },
 }
 
@@ -38,10 +38,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Usage(text) | Fault::Failed(text) => f.write_str(text),
-            Fault::Interrupted { signal, doing } => write!(
-                f,
-                "interrupted by {signal} while {doing}: nothing was measured, and nothing stays behind"
-            ),
+            Fault::Interrupted { signal, doing } => {
+                write!(f, "interrupted by {signal} while {doing}")
+            }
         }
     }
 }

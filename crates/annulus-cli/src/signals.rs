@@ -1,11 +1,13 @@
 //! SIGINT, SIGTERM and SIGHUP for the whole tool: the first asks for an end in order, the second is the end.
 //!
-//! One thread waits for them, from [`listen`] on. Whoever works looks at [`asked`] between two steps, or has
+//! One thread waits for them, from [`listen`] on. As long as there is nothing to tell yet, until [`end_in_order`], the
+//! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, whoever works looks at [`asked`] between two steps, or has
 //! [`on_first`] wake it; whoever makes something that must not stay behind gives its removal to [`Removal`], which is
 //! done when it is dropped or, if there is no time for that, before the second signal ends the process.
 
 use std::fmt;
 use std::fs;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,6 +22,8 @@ use crate::fault::Fault;
 /// How long what is under way may take to end after the first signal; then it is given up.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(5);
 
+/// There may be something to tell at the end.
+static IN_ORDER: AtomicBool = AtomicBool::new(false);
 /// The number of the first signal; zero until there is one.
 static FIRST: AtomicI32 = AtomicI32::new(0);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -54,7 +58,7 @@ impl fmt::Display for Signal {
     }
 }
 
-/// From now on the signals do not end the process by themselves.
+/// From now on a signal removes what must not stay behind before it ends the process.
 pub(crate) fn listen() -> Result<(), Fault> {
     let failed = |error| Fault::failed(format!("listening to signals: {error}"));
     let mut wanted = vec![SIGINT, SIGTERM];
@@ -66,8 +70,12 @@ pub(crate) fn listen() -> Result<(), Fault> {
     let wait = move || {
         for number in signals.forever() {
             match FIRST.compare_exchange(0, number, SeqCst, SeqCst) {
-                Ok(_) => first(),
-                Err(_) => second(Signal(number)),
+                Ok(_) if IN_ORDER.load(SeqCst) => first(),
+                Ok(_) => at_once(
+                    Signal(number),
+                    "annulus: interrupted before anything was measured\n",
+                ),
+                Err(_) => at_once(Signal(number), ""),
             }
         }
     };
@@ -76,6 +84,11 @@ pub(crate) fn listen() -> Result<(), Fault> {
         .spawn(wait)
         .map_err(failed)?;
     Ok(())
+}
+
+/// From now on the first signal ends what is under way, and what there is by then is told.
+pub(crate) fn end_in_order() {
+    IN_ORDER.store(true, SeqCst);
 }
 
 /// The first signal, if there was one.
@@ -180,10 +193,12 @@ fn first() {
 }
 
 /// Whoever sends two has no patience left. What was made last goes first.
-fn second(signal: Signal) -> ! {
+fn at_once(signal: Signal, says: &str) -> ! {
     for (_, action) in locked(&REMOVALS).drain(..).rev() {
         action();
     }
+    // If even standard error is closed there is nobody left to tell.
+    let _ = std::io::stderr().write_all(says.as_bytes());
     // Not `std::process::exit`, whose handlers may wait for what we have just given up.
     signal_hook::low_level::exit(i32::from(signal.exit_code()))
 }

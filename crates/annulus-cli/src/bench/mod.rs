@@ -182,6 +182,7 @@ fn measure(
     file: &TestFile,
     contenders: &[AnyContender],
 ) -> Result<(Vec<Run>, bool), Fault> {
+    signals::end_in_order();
     let progress = Progress::new(plan.depths.len() * plan.repeat * contenders.len());
     let mut rng = fastrand::Rng::with_seed(plan.seed);
     let mut runs: Vec<Run> = Vec::new();

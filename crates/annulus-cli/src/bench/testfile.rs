@@ -19,7 +19,7 @@ use rustix::fs::{
 use super::check::{Contents, place, put_tags};
 use super::job::{Cache, Plan};
 use crate::fault::Fault;
-use crate::signals::{self, Removal};
+use crate::signals::Removal;
 
 /// A file of ours is not larger, unless a cold run would use up its blocks.
 const OWN_BYTES: u64 = 1 << 30;
@@ -84,10 +84,19 @@ impl TestFile {
 }
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
-    let cure = match error.kind() {
-        ErrorKind::NotFound => "; without a path, a test file is made here",
-        ErrorKind::PermissionDenied => "; run as a user who may, or choose another file",
-        _ => "",
+    let link = std::fs::read_link(path).ok();
+    let cure = match (error.kind(), link) {
+        (ErrorKind::NotFound, Some(target)) => {
+            format!("; it is a link to {}, which is not there", target.display())
+        }
+        (ErrorKind::NotFound, None) => "; without a path, a test file is made here".into(),
+        (ErrorKind::PermissionDenied, _) => {
+            "; run as a user who may, or choose another place".into()
+        }
+        (ErrorKind::ReadOnlyFilesystem, _) => {
+            "; choose a --dir on a file system that can be written to".into()
+        }
+        _ => String::new(),
     };
     Fault::usage(format!("cannot {verb} {}: {error}{cure}", path.display()))
 }
@@ -133,7 +142,11 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         _ => cannot("open", path, &error),
     })?;
     let length = seek(&buffered, rustix::fs::SeekFrom::End(0))
-        .map_err(|error| Fault::failed(format!("finding the length of {shown}: {error}")))?;
+        .map_err(|error| {
+            Fault::usage(format!(
+                "{shown} has no length that could be found ({error}): it is no place for data; choose another file"
+            ))
+        })?;
     let size = part_of(plan, path, length)?;
     let direct = open(OFlags::DIRECT).map(|file| Arc::from([file]));
     let kind = if kind.is_block_device() {
@@ -176,6 +189,12 @@ fn part_of(plan: &Plan, path: &Path, length: u64) -> Result<u64, Fault> {
         )));
     }
     let rest = length - offset;
+    if rest < bs {
+        return Err(Fault::usage(format!(
+            "{shown} has {length} bytes, {rest} from --offset {offset}: less than one block of {bs}; choose a larger \
+             file, or a smaller --bs"
+        )));
+    }
     let size = plan.size_bytes.unwrap_or(rest - rest % bs);
     if size > rest {
         return Err(Fault::usage(format!(
@@ -204,13 +223,15 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
             "--offset is for a PATH that exists; a file of our own is used from its beginning",
         ));
     }
-    let folder = File::open(dir).map_err(|error| cannot("open directory", dir, &error))?;
-    if !folder.metadata().is_ok_and(|meta| meta.is_dir()) {
+    let kind = std::fs::metadata(dir).map_err(|error| cannot("open directory", dir, &error))?;
+    // Before it is opened: opening a pipe would wait for somebody to write to it.
+    if !kind.is_dir() {
         return Err(Fault::usage(format!(
             "--dir {} is not a directory",
             dir.display()
         )));
     }
+    let folder = File::open(dir).map_err(|error| cannot("open directory", dir, &error))?;
     let free = fstatvfs(&folder)
         .map(|facts| facts.f_bavail.saturating_mul(facts.f_frsize))
         .map_err(|error| {
@@ -447,7 +468,6 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
     for index in 0..files {
         let mut at = file.offset_bytes;
         while at < end {
-            signals::check("the test file was being filled")?;
             let bytes = &mut memory.only()[..FILL_BYTES.min(end - at) as usize];
             rng.fill(bytes);
             // Stamp zero: no run has written this.

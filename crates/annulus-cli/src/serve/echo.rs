@@ -24,6 +24,7 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     // Before anything is asked of a ring, which remembers the limit.
     allow_many_open_files();
     signals::listen()?;
+    signals::end_in_order();
     let place = Place::of(args)?;
     let failed = |error: io::Error| Fault::failed(error.to_string());
     let mut end = None;

@@ -113,6 +113,7 @@ fn heading(question: &Question, machine: &Machine) -> String {
 
 fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
     let cells = question.cells();
+    signals::end_in_order();
     let progress = Progress::new(cells.len() * question.repeats * question.contenders.len());
     let mut rng = fastrand::Rng::with_seed(question.seed);
     let mut runs = Vec::new();

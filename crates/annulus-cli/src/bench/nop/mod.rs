@@ -113,6 +113,7 @@ fn check(args: &NopArgs) -> Result<(), Fault> {
 }
 
 fn measure(args: &NopArgs, depths: &[usize], seed: u64) -> Vec<Run> {
+    signals::end_in_order();
     let progress = Progress::new(depths.len() * args.repeat * LAYERS.len());
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut runs = Vec::new();

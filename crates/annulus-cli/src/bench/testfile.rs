@@ -264,7 +264,7 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
     for one in file.buffered.iter() {
         match fallocate(one, FallocateFlags::empty(), 0, file.file_bytes) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-            Err(error) => return Err(no_room(&io::Error::from(error), size, dir)),
+            Err(error) => return Err(no_room(&io::Error::from(error), size, free, dir)),
         }
     }
     fill(&file, plan).map_err(|fault| match fault {
@@ -346,7 +346,8 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
     let bs = plan.block_bytes * plan.files as u64;
     if let Some(size) = plan.size_bytes {
         if size > free {
-            return Err(no_room(&io::Error::from(ErrorKind::StorageFull), size, dir));
+            let error = io::Error::from(ErrorKind::StorageFull);
+            return Err(no_room(&error, size, free, dir));
         }
         enough_blocks(plan, size)?;
         return Ok(size - size % bs);
@@ -376,9 +377,10 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
     Ok(size)
 }
 
-fn no_room(error: &io::Error, size: u64, dir: &Path) -> Fault {
+fn no_room(error: &io::Error, size: u64, free: u64, dir: &Path) -> Fault {
     Fault::failed(format!(
-        "no room for a test file of {size} bytes in {}: {error}; choose a smaller --size or another --dir",
+        "no room for a test file of {size} bytes in {}: {error}; {free} bytes are free; choose a smaller --size or \
+         another --dir",
         dir.display()
     ))
 }
@@ -453,7 +455,13 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
             1 => "the test file".to_string(),
             _ => format!("test file {} of {files}", index + 1),
         };
-        Fault::failed(format!("writing {which} at offset {at}: {error}"))
+        let cure = match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "; there is no room for all of it: choose a smaller --size, or another place"
+            }
+            _ => "",
+        };
+        Fault::failed(format!("writing {which} at offset {at}: {error}{cure}"))
     };
     // Past the page cache where possible: it is faster, and leaves the cache alone.
     let to = file

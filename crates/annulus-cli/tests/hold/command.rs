@@ -92,12 +92,13 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Whether it has a thread of this name.
+    /// Whether it has a thread of this name, or one that begins with this word.
     pub(crate) fn has_thread(&self, name: &str) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         threads.flatten().any(|thread| {
             let own = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
-            own.starts_with(name)
+            // Not by its beginning alone: before it becomes the command, a child has the name of a thread here.
+            own.trim_end() == name || own.starts_with(&format!("{name} "))
         })
     }
 

@@ -43,7 +43,7 @@ fn a_signal_ends_the_present_run_of_files_and_the_rest_is_left_out() {
     ];
     let running = Running::start(bench(dir.path(), &line));
     // The warm-up is the base's; the first run that counts is one of the others', or lasts.
-    until("a run began", || running.has_thread("run "));
+    until("a run began", || running.has_thread("run"));
     running.send(Signal::INT);
     let said = running.end();
     is_interrupted(&said, dir.path(), "SIGINT", 130);

@@ -1,7 +1,13 @@
 //! What every driver counts. Each counter is written by one thread where it can be, so that counting
 //! costs a store; reading is anybody's, at any time.
 
+mod histogram;
+mod snapshot;
+
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+pub use histogram::Histogram;
+pub use snapshot::{Counts, ErrorCounts, OperationCounts, Snapshot, Source, SourceKind};
 
 /// A number that only grows.
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
 //! SIGINT, SIGTERM and SIGHUP for the whole tool: the first asks for an end in order, the second is the end.
 //!
 //! One thread waits for them, from [`listen`] on. As long as there is nothing to tell yet, until [`end_in_order`], the
-//! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, whoever works looks at [`asked`] between two steps, or has
-//! [`on_first`] wake it; whoever makes something that must not stay behind gives its removal to [`Removal`], which is
-//! done when it is dropped or, if there is no time for that, before the second signal ends the process.
+//! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, whoever works looks at [`asked`]
+//! between two steps, or has [`on_first`] wake it. Whoever makes something that must not stay behind gives its removal
+//! to [`Removal`], which is done when it is dropped or, if there is no time for that, before the process ends.
 
 use std::fmt;
 use std::fs;

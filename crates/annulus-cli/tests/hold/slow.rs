@@ -119,7 +119,7 @@ fn a_file_that_shrinks_fails_the_run() {
         "file",
         "data",
         "--runtime",
-        "3",
+        "1",
         "--repeat",
         "1",
         "--depth",

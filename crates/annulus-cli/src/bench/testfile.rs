@@ -141,12 +141,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         )),
         _ => cannot("open", path, &error),
     })?;
-    let length = seek(&buffered, rustix::fs::SeekFrom::End(0))
-        .map_err(|error| {
-            Fault::usage(format!(
-                "{shown} has no length that could be found ({error}): it is no place for data; choose another file"
-            ))
-        })?;
+    let length = length_of(&buffered, path)?;
     let size = part_of(plan, path, length)?;
     let direct = open(OFlags::DIRECT).map(|file| Arc::from([file]));
     let kind = if kind.is_block_device() {
@@ -173,6 +168,16 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         ));
     }
     Ok(file)
+}
+
+/// How long a file or a device is; some of what can be opened has no end.
+fn length_of(file: &File, path: &Path) -> Result<u64, Fault> {
+    seek(file, rustix::fs::SeekFrom::End(0)).map_err(|error| {
+        Fault::usage(format!(
+            "{} has no length that could be found ({error}): it is no place for data; choose another file",
+            path.display()
+        ))
+    })
 }
 
 /// The part of an existing file that is used: `--size` from `--offset`, or all that is there.

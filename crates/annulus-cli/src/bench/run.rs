@@ -15,6 +15,7 @@ use super::check::Contents;
 use super::lane::{BenchLane, Tally};
 use super::machine::Usage;
 use super::order::Order;
+use super::timeline::CallSamples;
 use crate::signals::{self, GIVE_UP};
 
 /// Time for a contender to settle before it is measured, at most a fifth of the measured time.
@@ -40,6 +41,8 @@ pub(crate) struct RunSpec {
 /// What came of it.
 pub(crate) struct RunOutcome {
     pub(crate) tally: Tally,
+    /// Calls by slice, where the contender's own count was looked at.
+    pub(crate) calls: Option<Vec<u64>>,
     pub(crate) finished: Finished,
     /// How long the measured part was.
     pub(crate) measured: Duration,
@@ -80,6 +83,7 @@ pub(crate) struct Shared {
     pub(crate) write_percent: u8,
     pub(crate) seed: u64,
     pub(crate) stamp: u64,
+    pub(crate) calls: CallSamples,
     runtime: Duration,
 }
 
@@ -87,6 +91,10 @@ impl Shared {
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn runtime_ns(&self) -> u64 {
+        self.runtime.as_nanos() as u64
     }
 
     /// A lane found no block left: the run ends now, for all.
@@ -143,6 +151,10 @@ impl Bench for Harness {
             .unwrap_or_else(PoisonError::into_inner)
             .add(lane.into_tally());
     }
+
+    fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
+        self.shared.calls.read_from(read);
+    }
 }
 
 impl Harness {
@@ -175,6 +187,7 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
             write_percent: spec.write_percent,
             seed: spec.seed,
             stamp: spec.stamp,
+            calls: CallSamples::default(),
             runtime: spec.runtime,
         }),
         lanes: AtomicU64::new(1),
@@ -193,6 +206,7 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
                         panic_text(&*panic)
                     )))
                 });
+                harness.shared.calls.close();
                 harness.send(Event::Finished(result));
             })
     };
@@ -264,6 +278,7 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
         measured: Duration::from_nanos(measured_ns),
         ran_out,
         cut_short,
+        calls: shared.calls.by_slice(),
         finished,
         tally,
     })

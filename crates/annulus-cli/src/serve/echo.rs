@@ -13,6 +13,7 @@ use crate::args::{EchoArgs, FilledHow, ServeBackend};
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
 use crate::signals;
+use crate::watching;
 
 /// Receive buffers for datagrams: each takes the longest there is, with its header.
 const DATAGRAM_BUFFERS: (u16, u32) = (64, 65_568);
@@ -26,6 +27,7 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     signals::listen()?;
     signals::end_in_order();
     let place = Place::of(args)?;
+    let _watching = watching::serving(&args.watch)?;
     let failed = |error: io::Error| Fault::failed(error.to_string());
     let mut end = None;
     let started = |handle: runtime::Handle| {

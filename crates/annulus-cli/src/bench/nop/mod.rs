@@ -10,6 +10,7 @@ use annulus_peers::Failure;
 use super::json::Destination;
 use super::machine::Machine;
 use super::progress::Progress;
+use super::watching;
 use crate::args::NopArgs;
 use crate::fault::Fault;
 use crate::signals;
@@ -18,7 +19,8 @@ mod json;
 mod layers;
 mod table;
 
-use json::{LayerFacts, Report, Run};
+pub(crate) use json::Run;
+use json::{LayerFacts, Report};
 use layers::{LAYERS, Layer};
 
 /// A NOP needs no device: more than a few thousand outstanding say nothing new.
@@ -31,6 +33,8 @@ const WARM_UP: Duration = Duration::from_millis(50);
 pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
     check(args)?;
     signals::listen()?;
+    let judge = watching::of_nop(&args.watch.alert, args.runtime)?;
+    let _watching = crate::watching::begin(args.watch.metrics)?;
     let destination = args
         .json
         .as_deref()
@@ -86,12 +90,13 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
         destination.write(&report)?;
     }
     said?;
+    let alerts = watching::judge_nop(&judge, &report.runs);
     if let Some(signal) = interrupted {
         return Ok(ExitCode::from(signal.exit_code()));
     }
     Ok(match report.runs.iter().any(|run| run.failed) {
         true => ExitCode::from(1),
-        false => ExitCode::SUCCESS,
+        false => alerts.exit_code(ExitCode::SUCCESS),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The `annulus` command: parse, do, and turn the outcome into an exit code.
 //!
-//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised.
+//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised, 128 and a signal's number ended
+//! by that signal.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +10,7 @@ mod bench;
 mod fault;
 mod report;
 mod serve;
+mod signals;
 mod top;
 mod trace;
 mod watching;

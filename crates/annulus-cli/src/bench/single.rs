@@ -83,6 +83,10 @@ pub(crate) fn run_by(
             reason,
             sample: None,
         }),
+        Err(RunFailure::GivenUp(reason)) => Ok(Done {
+            outcome: Outcome::Interrupted { reason },
+            hangs: true,
+        }),
         Err(RunFailure::Hangs(reason)) => Ok(Done {
             outcome: Outcome::Failed {
                 reason,
@@ -123,7 +127,7 @@ fn judge(
         .complaint
         .clone()
         .or_else(|| again.first_wrong.clone());
-    let sample = Box::new(sample(plan, &ended, &again, resident));
+    let mut sample = Box::new(sample(plan, &ended, &again, resident));
     let checks = &sample.checks;
     let bad = checks.wrong + checks.errors + checks.wrong_afterwards;
     if bad > 0 {
@@ -136,6 +140,14 @@ fn judge(
             reason,
             sample: Some(sample),
         });
+    }
+    if ended.cut_short {
+        let said = super::cut_short(ended.measured, plan.runtime);
+        if !super::is_enough(ended.measured, plan.runtime) || sample.ops == 0 {
+            return Ok(Outcome::Interrupted { reason: said });
+        }
+        let note = sample.note.take().map_or(String::new(), |note| note + "; ");
+        sample.note = Some(note + &said);
     }
     if sample.ops == 0 {
         let reason = if sample.ran_out_of_blocks {

@@ -35,6 +35,8 @@ pub(crate) struct Report {
     /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
     #[serde(default)]
     pub(crate) traced: Vec<Traced<AtCell>>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
 }
@@ -119,12 +121,14 @@ pub(crate) struct Run {
     pub(crate) sample: Option<Sample>,
     /// Why there is no sample.
     pub(crate) reason: Option<String>,
+    /// A signal ended it before its time; there is a sample if at least half of that was measured.
+    pub(crate) cut_short: bool,
 }
 
 impl Run {
     /// Whether it is void.
     pub(crate) fn failed(&self) -> bool {
-        self.good().is_none()
+        self.good().is_none() && !self.cut_short
     }
 
     /// Its sample, if it is worth something.

@@ -37,6 +37,8 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
     pub(crate) traced: Vec<Traced<AtDepth>>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) verdict: String,
 }
 
@@ -54,7 +56,7 @@ pub(crate) struct Run {
     pub(crate) repeat: usize,
     pub(crate) layer: String,
     pub(crate) sample: Option<Sample>,
-    /// Why there is no sample.
+    /// Why there is no sample, or why it is shorter than was asked.
     pub(crate) reason: Option<String>,
     /// Whether that is the machine's (a missing ring), or a failure.
     pub(crate) failed: bool,

@@ -121,6 +121,9 @@ struct Page {
 /// A row of a counter or gauge: its labels and its value.
 type Row<'a> = (Vec<(&'static str, &'a str)>, u64);
 
+/// One of the histograms of an operation.
+type Part = fn(&OperationCounts) -> &Histogram;
+
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let out = &mut encoder;
@@ -232,7 +235,7 @@ impl Page {
             all.add(kind);
         }
         all.operations.sort_by_key(|operation| operation.name);
-        let parts: [(_, fn(&OperationCounts) -> &Histogram); 3] = [
+        let parts: [(_, Part); 3] = [
             (exported::LATENCY, |operation| &operation.latency),
             (exported::QUEUE, |operation| &operation.queue),
             (exported::DEVICE, |operation| &operation.device),

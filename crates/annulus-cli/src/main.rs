@@ -7,6 +7,7 @@
 mod args;
 mod bench;
 mod fault;
+mod report;
 mod serve;
 mod top;
 mod watching;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
             BenchTarget::File(file) => bench::file(&file),
             BenchTarget::Nop(nop) => bench::nop(&nop),
             BenchTarget::Net(net) => bench::net(&net),
+            BenchTarget::Report(args) => report::report(&args),
             BenchTarget::NetServer(server) => bench::net_server(&server),
             BenchTarget::NetChild(child) => bench::net_child(&child),
         },

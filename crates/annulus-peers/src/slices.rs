@@ -86,7 +86,7 @@ impl Recorder {
             slice_ns,
             slices,
             // The first record turns to its own slice, and makes the row.
-            slice_from_ns: u64::MAX,
+            slice_from_ns: from_ns.wrapping_add(1 << 63),
             low: ROW,
             ..Recorder::default()
         };

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 
 use super::BenchWatchArgs;
+use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
 /// Which operations, in which order.
@@ -93,6 +94,7 @@ Exit code:
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FILE_HELP)]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
 pub(crate) struct FileArgs {
     /// A file or device to read, or a directory to make a test file in
     pub(crate) path: Option<PathBuf>,
@@ -182,8 +184,11 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Replace the FILE of --json if it exists
-    #[arg(long, requires = "json")]
+    #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
+
+    /// Replace the FILE of --json, --html or --heatmap if it exists
+    #[arg(long, requires = "written")]
     pub(crate) replace: bool,
 
     /// Where to make the test file [default: the current directory]

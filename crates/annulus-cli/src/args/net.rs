@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::{ArgGroup, Subcommand, ValueEnum};
 
 use super::BenchWatchArgs;
+use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
 const NET_HELP: &str = "\
@@ -82,6 +83,17 @@ pub(crate) enum NetProtocol {
     },
 }
 
+impl NetProtocol {
+    /// What is the same for every protocol.
+    pub(crate) fn load(&self) -> &LoadArgs {
+        match self {
+            NetProtocol::Echo { load, .. }
+            | NetProtocol::Http { load, .. }
+            | NetProtocol::Redis { load, .. } => load,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RedisName {
     Get,
@@ -91,6 +103,7 @@ pub(crate) enum RedisName {
 
 /// What is the same for every protocol.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
 pub(crate) struct LoadArgs {
     /// The server: 127.0.0.1:7000, localhost:80 or unix:/path; without it, contenders are started
     #[arg(value_name = "ADDR")]
@@ -171,8 +184,11 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Replace the FILE of --json if it exists
-    #[arg(long, requires = "json")]
+    #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
+
+    /// Replace the FILE of --json, --html or --heatmap if it exists
+    #[arg(long, requires = "written")]
     pub(crate) replace: bool,
 
     /// Seed of the order of runs, of keys and of messages

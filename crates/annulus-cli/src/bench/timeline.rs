@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use annulus_peers::slices::{Recorder, SLICES_MAX, bounds};
+use annulus_peers::slices::{BUCKETS, Recorder, SLICES_MAX, bounds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -102,8 +102,15 @@ impl Timeline {
 
     /// Latencies of the whole run.
     pub(crate) fn spectrum(&self) -> Spectrum {
-        self.slices()
-            .fold(Spectrum::default(), |sum, slice| sum.plus(&slice.latency))
+        let mut counts = vec![0; BUCKETS];
+        for (bucket, count) in self.latency.iter().flat_map(|row| Spectrum::decoded(row).0) {
+            counts[bucket] += count;
+        }
+        let found = counts
+            .into_iter()
+            .enumerate()
+            .filter(|(_, count)| *count > 0);
+        Spectrum(found.collect())
     }
 
     /// The same in at most so many slices: neighbours are put together.
@@ -182,7 +189,7 @@ impl Spectrum {
         let pairs = row.chunks_exact(2).map_while(|pair| {
             bucket = bucket.checked_add(pair[0])?;
             let place = usize::try_from(bucket).ok()?;
-            (place < annulus_peers::slices::BUCKETS).then_some((place, pair[1]))
+            (place < BUCKETS).then_some((place, pair[1]))
         });
         Spectrum(pairs.collect())
     }

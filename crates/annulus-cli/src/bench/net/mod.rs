@@ -15,14 +15,15 @@ use super::progress::Progress;
 use super::watching;
 use crate::args::NetArgs;
 use crate::fault::Fault;
+use crate::report::Pictures;
 
 mod child;
-mod json;
+pub(crate) mod json;
 mod question;
 mod sample;
 mod server;
 mod stats;
-mod table;
+pub(crate) mod table;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
@@ -42,6 +43,8 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let destination = (question.json.as_deref())
         .map(|path| Destination::new(path, question.replace))
         .transpose()?;
+    let load = args.protocol.load();
+    let pictures = Pictures::new(&load.pictures, load.json.as_deref(), load.replace)?;
     if let Some(failure) = load::kernel_refuses() {
         return not_here(&failure);
     }
@@ -73,6 +76,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
         destination.write(&report)?;
     }
     let alerts = watching::judge_net(&judge, &question, &report.runs);
+    pictures.of_network(&report)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
         false => alerts.exit_code(ExitCode::SUCCESS),

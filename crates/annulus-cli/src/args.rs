@@ -9,6 +9,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 mod top;
+mod trace;
 mod value;
 mod watching;
 
@@ -21,6 +22,7 @@ pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
 pub(crate) use top::TopArgs;
+pub(crate) use trace::TraceArgs;
 pub(crate) use watching::{BenchWatchArgs, WatchArgs};
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.

@@ -10,6 +10,7 @@ mod fault;
 mod report;
 mod serve;
 mod top;
+mod trace;
 mod watching;
 
 use std::io::Write;

@@ -121,9 +121,6 @@ struct Page {
 /// A row of a counter or gauge: its labels and its value.
 type Row<'a> = (Vec<(&'static str, &'a str)>, u64);
 
-/// One of the histograms of an operation.
-type Part = fn(&OperationCounts) -> &Histogram;
-
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let out = &mut encoder;
@@ -235,28 +232,9 @@ impl Page {
             all.add(kind);
         }
         all.operations.sort_by_key(|operation| operation.name);
-        let parts: [(_, Part); 3] = [
-            (exported::LATENCY, |operation| &operation.latency),
-            (exported::QUEUE, |operation| &operation.queue),
-            (exported::DEVICE, |operation| &operation.device),
-        ];
-        for ((name, means), part) in parts {
-            let unit = Unit::Seconds;
-            let mut family =
-                out.encode_descriptor(name, means, Some(&unit), MetricType::Histogram)?;
-            for operation in all.operations.iter().filter(|one| part(one).count() > 0) {
-                let recorded = part(operation);
-                family
-                    .encode_family(&[("op", operation.name)])?
-                    .encode_histogram::<NoLabelSet>(
-                        recorded.sum_ns() as f64 / 1e9,
-                        recorded.count(),
-                        &coarse(recorded),
-                        None,
-                    )?;
-            }
-        }
-        Ok(())
+        histograms(out, exported::LATENCY, &all, |operation| &operation.latency)?;
+        histograms(out, exported::QUEUE, &all, |operation| &operation.queue)?;
+        histograms(out, exported::DEVICE, &all, |operation| &operation.device)
     }
 
     fn backends(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -289,6 +267,32 @@ fn name(errno: i32) -> String {
         Errno::UnknownErrno => errno.to_string(),
         known => format!("{known:?}"),
     }
+}
+
+/// One part of how long the operations of `all` took.
+fn histograms(
+    out: &mut DescriptorEncoder<'_>,
+    (name, means): (&str, &str),
+    all: &Source,
+    part: fn(&OperationCounts) -> &Histogram,
+) -> fmt::Result {
+    let unit = Unit::Seconds;
+    let mut family = out.encode_descriptor(name, means, Some(&unit), MetricType::Histogram)?;
+    for operation in &all.operations {
+        let recorded = part(operation);
+        if recorded.count() == 0 {
+            continue;
+        }
+        family
+            .encode_family(&[("op", operation.name)])?
+            .encode_histogram::<NoLabelSet>(
+                recorded.sum_ns() as f64 / 1e9,
+                recorded.count(),
+                &coarse(recorded),
+                None,
+            )?;
+    }
+    Ok(())
 }
 
 /// In the buckets of the text: seconds, and how many lie in each.

@@ -14,6 +14,7 @@ use super::machine::Machine;
 use super::stats::Row;
 use super::timeline::{Timeline, on_one_line};
 use crate::fault::Fault;
+use crate::trace::{AtDepth, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -38,6 +39,9 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and contender.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    #[serde(default)]
+    pub(crate) traced: Vec<Traced<AtDepth>>,
     pub(crate) notes: Vec<String>,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,

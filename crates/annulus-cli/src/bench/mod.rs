@@ -33,6 +33,7 @@ mod testfile;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timeline;
+mod traced;
 mod verdict;
 mod watching;
 
@@ -76,6 +77,7 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
     let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
+    let trace = traced::Asked::new(args, &plan, &contenders)?;
     let started = SystemTime::now();
     machine::allow_many_open_files();
     let limit = plan.memory_bytes.map(Limit::make).transpose()?;
@@ -88,18 +90,25 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         limit.enter()?;
     }
     let (runs, hung) = measure(&plan, &file, &contenders)?;
+    let traced = match hung {
+        true => Vec::new(),
+        false => trace.runs(&plan, &file, &contenders)?,
+    };
     let mut report = report(&plan, &file, machine, &contenders, runs, started);
+    report.traced = traced;
     let peak = limit.as_ref().and_then(Limit::peak_note);
     // What is written and printed belongs to no contender.
     drop(limit);
     report.notes.extend(peak.clone());
     say(&summary(&plan, &report))?;
     say(&peak.map_or(String::new(), |peak| format!("note: {peak}\n")))?;
+    say(&traced::text(&report.traced))?;
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
     pictures.of_files(&report)?;
     let alerts = watching::judge_file(&judge, &report.runs);
+    traced::verdict_on(&report.traced)?;
     verdict_on(&report, hung).map(|code| alerts.exit_code(code))
 }
 
@@ -322,6 +331,7 @@ fn report(
         notes: file.notes.clone(),
         runs,
         rows,
+        traced: Vec::new(),
     }
 }
 

@@ -28,6 +28,18 @@ pub(crate) fn run(
     depth: usize,
     position: usize,
 ) -> Result<Done, Fault> {
+    run_by(plan, file, contender, depth, position, run::run)
+}
+
+/// The same, where `how` runs the contender itself, between what is done before and after.
+pub(crate) fn run_by(
+    plan: &Plan,
+    file: &TestFile,
+    contender: &AnyContender,
+    depth: usize,
+    position: usize,
+    how: impl FnOnce(&AnyContender, RunSpec) -> Result<RunOutcome, RunFailure>,
+) -> Result<Done, Fault> {
     let done = |outcome| {
         Ok(Done {
             outcome,
@@ -64,7 +76,7 @@ pub(crate) fn run(
         seed,
         stamp,
     };
-    match run::run(contender, spec) {
+    match how(contender, spec) {
         Ok(ended) => done(judge(plan, file, ended, resident, stamp)?),
         Err(RunFailure::Contender(Failure::NotHere(reason))) => done(Outcome::NotHere { reason }),
         Err(RunFailure::Contender(Failure::Failed(reason))) => done(Outcome::Failed {

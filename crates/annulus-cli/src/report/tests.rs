@@ -71,6 +71,7 @@ fn report_of(names: &[String], repeats: usize, seconds: u64) -> Report {
         started_unix_s: 0,
         seed: 1,
         machine: Machine::of(None),
+        traced: Vec::new(),
         load: Load {
             rw: "randread".into(),
             write_percent: 0,

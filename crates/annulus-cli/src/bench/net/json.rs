@@ -7,6 +7,7 @@ use super::question::{Question, Who};
 use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
 use crate::bench::timeline::{Timeline, on_one_line};
+use crate::trace::{AtCell, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -31,6 +32,9 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per cell and contender.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    #[serde(default)]
+    pub(crate) traced: Vec<Traced<AtCell>>,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
 }

@@ -24,6 +24,7 @@ mod sample;
 mod server;
 mod stats;
 pub(crate) mod table;
+mod traced;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
@@ -45,6 +46,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
         .transpose()?;
     let load = args.protocol.load();
     let pictures = Pictures::new(&load.pictures, load.json.as_deref(), load.replace)?;
+    let trace = traced::Asked::new(&question)?;
     if let Some(failure) = load::kernel_refuses() {
         return not_here(&failure);
     }
@@ -54,6 +56,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let machine = Machine::of(None);
     super::say(&heading(&question, &machine))?;
     let runs = measure(&question)?;
+    let traced = trace.runs(&question)?;
     let rows = stats::rows(&question, &runs);
     let report = Report {
         version: json::VERSION,
@@ -70,13 +73,16 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
         verdict: table::verdict(&rows),
         runs,
         rows,
+        traced,
     };
     super::say(&table::tables(&report))?;
+    super::say(&traced::text(&report.traced))?;
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
     let alerts = watching::judge_net(&judge, &question, &report.runs);
     pictures.of_network(&report)?;
+    super::traced::verdict_on(&report.traced)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
         false => alerts.exit_code(ExitCode::SUCCESS),
@@ -147,8 +153,15 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
     Ok(runs)
 }
 
-/// One contender in one cell, once.
-fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
+/// A contender that can be loaded now.
+struct Ready {
+    /// Ours to end, if we have started it.
+    server: Option<Server>,
+    plan: load::Plan,
+    pid: Option<u32>,
+}
+
+fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
     let server = match who {
         Who::There { .. } => None,
         who => Some(Server::start(who, &question.server_cpus)?),
@@ -170,6 +183,12 @@ fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
             Fault::failed(format!("--fill: giving {keys} keys a value: {error}"))
         })?;
     }
+    Ok(Ready { server, plan, pid })
+}
+
+/// One contender in one cell, once.
+fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
+    let Ready { server, plan, pid } = ready(question, cell, who)?;
     let mut watch = pid.map(Watch::new);
     let (mut before, mut used) = (Usage::now(), None);
     let outcome = load::run(&plan, &mut |moment, live| {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::layers::Layer;
 use crate::bench::machine::Machine;
 use crate::bench::stats::{Spread, median};
+use crate::trace::{AtDepth, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -34,6 +35,8 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and layer.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    pub(crate) traced: Vec<Traced<AtDepth>>,
     pub(crate) verdict: String,
 }
 

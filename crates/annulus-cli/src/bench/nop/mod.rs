@@ -17,6 +17,7 @@ use crate::fault::Fault;
 mod json;
 mod layers;
 mod table;
+mod traced;
 
 pub(crate) use json::Run;
 use json::{LayerFacts, Report};
@@ -38,6 +39,10 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
         .as_deref()
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
+    let mut depths = args.depth.clone();
+    depths.sort_unstable();
+    depths.dedup();
+    let trace = traced::Asked::new(args, &depths)?;
     let started = SystemTime::now();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let machine = Machine::of(None);
@@ -47,10 +52,8 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
         args.repeat,
         machine.line(),
     ))?;
-    let mut depths = args.depth.clone();
-    depths.sort_unstable();
-    depths.dedup();
     let runs = measure(args, &depths, seed);
+    let traced = trace.runs(&depths, args.runtime);
     let rows: Vec<_> = depths
         .iter()
         .flat_map(|&depth| json::rows(&runs, depth, &LAYERS))
@@ -74,12 +77,15 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
             .collect(),
         runs,
         rows,
+        traced,
     };
     super::say(&table::tables(&report))?;
+    super::say(&super::traced::text(&report.traced))?;
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
     let alerts = watching::judge_nop(&judge, &report.runs);
+    super::traced::verdict_on(&report.traced)?;
     Ok(match report.runs.iter().any(|run| run.failed) {
         true => ExitCode::from(1),
         false => alerts.exit_code(ExitCode::SUCCESS),

@@ -75,8 +75,9 @@ fn map(map: &Map, scale: &Scale, colours: Colours) -> String {
             _ => String::new(),
         };
         text += &format!("{label:>8} ");
-        for column in 0..map.columns {
-            text += &cell(line[0][column], line[line.len() - 1][column], colours);
+        // The last line is the first where a line has one row.
+        for (upper, lower) in line[0].iter().zip(&line[line.len() - 1]) {
+            text += &cell(*upper, *lower, colours);
         }
         if colours != Colours::None {
             text += "\x1b[0m";

@@ -161,7 +161,7 @@ fn what_can_not_be_told_is_refused_with_what_to_do_instead() {
     );
     refuses(
         here,
-        &["bench", "file", "--html", "."],
+        &["bench", "file", "--html", ".", "--replace"],
         "--html . is a directory; name a file",
     );
     let same = ["bench", "file", "--json", "x", "--html", "x"];

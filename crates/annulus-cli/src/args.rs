@@ -8,7 +8,9 @@ mod report;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod top;
 mod value;
+mod watching;
 
 use clap::{Parser, Subcommand};
 
@@ -18,6 +20,8 @@ pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
+pub(crate) use top::TopArgs;
+pub(crate) use watching::{BenchWatchArgs, WatchArgs};
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
 #[derive(Debug, Parser)]
@@ -33,6 +37,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Run a small server on the library's own runtime
     Serve(Serve),
+    /// Look at the rings of a running process, live
+    Top(TopArgs),
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,6 @@
 //! The `annulus` command: parse, do, and turn the outcome into an exit code.
 //!
-//! 0 done, 1 something that was measured is bad, 2 used wrongly.
+//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,8 @@ mod bench;
 mod fault;
 mod report;
 mod serve;
+mod top;
+mod watching;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => match serve.what {
             ServeWhat::Echo(echo) => serve::echo(&echo),
         },
+        Command::Top(top) => top::top(&top),
     };
     match outcome {
         Ok(code) => code,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, ValueEnum};
 
+use super::BenchWatchArgs;
 use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
@@ -88,7 +89,8 @@ Your data:
   given: then the tested part is filled with test data first.
 
 Exit code:
-  0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly.";
+  0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly;
+  3 all went well, but an --alert was raised in a run of Annulus.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FILE_HELP)]
@@ -200,6 +202,9 @@ pub(crate) struct FileArgs {
     /// Seed of all that is random, to repeat a run exactly
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) watch: BenchWatchArgs,
 
     /// List the contenders and do nothing
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Subcommand, ValueEnum};
 
+use super::BenchWatchArgs;
 use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
@@ -28,7 +29,8 @@ How it measures:
   --rate requests are due by the clock, and latency is from when they were due.
 
 Exit code:
-  0 done; 1 a failed run; 2 used wrongly; 77 this machine has no io_uring for the generator.";
+  0 done; 1 a failed run; 2 used wrongly; 3 all went well, but an --alert was raised in a run of
+  the server at ADDR or of Annulus; 77 this machine has no io_uring for the generator.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = NET_HELP, arg_required_else_help = true)]
@@ -192,6 +194,9 @@ pub(crate) struct LoadArgs {
     /// Seed of the order of runs, of keys and of messages
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) watch: BenchWatchArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -34,9 +34,12 @@ mod testfile;
 mod tests;
 pub(crate) mod timeline;
 mod verdict;
+mod watching;
 
 use contender::{BASE, Side, side};
 use job::{Cache, Plan};
+#[cfg(test)]
+pub(crate) use json::schema_is_current;
 use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
 use limit::Limit;
 use machine::Machine;
@@ -65,6 +68,8 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         .chain(more.iter().map(|name| name.to_string()))
         .collect();
     let contenders = contender::choose(&names)?;
+    let judge = watching::of_file(&args.watch.alert, &plan)?;
+    let _watching = crate::watching::begin(args.watch.metrics)?;
     let destination = args
         .json
         .as_deref()
@@ -94,7 +99,8 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         destination.write(&report)?;
     }
     pictures.of_files(&report)?;
-    verdict_on(&report, hung)
+    let alerts = watching::judge_file(&judge, &report.runs);
+    verdict_on(&report, hung).map(|code| alerts.exit_code(code))
 }
 
 /// The exit code of a comparison that took place.

@@ -75,8 +75,8 @@ fn map(map: &Map, scale: &Scale, colours: Colours) -> String {
             _ => String::new(),
         };
         text += &format!("{label:>8} ");
-        // The last line is the first where a line has one row.
-        for (upper, lower) in line[0].iter().zip(&line[line.len() - 1]) {
+        let (upper, lower) = (&line[0], &line[line.len() - 1]);
+        for (upper, lower) in upper.iter().zip(lower) {
             text += &cell(*upper, *lower, colours);
         }
         if colours != Colours::None {

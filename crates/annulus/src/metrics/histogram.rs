@@ -1,5 +1,7 @@
 //! How long things took: counts by duration, in buckets that are exact to a sixteenth.
 
+use std::fmt;
+
 /// Buckets of each power of two.
 const PARTS: usize = 16;
 /// The powers of two below this one have a bucket for each nanosecond.
@@ -33,7 +35,7 @@ pub(crate) fn bounds(bucket: usize) -> (u64, u64) {
 
 /// Durations, by how often they were seen. Each is known to a sixteenth (6.25 %) of itself; those from 137 s on are
 /// counted as that long.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Empty as long as nothing has been recorded.
     counts: Vec<u64>,
@@ -62,12 +64,20 @@ impl Histogram {
 
     /// Counts a duration.
     pub fn record(&mut self, ns: u64) {
+        self.record_many(ns, 1);
+    }
+
+    /// Counts `count` durations that are alike.
+    pub fn record_many(&mut self, ns: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
         if self.counts.is_empty() {
             self.counts = vec![0; BUCKETS];
         }
-        self.counts[bucket(ns)] += 1;
-        self.count += 1;
-        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.counts[bucket(ns)] += count;
+        self.count += count;
+        self.sum_ns = (self.sum_ns).saturating_add(ns.saturating_mul(count));
     }
 
     /// How many durations have been counted.
@@ -145,6 +155,19 @@ impl Histogram {
             both.map(|(now, then)| now.saturating_sub(*then)),
             self.sum_ns.saturating_sub(earlier.sum_ns),
         )
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = f.debug_struct("Histogram");
+        said.field("count", &self.count);
+        for (name, quantile) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("max_ns", 1.0)] {
+            if let Some(ns) = self.quantile(quantile) {
+                said.field(name, &ns);
+            }
+        }
+        said.finish_non_exhaustive()
     }
 }
 

@@ -32,12 +32,14 @@ pub enum SourceKind {
     Threads,
     /// Answers from the page cache on the caller's own thread, of an engine.
     Inline,
-    /// A core of a runtime.
+    /// A core of a runtime: its ring, and its operations on sockets.
     Core,
+    /// The files of such a core: their operations, on the ring that the core counts.
+    CoreFiles,
 }
 
 impl SourceKind {
-    /// As it is called in labels: `driver`, `own_ring`, `threads`, `inline`, `core`, `ended`.
+    /// As it is called in labels: `driver`, `own_ring`, `threads`, `inline`, `core`, `core_files`, `ended`.
     pub fn name(self) -> &'static str {
         match self {
             SourceKind::Ended => "ended",
@@ -46,6 +48,7 @@ impl SourceKind {
             SourceKind::Threads => "threads",
             SourceKind::Inline => "inline",
             SourceKind::Core => "core",
+            SourceKind::CoreFiles => "core_files",
         }
     }
 }
@@ -96,11 +99,12 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Operations given to the kernel or to a blocking thread.
+    /// Operations given to the kernel or to a blocking thread. One that goes on until it is cancelled (a
+    /// multishot receive or accept) counts once.
     submitted,
-    /// Operations answered.
+    /// Operations answered. Of one that goes on, each thing that arrives counts.
     completed,
-    /// Of these, with an error.
+    /// Of these, with an error; neither cancelled nor out of time.
     failed,
     /// Operations with the kernel or a blocking thread right now.
     in_flight,
@@ -120,7 +124,7 @@ counts! {
     cancelled,
     /// Operations whose timeout passed.
     timeouts,
-    /// Transfers that came back shorter than asked, and not at the end of the file.
+    /// Transfers that came back shorter than asked and whose rest was asked for.
     short,
     /// Times the rest of a short transfer, or an interrupted operation, was submitted again.
     resubmitted,
@@ -256,6 +260,20 @@ impl Source {
 }
 
 impl Snapshot {
+    /// What another process has counted, which [shares](super::share) it, and is of the same user, or anybody's
+    /// if this one is root's; across containers, too.
+    ///
+    /// It makes that process record latencies for the next 10 s: who looks more often than that sees them all.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`: there is no such process. `PermissionDenied`: it may not be looked at. `Unsupported`: it
+    /// shares nothing. `InvalidData`: it was built with a version of this library that counts in another
+    /// layout. Each says what to do.
+    pub fn of(process: u32) -> std::io::Result<Snapshot> {
+        super::remote::snapshot(process)
+    }
+
     /// All sources as one.
     pub fn total(&self) -> Source {
         let mut total = Source::default();

@@ -12,6 +12,7 @@ use annulus_peers::net::load::{self, Workload};
 use super::json::Destination;
 use super::machine::{Machine, Usage};
 use super::progress::Progress;
+use super::watching;
 use crate::args::NetArgs;
 use crate::fault::Fault;
 use crate::report::Pictures;
@@ -26,8 +27,10 @@ pub(crate) mod table;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
-use json::{ContenderFacts, LoadFacts, Report, Run, Sample};
-use question::{Cell, Question, Who};
+pub(crate) use json::Run;
+use json::{ContenderFacts, LoadFacts, Report, Sample};
+pub(crate) use question::Question;
+use question::{Cell, Who};
 use server::Server;
 use watch::Watch;
 
@@ -45,6 +48,8 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     if let Some(failure) = load::kernel_refuses() {
         return not_here(&failure);
     }
+    let judge = watching::of_net(&question)?;
+    let _watching = crate::watching::begin(question.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
     super::say(&heading(&question, &machine))?;
@@ -70,10 +75,11 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    let alerts = watching::judge_net(&judge, &question, &report.runs);
     pictures.of_network(&report)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
-        false => ExitCode::SUCCESS,
+        false => alerts.exit_code(ExitCode::SUCCESS),
     })
 }
 

@@ -18,12 +18,15 @@ const STYLES: usize = 24;
 const POINTS_MAX: usize = 120;
 /// Percentiles that are marked.
 const MARKED: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999];
+/// So many nines are drawn: 99.99 %.
+const NINES_MAX: f64 = 4.0;
 /// One point each such part of a nine.
 const NINES_STEP: f64 = 0.05;
 
 /// One line, in the plot's own coordinates from 0 to 1, with gaps.
 struct Line {
     name: String,
+    style: usize,
     points: Vec<Option<(f64, f64)>>,
     words: String,
 }
@@ -32,7 +35,7 @@ struct Line {
 pub(super) fn speed(story: &Story, group: &Group, length_ns: u64) -> Markup {
     let per_second =
         |slice: &Slice| Some(slice.answers as f64 * 1e9 / slice.length_ns.max(1) as f64);
-    let series = over_time(group, per_second);
+    let series = over_time(story, group, per_second);
     let caption = format!("{} a second over time", story.answers);
     plot_over_time(&caption, group, series, length_ns)
 }
@@ -43,7 +46,7 @@ pub(super) fn calls(story: &Story, group: &Group, length_ns: u64) -> Option<Mark
         0 => None,
         answers => Some(slice.calls? as f64 / answers as f64),
     };
-    let series: Vec<Series> = over_time(group, per_answer)
+    let series: Vec<Series> = over_time(story, group, per_answer)
         .into_iter()
         .filter(|series| series.values.iter().any(|(_, value)| value.is_some()))
         .collect();
@@ -63,11 +66,12 @@ fn one(answers: &str) -> &str {
 
 struct Series {
     name: String,
+    style: usize,
     /// When, in ns, and how much.
     values: Vec<(f64, Option<f64>)>,
 }
 
-fn over_time(group: &Group, value: impl Fn(&Slice) -> Option<f64>) -> Vec<Series> {
+fn over_time(story: &Story, group: &Group, value: impl Fn(&Slice) -> Option<f64>) -> Vec<Series> {
     let series = |strand: &Strand, timeline: &Timeline| {
         let coarse = timeline.coarser(POINTS_MAX);
         // What is left of a slice at the end says little: as a rate it would be a spike.
@@ -76,6 +80,7 @@ fn over_time(group: &Group, value: impl Fn(&Slice) -> Option<f64>) -> Vec<Series
             .filter(|slice| slice.length_ns * 2 >= coarse.slice_ns);
         Series {
             name: strand.contender.clone(),
+            style: story.number(&strand.contender) % STYLES,
             values: whole
                 .map(|slice| {
                     (
@@ -118,6 +123,7 @@ fn plot_over_time(caption: &str, group: &Group, series: Vec<Series>, length_ns: 
                 points: series.values.iter().map(point).collect(),
                 words: format!("{} from {} to {}", series.name, count(low), count(high)),
                 name: series.name,
+                style: series.style,
             }
         })
         .collect();
@@ -135,17 +141,16 @@ fn plot_over_time(caption: &str, group: &Group, series: Vec<Series>, length_ns: 
 }
 
 /// Latency by the share of answers that did not take longer; each nine takes as much room as the one before.
-pub(super) fn percentiles(group: &Group, scale: &Scale) -> Markup {
-    let nines_max = 4.0;
+pub(super) fn percentiles(story: &Story, group: &Group, scale: &Scale) -> Markup {
     let lines = group
         .drawn()
         .filter_map(|strand| {
             let spectrum = strand.timeline()?.spectrum();
             Some(percentile_line(
                 &strand.contender,
+                story.number(&strand.contender) % STYLES,
                 &spectrum,
                 scale,
-                nines_max,
             ))
         })
         .collect();
@@ -154,7 +159,7 @@ pub(super) fn percentiles(group: &Group, scale: &Scale) -> Markup {
         .collect();
     let axis = html! {
         @for (nth, share) in MARKED.iter().enumerate() {
-            @let x = fine(LEFT + PLOT_WIDTH * nines(*share) / nines_max);
+            @let x = fine(LEFT + PLOT_WIDTH * nines(*share) / NINES_MAX);
             @if nth > 0 {
                 line.grid x1=(x) x2=(x) y1=(TOP) y2=(TOP + PLOT_HEIGHT) {}
             }
@@ -176,14 +181,14 @@ fn nines(share: f64) -> f64 {
     -(1.0 - share).log10()
 }
 
-fn percentile_line(name: &str, spectrum: &Spectrum, scale: &Scale, nines_max: f64) -> Line {
+fn percentile_line(name: &str, style: usize, spectrum: &Spectrum, scale: &Scale) -> Line {
     // A percentile beyond the one before the last answer would be that answer again.
-    let known = (spectrum.count().max(1) as f64).log10().min(nines_max);
+    let known = (spectrum.count().max(1) as f64).log10().min(NINES_MAX);
     let steps = (known / NINES_STEP) as usize;
     let point = |step: usize| {
         let nines = step as f64 * NINES_STEP;
         let ns = spectrum.quantile_ns(1.0 - 10f64.powf(-nines))?;
-        Some((nines / nines_max, scale.height(ns)))
+        Some((nines / NINES_MAX, scale.height(ns)))
     };
     let said = MARKED[1..]
         .iter()
@@ -194,6 +199,7 @@ fn percentile_line(name: &str, spectrum: &Spectrum, scale: &Scale, nines_max: f6
         });
     Line {
         name: name.to_string(),
+        style,
         points: (0..=steps).map(point).collect(),
         words: format!("{name} {}", said.collect::<Vec<_>>().join(", ")),
     }
@@ -208,18 +214,18 @@ fn plot(caption: &str, lines: Vec<Line>, marks: Vec<(f64, String)>, axis: Markup
                 rect.paper x=(LEFT) y=(TOP) width=(PLOT_WIDTH) height=(PLOT_HEIGHT) {}
                 @for (height, text) in &marks { (across(TOP + PLOT_HEIGHT * (1.0 - height), text)) }
                 (axis)
-                @for (nth, line) in lines.iter().enumerate() {
-                    path class={ "line s" (nth % STYLES) } d=(path(&line.points)) {
+                @for line in &lines {
+                    path class={ "line s" (line.style) } d=(path(&line.points)) {
                         title { (line.name) }
                     }
                 }
             }
             figcaption { (caption) }
             ul.key {
-                @for (nth, line) in lines.iter().enumerate() {
+                @for line in &lines {
                     li {
                         svg viewBox="0 0 28 8" aria-hidden="true" {
-                            path class={ "line s" (nth % STYLES) } d="M0 4h28" {}
+                            path class={ "line s" (line.style) } d="M0 4h28" {}
                         }
                         (line.name)
                     }

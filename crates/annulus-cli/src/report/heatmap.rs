@@ -253,7 +253,7 @@ mod tests {
         let mut recorder = Recorder::default();
         recorder.begin(0, 60_000_000_000);
         let mut rng = fastrand::Rng::with_seed(7);
-        for _ in 0..2_000_000 {
+        for _ in 0..300_000 {
             let latency = 20_000.0 * (1.0 / (1.0 - rng.f64())).powf(0.7);
             recorder.answer(rng.u64(..60_000_000_000), latency as u64);
         }

@@ -294,7 +294,7 @@ fn percentiles(stories: &[Story], scale: &Scale) -> Markup {
             @for (nth, story) in stories.iter().enumerate() {
                 div.charts {
                     @for group in story.groups.iter().filter(|group| group.drawn().next().is_some()) {
-                        div { (heading(stories, nth, group)) (curve::percentiles(group, scale)) }
+                        div { (heading(stories, nth, group)) (curve::percentiles(story, group, scale)) }
                     }
                 }
             }
@@ -332,13 +332,13 @@ fn facts(stories: &[Story]) -> Markup {
             h2 id="machine" { "Machine and command" }
             @for (nth, story) in stories.iter().enumerate() {
                 @if let Some(name) = name(stories, nth) { h3 { span.run { (name) } " " (story.title) } }
-                pre tabindex="0" aria-label="The command as it was typed" {
+                pre {
                     code { (story.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")) }
                 }
                 div.facts {
-                    div { h4 { "Machine" } (list(&story.machine)) }
-                    div { h4 { "Load" } (list(&story.load)) }
-                    div { h4 { "Contenders" } dl {
+                    div { h3 { "Machine" } (list(&story.machine)) }
+                    div { h3 { "Load" } (list(&story.load)) }
+                    div { h3 { "Contenders" } dl {
                         @for (name, about) in &story.contenders { div { dt { (name) } dd { (about) } } }
                     } }
                 }

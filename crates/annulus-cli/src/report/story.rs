@@ -72,6 +72,17 @@ pub(crate) struct Shot {
     pub(crate) timeline: Option<Timeline>,
 }
 
+impl Story {
+    /// A contender's number, the same in every picture.
+    pub(crate) fn number(&self, contender: &str) -> usize {
+        let found = self
+            .contenders
+            .iter()
+            .position(|(name, _)| name == contender);
+        found.unwrap_or(0)
+    }
+}
+
 impl Strand {
     /// Its repeats in the order of how near their speed is to the median: the typical one first.
     pub(crate) fn typical_first(&self) -> Vec<&Shot> {

@@ -11,7 +11,7 @@ use crate::bench::timeline::Timeline;
 
 /// The picture, and within it the part with cells or lines.
 pub(super) const WIDTH: f64 = 400.0;
-pub(super) const HEIGHT: f64 = 250.0;
+pub(super) const HEIGHT: f64 = 232.0;
 pub(super) const LEFT: f64 = 48.0;
 pub(super) const TOP: f64 = 10.0;
 pub(super) const PLOT_WIDTH: f64 = 344.0;

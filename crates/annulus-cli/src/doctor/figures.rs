@@ -106,6 +106,14 @@ impl Figures {
         figure.map(|figure| figure.ns.median)
     }
 
+    /// Whether `a` takes longer than `b`: by a tenth and more, and even the best of its samples longer than a
+    /// usual one of the other's. `None`: one of them was not measured.
+    pub(crate) fn is_slower(&self, a: What, b: What) -> Option<bool> {
+        let of = |what| self.figures.iter().find(|figure| figure.what == what);
+        let (a, b) = (of(a)?.ns, of(b)?.ns);
+        Some(a.median > b.median * (1.0 + DIFFERENCE) && a.min > b.median)
+    }
+
     /// Whether the samples of a figure lie so close together that it can be compared.
     pub(crate) fn is_steady(&self, what: What) -> bool {
         let figure = self.figures.iter().find(|figure| figure.what == what);
@@ -113,5 +121,7 @@ impl Figures {
     }
 }
 
+/// A smaller difference is none: a run differs from the next by as much.
+const DIFFERENCE: f64 = 0.10;
 /// Extremes further apart than this share of the median say that the machine was doing something else.
 pub(crate) const STEADY: f64 = 1.0;

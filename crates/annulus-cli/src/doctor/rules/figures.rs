@@ -1,10 +1,9 @@
 //! What the measurement says: which backend, depth and buffers, and whether SQPOLL would pay.
 
+use crate::bench::short;
 use crate::doctor::advice::{Rule, Said, Seen, Severity};
 use crate::doctor::figures::{Figures, What};
 
-/// A difference below this share is none: a run differs from the next by as much.
-const DIFFERENCE: f64 = 0.10;
 /// The library's own limit: with fewer, driver, caller and poller leave none for anybody else.
 const SQPOLL_PROCESSORS: f64 = 4.0;
 /// SQPOLL saves the enters; at 8 entries for each, less than this share of what a cached read costs is not worth
@@ -58,10 +57,6 @@ fn us(ns: f64) -> String {
     }
 }
 
-fn is_more(a: f64, b: f64) -> bool {
-    a > b * (1.0 + DIFFERENCE)
-}
-
 fn disturbed(seen: &Seen<'_>) -> Option<Said> {
     let figures = seen.figures?;
     let unsteady: Vec<&str> = (What::ALL.iter())
@@ -86,30 +81,20 @@ fn backend_cached(seen: &Seen<'_>) -> Option<Said> {
     let figures = seen.figures?;
     let call = figures.ns(What::CachedPread)?;
     let hop = figures.ns(What::CachedHop)?;
-    let (what, dear) = match figures.ns(What::CachedRing) {
-        Some(ring) => (
-            "cached data: read it at once, on the caller's thread",
-            format!(
-                "a pread of it takes {}, through a ring {}, on a blocking thread {}",
-                us(call),
-                us(ring),
-                us(hop)
-            ),
-        ),
-        None => (
-            "cached data: read it at once, on the caller's thread",
-            format!(
-                "a pread of it takes {}, on a blocking thread {}",
-                us(call),
-                us(hop)
-            ),
-        ),
-    };
-    let ring_is_no_better = figures
-        .ns(What::CachedRing)
-        .is_none_or(|ring| is_more(ring, call));
-    (ring_is_no_better && is_more(hop, call)).then(|| {
-        Said::new(Severity::Note, what, dear)
+    let by_ring = (figures.ns(What::CachedRing)).map_or(String::new(), |ring| {
+        format!(" through a ring {},", us(ring))
+    });
+    let why = format!(
+        "a pread of it takes {},{by_ring} on a blocking thread {}",
+        us(call),
+        us(hop)
+    );
+    let ring_is_quicker = figures.is_slower(What::CachedPread, What::CachedRing);
+    let best =
+        figures.is_slower(What::CachedHop, What::CachedPread)? && !ring_is_quicker.unwrap_or(false);
+    let what = "cached data: read it at once, on the caller's thread";
+    best.then(|| {
+        Said::new(Severity::Note, what, why)
             .next("the default, CachedReads::Learn, does that; keep it")
     })
 }
@@ -124,14 +109,15 @@ fn backend_direct(seen: &Seen<'_>) -> Option<Said> {
         us(call),
         us(hop)
     );
-    if is_more(ring, call.min(hop)) {
+    let is_slower = |what| figures.is_slower(What::DirectRing, what) == Some(true);
+    if is_slower(What::DirectPread) {
         let what = "for single direct reads a plain call is faster than a ring here";
         return Some(
             Said::new(Severity::Note, what, times)
                 .next("keep several in flight, or use Backend::Blocking"),
         );
     }
-    let what = match is_more(hop, ring) {
+    let what = match figures.is_slower(What::DirectHop, What::DirectRing)? {
         true => "for direct reads: the ring, at any depth",
         false => {
             "for single direct reads it does not matter who asks; a ring can keep many in flight"
@@ -143,7 +129,11 @@ fn backend_direct(seen: &Seen<'_>) -> Option<Said> {
 fn backend_network(seen: &Seen<'_>) -> Option<Said> {
     let figures = seen.figures?;
     let (epoll, ring) = (figures.ns(What::EchoEpoll)?, figures.ns(What::EchoRing)?);
-    let what = match (is_more(epoll, ring), is_more(ring, epoll)) {
+    let slower = |a, b| figures.is_slower(a, b) == Some(true);
+    let what = match (
+        slower(What::EchoEpoll, What::EchoRing),
+        slower(What::EchoRing, What::EchoEpoll),
+    ) {
         (true, _) => "for small messages: the ring",
         (_, true) => "for few connections epoll is faster than a ring here",
         _ => "for a few connections, ring and epoll are alike",
@@ -170,7 +160,7 @@ fn depth(seen: &Seen<'_>) -> Option<Said> {
     let mut rates = Vec::new();
     for (depth, what) in steps {
         let rate = 1e9 / figures.ns(what)?;
-        rates.push(format!("{depth}: {rate:.0}"));
+        rates.push(format!("{} with {depth} in flight", short(rate)));
         if best.is_none_or(|(_, before)| rate > before * DEPTH_GAIN) {
             best = Some((depth, rate));
         }
@@ -180,7 +170,7 @@ fn depth(seen: &Seen<'_>) -> Option<Said> {
         "direct reads: keep {deep} in flight{}",
         if deep == 32 { ", or more" } else { "" }
     );
-    let why = format!("reads a second by depth: {}", rates.join(", "));
+    let why = format!("reads a second: {}", rates.join(", "));
     Some(
         Said::new(Severity::Note, what, why)
             .next("annulus bench file --depth 1,8,32,128 measures it for longer"),
@@ -194,11 +184,11 @@ fn buffers(seen: &Seen<'_>) -> Option<Said> {
         figures.ns(What::DirectPlain32)?,
     );
     let why = format!(
-        "32 in flight: {} a read with file and buffers registered, {} without",
+        "with 32 in flight a read takes {} where file and buffers are registered, {} where not",
         us(registered),
         us(plain)
     );
-    let (what, next) = match is_more(plain, registered) {
+    let (what, next) = match figures.is_slower(What::DirectPlain32, What::DirectRing32)? {
         true => (
             "registered buffers pay for direct reads",
             "Engine::register_buffers",
@@ -222,7 +212,7 @@ fn batches(seen: &Seen<'_>) -> Option<Said> {
         us(many)
     );
     let why = format!("the call that carries them costs {}", us(enter));
-    is_more(one, many).then(|| {
+    figures.is_slower(What::Nop1, What::Nop32)?.then(|| {
         Said::new(Severity::Note, what, why)
             .next("ask for many at once: File::read_many_at, or many tasks")
     })

@@ -1,7 +1,7 @@
 //! The processors, the virtual machine, the kernel's version.
 
 use crate::doctor::advice::{Rule, Said, Seen, Severity};
-use crate::doctor::surroundings::ContainerKind;
+use crate::doctor::surroundings::{ContainerKind, Mitigation};
 use crate::doctor::traps;
 
 pub(super) const RULES: &[Rule] = &[
@@ -81,18 +81,16 @@ fn mitigations(seen: &Seen<'_>) -> Option<Said> {
         ("meltdown", "PTI"),
         ("retbleed", "IBRS"),
         ("retbleed", "untrained return thunk"),
+        // "Enhanced / Automatic IBRS" is the processor's own, and cheap.
         ("spectre_v2", "IBRS"),
     ];
+    let is_dear = |one: &&Mitigation| {
+        let how = one.says.strip_prefix("Mitigation: ").unwrap_or_default();
+        DEAR.iter()
+            .any(|(name, sign)| one.name == *name && how.starts_with(sign))
+    };
     let dear: Vec<&str> = (seen.env.surroundings.mitigations.iter())
-        .filter(|one| {
-            DEAR.iter().any(|(name, sign)| {
-                // "Enhanced / Automatic IBRS" is the processor's own, and cheap.
-                one.name == *name
-                    && one.says.contains(sign)
-                    && !one.says.contains("Enhanced")
-                    && !one.says.contains("Automatic")
-            })
-        })
+        .filter(is_dear)
         .map(|one| &*one.name)
         .collect();
     let what = format!("each system call pays for {}", dear.join(", "));

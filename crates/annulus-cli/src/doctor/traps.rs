@@ -34,10 +34,7 @@ const fn v(major: u32, minor: u32, patch: u32) -> Version {
     Version(major, minor, patch)
 }
 
-/// No version is later.
-const EVER: Version = v(u32::MAX, 0, 0);
-
-const TRAPS: [Trap; 14] = [
+const TRAPS: [Trap; 13] = [
     Trap {
         name: "early bugs",
         ranges: &[(v(5, 13, 0), v(5, 15, 90)), (v(5, 16, 0), v(6, 1, 0))],
@@ -52,14 +49,6 @@ const TRAPS: [Trap; 14] = [
         applies: |env| !env.limits.memlock_waived && env.limits.memlock_bytes.is_some(),
         what: "the memory of a ring counts against RLIMIT_MEMLOCK, over all processes of the user",
         handling: "smaller rings are tried, then blocking threads; raise the limit (ulimit -l 65536)",
-        is_serious: false,
-    },
-    Trap {
-        name: "a poller of a ring may sleep on",
-        ranges: &[(v(6, 13, 0), EVER)],
-        applies: always,
-        what: "poll and epoll on a ring with deferred task work don't see work that its owner has not looked at",
-        handling: "rings on Tokio's threads are made without deferred task work",
         is_serious: false,
     },
     Trap {
@@ -188,4 +177,91 @@ pub(crate) fn of(env: &Environment) -> Vec<TrapHere> {
         is_certain: env.kernel.vendor.is_none(),
     };
     TRAPS.iter().filter(has).map(here).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::tests::machines::{device, good, place};
+
+    /// A machine that each trap applies to, if its kernel is of this version.
+    fn with(version: Version) -> Environment {
+        let mut env = good();
+        env.kernel.version = version;
+        env.limits.memlock_waived = false;
+        env.limits.memlock_bytes = Some(8 << 20);
+        let mut here = place("ext4");
+        here.device = Some(device("md127"));
+        env.place = Some(here);
+        env
+    }
+
+    fn names(env: &Environment) -> Vec<String> {
+        of(env).into_iter().map(|trap| trap.name).collect()
+    }
+
+    #[test]
+    fn each_trap_begins_and_ends_where_its_ranges_do() {
+        for trap in &TRAPS {
+            let is_there = |version| names(&with(version)).iter().any(|name| name == trap.name);
+            for &(from, before) in trap.ranges {
+                assert!(from < before, "{}", trap.name);
+                assert!(is_there(from), "{} in {from}", trap.name);
+                assert!(!is_there(before), "{} in {before}", trap.name);
+                let last = match before {
+                    Version(major, minor, 0) if minor > 0 => v(major, minor - 1, 9999),
+                    Version(major, 0, 0) => v(major - 1, 9999, 0),
+                    Version(major, minor, patch) => v(major, minor, patch - 1),
+                };
+                assert!(is_there(last), "{} in {last}", trap.name);
+            }
+            assert!(
+                !is_there(v(7, 3, 0)) && !is_there(v(4, 19, 0)),
+                "{}",
+                trap.name
+            );
+        }
+    }
+
+    #[test]
+    fn known_kernels_have_the_traps_that_they_are_known_for() {
+        let serious = |version| of(&with(version)).iter().any(|trap| trap.is_serious);
+        for version in [
+            v(5, 13, 0),
+            v(5, 15, 89),
+            v(5, 16, 0),
+            v(6, 0, 19),
+            v(6, 1, 7),
+        ] {
+            assert!(serious(version), "{version}");
+        }
+        for version in [
+            v(5, 10, 223),
+            v(5, 15, 90),
+            v(6, 1, 192),
+            v(6, 12, 117),
+            v(6, 18, 44),
+        ] {
+            assert!(!serious(version), "{version}");
+        }
+        let charged = "rings are charged to locked memory".to_owned();
+        assert!(names(&with(v(6, 18, 44))).contains(&charged));
+        assert!(!names(&with(v(6, 12, 117))).contains(&charged));
+        assert!(!names(&with(v(7, 2, 13))).contains(&charged));
+    }
+
+    #[test]
+    fn a_trap_is_for_those_it_applies_to_and_a_vendors_version_is_a_guess() {
+        let mut env = with(v(6, 1, 192));
+        let on_ext4 = "direct writes on ext4 by worker threads".to_owned();
+        assert!(names(&env).contains(&on_ext4));
+        assert!(of(&env).iter().all(|trap| trap.is_certain));
+        env.kernel.vendor = Some("Debian".to_owned());
+        assert!(of(&env).iter().all(|trap| !trap.is_certain));
+        env.place = None;
+        assert!(!names(&env).contains(&on_ext4));
+        env.limits.memlock_waived = true;
+        env.kernel.version = v(6, 18, 44);
+        assert!(of(&env).is_empty(), "{:?}", names(&env));
+    }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use annulus::Engine;
+use annulus::{AlignedBuf, Engine};
 use rustix::fs::{OFlags, major, minor, seek};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,6 +17,9 @@ use crate::fault::Fault;
 const SAMPLE_BYTES_MIN: u64 = 1 << 20;
 /// How long a file of our own is.
 const OWN_BYTES: usize = 4 << 20;
+
+/// What every device takes.
+const PAGE_BYTES: usize = 4096;
 
 /// What there is at PATH.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -289,8 +292,17 @@ fn asked(direct: &File) -> (Direct, Option<Result<(), String>>) {
         memory_bytes,
         offset_bytes,
     };
-    let poll = file.poll_support().map_err(|why| why.to_string());
-    (direct, Some(poll))
+    (direct, Some(polled(&file)))
+}
+
+/// What sysfs tells, and where it says yes, whether the kernel takes a read: not every file system polls.
+fn polled(file: &annulus::File) -> Result<(), String> {
+    let refused = |why: annulus::NotPolled| why.to_string();
+    file.poll_support().map_err(refused)?;
+    let page = AlignedBuf::with_len(PAGE_BYTES, PAGE_BYTES);
+    futures_executor::block_on(file.read_at(page, 0))
+        .map_err(|error| format!("a read that was polled for: {}", error.error()))?;
+    file.poll_support().map_err(refused)
 }
 
 /// The type and the mount point of the file system that a path is on.

@@ -104,7 +104,10 @@ fn memory_is_told_from_a_disk() {
     // Advice is not less.
     let advice = report["advice"].as_array().unwrap().iter();
     let one = advice.filter(|one| one["rule"] == "in-memory");
-    assert_eq!(one.map(|one| &one["severity"]).collect::<Vec<_>>(), ["advice"]);
+    assert_eq!(
+        one.map(|one| &one["severity"]).collect::<Vec<_>>(),
+        ["advice"]
+    );
     let proc = self::place("/proc/version");
     assert_eq!(proc["environment"]["place"]["filesystem"], "proc");
     assert!(rules(&proc).contains(&"no-direct"), "{}", proc["advice"]);

@@ -9,6 +9,7 @@ mod bench;
 mod doctor;
 mod fault;
 mod serve;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => match serve.what {
             ServeWhat::Echo(echo) => serve::echo(&echo),
         },
+        Command::Top(top) => top::top(&top),
     };
     match outcome {
         Ok(code) => code,

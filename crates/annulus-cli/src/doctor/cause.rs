@@ -1,8 +1,8 @@
 //! Why there is no ring: told from which of the three system calls are refused, how, and what else is known.
 //!
-//! A seccomp filter forbids calls by number, so it also refuses an enter on something that is no ring; the sysctl and the
-//! security modules are asked by the set-up alone. A kernel without io_uring and a filter that plays one answer the same
-//! `ENOSYS`: there the kernel's configuration, its sysctl and its version decide.
+//! A seccomp filter forbids calls by number, so it also refuses an enter on something that is no ring; the sysctl and
+//! the security modules are asked by the set-up alone. A kernel without io_uring and a filter that plays one answer the
+//! same `ENOSYS`: there the kernel's configuration, its sysctl and its version decide.
 
 use rustix::io::Errno;
 use schemars::JsonSchema;

@@ -1,5 +1,5 @@
-//! The report for people: a fact per line, then what was measured, then what follows from both, then one verdict and one
-//! command to go on with.
+//! The report for people: a fact per line, then what was measured, then what follows from both, then one verdict and
+//! one command to go on with.
 
 use std::fmt::Write;
 

@@ -86,7 +86,7 @@ fn deferred() -> io::Result<IoUring> {
 fn watch(ring: &mut IoUring, socket: &UnixStream) -> io::Result<()> {
     let socket = types::Fd(socket.as_raw_fd());
     let entry = opcode::PollAdd::new(socket, PollFlags::IN.bits().into()).build();
-    // SAFETY: Lent: a poll points to no memory. Open: the socket outlives the call; the kernel holds it from then on.
+    // SAFETY: Lent: a poll points to no memory. Open: the socket outlives the call; then the kernel holds it.
     unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
     ring.submit().map(drop)
 }

@@ -3,7 +3,8 @@
 
 use super::machines::{as_user, good, in_container, refused, tried};
 use crate::doctor::advice::Verdict;
-use crate::doctor::facts::{Environment, RefusalKind, Rung, Seccomp, Version};
+use crate::doctor::facts::RefusalKind::{self, Descriptors, Memlock, Missing, Refused, TooOld};
+use crate::doctor::facts::{Environment, Rung, Seccomp, Version};
 use crate::doctor::json::Report;
 use crate::doctor::surroundings::ContainerKind;
 
@@ -60,16 +61,12 @@ fn filtered(env: &mut Environment) {
     env.policy.seccomp_filters = Some(1);
 }
 
-/// There is no ring.
-fn without_ring() -> Vec<Broken> {
-    use RefusalKind::{Descriptors, Memlock, Missing, Refused, TooOld};
-    let missing = || refused(Missing, [ENOSYS; 3]);
-    let forbidden = || refused(Refused, [EPERM; 3]);
-    let set_up_forbidden = || refused(Refused, [EPERM, 0, 0]);
+/// The kernel has no io_uring, or not enough of one.
+fn kernels() -> Vec<Broken> {
     vec![
         broken(
             "Linux 4.19",
-            missing(),
+            refused(Missing, [ENOSYS; 3]),
             |env| {
                 version(env, 4, 19, 0);
                 unknown_configuration(env);
@@ -99,7 +96,7 @@ fn without_ring() -> Vec<Broken> {
         ),
         broken(
             "a kernel built without, as its configuration says",
-            missing(),
+            refused(Missing, [ENOSYS; 3]),
             |env| {
                 unknown_configuration(env);
                 env.kernel.has_io_uring_built_in = Some(false);
@@ -110,14 +107,20 @@ fn without_ring() -> Vec<Broken> {
         ),
         broken(
             "the same without a configuration to read",
-            missing(),
+            refused(Missing, [ENOSYS; 3]),
             unknown_configuration,
             "not-built-in",
             "CONFIG_IO_URING=y",
         ),
+    ]
+}
+
+/// A sysctl forbids it, or a security module.
+fn policies() -> Vec<Broken> {
+    vec![
         broken(
             "the sysctl at 2",
-            set_up_forbidden(),
+            refused(Refused, [EPERM, 0, 0]),
             |env| {
                 env.policy.io_uring_disabled = Some(2);
             },
@@ -126,7 +129,7 @@ fn without_ring() -> Vec<Broken> {
         ),
         broken(
             "the sysctl at 1, for a user, without a group",
-            set_up_forbidden(),
+            refused(Refused, [EPERM, 0, 0]),
             |env| {
                 as_user(env);
                 env.policy.io_uring_disabled = Some(1);
@@ -136,7 +139,7 @@ fn without_ring() -> Vec<Broken> {
         ),
         broken(
             "the sysctl at 1, for a user outside of the group",
-            set_up_forbidden(),
+            refused(Refused, [EPERM, 0, 0]),
             |env| {
                 as_user(env);
                 env.policy.io_uring_disabled = Some(1);
@@ -146,8 +149,23 @@ fn without_ring() -> Vec<Broken> {
             "add the user to group 977",
         ),
         broken(
+            "SELinux",
+            refused(Refused, [EACCES, 0, 0]),
+            |env| {
+                env.policy.security_modules = vec!["capability".into(), "selinux".into()];
+            },
+            "security-module",
+            "policy",
+        ),
+    ]
+}
+
+/// A filter does.
+fn filters() -> Vec<Broken> {
+    vec![
+        broken(
             "the default profile of Docker",
-            forbidden(),
+            refused(Refused, [EPERM; 3]),
             |env| {
                 filtered(env);
                 in_container(env, ContainerKind::Docker);
@@ -157,7 +175,7 @@ fn without_ring() -> Vec<Broken> {
         ),
         broken(
             "a pod's default profile",
-            forbidden(),
+            refused(Refused, [EPERM; 3]),
             |env| {
                 filtered(env);
                 in_container(env, ContainerKind::Kubernetes);
@@ -172,9 +190,15 @@ fn without_ring() -> Vec<Broken> {
             "seccomp-refuses",
             "SystemCallFilter=@aio",
         ),
+    ]
+}
+
+/// A filter that is harder to tell, or a sandbox.
+fn odd_filters() -> Vec<Broken> {
+    vec![
         broken(
             "a filter that plays an old kernel",
-            missing(),
+            refused(Missing, [ENOSYS; 3]),
             |env| {
                 filtered(env);
                 in_container(env, ContainerKind::Podman);
@@ -184,7 +208,7 @@ fn without_ring() -> Vec<Broken> {
         ),
         broken(
             "the same where only the sysctl shows what the kernel has",
-            missing(),
+            refused(Missing, [ENOSYS; 3]),
             |env| {
                 filtered(env);
                 unknown_configuration(env);
@@ -201,17 +225,8 @@ fn without_ring() -> Vec<Broken> {
             "io_uring_enter",
         ),
         broken(
-            "SELinux",
-            refused(Refused, [EACCES, 0, 0]),
-            |env| {
-                env.policy.security_modules = vec!["capability".into(), "selinux".into()];
-            },
-            "security-module",
-            "policy",
-        ),
-        broken(
             "gVisor",
-            missing(),
+            refused(Missing, [ENOSYS; 3]),
             |env| {
                 version(env, 4, 19, 0);
                 unknown_configuration(env);
@@ -220,6 +235,12 @@ fn without_ring() -> Vec<Broken> {
             "sandbox",
             "outside the sandbox",
         ),
+    ]
+}
+
+/// Nobody forbids it, and there is no room.
+fn starved() -> Vec<Broken> {
+    vec![
         broken(
             "no locked memory at all, on a kernel that charges rings",
             refused(Memlock, [ENOMEM, 0, 0]),
@@ -300,7 +321,8 @@ fn with_less() -> Vec<Broken> {
 
 #[test]
 fn broken_machines_are_told_by_their_cause_and_its_cure() {
-    let all: Vec<Broken> = without_ring().into_iter().chain(with_less()).collect();
+    let all = [kernels, policies, filters, odd_filters, starved, with_less].map(|some| some());
+    let all: Vec<Broken> = all.into_iter().flatten().collect();
     assert!(all.len() >= 20, "{}", all.len());
     for one in all {
         let report = Report::new(one.env, None, Vec::new(), 0);

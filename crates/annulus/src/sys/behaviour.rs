@@ -109,8 +109,8 @@ fn is_told(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
     Ok(poller.found(0).is_some())
 }
 
-/// A thread sleeps in `epoll_wait` on the ring; then work is put there for its owner, who does not enter. On kernels from
-/// about 6.13 on the sleeper is not told.
+/// A thread sleeps in `epoll_wait` on the ring; then work is put there for its owner, who does not enter. On kernels
+/// from about 6.13 on the sleeper is not told.
 fn deferred_poller() -> Tried {
     let (mut sender, socket) = UnixStream::pair()?;
     let mut ring = deferred()?;

@@ -147,12 +147,15 @@ impl Context {
             self.ask(lane, slot);
         }
         loop {
-            calls += self.submit()?;
+            let submits = self.submit()?;
+            calls += submits;
+            (0..submits).for_each(|_| lane.called());
             if self.in_flight == 0 {
                 return Ok(calls);
             }
             let count = self.wait()?;
             calls += 1;
+            lane.called();
             for index in 0..count {
                 let event = self.events[index];
                 let slot = event.data as usize;

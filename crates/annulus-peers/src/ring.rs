@@ -283,6 +283,7 @@ impl Driver {
         while *in_flight > 0 {
             sq.sync();
             calls += 1;
+            lane.called();
             enter(submitter.submit_and_wait((*wait_for).min(*in_flight)))?;
             // Both sides: which entries the kernel has taken, and which completions it has left.
             sq.sync();
@@ -303,6 +304,7 @@ impl Driver {
                     fresh = 0;
                     sq.sync();
                     calls += 1;
+                    lane.called();
                     enter(submitter.submit())?;
                     sq.sync();
                 }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 
+use super::BenchWatchArgs;
+use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
 /// Which operations, in which order.
@@ -87,10 +89,12 @@ Your data:
   given: then the tested part is filled with test data first.
 
 Exit code:
-  0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly.";
+  0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly;
+  3 all went well, but an --alert was raised in a run of Annulus.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FILE_HELP)]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
 pub(crate) struct FileArgs {
     /// A file or device to read, or a directory to make a test file in
     pub(crate) path: Option<PathBuf>,
@@ -180,8 +184,11 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Replace the FILE of --json if it exists
-    #[arg(long, requires = "json")]
+    #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
+
+    /// Replace the FILE of --json, --html or --heatmap if it exists
+    #[arg(long, requires = "written")]
     pub(crate) replace: bool,
 
     /// Where to make the test file [default: the current directory]
@@ -195,6 +202,9 @@ pub(crate) struct FileArgs {
     /// Seed of all that is random, to repeat a run exactly
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) watch: BenchWatchArgs,
 
     /// List the contenders and do nothing
     #[arg(long)]

@@ -9,29 +9,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::args::FileArgs;
 use crate::fault::Fault;
+use crate::report::Pictures;
 
 mod cache;
 mod check;
 mod columns;
-mod contender;
+pub(crate) mod contender;
 mod job;
-mod json;
+pub(crate) mod json;
 mod lane;
 mod limit;
 mod loads;
-mod machine;
-mod net;
+pub(crate) mod machine;
+pub(crate) mod net;
 mod nop;
 mod order;
 mod progress;
 mod run;
 mod single;
-mod stats;
-mod table;
+pub(crate) mod stats;
+pub(crate) mod table;
 mod testfile;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timeline;
 mod verdict;
+mod watching;
 
 use contender::{BASE, Side, side};
 use job::{Cache, Plan};
@@ -67,11 +70,14 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         .chain(more.iter().map(|name| name.to_string()))
         .collect();
     let contenders = contender::choose(&names)?;
+    let judge = watching::of_file(&args.watch.alert, &plan)?;
+    let _watching = crate::watching::begin(args.watch.metrics)?;
     let destination = args
         .json
         .as_deref()
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
+    let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
     let started = SystemTime::now();
     machine::allow_many_open_files();
     let limit = plan.memory_bytes.map(Limit::make).transpose()?;
@@ -94,7 +100,9 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
-    verdict_on(&report, hung)
+    pictures.of_files(&report)?;
+    let alerts = watching::judge_file(&judge, &report.runs);
+    verdict_on(&report, hung).map(|code| alerts.exit_code(code))
 }
 
 /// The exit code of a comparison that took place.
@@ -243,7 +251,7 @@ fn summary(plan: &Plan, report: &Report) -> String {
 }
 
 /// How the answers were checked, over all runs.
-fn checks_line(report: &Report) -> String {
+pub(crate) fn checks_line(report: &Report) -> String {
     let mut sum = json::Checks::default();
     for run in &report.runs {
         let sample = match &run.outcome {

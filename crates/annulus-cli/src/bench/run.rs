@@ -15,6 +15,7 @@ use super::check::Contents;
 use super::lane::{BenchLane, Tally};
 use super::machine::Usage;
 use super::order::Order;
+use super::timeline::CallSamples;
 
 /// Time for a contender to settle before it is measured, at most a fifth of the measured time.
 const RAMP: Duration = Duration::from_millis(200);
@@ -39,6 +40,8 @@ pub(crate) struct RunSpec {
 /// What came of it.
 pub(crate) struct RunOutcome {
     pub(crate) tally: Tally,
+    /// Calls by slice, where the contender's own count was looked at.
+    pub(crate) calls: Option<Vec<u64>>,
     pub(crate) finished: Finished,
     /// How long the measured part was.
     pub(crate) measured: Duration,
@@ -75,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) write_percent: u8,
     pub(crate) seed: u64,
     pub(crate) stamp: u64,
+    pub(crate) calls: CallSamples,
     runtime: Duration,
 }
 
@@ -82,6 +86,10 @@ impl Shared {
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn runtime_ns(&self) -> u64 {
+        self.runtime.as_nanos() as u64
     }
 
     /// A lane found no block left: the run ends now, for all.
@@ -128,6 +136,10 @@ impl Bench for Harness {
             .unwrap_or_else(PoisonError::into_inner)
             .add(lane.into_tally());
     }
+
+    fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
+        self.shared.calls.read_from(read);
+    }
 }
 
 impl Harness {
@@ -160,6 +172,7 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
             write_percent: spec.write_percent,
             seed: spec.seed,
             stamp: spec.stamp,
+            calls: CallSamples::default(),
             runtime: spec.runtime,
         }),
         lanes: AtomicU64::new(1),
@@ -178,6 +191,7 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
                         panic_text(&*panic)
                     )))
                 });
+                harness.shared.calls.close();
                 harness.send(Event::Finished(result));
             })
     };
@@ -236,6 +250,7 @@ fn watch(events: &Receiver<Event>, harness: &Harness) -> Result<RunOutcome, RunF
         stolen: used.stolen_ns / looked_ns,
         measured: Duration::from_nanos(measured_ns),
         ran_out,
+        calls: shared.calls.by_slice(),
         finished,
         tally,
     })

@@ -11,6 +11,7 @@ use super::json::{Checks, Latency, Outcome, Sample};
 use super::order::{Order, OrderSpec, mix};
 use super::run::{self, AnyContender, RunFailure, RunOutcome, RunSpec};
 use super::testfile::TestFile;
+use super::timeline::Timeline;
 use crate::fault::Fault;
 
 /// A run's outcome, and whether its contender never came back.
@@ -207,5 +208,10 @@ fn sample(plan: &Plan, ended: &RunOutcome, again: &Afterwards, resident_before: 
         others_busy: ended.others_busy,
         stolen: ended.stolen,
         note: ended.finished.note.clone(),
+        timeline: Timeline::of(
+            tally.recorder.clone(),
+            ended.measured.as_nanos() as u64,
+            ended.calls.clone(),
+        ),
     }
 }

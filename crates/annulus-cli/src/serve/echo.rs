@@ -13,6 +13,7 @@ use super::signals;
 use crate::args::{EchoArgs, FilledHow, ServeBackend};
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
+use crate::watching;
 
 /// Receive buffers for datagrams: each takes the longest there is, with its header.
 const DATAGRAM_BUFFERS: (u16, u32) = (64, 65_568);
@@ -21,13 +22,10 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     if args.threads == 0 {
         return Err(Fault::usage("--threads is 0; it must be at least 1"));
     }
-    // Before there is a core that it could miss.
-    if let Err(error) = annulus::metrics::share() {
-        eprintln!("annulus: `annulus top` can't look at this server: {error}");
-    }
     // Before anything is asked of a ring, which remembers the limit.
     allow_many_open_files();
     let place = Place::of(args)?;
+    let _watching = watching::serving(&args.watch)?;
     let failed = |error: io::Error| Fault::failed(error.to_string());
     let signals = signals::catch().map_err(failed)?;
     let mut watch = None;

@@ -12,21 +12,25 @@ use annulus_peers::net::load::{self, Workload};
 use super::json::Destination;
 use super::machine::{Machine, Usage};
 use super::progress::Progress;
+use super::watching;
 use crate::args::NetArgs;
 use crate::fault::Fault;
+use crate::report::Pictures;
 
 mod child;
-mod json;
+pub(crate) mod json;
 mod question;
 mod sample;
 mod server;
 mod stats;
-mod table;
+pub(crate) mod table;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
-use json::{ContenderFacts, LoadFacts, Report, Run, Sample};
-use question::{Cell, Question, Who};
+pub(crate) use json::Run;
+use json::{ContenderFacts, LoadFacts, Report, Sample};
+pub(crate) use question::Question;
+use question::{Cell, Who};
 use server::Server;
 use watch::Watch;
 
@@ -39,9 +43,13 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let destination = (question.json.as_deref())
         .map(|path| Destination::new(path, question.replace))
         .transpose()?;
+    let load = args.protocol.load();
+    let pictures = Pictures::new(&load.pictures, load.json.as_deref(), load.replace)?;
     if let Some(failure) = load::kernel_refuses() {
         return not_here(&failure);
     }
+    let judge = watching::of_net(&question)?;
+    let _watching = crate::watching::begin(question.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
     super::say(&heading(&question, &machine))?;
@@ -67,9 +75,11 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    let alerts = watching::judge_net(&judge, &question, &report.runs);
+    pictures.of_network(&report)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
-        false => ExitCode::SUCCESS,
+        false => alerts.exit_code(ExitCode::SUCCESS),
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use annulus_peers::net::load::{Pace, Plan, RedisCommand, Target, Workload};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::args::{LoadArgs, NetProtocol, RedisName};
+use crate::args::{BenchWatchArgs, LoadArgs, NetProtocol, RedisName};
 use crate::fault::Fault;
 
 /// As many as can be opened from a handful of loopback addresses in reasonable time.
@@ -77,6 +77,7 @@ pub(crate) struct Question {
     pub(crate) seed: u64,
     pub(crate) json: Option<PathBuf>,
     pub(crate) replace: bool,
+    pub(crate) watch: BenchWatchArgs,
     pub(crate) notes: Vec<String>,
 }
 
@@ -110,6 +111,7 @@ impl Question {
             seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
             json: args.json.clone(),
             replace: args.replace,
+            watch: args.watch.clone(),
             notes,
         })
     }
@@ -122,6 +124,12 @@ impl Question {
             }
         }
         cells
+    }
+
+    /// Whether that is the name of a server that was there before.
+    pub(crate) fn is_there(&self, name: &str) -> bool {
+        let mut there = (self.contenders.iter()).filter(|who| matches!(who, Who::There { .. }));
+        there.any(|who| who.name() == name)
     }
 
     /// What one run asks of one server.

@@ -10,6 +10,7 @@ use annulus_peers::Failure;
 use super::json::Destination;
 use super::machine::Machine;
 use super::progress::Progress;
+use super::watching;
 use crate::args::NopArgs;
 use crate::fault::Fault;
 
@@ -17,7 +18,8 @@ mod json;
 mod layers;
 mod table;
 
-use json::{LayerFacts, Report, Run};
+pub(crate) use json::Run;
+use json::{LayerFacts, Report};
 use layers::{LAYERS, Layer};
 
 /// A NOP needs no device: more than a few thousand outstanding say nothing new.
@@ -29,6 +31,8 @@ const WARM_UP: Duration = Duration::from_millis(50);
 /// Runs the command.
 pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
     check(args)?;
+    let judge = watching::of_nop(&args.watch.alert, args.runtime)?;
+    let _watching = crate::watching::begin(args.watch.metrics)?;
     let destination = args
         .json
         .as_deref()
@@ -75,9 +79,10 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    let alerts = watching::judge_nop(&judge, &report.runs);
     Ok(match report.runs.iter().any(|run| run.failed) {
         true => ExitCode::from(1),
-        false => ExitCode::SUCCESS,
+        false => alerts.exit_code(ExitCode::SUCCESS),
     })
 }
 

@@ -242,6 +242,8 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                     self.begin = self.mark();
                     self.requests.recording = true;
                     self.requests.due_from_ns = self.now_ns;
+                    let runtime_ns = self.plan.runtime.as_nanos() as u64;
+                    self.requests.recorder.begin(self.now_ns, runtime_ns);
                 }
                 Phase::After => {
                     self.end = self.mark();

@@ -16,17 +16,6 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// The same, started by another program that comes first: `prlimit --nofile=40`.
-pub(crate) fn below(program: &[&str], args: &[&str]) -> Command {
-    let mut command = Command::new(program[0]);
-    command
-        .args(&program[1..])
-        .arg(env!("CARGO_BIN_EXE_annulus"))
-        .arg("doctor")
-        .args(args);
-    command
-}
-
 pub(crate) fn said(mut command: Command) -> Said {
     let Output {
         status,

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::command::{below, command, report, root_or_skip, rules, said, skip};
+use crate::below::below;
+use crate::command::{command, report, root_or_skip, rules, said, skip};
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;

@@ -6,7 +6,8 @@ use std::thread;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
 
-use crate::command::{below, command, report, root_or_skip, rules, said, skip};
+use crate::below::below;
+use crate::command::{command, report, root_or_skip, rules, said, skip};
 
 const SETUP: i64 = 425;
 const ENTER: i64 = 426;

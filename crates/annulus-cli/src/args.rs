@@ -1,5 +1,6 @@
 //! What can be typed: a file for each command. What it means is decided in the command's own module.
 
+mod doctor;
 mod file;
 mod net;
 mod nop;
@@ -9,11 +10,13 @@ mod serve;
 #[cfg(test)]
 mod tests;
 mod top;
+mod trace;
 mod value;
 mod watching;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
 pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName};
 pub(crate) use nop::NopArgs;
@@ -21,6 +24,7 @@ pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
 pub(crate) use top::TopArgs;
+pub(crate) use trace::TraceArgs;
 pub(crate) use watching::{BenchWatchArgs, WatchArgs};
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
@@ -33,6 +37,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Say what io_uring can do on this machine, and what to change
+    Doctor(DoctorArgs),
     /// Measure what asynchronous I/O is worth here
     Bench(Bench),
     /// Run a small server on the library's own runtime

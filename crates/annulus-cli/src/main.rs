@@ -1,15 +1,19 @@
 //! The `annulus` command: parse, do, and turn the outcome into an exit code.
 //!
-//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised.
+//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised, 128 and a signal's number ended
+//! by that signal.
 
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
+mod doctor;
 mod fault;
 mod report;
 mod serve;
+mod signals;
 mod top;
+mod trace;
 mod watching;
 
 use std::io::Write;
@@ -22,6 +26,7 @@ use args::{Args, BenchTarget, Command, ServeWhat};
 fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.command {
+        Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Bench(bench) => match bench.target {
             BenchTarget::File(file) => bench::file(&file),
             BenchTarget::Nop(nop) => bench::nop(&nop),

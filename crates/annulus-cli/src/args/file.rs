@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, ValueEnum};
 
 use super::BenchWatchArgs;
+use super::TraceArgs;
 use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
@@ -209,4 +210,7 @@ pub(crate) struct FileArgs {
     /// List the contenders and do nothing
     #[arg(long)]
     pub(crate) list: bool,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }

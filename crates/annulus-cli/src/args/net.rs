@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Subcommand, ValueEnum};
 
 use super::BenchWatchArgs;
+use super::TraceArgs;
 use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
@@ -197,6 +198,9 @@ pub(crate) struct LoadArgs {
 
     #[command(flatten)]
     pub(crate) watch: BenchWatchArgs,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }
 
 #[derive(Debug, clap::Args)]

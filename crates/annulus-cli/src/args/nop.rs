@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::BenchWatchArgs;
+use super::TraceArgs;
 use super::value::parse_seconds;
 
 const NOP_HELP: &str = "\
@@ -53,4 +54,7 @@ pub(crate) struct NopArgs {
 
     #[command(flatten)]
     pub(crate) watch: BenchWatchArgs,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }

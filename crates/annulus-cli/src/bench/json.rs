@@ -2,7 +2,7 @@
 //! from these structs and kept in `schema/bench-file.json`.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -14,6 +14,8 @@ use super::machine::Machine;
 use super::stats::Row;
 use super::timeline::{Timeline, on_one_line};
 use crate::fault::Fault;
+use crate::signals::Removal;
+use crate::trace::{AtDepth, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -38,6 +40,11 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and contender.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    #[serde(default)]
+    pub(crate) traced: Vec<Traced<AtDepth>>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
@@ -110,6 +117,10 @@ pub(crate) enum Outcome {
     NotPrepared {
         reason: String,
     },
+    /// A signal ended it before half of its time was measured.
+    Interrupted {
+        reason: String,
+    },
     /// Wrong answers, errors, or no answers.
     Failed {
         reason: String,
@@ -132,7 +143,9 @@ impl Outcome {
             Outcome::Measured(_) => None,
             Outcome::NotApplicable { reason } => Some(format!("not applicable: {reason}")),
             Outcome::NotHere { reason } => Some(format!("not available here: {reason}")),
-            Outcome::NotPrepared { reason } => Some(reason.clone()),
+            Outcome::NotPrepared { reason } | Outcome::Interrupted { reason } => {
+                Some(reason.clone())
+            }
             Outcome::Failed { reason, .. } => Some(format!("FAILED: {reason}")),
         }
     }
@@ -265,9 +278,16 @@ impl Destination {
         beside.push(format!(".tmp-{}", std::process::id()));
         let written = self.write_beside(Path::new(&beside), put);
         written.map_err(|error| {
-            let _ = fs::remove_file(&beside);
-            let shown = self.path.display();
-            Fault::failed(format!("writing {} {shown}: {error}", self.option))
+            let cure = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    "; name a file on another disk"
+                }
+                _ => "",
+            };
+            let (option, shown) = (self.option, self.path.display());
+            Fault::failed(format!(
+                "writing {option} {shown}: {error}{cure}; what was measured is in the table only"
+            ))
         })
     }
 
@@ -277,6 +297,9 @@ impl Destination {
         put: impl FnOnce(&mut File) -> std::io::Result<()>,
     ) -> std::io::Result<()> {
         let mut file = File::create_new(beside)?;
+        // When it has been renamed there is nothing left to remove.
+        let name = beside.to_path_buf();
+        let _removal = Removal::new(move || drop(fs::remove_file(name)));
         put(&mut file)?;
         file.sync_all()?;
         if self.replace {

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::args::FileArgs;
 use crate::fault::Fault;
 use crate::report::Pictures;
+use crate::signals::{self, Signal};
 
 mod cache;
 mod check;
@@ -33,6 +34,7 @@ mod testfile;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timeline;
+mod traced;
 mod verdict;
 mod watching;
 
@@ -43,11 +45,13 @@ pub(crate) use json::schema_is_current;
 use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
 use limit::Limit;
 use machine::Machine;
-pub(crate) use machine::allow_many_open_files;
+pub(crate) use machine::{Usage, allow_many_open_files};
 pub(crate) use net::{net, net_child, net_server};
 pub(crate) use nop::nop;
 use progress::Progress;
 use run::AnyContender;
+pub(crate) use stats::Spread;
+pub(crate) use table::short;
 use testfile::TestFile;
 
 /// From so many bytes of buffers on, the heading says so.
@@ -62,6 +66,7 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if args.list {
         return say(&contender::list()).map(|()| ExitCode::SUCCESS);
     }
+    signals::listen()?;
     let plan = Plan::new(args)?;
     let more = loads::preset(args.load).contenders;
     let names: Vec<String> = (args.contenders.iter().cloned())
@@ -76,6 +81,7 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
     let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
+    let trace = traced::Asked::new(args, &plan, &contenders)?;
     let started = SystemTime::now();
     machine::allow_many_open_files();
     let limit = plan.memory_bytes.map(Limit::make).transpose()?;
@@ -88,19 +94,62 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         limit.enter()?;
     }
     let (runs, hung) = measure(&plan, &file, &contenders)?;
+    let interrupted = signals::asked();
+    let traced = match hung || interrupted.is_some() {
+        true => Vec::new(),
+        false => trace.runs(&plan, &file, &contenders)?,
+    };
     let mut report = report(&plan, &file, machine, &contenders, runs, started);
+    report.traced = traced;
     let peak = limit.as_ref().and_then(Limit::peak_note);
     // What is written and printed belongs to no contender.
     drop(limit);
-    report.notes.extend(peak.clone());
-    say(&summary(&plan, &report))?;
-    say(&peak.map_or(String::new(), |peak| format!("note: {peak}\n")))?;
+    let planned = plan.depths.len() * plan.repeat * contenders.len();
+    let ended = interrupted.map(|signal| interruption(signal, report.runs.len(), planned));
+    report.interrupted = interrupted.is_some();
+    let later: Vec<String> = peak.into_iter().chain(ended).collect();
+    report.notes.extend(later.iter().cloned());
+    let mut text = summary(&plan, &report);
+    for note in later {
+        text += &format!("note: {note}\n");
+    }
+    text += &traced::text(&report.traced);
+    // What cannot be printed may still be written.
+    let said = say(&text);
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
     pictures.of_files(&report)?;
+    said?;
     let alerts = watching::judge_file(&judge, &report.runs);
-    verdict_on(&report, hung).map(|code| alerts.exit_code(code))
+    match interrupted {
+        Some(signal) => Ok(ExitCode::from(signal.exit_code())),
+        None => {
+            traced::verdict_on(&report.traced)?;
+            verdict_on(&report, hung).map(|code| alerts.exit_code(code))
+        }
+    }
+}
+
+/// For people: how much there is of what was asked for.
+fn interruption(signal: Signal, made: usize, planned: usize) -> String {
+    format!(
+        "interrupted by {signal}: {made} of {planned} runs were begun, and the tables are of those"
+    )
+}
+
+/// Whether a run that was cut short says something: at least half of its time was measured.
+fn is_enough(measured: Duration, runtime: Duration) -> bool {
+    measured * 2 >= runtime
+}
+
+/// For people: how long a run was that a signal ended.
+fn cut_short(measured: Duration, runtime: Duration) -> String {
+    format!(
+        "interrupted after {:.2} of {} s",
+        measured.as_secs_f64(),
+        runtime.as_secs_f64()
+    )
 }
 
 /// The exit code of a comparison that took place.
@@ -156,19 +205,27 @@ fn measure(
     file: &TestFile,
     contenders: &[AnyContender],
 ) -> Result<(Vec<Run>, bool), Fault> {
+    signals::end_in_order();
     let progress = Progress::new(plan.depths.len() * plan.repeat * contenders.len());
     let mut rng = fastrand::Rng::with_seed(plan.seed);
     let mut runs: Vec<Run> = Vec::new();
-    for &depth in &plan.depths {
+    'runs: for &depth in &plan.depths {
         warm_up(plan, file, contenders, depth)?;
         for repeat in 1..=plan.repeat {
             let mut order: Vec<&AnyContender> = contenders.iter().collect();
             rng.shuffle(&mut order);
             for contender in order {
+                if signals::asked().is_some() {
+                    break 'runs;
+                }
                 let name = contender.name();
                 progress.begin(format!("depth {depth}, {repeat}/{}: {name}", plan.repeat));
                 let position = runs.len();
-                let done = single::run(plan, file, contender, depth, position)?;
+                let done = match single::run(plan, file, contender, depth, position) {
+                    // Before it began.
+                    Err(Fault::Interrupted { .. }) => break 'runs,
+                    done => done?,
+                };
                 runs.push(Run {
                     position,
                     depth,
@@ -202,7 +259,10 @@ fn warm_up(
     };
     match contenders.iter().find(|contender| contender.name() == BASE) {
         // Whatever is wrong will be seen again in a run that counts.
-        Some(base) => single::run(&short, file, base, depth, WARM_UP_POSITION).map(|_| ()),
+        Some(base) => match single::run(&short, file, base, depth, WARM_UP_POSITION) {
+            Ok(_) | Err(Fault::Interrupted { .. }) => Ok(()),
+            Err(fault) => Err(fault),
+        },
         None => Ok(()),
     }
 }
@@ -273,6 +333,9 @@ pub(crate) fn checks_line(report: &Report) -> String {
     } else {
         "length"
     };
+    if sum.answers == 0 {
+        return String::new();
+    }
     let mut text = format!(
         "checked {} of {} answers: {what} right",
         sum.right, sum.answers
@@ -319,9 +382,11 @@ fn report(
             .collect(),
         warnings: verdict::warnings(plan, &runs, &rows),
         verdict: verdict::verdict(&rows, &plan.depths),
+        interrupted: false,
         notes: file.notes.clone(),
         runs,
         rows,
+        traced: Vec::new(),
     }
 }
 
@@ -348,13 +413,13 @@ fn load(plan: &Plan, file: &TestFile) -> Load {
 }
 
 /// The command as it was typed.
-fn command() -> Vec<String> {
+pub(crate) fn command() -> Vec<String> {
     std::env::args_os()
         .map(|arg| arg.to_string_lossy().into_owned())
         .collect()
 }
 
-fn unix_seconds(time: SystemTime) -> u64 {
+pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_secs())
 }

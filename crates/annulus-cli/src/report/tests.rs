@@ -71,6 +71,7 @@ fn report_of(names: &[String], repeats: usize, seconds: u64) -> Report {
         started_unix_s: 0,
         seed: 1,
         machine: Machine::of(None),
+        traced: Vec::new(),
         load: Load {
             rw: "randread".into(),
             write_percent: 0,
@@ -93,6 +94,7 @@ fn report_of(names: &[String], repeats: usize, seconds: u64) -> Report {
         contenders: names.iter().map(facts).collect(),
         rows: stats::rows(&runs, 8),
         runs,
+        interrupted: false,
         notes: vec![HOSTILE.into()],
         warnings: vec![HOSTILE.into()],
         verdict: HOSTILE.into(),

@@ -7,6 +7,7 @@ use super::question::{Question, Who};
 use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
 use crate::bench::timeline::{Timeline, on_one_line};
+use crate::trace::{AtCell, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -31,6 +32,11 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per cell and contender.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    #[serde(default)]
+    pub(crate) traced: Vec<Traced<AtCell>>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
 }
@@ -115,12 +121,14 @@ pub(crate) struct Run {
     pub(crate) sample: Option<Sample>,
     /// Why there is no sample.
     pub(crate) reason: Option<String>,
+    /// A signal ended it before its time; there is a sample if at least half of that was measured.
+    pub(crate) cut_short: bool,
 }
 
 impl Run {
     /// Whether it is void.
     pub(crate) fn failed(&self) -> bool {
-        self.good().is_none()
+        self.good().is_none() && !self.cut_short
     }
 
     /// Its sample, if it is worth something.

@@ -8,6 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::args::{BenchWatchArgs, LoadArgs, NetProtocol, RedisName};
 use crate::fault::Fault;
+use crate::trace::Trace;
 
 /// As many as can be opened from a handful of loopback addresses in reasonable time.
 const CONNECTIONS_MAX: usize = 30_000;
@@ -79,6 +80,7 @@ pub(crate) struct Question {
     pub(crate) replace: bool,
     pub(crate) watch: BenchWatchArgs,
     pub(crate) notes: Vec<String>,
+    pub(crate) trace: Trace,
 }
 
 impl Question {
@@ -113,6 +115,7 @@ impl Question {
             replace: args.replace,
             watch: args.watch.clone(),
             notes,
+            trace: Trace::new(&args.trace, args.replace)?,
         })
     }
 
@@ -278,6 +281,14 @@ fn check(args: &LoadArgs) -> Result<(), Fault> {
         return Err(Fault::usage(format!(
             "--rate {rate}: from 1 to 100000000 requests a second"
         )));
+    }
+    if (args.trace.syscalls || args.trace.flamegraph.is_some())
+        && args.addr.is_some()
+        && args.pid.is_none()
+    {
+        return Err(Fault::usage(
+            "--syscalls and --flamegraph look at the server's process; give its --pid",
+        ));
     }
     if let Some(pid) = args.pid
         && !std::path::Path::new(&format!("/proc/{pid}/task")).is_dir()

@@ -55,7 +55,7 @@ fn table(rows: &[&Row]) -> String {
     let mut text = ruled(&lines);
     for row in rows {
         if let Some(reason) = &row.reason {
-            text += &format!("{}: FAILED: {reason}\n", row.contender);
+            text += &format!("{}: {reason}\n", row.contender);
         }
     }
     text + &limits(rows)

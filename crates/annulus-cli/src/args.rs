@@ -1,6 +1,7 @@
 //! What can be typed: a file for each command. What it means is decided in the command's own module.
 
 mod file;
+mod job;
 mod net;
 mod nop;
 mod receive;

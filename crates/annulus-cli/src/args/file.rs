@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 
+use super::job::JobArgs;
 use super::value::{parse_bytes, parse_seconds};
 
 /// Which operations, in which order.
@@ -90,7 +91,7 @@ Exit code:
   0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly.";
 
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = FILE_HELP)]
+#[command(after_long_help = FILE_HELP, group(ArgGroup::new("written").args(["json", "fio_json"]).multiple(true)))]
 pub(crate) struct FileArgs {
     /// A file or device to read, or a directory to make a test file in
     pub(crate) path: Option<PathBuf>,
@@ -180,8 +181,8 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Replace the FILE of --json if it exists
-    #[arg(long, requires = "json")]
+    /// Replace the FILE of --json or --fio-json if it exists
+    #[arg(long, requires = "written")]
     pub(crate) replace: bool,
 
     /// Where to make the test file [default: the current directory]
@@ -199,4 +200,7 @@ pub(crate) struct FileArgs {
     /// List the contenders and do nothing
     #[arg(long)]
     pub(crate) list: bool,
+
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
 }

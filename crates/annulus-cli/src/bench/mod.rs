@@ -14,6 +14,7 @@ mod cache;
 mod check;
 mod columns;
 mod contender;
+mod fio;
 mod job;
 mod json;
 mod lane;
@@ -56,6 +57,9 @@ const WARM_UP_POSITION: usize = usize::MAX - 1;
 pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if args.list {
         return say(&contender::list()).map(|()| ExitCode::SUCCESS);
+    }
+    if let Some(job) = &args.job.job_file {
+        return fio::job(args, job);
     }
     let plan = Plan::new(args)?;
     let more = loads::preset(args.load).contenders;

@@ -14,9 +14,8 @@ use crate::fault::Fault;
 pub(super) struct External {
     pub(super) version: String,
     job_file: PathBuf,
-    /// The file is a copy of ours.
-    copied: bool,
-    output: PathBuf,
+    /// What fio writes goes here, and away with us.
+    folder: PathBuf,
     pub(super) notes: Vec<String>,
 }
 
@@ -35,20 +34,20 @@ impl External {
                 "--with-fio: cannot run fio: {error}; install it, such as by `apt-get install fio`"
             ))
         })?;
-        let folder = std::env::temp_dir();
+        let folder = std::env::temp_dir().join(format!("annulus-fio-{}", std::process::id()));
+        fs::create_dir(&folder)
+            .map_err(|error| Fault::failed(format!("making {}: {error}", folder.display())))?;
         let mut external = External {
             version: String::from_utf8_lossy(&version.stdout).trim().to_string(),
             job_file: path.to_path_buf(),
-            copied: false,
-            output: folder.join(format!("annulus-fio-{}.json", std::process::id())),
+            folder,
             notes: Vec::new(),
         };
         if let Some((text, lines)) = without_lines(bytes, plan) {
-            let copy = folder.join(format!("annulus-job-{}.fio", std::process::id()));
+            let copy = external.folder.join("job.fio");
             fs::write(&copy, text)
                 .map_err(|error| Fault::failed(format!("writing {}: {error}", copy.display())))?;
             external.job_file = copy;
-            external.copied = true;
             external
                 .notes
                 .push(format!("fio got the job file without {}", lines.join(", ")));
@@ -58,9 +57,12 @@ impl External {
 
     /// Runs fio; what it said of each job of the plan.
     pub(super) fn pass(&self, plan: &Plan) -> Result<Vec<Said>, Fault> {
+        let json = self.folder.join("output.json");
         let output = Command::new("fio")
             .args(["--output-format=json", "--eta=never", "--output"])
-            .arg(&self.output)
+            .arg(&json)
+            .arg("--aux-path")
+            .arg(&self.folder)
             .arg(&self.job_file)
             .stdin(Stdio::null())
             .output()
@@ -70,7 +72,7 @@ impl External {
             let first = err.lines().next().unwrap_or("it says nothing").to_string();
             format!("fio failed ({}): {first}", output.status)
         };
-        let text = fs::read(&self.output).unwrap_or_default();
+        let text = fs::read(&json).unwrap_or_default();
         let Ok(report) = serde_json::from_slice::<Value>(json_part(&text)) else {
             return Ok(plan.jobs.iter().map(|_| Err(complaint())).collect());
         };
@@ -92,10 +94,8 @@ impl External {
 
 impl Drop for External {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.output);
-        if self.copied {
-            let _ = fs::remove_file(&self.job_file);
-        }
+        // If it is gone already, that is what we wanted.
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -66,7 +66,8 @@ impl Files {
             }
             places.push(clones);
         }
-        for (path, wanted) in &wanted {
+        for (path, wanted) in &mut wanted {
+            wanted.length = length(path)?;
             may_be_used(path, wanted, overwrite)?;
         }
         let mut files = Files {
@@ -323,7 +324,7 @@ fn want(wanted: &mut BTreeMap<PathBuf, Wanted>, job: &Job, place: &Place, path: 
 /// Refuses what would change a file of the user's that he did not offer.
 fn may_be_used(path: &Path, wanted: &Wanted, overwrite: bool) -> Result<(), Fault> {
     let shown = path.display();
-    let Some(length) = length(path)? else {
+    let Some(length) = wanted.length else {
         return Ok(());
     };
     if wanted.written && !overwrite {

@@ -289,7 +289,6 @@ pub(super) const NO_EFFECT: &[Group] = &[
     },
     Group {
         names: &[
-            "fadvise_hint",
             "thp",
             "hugepage-size",
             "userspace_reap",
@@ -566,10 +565,13 @@ fn apply(
             text: expanded.as_deref(),
             base,
         };
-        let hint = comment_hint(expanded.as_deref());
-        return (key.set)(options, &given)
-            .map(|()| None)
-            .map_err(|text| format!("`{}`: {text}{hint}", shown(name)));
+        let (hint, example) = (comment_hint(expanded.as_deref()), key.example);
+        return (key.set)(options, &given).map(|()| None).map_err(|text| {
+            format!(
+                "`{name}`: {text}{hint}. It means: {}; for example {name}={example}",
+                key.meaning
+            )
+        });
     }
     if let Some((_, meant)) = MISTAKEN.iter().find(|(mistaken, _)| *mistaken == name) {
         return Ok(Some(format!("`{name}`: {meant}")));

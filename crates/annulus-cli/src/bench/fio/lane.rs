@@ -65,9 +65,8 @@ pub(super) struct Work {
     pub(super) ios_most: u64,
     pub(super) ramp: Duration,
     pub(super) runtime: Option<Duration>,
-    /// Per second, of reads and writes; 0 without a limit.
-    pub(super) rate_bytes: [u64; 2],
-    pub(super) rate_ios: [u64; 2],
+    /// Bytes per second, of reads and writes; 0 without a limit.
+    pub(super) rate: [u64; 2],
     pub(super) seed: u64,
     pub(super) verify: Option<(Verify, Vec<u8>)>,
     /// Reads back exactly these blocks, in place of all the above.
@@ -196,18 +195,35 @@ impl JobLane {
     /// When the rate of a direction allows its next operation.
     #[inline]
     fn due_ns(&self, direction: usize) -> u64 {
-        let (bytes, ios) = (
-            self.work.rate_bytes[direction],
-            self.work.rate_ios[direction],
-        );
-        let after = match (bytes, ios) {
-            (0, 0) => return 0,
-            (0, rate) => u128::from(self.handed.ios[direction]) * 1_000_000_000 / u128::from(rate),
-            (rate, _) => {
-                u128::from(self.handed.bytes[direction]) * 1_000_000_000 / u128::from(rate)
+        match self.work.rate[direction] {
+            0 => 0,
+            rate => {
+                let after =
+                    u128::from(self.handed.bytes[direction]) * 1_000_000_000 / u128::from(rate);
+                self.begin_ns.saturating_add(after as u64)
             }
-        };
-        self.begin_ns.saturating_add(after as u64)
+        }
+    }
+
+    /// The direction of the next operation, if its rate allows one now. As fio does it, the other one of a mixed
+    /// load takes the turn of one that has to wait.
+    fn allowed(&mut self) -> Option<usize> {
+        let wanted = self.chosen.take().unwrap_or_else(|| self.direction());
+        let mut due = (self.due_ns(wanted), wanted);
+        if due.0 <= self.now_ns {
+            return Some(wanted);
+        }
+        // The clock of the last answer may be old by now.
+        self.now_ns = self.clock.now_ns();
+        if self.work.kind == Kind::Mixed && due.0 > self.now_ns {
+            due = due.min((self.due_ns(1 - wanted), 1 - wanted));
+        }
+        if due.0 <= self.now_ns {
+            return Some(due.1);
+        }
+        self.chosen = Some(due.1);
+        self.wait_until_ns = due.0;
+        None
     }
 
     #[inline]
@@ -307,20 +323,7 @@ impl Lane for JobLane {
         if self.over() {
             return None;
         }
-        let direction = match self.chosen.take() {
-            Some(direction) => direction,
-            None => self.direction(),
-        };
-        let due_ns = self.due_ns(direction);
-        if due_ns > self.now_ns {
-            // The clock of the last answer may be old by now.
-            self.now_ns = self.clock.now_ns();
-            if due_ns > self.now_ns {
-                self.chosen = Some(direction);
-                self.wait_until_ns = due_ns;
-                return None;
-            }
-        }
+        let direction = self.allowed()?;
         let bytes = self.length(direction);
         let (file, at) = self.place(direction, bytes);
         self.handed.bytes[direction] += bytes;

@@ -60,12 +60,13 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     if args.job.parse_only {
         return Ok(ExitCode::SUCCESS);
     }
-    let destination = |path: Option<&std::path::PathBuf>| {
-        path.map(|path| Destination::new(path, args.replace))
-            .transpose()
-    };
-    let ours = destination(args.json.as_ref())?;
-    let as_fio = destination(args.job.fio_json.as_ref())?;
+    let ours = destination("--json", args.json.as_deref(), args.replace)?;
+    let as_fio = destination("--fio-json", args.job.fio_json.as_deref(), args.replace)?;
+    if ours.is_some() && args.json == args.job.fio_json {
+        return Err(Fault::usage(
+            "--json and --fio-json name the same file; they need one each",
+        ));
+    }
     let external = match args.job.with_fio {
         true => Some(External::new(path, &bytes, &plan)?),
         false => None,
@@ -133,6 +134,19 @@ fn read(path: &Path) -> Result<Vec<u8>, Fault> {
         )));
     }
     std::fs::read(path).map_err(wrong)
+}
+
+/// Where an option's file will go; the fault names the option that it is about.
+fn destination(
+    option: &str,
+    path: Option<&Path>,
+    replace: bool,
+) -> Result<Option<Destination>, Fault> {
+    let found = path.map(|path| Destination::new(path, replace)).transpose();
+    found.map_err(|fault| match fault {
+        Fault::Usage(text) => Fault::Usage(text.replacen("--json", option, 1)),
+        failed => failed,
+    })
 }
 
 /// Everything that is wrong with a job file, a line each.
@@ -269,7 +283,7 @@ fn measure(
                     Who::Annulus
                 };
                 let outcomes = pass::pass(plan, files, who, seed)?;
-                runs.extend(at.runs(plan, &outcomes));
+                runs.extend(at.runs(plan, files, &outcomes));
                 if who == Who::Job {
                     passes.push(outcomes);
                 }
@@ -302,7 +316,7 @@ impl At<'_> {
         }
     }
 
-    fn runs(&self, plan: &Plan, outcomes: &[JobOutcome]) -> Vec<Run> {
+    fn runs(&self, plan: &Plan, files: &Files, outcomes: &[JobOutcome]) -> Vec<Run> {
         let jobs = outcomes.iter().enumerate();
         jobs.map(|(index, outcome)| {
             let mut run = self.run(plan, index);
@@ -310,7 +324,11 @@ impl At<'_> {
                 .clones
                 .iter()
                 .find_map(|clone| clone.failure.as_ref());
-            let sample = Sample::of(&plan.jobs[index], outcome);
+            let used = files.places[index].iter();
+            let used = used
+                .map(|place| place.bytes * place.paths.len() as u64)
+                .sum();
+            let sample = Sample::of(&plan.jobs[index], outcome, used);
             if let Some(failure) = failure {
                 run.failed = matches!(failure, Failure::Failed(_));
                 run.reason = Some(match run.failed {

@@ -261,14 +261,21 @@ fn work(options: &Options, place: &Place, seed: u64) -> Work {
         ios_most: options.number_ios.unwrap_or(u64::MAX),
         ramp: options.ramp_time,
         runtime: options.runtime,
-        rate_bytes: options.rate,
-        rate_ios: options.rate_iops,
+        rate: [0, 1].map(|side| rate(options, side)),
         seed,
         verify: options
             .verify
             .clone()
             .map(|kind| (kind, options.pattern.clone())),
         read_back: None,
+    }
+}
+
+/// Bytes per second; a rate of operations counts the shortest, by the manual.
+fn rate(options: &Options, side: usize) -> u64 {
+    match options.rate_iops[side] {
+        0 => options.rate[side],
+        ios => ios.saturating_mul(options.lengths[side].least()),
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::pass::JobOutcome;
 use super::plan::Job;
-use super::tally::Direction;
+use super::tally::{Direction, Tally};
 use crate::bench::machine::Machine;
 use crate::bench::stats::{Spread, median};
 
@@ -153,7 +153,8 @@ impl Side {
 }
 
 impl Sample {
-    pub(super) fn of(job: &Job, outcome: &JobOutcome) -> Sample {
+    /// Of a job whose clones use `bytes_used` bytes of files together.
+    pub(super) fn of(job: &Job, outcome: &JobOutcome, bytes_used: u64) -> Sample {
         let (sum, back) = outcome.sum();
         let list = &job.options.percentiles;
         let answers = sum.answers + back.as_ref().map_or(0, |back| back.answers);
@@ -166,7 +167,7 @@ impl Sample {
             Some(back) => Side::of(&back.read, back.seconds, list),
             None => Side::of(&sum.read, sum.seconds, list),
         };
-        let of_back = |of: fn(&super::tally::Tally) -> u64| back.as_ref().map_or(0, of);
+        let of_back = |of: fn(&Tally) -> u64| back.as_ref().map_or(0, of);
         Sample {
             read,
             write: Side::of(&sum.write, sum.seconds, list),
@@ -177,12 +178,23 @@ impl Sample {
             verified: sum.verified + of_back(|back| back.verified),
             wrong: sum.wrong + of_back(|back| back.wrong),
             errors: sum.errors + of_back(|back| back.errors),
-            note: outcome
-                .clones
-                .first()
-                .and_then(|clone| clone.finished.note.clone()),
+            note: note(job, outcome, &sum, bytes_used),
         }
     }
+}
+
+/// What the contender said; and whether the page cache had what was read.
+fn note(job: &Job, outcome: &JobOutcome, sum: &Tally, bytes_used: u64) -> Option<String> {
+    let clones = &outcome.clones;
+    let said = clones.first().and_then(|clone| clone.finished.note.clone());
+    let rounds = sum.read.bytes as f64 / bytes_used.max(1) as f64;
+    if job.options.direct || rounds < 1.5 {
+        return said;
+    }
+    let text = format!(
+        "the files were read {rounds:.1} times over, but for the first time from the page cache"
+    );
+    Some(said.map_or(text.clone(), |said| format!("{said}; {text}")))
 }
 
 /// One line of the table: medians over the repeats.
@@ -197,6 +209,8 @@ pub(crate) struct Row {
     pub(crate) samples: usize,
     pub(crate) medians: Option<Medians>,
     pub(crate) reason: Option<String>,
+    /// What a reader of the row should know.
+    pub(crate) note: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -273,6 +287,9 @@ fn row((index, job): (usize, &Job), runs: &[Run], direction: &str, contender: &s
         samples: sides.len(),
         medians: medians(&sides, &job.options.percentiles, ratio(OWN), ratio(FIO)),
         reason: own.iter().find_map(|run| run.reason.clone()),
+        note: sides
+            .iter()
+            .find_map(|(run, _)| run.sample.as_ref()?.note.clone()),
     }
 }
 

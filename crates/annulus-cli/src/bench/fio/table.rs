@@ -33,7 +33,7 @@ pub(super) fn table(rows: &[Row]) -> String {
         let Some(medians) = &row.medians else {
             continue;
         };
-        if let Some(reason) = &row.reason {
+        for reason in row.reason.iter().chain(&row.note) {
             below += &format!(
                 "{} {} {}: {reason}\n",
                 row.job, row.direction, row.contender

@@ -51,6 +51,8 @@ impl Given<'_> {
     }
 }
 
+/// No key has a longer name, so a longer one is not looked for.
+const NAME_BYTES_MAX: usize = 40;
 /// As deep as a ring can be.
 const DEPTH_MAX: u64 = 32_768;
 /// Each is a thread.
@@ -607,6 +609,9 @@ fn comment_hint(value: Option<&str>) -> &'static str {
 }
 
 fn unknown(name: &str) -> String {
+    if name.len() > NAME_BYTES_MAX {
+        return format!("unknown key `{}`; no key is so long", shown(name));
+    }
     let used = USED.iter().flat_map(|key| key.names);
     let other = NO_EFFECT
         .iter()

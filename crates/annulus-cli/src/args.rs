@@ -8,6 +8,7 @@ mod receive;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod top;
 mod value;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +18,7 @@ pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
+pub(crate) use top::TopArgs;
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
 #[derive(Debug, Parser)]
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Run a small server on the library's own runtime
     Serve(Serve),
+    /// Look at the rings of a running process, live
+    Top(TopArgs),
 }
 
 #[derive(Debug, clap::Args)]

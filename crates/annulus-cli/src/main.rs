@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod fault;
 mod serve;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => match serve.what {
             ServeWhat::Echo(echo) => serve::echo(&echo),
         },
+        Command::Top(top) => top::top(&top),
     };
     match outcome {
         Ok(code) => code,

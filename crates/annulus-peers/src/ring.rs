@@ -250,6 +250,8 @@ struct Driver {
     wait_for: usize,
     /// Ask for new operations only when no more than this many are outstanding.
     refill_at: usize,
+    /// Say before each enter which completions were taken, so that it waits for new ones.
+    says_taken: bool,
     in_flight: usize,
 }
 
@@ -289,6 +291,7 @@ impl Driver {
                 Handover::Said { wait_for, .. } => wait_for.max(1),
                 Handover::Once | Handover::Every(_) => 1,
             },
+            says_taken: matches!(kind.handover, Handover::Said { .. }),
             refill_at: match kind.handover {
                 Handover::Said { refill_at, .. } => refill_at,
                 Handover::Once | Handover::Every(_) | Handover::Batch => depth,
@@ -311,6 +314,7 @@ impl Driver {
             chunk,
             wait_for,
             refill_at,
+            says_taken,
             in_flight,
         } = self;
         let target = Target {
@@ -332,6 +336,9 @@ impl Driver {
                 };
                 std::thread::sleep(pause);
                 continue;
+            }
+            if *says_taken {
+                cq.sync();
             }
             sq.sync();
             calls += 1;

@@ -24,7 +24,7 @@ mod engine;
 mod error;
 mod fd;
 mod fs;
-mod metrics;
+pub mod metrics;
 pub mod net;
 pub mod op;
 pub mod runtime;

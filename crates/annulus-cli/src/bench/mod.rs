@@ -36,6 +36,8 @@ mod verdict;
 
 use contender::{BASE, Side, side};
 use job::{Cache, Plan};
+#[cfg(test)]
+pub(crate) use json::schema_is_current;
 use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
 use limit::Limit;
 use machine::Machine;

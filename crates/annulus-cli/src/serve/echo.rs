@@ -21,6 +21,10 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     if args.threads == 0 {
         return Err(Fault::usage("--threads is 0; it must be at least 1"));
     }
+    // Before there is a core that it could miss.
+    if let Err(error) = annulus::metrics::share() {
+        eprintln!("annulus: `annulus top` can't look at this server: {error}");
+    }
     // Before anything is asked of a ring, which remembers the limit.
     allow_many_open_files();
     let place = Place::of(args)?;

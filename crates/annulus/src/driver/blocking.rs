@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use super::deadlines::Deadlines;
 use super::finish::{self, Done};
 use super::pending::Pending;
-use super::slot::{Slot, Stage};
+use super::slot::{DriverSide, Slot, Stage};
 use super::{Lane, Limits, Wake};
+use crate::metrics::{Meter, SourceKind, Times};
 use crate::op::Resume;
 use crate::sys::affinity::Affinity;
 use crate::sys::call::now_ns;
@@ -115,6 +116,7 @@ impl Pool {
     pub(crate) fn new(config: Config) -> Pool {
         let inside = Arc::new(Inside::default());
         let lane = Lane::new(Box::new(Arc::clone(&inside)));
+        lane.counters.be(SourceKind::Threads);
         let shared = Arc::new(Shared {
             lane,
             inside,
@@ -199,7 +201,7 @@ impl Shared {
             if let Some(slot) = self.next(&mut state) {
                 self.call_others(&mut state);
                 drop(state);
-                let res = run(slot);
+                let res = run(slot, &self.lane.counters);
                 state = lock(&self.inside.state);
                 self.answer(&mut state, slot, res, &mut done);
                 continue;
@@ -340,10 +342,14 @@ impl Shared {
         }
         let slot = state.pending.pop()?;
         // SAFETY: as above.
-        unsafe { slot.as_ref().driver() }.stage = Stage::InFlight;
+        let side = unsafe { slot.as_ref().driver() };
+        side.stage = Stage::InFlight;
+        if side.asked_ns > 0 {
+            side.begun_ns = now_ns();
+        }
         state.in_flight += 1;
         state.in_flight_bytes += bytes;
-        self.lane.counters.submitted.add(1);
+        self.lane.counters.submitted().add(1);
         Some(slot)
     }
 
@@ -354,15 +360,36 @@ impl Shared {
         let side = unsafe { slot.driver() };
         state.in_flight -= 1;
         state.in_flight_bytes -= u64::from(side.bytes);
-        self.lane.counters.completed.add(1);
         let res = if side.timed_out && res == -ECANCELED {
             -ETIMEDOUT
         } else {
             res
         };
+        self.count(slot, side, res);
         self.finish(state, slot, res, done);
         if state.closed {
             self.inside.ended.notify_all();
+        }
+    }
+
+    fn count(&self, slot: &Slot, side: &DriverSide, res: i32) {
+        let counters = &self.lane.counters;
+        // SAFETY: Lent: not finished, so the driver's.
+        let operation = unsafe { slot.operation() };
+        counters.answer(operation);
+        match -res {
+            ..=0 => {}
+            ECANCELED if slot.lifecycle.is_orphan() => counters.cancelled().add(1),
+            ETIMEDOUT if side.timed_out => {}
+            errno => counters.fail(operation, errno),
+        }
+        if side.asked_ns > 0 {
+            let times = Times {
+                asked: side.asked_ns,
+                begun: side.begun_ns,
+                answered: now_ns(),
+            };
+            counters.time(operation, times);
         }
     }
 
@@ -419,7 +446,7 @@ impl Shared {
                 Stage::InFlight => {
                     // A running system call can't be stopped: the future goes, the memory stays.
                     if let Some(wake) = slot.lifecycle.expire() {
-                        self.lane.counters.timeouts.add(1);
+                        self.lane.counters.timeouts().add(1);
                         side.stage = Stage::Expired;
                         done.wakers.extend(wake);
                     }
@@ -431,7 +458,7 @@ impl Shared {
             // SAFETY: Lent: waiting slots are the driver's.
             let timed_out = |slot: &Slot| unsafe { slot.driver() }.timed_out;
             for slot in state.pending.remove(timed_out) {
-                self.lane.counters.timeouts.add(1);
+                self.lane.counters.timeouts().add(1);
                 // SAFETY: as above.
                 self.finish(state, unsafe { slot.as_ref() }, -ETIMEDOUT, done);
             }
@@ -482,7 +509,7 @@ impl Shared {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 // The threads keep `Shared`, and with it what they use, until they end.
-                self.lane.counters.leaked.add(u64::from(state.in_flight));
+                self.lane.counters.leaked().add(u64::from(state.in_flight));
                 return;
             }
             state = self
@@ -496,7 +523,7 @@ impl Shared {
 }
 
 /// Runs an operation to its end: short transfers and interruptions included.
-fn run(slot: NonNull<Slot>) -> i32 {
+fn run(slot: NonNull<Slot>, counters: &Meter) -> i32 {
     // SAFETY: Lent: taken out of the queue by this thread, which alone runs it.
     let slot = unsafe { slot.as_ref() };
     if slot.lifecycle.is_orphan() {
@@ -509,7 +536,10 @@ fn run(slot: NonNull<Slot>) -> i32 {
         match unsafe { slot.resume(res) } {
             Resume::Done(total) => return total,
             Resume::Again if slot.lifecycle.is_orphan() => return -ECANCELED,
-            Resume::Again => {}
+            Resume::Again => {
+                counters.resubmitted().add_shared(1);
+                counters.short().add_shared(u64::from(res > 0));
+            }
         }
     }
 }

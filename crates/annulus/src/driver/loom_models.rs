@@ -30,7 +30,7 @@ use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Thread, Wak
 use crate::op::{Op, OpInfo};
 use crate::sync::{AtomicPtr, Shared};
 use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIMEDOUT};
-use crate::sys::kernel::Kernel;
+use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// An operation that counts how often it is dropped.
@@ -166,8 +166,8 @@ impl Kernel for Doll {
         true
     }
 
-    fn enters(&self) -> (u64, u64) {
-        (0, 0)
+    fn entered(&self) -> Entered {
+        Entered::default()
     }
 
     fn now_ns(&self) -> u64 {

@@ -136,7 +136,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Adds an operation to the chain; it is handed over by `flush`.
     pub(crate) fn add(&mut self, mut op: T, key: K) {
-        if let Some(total) = self.submitter.at_once(&mut op) {
+        let asked_ns = self.submitter.sample();
+        if let Some(total) = self.submitter.at_once(&mut op, asked_ns) {
             self.at_once.push_back((key, op, total));
             return;
         }
@@ -145,11 +146,11 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             None => self.submitter.lane_for(&op),
             Some(_) => self.lane,
         };
-        self.chain_up(op, key, lane);
+        self.chain_up(op, asked_ns, key, lane);
     }
 
     /// Adds an operation to the chain for `lane`, which is the lane of all of the chain.
-    fn chain_up(&mut self, op: T, key: K, lane: &'a Lane) {
+    fn chain_up(&mut self, op: T, asked_ns: u64, key: K, lane: &'a Lane) {
         self.lane = lane;
         let Some(slot) = lane.table.take() else {
             self.at_once.push_back((key, op, -ENOBUFS));
@@ -169,7 +170,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         };
         // SAFETY: Once: a free slot, ours until it is handed over.
         unsafe {
-            slot.fill(op, 0);
+            slot.fill(op, 0, asked_ns);
             let side = slot.driver();
             side.group = NonNull::new(Arc::as_ptr(&self.group).cast_mut());
             side.group_key = place;
@@ -221,7 +222,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         // The lane has ended. If it was only this thread's own, there are others.
         if let Some(other) = self.submitter.lane_instead_of(lane, T::INFO.opcode) {
             for (key, op, _) in self.at_once.split_off(before) {
-                self.chain_up(op, key, other);
+                self.chain_up(op, 0, key, other);
             }
             self.flush();
         }

@@ -54,7 +54,7 @@ pub(crate) use submitter::Clock;
 pub(crate) use submitter::{LaneThread, Opcodes, OwnRings, Submitter, Thread};
 
 use crate::buf::Arenas;
-use crate::metrics::Counters;
+use crate::metrics::{Meter, SourceKind};
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::errno::ETIMEDOUT;
 use crate::sys::forked;
@@ -116,7 +116,7 @@ pub(crate) struct Lane {
     pub(crate) sleeper: Sleeper,
     /// Drain and end.
     pub(crate) stop: AtomicBool,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Meter,
     /// The errno that ended the driver's kernel, or 0: what operations it can't give back answer.
     pub(crate) failed: AtomicI32,
     /// Present if the lane has no thread: its callers turn its driver.
@@ -143,7 +143,7 @@ impl Lane {
             cancels: Stack::new(),
             sleeper: Sleeper::new(),
             stop: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters: Meter::new(SourceKind::Driver),
             failed: AtomicI32::new(0),
             own: None,
             arenas: OnceLock::new(),
@@ -154,9 +154,11 @@ impl Lane {
 
     /// A lane whose callers turn its driver.
     pub(crate) fn own() -> Lane {
+        let lane = Lane::new(Box::new(Turning));
+        lane.counters.be(SourceKind::OwnRing);
         Lane {
             own: Some(Own::new()),
-            ..Lane::new(Box::new(Turning))
+            ..lane
         }
     }
 
@@ -265,7 +267,7 @@ impl Lane {
         }
         match &self.own {
             None => {
-                self.counters.wakeups.add_shared(1);
+                self.counters.wakeups().add_shared(1);
                 self.wake.wake();
             }
             Some(own) => {

@@ -99,8 +99,9 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
     }
 
     fn start(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<A> {
+        let asked_ns = self.submitter.sample();
         if inline_run::may_go_on() {
-            if let Some(total) = self.submitter.at_once(&mut op) {
+            if let Some(total) = self.submitter.at_once(&mut op, asked_ns) {
                 return self.finish(op.complete(total));
             }
         } else if op.has_inline() {
@@ -112,7 +113,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         inline_run::reset();
         let mut lane = self.submitter.lane_for(&op);
         loop {
-            op = match self.hand_over(op, lane, context) {
+            op = match self.hand_over(op, asked_ns, lane, context) {
                 Ok(answer) => return answer,
                 Err(op) => op,
             };
@@ -128,6 +129,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
     fn hand_over(
         &mut self,
         op: T,
+        asked_ns: u64,
         lane: &'a Lane,
         context: &mut Context<'_>,
     ) -> Result<Poll<A>, T> {
@@ -144,7 +146,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         });
         drop(slot.lifecycle.reset(Some(waker)));
         // SAFETY: Once: a free slot, ours until it is handed over.
-        unsafe { slot.fill(op, deadline_ns) };
+        unsafe { slot.fill(op, deadline_ns, asked_ns) };
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
         if unsafe { lane.hand_over(NonNull::from(slot), 1) } {
             if deadline_ns != 0 {

@@ -22,6 +22,7 @@ use super::lifecycle::Lifecycle;
 use super::many::Group;
 use super::payload;
 use super::stack::Linked;
+use crate::metrics::OperationNumber;
 use crate::op::{Op, OpInfo, Resume};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
 use crate::sys::errno::{EAGAIN, ENOMEM};
@@ -85,6 +86,9 @@ pub(crate) struct DriverSide {
     pub(crate) bytes: u32,
     /// When to give up, ns of the monotonic clock; 0 is never.
     pub(crate) deadline_ns: u64,
+    /// When it was asked for, and when it went to the kernel or a blocking thread, ns; 0: it is not timed.
+    pub(crate) asked_ns: u64,
+    pub(crate) begun_ns: u64,
     /// A cancel has been asked of the kernel because of the deadline.
     pub(crate) timed_out: bool,
     /// It came back undone because the thread that had submitted it ended, and was submitted again.
@@ -144,6 +148,8 @@ impl Slot {
                 res: 0,
                 bytes: 0,
                 deadline_ns: 0,
+                asked_ns: 0,
+                begun_ns: 0,
                 timed_out: false,
                 strayed: false,
             }),
@@ -179,12 +185,12 @@ impl Slot {
         unsafe { link.byte_sub(std::mem::offset_of!(Slot, cancel)).cast() }
     }
 
-    /// Puts an op in.
+    /// Puts an op in, which was asked for at `asked_ns` if it is to be timed.
     ///
     /// # Safety
     ///
     /// Once. The caller owns the free slot.
-    pub(crate) unsafe fn fill<T: Op>(&self, op: T, deadline_ns: u64) {
+    pub(crate) unsafe fn fill<T: Op>(&self, op: T, deadline_ns: u64, asked_ns: u64) {
         let bytes = op.bytes();
         self.asked_again.store(0, Relaxed);
         // SAFETY: Held, passed on: nobody else touches a free slot.
@@ -197,6 +203,8 @@ impl Slot {
         side.stage = Stage::Waiting;
         side.bytes = bytes;
         side.deadline_ns = deadline_ns;
+        side.asked_ns = asked_ns;
+        side.begun_ns = asked_ns;
         side.timed_out = false;
         side.strayed = false;
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
@@ -234,6 +242,16 @@ impl Slot {
     /// The caller holds the slot.
     pub(crate) unsafe fn info(&self) -> &'static OpInfo {
         self.vtable().info
+    }
+
+    /// What it is counted as.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the slot.
+    #[inline]
+    pub(crate) unsafe fn operation(&self) -> OperationNumber {
+        self.vtable().operation
     }
 
     /// The op's SQE, with its token.
@@ -332,6 +350,7 @@ impl Slot {
 /// An op's functions, its type forgotten.
 struct Vtable {
     info: &'static OpInfo,
+    operation: OperationNumber,
     sqe: unsafe fn(*mut u8) -> Sqe,
     syscall: unsafe fn(*mut u8) -> i32,
     resume: unsafe fn(*mut u8, i32) -> Resume,
@@ -346,6 +365,7 @@ static EMPTY: Vtable = Vtable {
         opcode: crate::sys::sqe::opcode::NOP,
         since: (0, 0),
     },
+    operation: OperationNumber::of("none"),
     sqe: |_| Sqe::default(),
     syscall: |_| 0,
     resume: |_, _| Resume::Done(0),
@@ -357,6 +377,7 @@ impl Vtable {
     const fn of<T: Op>() -> Vtable {
         Vtable {
             info: &T::INFO,
+            operation: OperationNumber::of(T::INFO.name),
             // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
             sqe: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.sqe(),
             // SAFETY: as above.

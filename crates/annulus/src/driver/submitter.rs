@@ -16,7 +16,7 @@ use super::{Lane, Limits, blocking, here, inline_run};
 use crate::buf::{Arenas, BouncePool, Tract};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
-use crate::metrics::{Counter, Metrics};
+use crate::metrics::{self, Meter, Metrics, OperationNumber, SourceKind, Times};
 use crate::op::{AtOnce, Op, Resume};
 use crate::sys::call;
 use crate::sys::forked;
@@ -108,10 +108,10 @@ pub(crate) struct Submitter {
     pub(crate) finish_here: Option<fn()>,
     /// Shared by all; each thread starts at a lane of its own.
     threads_seen: AtomicUsize,
-    /// Answers that needed no lane.
-    inline: Counter,
-    /// Attempts at such that came to nothing.
-    inline_missed: Counter,
+    /// Answers that needed no lane, and attempts at such that came to nothing.
+    inline: Meter,
+    /// What does the work, and why it is not what would be best; for sources that come later.
+    about: OnceLock<(String, Option<String>)>,
 }
 
 /// Which opcodes a kernel takes.
@@ -149,11 +149,16 @@ impl Submitter {
         opcodes: Opcodes,
         blocking: blocking::Config,
     ) -> Submitter {
+        let number = here::new_engine();
+        let inline = Meter::new(SourceKind::Inline);
+        inline.belong(number, 0);
         let mut threads = Vec::new();
         let arenas = Arc::<Arenas>::default();
         let lanes = lanes
             .into_iter()
-            .map(|LaneThread { lane, thread }| {
+            .enumerate()
+            .map(|(index, LaneThread { lane, thread })| {
+                lane.counters.belong(number, index);
                 threads.push(thread);
                 let _ = lane.arenas.set(Arc::clone(&arenas));
                 lane
@@ -164,7 +169,7 @@ impl Submitter {
             polled: None,
             threads: Mutex::new(threads),
             opcodes,
-            number: here::new_engine(),
+            number,
             process: forked::process(),
             own: OnceLock::new(),
             own_rings: None,
@@ -178,13 +183,14 @@ impl Submitter {
             clock: None,
             finish_here: None,
             threads_seen: AtomicUsize::new(0),
-            inline: Counter::default(),
-            inline_missed: Counter::default(),
+            inline,
+            about: OnceLock::new(),
         }
     }
 
     /// Adds the lane whose ring polls devices.
     pub(crate) fn with_polled(mut self, LaneThread { lane, thread }: LaneThread) -> Submitter {
+        lane.counters.belong(self.number, self.lanes.len());
         self.polled = Some(lane);
         let threads = self
             .threads
@@ -271,6 +277,7 @@ impl Submitter {
     fn helpers(&self) -> &Lane {
         let pool = self.helpers.get_or_init(|| {
             let pool = blocking::Pool::new(self.blocking);
+            self.introduce(pool.lane(), 0);
             if self.ended.load(Ordering::SeqCst) {
                 // Too late for work: what is handed over is refused.
                 pool.drain();
@@ -360,6 +367,7 @@ impl Submitter {
                 made = true;
                 let lane = Lane::own();
                 let _ = lane.arenas.set(Arc::clone(&self.arenas));
+                self.introduce(&lane, index);
                 Arc::new(lane)
             });
             (made || lane.reopen()).then_some((index, lane))
@@ -404,16 +412,16 @@ impl Submitter {
         self.lanes.iter().for_each(|lane| lane.nudge());
     }
 
-    /// The answer, where the calling thread can have it without a driver.
+    /// The answer, where the calling thread can have it without a driver. `asked_ns`: as of [`sample`](Submitter::sample).
     #[inline]
-    pub(crate) fn at_once<T: Op>(&self, op: &mut T) -> Option<i32> {
+    pub(crate) fn at_once<T: Op>(&self, op: &mut T, asked_ns: u64) -> Option<i32> {
         match op.inline() {
             AtOnce::Unasked => {}
             AtOnce::Missing => self.count_inline_missed(1),
             AtOnce::Answer(res) => {
                 if let Resume::Done(total) = op.resume(res) {
                     inline_run::count(1, op.bytes());
-                    self.count_inline(1);
+                    self.count_inline(const { OperationNumber::of(T::INFO.name) }, 1, asked_ns);
                     return Some(total);
                 }
             }
@@ -421,33 +429,68 @@ impl Submitter {
         None
     }
 
-    /// Counts answers that needed no driver.
-    pub(crate) fn count_inline(&self, answers: u64) {
-        self.inline.add_shared(answers);
+    /// When the operation is asked for that the calling thread is about to ask for; 0 if it is not timed.
+    #[inline]
+    pub(crate) fn sample(&self) -> u64 {
+        match metrics::sample() {
+            0 => 0,
+            now => (self.clock.as_ref()).map_or(now, |clock| clock.now_ns().max(1)),
+        }
+    }
+
+    /// Counts answers that needed no driver, of one call that was made at `asked_ns`, if it is timed.
+    #[inline]
+    pub(crate) fn count_inline(&self, operation: OperationNumber, answers: u64, asked_ns: u64) {
+        self.inline.answers_shared(operation, answers);
+        if asked_ns > 0 {
+            let times = Times {
+                asked: asked_ns,
+                begun: asked_ns,
+                answered: self.now_ns(),
+            };
+            self.inline.time_shared(operation, times);
+        }
+    }
+
+    /// Says what does the work, and why it is not what would be best.
+    pub(crate) fn describe(&self, backend: String, fallback: Option<String>) {
+        let (backend, fallback) = self.about.get_or_init(|| (backend, fallback));
+        let lanes = self.all_lanes().map(|lane| &lane.counters);
+        for counters in lanes.chain([&self.inline]) {
+            counters.describe(backend, fallback.as_deref());
+        }
+    }
+
+    /// Says of a lane that was made just now whose it is.
+    fn introduce(&self, lane: &Lane, index: usize) {
+        lane.counters.belong(self.number, index);
+        if let Some((backend, fallback)) = self.about.get() {
+            lane.counters.describe(backend, fallback.as_deref());
+        }
     }
 
     /// Counts reads that asked the page cache and must go to a driver nevertheless.
     #[cold]
     pub(crate) fn count_inline_missed(&self, reads: u64) {
-        self.inline_missed.add_shared(reads);
+        self.inline.missed().add_shared(reads);
     }
 
     /// What all lanes together have counted.
     pub(crate) fn metrics(&self) -> Metrics {
         let mut metrics = Metrics {
-            inline: self.inline.get(),
-            inline_missed: self.inline_missed.get(),
+            inline: self.inline.completed(),
+            inline_missed: self.inline.missed().get(),
             ..Metrics::default()
         };
         for lane in self.all_lanes() {
             metrics.add(&lane.counters);
         }
         if let Some(polled) = &self.polled {
-            metrics.polled = polled.counters.completed.get();
+            metrics.polled = polled.counters.completed();
         }
         if let Some(helpers) = self.helpers.get() {
             metrics.add(&helpers.lane().counters);
-            metrics.blocking = helpers.lane().counters.completed.get();
+            metrics.blocking = helpers.lane().counters.completed();
         }
         metrics
     }

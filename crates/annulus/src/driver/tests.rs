@@ -23,7 +23,7 @@ use super::uring::{self, Driver, Tuning};
 use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::{Op, OpInfo};
 use crate::sys::errno::{EBUSY, ECANCELED, ETIMEDOUT};
-use crate::sys::kernel::Kernel;
+use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// Longer than anything here takes on any machine.
@@ -255,7 +255,7 @@ fn a_cancel_that_comes_after_the_driver_has_ended_still_drops_the_payload() {
     let slot = lane.table.take().unwrap();
     slot.lifecycle.reset(None);
     // SAFETY: Once: just taken.
-    unsafe { slot.fill(Call::new(|| 0).counted(&drops), 0) };
+    unsafe { slot.fill(Call::new(|| 0).counted(&drops), 0, 0) };
     // What `Operation::drop` does, and the driver ends in the middle of it.
     assert_eq!(slot.lifecycle.abandon(), Abandon::Request);
     // SAFETY: Lent: filled above.
@@ -293,7 +293,7 @@ fn a_batch_dropped_with_answers_whose_reading_panics_leaves_nothing() {
     batch.add(call.counted(&drops), 3);
     batch.flush();
     // One of the four is blocked, and was the last in the queue.
-    while lane(&pool).counters.completed.get() < 3 {
+    while lane(&pool).counters.completed() < 3 {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(catch_unwind(AssertUnwindSafe(|| drop(batch))).is_err());
@@ -364,8 +364,8 @@ impl Kernel for Stub {
         true
     }
 
-    fn enters(&self) -> (u64, u64) {
-        (0, 0)
+    fn entered(&self) -> Entered {
+        Entered::default()
     }
 
     fn now_ns(&self) -> u64 {
@@ -406,7 +406,7 @@ fn stub_on(lane: &Arc<Lane>) -> (Driver<Stub>, NonNull<Slot>) {
     // SAFETY: Once: just taken, so ours to fill and to hand over.
     unsafe {
         drop(slot.as_ref().lifecycle.reset(None));
-        slot.as_ref().fill(Call::new(|| 0), 0);
+        slot.as_ref().fill(Call::new(|| 0), 0, 0);
         assert!(lane.hand_over(slot, 1));
     }
     assert!(driver.turn());
@@ -471,11 +471,11 @@ fn a_driver_that_panics_leaves_nobody_waiting_and_frees_nothing() {
     // SAFETY: Lent: out in our name.
     let lifecycle = unsafe { &in_flight.as_ref().lifecycle };
     assert_eq!(lifecycle.look(Waker::noop()), Look::Expired);
-    assert_eq!(lane.counters.leaked.get(), 1);
+    assert_eq!(lane.counters.leaked().get(), 1);
     let late = lane.table.take().unwrap();
     // SAFETY: Once: just taken, so ours to fill and to hand over.
     unsafe {
-        late.fill(Call::new(|| 0), 0);
+        late.fill(Call::new(|| 0), 0, 0);
         assert!(
             !lane.hand_over(NonNull::from(late), 1),
             "an engine without a driver refuses"

@@ -299,7 +299,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     fn let_go(&self, driver: Driver<K>, left: u32) {
         let leaks = driver.has_lent(left);
         if leaks {
-            self.lane.counters.leaked.add(u64::from(left));
+            self.lane.counters.leaked().add(u64::from(left));
             keep_for_ever(driver);
         } else {
             // Before another has the lane.

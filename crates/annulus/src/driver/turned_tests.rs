@@ -12,7 +12,7 @@ use super::uring::Tuning;
 use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::Nop;
 use crate::sys::errno::{ECANCELED, ESHUTDOWN};
-use crate::sys::kernel::Kernel;
+use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// What the kernel and the test both see.
@@ -97,8 +97,8 @@ impl Kernel for Still {
         true
     }
 
-    fn enters(&self) -> (u64, u64) {
-        (0, 0)
+    fn entered(&self) -> Entered {
+        Entered::default()
     }
 
     fn now_ns(&self) -> u64 {

@@ -11,6 +11,7 @@
 //! is in flight, or leaks what is).
 #![allow(unsafe_code)]
 
+mod counting;
 mod drain;
 mod overdue;
 pub(crate) mod polled;
@@ -35,6 +36,7 @@ use crate::sys::errno::{
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{REAP_MAX, Ring};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
+use counting::Clocks;
 use watch::Spin;
 
 /// Token of the read that another thread's wake-up completes.
@@ -111,6 +113,7 @@ pub(crate) struct Driver<K> {
     cancel_all: bool,
     /// A round of it has panicked: what it says of the kernel is not to be relied on.
     panicked: bool,
+    clocks: Clocks,
 }
 
 // SAFETY: Held: the slots it points to belong to the lane; whoever holds the driver may touch them.
@@ -151,6 +154,7 @@ impl<K: Kernel> Driver<K> {
             draining_until_ns: None,
             cancel_all: false,
             panicked: false,
+            clocks: Clocks::default(),
         }
     }
 
@@ -323,6 +327,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Submits what may be submitted. True: something was.
     fn issue(&mut self) -> bool {
+        self.clocks.begun_ns = 0;
         self.push_cancels();
         let mut issued = false;
         while let Some(slot) = self.next_to_issue() {
@@ -391,13 +396,14 @@ impl<K: Kernel> Driver<K> {
             self.in_flight += 1;
             self.flying.insert(slot_ref.index());
             self.in_flight_bytes += u64::from(side.bytes);
-            self.lane.counters.submitted.add(1);
+            self.lane.counters.submitted().add(1);
+            self.note_begun(side);
         }
         // SAFETY: Lent and Open: the op, in its slot, owns what its SQE points to; it leaves the slot
         // only after the final CQE.
         let mut sqe = unsafe { slot_ref.sqe() };
         let fixed = self.fixed.apply(&mut sqe);
-        self.lane.counters.fixed.add(u64::from(fresh && fixed));
+        self.lane.counters.fixed().add(u64::from(fresh && fixed));
         if !self.kernel.push(sqe) {
             // Counted as in flight, so that its bytes stay reserved.
             self.again.push_front(slot);
@@ -408,7 +414,7 @@ impl<K: Kernel> Driver<K> {
 
     fn push_cancels(&mut self) {
         if self.cancel_all && self.kernel.push(Sqe::cancel_all(CANCEL_ALL)) {
-            self.lane.counters.cancels.add(1);
+            self.lane.counters.cancels().add(1);
             self.cancel_all = false;
         }
         while let Some(&token) = self.cancels.front() {
@@ -416,13 +422,14 @@ impl<K: Kernel> Driver<K> {
                 self.submit();
                 return;
             }
-            self.lane.counters.cancels.add(1);
+            self.lane.counters.cancels().add(1);
             self.cancels.pop_front();
         }
     }
 
     /// Enters without waiting. False: the kernel wants its completions reaped first.
     fn submit(&mut self) -> bool {
+        self.clocks.begun_ns = 0;
         let result = self.kernel.submit();
         self.judge(result)
     }
@@ -469,6 +476,7 @@ impl<K: Kernel> Driver<K> {
         }
         // A device may answer everything at once: what is left then says nothing of the load.
         self.load = self.in_flight.max(self.load - self.load / 8);
+        self.clocks.answered_ns = 0;
         let mut cqes = std::mem::take(&mut self.cqes);
         for cqe in cqes.drain(..) {
             self.react(cqe);
@@ -495,7 +503,7 @@ impl<K: Kernel> Driver<K> {
             return;
         }
         let Some(slot) = lane.table.named(token) else {
-            lane.counters.stale.add(1);
+            lane.counters.stale().add(1);
             return;
         };
         if is_cancel {
@@ -512,21 +520,19 @@ impl<K: Kernel> Driver<K> {
         let side = unsafe { slot.driver() };
         let expired = side.stage == Stage::Expired;
         let mut res = res;
-        if !expired
-            && !side.timed_out
-            && self.draining_until_ns.is_none()
-            && !slot.lifecycle.is_orphan()
-        {
+        let ends_early = side.timed_out || self.draining_until_ns.is_some();
+        let wanted = !expired && !ends_early && !slot.lifecycle.is_orphan();
+        if wanted {
             if self.is_stray(res) && !side.strayed {
                 side.strayed = true;
-                self.lane.counters.resubmitted.add(1);
+                self.note_again(res);
                 self.again.push_back(NonNull::from(slot));
                 return;
             }
             // SAFETY: Lent: the kernel has let go; the op is ours.
             match unsafe { slot.resume(res) } {
                 Resume::Again => {
-                    self.lane.counters.resubmitted.add(1);
+                    self.note_again(res);
                     self.again.push_back(NonNull::from(slot));
                     return;
                 }
@@ -545,7 +551,9 @@ impl<K: Kernel> Driver<K> {
         if side.timed_out && res == -ECANCELED {
             res = -ETIMEDOUT;
         }
-        self.lane.counters.completed.add(1);
+        // SAFETY: as above.
+        let operation = unsafe { slot.operation() };
+        self.note_answer(operation, side, res, wanted);
         self.finish(slot, res);
     }
 
@@ -574,12 +582,5 @@ impl<K: Kernel> Driver<K> {
         for link in lane.cancels.close() {
             self.cancel_orphan(Slot::of_cancel(link));
         }
-    }
-
-    fn publish(&mut self) {
-        let (enters, waits) = self.kernel.enters();
-        self.lane.counters.enters.set(enters);
-        self.lane.counters.waits.set(waits);
-        self.lane.counters.sq_wakeups.set(self.kernel.sq_wakeups());
     }
 }

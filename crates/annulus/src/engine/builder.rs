@@ -71,6 +71,18 @@ pub enum BackendInUse {
     },
 }
 
+impl BackendInUse {
+    /// Why it is not what would be best, if it is not.
+    fn fallback(&self) -> Option<String> {
+        match self {
+            BackendInUse::Uring { polling, .. } => polling.refusal().map(ToString::to_string),
+            BackendInUse::Blocking { because, .. } => because.as_ref().map(ToString::to_string),
+            #[cfg(feature = "sim")]
+            BackendInUse::Sim { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for BackendInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -295,13 +307,11 @@ impl EngineBuilder {
 
     fn build_blocking(&self, because: Option<SetupError>) -> Engine {
         let config = self.blocking_config();
-        Engine {
-            submitter: Arc::new(Submitter::new(Vec::new(), Opcodes::NONE, config)),
-            backend: Arc::new(BackendInUse::Blocking {
-                threads: config.threads,
-                because,
-            }),
-        }
+        let backend = BackendInUse::Blocking {
+            threads: config.threads,
+            because,
+        };
+        Engine::of(Submitter::new(Vec::new(), Opcodes::NONE, config), backend)
     }
 
     /// The rings that threads keep for themselves.
@@ -344,15 +354,13 @@ impl EngineBuilder {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Engine {
-            submitter: Arc::new(submitter),
-            backend: Arc::new(BackendInUse::Uring {
-                rung: facts.rung,
-                threads: self.threads,
-                sq_entries: facts.sq_entries,
-                polling,
-            }),
-        })
+        let backend = BackendInUse::Uring {
+            rung: facts.rung,
+            threads: self.threads,
+            sq_entries: facts.sq_entries,
+            polling,
+        };
+        Ok(Engine::of(submitter, backend))
     }
 
     fn ring_config(&self) -> RingConfig {
@@ -436,6 +444,13 @@ impl Engine {
             seed: world.config().seed,
             threads,
         };
+        Engine::of(submitter, backend)
+    }
+}
+
+impl Engine {
+    fn of(submitter: Submitter, backend: BackendInUse) -> Engine {
+        submitter.describe(backend.to_string(), backend.fallback());
         Engine {
             submitter: Arc::new(submitter),
             backend: Arc::new(backend),

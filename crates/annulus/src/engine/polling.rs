@@ -35,6 +35,13 @@ impl PollingInUse {
         }
     }
 
+    /// Why something of what was asked for is not there.
+    pub(super) fn refusal(&self) -> Option<&SetupError> {
+        let sqpoll = self.sqpoll.as_ref().and_then(|asked| asked.as_ref().err());
+        let iopoll = self.iopoll.as_ref().and_then(|asked| asked.as_ref().err());
+        sqpoll.or(iopoll)
+    }
+
     /// The same for the rings; all of an engine's share one poller.
     pub(super) fn poll(&self, builder: &EngineBuilder) -> RingPoll {
         match builder.sqpoll {

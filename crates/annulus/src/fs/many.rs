@@ -14,6 +14,7 @@ use crate::buf::IoBufMut;
 use crate::driver::many::Batch;
 use crate::driver::{Operation, inline_run};
 use crate::error::{BufError, BufResult};
+use crate::metrics::OperationNumber;
 use crate::op::{AT_ONCE, Op, ReadAt, Sleep, Try, Until, read_cached};
 use crate::sys::errno::ETIMEDOUT;
 
@@ -195,6 +196,8 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             return;
         }
         let mut staged = std::mem::take(&mut self.staged);
+        // Each of them waits for all.
+        let asked_ns = self.file.submitter.sample();
         let mut asked = 0;
         for reads in staged.chunks_mut(AT_ONCE) {
             let ask = self.file.fd.cached().ask_of(reads.len());
@@ -223,7 +226,9 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self.staged = staged;
         let hits = self.ready.len() - before;
         if hits > 0 {
-            self.file.submitter.count_inline(hits as u64);
+            self.file
+                .submitter
+                .count_inline(OperationNumber::READ_AT, hits as u64, asked_ns);
         }
         if asked > hits {
             self.file

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::{File, check_range};
 use crate::buf::{Bounce, IoBufMut};
 use crate::driver::{Operation, inline_run};
+use crate::metrics::OperationNumber;
 use crate::op::{ReadAt, Until};
 use crate::sys::call;
 
@@ -60,10 +61,13 @@ impl<'a> ReadInto<'a> {
         if !self.file.may_be_cached(bytes) || !fd.cached().ask() {
             return None;
         }
+        let asked_ns = self.file.submitter.sample();
         match call::pread_cached(fd.raw(), self.into, self.offset) {
             Ok(n) if n == bytes => {
                 fd.cached().hit();
-                self.file.submitter.count_inline(1);
+                self.file
+                    .submitter
+                    .count_inline(OperationNumber::READ_AT, 1, asked_ns);
                 return Some(n);
             }
             // Part of it, or the end of the file: let one read decide.

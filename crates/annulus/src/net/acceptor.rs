@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use super::stream::Stream;
 use crate::driver::core::{Arrives, Core, SocketOperation, Timer, Token, WaitersCell};
 use crate::fd::Socket;
+use crate::metrics::OperationNumber;
 use crate::op::{Accept, accept_multishot};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM};
 use crate::sys::net;
@@ -86,8 +87,11 @@ impl Acceptor {
         self.waiters.wait(context.waker());
         if self.armed.get().is_none() {
             let sqe = accept_multishot(&self.socket);
-            self.armed
-                .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
+            self.armed.set(self.core.arm(
+                OperationNumber::ACCEPT,
+                sqe,
+                Rc::clone(self) as Rc<dyn Arrives>,
+            ));
         }
         Poll::Pending
     }

@@ -12,6 +12,7 @@ use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode};
 use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
+use crate::metrics::OperationNumber;
 use crate::op::{Arrived, Mail, MessageInfo, RecvMessage, SendMessage, Shape};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::net::Address;
@@ -164,8 +165,11 @@ impl Mailbox {
         if self.armed.get().is_none() {
             let sqe = self.shape.multishot(&self.socket, self.core.group_id());
             self.stopped.set(false);
-            self.armed
-                .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
+            self.armed.set(self.core.arm(
+                OperationNumber::RECV_MESSAGE,
+                sqe,
+                Rc::clone(self) as Rc<dyn Arrives>,
+            ));
         }
         Poll::Pending
     }

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use crate::buf::Chunk;
 use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::fd::Socket;
+use crate::metrics::OperationNumber;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, recv_multishot};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
@@ -183,8 +184,11 @@ impl Receiver {
             }
             let sqe = recv_multishot(&self.socket, self.core.group_id(), self.core.receive_mode());
             self.stopped.set(false);
-            self.armed
-                .set(self.core.arm(sqe, Rc::clone(self) as Rc<dyn Arrives>));
+            self.armed.set(self.core.arm(
+                OperationNumber::RECV,
+                sqe,
+                Rc::clone(self) as Rc<dyn Arrives>,
+            ));
         }
         self.waiters.wait(context.waker());
         Poll::Pending
@@ -255,7 +259,11 @@ impl Receiver {
                 let Some(mut chunk) = self.blank() else {
                     return Poll::Ready(None);
                 };
-                match chunk.receive(&self.socket) {
+                let res = chunk.receive(&self.socket);
+                if !matches!(-res, EAGAIN | EINTR) {
+                    self.core.count_call(OperationNumber::RECV, res);
+                }
+                match res {
                     0 => {
                         self.end.set(End::Closed);
                         return Poll::Ready(None);

@@ -61,6 +61,23 @@ pub enum BackendInUse {
     },
 }
 
+impl BackendInUse {
+    /// Why it is not what would be best, if it is not.
+    pub(super) fn fallback(&self) -> Option<String> {
+        match self {
+            BackendInUse::Uring {
+                mode_refused,
+                sqpoll,
+                ..
+            } => match sqpoll {
+                Some(Err(error)) => Some(error.to_string()),
+                _ => mode_refused.clone(),
+            },
+            BackendInUse::Epoll { because } => because.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
 impl fmt::Display for BackendInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -79,7 +79,17 @@ impl Inbox {
 
     /// What its core has done so far.
     pub(super) fn metrics(&self) -> CoreMetrics {
-        self.alarm.counters.read()
+        self.alarm.counters.core()
+    }
+
+    /// Says whose core it is, and which of them.
+    pub(super) fn belong(&self, owner: u64, index: usize) {
+        self.alarm.counters.belong(owner, index);
+    }
+
+    /// Says what waits for its sockets, and why that is not what would be best.
+    pub(super) fn describe(&self, backend: &str, fallback: Option<&str>) {
+        self.alarm.counters.describe(backend, fallback);
     }
 
     /// Leaves a message, and wakes the core if it sleeps. One for a core that has ended is dropped: it is
@@ -297,7 +307,7 @@ impl Executor {
             let ran = catch_unwind(AssertUnwindSafe(|| runnable.run()));
             std::mem::forget(ran.err());
         }
-        self.inbox.alarm.counters.polls.add(polls);
+        self.inbox.alarm.counters.polls().add(polls);
         has_ready()
     }
 

@@ -22,6 +22,7 @@ use crate::driver::core::Core;
 use crate::driver::here::Driving;
 use crate::driver::{Lane, LaneThread, Opcodes, Submitter, Thread, blocking};
 use crate::error::SetupError;
+use crate::metrics::SourceKind;
 use crate::sys::affinity::{Affinity, Pinned};
 use crate::sys::polling::RingPoll;
 
@@ -291,6 +292,7 @@ impl Made {
         inbox: &Inbox,
     ) -> Result<(Rc<Core>, Seat, BackendInUse), SetupError> {
         let lane = Arc::new(Lane::new(Box::new(inbox.alarm())));
+        lane.counters.be(SourceKind::CoreFiles);
         let make = |config| Core::with_ring(config, inbox.alarm(), Arc::clone(&lane));
         let mut sqpoll = builder.sqpoll.map(Ok);
         let core = match make(builder.core.clone()) {
@@ -317,6 +319,19 @@ impl Made {
         Ok((core, Some((lane, opcodes)), backend))
     }
 
+    /// Says in what they count whose the core and its files are.
+    fn introduce(&self, files: &Submitter, handle: &Handle) {
+        let backend = self.backend.to_string();
+        let fallback = self.backend.fallback();
+        let inbox = handle.inbox(self.index);
+        inbox.belong(files.number(), self.index);
+        inbox.describe(&backend, fallback.as_deref());
+        if let Some((lane, _)) = &self.seat {
+            lane.counters.belong(files.number(), self.index);
+        }
+        files.describe(backend, fallback);
+    }
+
     fn seat(&self) -> Seat {
         self.seat.clone()
     }
@@ -341,6 +356,7 @@ impl Made {
     where
         F: Future + 'static,
     {
+        self.introduce(files, handle);
         let executor = self.executor;
         executor.enter(files, handle);
         let lane = self.seat.and_then(|(lane, _)| files.core_lane(&lane));

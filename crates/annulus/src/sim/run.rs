@@ -59,7 +59,7 @@ impl Turning {
         let driver = self.driver.take();
         if left > 0 {
             // The kernel was given their memory and never gave it back.
-            self.lane.counters.leaked.add(u64::from(left));
+            self.lane.counters.leaked().add(u64::from(left));
             keep_for_ever((driver, Arc::clone(&self.lane)));
         }
         false

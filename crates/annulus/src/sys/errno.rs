@@ -3,6 +3,7 @@
 use std::io;
 
 pub(crate) const EPERM: i32 = libc::EPERM;
+pub(crate) const ESRCH: i32 = libc::ESRCH;
 pub(crate) const EINTR: i32 = libc::EINTR;
 pub(crate) const EAGAIN: i32 = libc::EAGAIN;
 pub(crate) const ENOMEM: i32 = libc::ENOMEM;

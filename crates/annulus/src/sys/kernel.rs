@@ -8,6 +8,20 @@ use super::mapping::Mapping;
 use super::sqe::{Cqe, Sqe};
 use crate::error::SetupError;
 
+/// What has been counted of enter calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entered {
+    pub(crate) enters: u64,
+    /// Those of them that slept.
+    pub(crate) waits: u64,
+    /// SQEs that were taken.
+    pub(crate) entries: u64,
+    /// Times a sleeping poller of the submission queue had to be woken.
+    pub(crate) sq_wakeups: u64,
+    /// Enters that found completions for which the queue had had no room.
+    pub(crate) overflows: u64,
+}
+
 /// What a driver needs of a kernel. Two exist: `Ring`, and the simulated one.
 pub(crate) trait Kernel {
     /// Queues an SQE; false when the submission queue is full.
@@ -32,12 +46,8 @@ pub(crate) trait Kernel {
     }
     /// Whether this kernel can take `opcode`.
     fn supports(&self, opcode: u8) -> bool;
-    /// Enter calls made so far, and those that slept.
-    fn enters(&self) -> (u64, u64);
-    /// Times a sleeping poller of the submission queue had to be woken.
-    fn sq_wakeups(&self) -> u64 {
-        0
-    }
+    /// Enter calls made so far, and what came of them.
+    fn entered(&self) -> Entered;
     /// Whether this kernel takes nothing but reads and writes on devices that are polled.
     fn polls_devices(&self) -> bool {
         false

@@ -27,3 +27,4 @@ pub(crate) mod sq_poll;
 pub(crate) mod sqe;
 pub(crate) mod trial;
 pub(crate) mod wake;
+pub(crate) mod words;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::errno::{EACCES, EINVAL, EOPNOTSUPP, EPERM};
-use super::kernel::Kernel;
+use super::kernel::{Entered, Kernel};
 use super::probe;
 use super::ring::{REAP_MAX, Ring};
 use super::sqe::{Cqe, Sqe, opcode};
@@ -249,8 +249,8 @@ impl Kernel for PolledRing {
         matches!(opcode, NOP | READ | READV | WRITE | WRITEV) && self.ring.supports(opcode)
     }
 
-    fn enters(&self) -> (u64, u64) {
-        self.ring.enters()
+    fn entered(&self) -> Entered {
+        self.ring.entered()
     }
 
     fn polls_devices(&self) -> bool {
@@ -355,7 +355,7 @@ mod tests {
         };
         let mut cqes = Vec::with_capacity(REAP_MAX);
         // Awake: the first round trip has just called it.
-        let (entered, woken) = (ring.enters().0, ring.sq_wakeups());
+        let (entered, woken) = (ring.entered().enters, ring.entered().sq_wakeups);
         nop(&mut ring, 7);
         ring.submit().unwrap();
         let until = ring.now_ns() + 250_000_000;
@@ -365,13 +365,13 @@ mod tests {
         ring.reap(&mut cqes);
         let tokens: Vec<_> = cqes.drain(..).map(|cqe| cqe.user_data).collect();
         // A machine so busy that the thread did not get to run is no proof of anything.
-        if tokens == [7] && ring.sq_wakeups() == woken {
-            assert_eq!(ring.enters().0, entered, "it was awake");
+        if tokens == [7] && ring.entered().sq_wakeups == woken {
+            assert_eq!(ring.entered().enters, entered, "it was awake");
             assert_eq!(ring.unsubmitted(), 0);
         } else {
             println!("the poller did not run for 250 ms, or was asleep after 300");
         }
-        let wakeups = ring.sq_wakeups();
+        let wakeups = ring.entered().sq_wakeups;
         let until = ring.now_ns() + 120_000_000_000;
         for token in 8.. {
             // Longer than it polls without work; on a busy machine it may not have had the time to sleep.
@@ -382,7 +382,7 @@ mod tests {
                 ring.wait(Some(1_000_000_000)).unwrap();
                 ring.reap(&mut cqes);
             }
-            if ring.sq_wakeups() > wakeups {
+            if ring.entered().sq_wakeups > wakeups {
                 break;
             }
             assert!(ring.now_ns() < until, "it never sleeps");

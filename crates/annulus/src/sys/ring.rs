@@ -16,7 +16,7 @@ use io_uring::{IoUring, cqueue};
 use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
 
 use super::errno::{EACCES, EAGAIN, EBUSY, EINTR, EINVAL, ENOMEM, ENOSYS, EPERM, ETIME};
-use super::kernel::Kernel;
+use super::kernel::{Entered, Kernel};
 use super::lent::Lent;
 use super::mapping::Mapping;
 use super::polling::{RingPoll, must_wake_poller};
@@ -83,14 +83,12 @@ pub(crate) struct Ring {
     flags_enter: u32,
     /// A kernel thread takes what is pushed.
     sq_polled: bool,
-    sq_wakeups: u64,
     wake: Arc<EventFd>,
     /// What the kernel reads the eventfd into; boxed, so that it is Still.
     wake_count: Box<u64>,
     /// What the kernel reads a timer from, while it takes the SQE; seconds and ns.
     timer: Box<[i64; 2]>,
-    enters: u64,
-    waits: u64,
+    entered: Entered,
     /// Below `ring`, so that it is dropped after it.
     lent: Lent,
 }
@@ -268,12 +266,10 @@ impl Ring {
             workers: config.workers,
             flags_enter,
             sq_polled: matches!(config.poll, RingPoll::Submissions(_)),
-            sq_wakeups: 0,
             wake: Arc::new(wake),
             wake_count: Box::new(0),
             timer: Box::new([0; 2]),
-            enters: 0,
-            waits: 0,
+            entered: Entered::default(),
             lent: Lent::default(),
         };
         ring.round_trip(&config.poll)?;
@@ -407,12 +403,12 @@ impl Ring {
             flags |= IoringEnterFlags::GETEVENTS;
         }
         drop(queue);
-        self.sq_wakeups += u64::from(flags.contains(IoringEnterFlags::SQ_WAKEUP));
+        self.entered.sq_wakeups += u64::from(flags.contains(IoringEnterFlags::SQ_WAKEUP));
         flags.bits()
     }
 
     fn enter(&mut self, min_complete: u32, flags: u32, timeout_ns: Option<u64>) -> io::Result<()> {
-        self.enters += 1;
+        self.entered.enters += 1;
         let to_submit = self.unsubmitted();
         let mut flags = flags | self.flags_enter;
         let fd = match self.registered {
@@ -454,8 +450,18 @@ impl Ring {
                 }
             }
         };
-        result?;
+        let taken = result?;
+        if !self.sq_polled {
+            self.entered.entries += u64::from(taken);
+        }
         Ok(())
+    }
+
+    /// Whether completions wait for room in their queue. An enter follows, which sees to them.
+    fn overflows(&mut self) -> bool {
+        let overflows = self.ring.submission().cq_overflow();
+        self.entered.overflows += u64::from(overflows);
+        overflows
     }
 }
 
@@ -468,7 +474,10 @@ impl Kernel for Ring {
         let entry = to_entry(sqe);
         // SAFETY: Lent and Open. The caller has put the op that owns what `sqe` points to into the
         // in-flight table before this.
-        unsafe { self.ring.submission().push(&entry).is_ok() }
+        let pushed = unsafe { self.ring.submission().push(&entry).is_ok() };
+        // The poller takes it, and tells nobody.
+        self.entered.entries += u64::from(self.sq_polled && pushed);
+        pushed
     }
 
     #[inline]
@@ -485,7 +494,7 @@ impl Kernel for Ring {
             };
         }
         // With deferred task work CQEs appear only in an enter that asks for them.
-        let get = self.rung == Rung::Deferred || self.ring.submission().cq_overflow();
+        let get = self.overflows() || self.rung == Rung::Deferred;
         let flags = if get {
             IoringEnterFlags::GETEVENTS.bits()
         } else {
@@ -495,7 +504,8 @@ impl Kernel for Ring {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
-        self.waits += 1;
+        self.entered.waits += 1;
+        self.overflows();
         let mut flags = IoringEnterFlags::GETEVENTS.bits();
         if self.sq_polled {
             // Not for a place: a completion is as good a reason to go on.
@@ -554,12 +564,8 @@ impl Kernel for Ring {
         self.probe.is_supported(opcode)
     }
 
-    fn enters(&self) -> (u64, u64) {
-        (self.enters, self.waits)
-    }
-
-    fn sq_wakeups(&self) -> u64 {
-        self.sq_wakeups
+    fn entered(&self) -> Entered {
+        self.entered
     }
 
     #[inline]

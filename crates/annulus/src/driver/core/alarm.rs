@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::driver::Wake;
 use crate::driver::sleeper::Sleeper;
-use crate::metrics::CoreCounters;
+use crate::metrics::{Meter, SourceKind};
 use crate::sys::wake::EventFd;
 
 /// One per core. Whoever has left something for the core rings it; that costs a system call only while the
@@ -14,7 +14,7 @@ pub(crate) struct Alarm {
     sleeper: Sleeper,
     eventfd: Arc<EventFd>,
     /// What the core counts: here, for this is all that others have of it.
-    pub(crate) counters: CoreCounters,
+    pub(crate) counters: Meter,
 }
 
 impl Alarm {
@@ -22,7 +22,7 @@ impl Alarm {
         Ok(Arc::new(Alarm {
             sleeper: Sleeper::new(),
             eventfd: Arc::new(EventFd::new()?),
-            counters: CoreCounters::default(),
+            counters: Meter::new(SourceKind::Core),
         }))
     }
 
@@ -50,7 +50,7 @@ impl Alarm {
 /// For the lane of the core's files: its own sleeper has decided that the core is to be woken.
 impl Wake for Alarm {
     fn wake(&self) {
-        self.counters.wakeups.add_shared(1);
+        self.counters.wakeups().add_shared(1);
         self.eventfd.wake();
     }
 }

@@ -38,6 +38,7 @@ use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, Opcodes, contain};
 use crate::error::SetupError;
 use crate::fd::{CloseSocket, Socket};
+use crate::metrics::{Meter, OperationNumber};
 use crate::op::{Interest, SocketOp};
 use crate::sys::call;
 use crate::sys::kernel::Kernel;
@@ -259,13 +260,24 @@ impl Core {
         }
     }
 
+    /// Counts a call that was made in place of an operation.
+    #[inline]
+    pub(crate) fn count_call(&self, operation: OperationNumber, res: i32) {
+        count_call(&self.alarm.counters, operation, res);
+    }
+
     // ----- what multishot receives and accepts need -----
 
-    /// Asks `sqe` of the kernel, whose answers go to `arrives` until one says that none follows. `None`
-    /// without a ring, or at the end.
-    pub(crate) fn arm(&self, sqe: Sqe, arrives: Rc<dyn Arrives>) -> Option<Token> {
+    /// Asks `sqe` of the kernel, an `operation` that goes on: its answers go to `arrives` until one says that
+    /// none follows. `None` without a ring, or at the end.
+    pub(crate) fn arm(
+        &self,
+        operation: OperationNumber,
+        sqe: Sqe,
+        arrives: Rc<dyn Arrives>,
+    ) -> Option<Token> {
         match &self.backend {
-            Backend::Rings(rings) if !self.is_ending() => Some(rings.arm(sqe, arrives)),
+            Backend::Rings(rings) if !self.is_ending() => Some(rings.arm(operation, sqe, arrives)),
             _ => None,
         }
     }
@@ -435,7 +447,7 @@ impl Core {
             Backend::Rings(rings) => rings.turn(self, next_ns, busy),
             Backend::Readiness(readiness) => readiness.turn(next_ns, busy),
         }
-        self.alarm.counters.turns.add(1);
+        self.alarm.counters.turns().add(1);
         self.expire();
     }
 
@@ -474,6 +486,16 @@ impl CloseSocket for Core {
             Backend::Readiness(readiness) => readiness.close(raw, watched),
             Backend::Rings(_) => table::close_now(raw),
         }
+    }
+}
+
+/// Counts a call that was made in place of an operation.
+#[inline]
+fn count_call(counters: &Meter, operation: OperationNumber, res: i32) {
+    counters.submitted().add(1);
+    counters.answer(operation);
+    if res < 0 {
+        counters.fail(operation, -res);
     }
 }
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::{Backend, Core, Token};
+use crate::metrics::{self, OperationNumber, Times};
 use crate::op::{Resume, SocketOp};
 use crate::sys::errno::{ECANCELED, ESHUTDOWN};
 
@@ -22,8 +23,8 @@ pub(crate) struct SocketOperation<T: SocketOp> {
 
 enum State<T> {
     Fresh(T),
-    /// Without a ring: it has been tried, and the socket was not ready.
-    Tried(T),
+    /// Without a ring: it has been tried, and the socket was not ready. It was asked for then, ns, if it is timed.
+    Tried(T, u64),
     Out(Token),
     Over,
 }
@@ -48,18 +49,21 @@ impl<T: SocketOp> SocketOperation<T> {
                 self.state = State::Out(token);
                 Poll::Pending
             }
-            Backend::Readiness(_) => self.attempt(op, context),
+            Backend::Readiness(_) => self.attempt(op, metrics::sample(), context),
         }
     }
 
     /// Without a ring: the system call, as often as the socket is ready for it.
-    fn attempt(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<T::Output> {
+    fn attempt(&mut self, mut op: T, asked_ns: u64, context: &mut Context<'_>) -> Poll<T::Output> {
         loop {
             if self.core.may_be_ready(op.socket(), op.interest()) {
                 let res = op.attempt();
                 if !op.is_unready(res) {
                     match op.resume(res) {
-                        Resume::Done(res) => return Poll::Ready(op.complete(res)),
+                        Resume::Done(res) => {
+                            self.count(res, asked_ns);
+                            return Poll::Ready(op.complete(res));
+                        }
                         Resume::Again => continue,
                     }
                 }
@@ -73,10 +77,23 @@ impl<T: SocketOp> SocketOperation<T> {
                 // It has just been added, and may have been ready before.
                 Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
                 Ok(()) => {
-                    self.state = State::Tried(op);
+                    self.state = State::Tried(op, asked_ns);
                     return Poll::Pending;
                 }
             }
+        }
+    }
+
+    fn count(&self, res: i32, asked_ns: u64) {
+        let operation = const { OperationNumber::of(T::INFO.name) };
+        self.core.count_call(operation, res);
+        if asked_ns > 0 {
+            let times = Times {
+                asked: asked_ns,
+                begun: asked_ns,
+                answered: self.core.now_ns(),
+            };
+            self.core.alarm.counters.time(operation, times);
         }
     }
 }
@@ -94,12 +111,12 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 }
                 this.start(op, context)
             }
-            State::Tried(op) if this.core.is_ending() => Poll::Ready(op.complete(-ESHUTDOWN)),
-            State::Tried(op) if !this.core.spend(context) => {
-                this.state = State::Tried(op);
+            State::Tried(op, _) if this.core.is_ending() => Poll::Ready(op.complete(-ESHUTDOWN)),
+            State::Tried(op, asked_ns) if !this.core.spend(context) => {
+                this.state = State::Tried(op, asked_ns);
                 Poll::Pending
             }
-            State::Tried(op) => this.attempt(op, context),
+            State::Tried(op, asked_ns) => this.attempt(op, asked_ns, context),
             State::Out(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
                     unreachable!("without a ring nothing is in flight")
@@ -124,7 +141,7 @@ impl<T: SocketOp> Drop for SocketOperation<T> {
             &self.core.backend,
         ) {
             (State::Out(token), Backend::Rings(rings)) => rings.abandon(token, !T::GOES_ON),
-            (State::Tried(op), Backend::Readiness(readiness)) if T::GOES_ON => {
+            (State::Tried(op, _), Backend::Readiness(readiness)) if T::GOES_ON => {
                 readiness.go_on_later(op);
             }
             _ => {}

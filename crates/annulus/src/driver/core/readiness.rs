@@ -13,9 +13,10 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::waiters::{Waiters, Woken};
-use super::{Alarm, table};
+use super::{Alarm, count_call, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
+use crate::metrics::{Meter, OperationNumber};
 use crate::op::{Interest, Resume, SocketOp};
 use crate::sys::call;
 use crate::sys::errno::{EAGAIN, ECANCELED};
@@ -48,14 +49,14 @@ struct Source {
 /// An operation that goes on by itself.
 trait Unfinished {
     /// As far as the socket allows. True: that was the end of it.
-    fn go_on(&mut self) -> bool;
+    fn go_on(&mut self, counters: &Meter) -> bool;
 }
 
 /// `None` when it is over.
 struct Rest<T>(Option<T>);
 
 impl<T: SocketOp> Unfinished for Rest<T> {
-    fn go_on(&mut self) -> bool {
+    fn go_on(&mut self, counters: &Meter) -> bool {
         let Some(op) = &mut self.0 else { return true };
         loop {
             let res = op.attempt();
@@ -63,6 +64,7 @@ impl<T: SocketOp> Unfinished for Rest<T> {
                 return false;
             }
             if let Resume::Done(res) = op.resume(res) {
+                count_call(counters, const { OperationNumber::of(T::INFO.name) }, res);
                 self.0.take().into_iter().for_each(|op| op.abandoned(res));
                 return true;
             }
@@ -217,10 +219,10 @@ impl Readiness {
         } else {
             next_ns.map(|at| at.saturating_sub(call::now_ns()))
         };
-        self.alarm.counters.enters.add(1);
+        self.alarm.counters.enters().add(1);
         self.alarm
             .counters
-            .waits
+            .waits()
             .add(u64::from(timeout_ns != Some(0)));
         // An error here is one of arguments, which are the same each time.
         let _ = self.poller.borrow_mut().wait(timeout_ns);
@@ -250,7 +252,7 @@ impl Readiness {
     #[inline]
     pub(super) fn start_detached<T: SocketOp>(&self, op: T) {
         let mut rest = Rest(Some(op));
-        if !rest.go_on() {
+        if !rest.go_on(&self.alarm.counters) {
             rest.0
                 .take()
                 .into_iter()
@@ -273,7 +275,7 @@ impl Readiness {
         let queues = |source: &Source| !source.rest.is_empty();
         let is_first = !(self.sources.borrow().get(place)).is_some_and(queues);
         // It may have become ready before it was added.
-        if is_first && rest.go_on() {
+        if is_first && rest.go_on(&self.alarm.counters) {
             return;
         }
         let mut sources = self.sources.borrow_mut();
@@ -288,7 +290,7 @@ impl Readiness {
         while let Some(Some(mut rest)) = next() {
             // The buffer and the wakers are foreign code: with nothing borrowed.
             let mut over = true;
-            contain(|| over = rest.go_on());
+            contain(|| over = rest.go_on(&self.alarm.counters));
             if !over {
                 self.with_source(token, |source| {
                     source.write.ready = false;

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use super::table::{Abandoned, Act, Arrives, Table, Token};
+use super::table::{Abandoned, Act, Answer, Arrives, Table, Token};
 use super::tenant::{Files, Port};
 use super::{Alarm, Core};
 use crate::driver::finish::contain;
 use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, keep_for_ever};
+use crate::metrics::{self, OperationNumber, Times};
 use crate::op::SocketOp;
-use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ETIME};
+use crate::sys::call;
+use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, EINVAL, ENOBUFS, ENOMEM, ETIME};
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, Sqe, opcode};
@@ -39,6 +41,8 @@ pub(super) struct Rings {
     alarm: Arc<Alarm>,
     /// The errno by which the ring has shown that it is of no more use, or 0.
     failed: Cell<i32>,
+    /// When the completions at hand were reaped, ns, if that has been asked; else 0.
+    reaped_ns: Cell<u64>,
 }
 
 impl Rings {
@@ -60,6 +64,7 @@ impl Rings {
             wake_armed: Cell::new(false),
             alarm,
             failed: Cell::new(0),
+            reaped_ns: Cell::new(0),
         }
     }
 
@@ -73,7 +78,8 @@ impl Rings {
     pub(super) fn start<T: SocketOp>(&self, mut op: T, waker: Option<Waker>) -> Token {
         // The buffer is foreign code: it is asked with nothing borrowed.
         let sqe = op.sqe();
-        let (token, sqe) = self.table.borrow_mut().start(op, sqe, waker);
+        let asked_ns = metrics::sample();
+        let (token, sqe) = self.table.borrow_mut().start(op, sqe, waker, asked_ns);
         self.push(sqe);
         token
     }
@@ -99,8 +105,13 @@ impl Rings {
         }
     }
 
-    pub(super) fn arm(&self, sqe: Sqe, arrives: Rc<dyn Arrives>) -> Token {
-        let token = self.table.borrow_mut().arm(arrives);
+    pub(super) fn arm(
+        &self,
+        operation: OperationNumber,
+        sqe: Sqe,
+        arrives: Rc<dyn Arrives>,
+    ) -> Token {
+        let token = self.table.borrow_mut().arm(operation, arrives);
         self.push(Sqe {
             user_data: token.user_data(),
             ..sqe
@@ -110,6 +121,7 @@ impl Rings {
 
     pub(super) fn cancel(&self, token: Token) {
         if self.table.borrow_mut().stop(token) {
+            self.alarm.counters.cancels().add(1);
             self.push(Sqe::cancel(token.user_data(), IGNORED.user_data()));
         }
     }
@@ -153,6 +165,7 @@ impl Rings {
     pub(super) fn turn(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
         let worked = self.files.borrow_mut().work();
         let waits = !self.push_waiting();
+        self.publish();
         if waits || worked || busy() {
             self.submit();
         } else {
@@ -165,6 +178,7 @@ impl Rings {
     fn submit(&self) {
         let mut ring = self.port.ring.borrow_mut();
         if ring.unsubmitted() > 0 || ring.ready() {
+            self.table.borrow_mut().note_begun();
             let result = ring.submit();
             drop(ring);
             self.judge(result);
@@ -186,6 +200,7 @@ impl Rings {
         }
         let files_ns = self.files.borrow().next_ns();
         let next_ns = next_ns.into_iter().chain(files_ns).min();
+        self.table.borrow_mut().note_begun();
         let result = self.with_ring(|ring| {
             let timeout_ns = next_ns.map(|at| at.saturating_sub(ring.now_ns()));
             ring.wait(timeout_ns)
@@ -219,19 +234,24 @@ impl Rings {
     fn reap(&self, core: &Core) {
         let mut cqes = self.cqes.take();
         self.port.take_for_core(&mut cqes);
-        let (enters, waits) = self.with_ring(|ring| {
+        let entered = self.with_ring(|ring| {
             ring.reap(&mut cqes);
-            ring.enters()
+            ring.entered()
         });
         let counters = &self.alarm.counters;
-        counters.enters.set(enters);
-        counters.waits.set(waits);
-        counters.submitted.set(self.port.pushed());
-        counters.completed.add(cqes.len() as u64);
+        counters.enters().set(entered.enters);
+        counters.waits().set(entered.waits);
+        counters.entries().set(entered.entries);
+        counters.sq_wakeups().set(entered.sq_wakeups);
+        counters.cq_overflows().set(entered.overflows);
+        counters.sqes().set(self.port.pushed());
+        counters.cqes().add(cqes.len() as u64);
+        self.reaped_ns.set(0);
         for cqe in cqes.drain(..) {
             self.react(core, cqe);
         }
         self.cqes.replace(cqes);
+        self.publish();
     }
 
     #[inline]
@@ -246,7 +266,10 @@ impl Rings {
             self.wake_armed.set(false);
             return self.files.borrow_mut().follow_arenas();
         }
-        let act = self.table.borrow_mut().react(token, &cqe, core.is_ending());
+        let note = |answer| self.count(answer);
+        let mut table = self.table.borrow_mut();
+        let act = table.react(token, &cqe, core.is_ending(), note);
+        drop(table);
         self.act(core, token, cqe, act);
     }
 
@@ -255,7 +278,11 @@ impl Rings {
         match act {
             Act::Nothing => {}
             Act::Wake(waker) => contain(|| waker.wake()),
-            Act::Again => self.ask_again(core, token, cqe),
+            Act::Again => {
+                self.alarm.counters.resubmitted().add(1);
+                self.alarm.counters.short().add(u64::from(cqe.res > 0));
+                self.ask_again(core, token, cqe);
+            }
             Act::Dispose(res) => {
                 let answered = self.table.borrow_mut().give_up(token, res);
                 dispose(answered);
@@ -273,6 +300,61 @@ impl Rings {
         }
         let act = self.table.borrow_mut().fail(token, -ECANCELED);
         self.act(core, token, cqe, act);
+    }
+
+    /// Makes known what the table has counted.
+    fn publish(&self) {
+        let (started, flying) = self.table.borrow().tally();
+        self.alarm.counters.submitted().set(started);
+        self.alarm.counters.flying().set(flying);
+    }
+
+    #[inline]
+    fn count(&self, answer: Answer) {
+        let counters = &self.alarm.counters;
+        let Answer {
+            operation, times, ..
+        } = answer;
+        if answer.res < 0 {
+            return self.count_error(answer);
+        }
+        counters.answer(operation);
+        if let Some((asked, begun)) = times {
+            self.time(operation, asked, begun);
+        }
+    }
+
+    #[cold]
+    fn count_error(&self, answer: Answer) {
+        let counters = &self.alarm.counters;
+        let Answer { operation, res, .. } = answer;
+        match -res {
+            ECANCELED if answer.stopped && answer.is_multishot => {
+                return counters.cancelled().add(1);
+            }
+            ENOBUFS if answer.is_multishot => return counters.no_buffers().add(1),
+            // It is asked again; singly, where the kernel has no multishot form (EINVAL).
+            EAGAIN | EINTR | EINVAL if answer.is_multishot => return,
+            ECANCELED if answer.stopped => counters.cancelled().add(1),
+            errno => counters.fail(operation, errno),
+        }
+        counters.answer(operation);
+        if let Some((asked, begun)) = answer.times {
+            self.time(operation, asked, begun);
+        }
+    }
+
+    #[cold]
+    fn time(&self, operation: OperationNumber, asked: u64, begun: u64) {
+        if self.reaped_ns.get() == 0 {
+            self.reaped_ns.set(call::now_ns());
+        }
+        let times = Times {
+            asked,
+            begun: begun.max(asked),
+            answered: self.reaped_ns.get(),
+        };
+        self.alarm.counters.time(operation, times);
     }
 
     // ----- the end -----
@@ -297,6 +379,7 @@ impl Rings {
             self.judge(result);
             self.reap(core);
         }
+        self.publish();
         let left = in_flight();
         let files_left = self.files.borrow_mut().end();
         if left + files_left > 0 {

@@ -15,7 +15,9 @@ use slab::Slab;
 use super::Core;
 use crate::driver::contain;
 use crate::driver::payload::{at, load, store};
+use crate::metrics::OperationNumber;
 use crate::op::{Resume, SocketOp};
+use crate::sys::call::now_ns;
 use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
 use crate::sys::sqe::{Cqe, Sqe};
 
@@ -72,6 +74,8 @@ struct Entry {
     refusals: u8,
     /// A cancel has been asked for: nothing is asked again.
     stopped: bool,
+    /// Which of the times is its, from 1 on; 0: it is not timed.
+    timed: u16,
     /// The answer of a send whose memory the kernel still has.
     held: Option<i32>,
     stage: Stage,
@@ -86,12 +90,13 @@ enum Stage {
         /// The final answer.
         answer: Option<i32>,
     },
-    Multishot(Rc<dyn Arrives>),
+    Multishot(OperationNumber, Rc<dyn Arrives>),
 }
 
 /// An op's functions, its type forgotten. They may ask the buffer, which is foreign code: a panic of it is
 /// the failure of that operation, and of nothing else.
 struct Vtable {
+    operation: OperationNumber,
     sqe: unsafe fn(*mut u8) -> Option<Sqe>,
     resume: unsafe fn(*mut u8, i32) -> Resume,
     noticed: unsafe fn(*mut u8, i32),
@@ -101,6 +106,7 @@ struct Vtable {
 impl Vtable {
     const fn of<T: SocketOp>() -> Vtable {
         Vtable {
+            operation: OperationNumber::of(T::INFO.name),
             // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             sqe: |data| contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.sqe()),
             // SAFETY: as above.
@@ -155,9 +161,31 @@ pub(super) enum Act {
 #[derive(Default)]
 pub(super) struct Table {
     entries: Slab<Entry>,
-    generation: u32,
+    /// So far; the last one's is its generation.
+    started: u64,
+    /// Of those, with the kernel.
+    flying: u64,
+    /// Of those that are timed: when each was asked for, and when it went to the kernel, ns; 0: not yet.
+    times: Slab<(u64, u64)>,
+    /// Those that have not gone yet.
+    to_go: Vec<u16>,
 }
 
+/// An answer, to be counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) operation: OperationNumber,
+    pub(super) res: i32,
+    /// Its end has been asked for.
+    pub(super) stopped: bool,
+    /// More may follow, or others have gone before.
+    pub(super) is_multishot: bool,
+    /// When it was asked for, and when it went to the kernel.
+    pub(super) times: Option<(u64, u64)>,
+}
+
+/// The most operations that are timed at once.
+const TIMED_MAX: usize = 4096;
 /// How often an operation that nobody has cancelled is asked again after EAGAIN or ENOMEM.
 const REFUSALS_MAX: u8 = 64;
 
@@ -180,13 +208,15 @@ impl Table {
     }
 
     #[inline]
-    fn insert(&mut self, stage: Stage) -> Token {
-        self.generation = self.generation.wrapping_add(1);
-        let generation = self.generation & GENERATION_MASK;
+    fn insert(&mut self, stage: Stage, timed: u16) -> Token {
+        self.started += 1;
+        self.flying += 1;
+        let generation = self.started as u32 & GENERATION_MASK;
         let index = self.entries.insert(Entry {
             generation,
             refusals: 0,
             stopped: false,
+            timed,
             held: None,
             stage,
         });
@@ -194,30 +224,68 @@ impl Table {
     }
 
     /// Takes an op over; its SQE, as it is returned, is to be pushed. Without a waker nobody waits for the
-    /// end. What the SQE points to stays where it is when the op is moved.
+    /// end. What the SQE points to stays where it is when the op is moved. `asked_ns`: when it was asked for,
+    /// or 0 if it is not timed.
     #[inline]
     pub(super) fn start<T: SocketOp>(
         &mut self,
         op: T,
         mut sqe: Sqe,
         waker: Option<Waker>,
+        asked_ns: u64,
     ) -> (Token, Sqe) {
         let mut payload = Payload::uninit();
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
         unsafe { store::<T, INLINE_BYTES>(payload.as_mut_ptr().cast(), op) };
-        let token = self.insert(Stage::Oneshot {
+        let timed = if asked_ns > 0 { self.time(asked_ns) } else { 0 };
+        let stage = Stage::Oneshot {
             payload,
             vtable: const { &Vtable::of::<T>() },
             waker,
             answer: None,
-        });
+        };
+        let token = self.insert(stage, timed);
         sqe.user_data = token.user_data();
         (token, sqe)
     }
 
     /// Has a multishot operation's answers go to `arrives`.
-    pub(super) fn arm(&mut self, arrives: Rc<dyn Arrives>) -> Token {
-        self.insert(Stage::Multishot(arrives))
+    pub(super) fn arm(&mut self, operation: OperationNumber, arrives: Rc<dyn Arrives>) -> Token {
+        self.insert(Stage::Multishot(operation, arrives), 0)
+    }
+
+    /// A place for the times of an operation that was asked for at `asked_ns`; 0: there is none.
+    #[cold]
+    fn time(&mut self, asked_ns: u64) -> u16 {
+        if self.times.len() >= TIMED_MAX {
+            return 0;
+        }
+        let timed = self.times.insert((asked_ns, 0)) as u16 + 1;
+        self.to_go.push(timed);
+        timed
+    }
+
+    /// What has been pushed goes to the kernel.
+    #[inline]
+    pub(super) fn note_begun(&mut self) {
+        if !self.to_go.is_empty() {
+            self.note_begun_at(now_ns());
+        }
+    }
+
+    #[cold]
+    fn note_begun_at(&mut self, now_ns: u64) {
+        for timed in self.to_go.drain(..) {
+            if let Some((_, begun)) = self.times.get_mut(usize::from(timed) - 1) {
+                *begun = now_ns;
+            }
+        }
+    }
+
+    /// How many operations there have been, and how many of them are with the kernel.
+    #[inline]
+    pub(super) fn tally(&self) -> (u64, u64) {
+        (self.started, self.flying)
     }
 
     #[inline]
@@ -324,21 +392,36 @@ impl Table {
                 vtable,
                 res,
             }),
-            Stage::Multishot(_) => None,
+            Stage::Multishot(..) => None,
         }
     }
 
-    /// What a CQE means. `ending`: nothing is asked again.
+    /// What a CQE means. `ending`: nothing is asked again. An answer is told to `note`.
     #[inline]
-    pub(super) fn react(&mut self, token: Token, cqe: &Cqe, ending: bool) -> Act {
-        let Some(entry) = self.entry(token) else {
+    pub(super) fn react(
+        &mut self,
+        token: Token,
+        cqe: &Cqe,
+        ending: bool,
+        note: impl FnOnce(Answer),
+    ) -> Act {
+        let entry = self.entries.get_mut(token.index());
+        let Some(entry) = entry.filter(|entry| entry.generation == token.generation()) else {
             return Act::Nothing;
         };
         match &mut entry.stage {
-            Stage::Multishot(arrives) => {
+            Stage::Multishot(operation, arrives) => {
+                note(Answer {
+                    operation: *operation,
+                    res: cqe.res,
+                    stopped: entry.stopped,
+                    is_multishot: true,
+                    times: None,
+                });
                 let arrives = Rc::clone(arrives);
                 if !cqe.more() {
                     self.entries.remove(token.index());
+                    self.flying -= 1;
                 }
                 Act::Arrive(arrives)
             }
@@ -352,16 +435,7 @@ impl Table {
                     entry.held = Some(cqe.res);
                     return Act::Nothing;
                 }
-                let res = match entry.held.take() {
-                    Some(held) if cqe.is_notice() => {
-                        // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
-                        unsafe { (vtable.noticed)(payload.as_mut_ptr().cast(), cqe.res) };
-                        held
-                    }
-                    _ => cqe.res,
-                };
-                // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
-                let resume = unsafe { (vtable.resume)(payload.as_mut_ptr().cast(), res) };
+                let (res, resume) = let_go(payload, vtable, entry.held.take(), cqe);
                 let res = match resume {
                     Resume::Done(res) => res,
                     Resume::Again => {
@@ -374,6 +448,17 @@ impl Table {
                         if stopped { -ECANCELED } else { res }
                     }
                 };
+                self.flying -= 1;
+                note(Answer {
+                    operation: vtable.operation,
+                    res,
+                    stopped: ending || entry.stopped,
+                    is_multishot: false,
+                    times: match entry.timed {
+                        0 => None,
+                        timed => self.times.try_remove(usize::from(timed) - 1),
+                    },
+                });
                 settle(answer, waker, res)
             }
         }
@@ -382,9 +467,18 @@ impl Table {
     /// Nothing more is asked of the kernel for an operation that it has let go of: this is the answer.
     #[cold]
     pub(super) fn fail(&mut self, token: Token, res: i32) -> Act {
-        match self.entry(token).map(|entry| &mut entry.stage) {
-            Some(Stage::Oneshot { waker, answer, .. }) => settle(answer, waker, res),
-            _ => Act::Nothing,
+        let Some(entry) = self.entries.get_mut(token.index()) else {
+            return Act::Nothing;
+        };
+        match &mut entry.stage {
+            Stage::Oneshot { waker, answer, .. } => {
+                self.flying -= 1;
+                if entry.timed > 0 {
+                    self.times.try_remove(usize::from(entry.timed) - 1);
+                }
+                settle(answer, waker, res)
+            }
+            Stage::Multishot(..) => Act::Nothing,
         }
     }
 
@@ -394,6 +488,22 @@ impl Table {
         all.map(|(index, entry)| Token::new(index, entry.generation))
             .collect()
     }
+}
+
+/// The kernel has let go of an op, whose answer it may have `held`: what that is, and what the op says to it.
+#[inline]
+fn let_go(payload: &mut Payload, vtable: &Vtable, held: Option<i32>, cqe: &Cqe) -> (i32, Resume) {
+    let data = payload.as_mut_ptr().cast();
+    let res = match held {
+        Some(held) if cqe.is_notice() => {
+            // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
+            unsafe { (vtable.noticed)(data, cqe.res) };
+            held
+        }
+        _ => cqe.res,
+    };
+    // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
+    (res, unsafe { (vtable.resume)(data, res) })
 }
 
 /// Stores the final answer.

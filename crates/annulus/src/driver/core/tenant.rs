@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::driver::uring::{Driver, Tuning};
 use crate::driver::{Lane, Limits};
 use crate::error::SetupError;
-use crate::sys::kernel::Kernel;
+use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::mapping::Mapping;
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, Sqe};
@@ -112,8 +112,8 @@ impl Kernel for Tenant {
         self.0.ring.borrow().supports(opcode)
     }
 
-    fn enters(&self) -> (u64, u64) {
-        self.0.ring.borrow().enters()
+    fn entered(&self) -> Entered {
+        self.0.ring.borrow().entered()
     }
 
     fn now_ns(&self) -> u64 {
@@ -205,8 +205,8 @@ impl Files {
             return 0;
         };
         self.lane.request_stop();
-        let before = self.lane.counters.leaked.get();
+        let before = self.lane.counters.leaked().get();
         driver.drive();
-        (self.lane.counters.leaked.get() - before) as u32
+        (self.lane.counters.leaked().get() - before) as u32
     }
 }

@@ -15,6 +15,7 @@ use std::task::{Context, Wake, Waker};
 use super::Core;
 use super::table::{Act, Arrives, Table, Token};
 use crate::fd::{CloseSocket, Socket};
+use crate::metrics::OperationNumber;
 use crate::op::{Interest, OpInfo, Resume, SocketOp};
 use crate::sys::errno::{EAGAIN, ECANCELED};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
@@ -177,7 +178,7 @@ impl Model {
             tally: Rc::clone(&self.tally),
         };
         let sqe = op.sqe();
-        let (token, sqe) = self.table.start(op, sqe, waker);
+        let (token, sqe) = self.table.start(op, sqe, waker, 0);
         assert_eq!((sqe.user_data, sqe.off), (token.user_data(), number));
         token
     }
@@ -190,7 +191,10 @@ impl Model {
         let (kind, token) = match self.random.u8(0..3) {
             0 => (
                 Kind::Multishot,
-                self.table.arm(Rc::clone(&self.hears) as Rc<dyn Arrives>),
+                self.table.arm(
+                    OperationNumber::of("recv"),
+                    Rc::clone(&self.hears) as Rc<dyn Arrives>,
+                ),
             ),
             1 => (Kind::Small(number), self.begin::<1>(number, waker)),
             _ => (Kind::Large(number), self.begin::<16>(number, waker)),
@@ -237,7 +241,7 @@ impl Model {
         let more = self.random.bool();
         if flying.kind == Kind::Multishot {
             let flags = if more { MORE } else { 0 };
-            let act = self.table.react(token, &cqe(res, flags), ending);
+            let act = self.table.react(token, &cqe(res, flags), ending, |_| {});
             assert!(matches!(act, Act::Arrive(_)));
             if !more {
                 self.over(nth);
@@ -246,7 +250,7 @@ impl Model {
         }
         if flying.held.is_none() && more {
             flying.held = Some(res);
-            let act = self.table.react(token, &cqe(res, MORE), ending);
+            let act = self.table.react(token, &cqe(res, MORE), ending, |_| {});
             assert!(
                 matches!(act, Act::Nothing),
                 "the kernel still has its memory"
@@ -256,8 +260,10 @@ impl Model {
         }
         // The notification's own result is no answer.
         let act = match flying.held {
-            Some(_) => self.table.react(token, &cqe(1 << 20, NOTICE), ending),
-            None => self.table.react(token, &cqe(res, 0), ending),
+            Some(_) => self
+                .table
+                .react(token, &cqe(1 << 20, NOTICE), ending, |_| {}),
+            None => self.table.react(token, &cqe(res, 0), ending, |_| {}),
         };
         self.notices += u32::from(flying.held.is_some());
         let res = flying.held.take().unwrap_or(res);
@@ -348,7 +354,10 @@ impl Model {
             res: 1,
             flags: [0, MORE, NOTICE][self.random.usize(0..3)],
         };
-        assert!(matches!(self.table.react(token, &cqe, false), Act::Nothing));
+        assert!(matches!(
+            self.table.react(token, &cqe, false, |_| {}),
+            Act::Nothing
+        ));
         assert!(!self.table.stop(token));
         assert!(self.table.sqe(token).is_none());
         let (answered, waker) = self.table.abandon(token);
@@ -427,7 +436,7 @@ fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
         flags: 0,
     };
     let mut again = 0;
-    while let Act::Again = model.table.react(token, &cqe, false) {
+    while let Act::Again = model.table.react(token, &cqe, false, |_| {}) {
         again += 1;
         assert!(again < 1000, "it would be asked for ever");
     }

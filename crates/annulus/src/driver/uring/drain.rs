@@ -41,7 +41,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     fn leak(self) {
-        self.lane.counters.leaked.add(u64::from(self.in_flight));
+        self.lane.counters.leaked().add(u64::from(self.in_flight));
         keep_for_ever(self);
     }
 
@@ -65,6 +65,7 @@ impl<K: Kernel> Driver<K> {
                 self.finish(slot, -ESHUTDOWN);
             }
         }
+        self.clocks.answered_ns = 0;
         for slot in std::mem::take(&mut self.again) {
             // SAFETY: Lent: unfinished, and not with the kernel.
             self.answer(unsafe { slot.as_ref() }, -ECANCELED);

@@ -47,7 +47,7 @@ impl<K: Kernel> Driver<K> {
             match side.stage {
                 Stage::Waiting => waiting = true,
                 Stage::InFlight => {
-                    lane.counters.timeouts.add(1);
+                    lane.counters.timeouts().add(1);
                     self.overdue.insert(token);
                     self.cancels.push_back(token);
                 }
@@ -61,7 +61,7 @@ impl<K: Kernel> Driver<K> {
                 unsafe { slot.driver() }.timed_out
             });
             for slot in timed_out {
-                lane.counters.timeouts.add(1);
+                lane.counters.timeouts().add(1);
                 // SAFETY: as above.
                 self.finish(unsafe { slot.as_ref() }, -ETIMEDOUT);
             }

@@ -92,7 +92,7 @@ impl<K: Kernel> Driver<K> {
         if !wanted || slot.lifecycle.is_orphan() || self.draining_until_ns.is_some() {
             return -ECANCELED;
         }
-        self.lane.counters.poll_refused.add(1);
+        self.lane.counters.poll_refused().add(1);
         // SAFETY: Lent: the kernel has let go of what the op owns, and the op is ours.
         unsafe {
             slot.stop_polling();

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::errno::{EAGAIN, EALREADY, EBADFD, EBUSY, EINTR, ENOENT, ETIME};
-use super::super::kernel::Kernel;
+use super::super::kernel::{Entered, Kernel};
 use super::super::ring::REAP_MAX;
 use super::super::sqe::{ASYNC_CANCEL_ANY, Cqe, Sqe, opcode};
 use super::execute::Fate;
@@ -44,6 +44,8 @@ pub(crate) struct SimKernel {
     overflow: VecDeque<Cqe>,
     enters: u64,
     waits: u64,
+    entries: u64,
+    overflows: u64,
     /// Enter calls since anything was taken, completed or reaped.
     fruitless: u32,
 }
@@ -72,6 +74,8 @@ impl SimKernel {
             overflow: VecDeque::new(),
             enters: 0,
             waits: 0,
+            entries: 0,
+            overflows: 0,
             fruitless: 0,
         }
     }
@@ -351,6 +355,7 @@ impl SimKernel {
     /// The enter call up to where it would wait. True: everything queued was taken.
     fn enter(&mut self, get_events: bool) -> io::Result<bool> {
         self.enters += 1;
+        self.overflows += u64::from(!self.overflow.is_empty());
         self.tick();
         self.check_progress();
         self.scribble();
@@ -385,6 +390,7 @@ impl SimKernel {
             let errno = [EAGAIN, EINTR][state.dice.index(2)];
             (taken, broken.then_some(errno))
         };
+        self.entries += taken as u64;
         self.take(taken);
         if let Some(errno) = broken {
             return Err(io::Error::from_raw_os_error(errno));
@@ -514,8 +520,14 @@ impl Kernel for SimKernel {
         true
     }
 
-    fn enters(&self) -> (u64, u64) {
-        (self.enters, self.waits)
+    fn entered(&self) -> Entered {
+        Entered {
+            enters: self.enters,
+            waits: self.waits,
+            entries: self.entries,
+            overflows: self.overflows,
+            ..Entered::default()
+        }
     }
 
     fn now_ns(&self) -> u64 {

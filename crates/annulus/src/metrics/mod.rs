@@ -1,52 +1,49 @@
-//! What every driver counts. Each counter is written by one thread where it can be, so that counting
-//! costs a store; reading is anybody's, at any time.
+//! What every driver counts: free when nobody looks, and cheap when somebody does.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> { pollster::block_on(async {
+//! use annulus::metrics;
+//!
+//! metrics::share()?;                        // at the start: `annulus top` can look from now on
+//! let engine = annulus::Engine::new()?;
+//! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 16384])?;
+//! let file = engine.open(&path).await?;
+//! let watch = metrics::watch();             // while it lives, latencies are recorded, too
+//! let before = metrics::snapshot();
+//! let (n, _page) = file.read_at(vec![0; 4096], 0).await?;
+//! let between = metrics::snapshot().since(&before);
+//! drop(watch);
+//!
+//! let total = between.total();
+//! let reads = total.operation("read_at").expect("one has been read");
+//! # assert_eq!((n, reads.completed, reads.failed), (4096, 1, 0));
+//! println!("{} reads, 99 of 100 within {:?} ns", reads.completed, reads.latency.quantile(0.99));
+//! # assert!(reads.latency.quantile(0.99).is_some());
+//! # Ok(()) }) }
+//! ```
+//!
+//! Counters are words of memory that their driver alone writes; a snapshot reads them while it goes on, so
+//! numbers of one source may be some operations apart. What is counted of a process that has shared is read from
+//! outside by [`Snapshot::of`]: no thread and no call of that process takes part.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+mod histogram;
+mod meter;
+mod record;
+mod registry;
+mod remote;
+mod snapshot;
+mod watch;
 
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub use histogram::Histogram;
+pub use registry::share;
+pub use snapshot::{Counts, ErrorCounts, OperationCounts, Snapshot, Source, SourceKind};
+pub use watch::{Watch, watch};
 
-impl Counter {
-    /// Adds; for a counter that only the calling thread writes.
-    #[inline]
-    pub(crate) fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
-    }
+pub(crate) use meter::{Counter, Meter, Times};
+pub(crate) use record::OperationNumber;
+pub(crate) use watch::sample;
 
-    /// Adds; for a counter that several threads write.
-    pub(crate) fn add_shared(&self, n: u64) {
-        self.0.fetch_add(n, Relaxed);
-    }
-
-    /// Replaces; for a number that is counted elsewhere.
-    pub(crate) fn set(&self, n: u64) {
-        self.0.store(n, Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
-
-/// The counters of one lane. Those of a ring are written by its driver thread alone, but for
-/// `wakeups`, which callers write; those of blocking threads under the lane's lock.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) submitted: Counter,
-    pub(crate) fixed: Counter,
-    pub(crate) completed: Counter,
-    pub(crate) enters: Counter,
-    pub(crate) waits: Counter,
-    pub(crate) wakeups: Counter,
-    pub(crate) sq_wakeups: Counter,
-    pub(crate) poll_refused: Counter,
-    pub(crate) cancels: Counter,
-    pub(crate) resubmitted: Counter,
-    pub(crate) timeouts: Counter,
-    pub(crate) stale: Counter,
-    pub(crate) leaked: Counter,
-}
+use crate::sys::call::now_ns;
 
 /// What an engine has done since it was built; see [`Engine::metrics`](crate::Engine::metrics).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,9 +92,9 @@ pub struct Metrics {
 
 impl Metrics {
     /// Adds up one lane's counters.
-    pub(crate) fn add(&mut self, counters: &Counters) {
+    pub(crate) fn add(&mut self, counters: &Meter) {
         // Every field by name, so that a new counter can't be forgotten here.
-        let Counters {
+        let Metrics {
             submitted,
             fixed,
             completed,
@@ -105,43 +102,35 @@ impl Metrics {
             waits,
             wakeups,
             sq_wakeups,
+            polled: _,
             poll_refused,
+            blocking: _,
+            inline: _,
+            inline_missed: _,
             cancels,
             resubmitted,
             timeouts,
             stale,
             leaked,
-        } = counters;
+        } = self;
+        *completed += counters.completed();
         for (total, counter) in [
-            (&mut self.submitted, submitted),
-            (&mut self.fixed, fixed),
-            (&mut self.completed, completed),
-            (&mut self.enters, enters),
-            (&mut self.waits, waits),
-            (&mut self.wakeups, wakeups),
-            (&mut self.sq_wakeups, sq_wakeups),
-            (&mut self.poll_refused, poll_refused),
-            (&mut self.cancels, cancels),
-            (&mut self.resubmitted, resubmitted),
-            (&mut self.timeouts, timeouts),
-            (&mut self.stale, stale),
-            (&mut self.leaked, leaked),
+            (submitted, counters.submitted()),
+            (fixed, counters.fixed()),
+            (enters, counters.enters()),
+            (waits, counters.waits()),
+            (wakeups, counters.wakeups()),
+            (sq_wakeups, counters.sq_wakeups()),
+            (poll_refused, counters.poll_refused()),
+            (cancels, counters.cancels()),
+            (resubmitted, counters.resubmitted()),
+            (timeouts, counters.timeouts()),
+            (stale, counters.stale()),
+            (leaked, counters.leaked()),
         ] {
             *total += counter.get();
         }
     }
-}
-
-/// The counters of one core of a runtime, written by it alone, but for `wakeups`.
-#[derive(Debug, Default)]
-pub(crate) struct CoreCounters {
-    pub(crate) turns: Counter,
-    pub(crate) polls: Counter,
-    pub(crate) enters: Counter,
-    pub(crate) waits: Counter,
-    pub(crate) submitted: Counter,
-    pub(crate) completed: Counter,
-    pub(crate) wakeups: Counter,
 }
 
 /// What a core of a runtime has done since it was made; see
@@ -165,16 +154,33 @@ pub struct CoreMetrics {
     pub wakeups: u64,
 }
 
-impl CoreCounters {
-    pub(crate) fn read(&self) -> CoreMetrics {
-        CoreMetrics {
-            turns: self.turns.get(),
-            polls: self.polls.get(),
-            enters: self.enters.get(),
-            waits: self.waits.get(),
-            submitted: self.submitted.get(),
-            completed: self.completed.get(),
-            wakeups: self.wakeups.get(),
-        }
+/// What this process has counted up to now: each driver, ring, pool of threads and core that lives, and one
+/// source for all that have ended, so that no number ever goes back.
+pub fn snapshot() -> Snapshot {
+    Snapshot {
+        process: std::process::id(),
+        at_ns: now_ns(),
+        sources: registry::sources(),
+        kernel_workers: kernel_workers("/proc/self/task"),
     }
+}
+
+/// By owner, the ended ones last.
+fn in_order(mut sources: Vec<Source>) -> Vec<Source> {
+    sources.sort_by_key(|source| {
+        let place = (source.owner, record::kind_number(source.kind), source.index);
+        (source.kind == SourceKind::Ended, place)
+    });
+    sources
+}
+
+/// How many of those threads the kernel has made for a ring.
+fn kernel_workers(threads: &str) -> u64 {
+    let Ok(threads) = std::fs::read_dir(threads) else {
+        return 0;
+    };
+    let named = threads.flatten().filter(|thread| {
+        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"iou-wrk-"))
+    });
+    named.count() as u64
 }

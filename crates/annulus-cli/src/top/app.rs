@@ -1,0 +1,179 @@
+//! What is on the screen, and what keys do to it.
+
+use std::time::Duration;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::heat::History;
+use super::report::Report;
+use super::rows::Sort;
+
+/// What `+` and `-` choose from, in milliseconds.
+const INTERVALS_MS: [u64; 10] = [
+    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
+];
+
+pub(super) struct App {
+    /// `None` until the first interval has passed.
+    pub(super) report: Option<Box<Report>>,
+    pub(super) history: History,
+    pub(super) interval: Duration,
+    pub(super) sort: Sort,
+    pub(super) paused: bool,
+    pub(super) help: bool,
+    pub(super) colours: bool,
+}
+
+/// What a key asks of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Nothing,
+    Quit,
+    /// The interval is another one now.
+    Interval,
+    /// The next look counts from now on.
+    GoOn,
+}
+
+impl App {
+    pub(super) fn new(interval: Duration, colours: bool) -> App {
+        App {
+            report: None,
+            history: History::default(),
+            interval,
+            sort: Sort::default(),
+            paused: false,
+            help: false,
+            colours,
+        }
+    }
+
+    pub(super) fn show(&mut self, report: Box<Report>) {
+        self.history.add(&report);
+        self.report = Some(report);
+    }
+
+    pub(super) fn key(&mut self, key: KeyEvent) -> Asked {
+        if key.kind == KeyEventKind::Release {
+            return Asked::Nothing;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            let quits = matches!(key.code, KeyCode::Char('c' | 'd'));
+            return if quits { Asked::Quit } else { Asked::Nothing };
+        }
+        match key.code {
+            KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
+            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('p' | ' ') => {
+                self.paused = !self.paused;
+                return if self.paused {
+                    Asked::Nothing
+                } else {
+                    Asked::GoOn
+                };
+            }
+            KeyCode::Char('+' | '=') => return self.set_interval(longer(self.interval)),
+            KeyCode::Char('-' | '_') => return self.set_interval(shorter(self.interval)),
+            _ => {}
+        }
+        Asked::Nothing
+    }
+
+    fn set_interval(&mut self, interval: Option<Duration>) -> Asked {
+        match interval {
+            Some(interval) => {
+                self.interval = interval;
+                Asked::Interval
+            }
+            None => Asked::Nothing,
+        }
+    }
+}
+
+fn longer(than: Duration) -> Option<Duration> {
+    let mut intervals = INTERVALS_MS.iter().map(|ms| Duration::from_millis(*ms));
+    intervals.find(|interval| *interval > than)
+}
+
+fn shorter(than: Duration) -> Option<Duration> {
+    let mut intervals = INTERVALS_MS
+        .iter()
+        .rev()
+        .map(|ms| Duration::from_millis(*ms));
+    intervals.find(|interval| *interval < than)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn press(app: &mut App, c: char) -> Asked {
+        app.key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE))
+    }
+
+    fn app() -> App {
+        App::new(Duration::from_secs(1), true)
+    }
+
+    #[test]
+    fn q_escape_and_control_c_quit_and_escape_closes_the_help_first() {
+        let mut app = app();
+        assert_eq!(press(&mut app, 'q'), Asked::Quit);
+        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(app.key(control_c), Asked::Quit);
+        let escape = KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE);
+        press(&mut app, '?');
+        assert!(app.help);
+        assert_eq!(app.key(escape), Asked::Nothing);
+        assert!(!app.help);
+        assert_eq!(app.key(escape), Asked::Quit);
+        let released = KeyEvent {
+            kind: KeyEventKind::Release,
+            ..control_c
+        };
+        assert_eq!(app.key(released), Asked::Nothing);
+        assert_eq!(press(&mut app, 'x'), Asked::Nothing);
+    }
+
+    #[test]
+    fn a_pause_ends_with_a_look_that_counts_from_then_on() {
+        let mut app = app();
+        assert_eq!(press(&mut app, 'p'), Asked::Nothing);
+        assert!(app.paused);
+        assert_eq!(press(&mut app, 'p'), Asked::GoOn);
+        assert!(!app.paused);
+    }
+
+    #[test]
+    fn the_interval_grows_and_shrinks_within_bounds_whatever_was_typed() {
+        let mut app = App::new(Duration::from_millis(700), true);
+        assert_eq!(press(&mut app, '+'), Asked::Interval);
+        assert_eq!(app.interval, Duration::from_secs(1));
+        press(&mut app, '-');
+        press(&mut app, '-');
+        assert_eq!(app.interval, Duration::from_millis(200));
+        press(&mut app, '-');
+        assert_eq!(press(&mut app, '-'), Asked::Nothing);
+        assert_eq!(app.interval, Duration::from_millis(100));
+        for _ in 0..20 {
+            press(&mut app, '+');
+        }
+        assert_eq!(app.interval, Duration::from_secs(300));
+    }
+
+    #[test]
+    fn sorting_goes_round() {
+        let mut app = app();
+        let mut seen = vec![app.sort.name()];
+        loop {
+            press(&mut app, 's');
+            if app.sort == Sort::default() {
+                break;
+            }
+            seen.push(app.sort.name());
+        }
+        assert_eq!(seen, ["ops/s", "p99", "max", "err/s", "name"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Looking at a process, again and again.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus::metrics::Snapshot;
+
+use super::process::Process;
+use super::report::{ProcessFacts, Report};
+use crate::fault::Fault;
+
+/// Where snapshots come from.
+pub(super) trait Look {
+    fn snapshot(&mut self) -> io::Result<Snapshot>;
+    /// Whether it is still the process that was looked at first.
+    fn lives(&self) -> bool;
+    fn facts(&self) -> ProcessFacts;
+}
+
+/// What came of a look.
+pub(super) enum Seen {
+    Report(Box<Report>),
+    /// The process has ended.
+    Ended,
+}
+
+/// A process records latencies for 10 s after a look; in an interval that is longer it is looked at in between.
+const RENEWED_AFTER: Duration = Duration::from_secs(5);
+
+/// A process and the snapshot that the next one is compared with.
+pub(super) struct Looker<L> {
+    look: L,
+    earlier: Snapshot,
+    looked: Instant,
+}
+
+impl Looker<Process> {
+    pub(super) fn at(pid: u32) -> Result<Looker<Process>, Fault> {
+        Looker::new(Process::find(pid)?)
+    }
+}
+
+impl<L: Look> Looker<L> {
+    pub(super) fn new(mut look: L) -> Result<Looker<L>, Fault> {
+        let earlier = look.snapshot().map_err(refused)?;
+        Ok(Looker {
+            look,
+            earlier,
+            looked: Instant::now(),
+        })
+    }
+
+    pub(super) fn facts(&self) -> ProcessFacts {
+        self.look.facts()
+    }
+
+    /// What has happened since the last look.
+    pub(super) fn look(&mut self) -> Result<Seen, Fault> {
+        let facts = self.look.facts();
+        self.looked = Instant::now();
+        match self.look.snapshot() {
+            Ok(now) => {
+                let report = Report::between(facts, &self.earlier, &now);
+                self.earlier = now;
+                Ok(Seen::Report(Box::new(report)))
+            }
+            Err(_) if !self.look.lives() => Ok(Seen::Ended),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    /// The next look counts from now on.
+    pub(super) fn begin_anew(&mut self) -> Result<(), Fault> {
+        self.looked = Instant::now();
+        match self.look.snapshot() {
+            Ok(now) => self.earlier = now,
+            // The next look says so.
+            Err(_) if !self.look.lives() => {}
+            Err(error) => return Err(refused(error)),
+        }
+        Ok(())
+    }
+
+    /// Has the process go on recording latencies.
+    pub(super) fn renew(&mut self) {
+        if self.looked.elapsed() >= RENEWED_AFTER {
+            self.looked = Instant::now();
+            // If that is no longer possible, the look at the end of the interval says so.
+            let _ = self.look.snapshot();
+        }
+    }
+
+    /// Sleeps for an interval, or until the process ends.
+    pub(super) fn wait(&mut self, interval: Duration) {
+        const SLICE: Duration = Duration::from_millis(100);
+        let until = Instant::now() + interval;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            if left.is_zero() || !self.look.lives() {
+                return;
+            }
+            self.renew();
+            thread::sleep(left.min(SLICE));
+        }
+    }
+}
+
+fn refused(error: io::Error) -> Fault {
+    Fault::failed(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::top::planted;
+
+    struct Counted(Rc<Cell<usize>>);
+
+    impl Look for Counted {
+        fn snapshot(&mut self) -> io::Result<Snapshot> {
+            self.0.set(self.0.get() + 1);
+            Ok(planted::now())
+        }
+        fn lives(&self) -> bool {
+            true
+        }
+        fn facts(&self) -> ProcessFacts {
+            planted::facts()
+        }
+    }
+
+    #[test]
+    fn within_a_long_interval_the_process_is_looked_at_before_it_stops_to_record() {
+        let looks = Rc::new(Cell::new(0));
+        let mut looker = Looker::new(Counted(looks.clone())).ok().unwrap();
+        looker.earlier = planted::earlier();
+        looker.renew();
+        assert_eq!(looks.get(), 1, "it has just been looked at");
+        looker.looked = Instant::now().checked_sub(RENEWED_AFTER).unwrap();
+        looker.renew();
+        looker.renew();
+        assert_eq!(looks.get(), 2);
+        let Ok(Seen::Report(report)) = looker.look() else {
+            panic!("the process lives");
+        };
+        let whole = report.total.rate("completed");
+        assert_eq!(whole, 25_000.0, "rates are those of the whole interval");
+    }
+}

@@ -1,0 +1,106 @@
+//! Snapshots for tests: a process whose every number is known.
+
+use annulus::metrics::{ErrorCounts, OperationCounts, Snapshot, Source, SourceKind};
+
+use super::report::{ProcessFacts, Report};
+
+fn source(kind: SourceKind, index: u32, backend: &str) -> Source {
+    let mut source = Source::default();
+    source.kind = kind;
+    source.owner = 1;
+    source.index = index;
+    source.backend = backend.to_owned();
+    source
+}
+
+fn operation(name: &'static str, completed: u64, failed: u64) -> OperationCounts {
+    let mut operation = OperationCounts::default();
+    operation.name = name;
+    operation.completed = completed;
+    operation.failed = failed;
+    operation
+}
+
+fn error(errno: i32, count: u64) -> ErrorCounts {
+    let mut error = ErrorCounts::default();
+    error.errno = errno;
+    error.count = count;
+    error
+}
+
+/// A core, and blocking threads that stand in for a ring.
+pub(super) fn earlier() -> Snapshot {
+    let mut core = source(SourceKind::Core, 0, "io_uring");
+    core.counters.completed = 1_000;
+    core.counters.submitted = 1_000;
+    core.counters.enters = 100;
+    core.counters.entries = 400;
+    core.counters.short = 3;
+    core.operations = vec![operation("recv", 600, 0), operation("send", 400, 0)];
+    core.errors = vec![error(104, 3)];
+    let mut threads = source(SourceKind::Threads, 0, "blocking threads");
+    threads.owner = 2;
+    threads.fallback = Some("io_uring is disabled by a sysctl".to_owned());
+    threads.counters.completed = 10;
+    threads.operations = vec![operation("read_at", 10, 1)];
+    threads.errors = vec![error(5, 1)];
+    let mut snapshot = Snapshot::default();
+    snapshot.process = 4321;
+    snapshot.at_ns = 5_000_000_000;
+    snapshot.sources = vec![core, threads];
+    snapshot
+}
+
+/// Two seconds later.
+pub(super) fn now() -> Snapshot {
+    let mut now = earlier();
+    now.at_ns += 2_000_000_000;
+    now.kernel_workers = 2;
+    let core = &mut now.sources[0];
+    core.counters.completed += 50_000;
+    core.counters.submitted += 50_000;
+    core.counters.enters += 2_000;
+    core.counters.entries += 25_000;
+    core.counters.waits += 500;
+    core.counters.wakeups += 20;
+    core.counters.no_buffers += 8;
+    core.counters.in_flight = 32;
+    core.operations[0].completed += 30_000;
+    core.operations[1].completed += 20_000;
+    for ns in [10_000, 20_000, 900_000] {
+        core.operations[0].latency.record(ns);
+        core.operations[0].queue.record(ns / 10);
+        core.operations[0].device.record(ns - ns / 10);
+    }
+    let threads = &mut now.sources[1];
+    threads.counters.failed += 4;
+    threads.counters.in_flight = 7;
+    threads.operations[0].failed += 4;
+    threads.errors[0].count += 4;
+    now
+}
+
+pub(super) fn facts() -> ProcessFacts {
+    ProcessFacts {
+        pid: 4321,
+        command: "annulus serve echo --addr 127.0.0.1:7000".to_owned(),
+        uptime_seconds: Some(3_723.0),
+    }
+}
+
+pub(super) fn report() -> Report {
+    Report::between(facts(), &earlier(), &now())
+}
+
+/// The same with many cores, as on a large machine.
+pub(super) fn report_of_many(cores: u32) -> Report {
+    let with_cores = |mut snapshot: Snapshot| {
+        for index in 1..cores {
+            let mut core = snapshot.sources[0].clone();
+            core.index = index;
+            snapshot.sources.push(core);
+        }
+        snapshot
+    };
+    Report::between(facts(), &with_cores(earlier()), &with_cores(now()))
+}

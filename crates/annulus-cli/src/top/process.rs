@@ -1,0 +1,191 @@
+//! A process, by what `/proc` says of it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use annulus::metrics::Snapshot;
+
+use super::look::Look;
+use super::report::ProcessFacts;
+use super::units::harmless;
+use crate::fault::Fault;
+
+/// How the memory of shared metrics is called among a process's descriptors.
+const SHARED: &str = "/memfd:annulus-metrics";
+
+/// A process that is looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pid: u32,
+    /// Ticks between the start of the machine and that of the process: with the number they name it for good, the
+    /// number alone is given to another one some day.
+    started_ticks: u64,
+    command: String,
+}
+
+impl Process {
+    pub(super) fn find(pid: u32) -> Result<Process, Fault> {
+        Process::running(pid).ok_or_else(|| {
+            Fault::failed(format!(
+                "there is no process {pid}; `annulus top` alone lists those that can be looked at"
+            ))
+        })
+    }
+
+    pub(super) fn running(pid: u32) -> Option<Process> {
+        let started_ticks = started_ticks(pid)?;
+        Some(Process {
+            pid,
+            started_ticks,
+            command: command(pid).unwrap_or_default(),
+        })
+    }
+}
+
+impl Look for Process {
+    fn snapshot(&mut self) -> io::Result<Snapshot> {
+        let snapshot = Snapshot::of(self.pid);
+        if self.lives() {
+            snapshot
+        } else {
+            let says = format!("process {} has ended", self.pid);
+            Err(io::Error::new(io::ErrorKind::NotFound, says))
+        }
+    }
+
+    fn lives(&self) -> bool {
+        started_ticks(self.pid) == Some(self.started_ticks)
+    }
+
+    fn facts(&self) -> ProcessFacts {
+        ProcessFacts {
+            pid: self.pid,
+            command: self.command.clone(),
+            uptime_seconds: uptime(self.started_ticks),
+        }
+    }
+}
+
+/// Processes that have shared metrics among their descriptors, in order.
+pub(super) struct Sharing {
+    pub(super) pids: Vec<u32>,
+    /// Processes whose descriptors are not shown to this user.
+    pub(super) hidden: usize,
+}
+
+impl Sharing {
+    pub(super) fn find(proc: &Path) -> io::Result<Sharing> {
+        let mut sharing = Sharing {
+            pids: Vec::new(),
+            hidden: 0,
+        };
+        for entry in fs::read_dir(proc)? {
+            let entry = entry?;
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            match shares(&entry.path()) {
+                Ok(true) => sharing.pids.push(pid),
+                Ok(false) => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    sharing.hidden += 1;
+                }
+                // It has ended since.
+                Err(_) => {}
+            }
+        }
+        sharing.pids.sort_unstable();
+        Ok(sharing)
+    }
+}
+
+fn shares(process: &Path) -> io::Result<bool> {
+    for descriptor in fs::read_dir(process.join("fd"))? {
+        let target = descriptor.and_then(|descriptor| fs::read_link(descriptor.path()));
+        // A descriptor that has been closed since is none.
+        if target.is_ok_and(|target| target.to_string_lossy().starts_with(SHARED)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn command(pid: u32) -> Option<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = line.split(|byte| *byte == 0);
+    let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
+    Some(harmless(words.join(" ").trim_end()))
+}
+
+/// `None` once it has ended, even if nobody has taken note of it yet.
+fn started_ticks(pid: u32) -> Option<u64> {
+    started_ticks_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn started_ticks_in(stat: &str) -> Option<u64> {
+    /// Of the fields behind the name, which may hold anything, brackets too: the first is the state.
+    const STARTED: usize = 19;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    if matches!(fields.first(), Some(&("Z" | "X"))) {
+        return None;
+    }
+    fields.get(STARTED)?.parse().ok()
+}
+
+fn uptime(started_ticks: u64) -> Option<f64> {
+    let text = fs::read_to_string("/proc/uptime").ok()?;
+    let machine: f64 = text.split_whitespace().next()?.parse().ok()?;
+    let process = started_ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    Some((machine - process).max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_of_a_process_is_read_behind_its_name_whatever_that_is() {
+        let stat = |name: &str, state: &str| {
+            let fields: Vec<String> = (4..=30).map(|field| field.to_string()).collect();
+            format!("7 ({name}) {state} {}", fields.join(" "))
+        };
+        assert_eq!(started_ticks_in(&stat("echo", "S")), Some(22));
+        assert_eq!(started_ticks_in(&stat("a) S 1 (b", "R")), Some(22));
+        assert_eq!(started_ticks_in(&stat("echo", "Z")), None);
+        assert_eq!(started_ticks_in("7 (echo"), None);
+        assert_eq!(started_ticks_in(""), None);
+    }
+
+    #[test]
+    fn this_process_has_a_command_and_lives() {
+        let own = Process::running(std::process::id()).unwrap();
+        assert!(own.lives());
+        assert!(!own.command.is_empty());
+        assert!(own.facts().uptime_seconds.unwrap() < 1e9);
+        assert!(Process::running(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn who_shares_is_found_by_its_descriptors() {
+        let proc = tempfile::tempdir().unwrap();
+        let descriptor = |pid: &str, target: &str| {
+            let folder = proc.path().join(pid).join("fd");
+            fs::create_dir_all(&folder).unwrap();
+            std::os::unix::fs::symlink(target, folder.join("5")).unwrap();
+        };
+        descriptor("300", "/memfd:annulus-metrics (deleted)");
+        descriptor("20", "/memfd:annulus-metrics (deleted)");
+        descriptor("10", "/memfd:another (deleted)");
+        descriptor("self", "/memfd:annulus-metrics (deleted)");
+        fs::create_dir_all(proc.path().join("40")).unwrap();
+        let sharing = Sharing::find(proc.path()).unwrap();
+        assert_eq!(sharing.pids, [20, 300]);
+        assert_eq!(sharing.hidden, 0);
+    }
+}

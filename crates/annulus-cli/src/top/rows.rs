@@ -1,0 +1,244 @@
+//! A report as tables: a row for each source and each operation, and lines for the rest.
+
+use std::cmp::Reverse;
+
+use super::grid::{Align, Column, Grid, Piece, Tone};
+use super::heat::History;
+use super::report::{Done, OperationReport, Report, SourceReport};
+use super::units::{count, duration, uptime, whole};
+
+/// What rows of operations are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sort {
+    #[default]
+    Rate,
+    P99,
+    Max,
+    Errors,
+    Name,
+}
+
+impl Sort {
+    pub(super) fn next(self) -> Sort {
+        match self {
+            Sort::Rate => Sort::P99,
+            Sort::P99 => Sort::Max,
+            Sort::Max => Sort::Errors,
+            Sort::Errors => Sort::Name,
+            Sort::Name => Sort::Rate,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Sort::Rate => "ops/s",
+            Sort::P99 => "p99",
+            Sort::Max => "max",
+            Sort::Errors => "err/s",
+            Sort::Name => "name",
+        }
+    }
+}
+
+/// Marks what grew within the interval, so that it needs no colour.
+const GREW: char = '+';
+
+/// Who: the process, and for how long it has run.
+pub(super) fn process(report: &Report) -> String {
+    let facts = &report.process;
+    let up = facts
+        .uptime_seconds
+        .map_or_else(String::new, |seconds| format!("  up {}", uptime(seconds)));
+    format!("{}{up}  {}", facts.pid, facts.command)
+}
+
+/// What does the work, and why it is not what would be best: once for all sources that say the same.
+pub(super) fn backends(report: &Report) -> Vec<Piece> {
+    let mut lines: Vec<Piece> = Vec::new();
+    for source in &report.sources {
+        let line = match &source.fallback {
+            _ if source.backend.is_empty() => continue,
+            None => (source.backend.clone(), Tone::Plain),
+            Some(why) => {
+                let says = format!("{}, a fallback: {why}", source.backend);
+                (says, Tone::Attention)
+            }
+        };
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// All sources in one line.
+pub(super) fn summary(report: &Report) -> String {
+    let total = &report.total;
+    format!(
+        "{} ops/s  {} errors/s  {} in flight  {} entries/enter  {} kernel workers",
+        count(total.rate("completed")),
+        count(total.rate("failed")),
+        total.in_flight,
+        ratio(total.entries_per_enter),
+        report.kernel_workers,
+    )
+}
+
+/// Counters of which the rate is shown: heading, name, and how soon they are left out.
+const RATES: [(&str, &str, u8); 4] = [
+    ("enters/s", "enters", 3),
+    ("waits/s", "waits", 6),
+    ("wakes/s", "wakeups", 5),
+    ("sqwk/s", "sq_wakeups", 9),
+];
+
+/// Counters that should stay where they are: heading, name, and how soon they are left out.
+const TROUBLE: [(&str, &str, u8); 5] = [
+    ("ENOBUFS", "no_buffers", 4),
+    ("CQovf", "cq_overflows", 4),
+    ("short", "short", 7),
+    ("cancels", "cancels", 8),
+    ("timeouts", "timeouts", 10),
+];
+
+/// A row for each source that has ever done anything, and one for all.
+pub(super) fn sources(report: &Report) -> Grid {
+    let right = |heading, rank| column(heading, Align::Right, rank);
+    let mut columns = vec![
+        column("SOURCE", Align::Left, 0),
+        right("ops/s", 1),
+        right("flight", 2),
+        right("ent/enter", 3),
+    ];
+    columns.extend(RATES.map(|(heading, _, rank)| right(heading, rank)));
+    columns.extend(TROUBLE.map(|(heading, _, rank)| right(heading, rank)));
+    let mut rows: Vec<Vec<Piece>> = Vec::new();
+    let busy: Vec<&SourceReport> = report.sources.iter().filter(|at| ever_used(at)).collect();
+    if busy.len() != 1 {
+        rows.push(source_row("all", &report.total));
+    }
+    rows.extend(busy.iter().map(|at| source_row(&at.name(), &at.done)));
+    Grid { columns, rows }
+}
+
+/// An engine has parts that a program may never need; they would only take room.
+fn ever_used(source: &SourceReport) -> bool {
+    let done = &source.done;
+    done.in_flight > 0 || done.since_start.values().any(|count| *count > 0)
+}
+
+fn source_row(name: &str, done: &Done) -> Vec<Piece> {
+    let mut row = vec![
+        plain(name),
+        plain(count(done.rate("completed"))),
+        plain(whole(done.in_flight)),
+        plain(ratio(done.entries_per_enter)),
+    ];
+    row.extend(RATES.map(|(_, name, _)| plain(count(done.rate(name)))));
+    row.extend(TROUBLE.map(|(_, name, _)| total(done.since_start(name), done.rate(name))));
+    row
+}
+
+/// A row for each operation. Without a history there is no strip.
+pub(super) fn operations(report: &Report, sort: Sort, history: Option<&History>) -> Grid {
+    let right = |heading, rank| column(heading, Align::Right, rank);
+    let mut columns = vec![
+        column("OPERATION", Align::Left, 0),
+        right("ops/s", 1),
+        right("err/s", 4),
+        right("p50", 3),
+        right("p99", 2),
+        right("max", 3),
+        right("q p99", 6),
+        right("dev p99", 6),
+    ];
+    if history.is_some() {
+        columns.push(column("p99 OVER TIME", Align::Rest, 5));
+    }
+    let mut shown: Vec<&OperationReport> = report.total.operations.iter().collect();
+    sort_by(&mut shown, sort);
+    let row = |operation: &&OperationReport| {
+        let mut row = operation_row(operation);
+        if let Some(history) = history {
+            row.push((history.strip(&operation.name), Tone::Strip));
+        }
+        row
+    };
+    let rows = shown.iter().map(row).collect();
+    Grid { columns, rows }
+}
+
+fn sort_by(operations: &mut [&OperationReport], sort: Sort) {
+    let latency = |operation: &OperationReport| operation.latency;
+    // Of equals the first by name.
+    operations.sort_by(|one, other| one.name.cmp(&other.name));
+    match sort {
+        Sort::Name => {}
+        Sort::Rate => operations.sort_by_key(|op| Reverse(magnitude(op.completed_per_second))),
+        Sort::Errors => operations.sort_by_key(|op| Reverse(magnitude(op.failed_per_second))),
+        Sort::P99 => operations.sort_by_key(|op| Reverse(latency(op).map(|l| l.p99_ns))),
+        Sort::Max => operations.sort_by_key(|op| Reverse(latency(op).map(|l| l.max_ns))),
+    }
+}
+
+/// Rates that differ by less than a quarter are about equal: rows that changed places with every look, as those of
+/// `recv` and `send` would, can't be read.
+fn magnitude(rate: f64) -> Option<i32> {
+    (rate > 0.0).then(|| rate.log(1.25).round() as i32)
+}
+
+fn operation_row(operation: &OperationReport) -> Vec<Piece> {
+    let time = |ns: Option<u64>| plain(ns.map_or_else(|| "-".to_owned(), duration));
+    let latency = operation.latency;
+    let errors = match count(operation.failed_per_second) {
+        none if operation.failed_per_second == 0.0 => plain(none),
+        some => (some, Tone::Attention),
+    };
+    vec![
+        plain(operation.name.as_str()),
+        plain(count(operation.completed_per_second)),
+        errors,
+        time(latency.map(|latency| latency.p50_ns)),
+        time(latency.map(|latency| latency.p99_ns)),
+        time(latency.map(|latency| latency.max_ns)),
+        time(operation.queue.map(|queue| queue.p99_ns)),
+        time(operation.device.map(|device| device.p99_ns)),
+    ]
+}
+
+/// `EIO 7+  ENOENT 3`: since the process began, and a mark at those that grew.
+pub(super) fn errors(report: &Report) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for error in &report.total.errors {
+        if !pieces.is_empty() {
+            pieces.push(plain("  "));
+        }
+        let (text, tone) = total(error.since_start, error.per_second);
+        pieces.push((format!("{} {text}", error.label()), tone));
+    }
+    pieces
+}
+
+fn total(since_start: u64, per_second: f64) -> Piece {
+    let text = whole(since_start);
+    match per_second > 0.0 {
+        true => (format!("{text}{GREW}"), Tone::Attention),
+        false => plain(text),
+    }
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), count)
+}
+
+fn column(heading: &'static str, align: Align, rank: u8) -> Column {
+    Column {
+        heading,
+        align,
+        rank,
+    }
+}
+
+fn plain(text: impl Into<String>) -> Piece {
+    (text.into(), Tone::Plain)
+}

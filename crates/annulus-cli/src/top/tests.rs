@@ -1,0 +1,276 @@
+//! What is shown of planted snapshots, on screens of several sizes and as text and JSON.
+
+use std::io;
+use std::time::Duration;
+
+use annulus::metrics::Snapshot;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Color;
+
+use super::app::App;
+use super::look::{Look, Looker, Seen};
+use super::report::{ProcessFacts, Report};
+use super::{json, planted, screen, text};
+use crate::bench::schema_is_current;
+
+fn app(report: Report) -> App {
+    let mut app = App::new(Duration::from_secs(2), true);
+    app.show(Box::new(report));
+    app
+}
+
+fn drawn(app: &App, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| screen::draw(frame, app)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let rows = buffer.content.chunks(usize::from(width));
+    rows.map(|row| {
+        let line: String = row.iter().map(|cell| cell.symbol()).collect();
+        line.trim_end().to_owned()
+    })
+    .collect()
+}
+
+/// The only line that begins like that.
+#[track_caller]
+fn line<'a>(lines: &'a [String], begins: &str) -> &'a str {
+    let mut found = lines.iter().filter(|line| line.starts_with(begins));
+    let first = found.next();
+    let first =
+        first.unwrap_or_else(|| panic!("no line begins with {begins:?}:\n{}", lines.join("\n")));
+    assert!(found.next().is_none(), "{begins:?}: {lines:#?}");
+    first
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[test]
+fn a_screen_of_80_by_24_shows_the_whole_report() {
+    let expected = "\
+4321  up 1:02:03  annulus serve echo --addr 127.0.0.1:7000
+io_uring
+blocking threads, a fallback: io_uring is disabled by a sysctl
+25.0k ops/s  2.00 errors/s  39 in flight  12.5 entries/enter  2 kernel workers
+
+SOURCE       ops/s  flight  ent/enter  enters/s  wakes/s  ENOBUFS  CQovf
+all          25.0k      39       12.5      1000     10.0       8+      0
+core 1.0     25.0k      32       12.5      1000     10.0       8+      0
+threads 2.0      0       7          -         0        0        0      0
+
+OPERATION  ops/s  err/s     p50    p99    max   q p99  dev p99  p99 OVER TIME
+recv       15.0k      0  20.5µs  918µs  918µs  90.1µs    819µs  ▅
+send       10.0k      0       -      -      -       -        -  ·
+read_at        0   2.00       -      -      -       -        -  ·
+ERRORS  EIO 5+  ECONNRESET 3
+! receives found no buffer free (ENOBUFS) 4.00 times/s, most of core 1.0; give
+  each core more receive buffers, or larger ones
+! threads 2.0: 7 in flight, and none was answered within the interval";
+    let lines = drawn(&app(planted::report()), 80, 24);
+    assert_eq!(lines[..18].join("\n"), expected);
+    assert_eq!(lines[18..23], [""; 5]);
+    assert_eq!(
+        lines[23],
+        "q quit  p pause  s sort: ops/s  +- every 2s  ? help"
+    );
+}
+
+#[test]
+fn a_wider_screen_has_more_columns() {
+    let lines = drawn(&app(planted::report()), 120, 40);
+    let heading = "SOURCE       ops/s  flight  ent/enter  enters/s  waits/s  wakes/s  sqwk/s  ENOBUFS  CQovf  short  \
+                   cancels  timeouts";
+    assert_eq!(line(&lines, "SOURCE"), heading);
+    let core = "core 1.0 25.0k 32 12.5 1000 250 10.0 0 8+ 0 3 0 0";
+    assert_eq!(words(line(&lines, "core 1.0")).join(" "), core);
+    assert!(line(&lines, "! receives").contains("give each core more receive"));
+    assert!(lines[39].starts_with("q quit"));
+}
+
+#[test]
+fn a_small_screen_shows_the_operations_and_their_latencies() {
+    let lines = drawn(&app(planted::report()), 40, 10);
+    let expected = [
+        "4321  up 1:02:03  annulus serve echo --a",
+        "io_uring",
+        "blocking threads, a fallback: io_uring i",
+        "25.0k ops/s  2.00 errors/s  39 in flight",
+        "OPERATION  ops/s     p50    p99    max",
+        "recv       15.0k  20.5µs  918µs  918µs",
+        "… 2 more operations",
+        "ERRORS  EIO 5+  ECONNRESET 3",
+        "! receives found no buffer free",
+        "q quit  p pause  s sort: ops/s  +- every",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn no_size_of_the_screen_is_too_small_or_too_large() {
+    for (width, height) in [(1, 1), (1, 24), (3, 2), (80, 1), (80, 5), (300, 100)] {
+        for cores in [1, 200] {
+            let mut app = app(planted::report_of_many(cores));
+            drawn(&app, width, height);
+            app.help = true;
+            drawn(&app, width, height);
+            app.report = None;
+            app.help = false;
+            drawn(&app, width, height);
+        }
+    }
+}
+
+#[test]
+fn many_sources_leave_room_for_the_operations() {
+    let lines = drawn(&app(planted::report_of_many(64)), 80, 24);
+    assert!(line(&lines, "all ").contains("1.60M"), "{lines:#?}");
+    assert!(line(&lines, "… ").ends_with("more sources"));
+    for operation in ["recv ", "send ", "read_at "] {
+        line(&lines, operation);
+    }
+    // One note for all the cores, not one for each.
+    assert!(line(&lines, "! receives").contains("256 times/s, most of core"));
+}
+
+#[test]
+fn keys_change_what_is_shown() {
+    let mut app = self::app(planted::report());
+    let press = |app: &mut App, c| app.key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE));
+    let order = |app: &App| -> Vec<String> {
+        let lines = drawn(app, 80, 24);
+        let heading = lines.iter().position(|line| line.starts_with("OPERATION"));
+        let first = heading.unwrap() + 1;
+        lines[first..first + 3]
+            .iter()
+            .map(|line| words(line)[0].to_owned())
+            .collect()
+    };
+    assert_eq!(order(&app), ["recv", "send", "read_at"]);
+    let report = app.report.as_mut().unwrap();
+    report.total.operations[1].completed_per_second = 15_100.0;
+    assert_eq!(
+        order(&app)[0],
+        "recv",
+        "about equal rates do not change places"
+    );
+    let report = app.report.as_mut().unwrap();
+    report.total.operations[1].completed_per_second = 30_000.0;
+    assert_eq!(order(&app)[0], "send");
+    app = self::app(planted::report());
+    for _ in 0..3 {
+        press(&mut app, 's');
+    }
+    assert!(drawn(&app, 80, 24)[23].contains("s sort: err/s"));
+    assert_eq!(order(&app), ["read_at", "recv", "send"]);
+    press(&mut app, 's');
+    assert_eq!(order(&app), ["read_at", "recv", "send"], "by name");
+    press(&mut app, 'p');
+    assert!(drawn(&app, 80, 24)[23].contains("PAUSED"));
+    press(&mut app, '?');
+    let help = drawn(&app, 80, 24);
+    assert!(help[0].starts_with("q Esc Ctrl-C  quit"), "{help:#?}");
+    let last = line(&help, "kernel workers");
+    assert!(
+        last.ends_with("would block"),
+        "the help fits into 80 columns"
+    );
+    press(&mut app, '?');
+    press(&mut app, '+');
+    assert!(drawn(&app, 80, 24)[23].contains("every 5s"));
+}
+
+#[test]
+fn without_colours_the_same_is_said() {
+    let coloured = |colours| {
+        let mut app = app(planted::report());
+        app.colours = colours;
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        terminal.draw(|frame| screen::draw(frame, &app)).unwrap();
+        let cells = &terminal.backend().buffer().content;
+        (
+            drawn(&app, 80, 24),
+            cells.iter().any(|cell| cell.fg != Color::Reset),
+        )
+    };
+    let (with, has_colour) = coloured(true);
+    let (without, has_some_still) = coloured(false);
+    assert!(has_colour && !has_some_still);
+    assert_eq!(with, without);
+}
+
+#[test]
+fn text_has_every_column_and_json_every_counter() {
+    let report = planted::report();
+    let text = text::text(&report);
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    assert_eq!(
+        lines[0],
+        "process 4321  up 1:02:03  annulus serve echo --addr 127.0.0.1:7000"
+    );
+    assert!(lines[3].starts_with("within 2.00s: 25.0k ops/s"), "{text}");
+    assert!(line(&lines, "SOURCE").ends_with("timeouts"));
+    let read = line(&lines, "read_at");
+    assert_eq!(
+        words(read),
+        ["read_at", "0", "2.00", "-", "-", "-", "-", "-"]
+    );
+    assert!(line(&lines, "errors since").ends_with("EIO 5+  ECONNRESET 3"));
+    let json: serde_json::Value = serde_json::from_str(&json(&report)).unwrap();
+    assert_eq!(json["interval_seconds"], 2.0);
+    assert_eq!(json["total"]["per_second"]["completed"], 25_000.0);
+    assert_eq!(json["sources"][0]["since_start"]["completed"], 51_000);
+    assert_eq!(json["sources"][0]["operations"][0]["latency"]["samples"], 3);
+    assert_eq!(json["sources"][1]["errors"][0]["name"], "EIO");
+    let counters = json["total"]["since_start"].as_object().unwrap();
+    let all = annulus::metrics::Counts::default().fields().count();
+    // All but the gauge, which is beside them.
+    assert_eq!(counters.len(), all - 1);
+    assert_eq!(json["total"]["in_flight"], 39);
+}
+
+#[test]
+fn a_process_that_ends_is_told_from_one_that_cannot_be_looked_at() {
+    struct Ends {
+        looks: usize,
+        lives: bool,
+    }
+    impl Look for Ends {
+        fn snapshot(&mut self) -> io::Result<Snapshot> {
+            self.looks += 1;
+            match self.looks {
+                1 => Ok(planted::earlier()),
+                2 => Ok(planted::now()),
+                _ => Err(io::Error::other("another version of the layout")),
+            }
+        }
+        fn lives(&self) -> bool {
+            self.lives
+        }
+        fn facts(&self) -> ProcessFacts {
+            planted::facts()
+        }
+    }
+    for lives in [true, false] {
+        let mut looker = Looker::new(Ends { looks: 0, lives }).ok().unwrap();
+        let Ok(Seen::Report(report)) = looker.look() else {
+            panic!("the second look is a report");
+        };
+        assert_eq!(report.total.rate("completed"), 25_000.0);
+        match looker.look() {
+            Ok(Seen::Ended) => assert!(!lives),
+            Err(fault) => {
+                assert!(lives);
+                assert!(fault.to_string().contains("another version"), "{fault}");
+            }
+            Ok(Seen::Report(_)) => panic!("there was no third snapshot"),
+        }
+    }
+}
+
+#[test]
+fn the_schema_in_the_repository_is_that_of_the_structs() {
+    schema_is_current("top.json", &schemars::schema_for!(Report));
+}

@@ -1,0 +1,67 @@
+//! An echo server under a little load.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+/// Dropped, it is killed, and its client ends.
+pub(crate) struct Server {
+    child: Child,
+    stop: Arc<AtomicBool>,
+    client: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_annulus"))
+            .args(["serve", "echo", "--addr", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let address = line.trim_end().strip_prefix("listening on ").unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let client = thread::spawn(move || {
+            let mut answer = [0; 64];
+            while !stopped.load(Ordering::Relaxed) {
+                // Until the server ends.
+                if stream.write_all(&[7; 64]).is_err() || stream.read_exact(&mut answer).is_err() {
+                    return;
+                }
+            }
+        });
+        Server {
+            child,
+            stop,
+            client: Some(client),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.kill();
+        if let Some(client) = self.client.take() {
+            let _ = client.join();
+        }
+    }
+}

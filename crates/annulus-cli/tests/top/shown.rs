@@ -1,0 +1,140 @@
+//! What is shown of a server that works.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::server::Server;
+use crate::{code_and_error, top};
+
+fn schema() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/top.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn one_look_at_a_server_under_load_is_json_by_the_schema_with_rates_and_latencies() {
+    let server = Server::start();
+    let args = [&server.pid(), "--once", "--json", "--interval", "0.3"];
+    let output = top(&args).output().unwrap();
+    let (code, error) = code_and_error(&output);
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let errors: Vec<String> = (validator.iter_errors(&report))
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    // The schema must be able to say no.
+    let mut wrong = report.clone();
+    wrong["total"]["in_flight"] = "many".into();
+    assert!(!validator.is_valid(&wrong));
+
+    assert_eq!(report["process"]["pid"].to_string(), server.pid());
+    let command = report["process"]["command"].as_str().unwrap();
+    assert!(
+        command.contains("serve echo --addr 127.0.0.1:0"),
+        "{command}"
+    );
+    let core = (report["sources"].as_array().unwrap().iter())
+        .find(|source| source["kind"] == "core")
+        .unwrap();
+    assert!(!core["backend"].as_str().unwrap().is_empty());
+    assert!(report["total"]["per_second"]["completed"].as_f64().unwrap() > 0.0);
+    let operations = report["total"]["operations"].as_array().unwrap();
+    let recv = (operations.iter())
+        .find(|operation| operation["name"] == "recv")
+        .unwrap_or_else(|| panic!("an echo server receives: {operations:?}"));
+    assert!(recv["completed_per_second"].as_f64().unwrap() > 0.0);
+    let measured = operations.iter().any(|operation| {
+        operation["latency"]["samples"]
+            .as_u64()
+            .is_some_and(|samples| samples > 0)
+    });
+    assert!(
+        measured,
+        "latencies are recorded while somebody looks: {operations:?}"
+    );
+}
+
+#[test]
+fn lines_come_until_the_process_ends_and_that_is_said() {
+    let mut server = Server::start();
+    let mut child = top(&[&server.pid(), "--json", "--interval", "0.1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut at_ns = 0;
+    for _ in 0..2 {
+        let report: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert!(
+            report["at_ns"].as_u64().unwrap() > at_ns,
+            "a later look is later"
+        );
+        at_ns = report["at_ns"].as_u64().unwrap();
+    }
+    server.kill();
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert!(
+        rest.iter()
+            .all(|line| serde_json::from_str::<Value>(line).is_ok()),
+        "{rest:?}"
+    );
+    let mut error = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut error)
+        .unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{error}");
+    assert_eq!(
+        error,
+        format!("annulus: process {} has ended\n", server.pid())
+    );
+}
+
+#[test]
+fn where_there_is_no_terminal_one_look_is_printed_and_that_is_said() {
+    let server = Server::start();
+    let output = top(&[&server.pid(), "--interval", "0.1"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (code, error) = code_and_error(&output);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(error.contains("this is one look, as by --once"), "{error}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.starts_with(&format!("process {}  up ", server.pid())),
+        "{text}"
+    );
+    assert!(text.contains("\ncore 1.0 "), "{text}");
+    assert!(text.contains("\nrecv "), "{text}");
+    assert!(!text.contains('\u{1b}'), "no escapes in a file");
+}
+
+#[test]
+fn without_a_process_the_list_says_which_there_are() {
+    let (one, other) = (Server::start(), Server::start());
+    let output = top(&["--interval", "0.1"]).output().unwrap();
+    let (code, error) = code_and_error(&output);
+    assert_eq!(code, Some(0), "{error}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for pid in [one.pid(), other.pid()] {
+        let row = |line: &str| line.split_whitespace().next() == Some(&pid);
+        assert!(text.lines().any(row), "{text}");
+    }
+    assert!(
+        text.contains("choose one by its number: annulus top "),
+        "{text}"
+    );
+    // A list is no JSON of a process.
+    let output = top(&["--json", "--interval", "0.1"]).output().unwrap();
+    let (code, error) = code_and_error(&output);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(output.stdout.is_empty());
+}

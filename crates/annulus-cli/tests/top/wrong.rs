@@ -1,0 +1,88 @@
+//! What can't be looked at, and what is no process: what is said, and the exit code.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::server::Server;
+use crate::{code_and_error, top};
+
+/// The user who owns nothing.
+const NOBODY: u32 = 65534;
+
+#[track_caller]
+fn refuses(args: &[&str], code: i32, text: &str) {
+    let output = top(args).output().unwrap();
+    let (exit, error) = code_and_error(&output);
+    assert_eq!(exit, Some(code), "{args:?}: {error}");
+    assert!(
+        error.contains(text),
+        "{args:?} should say {text:?}, says: {error}"
+    );
+    assert!(output.stdout.is_empty(), "{args:?}: nothing was seen");
+}
+
+#[test]
+fn what_is_no_process_and_no_interval_is_used_wrongly() {
+    refuses(&["echo"], 2, "not the number of a process");
+    refuses(&["0"], 2, "not the number of a process");
+    refuses(
+        &["1", "--interval", "0"],
+        2,
+        "an interval lasts from 0.1 s to 3600 s",
+    );
+    refuses(
+        &["1", "--interval", "soon"],
+        2,
+        "an interval lasts from 0.1 s to 3600 s",
+    );
+}
+
+#[test]
+fn a_process_that_is_not_there_has_ended_or_shares_nothing_is_said_to() {
+    // Beyond what the kernel gives.
+    refuses(&["2147483647"], 1, "there is no process 2147483647");
+    let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = sleeper.id().to_string();
+    refuses(&[&pid, "--once"], 1, "annulus::metrics::share()");
+    sleeper.kill().unwrap();
+    // Not yet taken note of: a process that has ended all the same.
+    let gone = top(&[&pid, "--once"]).output().unwrap();
+    let (code, error) = code_and_error(&gone);
+    assert_eq!(code, Some(1), "{error}");
+    sleeper.wait().unwrap();
+    refuses(&[&pid], 1, &format!("there is no process {pid}"));
+}
+
+#[test]
+fn a_process_of_another_user_needs_sudo() {
+    let server = Server::start();
+    let mut command = top(&[&server.pid(), "--once"]);
+    command.stdin(Stdio::null());
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    } else {
+        // Of root, whom nobody else may look at.
+        command = top(&["1", "--once"]);
+    }
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return skip(&format!("cannot run the command as another user: {error}")),
+    };
+    let (code, error) = code_and_error(&output);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("sudo"), "{error}");
+}
+
+/// Says that a test could not be made, to whoever reads the log of all tests.
+pub(crate) fn skip(reason: &str) {
+    use std::io::Write;
+    println!("skip: {reason}");
+    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
+        let mut log = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(log)
+            .unwrap();
+        writeln!(log, "skip: {reason}").unwrap();
+    }
+}

@@ -1,0 +1,210 @@
+//! How long things took: counts by duration, in buckets that are exact to a sixteenth.
+
+use std::fmt;
+
+/// Buckets of each power of two.
+const PARTS: usize = 16;
+/// The powers of two below this one have a bucket for each nanosecond.
+const EXACT_BITS: u32 = PARTS.ilog2();
+/// Durations from 2 to this power of nanoseconds on (137 s) are counted in the last bucket.
+const BITS_MAX: u32 = 37;
+/// How many buckets there are.
+pub(crate) const BUCKETS: usize = (BITS_MAX - EXACT_BITS) as usize * PARTS + PARTS;
+
+/// The bucket that counts durations of `ns`.
+#[inline]
+pub(crate) fn bucket(ns: u64) -> usize {
+    let ns = ns.min((1 << BITS_MAX) - 1);
+    if ns < PARTS as u64 {
+        return ns as usize;
+    }
+    let power = ns.ilog2();
+    let part = (ns >> (power - EXACT_BITS)) as usize - PARTS;
+    (power - EXACT_BITS + 1) as usize * PARTS + part
+}
+
+/// The first and the last duration that `bucket` counts, ns.
+pub(crate) fn bounds(bucket: usize) -> (u64, u64) {
+    if bucket < PARTS {
+        return (bucket as u64, bucket as u64);
+    }
+    let power = bucket / PARTS - 1;
+    let first = ((PARTS + bucket % PARTS) as u64) << power;
+    (first, first + (1 << power) - 1)
+}
+
+/// Durations, by how often they were seen. Each is known to a sixteenth (6.25 %) of itself; those from 137 s on are
+/// counted as that long.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Empty as long as nothing has been recorded.
+    counts: Vec<u64>,
+    count: u64,
+    sum_ns: u64,
+}
+
+impl Histogram {
+    /// A histogram in which nothing has been recorded.
+    pub fn new() -> Histogram {
+        Histogram::default()
+    }
+
+    pub(crate) fn of(counts: impl Iterator<Item = u64>, sum_ns: u64) -> Histogram {
+        let counts: Vec<u64> = counts.collect();
+        let count = counts.iter().sum();
+        match count {
+            0 => Histogram::new(),
+            _ => Histogram {
+                counts,
+                count,
+                sum_ns,
+            },
+        }
+    }
+
+    /// Counts a duration.
+    pub fn record(&mut self, ns: u64) {
+        if self.counts.is_empty() {
+            self.counts = vec![0; BUCKETS];
+        }
+        self.counts[bucket(ns)] += 1;
+        self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+    }
+
+    /// How many durations have been counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// All of them together, ns.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// The mean, ns; 0 if there is none.
+    pub fn mean_ns(&self) -> f64 {
+        match self.count {
+            0 => 0.0,
+            count => self.sum_ns as f64 / count as f64,
+        }
+    }
+
+    /// The duration that a share `quantile` (0.99: 99 of 100) did not exceed, ns, rounded up to the end of its
+    /// bucket. `None` if nothing has been counted.
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+        let wanted = (quantile.clamp(0.0, 1.0) * self.count as f64)
+            .ceil()
+            .max(1.0) as u64;
+        let mut seen = 0;
+        let found = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        })?;
+        Some(bounds(found).1)
+    }
+
+    /// The longest, ns, as [`quantile`](Histogram::quantile) gives it; 0 if there is none.
+    pub fn max_ns(&self) -> u64 {
+        self.quantile(1.0).unwrap_or(0)
+    }
+
+    /// Buckets in which something was counted: the first and the last duration of each, ns, and how often.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        let counted = self
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0);
+        counted.map(|(index, count)| {
+            let (first, last) = bounds(index);
+            (first, last, *count)
+        })
+    }
+
+    /// Adds what another has counted.
+    pub fn add(&mut self, other: &Histogram) {
+        if other.counts.is_empty() {
+            return;
+        }
+        if self.counts.is_empty() {
+            self.counts = vec![0; BUCKETS];
+        }
+        for (own, other) in self.counts.iter_mut().zip(&other.counts) {
+            *own += other;
+        }
+        self.count += other.count;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+    }
+
+    /// What has been counted since `earlier`, a state of the same histogram.
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        if earlier.counts.is_empty() {
+            return self.clone();
+        }
+        let both = self.counts.iter().zip(&earlier.counts);
+        Histogram::of(
+            both.map(|(now, then)| now.saturating_sub(*then)),
+            self.sum_ns.saturating_sub(earlier.sum_ns),
+        )
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = f.debug_struct("Histogram");
+        said.field("count", &self.count);
+        for (name, quantile) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("max_ns", 1.0)] {
+            if let Some(ns) = self.quantile(quantile) {
+                said.field(name, &ns);
+            }
+        }
+        said.finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_duration_lies_within_the_bounds_of_its_bucket_and_buckets_follow_one_another() {
+        for index in 1..BUCKETS {
+            assert_eq!(bounds(index).0, bounds(index - 1).1 + 1, "bucket {index}");
+        }
+        let mut rng = 1u64;
+        for round in 0..100_000 {
+            rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let ns = rng >> (27 + round % 37);
+            let (first, last) = bounds(bucket(ns));
+            assert!(
+                (first..=last).contains(&ns),
+                "{ns} is not in {first}..={last}"
+            );
+            assert!(last - first <= ns / 16, "{first}..={last} is wide");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert_eq!(bounds(BUCKETS - 1).1, (1 << BITS_MAX) - 1);
+    }
+
+    #[test]
+    fn quantiles_are_ends_of_buckets_and_differences_are_what_came_between() {
+        let mut histogram = Histogram::new();
+        assert_eq!((histogram.quantile(0.5), histogram.max_ns()), (None, 0));
+        for ns in 1..=10 {
+            histogram.record(ns);
+        }
+        assert_eq!(histogram.quantile(0.5), Some(5));
+        assert_eq!(histogram.quantile(0.0), Some(1));
+        assert_eq!(histogram.quantile(1.0), Some(10));
+        let earlier = histogram.clone();
+        histogram.record(1_000_000);
+        let between = histogram.since(&earlier);
+        assert_eq!(between.count(), 1);
+        assert_eq!(between.sum_ns(), 1_000_000);
+        assert!((1_000_000..1_062_500).contains(&between.max_ns()));
+        let mut both = earlier.clone();
+        both.add(&between);
+        assert_eq!(both, histogram);
+    }
+}

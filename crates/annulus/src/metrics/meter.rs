@@ -1,0 +1,202 @@
+//! What a source counts by: its record, and the few things that are done to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::histogram::bucket;
+use super::record::{self, Number, OperationNumber, Part};
+use super::snapshot::SourceKind;
+use super::{CoreMetrics, registry};
+use crate::sys::forked;
+use crate::sys::words::Words;
+
+pub(super) type Record = Words<{ record::WORDS }>;
+
+/// Counts for one source. Dropped, what it has counted is that of the ended ones.
+///
+/// Each number is written by one thread where it can be, so that counting costs a load and a store; reading
+/// is anybody's, at any time. Those of a ring are written by its driver alone, but for `wakeups`, which
+/// callers write; those of blocking threads under the lane's lock; those of a core by its thread.
+pub(crate) struct Meter {
+    record: Arc<Record>,
+    /// The process it was made in; what a child of a fork has of it is none of its own.
+    process: u64,
+}
+
+/// One number.
+#[derive(Clone, Copy)]
+pub(crate) struct Counter<'a>(&'a AtomicU64);
+
+impl Counter<'_> {
+    /// Adds; for a counter that only the calling thread writes.
+    #[inline]
+    pub(crate) fn add(self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Adds; for a counter that several threads write.
+    #[inline]
+    pub(crate) fn add_shared(self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    /// Replaces; for a number that is counted elsewhere.
+    #[inline]
+    pub(crate) fn set(self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
+    pub(crate) fn get(self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// When an operation came by where, ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    /// Handed over.
+    pub(crate) asked: u64,
+    /// With the kernel, or with a blocking thread.
+    pub(crate) begun: u64,
+    /// Answered.
+    pub(crate) answered: u64,
+}
+
+impl Meter {
+    pub(crate) fn new(kind: SourceKind) -> Meter {
+        Meter {
+            record: registry::add(kind),
+            process: forked::process(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn counter(&self, number: Number) -> Counter<'_> {
+        Counter(&self.record[record::COUNTERS + number as usize])
+    }
+
+    #[inline]
+    fn word(&self, place: usize) -> Counter<'_> {
+        Counter(&self.record[place])
+    }
+
+    /// Says what it is that counts here.
+    pub(crate) fn be(&self, kind: SourceKind) {
+        self.word(record::KIND).set(record::kind_number(kind));
+    }
+
+    /// Says whose it is, and which of them.
+    pub(crate) fn belong(&self, owner: u64, index: usize) {
+        self.word(record::OWNER).set(owner);
+        self.word(record::INDEX).set(index as u64);
+    }
+
+    /// Says what does the work, and why it is not what would be best.
+    pub(crate) fn describe(&self, backend: &str, fallback: Option<&str>) {
+        let texts = [
+            record::backend(backend),
+            record::fallback(fallback.unwrap_or_default()),
+        ];
+        for (from, words) in texts {
+            for (place, word) in words.into_iter().enumerate() {
+                self.word(from + place).set(word);
+            }
+        }
+    }
+
+    /// Counts an answer.
+    #[inline]
+    pub(crate) fn answer(&self, operation: OperationNumber) {
+        self.word(record::completed(operation)).add(1);
+    }
+
+    /// Counts answers; any thread may.
+    #[inline]
+    pub(crate) fn answers_shared(&self, operation: OperationNumber, answers: u64) {
+        self.word(record::completed(operation)).add_shared(answers);
+    }
+
+    /// Of an answer that has been counted: it is an error.
+    #[cold]
+    pub(crate) fn fail(&self, operation: OperationNumber, errno: i32) {
+        self.word(record::failed(operation)).add_shared(1);
+        count_error(&self.record, errno, 1);
+    }
+
+    /// Counts how long an operation took. By one thread at a time.
+    #[cold]
+    pub(crate) fn time(&self, operation: OperationNumber, times: Times) {
+        self.record_times(operation, times, |counter, n| counter.add(n));
+    }
+
+    /// The same; any thread may.
+    #[cold]
+    pub(crate) fn time_shared(&self, operation: OperationNumber, times: Times) {
+        self.record_times(operation, times, |counter, n| counter.add_shared(n));
+    }
+
+    fn record_times(
+        &self,
+        operation: OperationNumber,
+        times: Times,
+        add: impl Fn(Counter<'_>, u64),
+    ) {
+        let Times {
+            asked,
+            begun,
+            answered,
+        } = times;
+        for (part, ns) in [
+            (Part::Queue, begun.saturating_sub(asked)),
+            (Part::Device, answered.saturating_sub(begun.max(asked))),
+            // The sum of this one says that there is something to read: it is written last, and never 0.
+            (Part::Latency, answered.saturating_sub(asked).max(1)),
+        ] {
+            add(
+                self.word(record::buckets(operation, part).start + bucket(ns)),
+                1,
+            );
+            add(self.word(record::sum(operation, part)), ns);
+        }
+    }
+
+    /// Answers so far.
+    pub(crate) fn completed(&self) -> u64 {
+        let answers = |operation| self.word(record::completed(operation)).get();
+        record::operations().map(answers).sum()
+    }
+
+    /// What the core of a runtime has done.
+    pub(crate) fn core(&self) -> CoreMetrics {
+        CoreMetrics {
+            turns: self.turns().get(),
+            polls: self.polls().get(),
+            enters: self.enters().get(),
+            waits: self.waits().get(),
+            submitted: self.sqes().get(),
+            completed: self.cqes().get(),
+            wakeups: self.wakeups().get(),
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if self.process == forked::process() {
+            registry::end(&self.record);
+        }
+    }
+}
+
+/// Counts errors in the table of `record`. When it is full, its last place has all further ones, as errno 0.
+pub(super) fn count_error(record: &Record, errno: i32, count: u64) {
+    let errno = errno as u64;
+    let last = record::ERRORS_MAX - 1;
+    let is_its = |nth: &usize| {
+        let place = &record[record::ERRORS + 2 * nth];
+        let named = place.compare_exchange(0, errno, Relaxed, Relaxed);
+        named.is_ok() || named == Err(errno)
+    };
+    let nth = (0..last).find(is_its).unwrap_or(last);
+    record[record::ERRORS + 2 * nth + 1].fetch_add(count, Relaxed);
+}

@@ -1,0 +1,355 @@
+//! Where in a source's words is what. A snapshot is read from them, in this process or in another: what is
+//! changed here changes `VERSION`.
+
+use std::ops::Range;
+
+use super::histogram::{BUCKETS, Histogram};
+use super::snapshot::{Counts, ErrorCounts, OperationCounts, Source, SourceKind};
+
+/// Of the layout: of the header (`registry.rs`), of a record, of the buckets and of the names below.
+pub(crate) const VERSION: u64 = 1;
+
+/// Operations by number, as docs/KERNELS.md lists them. The last is for what only tests have.
+pub(crate) const OPERATIONS: [&str; 29] = [
+    "read_at",
+    "read_vectored_at",
+    "write_at",
+    "write_vectored_at",
+    "open",
+    "close",
+    "fsync",
+    "allocate",
+    "advise",
+    "metadata",
+    "rename",
+    "unlink",
+    "create_dir",
+    "truncate",
+    "read_dir",
+    "spawn_blocking",
+    "sleep",
+    "nop",
+    "accept",
+    "connect",
+    "poll",
+    "recv",
+    "recv_message",
+    "send",
+    "send_message",
+    "send_vectored",
+    "send_zero_copy",
+    "splice",
+    "other",
+];
+/// Places for operations; some are left for those to come.
+const OPERATIONS_MAX: usize = 32;
+const _: () = assert!(OPERATIONS.len() <= OPERATIONS_MAX);
+
+/// An operation's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OperationNumber(u8);
+
+impl OperationNumber {
+    pub(crate) const READ_AT: OperationNumber = OperationNumber::of("read_at");
+    pub(crate) const ACCEPT: OperationNumber = OperationNumber::of("accept");
+    pub(crate) const RECV: OperationNumber = OperationNumber::of("recv");
+    pub(crate) const RECV_MESSAGE: OperationNumber = OperationNumber::of("recv_message");
+
+    /// Of the operation of that name.
+    pub(crate) const fn of(name: &str) -> OperationNumber {
+        let mut number = 0;
+        while number < OPERATIONS.len() - 1 {
+            if same(OPERATIONS[number], name) {
+                break;
+            }
+            number += 1;
+        }
+        OperationNumber(number as u8)
+    }
+
+    #[inline]
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0) % OPERATIONS_MAX
+    }
+}
+
+const fn same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    if one.len() != other.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < one.len() {
+        if one[at] != other[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+/// 0: free.
+pub(super) const KIND: usize = 0;
+pub(super) const OWNER: usize = 1;
+pub(super) const INDEX: usize = 2;
+/// The counters of `meter.rs`.
+pub(super) const COUNTERS: usize = 8;
+pub(super) const COUNTERS_MAX: usize = 32;
+/// Pairs of errno and count, in no order.
+pub(super) const ERRORS: usize = COUNTERS + COUNTERS_MAX;
+pub(super) const ERRORS_MAX: usize = 32;
+/// By operation.
+const DONE: usize = ERRORS + 2 * ERRORS_MAX;
+/// Of an operation: answers, errors, and the sums of the three histograms, ns.
+const DONE_WORDS: usize = 5;
+const BACKEND: usize = DONE + OPERATIONS_MAX * DONE_WORDS;
+const BACKEND_WORDS: usize = 32;
+const FALLBACK: usize = BACKEND + BACKEND_WORDS;
+const FALLBACK_WORDS: usize = 160;
+/// All that is written while nobody watches lies before this: one page.
+pub(super) const HEAD_WORDS: usize = 512;
+const _: () = assert!(FALLBACK + FALLBACK_WORDS <= HEAD_WORDS);
+/// The words of a page, where pages are largest.
+pub(super) const PAGE_WORDS: usize = (64 << 10) / size_of::<u64>();
+/// The words of a record: whole pages.
+pub(super) const WORDS: usize =
+    (HEAD_WORDS + OPERATIONS_MAX * PARTS * BUCKETS).next_multiple_of(PAGE_WORDS);
+
+/// The histograms of an operation.
+#[derive(Clone, Copy)]
+pub(super) enum Part {
+    Latency,
+    Queue,
+    Device,
+}
+const PARTS: usize = 3;
+
+#[inline]
+pub(super) fn completed(operation: OperationNumber) -> usize {
+    DONE + operation.index() * DONE_WORDS
+}
+
+#[inline]
+pub(super) fn failed(operation: OperationNumber) -> usize {
+    completed(operation) + 1
+}
+
+#[inline]
+pub(super) fn sum(operation: OperationNumber, part: Part) -> usize {
+    completed(operation) + 2 + part as usize
+}
+
+/// Where the buckets of a histogram are.
+#[inline]
+pub(super) fn buckets(operation: OperationNumber, part: Part) -> Range<usize> {
+    let from = HEAD_WORDS + (operation.index() * PARTS + part as usize) * BUCKETS;
+    from..from + BUCKETS
+}
+
+/// All operations that have a name.
+pub(super) fn operations() -> impl Iterator<Item = OperationNumber> {
+    (0..OPERATIONS.len() as u8).map(OperationNumber)
+}
+
+/// The words that hold a text, and where they begin.
+pub(super) fn backend(text: &str) -> (usize, Vec<u64>) {
+    (BACKEND, words_of(text, BACKEND_WORDS))
+}
+
+/// Likewise.
+pub(super) fn fallback(text: &str) -> (usize, Vec<u64>) {
+    (FALLBACK, words_of(text, FALLBACK_WORDS))
+}
+
+/// `text`, cut off to fit.
+fn words_of(text: &str, words: usize) -> Vec<u64> {
+    let mut bytes = vec![0; words * size_of::<u64>()];
+    let end = text.floor_char_boundary(bytes.len() - 1);
+    bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+    let word = |part: &[u8]| {
+        part.iter()
+            .rev()
+            .fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    bytes.chunks(size_of::<u64>()).map(word).collect()
+}
+
+fn text_of(words: &[u64]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let end = bytes
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// The counters, in the order of their words.
+macro_rules! counters {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// The numbers of the counters.
+        #[expect(non_camel_case_types, reason = "named as the counters are")]
+        #[derive(Clone, Copy)]
+        pub(super) enum Number {
+            $($(#[$about])* $name,)*
+        }
+        /// How many there are.
+        const NUMBERS: usize = [$(Number::$name),*].len();
+
+        impl super::Meter {
+            $($(#[$about])*
+            #[inline]
+            pub(crate) fn $name(&self) -> super::Counter<'_> {
+                self.counter(Number::$name)
+            })*
+        }
+    };
+}
+
+counters! {
+    submitted,
+    enters,
+    waits,
+    entries,
+    wakeups,
+    sq_wakeups,
+    poll_refused,
+    cancels,
+    cancelled,
+    timeouts,
+    short,
+    resubmitted,
+    no_buffers,
+    cq_overflows,
+    fixed,
+    stale,
+    leaked,
+    /// Reads that asked the page cache in vain.
+    missed,
+    /// Of a core: rounds.
+    turns,
+    /// Of a core: polls of tasks.
+    polls,
+    /// Of a core: entries of its queues.
+    sqes,
+    cqes,
+    /// Of a core: operations on sockets with the kernel.
+    flying,
+}
+const _: () = assert!(NUMBERS <= COUNTERS_MAX);
+
+/// What a record says, whose first words are `head`; `fetch` reads so many words from a place on. `None`: it
+/// is free, or of a kind that is not known.
+pub(super) fn read(
+    head: &[u64],
+    mut fetch: impl FnMut(usize, usize) -> Option<Vec<u64>>,
+) -> Option<Source> {
+    let head: &[u64; HEAD_WORDS] = head.try_into().ok()?;
+    let kind = kind_of(head[KIND])?;
+    let mut operations = Vec::new();
+    for number in self::operations() {
+        let done = head[completed(number)];
+        let sums = [Part::Latency, Part::Queue, Part::Device].map(|part| head[sum(number, part)]);
+        if done == 0 && sums == [0; 3] {
+            continue;
+        }
+        let mut histogram = |part: Part| {
+            let sum_ns = head[sum(number, part)];
+            let timed = head[sum(number, Part::Latency)] > 0;
+            let counts = timed
+                .then(|| fetch(buckets(number, part).start, BUCKETS))
+                .flatten();
+            counts.map_or_else(Histogram::new, |counts| {
+                Histogram::of(counts.into_iter(), sum_ns)
+            })
+        };
+        operations.push(OperationCounts {
+            name: OPERATIONS[number.index()],
+            completed: done,
+            failed: head[failed(number)],
+            latency: histogram(Part::Latency),
+            queue: histogram(Part::Queue),
+            device: histogram(Part::Device),
+        });
+    }
+    let fallback = text_of(&head[FALLBACK..FALLBACK + FALLBACK_WORDS]);
+    Some(Source {
+        kind,
+        owner: head[OWNER],
+        index: head[INDEX] as u32,
+        backend: text_of(&head[BACKEND..BACKEND + BACKEND_WORDS]),
+        fallback: Some(fallback).filter(|fallback| !fallback.is_empty()),
+        counters: counts(head, kind, &operations),
+        operations,
+        errors: errors(head),
+    })
+}
+
+fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCounts]) -> Counts {
+    let word = |number: Number| head[COUNTERS + number as usize];
+    let completed: u64 = operations.iter().map(|operation| operation.completed).sum();
+    // The files of a core have no ring of their own: what it does is the core's.
+    let ring = |number| match kind {
+        SourceKind::CoreFiles => 0,
+        _ => word(number),
+    };
+    Counts {
+        submitted: match kind {
+            SourceKind::Inline => completed,
+            _ => word(Number::submitted),
+        },
+        completed,
+        failed: operations.iter().map(|operation| operation.failed).sum(),
+        in_flight: match kind {
+            SourceKind::Core => word(Number::flying),
+            SourceKind::Inline | SourceKind::Ended => 0,
+            _ => word(Number::submitted).saturating_sub(completed),
+        },
+        enters: ring(Number::enters),
+        waits: ring(Number::waits),
+        entries: ring(Number::entries),
+        wakeups: ring(Number::wakeups),
+        sq_wakeups: ring(Number::sq_wakeups),
+        cancels: word(Number::cancels),
+        cancelled: word(Number::cancelled),
+        timeouts: word(Number::timeouts),
+        short: word(Number::short),
+        resubmitted: word(Number::resubmitted),
+        no_buffers: word(Number::no_buffers),
+        cq_overflows: ring(Number::cq_overflows),
+        fixed: word(Number::fixed),
+        leaked: word(Number::leaked),
+    }
+}
+
+fn errors(head: &[u64; HEAD_WORDS]) -> Vec<ErrorCounts> {
+    let pairs = head[ERRORS..ERRORS + 2 * ERRORS_MAX].chunks_exact(2);
+    let counted = pairs.filter(|pair| pair[1] > 0).map(|pair| ErrorCounts {
+        errno: pair[0] as i32,
+        count: pair[1],
+    });
+    let mut errors: Vec<ErrorCounts> = counted.collect();
+    errors.sort_by_key(|error| std::cmp::Reverse(error.count));
+    errors
+}
+
+/// Kinds by number, from 1.
+const KINDS: [SourceKind; 7] = [
+    SourceKind::Ended,
+    SourceKind::Driver,
+    SourceKind::OwnRing,
+    SourceKind::Threads,
+    SourceKind::Inline,
+    SourceKind::Core,
+    SourceKind::CoreFiles,
+];
+
+pub(super) fn kind_number(kind: SourceKind) -> u64 {
+    let place = KINDS.iter().position(|one| *one == kind);
+    place.map_or(0, |place| place as u64 + 1)
+}
+
+fn kind_of(number: u64) -> Option<SourceKind> {
+    KINDS
+        .get(usize::try_from(number).ok()?.checked_sub(1)?)
+        .copied()
+}

@@ -1,0 +1,289 @@
+//! All records of this process, and what has become of those that have ended.
+//!
+//! A record is memory of its own from the first count on: of the process alone, or, once `share` has been
+//! called, a part of a file of memory, which others find among the descriptors of this process.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::meter::{Record, count_error};
+use super::record::{self, Number, PAGE_WORDS, Part, WORDS};
+use super::snapshot::{Source, SourceKind};
+use crate::sys::forked;
+use crate::sys::words::{FILED_MAX, Lasting, WordFile, Words};
+
+/// What the file is called: `/proc/PID/fd/N` links to `/memfd:annulus-metrics`.
+pub(super) const FILE_NAME: &str = "annulus-metrics";
+/// The first word of the file: "annulus\0", as bytes.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"annulus\0");
+
+/// The first words of the file.
+pub(super) type Header = Words<PAGE_WORDS>;
+pub(super) const HEADER_VERSION: usize = 1;
+/// Words of a record.
+pub(super) const HEADER_WORDS: usize = 2;
+/// How many records there have been at a time, the first of them that of the ended ones.
+pub(super) const HEADER_PLACES: usize = 3;
+/// The process, as it calls itself.
+pub(super) const HEADER_PROCESS: usize = 4;
+/// Odd while something goes from a record to that of the ended ones.
+pub(super) const HEADER_MOVES: usize = 5;
+/// Until when somebody looks from outside, ns of the monotonic clock.
+pub(super) const HEADER_LEASE: usize = 6;
+/// The words of the header that say something.
+pub(super) const HEADER_SAYS: usize = 7;
+
+/// The most records in the file; one that is mapped besides is the header.
+pub(super) const PLACES_MAX: usize = FILED_MAX - 16;
+
+/// Byte of the file at which a record begins.
+pub(super) fn offset_of(place: usize) -> u64 {
+    ((PAGE_WORDS + place * WORDS) * size_of::<u64>()) as u64
+}
+
+/// The header of the file, if this process shares one.
+pub(super) static SHARED: Lasting<Header> = Lasting::new();
+
+/// Where nothing else can be had, all count here, and nobody looks.
+static NOWHERE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+
+struct Registry {
+    /// Whose it is: a child of a fork has a copy of its parent's.
+    process: u64,
+    entries: Vec<Entry>,
+    ended: Option<Arc<Record>>,
+    file: Option<Shares>,
+}
+
+struct Entry {
+    record: Arc<Record>,
+    /// In the file, if it is there.
+    place: Option<usize>,
+}
+
+struct Shares {
+    file: WordFile,
+    header: &'static Header,
+    /// Places that have been given back.
+    free: Vec<usize>,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    process: 0,
+    entries: Vec::new(),
+    ended: None,
+    file: None,
+});
+/// Which process it has been used in.
+static USED_BY: AtomicU64 = AtomicU64::new(0);
+
+/// `None`: in a child of a fork, which was made while another thread of its parent's held the lock.
+fn lock() -> Option<MutexGuard<'static, Registry>> {
+    let process = forked::process();
+    if USED_BY.load(Ordering::Acquire) == process {
+        return Some(REGISTRY.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    // Whoever held it in the parent is not here to let it go.
+    let mut registry = match REGISTRY.try_lock() {
+        Ok(registry) => registry,
+        Err(TryLockError::Poisoned(registry)) => registry.into_inner(),
+        Err(TryLockError::WouldBlock) if USED_BY.load(Ordering::Acquire) == 0 => {
+            REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    if registry.process != process {
+        if registry.process != 0 {
+            // The file is the parent's. Nothing in it is given back, or ends, from here.
+            SHARED.set(None);
+        }
+        *registry = Registry {
+            process,
+            entries: Vec::new(),
+            ended: None,
+            file: None,
+        };
+        USED_BY.store(process, Ordering::Release);
+    }
+    Some(registry)
+}
+
+/// A record for a new source.
+pub(super) fn add(kind: SourceKind) -> Arc<Record> {
+    let Some(mut registry) = lock() else {
+        return Arc::new(Record::own(&NOWHERE));
+    };
+    let (record, place) = match registry.file.as_mut().and_then(Shares::take) {
+        Some((record, place)) => (record, Some(place)),
+        None => (Record::own(&NOWHERE), None),
+    };
+    let record = Arc::new(record);
+    record[record::KIND].store(record::kind_number(kind), Ordering::Release);
+    registry.entries.push(Entry {
+        record: Arc::clone(&record),
+        place,
+    });
+    record
+}
+
+/// What `record` has counted is that of the ended ones from now on.
+pub(super) fn end(record: &Arc<Record>) {
+    let Some(mut registry) = lock() else { return };
+    let is_it = |entry: &Entry| Arc::ptr_eq(&entry.record, record);
+    let Some(nth) = registry.entries.iter().position(is_it) else {
+        return;
+    };
+    let Entry { place, .. } = registry.entries.swap_remove(nth);
+    let Registry { ended, file, .. } = &mut *registry;
+    let ended = ended.get_or_insert_with(|| {
+        let ended = Arc::new(Record::own(&NOWHERE));
+        ended[record::KIND].store(record::kind_number(SourceKind::Ended), Ordering::Relaxed);
+        ended
+    });
+    let Some(file) = file else {
+        return fold(record, ended);
+    };
+    let moves = &file.header[HEADER_MOVES];
+    moves.fetch_add(1, Ordering::AcqRel);
+    fold(record, ended);
+    record[record::KIND].store(0, Ordering::Release);
+    if let Some(place) = place {
+        file.give_back(place, record);
+    }
+    moves.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Adds what `from` has counted to `to`.
+fn fold(from: &Record, to: &Record) {
+    let add = |place: usize| {
+        let count = from[place].load(Ordering::Relaxed);
+        if count > 0 {
+            to[place].fetch_add(count, Ordering::Relaxed);
+        }
+    };
+    let gauge = record::COUNTERS + Number::flying as usize;
+    let counters = record::COUNTERS..record::COUNTERS + record::COUNTERS_MAX;
+    counters.filter(|&place| place != gauge).for_each(add);
+    for nth in 0..record::ERRORS_MAX {
+        let place = record::ERRORS + 2 * nth;
+        let count = from[place + 1].load(Ordering::Relaxed);
+        if count > 0 {
+            count_error(to, from[place].load(Ordering::Relaxed) as i32, count);
+        }
+    }
+    for operation in record::operations() {
+        add(record::completed(operation));
+        add(record::failed(operation));
+        if from[record::sum(operation, Part::Latency)].load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        for part in [Part::Latency, Part::Queue, Part::Device] {
+            add(record::sum(operation, part));
+            record::buckets(operation, part).for_each(add);
+        }
+    }
+}
+
+impl Shares {
+    fn new() -> io::Result<Shares> {
+        let file = WordFile::new(FILE_NAME, offset_of(PLACES_MAX))?;
+        let header = Header::of(&file, 0)?;
+        for (word, says) in [
+            (HEADER_VERSION, record::VERSION),
+            (HEADER_WORDS, WORDS as u64),
+            (HEADER_PLACES, 1),
+            (HEADER_PROCESS, u64::from(std::process::id())),
+        ] {
+            header[word].store(says, Ordering::Relaxed);
+        }
+        header[0].store(MAGIC, Ordering::Release);
+        SHARED.set(Some(header));
+        let header = SHARED.get().ok_or(io::ErrorKind::NotFound)?;
+        Ok(Shares {
+            file,
+            header,
+            free: Vec::new(),
+        })
+    }
+
+    /// A record in the file, if there is a place.
+    fn take(&mut self) -> Option<(Record, usize)> {
+        let seen = self.header[HEADER_PLACES].load(Ordering::Relaxed) as usize;
+        let place = self.free.pop().or((seen < PLACES_MAX).then_some(seen))?;
+        let Ok(record) = Record::of(&self.file, offset_of(place)) else {
+            if place < seen {
+                self.free.push(place);
+            }
+            return None;
+        };
+        if place == seen {
+            self.header[HEADER_PLACES].store(seen as u64 + 1, Ordering::Release);
+        }
+        Some((record, place))
+    }
+
+    fn give_back(&mut self, place: usize, record: &Record) {
+        if self
+            .file
+            .clear(offset_of(place), (WORDS * size_of::<u64>()) as u64)
+            .is_err()
+        {
+            record
+                .iter()
+                .for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        self.free.push(place);
+    }
+}
+
+/// Lets other processes of the same user, and root, look at what this one counts, by
+/// [`Snapshot::of`](super::Snapshot::of) and so by `annulus top`.
+///
+/// To be called at the start of a program: engines and runtimes that are older are not seen from outside. It
+/// costs one descriptor, of a file of memory named `annulus-metrics`: no thread, no socket, and nothing that
+/// stays when the process is gone, however it ends. A child of a fork shares nothing until it calls this
+/// itself.
+///
+/// # Errors
+///
+/// The kernel makes no file of memory: there are no more descriptors, or files may not be that large (it has
+/// half a GiB, of which what is never written takes no memory).
+pub fn share() -> io::Result<()> {
+    let Some(mut registry) = lock() else {
+        return Err(io::Error::other(
+            "this child of a fork can't share its metrics: its parent was just looking at them; try again in \
+             another child, or call share() before anything else there",
+        ));
+    };
+    if registry.file.is_some() {
+        return Ok(());
+    }
+    let mut shares = Shares::new()?;
+    let ended = Record::of(&shares.file, offset_of(0))?;
+    if let Some(before) = &registry.ended {
+        fold(before, &ended);
+    }
+    ended[record::KIND].store(record::kind_number(SourceKind::Ended), Ordering::Release);
+    shares.free.clear();
+    registry.ended = Some(Arc::new(ended));
+    registry.file = Some(shares);
+    Ok(())
+}
+
+/// What every source says now, the ended ones last.
+pub(super) fn sources() -> Vec<Source> {
+    let Some(registry) = lock() else {
+        return Vec::new();
+    };
+    let records = registry.entries.iter().map(|entry| &entry.record);
+    let records = records.chain(&registry.ended);
+    let said = records.filter_map(|record| {
+        let words = |from: usize, count: usize| -> Option<Vec<u64>> {
+            let words = record.get(from..from + count)?.iter();
+            Some(words.map(|word| word.load(Ordering::Relaxed)).collect())
+        };
+        record::read(&words(0, record::HEAD_WORDS)?, words)
+    });
+    super::in_order(said.collect())
+}

@@ -1,0 +1,372 @@
+//! What a process has done through Annulus, as plain numbers that can be kept, compared and sent.
+
+use super::Histogram;
+
+/// The state of every driver, engine and runtime of a process at one moment; see [`snapshot`](super::snapshot).
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The process.
+    pub process: u32,
+    /// When it was taken: ns of the monotonic clock.
+    pub at_ns: u64,
+    /// Who counted: those that run, and one for all that have ended.
+    pub sources: Vec<Source>,
+    /// Threads that the kernel has made for this process's rings (`iou-wrk-…`): what can't be done without
+    /// blocking is done there.
+    pub kernel_workers: u64,
+}
+
+/// What kind of thing counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SourceKind {
+    /// All that have ended.
+    #[default]
+    Ended,
+    /// A ring and the thread that drives it, of an engine.
+    Driver,
+    /// A ring that the thread which asks drives itself.
+    OwnRing,
+    /// Blocking threads.
+    Threads,
+    /// Answers from the page cache on the caller's own thread, of an engine.
+    Inline,
+    /// A core of a runtime: its ring, and its operations on sockets.
+    Core,
+    /// The files of such a core: their operations, on the ring that the core counts.
+    CoreFiles,
+}
+
+impl SourceKind {
+    /// As it is called in labels: `driver`, `own_ring`, `threads`, `inline`, `core`, `core_files`, `ended`.
+    pub fn name(self) -> &'static str {
+        match self {
+            SourceKind::Ended => "ended",
+            SourceKind::Driver => "driver",
+            SourceKind::OwnRing => "own_ring",
+            SourceKind::Threads => "threads",
+            SourceKind::Inline => "inline",
+            SourceKind::Core => "core",
+            SourceKind::CoreFiles => "core_files",
+        }
+    }
+}
+
+/// One thing that counts.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Source {
+    /// What it is.
+    pub kind: SourceKind,
+    /// Which engine or runtime it belongs to; they are numbered in the order in which they were made, from 1.
+    pub owner: u64,
+    /// Which of its owner's, from 0.
+    pub index: u32,
+    /// What does the work, as [`Engine::backend`](crate::Engine::backend) says it.
+    pub backend: String,
+    /// Why it is not what would be best, if it is not.
+    pub fallback: Option<String>,
+    /// What it counted.
+    pub counters: Counts,
+    /// The same by operation; those that were never asked for are left out.
+    pub operations: Vec<OperationCounts>,
+    /// Operations that failed, by errno, most frequent first. A cancel that was asked for is none of them.
+    pub errors: Vec<ErrorCounts>,
+}
+
+/// One list of the numbers, so that none can be forgotten where all are needed.
+macro_rules! counts {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// Numbers that only grow, but for the gauge `in_flight`.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Counts {
+            $($(#[$about])* pub $name: u64,)*
+        }
+
+        impl Counts {
+            /// All of them, by name.
+            pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+
+            fn with(&self, other: &Counts, both: fn(u64, u64) -> u64) -> Counts {
+                Counts { $($name: both(self.$name, other.$name),)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Operations given to the kernel or to a blocking thread. One that goes on until it is cancelled (a
+    /// multishot receive or accept) counts once.
+    submitted,
+    /// Operations answered. Of one that goes on, each thing that arrives counts.
+    completed,
+    /// Of these, with an error; neither cancelled nor out of time.
+    failed,
+    /// Operations with the kernel or a blocking thread right now.
+    in_flight,
+    /// `io_uring_enter` calls (on the epoll backend: `epoll_wait`).
+    enters,
+    /// Those of them that might sleep.
+    waits,
+    /// Entries taken by the kernel in them; by `enters` it is the entries per enter.
+    entries,
+    /// Times another thread had to wake the driver, by a system call.
+    wakeups,
+    /// Times the kernel's polling thread (SQPOLL) had to be woken.
+    sq_wakeups,
+    /// Cancels asked of the kernel.
+    cancels,
+    /// Operations that ended as cancelled.
+    cancelled,
+    /// Operations whose timeout passed.
+    timeouts,
+    /// Transfers that came back shorter than asked and whose rest was asked for.
+    short,
+    /// Times the rest of a short transfer, or an interrupted operation, was submitted again.
+    resubmitted,
+    /// Receives that found no buffer free (ENOBUFS).
+    no_buffers,
+    /// Times completions did not fit into the completion queue and waited in the kernel.
+    cq_overflows,
+    /// Operations that used registered memory.
+    fixed,
+    /// Operations given up at the end of a drain, their memory leaked on purpose.
+    leaked,
+}
+
+impl Counts {
+    /// Both together.
+    pub fn plus(&self, other: &Counts) -> Counts {
+        self.with(other, u64::wrapping_add)
+    }
+
+    /// What has been counted since `earlier`; `in_flight` stays what it is now.
+    pub fn since(&self, earlier: &Counts) -> Counts {
+        Counts {
+            in_flight: self.in_flight,
+            ..self.with(earlier, u64::saturating_sub)
+        }
+    }
+}
+
+/// What one operation came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct OperationCounts {
+    /// As docs/KERNELS.md lists it: `read_at`, `fsync`, `send`.
+    pub name: &'static str,
+    /// Answers.
+    pub completed: u64,
+    /// Of these, errors.
+    pub failed: u64,
+    /// From hand-over to answer, of a sample of the operations; recorded while somebody [watches](super::watch).
+    pub latency: Histogram,
+    /// The first part of it: from hand-over until the kernel, or a blocking thread, had it.
+    pub queue: Histogram,
+    /// The second part: in the kernel and the device, or in the blocking call.
+    pub device: Histogram,
+}
+
+/// How often an error was the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ErrorCounts {
+    /// The error's number: 5 is EIO.
+    pub errno: i32,
+    /// How often.
+    pub count: u64,
+}
+
+impl OperationCounts {
+    fn add(&mut self, other: &OperationCounts) {
+        self.completed += other.completed;
+        self.failed += other.failed;
+        self.latency.add(&other.latency);
+        self.queue.add(&other.queue);
+        self.device.add(&other.device);
+    }
+
+    fn since(&self, earlier: &OperationCounts) -> OperationCounts {
+        OperationCounts {
+            name: self.name,
+            completed: self.completed.saturating_sub(earlier.completed),
+            failed: self.failed.saturating_sub(earlier.failed),
+            latency: self.latency.since(&earlier.latency),
+            queue: self.queue.since(&earlier.queue),
+            device: self.device.since(&earlier.device),
+        }
+    }
+}
+
+impl Source {
+    /// The operation of that name, if it was ever asked for.
+    pub fn operation(&self, name: &str) -> Option<&OperationCounts> {
+        self.operations
+            .iter()
+            .find(|operation| operation.name == name)
+    }
+
+    /// Adds what another has counted; its name is not kept.
+    pub fn add(&mut self, other: &Source) {
+        self.counters = self.counters.plus(&other.counters);
+        for operation in &other.operations {
+            let own = self
+                .operations
+                .iter_mut()
+                .find(|own| own.name == operation.name);
+            match own {
+                Some(own) => own.add(operation),
+                None => self.operations.push(operation.clone()),
+            }
+        }
+        for error in &other.errors {
+            match self.errors.iter_mut().find(|own| own.errno == error.errno) {
+                Some(own) => own.count += error.count,
+                None => self.errors.push(*error),
+            }
+        }
+        self.errors
+            .sort_by_key(|error| std::cmp::Reverse(error.count));
+    }
+
+    fn is(&self, other: &Source) -> bool {
+        (self.kind, self.owner, self.index) == (other.kind, other.owner, other.index)
+    }
+
+    fn since(&self, earlier: &Source) -> Source {
+        let operation = |now: &OperationCounts| match earlier.operation(now.name) {
+            Some(then) => now.since(then),
+            None => now.clone(),
+        };
+        let error = |now: &ErrorCounts| {
+            let then = earlier.errors.iter().find(|then| then.errno == now.errno);
+            ErrorCounts {
+                errno: now.errno,
+                count: now.count.saturating_sub(then.map_or(0, |then| then.count)),
+            }
+        };
+        let errors = self.errors.iter().map(error);
+        Source {
+            counters: self.counters.since(&earlier.counters),
+            operations: self.operations.iter().map(operation).collect(),
+            errors: errors.filter(|error| error.count > 0).collect(),
+            ..self.clone()
+        }
+    }
+}
+
+impl Snapshot {
+    /// What another process has counted, which [shares](super::share) it, and is of the same user, or anybody's
+    /// if this one is root's; across containers, too.
+    ///
+    /// It makes that process record latencies for the next 10 s: who looks more often than that sees them all.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`: there is no such process. `PermissionDenied`: it may not be looked at. `Unsupported`: it
+    /// shares nothing. `InvalidData`: it was built with a version of this library that counts in another
+    /// layout. Each says what to do.
+    pub fn of(process: u32) -> std::io::Result<Snapshot> {
+        super::remote::snapshot(process)
+    }
+
+    /// All sources as one.
+    pub fn total(&self) -> Source {
+        let mut total = Source::default();
+        for source in &self.sources {
+            total.add(source);
+        }
+        total
+    }
+
+    /// What has happened since `earlier`, a snapshot of the same process.
+    ///
+    /// What a source did between the two and then ended with is counted as that of the ended ones.
+    pub fn since(&self, earlier: &Snapshot) -> Snapshot {
+        let source = |now: &Source| match earlier.sources.iter().find(|then| then.is(now)) {
+            Some(then) if now.kind == SourceKind::Ended => now.since(&gone(then, self, earlier)),
+            Some(then) => now.since(then),
+            None if now.kind == SourceKind::Ended => {
+                now.since(&gone(&Source::default(), self, earlier))
+            }
+            None => now.clone(),
+        };
+        Snapshot {
+            sources: self.sources.iter().map(source).collect(),
+            ..self.clone()
+        }
+    }
+}
+
+/// What `earlier` had counted of all that had ended by the time of `now`.
+fn gone(ended: &Source, now: &Snapshot, earlier: &Snapshot) -> Source {
+    let mut gone = ended.clone();
+    for source in &earlier.sources {
+        let ended_since = !now.sources.iter().any(|still| still.is(source));
+        if source.kind != SourceKind::Ended && ended_since {
+            gone.add(source);
+        }
+    }
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(kind: SourceKind, index: u32, submitted: u64, errors: &[(i32, u64)]) -> Source {
+        let errors = errors.iter();
+        Source {
+            kind,
+            owner: u64::from(kind != SourceKind::Ended),
+            index,
+            counters: Counts {
+                submitted,
+                in_flight: 3,
+                ..Counts::default()
+            },
+            errors: errors
+                .map(|&(errno, count)| ErrorCounts { errno, count })
+                .collect(),
+            ..Source::default()
+        }
+    }
+
+    fn snapshot(sources: &[Source]) -> Snapshot {
+        Snapshot {
+            sources: sources.to_vec(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn what_a_source_did_before_it_ended_is_neither_lost_nor_counted_twice() {
+        let earlier = snapshot(&[
+            source(SourceKind::Driver, 0, 100, &[(5, 2)]),
+            source(SourceKind::Driver, 1, 50, &[]),
+        ]);
+        let now = snapshot(&[
+            source(SourceKind::Driver, 1, 60, &[(28, 1)]),
+            source(SourceKind::Ended, 0, 130, &[(5, 3)]),
+        ]);
+        let between = now.since(&earlier);
+        let done: Vec<u64> = (between.sources.iter())
+            .map(|source| source.counters.submitted)
+            .collect();
+        assert_eq!(done, [10, 30]);
+        assert_eq!(
+            between.sources[1].errors,
+            [ErrorCounts { errno: 5, count: 1 }]
+        );
+        let total = between.total();
+        assert_eq!(
+            (total.counters.submitted, total.counters.in_flight),
+            (40, 6)
+        );
+        assert_eq!(total.errors.len(), 2);
+    }
+}

@@ -1,0 +1,234 @@
+//! Files: on a ring with a thread, on one of the caller's own, on blocking threads, on simulated kernels.
+
+use std::path::Path;
+
+use annulus::metrics::{self, SourceKind, snapshot};
+use annulus::{Backend, CachedReads, Engine, File, OpenOptions};
+
+use crate::skip::skip;
+use crate::{alone, count, counted, of_kind, since};
+
+const READS: u64 = 40;
+
+fn engines() -> Vec<(SourceKind, Engine)> {
+    let mut engines = Vec::new();
+    match Engine::builder().backend(Backend::Uring).build() {
+        Ok(engine) => engines.push((SourceKind::Driver, engine)),
+        Err(error) => skip(error),
+    }
+    let blocking = Engine::builder().backend(Backend::Blocking).build();
+    engines.push((SourceKind::Threads, blocking.unwrap()));
+    #[cfg(feature = "sim")]
+    {
+        let config = annulus::sim::SimConfig::new(1);
+        let simulated = Engine::builder().backend(Backend::Sim(config)).build();
+        engines.push((SourceKind::Driver, simulated.unwrap()));
+    }
+    engines
+}
+
+async fn create(engine: &Engine, path: &Path, cached: CachedReads) -> File {
+    let mut options = OpenOptions::new();
+    let options = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .cached_reads(cached);
+    engine.open_with(options, path).await.unwrap()
+}
+
+/// One file made, written twice, read, synced and closed; one that is not there.
+async fn work(engine: &Engine, dir: &Path) {
+    let file = create(engine, &dir.join("data"), CachedReads::Never).await;
+    for block in 0..2 {
+        file.write_all_at(vec![7; 8192], block * 8192)
+            .await
+            .unwrap();
+    }
+    for read in 0..READS {
+        let (bytes, _) = file.read_at(vec![0; 4096], read % 4 * 4096).await.unwrap();
+        assert_eq!(bytes, 4096);
+    }
+    file.sync_all().await.unwrap();
+    file.close().await.unwrap();
+    assert!(engine.open(dir.join("no such file")).await.is_err());
+}
+
+#[test]
+fn a_known_load_is_counted_exactly_on_every_backend() {
+    let _alone = alone();
+    for (kind, engine) in engines() {
+        let dir = tempfile::tempdir().unwrap();
+        let simulated = engine.backend().to_string().contains("simulated");
+        let path = if simulated {
+            Path::new("/")
+        } else {
+            dir.path()
+        };
+        let before = snapshot();
+        pollster::block_on(work(&engine, path));
+        let between = since(&before);
+        // What a ring has no opcode for, or is better off without, its helpers do.
+        let mut total = between.total();
+        assert_eq!(
+            counted(&total),
+            [
+                ("close", 1),
+                ("fsync", 1),
+                ("open", 2),
+                ("read_at", READS),
+                ("write_at", 2)
+            ],
+            "{kind:?}"
+        );
+        assert_eq!(count(&total, "open"), (2, 1));
+        let errors = total.errors.iter().map(|error| (error.errno, error.count));
+        assert_eq!(errors.collect::<Vec<_>>(), [(libc::ENOENT, 1)]);
+        let counters = &mut total.counters;
+        assert_eq!(
+            (counters.submitted, counters.completed),
+            (READS + 6, READS + 6)
+        );
+        assert_eq!((counters.failed, counters.in_flight), (1, 0));
+        assert_eq!(
+            (counters.cancelled, counters.timeouts, counters.short),
+            (0, 0, 0)
+        );
+        let [source] = of_kind(&between, kind)[..] else {
+            panic!("one source of {kind:?}: {between:?}");
+        };
+        assert_eq!(source.backend, engine.backend().to_string());
+        assert_eq!(source.fallback, None);
+        let rings = kind == SourceKind::Driver;
+        assert_eq!((counters.enters > 0, counters.entries > 0), (rings, rings));
+    }
+}
+
+#[test]
+fn what_is_answered_from_the_page_cache_is_counted_where_it_is_answered() {
+    let _alone = alone();
+    for backend in [Backend::Uring, Backend::Blocking] {
+        let engine = match Engine::builder().backend(backend).build() {
+            Ok(engine) => engine,
+            Err(error) => return skip(error),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let before = snapshot();
+        let inline = pollster::block_on(async {
+            let file = create(&engine, &dir.path().join("data"), CachedReads::Always).await;
+            file.write_all_at(vec![7; 16384], 0).await.unwrap();
+            for read in 0..READS {
+                file.read_at(vec![0; 4096], read % 4 * 4096).await.unwrap();
+            }
+            engine.metrics().inline
+        });
+        let between = since(&before);
+        assert_eq!(count(&between.total(), "read_at"), (READS, 0));
+        let by_inline: u64 = of_kind(&between, SourceKind::Inline)
+            .iter()
+            .map(|source| source.counters.completed)
+            .sum();
+        assert_eq!(by_inline, inline);
+        if inline == 0 {
+            skip("this file system does not say what is in the page cache");
+        }
+    }
+}
+
+#[test]
+fn entries_of_a_batch_go_by_several_an_enter() {
+    let _alone = alone();
+    let engine = match Engine::builder().backend(Backend::Uring).build() {
+        Ok(engine) => engine,
+        Err(error) => return skip(error),
+    };
+    let driver = engine.own_driver().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let before = snapshot();
+    driver.block_on(async {
+        let file = create(&engine, &dir.path().join("data"), CachedReads::Never).await;
+        file.write_all_at(vec![7; 65536], 0).await.unwrap();
+        for _ in 0..10 {
+            let reads = (0..64).map(|read| (vec![0; 1024], read * 1024));
+            let answers = file.read_many_at(reads).await;
+            assert!(answers.into_iter().all(|answer| answer.is_ok()));
+        }
+    });
+    let between = since(&before);
+    let [own] = of_kind(&between, SourceKind::OwnRing)[..] else {
+        panic!("{between:?}");
+    };
+    assert_eq!(count(own, "read_at"), (640, 0));
+    let (entries, enters) = (own.counters.entries, own.counters.enters);
+    assert!(entries >= 640 && entries > enters, "{entries} in {enters}");
+}
+
+#[test]
+fn an_operation_is_timed_while_somebody_watches_and_its_parts_are_the_whole() {
+    let _alone = alone();
+    for (_, engine) in engines() {
+        let dir = tempfile::tempdir().unwrap();
+        let simulated = engine.backend().to_string().contains("simulated");
+        let path = if simulated {
+            Path::new("/")
+        } else {
+            dir.path()
+        };
+        let before = snapshot();
+        pollster::block_on(work(&engine, path));
+        let unwatched = snapshot();
+        let watch = metrics::watch();
+        pollster::block_on(work(&engine, path));
+        drop(watch);
+        let watched = snapshot();
+        pollster::block_on(work(&engine, path));
+        for (now, then, timed) in [
+            (&unwatched, &before, false),
+            (&watched, &unwatched, true),
+            (&snapshot(), &watched, false),
+        ] {
+            let total = now.since(then).total();
+            let reads = total.operation("read_at").unwrap();
+            let counts = [&reads.latency, &reads.queue, &reads.device].map(|one| one.count());
+            // Fewer than are timed of a burst, and each is.
+            let timed = if timed { READS } else { 0 };
+            assert_eq!((reads.completed, counts), (READS, [timed; 3]), "{engine:?}");
+            assert_eq!(
+                reads.queue.sum_ns() + reads.device.sum_ns(),
+                reads.latency.sum_ns()
+            );
+        }
+    }
+}
+
+#[test]
+fn what_has_ended_stays_counted() {
+    let _alone = alone();
+    let before = snapshot();
+    let dir = tempfile::tempdir().unwrap();
+    let (mut alive, mut timed) = (0, 0);
+    {
+        let _watch = metrics::watch();
+        for (_, engine) in engines() {
+            if engine.backend().to_string().contains("simulated") {
+                continue;
+            }
+            pollster::block_on(work(&engine, dir.path()));
+            alive += 1;
+            let total = since(&before).total();
+            assert_eq!(count(&total, "read_at"), (alive * READS, 0));
+            timed = total.operation("read_at").unwrap().latency.count();
+        }
+    }
+    assert!(timed > 0);
+    let after = since(&before);
+    let total = after.total();
+    assert_eq!(count(&total, "read_at"), (alive * READS, 0));
+    assert_eq!(count(&total, "open"), (alive * 2, alive));
+    assert_eq!(total.errors[0].count, alive);
+    assert_eq!(total.operation("read_at").unwrap().latency.count(), timed);
+    assert_eq!(total.counters.in_flight, 0);
+    let ended = after.sources.last().unwrap();
+    assert_eq!(ended.kind, SourceKind::Ended);
+    assert_eq!(count(ended, "read_at"), (alive * READS, 0));
+}

@@ -1,0 +1,311 @@
+//! Looking at another process, and who can't be looked at.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use annulus::metrics::{self, Snapshot, snapshot};
+use annulus::{Backend, CachedReads, Engine, OpenOptions};
+
+use crate::process::{become_nobody, in_child};
+use crate::skip::root_or_skip;
+use crate::{alone, count, since};
+
+/// Words of the header.
+const VERSION: u64 = 1;
+
+/// A process that does what it is told: this test binary, started again for `a_process_that_is_looked_at`.
+struct Looked {
+    child: Child,
+    tell: ChildStdin,
+    said: BufReader<ChildStdout>,
+}
+
+/// Set in such a process: whether it shares.
+const ROLE: &str = "ANNULUS_TEST_LOOKED_AT";
+
+impl Looked {
+    fn new(shares: bool) -> Looked {
+        let test = "sharing::a_process_that_is_looked_at";
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, if shares { "shares" } else { "does not" })
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let tell = child.stdin.take().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut looked = Looked { child, tell, said };
+        looked.wait_for("ready");
+        looked
+    }
+
+    fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        while line.trim() != word {
+            line.clear();
+            assert!(self.said.read_line(&mut line).unwrap() > 0, "it has ended");
+        }
+    }
+
+    fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it read so many times.
+    fn read(&mut self, reads: u64) {
+        writeln!(self.tell, "{reads}").unwrap();
+        self.wait_for("done");
+    }
+
+    fn look(&self) -> Snapshot {
+        Snapshot::of(self.id()).unwrap()
+    }
+
+    /// Its file of memory, opened.
+    fn file(&self) -> File {
+        let [path] = &shared_files(self.id())[..] else {
+            panic!("it has not one file of memory");
+        };
+        File::options().read(true).write(true).open(path).unwrap()
+    }
+}
+
+impl Drop for Looked {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Descriptors of a process that are files of counters.
+fn shared_files(process: u32) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let named = |path: &PathBuf| {
+        let target = std::fs::read_link(path).unwrap_or_default();
+        target.to_string_lossy().contains("annulus-metrics")
+    };
+    paths.filter(named).collect()
+}
+
+/// Not a test, but what a test looks at.
+#[test]
+fn a_process_that_is_looked_at() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    if role == "shares" {
+        metrics::share().unwrap();
+        metrics::share().unwrap();
+    }
+    let engine = Engine::new().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    std::fs::write(&path, vec![3; 4096]).unwrap();
+    // It is killed: nothing is to be left of it.
+    let file = pollster::block_on(open(&engine, &path));
+    drop(dir);
+    println!("\nready");
+    for line in std::io::stdin().lines() {
+        for _ in 0..line.unwrap().parse().unwrap() {
+            pollster::block_on(file.read_at(vec![0; 4096], 0)).unwrap();
+        }
+        println!("\ndone");
+    }
+}
+
+async fn open(engine: &Engine, path: &Path) -> annulus::File {
+    let mut options = OpenOptions::new();
+    options.read(true).cached_reads(CachedReads::Never);
+    engine.open_with(&options, path).await.unwrap()
+}
+
+#[test]
+fn what_another_process_counts_is_read_and_it_times_its_operations_from_then_on() {
+    let mut looked = Looked::new(true);
+    looked.read(10);
+    let first = looked.look();
+    assert_eq!(
+        (first.process, count(&first.total(), "read_at")),
+        (looked.id(), (10, 0))
+    );
+    let untimed = first.total();
+    assert_eq!(untimed.operation("read_at").unwrap().latency.count(), 0);
+    looked.read(20);
+    let second = looked.look();
+    let between = second.since(&first).total();
+    let reads = between.operation("read_at").unwrap();
+    assert_eq!((reads.completed, reads.latency.count()), (20, 20));
+    assert_eq!(
+        reads.queue.sum_ns() + reads.device.sum_ns(),
+        reads.latency.sum_ns()
+    );
+    assert!(second.at_ns > first.at_ns);
+    assert!(
+        second
+            .sources
+            .iter()
+            .all(|source| !source.backend.is_empty() || source.owner == 0)
+    );
+    assert_eq!(between.counters.in_flight, 0);
+}
+
+#[test]
+fn nobody_can_cut_off_what_is_mapped_and_whatever_is_written_there_harms_nobody() {
+    let mut looked = Looked::new(true);
+    let file = looked.file();
+    let bytes = file.metadata().unwrap().len();
+    assert!(file.set_len(4096).is_err());
+    assert!(file.set_len(bytes + 4096).is_err());
+    // Nonsense in all that has been written so far.
+    let nonsense = vec![0xff; 64 << 10];
+    for from in (64 << 10..2 << 20).step_by(64 << 10) {
+        file.write_all_at(&nonsense, from).unwrap();
+    }
+    looked.read(5);
+    let _ = looked.look();
+}
+
+#[test]
+fn each_who_cannot_be_looked_at_is_told_from_the_others() {
+    let fails = |process: u32| {
+        let error = Snapshot::of(process).unwrap_err();
+        (error.kind(), error.to_string())
+    };
+    let mut gone = Looked::new(true);
+    gone.child.kill().unwrap();
+    gone.child.wait().unwrap();
+    let (kind, says) = fails(gone.id());
+    assert_eq!(kind, ErrorKind::NotFound);
+    assert!(
+        says.contains(&format!("no process {}", gone.id())),
+        "{says}"
+    );
+
+    let private = Looked::new(false);
+    let (kind, says) = fails(private.id());
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(says.contains("annulus::metrics::share()"), "{says}");
+
+    let other = Looked::new(true);
+    let file = other.file();
+    file.write_all_at(&99_u64.to_ne_bytes(), VERSION * 8)
+        .unwrap();
+    let (kind, says) = fails(other.id());
+    assert_eq!(kind, ErrorKind::InvalidData);
+    assert!(says.contains("version 99"), "{says}");
+}
+
+#[test]
+fn a_process_of_another_user_says_who_may_look() {
+    if !root_or_skip("becoming another user") {
+        return;
+    }
+    in_child(
+        "sharing::a_process_of_another_user_says_who_may_look",
+        || {
+            let looked = Looked::new(true);
+            become_nobody();
+            let error = Snapshot::of(looked.id()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            assert!(error.to_string().contains("root"), "{error}");
+            // As nobody it may not be killed either: it ends when its input does.
+            let Looked { child, tell, .. } = &looked;
+            let _ = (child, tell);
+            std::mem::forget(looked);
+        },
+    );
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_nothing_behind() {
+    let all = || {
+        let names = ["/dev/shm", "/tmp", "/run"].map(|folder| {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            let names = entries.map(|entry| entry.path().to_string_lossy().into_owned());
+            names
+                .filter(|name| name.contains("annulus-metrics"))
+                .count()
+        });
+        names.iter().sum::<usize>()
+    };
+    let before = all();
+    let mut looked = Looked::new(true);
+    looked.read(1);
+    let _ = looked.look();
+    assert_eq!(all(), before, "it is a file of memory, and nowhere else");
+    looked.child.kill().unwrap();
+    looked.child.wait().unwrap();
+    assert_eq!(all(), before);
+    assert!(Snapshot::of(looked.id()).is_err());
+}
+
+/// Runs `body` in a child of a fork, where nothing but what it does goes on; its end is the child's.
+fn forked(body: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: this process has one thread that matters to the child, which ends without running anything else.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        body();
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(pid > 0, "{}", std::io::Error::last_os_error());
+    pid
+}
+
+#[test]
+fn a_child_of_a_fork_counts_for_itself_and_one_that_is_executed_has_nothing_of_it() {
+    in_child(
+        "sharing::a_child_of_a_fork_counts_for_itself_and_one_that_is_executed_has_nothing_of_it",
+        || {
+            metrics::share().unwrap();
+            let engine = Engine::builder()
+                .backend(Backend::Blocking)
+                .build()
+                .unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("data");
+            std::fs::write(&path, vec![3; 4096]).unwrap();
+            let file = pollster::block_on(engine.open(&path)).unwrap();
+            let before = snapshot();
+            pollster::block_on(file.read_at(vec![0; 16], 0)).unwrap();
+            // Answered from the page cache, by whichever process asks.
+            let pid = forked(|| {
+                for _ in 0..50 {
+                    let _ = pollster::block_on(file.read_at(vec![0; 16], 0));
+                }
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            });
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            assert_eq!(count(&since(&before).total(), "read_at").0, 1);
+            let error = Snapshot::of(pid as u32).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            // SAFETY: a child of this process, not waited for yet.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, std::ptr::null_mut(), 0);
+            }
+            let mut executed = Command::new("sleep").arg("60").spawn().unwrap();
+            assert_eq!(shared_files(executed.id()), [] as [PathBuf; 0]);
+            executed.kill().unwrap();
+            executed.wait().unwrap();
+            assert_eq!(shared_files(std::process::id()).len(), 1);
+        },
+    );
+}
+
+#[test]
+fn who_never_shares_has_no_descriptor_of_it() {
+    let _alone = alone();
+    let _engine = Engine::new().unwrap();
+    let _watch = metrics::watch();
+    let _ = snapshot();
+    assert_eq!(shared_files(std::process::id()), [] as [PathBuf; 0]);
+}

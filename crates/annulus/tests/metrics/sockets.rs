@@ -1,0 +1,140 @@
+//! The cores of a runtime: on rings and on epoll.
+
+use annulus::metrics::{self, SourceKind, snapshot};
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{Backend, Runtime, RuntimeBuilder, fs, spawn};
+use annulus::{CachedReads, OpenOptions};
+
+use crate::skip::skip;
+use crate::{alone, count, of_kind, since};
+
+const ROUNDS: u64 = 30;
+
+fn each_way(test: impl Fn(Backend, RuntimeBuilder)) {
+    for backend in [Backend::Uring, Backend::Epoll] {
+        let builder = Runtime::builder().backend(backend).threads(1);
+        match builder.clone().block_on(async {}) {
+            Ok(()) => test(backend, builder),
+            Err(error) => skip(format_args!("{backend:?}: {error}")),
+        }
+    }
+}
+
+/// Two ends of a connection.
+async fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = spawn(async move { listener.accept().await.unwrap() });
+    let client = TcpStream::connect(address).await.unwrap();
+    (client, accepting.await.unwrap())
+}
+
+#[test]
+fn what_a_core_does_with_sockets_is_counted_by_operation() {
+    let _alone = alone();
+    each_way(|backend, builder| {
+        let run = builder.block_on(async {
+            let before = snapshot();
+            let (client, server) = connection().await;
+            let serving = spawn(async move {
+                let mut chunks = server.recv_multishot();
+                while let Some(Ok(chunk)) = chunks.next().await {
+                    server.send_all(chunk).await.unwrap();
+                }
+            });
+            let watch = metrics::watch();
+            for round in 0..ROUNDS {
+                client.send_all(round.to_le_bytes().to_vec()).await.unwrap();
+                let (bytes, answer) = client.recv(vec![0; 8]).await.unwrap();
+                assert_eq!((bytes, answer), (8, round.to_le_bytes().to_vec()));
+            }
+            drop(watch);
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            serving.await.unwrap();
+            since(&before)
+        });
+        let between = run.unwrap();
+        let [core] = of_kind(&between, SourceKind::Core)[..] else {
+            panic!("{between:?}");
+        };
+        assert_eq!(count(core, "send"), (2 * ROUNDS, 0), "{backend:?}");
+        // Each message of either end, and the end of the server's.
+        assert_eq!(count(core, "recv"), (2 * ROUNDS + 1, 0), "{backend:?}");
+        assert_eq!(count(core, "accept").0, 1);
+        assert_eq!(count(core, "connect").0, 1);
+        assert_eq!(core.counters.failed, 0, "{core:?}");
+        assert_eq!(core.counters.in_flight, 0, "{core:?}");
+        let sends = core.operation("send").unwrap();
+        assert!((1..=2 * ROUNDS).contains(&sends.latency.count()));
+        let sums = sends.queue.sum_ns() + sends.device.sum_ns();
+        assert_eq!(sums, sends.latency.sum_ns());
+        assert_eq!(core.backend.contains("io_uring"), backend == Backend::Uring);
+        assert!(core.counters.enters > 0);
+        if backend == Backend::Uring {
+            assert!(core.counters.entries >= 3 * ROUNDS);
+        }
+    });
+}
+
+#[test]
+fn a_receive_that_finds_no_buffer_is_counted_and_is_no_error() {
+    let _alone = alone();
+    let builder = Runtime::builder().backend(Backend::Uring).threads(1);
+    let run = builder.receive_buffers(1, 64).block_on(async {
+        let before = snapshot();
+        let (client, server) = connection().await;
+        client.send_all(vec![7; 6400]).await.unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut chunks = server.recv_multishot();
+        let mut received = 0;
+        while let Some(Ok(chunk)) = chunks.next().await {
+            received += chunk.len();
+        }
+        assert_eq!(received, 6400);
+        since(&before).total()
+    });
+    match run {
+        Ok(total) => {
+            assert!(total.counters.no_buffers > 0, "{total:?}");
+            assert_eq!(count(&total, "recv").1, 0, "{total:?}");
+        }
+        Err(error) => skip(error),
+    }
+}
+
+#[test]
+fn the_files_of_a_core_are_a_source_of_their_own_beside_it() {
+    let _alone = alone();
+    each_way(|backend, builder| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        std::fs::write(&path, vec![5; 4096]).unwrap();
+        let run = builder.block_on(async move {
+            let before = snapshot();
+            let mut options = OpenOptions::new();
+            options.read(true).cached_reads(CachedReads::Never);
+            let file = fs::open_with(&options, &path).await.unwrap();
+            for _ in 0..ROUNDS {
+                file.read_at(vec![0; 4096], 0).await.unwrap();
+            }
+            (since(&before), snapshot())
+        });
+        let (between, now) = run.unwrap();
+        let kind = match backend {
+            Backend::Uring => SourceKind::CoreFiles,
+            _ => SourceKind::Threads,
+        };
+        let [files] = of_kind(&between, kind)[..] else {
+            panic!("{between:?}");
+        };
+        assert_eq!(count(files, "read_at"), (ROUNDS, 0));
+        assert_eq!(files.counters.in_flight, 0);
+        // Its ring is the core's, and counted there.
+        assert_eq!(files.counters.enters, 0);
+        let mut cores = now
+            .sources
+            .iter()
+            .filter(|one| one.kind == SourceKind::Core);
+        assert!(cores.any(|core| core.owner == files.owner));
+    });
+}

@@ -13,7 +13,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::threads::on_threads;
+use crate::threads::{on_threads, slept_until_later};
 use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 
 const IOCB_CMD_PREAD: u16 = 0;
@@ -179,10 +179,9 @@ impl Context {
             }
             calls += self.submit()?;
             if self.in_flight == 0 {
-                let Some(pause) = lane.later() else {
+                if !slept_until_later(lane) {
                     return Ok(calls);
-                };
-                std::thread::sleep(pause);
+                }
                 continue;
             }
             let count = self.wait()?;

@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::threads::on_threads;
+use crate::threads::{on_threads, slept_until_later};
 use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 
 /// How long a kernel thread that polls the SQ spins before it sleeps.
@@ -302,6 +302,8 @@ impl Driver {
 
     /// The loop; returns how often it entered the kernel.
     fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
+        let (chunk, wait_for, refill_at) = (self.chunk, self.wait_for, self.refill_at);
+        let says_taken = self.says_taken;
         let Driver {
             ring,
             memory,
@@ -311,11 +313,8 @@ impl Driver {
             registered,
             slots_per_buffer,
             write_flags,
-            chunk,
-            wait_for,
-            refill_at,
-            says_taken,
             in_flight,
+            ..
         } = self;
         let target = Target {
             fds,
@@ -325,24 +324,23 @@ impl Driver {
         };
         let (submitter, mut sq, mut cq) = ring.split();
         let mut calls = 0;
-        let drains = *refill_at < ops.len();
+        let drains = refill_at < ops.len();
         loop {
-            if !drains || *in_flight <= *refill_at {
+            if !drains || *in_flight <= refill_at {
                 refill(&mut sq, &target, lane, memory, ops, idle, in_flight)?;
             }
             if *in_flight == 0 {
-                let Some(pause) = lane.later() else {
+                if !slept_until_later(lane) {
                     return Ok(calls);
-                };
-                std::thread::sleep(pause);
+                }
                 continue;
             }
-            if *says_taken {
+            if says_taken {
                 cq.sync();
             }
             sq.sync();
             calls += 1;
-            enter(submitter.submit_and_wait((*wait_for).min(*in_flight)))?;
+            enter(submitter.submit_and_wait(wait_for.min(*in_flight)))?;
             // Both sides: which entries the kernel has taken, and which completions it has left.
             sq.sync();
             cq.sync();
@@ -363,7 +361,7 @@ impl Driver {
                 push(&mut sq, &target, lane, memory, slot, &op)?;
                 *in_flight += 1;
                 fresh += 1;
-                if fresh == *chunk {
+                if fresh == chunk {
                     fresh = 0;
                     sq.sync();
                     calls += 1;

@@ -21,6 +21,17 @@ pub(crate) fn next_in_time<L: Lane>(lane: &mut L) -> Option<Op> {
     }
 }
 
+/// With nothing outstanding and nothing to do: sleeps if there will be more; false if the run is over.
+pub(crate) fn slept_until_later<L: Lane>(lane: &L) -> bool {
+    match lane.later() {
+        Some(pause) => {
+            std::thread::sleep(pause);
+            true
+        }
+        None => false,
+    }
+}
+
 #[derive(Default)]
 struct Gate {
     state: Mutex<GateState>,

@@ -14,6 +14,8 @@ mod options;
 mod parse;
 #[path = "../../crates/annulus-cli/src/bench/fio/plan.rs"]
 mod plan;
+#[path = "../../crates/annulus-cli/src/bench/fio/unused_keys.rs"]
+mod unused_keys;
 #[path = "../../crates/annulus-cli/src/bench/fio/value.rs"]
 mod value;
 

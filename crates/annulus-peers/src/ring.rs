@@ -102,19 +102,29 @@ impl Ring {
         }
     }
 
-    /// The base and its variants, the base first.
-    pub fn variants() -> Vec<Ring> {
-        use Handover::{Batch, Every, Once};
-        use Registered::{Buffers, FilesAndBuffers, Nothing};
-        use Setup::{Deferred, Plain, Polled};
-        let ring = |name, about, setup, handover, registered| Ring {
+    fn new(
+        name: &'static str,
+        about: &'static str,
+        setup: Setup,
+        handover: Handover,
+        registered: Registered,
+    ) -> Ring {
+        Ring {
             name,
             about,
             setup,
             handover,
             registered,
             device_polled: false,
-        };
+        }
+    }
+
+    /// The base and its variants, the base first.
+    pub fn variants() -> Vec<Ring> {
+        use Handover::{Batch, Every, Once};
+        use Registered::{Buffers, FilesAndBuffers, Nothing};
+        use Setup::{Deferred, Plain, Polled};
+        let ring = Ring::new;
         vec![
             ring(
                 "base",

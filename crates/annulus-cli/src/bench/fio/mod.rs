@@ -31,6 +31,7 @@ mod table;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod unused_keys;
 mod value;
 mod verify;
 

@@ -4,6 +4,7 @@
 use super::keys;
 use super::options::{Engine, Kind, Options, Verify};
 use super::parse::{self, Complaint, Section};
+use super::unused_keys;
 
 /// A job whose header would not fit its block cannot be verified.
 const VERIFY_BLOCK_MIN: u64 = 512;
@@ -111,7 +112,7 @@ fn written(section: &Section, global: bool) -> Vec<(String, String)> {
 
 fn mistaken_lines(sections: &[Section]) -> Vec<usize> {
     let entries = sections.iter().flat_map(|section| &section.entries);
-    let mistaken = |key: &str| keys::MISTAKEN.iter().any(|(name, _)| *name == key);
+    let mistaken = |key: &str| unused_keys::MISTAKEN.iter().any(|(name, _)| *name == key);
     let mut lines: Vec<usize> = entries
         .filter(|entry| mistaken(&entry.key))
         .map(|entry| entry.line)

@@ -1,6 +1,7 @@
 //! The table of keys: consistent, true to docs/JOBFILES.md, and what is said about keys that are wrong.
 
 use super::super::parse;
+use super::super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED};
 use super::super::value::{Lengths, Size};
 use super::*;
 

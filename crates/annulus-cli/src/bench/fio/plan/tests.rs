@@ -17,7 +17,8 @@ fn errors(text: &[u8]) -> String {
 #[test]
 fn a_job_has_the_globals_above_it_and_wins_over_them() {
     let plan = plan_of(
-        "\u{feff}; a comment\r\n[global]\r\nbs=8k\r\niodepth=4\r\n[a]\r\nbs=16k\r\n# more\r\n[global]\r\nIOdepth = 8\r\n[b]\r\n",
+        "\u{feff}; a comment\r\n[global]\r\nbs=8k\r\niodepth=4\r\n[a]\r\nbs=16k\r\n# more\r\n\
+         [global]\r\nIOdepth = 8\r\n[b]\r\n",
     );
     let blocks: Vec<u64> = plan
         .jobs

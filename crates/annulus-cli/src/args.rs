@@ -5,11 +5,14 @@ mod job;
 mod net;
 mod nop;
 mod receive;
+mod report;
 mod serve;
 #[cfg(test)]
 mod tests;
 mod top;
+mod trace;
 mod value;
+mod watching;
 
 use clap::{Parser, Subcommand};
 
@@ -17,8 +20,11 @@ pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
 pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName};
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
+pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
 pub(crate) use top::TopArgs;
+pub(crate) use trace::TraceArgs;
+pub(crate) use watching::{BenchWatchArgs, WatchArgs};
 
 /// Measures file I/O on this machine: Annulus, the blocking calls, and a ring written by hand.
 #[derive(Debug, Parser)]
@@ -53,6 +59,8 @@ pub(crate) enum BenchTarget {
     Nop(NopArgs),
     /// Load a server, or compare echo servers
     Net(Box<NetArgs>),
+    /// Make a report of what --json wrote, or compare two such files
+    Report(ReportArgs),
     /// One of the echo servers of `bench net`, which starts it
     #[command(hide = true)]
     NetServer(NetServerArgs),

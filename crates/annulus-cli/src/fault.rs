@@ -1,7 +1,9 @@
-//! What ends the command early: used wrongly (exit code 2) or could not do it (exit code 1).
+//! What ends the command early: used wrongly (exit code 2), could not do it (exit code 1), or a signal.
 
 use std::fmt;
 use std::process::ExitCode;
+
+use crate::signals::Signal;
 
 /// Why the command gives up; the text says what happened, to what, and what to do.
 #[derive(Debug)]
@@ -10,6 +12,8 @@ pub(crate) enum Fault {
     Usage(String),
     /// The question is fine, the answer is not: no space, a device error, a contender that hangs.
     Failed(String),
+    /// A signal.
+    Interrupted { signal: Signal, doing: &'static str },
 }
 
 impl Fault {
@@ -25,6 +29,7 @@ impl Fault {
         match self {
             Fault::Usage(_) => ExitCode::from(2),
             Fault::Failed(_) => ExitCode::from(1),
+            Fault::Interrupted { signal, .. } => ExitCode::from(signal.exit_code()),
         }
     }
 }
@@ -33,6 +38,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Usage(text) | Fault::Failed(text) => f.write_str(text),
+            Fault::Interrupted { signal, doing } => {
+                write!(f, "interrupted by {signal} while {doing}")
+            }
         }
     }
 }

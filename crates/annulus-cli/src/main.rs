@@ -1,14 +1,19 @@
 //! The `annulus` command: parse, do, and turn the outcome into an exit code.
 //!
-//! 0 done, 1 something that was measured is bad, 2 used wrongly.
+//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised, 128 and a signal's number ended
+//! by that signal.
 
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
 mod fault;
+mod report;
 mod serve;
+mod signals;
 mod top;
+mod trace;
+mod watching;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -24,6 +29,7 @@ fn main() -> ExitCode {
             BenchTarget::File(file) => bench::file(&file),
             BenchTarget::Nop(nop) => bench::nop(&nop),
             BenchTarget::Net(net) => bench::net(&net),
+            BenchTarget::Report(args) => report::report(&args),
             BenchTarget::NetServer(server) => bench::net_server(&server),
             BenchTarget::NetChild(child) => bench::net_child(&child),
         },

@@ -116,6 +116,10 @@ pub trait Lane: Send + 'static {
 
     /// An answer to `op` as it ought to be, for the contender that does no I/O.
     fn ideal_answer(&self, op: &Op) -> impl Answer + use<Self>;
+
+    /// The contender has made a call that submits or waits. One that is told of none has no calls over time.
+    #[inline]
+    fn called(&mut self) {}
 }
 
 /// The bytes of an answer, wherever they are.
@@ -156,6 +160,12 @@ pub trait Bench: Send + Sync + 'static {
 
     /// Takes a lane back, with its counts, when its last operation has been answered.
     fn done(&self, lane: Self::Lane);
+
+    /// Before `go`: where the number of calls so far can be read at any time, by any thread, for contenders whose
+    /// calls are not made where the lanes are.
+    fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
+        drop(read);
+    }
 }
 
 /// What a contender can say about a run beyond what the lanes saw.

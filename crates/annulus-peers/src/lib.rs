@@ -18,6 +18,7 @@ mod nop;
 mod pread;
 mod residency;
 mod ring;
+pub mod slices;
 mod threads;
 mod tokio_blocking;
 mod tokio_fs;

@@ -177,7 +177,9 @@ impl Context {
                     }
                 }
             }
-            calls += self.submit()?;
+            let submits = self.submit()?;
+            calls += submits;
+            (0..submits).for_each(|_| lane.called());
             if self.in_flight == 0 {
                 if !slept_until_later(lane) {
                     return Ok(calls);
@@ -186,6 +188,7 @@ impl Context {
             }
             let count = self.wait()?;
             calls += 1;
+            lane.called();
             for index in 0..count {
                 let event = self.events[index];
                 let slot = event.data as usize;
@@ -199,7 +202,9 @@ impl Context {
                 if drains {
                     self.idle.push(slot);
                 } else if self.ask(lane, slot) && self.fresh.len() >= self.batching.submit_every {
-                    calls += self.submit()?;
+                    let submits = self.submit()?;
+                    calls += submits;
+                    (0..submits).for_each(|_| lane.called());
                 }
             }
         }

@@ -143,8 +143,11 @@ impl View {
         } else {
             options.map_raw_read_only(file)
         };
-        let map = map.map_err(|error| {
-            Failure::failed(&format!("mapping {len} bytes of the file"), &error)
+        let map = map.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENODEV) => {
+                Failure::NotHere("this file system lets nobody map the file".into())
+            }
+            _ => Failure::failed(&format!("mapping {len} bytes of the file"), &error),
         })?;
         if job.random {
             map.advise(Advice::Random)

@@ -31,6 +31,7 @@ impl<B: Bench> Contender<B> for Pread {
                 }
                 let result = call(job.file(&op), &op, buffer, job.durable);
                 calls += 1;
+                lane.called();
                 lane.finish(op, result, &*buffer);
             }
             Ok(calls)

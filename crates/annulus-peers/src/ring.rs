@@ -314,27 +314,25 @@ impl Driver {
     fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
         let (chunk, wait_for, refill_at) = (self.chunk, self.wait_for, self.refill_at);
         let says_taken = self.says_taken;
+        let (registered, slots_per_buffer) = (self.registered, self.slots_per_buffer);
+        let write_flags = self.write_flags;
         let Driver {
             ring,
             memory,
             ops,
             fds,
             idle,
-            registered,
-            slots_per_buffer,
-            write_flags,
             in_flight,
             ..
         } = self;
         let target = Target {
             fds,
-            registered: *registered,
-            slots_per_buffer: *slots_per_buffer,
-            write_flags: *write_flags,
+            registered,
+            slots_per_buffer,
+            write_flags,
         };
         let (submitter, mut sq, mut cq) = ring.split();
-        let mut calls = 0;
-        let drains = refill_at < ops.len();
+        let (drains, mut calls) = (refill_at < ops.len(), 0);
         loop {
             if !drains || *in_flight <= refill_at {
                 refill(&mut sq, &target, lane, memory, ops, idle, in_flight)?;
@@ -350,6 +348,7 @@ impl Driver {
             }
             sq.sync();
             calls += 1;
+            lane.called();
             enter(submitter.submit_and_wait(wait_for.min(*in_flight)))?;
             // Both sides: which entries the kernel has taken, and which completions it has left.
             sq.sync();
@@ -375,6 +374,7 @@ impl Driver {
                     fresh = 0;
                     sq.sync();
                     calls += 1;
+                    lane.called();
                     enter(submitter.submit())?;
                     sq.sync();
                 }

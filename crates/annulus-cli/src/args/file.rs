@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use clap::{ArgGroup, ValueEnum};
 
+use super::BenchWatchArgs;
+use super::TraceArgs;
 use super::job::JobArgs;
+use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
 /// Which operations, in which order.
@@ -88,10 +91,12 @@ Your data:
   given: then the tested part is filled with test data first.
 
 Exit code:
-  0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly.";
+  0 done; 1 a failed run (wrong answers, no space, a contender that hangs); 2 used wrongly;
+  3 all went well, but an --alert was raised in a run of Annulus.";
 
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = FILE_HELP, group(ArgGroup::new("written").args(["json", "fio_json"]).multiple(true)))]
+#[command(after_long_help = FILE_HELP)]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "fio_json"]))]
 pub(crate) struct FileArgs {
     /// A file or device to read, or a directory to make a test file in
     pub(crate) path: Option<PathBuf>,
@@ -181,7 +186,10 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Replace the FILE of --json or --fio-json if it exists
+    #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
+
+    /// Replace the FILE of --json, --fio-json, --html or --heatmap if it exists
     #[arg(long, requires = "written")]
     pub(crate) replace: bool,
 
@@ -197,10 +205,16 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
+    #[command(flatten)]
+    pub(crate) watch: BenchWatchArgs,
+
     /// List the contenders and do nothing
     #[arg(long)]
     pub(crate) list: bool,
 
     #[command(flatten)]
     pub(crate) job: JobArgs,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }

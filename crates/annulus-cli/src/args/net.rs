@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::{ArgGroup, Subcommand, ValueEnum};
 
+use super::BenchWatchArgs;
+use super::TraceArgs;
+use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
 const NET_HELP: &str = "\
@@ -27,7 +30,8 @@ How it measures:
   --rate requests are due by the clock, and latency is from when they were due.
 
 Exit code:
-  0 done; 1 a failed run; 2 used wrongly; 77 this machine has no io_uring for the generator.";
+  0 done; 1 a failed run; 2 used wrongly; 3 all went well, but an --alert was raised in a run of
+  the server at ADDR or of Annulus; 77 this machine has no io_uring for the generator.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = NET_HELP, arg_required_else_help = true)]
@@ -80,6 +84,17 @@ pub(crate) enum NetProtocol {
     },
 }
 
+impl NetProtocol {
+    /// What is the same for every protocol.
+    pub(crate) fn load(&self) -> &LoadArgs {
+        match self {
+            NetProtocol::Echo { load, .. }
+            | NetProtocol::Http { load, .. }
+            | NetProtocol::Redis { load, .. } => load,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RedisName {
     Get,
@@ -89,6 +104,7 @@ pub(crate) enum RedisName {
 
 /// What is the same for every protocol.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
 pub(crate) struct LoadArgs {
     /// The server: 127.0.0.1:7000, localhost:80 or unix:/path; without it, contenders are started
     #[arg(value_name = "ADDR")]
@@ -169,13 +185,22 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Replace the FILE of --json if it exists
-    #[arg(long, requires = "json")]
+    #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
+
+    /// Replace the FILE of --json, --html or --heatmap if it exists
+    #[arg(long, requires = "written")]
     pub(crate) replace: bool,
 
     /// Seed of the order of runs, of keys and of messages
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) watch: BenchWatchArgs,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::BenchWatchArgs;
+use super::TraceArgs;
 use super::value::parse_seconds;
 
 const NOP_HELP: &str = "\
@@ -49,4 +51,10 @@ pub(crate) struct NopArgs {
     /// Seed of the order of runs
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) watch: BenchWatchArgs,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }

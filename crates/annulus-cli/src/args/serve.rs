@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 
-use super::ReceiveArgs;
+use super::{ReceiveArgs, WatchArgs};
 
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
@@ -52,4 +52,6 @@ pub(crate) struct EchoArgs {
     /// Answer datagrams at that address, not connections
     #[arg(long, conflicts_with = "unix")]
     pub(crate) udp: bool,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
 }

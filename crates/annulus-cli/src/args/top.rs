@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use annulus::metrics::alert::Rule;
+
 use super::value::parse_seconds;
 
 const TOP_HELP: &str = "\
@@ -33,6 +35,11 @@ pub(crate) struct TopArgs {
     /// How long an interval is, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
+
+    /// Say when a threshold is crossed, as in 'read.p99 > 500us for 5s', 'errors > 0.1%' or 'rate < 1000/s'
+    /// (docs/METRICS.md); may be given several times. With --once it is exit code 3
+    #[arg(long, value_name = "RULE")]
+    pub(crate) alert: Vec<Rule>,
 }
 
 fn parse_pid(text: &str) -> Result<u32, String> {

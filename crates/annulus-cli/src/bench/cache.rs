@@ -7,12 +7,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use annulus_peers::resident_bytes;
 use rustix::fs::{Access, Advice, access, fadvise, fdatasync};
+use rustix::io::Errno;
 
 use super::check::Contents;
 use super::job::{Cache, Plan};
 use super::machine::memory_available_bytes;
 use super::testfile::TestFile;
 use crate::fault::Fault;
+use crate::signals;
 
 /// A cold file may have this much of itself in the page cache: readers of other files bring neighbours in.
 const COLD_RESIDENT_MAX: f64 = 0.01;
@@ -25,6 +27,9 @@ const BESIDE_BUFFER_BYTES: u64 = 64 << 10;
 /// Said instead of a guess.
 const NOT_KNOWN: &str = "cold or hot is not known: only the owner of a file, or who may write to it, is told what \
                          of it is cached; run as that user, or use --direct";
+/// The same where the page cache does not keep the file at all.
+const NOT_MAPPED: &str = "cold or hot is not known: this file system lets nobody map the file, so nobody is told what \
+                          of it is cached; use --direct";
 /// Read at a time when warming up.
 const WARM_BYTES: usize = 1 << 20;
 
@@ -40,9 +45,9 @@ pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault>
         Cache::Direct => {
             // Pages in the cache would have to be kept coherent with direct I/O: a cost that is not the contender's.
             evict(file)?;
-            Ok(Readiness::Ready {
-                resident: resident(file)?,
-            })
+            // What cannot be mapped is not in the page cache either, as far as anybody can tell.
+            let resident = resident(file)?.unwrap_or(0.0);
+            Ok(Readiness::Ready { resident })
         }
         Cache::Cold => cool(file),
         Cache::Hot => warm(file),
@@ -97,11 +102,13 @@ fn cool(file: &TestFile) -> Result<Readiness, Fault> {
     if !may_ask(&file.buffered[0]) {
         return Ok(Readiness::NotReady(NOT_KNOWN.into()));
     }
-    let mut now = resident(file)?;
+    let Some(mut now) = resident(file)? else {
+        return Ok(Readiness::NotReady(NOT_MAPPED.into()));
+    };
     if now > COLD_RESIDENT_MAX {
         // As root there is a stronger way, at the whole machine's cost: only when the polite one did not do.
         let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
-        now = resident(file)?;
+        now = resident(file)?.unwrap_or(now);
     }
     if now <= COLD_RESIDENT_MAX {
         return Ok(Readiness::Ready { resident: now });
@@ -116,7 +123,9 @@ fn warm(file: &TestFile) -> Result<Readiness, Fault> {
     if !may_ask(&file.buffered[0]) {
         return Ok(Readiness::NotReady(NOT_KNOWN.into()));
     }
-    let mut now = resident(file)?;
+    let Some(mut now) = resident(file)? else {
+        return Ok(Readiness::NotReady(NOT_MAPPED.into()));
+    };
     // A second time, because the first may have pushed its own beginning out.
     for _ in 0..2 {
         if now >= HOT_RESIDENT_MIN {
@@ -125,7 +134,7 @@ fn warm(file: &TestFile) -> Result<Readiness, Fault> {
         for one in file.buffered.iter() {
             read_through(one, file.offset_bytes, file.file_bytes)?;
         }
-        now = resident(file)?;
+        now = resident(file)?.unwrap_or(now);
     }
     if now >= HOT_RESIDENT_MIN {
         return Ok(Readiness::Ready { resident: now });
@@ -171,22 +180,30 @@ fn may_ask(file: &File) -> bool {
     user.is_root() || owns || writes()
 }
 
-fn resident(file: &TestFile) -> Result<f64, Fault> {
+/// The share of the file that is in the page cache; none where the file cannot be mapped, so that nobody can ask.
+fn resident(file: &TestFile) -> Result<Option<f64>, Fault> {
     let mut bytes = 0;
     for one in file.buffered.iter() {
-        bytes += resident_bytes(one, file.offset_bytes, file.file_bytes).map_err(|error| {
-            Fault::failed(format!(
-                "asking which pages of the file are in memory (mincore): {error}"
-            ))
-        })?;
+        match resident_bytes(one, file.offset_bytes, file.file_bytes) {
+            Ok(more) => bytes += more,
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
+                return Ok(None);
+            }
+            Err(error) => {
+                return Err(Fault::failed(format!(
+                    "asking which pages of the file are in memory (mincore): {error}"
+                )));
+            }
+        }
     }
-    Ok(bytes as f64 / file.total_bytes().max(1) as f64)
+    Ok(Some(bytes as f64 / file.total_bytes().max(1) as f64))
 }
 
 fn read_through(file: &File, offset: u64, size: u64) -> Result<(), Fault> {
     let mut buffer = vec![0; WARM_BYTES];
     let (mut at, end) = (offset, offset + size);
     while at < end {
+        signals::check("the file was being read into the page cache")?;
         let want = (end - at).min(WARM_BYTES as u64) as usize;
         match file.read_at(&mut buffer[..want], at) {
             Ok(0) => {

@@ -126,15 +126,20 @@ pub(crate) fn afterwards(
     let mut memory = Memory::new(1, block_bytes).map_err(io::Error::other)?;
     for sample in samples {
         let bytes = memory.only();
-        files[sample.file as usize].read_exact_at(bytes, sample.offset)?;
+        let read = files[sample.file as usize].read_exact_at(bytes, sample.offset);
         let place = place(sample.file, file_bytes, sample.offset);
         found.compared += 1;
-        let complaint = match sample.kind {
-            SampleKind::Read { hash: then } => (hash(bytes) != then).then_some(
-                "differs from what pread finds there (unless somebody else writes to the file)",
-            ),
-            SampleKind::Written => (!written_by(bytes, place, contents, run))
-                .then_some("is not what was written there"),
+        let complaint: Option<String> = match (read, sample.kind) {
+            (Err(error), _) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Some("is no longer there: the file has become shorter".into())
+            }
+            (Err(error), _) => Some(format!("cannot be read again: {error}")),
+            (Ok(()), SampleKind::Read { hash: then }) => (hash(bytes) != then).then(|| {
+                "differs from what pread finds there (unless somebody else writes to the file)"
+                    .into()
+            }),
+            (Ok(()), SampleKind::Written) => (!written_by(bytes, place, contents, run))
+                .then(|| "is not what was written there".into()),
         };
         if let Some(complaint) = complaint {
             found.wrong += 1;

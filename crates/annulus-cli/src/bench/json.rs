@@ -2,23 +2,26 @@
 //! from these structs and kept in `schema/bench-file.json`.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::contender::Side;
 use super::machine::Machine;
 use super::stats::Row;
+use super::timeline::{Timeline, on_one_line};
 use crate::fault::Fault;
+use crate::signals::Removal;
+use crate::trace::{AtDepth, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
 
 /// One comparison of `annulus bench file`.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
@@ -37,13 +40,18 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and contender.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    #[serde(default)]
+    pub(crate) traced: Vec<Traced<AtDepth>>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
 }
 
 /// What was done.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Load {
     pub(crate) rw: String,
     pub(crate) write_percent: u8,
@@ -73,7 +81,7 @@ pub(crate) struct Load {
     pub(crate) repeats: usize,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ContenderFacts {
     pub(crate) name: String,
     pub(crate) side: Side,
@@ -81,7 +89,7 @@ pub(crate) struct ContenderFacts {
 }
 
 /// One contender, one depth, once.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Run {
     /// Its place in the order of runs, from 0.
     pub(crate) position: usize,
@@ -93,7 +101,7 @@ pub(crate) struct Run {
 }
 
 /// What came of a run.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Outcome {
     Measured(Box<Sample>),
@@ -109,6 +117,10 @@ pub(crate) enum Outcome {
     NotPrepared {
         reason: String,
     },
+    /// A signal ended it before half of its time was measured.
+    Interrupted {
+        reason: String,
+    },
     /// Wrong answers, errors, or no answers.
     Failed {
         reason: String,
@@ -117,20 +129,30 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
+    /// The numbers of a run that counts.
+    pub(crate) fn sample(&self) -> Option<&Sample> {
+        match self {
+            Outcome::Measured(sample) => Some(sample),
+            _ => None,
+        }
+    }
+
     /// Why there is no sample.
     pub(crate) fn reason(&self) -> Option<String> {
         match self {
             Outcome::Measured(_) => None,
             Outcome::NotApplicable { reason } => Some(format!("not applicable: {reason}")),
             Outcome::NotHere { reason } => Some(format!("not available here: {reason}")),
-            Outcome::NotPrepared { reason } => Some(reason.clone()),
+            Outcome::NotPrepared { reason } | Outcome::Interrupted { reason } => {
+                Some(reason.clone())
+            }
             Outcome::Failed { reason, .. } => Some(format!("FAILED: {reason}")),
         }
     }
 }
 
 /// The numbers of a run.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Sample {
     /// Length of the measured part.
     pub(crate) seconds: f64,
@@ -154,10 +176,14 @@ pub(crate) struct Sample {
     /// Processors that the hypervisor withheld, on average.
     pub(crate) stolen: f64,
     pub(crate) note: Option<String>,
+    /// The measured part in slices of time.
+    #[serde(default, serialize_with = "on_one_line")]
+    #[schemars(with = "Option<Timeline>")]
+    pub(crate) timeline: Option<Timeline>,
 }
 
 /// From hand-over to answer.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Latency {
     pub(crate) mean: f64,
     pub(crate) p50: u64,
@@ -169,7 +195,7 @@ pub(crate) struct Latency {
 }
 
 /// How the answers were checked; ramp and drain included.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Checks {
     /// All answers of the run.
     pub(crate) answers: u64,
@@ -184,21 +210,31 @@ pub(crate) struct Checks {
 
 /// Where the JSON will go; what can be refused is refused before anything is measured.
 pub(crate) struct Destination {
+    option: &'static str,
     path: PathBuf,
     replace: bool,
 }
 
 impl Destination {
     pub(crate) fn new(path: &Path, replace: bool) -> Result<Destination, Fault> {
+        Destination::of("--json", path, replace)
+    }
+
+    /// What `option` names.
+    pub(crate) fn of(
+        option: &'static str,
+        path: &Path,
+        replace: bool,
+    ) -> Result<Destination, Fault> {
         let shown = path.display();
         if !replace && fs::symlink_metadata(path).is_ok() {
             return Err(Fault::usage(format!(
-                "--json {shown} exists; --replace replaces it"
+                "{option} {shown} exists; --replace replaces it"
             )));
         }
         if path.is_dir() || path.file_name().is_none() {
             return Err(Fault::usage(format!(
-                "--json {shown} is a directory; name a file"
+                "{option} {shown} is a directory; name a file"
             )));
         }
         let folder = path
@@ -207,17 +243,18 @@ impl Destination {
             .unwrap_or(Path::new("."));
         if !folder.is_dir() {
             return Err(Fault::usage(format!(
-                "--json {shown}: there is no directory {}",
+                "{option} {shown}: there is no directory {}",
                 folder.display()
             )));
         }
         rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(|error| {
             Fault::usage(format!(
-                "--json {shown}: cannot write in {}: {error}",
+                "{option} {shown}: cannot write in {}: {error}",
                 folder.display()
             ))
         })?;
         Ok(Destination {
+            option,
             path: path.to_path_buf(),
             replace,
         })
@@ -225,19 +262,45 @@ impl Destination {
 
     /// Writes beside the destination and renames: there is a whole file or none.
     pub(crate) fn write(&self, report: &impl Serialize) -> Result<(), Fault> {
-        let mut beside = self.path.clone().into_os_string();
-        beside.push(format!(".tmp-{}", std::process::id()));
-        let written = self.write_beside(Path::new(&beside), report);
-        written.map_err(|error| {
-            let _ = fs::remove_file(&beside);
-            Fault::failed(format!("writing --json {}: {error}", self.path.display()))
+        self.write_with(|file| {
+            serde_json::to_writer_pretty(&mut *file, report)?;
+            file.write_all(b"\n")
         })
     }
 
-    fn write_beside(&self, beside: &Path, report: &impl Serialize) -> std::io::Result<()> {
+    /// The same for what is text already.
+    pub(crate) fn write_text(&self, text: &str) -> Result<(), Fault> {
+        self.write_with(|file| file.write_all(text.as_bytes()))
+    }
+
+    fn write_with(&self, put: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<(), Fault> {
+        let mut beside = self.path.clone().into_os_string();
+        beside.push(format!(".tmp-{}", std::process::id()));
+        let written = self.write_beside(Path::new(&beside), put);
+        written.map_err(|error| {
+            let cure = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    "; name a file on another disk"
+                }
+                _ => "",
+            };
+            let (option, shown) = (self.option, self.path.display());
+            Fault::failed(format!(
+                "writing {option} {shown}: {error}{cure}; what was measured is in the table only"
+            ))
+        })
+    }
+
+    fn write_beside(
+        &self,
+        beside: &Path,
+        put: impl FnOnce(&mut File) -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
         let mut file = File::create_new(beside)?;
-        serde_json::to_writer_pretty(&mut file, report)?;
-        file.write_all(b"\n")?;
+        // When it has been renamed there is nothing left to remove.
+        let name = beside.to_path_buf();
+        let _removal = Removal::new(move || drop(fs::remove_file(name)));
+        put(&mut file)?;
         file.sync_all()?;
         if self.replace {
             return fs::rename(beside, &self.path);

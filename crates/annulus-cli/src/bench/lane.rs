@@ -1,13 +1,14 @@
 //! The lane: hands out operations, checks answers, keeps times. This is the harness's hot loop.
 //!
 //! One per thread or task of a contender, made and taken back by the run. Per operation it reads the clock
-//! once (the time of an answer is the time of the next hand-over), records into a histogram of its own, and
-//! allocates nothing; `null` in the table shows what that costs.
+//! once (the time of an answer is the time of the next hand-over), records into a histogram and a row of buckets of its
+//! own, and allocates nothing but, now and then, room for what the row held; `null` in the table shows what that costs.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use annulus_peers::slices::Recorder;
 use annulus_peers::{Answer, Lane, Op};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
@@ -50,6 +51,8 @@ pub(crate) struct Tally {
     /// The first wrong answer or error, for people.
     pub(crate) complaint: Option<String>,
     pub(crate) latency: Histogram<u64>,
+    /// The same over time, with errors and calls.
+    pub(crate) recorder: Recorder,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -63,6 +66,7 @@ impl Tally {
             errors: 0,
             complaint: None,
             latency: histogram(),
+            recorder: Recorder::default(),
             samples: Vec::new(),
         }
     }
@@ -76,6 +80,7 @@ impl Tally {
         self.complaint = self.complaint.take().or(other.complaint);
         // Every histogram has the same bounds, so there is nothing that adding could refuse.
         let _ = self.latency.add(&other.latency);
+        self.recorder.add(other.recorder);
         self.samples.extend(other.samples);
     }
 }
@@ -112,6 +117,8 @@ impl BenchLane {
     fn begin(&mut self) -> bool {
         self.measured_from_ns = self.shared.measured_from_ns.load(Acquire);
         self.now_ns = self.shared.now_ns();
+        let (from_ns, runtime_ns) = (self.measured_from_ns, self.shared.runtime_ns());
+        self.tally.recorder.begin(from_ns, runtime_ns);
         self.measured_from_ns != 0
     }
 
@@ -119,6 +126,11 @@ impl BenchLane {
     #[inline]
     fn place(&self, op: &Op) -> u64 {
         check::place(op.file, self.shared.file_bytes, op.offset)
+    }
+
+    #[inline]
+    fn is_measured(&self, now_ns: u64) -> bool {
+        now_ns >= self.measured_from_ns && now_ns < self.shared.end_ns.load(Relaxed)
     }
 
     fn next_block(&mut self) -> Option<u64> {
@@ -195,6 +207,9 @@ impl BenchLane {
             Ok(count) if *count != block => format!("{what}: {count} bytes instead of {block}"),
             Ok(_) => format!("{what}: the bytes are not those of this place"),
         };
+        if self.is_measured(self.now_ns) {
+            self.tally.recorder.error(self.now_ns);
+        }
         match result {
             Err(_) => self.tally.errors += 1,
             Ok(_) => self.tally.wrong += 1,
@@ -210,6 +225,7 @@ impl Lane for BenchLane {
             return None;
         }
         if self.now_ns >= self.shared.end_ns.load(Relaxed) {
+            self.shared.calls.ended();
             return None;
         }
         let block = self.next_block()?;
@@ -253,9 +269,20 @@ impl Lane for BenchLane {
             return;
         }
         self.tally.checked += 1;
-        if now >= self.measured_from_ns && now < self.shared.end_ns.load(Relaxed) {
+        if self.is_measured(now) {
+            let latency_ns = now - op.started_ns;
             self.tally.measured += 1;
-            self.tally.latency.saturating_record(now - op.started_ns);
+            self.tally.latency.saturating_record(latency_ns);
+            if self.tally.recorder.answer(now, latency_ns) {
+                self.shared.calls.turned(self.tally.recorder.slice());
+            }
+        }
+    }
+
+    #[inline]
+    fn called(&mut self) {
+        if self.is_measured(self.now_ns) {
+            self.tally.recorder.call();
         }
     }
 

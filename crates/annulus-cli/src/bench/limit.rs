@@ -8,12 +8,10 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
-
 use crate::fault::Fault;
+use crate::signals::Removal;
 
 const NAME: &str = "annulus-bench-";
 /// The kernel lets go of a cgroup a moment after its last process.
@@ -44,6 +42,7 @@ pub(crate) struct Limit {
     place: Place,
     folder: PathBuf,
     bytes: u64,
+    _removal: Removal,
 }
 
 impl Limit {
@@ -56,13 +55,16 @@ impl Limit {
         })?;
         sweep(&place.parent);
         let folder = place.parent.join(format!("{NAME}{}", std::process::id()));
+        let removal = {
+            let (place, folder) = (place.clone(), folder.clone());
+            Removal::new(move || leave(&place, &folder))
+        };
         let limit = Limit {
             place,
             folder,
             bytes,
+            _removal: removal,
         };
-        leave_on_signals(limit.place.clone(), limit.folder.clone())
-            .map_err(|error| Fault::failed(format!("listening to signals: {error}")))?;
         limit.set_up().map_err(|error| {
             let folder = limit.folder.display();
             match error.kind() {
@@ -144,12 +146,6 @@ impl Limit {
     }
 }
 
-impl Drop for Limit {
-    fn drop(&mut self) {
-        leave(&self.place, &self.folder);
-    }
-}
-
 fn move_into(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("cgroup.procs"), std::process::id().to_string())
 }
@@ -184,44 +180,6 @@ fn sweep(parent: &Path) {
             let _ = fs::remove_dir(entry.path());
         }
     }
-}
-
-/// From now on an interrupt ends the process after the cgroup has been left.
-fn leave_on_signals(place: Place, folder: PathBuf) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()?;
-    let (ready, installed) = channel();
-    let watch = async move {
-        let kinds = [
-            SignalKind::interrupt(),
-            SignalKind::terminate(),
-            SignalKind::hangup(),
-        ];
-        let signals: io::Result<Vec<_>> = kinds.into_iter().map(signal).collect();
-        let mut signals = match signals {
-            Ok(signals) => signals,
-            Err(error) => return drop(ready.send(Err(error))),
-        };
-        let _ = ready.send(Ok(()));
-        let [interrupt, terminate, hangup] = &mut signals[..] else {
-            return;
-        };
-        let number = tokio::select! {
-            _ = interrupt.recv() => SignalKind::interrupt(),
-            _ = terminate.recv() => SignalKind::terminate(),
-            _ = hangup.recv() => SignalKind::hangup(),
-        };
-        leave(&place, &folder);
-        // As a shell reports a process that a signal ended.
-        std::process::exit(128 + number.as_raw_value());
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || runtime.block_on(watch))?;
-    installed
-        .recv()
-        .unwrap_or_else(|_| Err(io::Error::other("the thread is gone")))
 }
 
 impl Place {

@@ -8,10 +8,10 @@ use rustix::fs::{major, minor};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine, the file system and the disk.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) architecture: String,
@@ -24,7 +24,7 @@ pub(crate) struct Machine {
 }
 
 /// The block device under the file.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Disk {
     pub(crate) name: String,
     pub(crate) scheduler: Option<String>,

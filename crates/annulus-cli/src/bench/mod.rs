@@ -9,30 +9,35 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::args::FileArgs;
 use crate::fault::Fault;
+use crate::report::Pictures;
+use crate::signals::{self, Signal};
 
 mod cache;
 mod check;
 mod columns;
-mod contender;
+pub(crate) mod contender;
 mod fio;
 mod job;
-mod json;
+pub(crate) mod json;
 mod lane;
 mod limit;
 mod loads;
-mod machine;
-mod net;
+pub(crate) mod machine;
+pub(crate) mod net;
 mod nop;
 mod order;
 mod progress;
 mod run;
 mod single;
-mod stats;
-mod table;
+pub(crate) mod stats;
+pub(crate) mod table;
 mod testfile;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timeline;
+mod traced;
 mod verdict;
+mod watching;
 
 use contender::{BASE, Side, side};
 use job::{Cache, Plan};
@@ -60,6 +65,7 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     if args.list {
         return say(&contender::list()).map(|()| ExitCode::SUCCESS);
     }
+    signals::listen()?;
     if let Some(job) = &args.job.job_file {
         return fio::job(args, job);
     }
@@ -69,11 +75,15 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         .chain(more.iter().map(|name| name.to_string()))
         .collect();
     let contenders = contender::choose(&names)?;
+    let judge = watching::of_file(&args.watch.alert, &plan)?;
+    let _watching = crate::watching::begin(args.watch.metrics)?;
     let destination = args
         .json
         .as_deref()
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
+    let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
+    let trace = traced::Asked::new(args, &plan, &contenders)?;
     let started = SystemTime::now();
     machine::allow_many_open_files();
     let limit = plan.memory_bytes.map(Limit::make).transpose()?;
@@ -86,17 +96,62 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         limit.enter()?;
     }
     let (runs, hung) = measure(&plan, &file, &contenders)?;
+    let interrupted = signals::asked();
+    let traced = match hung || interrupted.is_some() {
+        true => Vec::new(),
+        false => trace.runs(&plan, &file, &contenders)?,
+    };
     let mut report = report(&plan, &file, machine, &contenders, runs, started);
+    report.traced = traced;
     let peak = limit.as_ref().and_then(Limit::peak_note);
     // What is written and printed belongs to no contender.
     drop(limit);
-    report.notes.extend(peak.clone());
-    say(&summary(&plan, &report))?;
-    say(&peak.map_or(String::new(), |peak| format!("note: {peak}\n")))?;
+    let planned = plan.depths.len() * plan.repeat * contenders.len();
+    let ended = interrupted.map(|signal| interruption(signal, report.runs.len(), planned));
+    report.interrupted = interrupted.is_some();
+    let later: Vec<String> = peak.into_iter().chain(ended).collect();
+    report.notes.extend(later.iter().cloned());
+    let mut text = summary(&plan, &report);
+    for note in later {
+        text += &format!("note: {note}\n");
+    }
+    text += &traced::text(&report.traced);
+    // What cannot be printed may still be written.
+    let said = say(&text);
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
-    verdict_on(&report, hung)
+    pictures.of_files(&report)?;
+    said?;
+    let alerts = watching::judge_file(&judge, &report.runs);
+    match interrupted {
+        Some(signal) => Ok(ExitCode::from(signal.exit_code())),
+        None => {
+            traced::verdict_on(&report.traced)?;
+            verdict_on(&report, hung).map(|code| alerts.exit_code(code))
+        }
+    }
+}
+
+/// For people: how much there is of what was asked for.
+fn interruption(signal: Signal, made: usize, planned: usize) -> String {
+    format!(
+        "interrupted by {signal}: {made} of {planned} runs were begun, and the tables are of those"
+    )
+}
+
+/// Whether a run that was cut short says something: at least half of its time was measured.
+fn is_enough(measured: Duration, runtime: Duration) -> bool {
+    measured * 2 >= runtime
+}
+
+/// For people: how long a run was that a signal ended.
+fn cut_short(measured: Duration, runtime: Duration) -> String {
+    format!(
+        "interrupted after {:.2} of {} s",
+        measured.as_secs_f64(),
+        runtime.as_secs_f64()
+    )
 }
 
 /// The exit code of a comparison that took place.
@@ -152,19 +207,27 @@ fn measure(
     file: &TestFile,
     contenders: &[AnyContender],
 ) -> Result<(Vec<Run>, bool), Fault> {
+    signals::end_in_order();
     let progress = Progress::new(plan.depths.len() * plan.repeat * contenders.len());
     let mut rng = fastrand::Rng::with_seed(plan.seed);
     let mut runs: Vec<Run> = Vec::new();
-    for &depth in &plan.depths {
+    'runs: for &depth in &plan.depths {
         warm_up(plan, file, contenders, depth)?;
         for repeat in 1..=plan.repeat {
             let mut order: Vec<&AnyContender> = contenders.iter().collect();
             rng.shuffle(&mut order);
             for contender in order {
+                if signals::asked().is_some() {
+                    break 'runs;
+                }
                 let name = contender.name();
                 progress.begin(format!("depth {depth}, {repeat}/{}: {name}", plan.repeat));
                 let position = runs.len();
-                let done = single::run(plan, file, contender, depth, position)?;
+                let done = match single::run(plan, file, contender, depth, position) {
+                    // Before it began.
+                    Err(Fault::Interrupted { .. }) => break 'runs,
+                    done => done?,
+                };
                 runs.push(Run {
                     position,
                     depth,
@@ -198,7 +261,10 @@ fn warm_up(
     };
     match contenders.iter().find(|contender| contender.name() == BASE) {
         // Whatever is wrong will be seen again in a run that counts.
-        Some(base) => single::run(&short, file, base, depth, WARM_UP_POSITION).map(|_| ()),
+        Some(base) => match single::run(&short, file, base, depth, WARM_UP_POSITION) {
+            Ok(_) | Err(Fault::Interrupted { .. }) => Ok(()),
+            Err(fault) => Err(fault),
+        },
         None => Ok(()),
     }
 }
@@ -245,7 +311,7 @@ fn summary(plan: &Plan, report: &Report) -> String {
 }
 
 /// How the answers were checked, over all runs.
-fn checks_line(report: &Report) -> String {
+pub(crate) fn checks_line(report: &Report) -> String {
     let mut sum = json::Checks::default();
     for run in &report.runs {
         let sample = match &run.outcome {
@@ -269,6 +335,9 @@ fn checks_line(report: &Report) -> String {
     } else {
         "length"
     };
+    if sum.answers == 0 {
+        return String::new();
+    }
     let mut text = format!(
         "checked {} of {} answers: {what} right",
         sum.right, sum.answers
@@ -315,9 +384,11 @@ fn report(
             .collect(),
         warnings: verdict::warnings(plan, &runs, &rows),
         verdict: verdict::verdict(&rows, &plan.depths),
+        interrupted: false,
         notes: file.notes.clone(),
         runs,
         rows,
+        traced: Vec::new(),
     }
 }
 
@@ -356,7 +427,7 @@ fn unix_seconds(time: SystemTime) -> u64 {
 }
 
 /// Prints; a reader who has gone away is no fault of the run.
-fn say(text: &str) -> Result<(), Fault> {
+pub(crate) fn say(text: &str) -> Result<(), Fault> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -4,7 +4,7 @@
 //! process's CPU time when the measured part begins and ends, and wakes nobody in between.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use super::check::Contents;
 use super::lane::{BenchLane, Tally};
 use super::machine::Usage;
 use super::order::Order;
+use super::timeline::CallSamples;
+use crate::signals::{self, GIVE_UP};
 
 /// Time for a contender to settle before it is measured, at most a fifth of the measured time.
 const RAMP: Duration = Duration::from_millis(200);
@@ -39,11 +41,15 @@ pub(crate) struct RunSpec {
 /// What came of it.
 pub(crate) struct RunOutcome {
     pub(crate) tally: Tally,
+    /// Calls by slice, where the contender's own count was looked at.
+    pub(crate) calls: Option<Vec<u64>>,
     pub(crate) finished: Finished,
     /// How long the measured part was.
     pub(crate) measured: Duration,
     /// It ended before its time because every block had been used.
     pub(crate) ran_out: bool,
+    /// It ended before its time because a signal asked for it.
+    pub(crate) cut_short: bool,
     /// CPU time of this process per measured operation.
     pub(crate) cpu_ns_per_op: f64,
     /// Processors kept busy by others, and taken by the hypervisor, on average over the measured part.
@@ -56,6 +62,8 @@ pub(crate) enum RunFailure {
     Contender(Failure),
     /// It did not come back; its threads still run, so nothing measured after it would be true.
     Hangs(String),
+    /// The same after a signal.
+    GivenUp(String),
 }
 
 /// What all lanes of a run see.
@@ -75,6 +83,7 @@ pub(crate) struct Shared {
     pub(crate) write_percent: u8,
     pub(crate) seed: u64,
     pub(crate) stamp: u64,
+    pub(crate) calls: CallSamples,
     runtime: Duration,
 }
 
@@ -84,11 +93,20 @@ impl Shared {
         self.epoch.elapsed().as_nanos() as u64
     }
 
+    pub(crate) fn runtime_ns(&self) -> u64 {
+        self.runtime.as_nanos() as u64
+    }
+
     /// A lane found no block left: the run ends now, for all.
     #[cold]
     pub(crate) fn ran_out(&self, now_ns: u64) {
         self.end_ns.fetch_min(now_ns, Relaxed);
         self.ran_out.store(1, Relaxed);
+    }
+
+    /// The run ends now, for all: what is in flight is seen out.
+    fn stop(&self) {
+        self.end_ns.fetch_min(self.now_ns(), AcqRel);
     }
 }
 
@@ -103,6 +121,8 @@ pub(crate) struct Harness {
 enum Event {
     Started,
     Finished(Result<Finished, Failure>),
+    /// A signal asks for the end.
+    Stop,
 }
 
 impl Bench for Harness {
@@ -115,9 +135,12 @@ impl Bench for Harness {
     fn go(&self) {
         let ramp = RAMP.min(self.shared.runtime / 5);
         let from = self.shared.now_ns() + ramp.as_nanos() as u64;
-        self.shared
-            .end_ns
-            .store(from + self.shared.runtime.as_nanos() as u64, Relaxed);
+        let end = from + self.shared.runtime.as_nanos() as u64;
+        // Not a plain store: if a signal has already set an end, this reads it and then knows of the signal.
+        self.shared.end_ns.swap(end, AcqRel);
+        if signals::asked().is_some() {
+            self.shared.stop();
+        }
         self.shared.measured_from_ns.store(from, Release);
         self.send(Event::Started);
     }
@@ -127,6 +150,10 @@ impl Bench for Harness {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .add(lane.into_tally());
+    }
+
+    fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
+        self.shared.calls.read_from(read);
     }
 }
 
@@ -160,6 +187,7 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
             write_percent: spec.write_percent,
             seed: spec.seed,
             stamp: spec.stamp,
+            calls: CallSamples::default(),
             runtime: spec.runtime,
         }),
         lanes: AtomicU64::new(1),
@@ -178,17 +206,27 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
                         panic_text(&*panic)
                     )))
                 });
+                harness.shared.calls.close();
                 harness.send(Event::Finished(result));
             })
     };
     thread.map_err(|error| RunFailure::Contender(Failure::failed("starting a thread", &error)))?;
-    watch(&events, &harness)
+    let stopped = Arc::clone(&harness);
+    let _hook = signals::on_first(move || {
+        stopped.shared.stop();
+        stopped.send(Event::Stop);
+    });
+    let mut events = Events {
+        receiver: events,
+        stopped: false,
+    };
+    watch(&mut events, &harness)
 }
 
 /// Sleeps along with the run and looks at the right moments.
-fn watch(events: &Receiver<Event>, harness: &Harness) -> Result<RunOutcome, RunFailure> {
+fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailure> {
     let shared = &harness.shared;
-    match wait(events, PATIENCE) {
+    match events.patiently() {
         Some(Event::Started) => {}
         Some(Event::Finished(Err(failure))) => return Err(RunFailure::Contender(failure)),
         Some(Event::Finished(Ok(_))) => {
@@ -196,14 +234,14 @@ fn watch(events: &Receiver<Event>, harness: &Harness) -> Result<RunOutcome, RunF
                 "ended without starting".into(),
             )));
         }
-        None => return Err(hangs("to set itself up")),
+        Some(Event::Stop) | None => return Err(events.hangs("to set itself up")),
     }
     let until = |ns: u64| Duration::from_nanos(ns.saturating_sub(shared.now_ns()));
-    let mut early = wait(events, until(shared.measured_from_ns.load(Relaxed)));
+    let mut early = events.wait(until(shared.measured_from_ns.load(Relaxed)));
     let (before, before_ns) = (Usage::now(), shared.now_ns());
-    early = early.or_else(|| wait(events, until(shared.end_ns.load(Relaxed))));
+    early = early.or_else(|| events.wait(until(shared.end_ns.load(Relaxed))));
     let (after, after_ns) = (Usage::now(), shared.now_ns());
-    let finished = match early.or_else(|| wait(events, PATIENCE)) {
+    let finished = match early.or_else(|| events.patiently()) {
         Some(Event::Finished(Ok(finished))) => finished,
         Some(Event::Finished(Err(failure))) => return Err(RunFailure::Contender(failure)),
         Some(Event::Started) => {
@@ -211,7 +249,9 @@ fn watch(events: &Receiver<Event>, harness: &Harness) -> Result<RunOutcome, RunF
                 "started twice".into(),
             )));
         }
-        None => return Err(hangs("to finish after the end of its run")),
+        Some(Event::Stop) | None => {
+            return Err(events.hangs("to finish after the end of its run"));
+        }
     };
     let mut tally = harness.tally.lock().unwrap_or_else(PoisonError::into_inner);
     let tally = std::mem::replace(&mut *tally, Tally::new());
@@ -224,7 +264,8 @@ fn watch(events: &Receiver<Event>, harness: &Harness) -> Result<RunOutcome, RunF
     // We may have been woken late: scale what was used to the measured time. Where the run ended early the
     // process idled until we looked, and there is nothing to scale.
     let looked_ns = after_ns.saturating_sub(before_ns).max(1) as f64;
-    let scale = if ran_out {
+    let cut_short = !ran_out && measured_ns < shared.runtime.as_nanos() as u64;
+    let scale = if ran_out || cut_short {
         1.0
     } else {
         measured_ns as f64 / looked_ns
@@ -236,23 +277,55 @@ fn watch(events: &Receiver<Event>, harness: &Harness) -> Result<RunOutcome, RunF
         stolen: used.stolen_ns / looked_ns,
         measured: Duration::from_nanos(measured_ns),
         ran_out,
+        cut_short,
+        calls: shared.calls.by_slice(),
         finished,
         tally,
     })
 }
 
-fn wait(events: &Receiver<Event>, time: Duration) -> Option<Event> {
-    match events.recv_timeout(time) {
-        Ok(event) => Some(event),
-        Err(RecvTimeoutError::Timeout) => None,
-        Err(RecvTimeoutError::Disconnected) => Some(Event::Finished(Err(Failure::Failed(
-            "its thread is gone".into(),
-        )))),
-    }
+/// What happens in a run, for the thread that watches it.
+struct Events {
+    receiver: Receiver<Event>,
+    /// A signal has asked for the end.
+    stopped: bool,
 }
 
-fn hangs(doing: &str) -> RunFailure {
-    RunFailure::Hangs(format!("took more than {} s {doing}", PATIENCE.as_secs()))
+impl Events {
+    /// The next event, if there is one within this time or before a signal comes.
+    fn wait(&mut self, time: Duration) -> Option<Event> {
+        match self.receiver.recv_timeout(time) {
+            Ok(Event::Stop) => {
+                self.stopped = true;
+                None
+            }
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Event::Finished(Err(Failure::Failed(
+                "its thread is gone".into(),
+            )))),
+        }
+    }
+
+    /// The next event that the contender must come to; a signal leaves it less time.
+    fn patiently(&mut self) -> Option<Event> {
+        if !self.stopped
+            && let Some(event) = self.wait(PATIENCE)
+        {
+            return Some(event);
+        }
+        self.stopped.then(|| self.wait(GIVE_UP)).flatten()
+    }
+
+    fn hangs(&self, doing: &str) -> RunFailure {
+        match self.stopped {
+            true => RunFailure::GivenUp(format!(
+                "given up: it took more than {} s {doing}",
+                GIVE_UP.as_secs()
+            )),
+            false => RunFailure::Hangs(format!("took more than {} s {doing}", PATIENCE.as_secs())),
+        }
+    }
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -11,6 +11,7 @@ use super::json::{Checks, Latency, Outcome, Sample};
 use super::order::{Order, OrderSpec, mix};
 use super::run::{self, AnyContender, RunFailure, RunOutcome, RunSpec};
 use super::testfile::TestFile;
+use super::timeline::Timeline;
 use crate::fault::Fault;
 
 /// A run's outcome, and whether its contender never came back.
@@ -26,6 +27,18 @@ pub(crate) fn run(
     contender: &AnyContender,
     depth: usize,
     position: usize,
+) -> Result<Done, Fault> {
+    run_by(plan, file, contender, depth, position, run::run)
+}
+
+/// The same, where `how` runs the contender itself, between what is done before and after.
+pub(crate) fn run_by(
+    plan: &Plan,
+    file: &TestFile,
+    contender: &AnyContender,
+    depth: usize,
+    position: usize,
+    how: impl FnOnce(&AnyContender, RunSpec) -> Result<RunOutcome, RunFailure>,
 ) -> Result<Done, Fault> {
     let done = |outcome| {
         Ok(Done {
@@ -63,12 +76,16 @@ pub(crate) fn run(
         seed,
         stamp,
     };
-    match run::run(contender, spec) {
+    match how(contender, spec) {
         Ok(ended) => done(judge(plan, file, ended, resident, stamp)?),
         Err(RunFailure::Contender(Failure::NotHere(reason))) => done(Outcome::NotHere { reason }),
         Err(RunFailure::Contender(Failure::Failed(reason))) => done(Outcome::Failed {
             reason,
             sample: None,
+        }),
+        Err(RunFailure::GivenUp(reason)) => Ok(Done {
+            outcome: Outcome::Interrupted { reason },
+            hangs: true,
         }),
         Err(RunFailure::Hangs(reason)) => Ok(Done {
             outcome: Outcome::Failed {
@@ -110,7 +127,7 @@ fn judge(
         .complaint
         .clone()
         .or_else(|| again.first_wrong.clone());
-    let sample = Box::new(sample(plan, &ended, &again, resident));
+    let mut sample = Box::new(sample(plan, &ended, &again, resident));
     let checks = &sample.checks;
     let bad = checks.wrong + checks.errors + checks.wrong_afterwards;
     if bad > 0 {
@@ -123,6 +140,14 @@ fn judge(
             reason,
             sample: Some(sample),
         });
+    }
+    if ended.cut_short {
+        let said = super::cut_short(ended.measured, plan.runtime);
+        if !super::is_enough(ended.measured, plan.runtime) || sample.ops == 0 {
+            return Ok(Outcome::Interrupted { reason: said });
+        }
+        let note = sample.note.take().map_or(String::new(), |note| note + "; ");
+        sample.note = Some(note + &said);
     }
     if sample.ops == 0 {
         let reason = if sample.ran_out_of_blocks {
@@ -207,5 +232,10 @@ fn sample(plan: &Plan, ended: &RunOutcome, again: &Afterwards, resident_before: 
         others_busy: ended.others_busy,
         stolen: ended.stolen,
         note: ended.finished.note.clone(),
+        timeline: Timeline::of(
+            tally.recorder.clone(),
+            ended.measured.as_nanos() as u64,
+            ended.calls.clone(),
+        ),
     }
 }

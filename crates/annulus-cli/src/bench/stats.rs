@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::contender::{BASE, Side, side};
 use super::json::{Outcome, Run, Sample};
 
 /// A number that was measured several times.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) min: f64,
@@ -36,7 +36,7 @@ impl Spread {
 }
 
 /// One contender at one depth.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Row {
     pub(crate) depth: usize,
     pub(crate) contender: String,
@@ -52,7 +52,7 @@ pub(crate) struct Row {
 }
 
 /// What a row says.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Medians {
     pub(crate) ops_per_second: Spread,
     pub(crate) megabytes_per_second: f64,

@@ -3,7 +3,7 @@
 use super::contender::Side;
 use super::stats::{Medians, Row, Spread};
 
-const HEADINGS: [&str; 14] = [
+pub(crate) const HEADINGS: [&str; 14] = [
     "contender",
     "ops/s",
     "MB/s",
@@ -91,7 +91,7 @@ fn line(widths: &[usize; 14], cells: &[String; 14]) -> String {
     text
 }
 
-fn cells(row: &Row, medians: &Medians) -> [String; 14] {
+pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; 14] {
     let dash = || "–".to_string();
     // The null contender's speed is no speed.
     let null = row.side == Side::Null;

@@ -1,10 +1,11 @@
 //! What is read and written: files made by us and nameless at once, or one of the user's, left as it is.
 //!
-//! One per command. A file of ours loses its name as soon as it is open, so whatever ends the process, an
-//! interrupt or a crash, nothing stays behind.
+//! One per command. A file of ours never has a name, or loses it as soon as it is open, so whatever ends the process,
+//! an interrupt or a crash, nothing stays behind.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use rustix::fs::{
 use super::check::{Contents, place, put_tags};
 use super::job::{Cache, Plan};
 use crate::fault::Fault;
+use crate::signals::Removal;
 
 /// A file of ours is not larger, unless a cold run would use up its blocks.
 const OWN_BYTES: u64 = 1 << 30;
@@ -82,10 +84,19 @@ impl TestFile {
 }
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
-    let cure = match error.kind() {
-        ErrorKind::NotFound => "; without a path, a test file is made here",
-        ErrorKind::PermissionDenied => "; run as a user who may, or choose another file",
-        _ => "",
+    let link = std::fs::read_link(path).ok();
+    let cure = match (error.kind(), link) {
+        (ErrorKind::NotFound, Some(target)) => {
+            format!("; it is a link to {}, which is not there", target.display())
+        }
+        (ErrorKind::NotFound, None) => "; without a path, a test file is made here".into(),
+        (ErrorKind::PermissionDenied, _) => {
+            "; run as a user who may, or choose another place".into()
+        }
+        (ErrorKind::ReadOnlyFilesystem, _) => {
+            "; choose a --dir on a file system that can be written to".into()
+        }
+        _ => String::new(),
     };
     Fault::usage(format!("cannot {verb} {}: {error}{cure}", path.display()))
 }
@@ -130,8 +141,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         )),
         _ => cannot("open", path, &error),
     })?;
-    let length = seek(&buffered, rustix::fs::SeekFrom::End(0))
-        .map_err(|error| Fault::failed(format!("finding the length of {shown}: {error}")))?;
+    let length = length_of(&buffered, path)?;
     let size = part_of(plan, path, length)?;
     let direct = open(OFlags::DIRECT).map(|file| Arc::from([file]));
     let kind = if kind.is_block_device() {
@@ -160,6 +170,16 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
     Ok(file)
 }
 
+/// How long a file or a device is; some of what can be opened has no end.
+fn length_of(file: &File, path: &Path) -> Result<u64, Fault> {
+    seek(file, rustix::fs::SeekFrom::End(0)).map_err(|error| {
+        Fault::usage(format!(
+            "{} has no length that could be found ({error}): it is no place for data; choose another file",
+            path.display()
+        ))
+    })
+}
+
 /// The part of an existing file that is used: `--size` from `--offset`, or all that is there.
 fn part_of(plan: &Plan, path: &Path, length: u64) -> Result<u64, Fault> {
     let (shown, bs, offset) = (path.display(), plan.block_bytes, plan.offset_bytes);
@@ -174,6 +194,12 @@ fn part_of(plan: &Plan, path: &Path, length: u64) -> Result<u64, Fault> {
         )));
     }
     let rest = length - offset;
+    if rest < bs {
+        return Err(Fault::usage(format!(
+            "{shown} has {length} bytes, {rest} from --offset {offset}: less than one block of {bs}; choose a larger \
+             file, or a smaller --bs"
+        )));
+    }
     let size = plan.size_bytes.unwrap_or(rest - rest % bs);
     if size > rest {
         return Err(Fault::usage(format!(
@@ -202,13 +228,15 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
             "--offset is for a PATH that exists; a file of our own is used from its beginning",
         ));
     }
-    let folder = File::open(dir).map_err(|error| cannot("open directory", dir, &error))?;
-    if !folder.metadata().is_ok_and(|meta| meta.is_dir()) {
+    let kind = std::fs::metadata(dir).map_err(|error| cannot("open directory", dir, &error))?;
+    // Before it is opened: opening a pipe would wait for somebody to write to it.
+    if !kind.is_dir() {
         return Err(Fault::usage(format!(
             "--dir {} is not a directory",
             dir.display()
         )));
     }
+    let folder = File::open(dir).map_err(|error| cannot("open directory", dir, &error))?;
     let free = fstatvfs(&folder)
         .map(|facts| facts.f_bavail.saturating_mul(facts.f_frsize))
         .map_err(|error| {
@@ -241,7 +269,7 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
     for one in file.buffered.iter() {
         match fallocate(one, FallocateFlags::empty(), 0, file.file_bytes) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-            Err(error) => return Err(no_room(&io::Error::from(error), size, dir)),
+            Err(error) => return Err(no_room(&io::Error::from(error), size, free, dir)),
         }
     }
     fill(&file, plan).map_err(|fault| match fault {
@@ -249,7 +277,7 @@ fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
             "{text} (in {}, {free} bytes were free)",
             dir.display()
         )),
-        usage => usage,
+        other => other,
     })?;
     Ok(file)
 }
@@ -271,6 +299,10 @@ fn described(plan: &Plan, size: u64, dir: &Path) -> String {
 
 /// One file of ours, nameless: its handle through the page cache, and past it.
 fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault> {
+    if let Some(made) = make_nameless(dir) {
+        return Ok(made);
+    }
+    // This file system makes no file without a name: it has one for a moment.
     let path = dir.join(format!("annulus-bench-{}-{index}.dat", std::process::id()));
     // `create_new`: a file that is there already is somebody's and stays.
     let buffered = OpenOptions::new()
@@ -280,7 +312,11 @@ fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault>
         .mode(0o600)
         .open(&path);
     let buffered = buffered.map_err(|error| cannot("make", &path, &error))?;
-    let name = Name { path: &path };
+    let name = {
+        let path = path.clone();
+        // If it is gone already, that is what we wanted.
+        Removal::new(move || drop(std::fs::remove_file(path)))
+    };
     let direct = OpenOptions::new()
         .read(true)
         .write(true)
@@ -290,16 +326,20 @@ fn make_one(dir: &Path, index: usize) -> Result<(File, io::Result<File>), Fault>
     Ok((buffered, direct))
 }
 
-/// The name of our file, for the moment that it has one.
-struct Name<'a> {
-    path: &'a Path,
-}
-
-impl Drop for Name<'_> {
-    fn drop(&mut self) {
-        // If it is gone already, that is what we wanted.
-        let _ = std::fs::remove_file(self.path);
-    }
+/// The same, of a file that never has a name, where the file system can do that.
+fn make_nameless(dir: &Path) -> Option<(File, io::Result<File>)> {
+    let open = |path: &Path, flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        options.custom_flags(flags.bits() as i32).open(path)
+    };
+    let buffered = open(dir, OFlags::TMPFILE).ok()?;
+    let again = PathBuf::from(format!("/proc/self/fd/{}", buffered.as_raw_fd()));
+    // Without /proc there is no second way to it.
+    again
+        .exists()
+        .then(|| open(&again, OFlags::DIRECT))
+        .map(|direct| (buffered, direct))
 }
 
 fn canonical(dir: &Path) -> PathBuf {
@@ -311,7 +351,8 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
     let bs = plan.block_bytes * plan.files as u64;
     if let Some(size) = plan.size_bytes {
         if size > free {
-            return Err(no_room(&io::Error::from(ErrorKind::StorageFull), size, dir));
+            let error = io::Error::from(ErrorKind::StorageFull);
+            return Err(no_room(&error, size, free, dir));
         }
         enough_blocks(plan, size)?;
         return Ok(size - size % bs);
@@ -341,9 +382,10 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
     Ok(size)
 }
 
-fn no_room(error: &io::Error, size: u64, dir: &Path) -> Fault {
+fn no_room(error: &io::Error, size: u64, free: u64, dir: &Path) -> Fault {
     Fault::failed(format!(
-        "no room for a test file of {size} bytes in {}: {error}; choose a smaller --size or another --dir",
+        "no room for a test file of {size} bytes in {}: {error}; {free} bytes are free; choose a smaller --size or \
+         another --dir",
         dir.display()
     ))
 }
@@ -418,7 +460,13 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
             1 => "the test file".to_string(),
             _ => format!("test file {} of {files}", index + 1),
         };
-        Fault::failed(format!("writing {which} at offset {at}: {error}"))
+        let cure = match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "; there is no room for all of it: choose a smaller --size, or another place"
+            }
+            _ => "",
+        };
+        Fault::failed(format!("writing {which} at offset {at}: {error}{cure}"))
     };
     // Past the page cache where possible: it is faster, and leaves the cache alone.
     let to = file

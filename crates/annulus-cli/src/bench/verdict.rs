@@ -49,12 +49,15 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
             &format!("the best peer ({})", peer.contender),
         ));
     }
-    let speed = format!("{} ops/s", grouped(medians.ops_per_second.median));
-    Some(format!(
-        "at depth {depth} {} does {speed}, {}",
+    let mut text = format!(
+        "at depth {depth} {} does {} ops/s",
         ours.contender,
-        parts.join(" and ")
-    ))
+        grouped(medians.ops_per_second.median)
+    );
+    if !parts.is_empty() {
+        text += &format!(", {}", parts.join(" and "));
+    }
+    Some(text)
 }
 
 /// What to say of the fastest row where Annulus was not measured.

@@ -9,10 +9,11 @@ use annulus::net::{Incoming, TcpListener, TcpStream, UdpSocket, UnixListener, Un
 use annulus::runtime::{self, CoreInfo, ReceiveMode, Runtime, RuntimeBuilder};
 
 use super::place::Place;
-use super::signals;
 use crate::args::{EchoArgs, FilledHow, ServeBackend};
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
+use crate::signals;
+use crate::watching;
 
 /// Receive buffers for datagrams: each takes the longest there is, with its header.
 const DATAGRAM_BUFFERS: (u16, u32) = (64, 65_568);
@@ -21,21 +22,18 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     if args.threads == 0 {
         return Err(Fault::usage("--threads is 0; it must be at least 1"));
     }
-    // Before there is a core that it could miss.
-    if let Err(error) = annulus::metrics::share() {
-        eprintln!("annulus: `annulus top` can't look at this server: {error}");
-    }
     // Before anything is asked of a ring, which remembers the limit.
     allow_many_open_files();
+    signals::listen()?;
+    signals::end_in_order();
     let place = Place::of(args)?;
+    let _watching = watching::serving(&args.watch)?;
     let failed = |error: io::Error| Fault::failed(error.to_string());
-    let signals = signals::catch().map_err(failed)?;
-    let mut watch = None;
-    let started = |handle| watch = Some(signals::end_by(signals, handle));
+    let mut end = None;
+    let started = |handle: runtime::Handle| {
+        end = Some(signals::on_first(move || handle.shutdown()));
+    };
     let outcome = builder(args).run_with(started, |core| serve(core, &place));
-    if let Some(Err(error)) = watch {
-        eprintln!("annulus: no thread to wait for signals: {error}");
-    }
     outcome.map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }

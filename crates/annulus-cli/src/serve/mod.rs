@@ -2,6 +2,5 @@
 
 mod echo;
 mod place;
-mod signals;
 
 pub(crate) use echo::echo;

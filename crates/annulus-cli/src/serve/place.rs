@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::args::EchoArgs;
 use crate::fault::Fault;
+use crate::signals::Removal;
 
 /// Where, and by what.
 pub(crate) enum Place {
@@ -101,14 +102,21 @@ fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
 /// A path that is removed at the end, if it is still the same socket.
 pub(crate) struct PathOfOurs {
     path: PathBuf,
-    device_and_inode: (u64, u64),
+    _removal: Removal,
 }
 
 impl PathOfOurs {
     fn new(path: PathBuf) -> io::Result<PathOfOurs> {
+        let (ours, removed) = (identity(&path)?, path.clone());
+        let removal = Removal::new(move || {
+            if identity(&removed).is_ok_and(|found| found == ours) {
+                // It may have gone since.
+                let _ = fs::remove_file(&removed);
+            }
+        });
         Ok(PathOfOurs {
-            device_and_inode: identity(&path)?,
             path,
+            _removal: removal,
         })
     }
 }
@@ -116,13 +124,4 @@ impl PathOfOurs {
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = fs::symlink_metadata(path)?;
     Ok((found.dev(), found.ino()))
-}
-
-impl Drop for PathOfOurs {
-    fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|found| found == self.device_and_inode) {
-            // It may have gone since.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }

@@ -5,9 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::metrics::Snapshot;
+use annulus::metrics::alert::{Alerts, Rule};
 
 use super::process::Process;
-use super::report::{ProcessFacts, Report};
+use super::report::{AlertReport, ProcessFacts, Report};
 use crate::fault::Fault;
 
 /// Where snapshots come from.
@@ -33,21 +34,26 @@ pub(super) struct Looker<L> {
     look: L,
     earlier: Snapshot,
     looked: Instant,
+    alerts: Alerts,
 }
 
 impl Looker<Process> {
-    pub(super) fn at(pid: u32) -> Result<Looker<Process>, Fault> {
-        Looker::new(Process::find(pid)?)
+    pub(super) fn at(pid: u32, rules: &[Rule]) -> Result<Looker<Process>, Fault> {
+        Looker::new(Process::find(pid)?, rules)
     }
 }
 
 impl<L: Look> Looker<L> {
-    pub(super) fn new(mut look: L) -> Result<Looker<L>, Fault> {
+    pub(super) fn new(mut look: L, rules: &[Rule]) -> Result<Looker<L>, Fault> {
         let earlier = look.snapshot().map_err(refused)?;
+        let mut alerts = Alerts::new(rules.iter().cloned());
+        // The first is what the next one is compared with; nothing can be raised by it.
+        alerts.look(&earlier);
         Ok(Looker {
             look,
             earlier,
             looked: Instant::now(),
+            alerts,
         })
     }
 
@@ -61,7 +67,8 @@ impl<L: Look> Looker<L> {
         self.looked = Instant::now();
         match self.look.snapshot() {
             Ok(now) => {
-                let report = Report::between(facts, &self.earlier, &now);
+                let mut report = Report::between(facts, &self.earlier, &now);
+                report.alerts = judged(&mut self.alerts, &now);
                 self.earlier = now;
                 Ok(Seen::Report(Box::new(report)))
             }
@@ -74,7 +81,10 @@ impl<L: Look> Looker<L> {
     pub(super) fn begin_anew(&mut self) -> Result<(), Fault> {
         self.looked = Instant::now();
         match self.look.snapshot() {
-            Ok(now) => self.earlier = now,
+            Ok(now) => {
+                self.alerts.look(&now);
+                self.earlier = now;
+            }
             // The next look says so.
             Err(_) if !self.look.lives() => {}
             Err(error) => return Err(refused(error)),
@@ -103,6 +113,20 @@ impl<L: Look> Looker<L> {
             thread::sleep(left.min(SLICE));
         }
     }
+}
+
+/// All rules, with what was measured for those that were raised or cleared just now.
+fn judged(alerts: &mut Alerts, now: &Snapshot) -> Vec<AlertReport> {
+    let changes = alerts.look(now);
+    let states = alerts.states().map(|(rule, raised)| {
+        let change = changes.iter().find(|change| change.rule == *rule);
+        AlertReport {
+            rule: rule.to_string(),
+            raised,
+            measured: change.map(|change| change.value_text()),
+        }
+    });
+    states.collect()
 }
 
 fn refused(error: io::Error) -> Fault {
@@ -135,7 +159,7 @@ mod tests {
     #[test]
     fn within_a_long_interval_the_process_is_looked_at_before_it_stops_to_record() {
         let looks = Rc::new(Cell::new(0));
-        let mut looker = Looker::new(Counted(looks.clone())).ok().unwrap();
+        let mut looker = Looker::new(Counted(looks.clone()), &[]).ok().unwrap();
         looker.earlier = planted::earlier();
         looker.renew();
         assert_eq!(looks.get(), 1, "it has just been looked at");

@@ -29,6 +29,9 @@ use live::End;
 use look::{Look, Looker, Seen};
 use report::Report;
 
+/// The exit code of a look that raised an alert, as of a measurement.
+const RAISED: u8 = 3;
+
 pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Fault> {
     let pid = match args.pid {
         Some(pid) => pid,
@@ -37,7 +40,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Fault> {
             None => return Ok(ExitCode::SUCCESS),
         },
     };
-    let mut looker = Looker::at(pid)?;
+    let mut looker = Looker::at(pid, &args.alert)?;
     match (args.json, args.once) {
         (true, false) => lines(&mut looker, args.interval),
         (true, true) => once(&mut looker, args.interval, json),
@@ -67,7 +70,12 @@ fn once<L: Look>(
     match looker.look()? {
         Seen::Report(report) => {
             say(&shown(&report))?;
-            Ok(ExitCode::SUCCESS)
+            let raised = report.alerts.iter().any(|alert| alert.raised);
+            Ok(if raised {
+                ExitCode::from(RAISED)
+            } else {
+                ExitCode::SUCCESS
+            })
         }
         Seen::Ended => Err(Fault::failed(format!(
             "process {} ended before the interval did, so there is nothing to show",

@@ -32,8 +32,20 @@ pub(crate) struct Report {
     pub(super) sources: Vec<SourceReport>,
     /// All sources together.
     pub(super) total: Done,
+    /// The rules of `--alert`.
+    pub(super) alerts: Vec<AlertReport>,
     /// What is worth a second look, in sentences.
     pub(super) notes: Vec<String>,
+}
+
+/// A threshold.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(super) struct AlertReport {
+    pub(super) rule: String,
+    /// Whether it has been crossed, for as long as the rule says.
+    pub(super) raised: bool,
+    /// What was measured, where this interval raised or cleared it.
+    pub(super) measured: Option<String>,
 }
 
 /// Which process it is.
@@ -140,6 +152,7 @@ impl Report {
             kernel_workers: now.kernel_workers,
             sources: sources.collect(),
             total: Done::new(&between.total(), &now.total(), seconds),
+            alerts: Vec::new(),
             notes: Vec::new(),
         };
         report.notes = notes(&report);

@@ -219,6 +219,25 @@ pub(super) fn errors(report: &Report) -> Vec<Piece> {
     pieces
 }
 
+/// A line for each rule, those that are raised first.
+pub(super) fn alerts(report: &Report) -> Vec<Piece> {
+    let mut lines: Vec<Piece> = Vec::new();
+    for raised in [true, false] {
+        for alert in report.alerts.iter().filter(|alert| alert.raised == raised) {
+            let measured = alert.measured.as_deref();
+            let measured = measured.map_or_else(String::new, |value| format!(" ({value})"));
+            lines.push(match raised {
+                true => {
+                    let says = format!("ALERT {}{measured}", alert.rule);
+                    (says, Tone::Attention)
+                }
+                false => plain(format!("quiet {}{measured}", alert.rule)),
+            });
+        }
+    }
+    lines
+}
+
 fn total(since_start: u64, per_second: f64) -> Piece {
     let text = whole(since_start);
     match per_second > 0.0 {

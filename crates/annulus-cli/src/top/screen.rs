@@ -92,6 +92,8 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
         let title = ("ERRORS  ".to_owned(), Tone::Heading);
         tail.push([vec![title], errors].concat());
     }
+    let alerts = rows::alerts(report).into_iter().take(NOTES_MAX);
+    tail.extend(alerts.map(|alert| vec![alert]));
     let notes = report.notes.iter().flat_map(|note| wrapped(note, width));
     let notes = notes.take(if tall { NOTES_MAX } else { 1 });
     tail.extend(notes.map(|note| vec![(note, Tone::Attention)]));

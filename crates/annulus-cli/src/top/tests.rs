@@ -253,12 +253,21 @@ fn a_process_that_ends_is_told_from_one_that_cannot_be_looked_at() {
             planted::facts()
         }
     }
+    let rules = ["recv.p99 > 500us", "rate < 1/s"].map(|rule| rule.parse().unwrap());
     for lives in [true, false] {
-        let mut looker = Looker::new(Ends { looks: 0, lives }).ok().unwrap();
+        let mut looker = Looker::new(Ends { looks: 0, lives }, &rules).ok().unwrap();
         let Ok(Seen::Report(report)) = looker.look() else {
             panic!("the second look is a report");
         };
         assert_eq!(report.total.rate("completed"), 25_000.0);
+        let alerts: Vec<_> = report.alerts.iter().map(|alert| alert.raised).collect();
+        assert_eq!(alerts, [true, false]);
+        let lines = drawn(&app(*report), 80, 24);
+        assert!(
+            line(&lines, "ALERT ").starts_with("ALERT recv.p99 > 500us (9"),
+            "{lines:#?}"
+        );
+        assert_eq!(line(&lines, "quiet "), "quiet rate < 1/s");
         match looker.look() {
             Ok(Seen::Ended) => assert!(!lives),
             Err(fault) => {

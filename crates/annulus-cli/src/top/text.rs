@@ -31,6 +31,9 @@ pub(super) fn text(report: &Report) -> String {
             ),
         );
     }
+    for (alert, _) in rows::alerts(report) {
+        line(&mut text, &alert);
+    }
     for note in &report.notes {
         line(&mut text, &format!("! {note}"));
     }

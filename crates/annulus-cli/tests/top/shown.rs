@@ -16,10 +16,18 @@ fn schema() -> Value {
 #[test]
 fn one_look_at_a_server_under_load_is_json_by_the_schema_with_rates_and_latencies() {
     let server = Server::start();
-    let args = [&server.pid(), "--once", "--json", "--interval", "0.3"];
+    let args = [
+        &server.pid(),
+        "--once",
+        "--json",
+        "--interval",
+        "0.3",
+        "--alert",
+        "rate > 0/s",
+    ];
     let output = top(&args).output().unwrap();
     let (code, error) = code_and_error(&output);
-    assert_eq!((code, error.as_str()), (Some(0), ""));
+    assert_eq!((code, error.as_str()), (Some(3), ""), "the alert is raised");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let validator = jsonschema::validator_for(&schema()).unwrap();
     let errors: Vec<String> = (validator.iter_errors(&report))
@@ -31,6 +39,7 @@ fn one_look_at_a_server_under_load_is_json_by_the_schema_with_rates_and_latencie
     wrong["total"]["in_flight"] = "many".into();
     assert!(!validator.is_valid(&wrong));
 
+    assert_eq!(report["alerts"][0]["raised"], true);
     assert_eq!(report["process"]["pid"].to_string(), server.pid());
     let command = report["process"]["command"].as_str().unwrap();
     assert!(

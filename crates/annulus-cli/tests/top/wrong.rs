@@ -23,6 +23,7 @@ fn refuses(args: &[&str], code: i32, text: &str) {
 
 #[test]
 fn what_is_no_process_and_no_interval_is_used_wrongly() {
+    refuses(&["1", "--alert", "p99 > 1"], 2, "--alert");
     refuses(&["echo"], 2, "not the number of a process");
     refuses(&["0"], 2, "not the number of a process");
     refuses(

@@ -67,6 +67,9 @@ pub(crate) struct Slot {
     payload: Payload,
 }
 
+#[cfg(not(annulus_loom))]
+const _: () = assert!(size_of::<Slot>() == 256);
+
 /// Link of the list of cancel requests, and the way back to its slot.
 #[repr(transparent)]
 pub(crate) struct CancelLink(AtomicPtr<CancelLink>);

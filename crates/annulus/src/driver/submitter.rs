@@ -412,7 +412,7 @@ impl Submitter {
         self.lanes.iter().for_each(|lane| lane.nudge());
     }
 
-    /// The answer, where the calling thread can have it without a driver. `asked_ns`: as of [`sample`](Submitter::sample).
+    /// The answer, where the calling thread can have it without a driver. `asked_ns` is what `sample` said.
     #[inline]
     pub(crate) fn at_once<T: Op>(&self, op: &mut T, asked_ns: u64) -> Option<i32> {
         match op.inline() {

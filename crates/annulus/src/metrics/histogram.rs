@@ -64,12 +64,20 @@ impl Histogram {
 
     /// Counts a duration.
     pub fn record(&mut self, ns: u64) {
+        self.record_many(ns, 1);
+    }
+
+    /// Counts `count` durations that are alike.
+    pub fn record_many(&mut self, ns: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
         if self.counts.is_empty() {
             self.counts = vec![0; BUCKETS];
         }
-        self.counts[bucket(ns)] += 1;
-        self.count += 1;
-        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.counts[bucket(ns)] += count;
+        self.count += count;
+        self.sum_ns = (self.sum_ns).saturating_add(ns.saturating_mul(count));
     }
 
     /// How many durations have been counted.

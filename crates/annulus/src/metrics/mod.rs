@@ -26,6 +26,8 @@
 //! numbers of one source may be some operations apart. What is counted of a process that has shared is read from
 //! outside by [`Snapshot::of`]: no thread and no call of that process takes part.
 
+pub mod alert;
+mod every;
 mod histogram;
 mod meter;
 mod record;
@@ -34,6 +36,7 @@ mod remote;
 mod snapshot;
 mod watch;
 
+pub use every::{Every, every};
 pub use histogram::Histogram;
 pub use registry::share;
 pub use snapshot::{Counts, ErrorCounts, OperationCounts, Snapshot, Source, SourceKind};

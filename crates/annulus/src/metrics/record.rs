@@ -39,8 +39,9 @@ pub(crate) const OPERATIONS: [&str; 29] = [
     "send_vectored",
     "send_zero_copy",
     "splice",
-    "other",
+    OTHER,
 ];
+pub(crate) const OTHER: &str = "other";
 /// Places for operations; some are left for those to come.
 const OPERATIONS_MAX: usize = 32;
 const _: () = assert!(OPERATIONS.len() <= OPERATIONS_MAX);

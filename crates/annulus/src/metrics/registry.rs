@@ -95,8 +95,10 @@ fn lock() -> Option<MutexGuard<'static, Registry>> {
     };
     if registry.process != process {
         if registry.process != 0 {
-            // The file is the parent's. Nothing in it is given back, or ends, from here.
+            // The file is the parent's. Nothing in it is given back, or ends, from here; nor is its descriptor
+            // closed, whose number the child may have given to another by now.
             SHARED.set(None);
+            std::mem::forget(registry.file.take());
         }
         *registry = Registry {
             process,

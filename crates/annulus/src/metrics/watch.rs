@@ -7,9 +7,9 @@ use super::registry::{HEADER_LEASE, SHARED};
 use crate::sys::call::now_ns;
 
 /// Of the operations of a thread that asks often, one in so many is timed, on average.
-const SAMPLE: u32 = 16;
+const SAMPLE: u32 = 32;
 /// A thread may time each of its operations as long as that is no more than one in this time, ns,
-const EACH_NS: u64 = 50_000;
+const EACH_NS: u64 = 100_000;
 /// but for bursts: what it has not used of that, it may use later, up to so many.
 const SAVED_MAX: u64 = 64;
 
@@ -24,8 +24,8 @@ pub struct Watch(());
 /// Has all engines and runtimes of this process record latencies, as long as the answer lives. Without one no
 /// clock is read for metrics, and plain counters are kept.
 ///
-/// Not every operation is timed: each thread times all it asks for up to 20,000 a second, with bursts, and of
-/// what is more one in 16, chosen at random, so that the clock costs less than a hundredth.
+/// Not every operation is timed: each thread times all it asks for up to 10,000 a second, with bursts, and of
+/// what is more one in 32, chosen at random, so that the clock costs less than a hundredth.
 pub fn watch() -> Watch {
     WATCHES.fetch_add(1, Ordering::Relaxed);
     Watch(())
@@ -158,23 +158,23 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_is_timed_whole_a_burst_to_begin_with_and_a_stream_by_one_in_sixteen() {
+    fn a_trickle_is_timed_whole_a_burst_to_begin_with_and_a_stream_by_one_in_thirty_two() {
         let _watch = watch();
         let sampler = sampler();
-        assert_eq!(timed(&sampler, 1000, 50_000), 1000);
+        assert_eq!(timed(&sampler, 1000, EACH_NS), 1000);
         assert_eq!(timed(&sampler, 1, SAVED_MAX * EACH_NS), 1);
         let burst = timed(&sampler, 200, 10);
         assert!((64..80).contains(&burst), "{burst} of a burst");
         let stream = timed(&sampler, 1_000_000, 100);
-        let wanted = 1_000_000 / 16;
-        // Besides, one each 50 µs.
-        let most = wanted + 1_000_000 / 500;
+        let wanted = 1_000_000 / 32;
+        // Besides, one each 100 µs.
+        let most = wanted + 1_000_000 / 1000;
         assert!(
             (wanted * 9 / 10..most * 11 / 10).contains(&stream),
             "{stream} of a stream"
         );
         // After the stream, and what is left out of it, a trickle is timed whole again.
-        timed(&sampler, 24, 1_000_000);
+        timed(&sampler, 48, 1_000_000);
         assert_eq!(timed(&sampler, 100, 1_000_000), 100);
     }
 }

@@ -11,7 +11,6 @@
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -137,7 +136,7 @@ impl WordFile {
         // Since Linux 6.3; where vm.memfd_noexec is 2, none is made without it.
         let file = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| memfd_create(name, flags))?;
-        let file = File::from(OwnedFd::from(file));
+        let file = File::from(file);
         file.set_len(bytes)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         if_forked();

@@ -232,6 +232,7 @@ impl<B: Bench> Contender<B> for Annulus {
             let support = opened.files[0].poll_support();
             support.map_err(|why| Failure::NotHere(why.to_string()))?;
         }
+        opened.shows_calls(bench);
         let callers = match self.memory {
             Memory::Plain => self.run_with(job, bench, &opened, || Ok(buffer(job)))?,
             Memory::Arena => {
@@ -284,6 +285,14 @@ impl Opened {
             engine,
             drivers,
         })
+    }
+
+    /// Lets the harness look at the number of enters while the run goes on.
+    pub(crate) fn shows_calls<B: Bench>(&self, bench: &B) {
+        if let BackendInUse::Uring { .. } = self.engine.backend() {
+            let engine = self.engine.clone();
+            bench.counts_calls(Box::new(move || engine.metrics().enters));
+        }
     }
 
     /// A ring for the calling thread to drive.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use annulus_peers::contenders as peers;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::run::{AnyContender, Harness};
 use crate::fault::Fault;
@@ -31,7 +31,7 @@ const DEFAULT: [&str; 9] = [
 ];
 
 /// On which side a contender is; decides what it is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
     /// Annulus in one of its forms.

@@ -131,6 +131,7 @@ impl<B: Bench> Contender<B> for OnTokio {
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let opened = Opened::new(job, None, Engine::builder())?;
+        opened.shows_calls(bench);
         match self.memory {
             Memory::Plain => self.run_with(job, bench, &opened, || Ok(buffer(job)))?,
             Memory::Arena => {

@@ -3,12 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::plan::{Job, Plan};
 use super::report::{Percentile, Sample, Side};
 use crate::fault::Fault;
+use crate::signals::Removal;
 
 /// A fio that is there, and the file that it is given.
 pub(super) struct External {
@@ -16,6 +20,7 @@ pub(super) struct External {
     job_file: PathBuf,
     /// What fio writes goes here, and away with us.
     folder: PathBuf,
+    _removal: Removal,
     pub(super) notes: Vec<String>,
 }
 
@@ -40,6 +45,11 @@ impl External {
         let mut external = External {
             version: String::from_utf8_lossy(&version.stdout).trim().to_string(),
             job_file: path.to_path_buf(),
+            _removal: {
+                let folder = folder.clone();
+                // If it is gone already, that is what we wanted.
+                Removal::new(move || drop(fs::remove_dir_all(folder)))
+            },
             folder,
             notes: Vec::new(),
         };
@@ -58,15 +68,31 @@ impl External {
     /// Runs fio; what it said of each job of the plan.
     pub(super) fn pass(&self, plan: &Plan) -> Result<Vec<Said>, Fault> {
         let json = self.folder.join("output.json");
-        let output = Command::new("fio")
+        let failed = |error: std::io::Error| Fault::failed(format!("running fio: {error}"));
+        let child = Command::new("fio")
             .args(["--output-format=json", "--eta=never", "--output"])
             .arg(&json)
             .arg("--aux-path")
             .arg(&self.folder)
             .arg(&self.job_file)
             .stdin(Stdio::null())
-            .output()
-            .map_err(|error| Fault::failed(format!("running fio: {error}")))?;
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let (pid, over) = (Pid::from_child(&child), Arc::new(AtomicBool::new(false)));
+        // A signal that ends us ends fio, which would go on in our files.
+        let _end = {
+            let over = Arc::clone(&over);
+            Removal::new(move || {
+                if !over.load(Relaxed) {
+                    let _ = kill_process(pid, Signal::TERM);
+                }
+            })
+        };
+        let output = child.wait_with_output();
+        over.store(true, Relaxed);
+        let output = output.map_err(failed)?;
         let complaint = || {
             let err = String::from_utf8_lossy(&output.stderr);
             let first = err.lines().next().unwrap_or("it says nothing").to_string();
@@ -89,13 +115,6 @@ impl External {
                 })
             })
             .collect())
-    }
-}
-
-impl Drop for External {
-    fn drop(&mut self) {
-        // If it is gone already, that is what we wanted.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, OFlags, fadvise, fallocate, fdatasync, seek};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::options::{Engine, Hint, Kind, Options, SyncFlag};
 use super::plan::{Job, Plan};
 use super::value::Size;
 use crate::fault::Fault;
+use crate::signals::Removal;
 
 /// Written at a time when a file is filled.
 const FILL_BYTES: usize = 4 << 20;
@@ -36,7 +36,7 @@ pub(super) struct Files {
     made: Arc<Mutex<Vec<PathBuf>>>,
     /// Made and never read before they are written: emptied before every pass, as fio finds them.
     fresh: Vec<(PathBuf, u64)>,
-    keep: bool,
+    _removal: Option<Removal>,
     pub(super) notes: Vec<String>,
 }
 
@@ -70,17 +70,17 @@ impl Files {
             wanted.length = length(path)?;
             may_be_used(path, wanted, overwrite)?;
         }
+        let made: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
         let mut files = Files {
             places,
-            made: Arc::default(),
             fresh: Vec::new(),
-            keep,
+            _removal: (!keep).then(|| {
+                let made = Arc::clone(&made);
+                Removal::new(move || remove(&made))
+            }),
+            made,
             notes: Vec::new(),
         };
-        if !keep {
-            remove_on_signals(Arc::clone(&files.made))
-                .map_err(|error| Fault::failed(format!("listening to signals: {error}")))?;
-        }
         let mut count = 0;
         for (path, wanted) in &wanted {
             count += usize::from(files.lay_out(path, wanted)?);
@@ -154,14 +154,6 @@ impl Files {
     }
 }
 
-impl Drop for Files {
-    fn drop(&mut self) {
-        if !self.keep {
-            remove(&self.made);
-        }
-    }
-}
-
 fn remove(made: &Mutex<Vec<PathBuf>>) {
     for path in made
         .lock()
@@ -171,21 +163,6 @@ fn remove(made: &Mutex<Vec<PathBuf>>) {
         // If it is gone already, that is what we wanted.
         let _ = std::fs::remove_file(path);
     }
-}
-
-/// From now on an interrupt ends the process after our files have been removed.
-fn remove_on_signals(made: Arc<Mutex<Vec<PathBuf>>>) -> io::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                remove(&made);
-                // As a shell reports a process that a signal ended.
-                std::process::exit(128 + signal);
-            }
-        })?;
-    Ok(())
 }
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {

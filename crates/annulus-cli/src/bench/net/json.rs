@@ -1,17 +1,19 @@
 //! The JSON of `annulus bench net`; its schema is kept in `schema/bench-net.json`.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::question::{Question, Who};
 use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
+use crate::bench::timeline::{Timeline, on_one_line};
+use crate::trace::{AtCell, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
 
 /// One run of `annulus bench net`.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Report {
     /// The version of this format.
     pub(crate) version: u32,
@@ -30,12 +32,17 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per cell and contender.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    #[serde(default)]
+    pub(crate) traced: Vec<Traced<AtCell>>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
 }
 
 /// What was asked.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct LoadFacts {
     pub(crate) protocol: String,
     pub(crate) words: String,
@@ -77,7 +84,7 @@ impl LoadFacts {
     }
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ContenderFacts {
     pub(crate) name: String,
     pub(crate) about: String,
@@ -104,7 +111,7 @@ impl ContenderFacts {
 }
 
 /// One contender in one cell, once.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Run {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
@@ -114,12 +121,14 @@ pub(crate) struct Run {
     pub(crate) sample: Option<Sample>,
     /// Why there is no sample.
     pub(crate) reason: Option<String>,
+    /// A signal ended it before its time; there is a sample if at least half of that was measured.
+    pub(crate) cut_short: bool,
 }
 
 impl Run {
     /// Whether it is void.
     pub(crate) fn failed(&self) -> bool {
-        self.good().is_none()
+        self.good().is_none() && !self.cut_short
     }
 
     /// Its sample, if it is worth something.
@@ -131,7 +140,7 @@ impl Run {
 }
 
 /// The numbers of a run.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Sample {
     pub(crate) requests_per_second: f64,
     /// Answers within the measured time.
@@ -156,9 +165,14 @@ pub(crate) struct Sample {
     pub(crate) errors: Vec<ErrorCount>,
     /// What makes the run void.
     pub(crate) faults: Vec<String>,
+    /// The measured time in slices: from sending to answer by when the answer came; with `--rate` from when requests
+    /// were due, by that time. Calls are not in it: the client does not see the server's.
+    #[serde(default, serialize_with = "on_one_line")]
+    #[schemars(with = "Option<Timeline>")]
+    pub(crate) timeline: Option<Timeline>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Latency {
     pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
@@ -169,7 +183,7 @@ pub(crate) struct Latency {
 }
 
 /// What the server used, all of its threads together.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ServerUse {
     pub(crate) cpu_us_per_request: f64,
     /// Processors used on average.
@@ -183,7 +197,7 @@ pub(crate) struct ServerUse {
 }
 
 /// Counts over the whole run, warm-up and end included.
-#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Totals {
     pub(crate) requests: u64,
     pub(crate) answered: u64,
@@ -203,7 +217,7 @@ pub(crate) struct Totals {
     pub(crate) client_out_of_buffers: u64,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ErrorCount {
     pub(crate) kind: String,
     pub(crate) count: u64,
@@ -212,7 +226,7 @@ pub(crate) struct ErrorCount {
 }
 
 /// One contender in one cell: medians over its good runs.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Row {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
@@ -226,7 +240,7 @@ pub(crate) struct Row {
     pub(crate) limit: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Medians {
     pub(crate) requests_per_second: Spread,
     /// Requests a second over those of `epoll` in the same repeat.

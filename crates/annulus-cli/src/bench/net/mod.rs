@@ -4,7 +4,7 @@
 //! anew for its run and gone after it.
 
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use annulus_peers::Failure;
 use annulus_peers::net::load::{self, Workload};
@@ -12,21 +12,27 @@ use annulus_peers::net::load::{self, Workload};
 use super::json::Destination;
 use super::machine::{Machine, Usage};
 use super::progress::Progress;
+use super::watching;
 use crate::args::NetArgs;
 use crate::fault::Fault;
+use crate::report::Pictures;
+use crate::signals;
 
 mod child;
-mod json;
+pub(crate) mod json;
 mod question;
 mod sample;
 mod server;
 mod stats;
-mod table;
+pub(crate) mod table;
+mod traced;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
-use json::{ContenderFacts, LoadFacts, Report, Run, Sample};
-use question::{Cell, Question, Who};
+pub(crate) use json::Run;
+use json::{ContenderFacts, LoadFacts, Report, Sample};
+pub(crate) use question::Question;
+use question::{Cell, Who};
 use server::Server;
 use watch::Watch;
 
@@ -35,17 +41,32 @@ const NOT_HERE: u8 = 77;
 
 /// Runs the command.
 pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
+    signals::listen()?;
     let question = Question::new(&args.protocol)?;
     let destination = (question.json.as_deref())
         .map(|path| Destination::new(path, question.replace))
         .transpose()?;
+    let load = args.protocol.load();
+    let pictures = Pictures::new(&load.pictures, load.json.as_deref(), load.replace)?;
+    let trace = traced::Asked::new(&question)?;
     if let Some(failure) = load::kernel_refuses() {
         return not_here(&failure);
     }
+    let judge = watching::of_net(&question)?;
+    let _watching = crate::watching::begin(question.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
     super::say(&heading(&question, &machine))?;
     let runs = measure(&question)?;
+    let interrupted = signals::asked();
+    let traced = match interrupted {
+        Some(_) => Vec::new(),
+        None => trace.runs(&question)?,
+    };
+    let note = interrupted.map(|signal| {
+        let planned = question.cells().len() * question.repeats * question.contenders.len();
+        super::interruption(signal, runs.len(), planned)
+    });
     let rows = stats::rows(&question, &runs);
     let report = Report {
         version: json::VERSION,
@@ -60,16 +81,29 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
             .collect(),
         warnings: table::warnings(&runs),
         verdict: table::verdict(&rows),
+        interrupted: interrupted.is_some(),
         runs,
         rows,
+        traced,
     };
-    super::say(&table::tables(&report))?;
+    let mut text = table::tables(&report);
+    text += &note.map_or(String::new(), |note| format!("note: {note}\n"));
+    text += &traced::text(&report.traced);
+    // What cannot be printed may still be written.
+    let said = super::say(&text);
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    pictures.of_network(&report)?;
+    said?;
+    let alerts = watching::judge_net(&judge, &question, &report.runs);
+    if let Some(signal) = interrupted {
+        return Ok(ExitCode::from(signal.exit_code()));
+    }
+    super::traced::verdict_on(&report.traced)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
-        false => ExitCode::SUCCESS,
+        false => alerts.exit_code(ExitCode::SUCCESS),
     })
 }
 
@@ -98,14 +132,18 @@ fn heading(question: &Question, machine: &Machine) -> String {
 
 fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
     let cells = question.cells();
+    signals::end_in_order();
     let progress = Progress::new(cells.len() * question.repeats * question.contenders.len());
     let mut rng = fastrand::Rng::with_seed(question.seed);
     let mut runs = Vec::new();
-    for cell in cells {
+    'runs: for cell in cells {
         for repeat in 1..=question.repeats {
             let mut order: Vec<&Who> = question.contenders.iter().collect();
             rng.shuffle(&mut order);
             for who in order {
+                if signals::asked().is_some() {
+                    break 'runs;
+                }
                 progress.begin(format!(
                     "{}, {repeat}/{}: {}",
                     cell.words(),
@@ -114,9 +152,14 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
                 ));
                 let done = one(question, cell, who);
                 progress.step();
+                let cut_short = signals::asked().is_some()
+                    && !matches!(&done, Ok(sample) if sample.measured_seconds >= question.runtime.as_secs_f64());
                 let (sample, reason) = match done {
+                    Ok(sample) if cut_short => cut(sample, question.runtime),
                     Ok(sample) => (Some(sample), None),
                     Err(Fault::Failed(why)) => (None, Some(why)),
+                    // Before it began.
+                    Err(Fault::Interrupted { .. }) => break 'runs,
                     Err(fault) => {
                         progress.clear();
                         return Err(fault);
@@ -129,6 +172,7 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
                     contender: who.name().to_string(),
                     sample,
                     reason,
+                    cut_short,
                 });
             }
         }
@@ -137,8 +181,25 @@ fn measure(question: &Question) -> Result<Vec<Run>, Fault> {
     Ok(runs)
 }
 
-/// One contender in one cell, once.
-fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
+/// What a run that was cut short is worth, and the words for it.
+fn cut(sample: Sample, runtime: Duration) -> (Option<Sample>, Option<String>) {
+    let measured = Duration::from_secs_f64(sample.measured_seconds);
+    let enough = super::is_enough(measured, runtime);
+    let said = super::cut_short(measured, runtime);
+    // Errors are told even so: such a sample counts for nothing.
+    let told = |sample: &Sample| enough || !sample.errors.is_empty();
+    (Some(sample).filter(told), Some(said))
+}
+
+/// A contender that can be loaded now.
+struct Ready {
+    /// Ours to end, if we have started it.
+    server: Option<Server>,
+    plan: load::Plan,
+    pid: Option<u32>,
+}
+
+fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
     let server = match who {
         Who::There { .. } => None,
         who => Some(Server::start(who, &question.server_cpus)?),
@@ -156,13 +217,22 @@ fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
         ..
     } = plan.workload
     {
-        load::fill(&plan.target, keys, value_bytes).map_err(|error| {
+        let target = plan.target.clone();
+        let doing = "the server's keys were being given values (--fill)";
+        let filled = signals::unless_asked(doing, move || load::fill(&target, keys, value_bytes))?;
+        filled.map_err(|error| {
             Fault::failed(format!("--fill: giving {keys} keys a value: {error}"))
         })?;
     }
+    Ok(Ready { server, plan, pid })
+}
+
+/// One contender in one cell, once.
+fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
+    let Ready { server, plan, pid } = ready(question, cell, who)?;
     let mut watch = pid.map(Watch::new);
     let (mut before, mut used) = (Usage::now(), None);
-    let outcome = load::run(&plan, &mut |moment, live| {
+    let outcome = load::run_until(&plan, signals::flag(), &mut |moment, live| {
         match moment {
             load::Moment::Begin => before = Usage::now(),
             load::Moment::End => used = Some(Usage::now().since(&before)),

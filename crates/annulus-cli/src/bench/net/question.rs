@@ -6,8 +6,9 @@ use std::time::Duration;
 use annulus_peers::net::load::{Pace, Plan, RedisCommand, Target, Workload};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::args::{LoadArgs, NetProtocol, RedisName};
+use crate::args::{BenchWatchArgs, LoadArgs, NetProtocol, RedisName};
 use crate::fault::Fault;
+use crate::trace::Trace;
 
 /// As many as can be opened from a handful of loopback addresses in reasonable time.
 const CONNECTIONS_MAX: usize = 30_000;
@@ -77,7 +78,9 @@ pub(crate) struct Question {
     pub(crate) seed: u64,
     pub(crate) json: Option<PathBuf>,
     pub(crate) replace: bool,
+    pub(crate) watch: BenchWatchArgs,
     pub(crate) notes: Vec<String>,
+    pub(crate) trace: Trace,
 }
 
 impl Question {
@@ -110,7 +113,9 @@ impl Question {
             seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
             json: args.json.clone(),
             replace: args.replace,
+            watch: args.watch.clone(),
             notes,
+            trace: Trace::new(&args.trace, args.replace)?,
         })
     }
 
@@ -122,6 +127,12 @@ impl Question {
             }
         }
         cells
+    }
+
+    /// Whether that is the name of a server that was there before.
+    pub(crate) fn is_there(&self, name: &str) -> bool {
+        let mut there = (self.contenders.iter()).filter(|who| matches!(who, Who::There { .. }));
+        there.any(|who| who.name() == name)
     }
 
     /// What one run asks of one server.
@@ -270,6 +281,14 @@ fn check(args: &LoadArgs) -> Result<(), Fault> {
         return Err(Fault::usage(format!(
             "--rate {rate}: from 1 to 100000000 requests a second"
         )));
+    }
+    if (args.trace.syscalls || args.trace.flamegraph.is_some())
+        && args.addr.is_some()
+        && args.pid.is_none()
+    {
+        return Err(Fault::usage(
+            "--syscalls and --flamegraph look at the server's process; give its --pid",
+        ));
     }
     if let Some(pid) = args.pid
         && !std::path::Path::new(&format!("/proc/{pid}/task")).is_dir()

@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use super::json::{ErrorCount, Latency, Sample, ServerUse, Totals};
 use super::watch::Watch;
 use crate::bench::machine::Used;
+use crate::bench::timeline::Timeline;
 
 /// A client thread that is on its processor for more than this has nothing to spare.
 const CLIENT_FULL: f64 = 0.97;
@@ -65,6 +66,11 @@ pub(crate) fn sample(
             })
             .collect(),
         faults: outcome.faults.clone(),
+        timeline: Timeline::of(
+            outcome.recorder.clone(),
+            outcome.measured.as_nanos() as u64,
+            None,
+        ),
     }
 }
 

@@ -6,15 +6,18 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus_peers::net::load::Target;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::question::Who;
 use crate::fault::Fault;
+use crate::signals;
 
 /// How long a server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,7 +57,9 @@ impl Server {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .stderr(Stdio::piped())
+            // Ctrl-C on a terminal goes to a whole group: it is for us to end the run before its server.
+            .process_group(0);
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
         let said = listen_to(child.stderr.take());
         let lines = first_line(child.stdout.take());
@@ -94,6 +99,7 @@ impl Server {
     ) -> Result<SocketAddr, Fault> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
+            signals::check("a server was being started")?;
             if let Some(death) = self.death() {
                 return Err(Fault::failed(death));
             }
@@ -132,7 +138,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // One that has ended by itself cannot be killed; waiting is right for both.
-        let _ = self.child.kill();
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 }

@@ -45,8 +45,8 @@ fn row(cell: Cell, name: &str, runs: &[&Run]) -> Row {
             Some(sample.requests_per_second / base.requests_per_second)
         })
         .collect();
-    let failed = (runs.iter()).filter(|run| run.contender == name && run.failed());
-    let reason = failed.map(|run| reason(run)).next();
+    let lost = (runs.iter()).filter(|run| run.contender == name && run.good().is_none());
+    let reason = lost.map(|run| reason(run)).next();
     let samples: Vec<&Sample> = own.iter().map(|(_, sample)| *sample).collect();
     Row {
         connections: cell.connections,
@@ -61,7 +61,11 @@ fn row(cell: Cell, name: &str, runs: &[&Run]) -> Row {
 
 fn reason(run: &Run) -> String {
     let faults = run.sample.as_ref().map(|sample| sample.faults.join("; "));
-    faults.or_else(|| run.reason.clone()).unwrap_or_default()
+    let why = faults.or_else(|| run.reason.clone()).unwrap_or_default();
+    match run.failed() {
+        true => format!("FAILED: {why}"),
+        false => why,
+    }
 }
 
 fn most_frequent(samples: &[&Sample]) -> Option<String> {
@@ -120,6 +124,7 @@ mod tests {
             contender: contender.into(),
             sample: Some(sample),
             reason: None,
+            cut_short: false,
         }
     }
 
@@ -144,7 +149,7 @@ mod tests {
         assert_eq!(medians.requests_per_second.max, 300.0);
         assert_eq!(
             (rows[0].samples, rows[0].reason.as_deref()),
-            (2, Some("wrong"))
+            (2, Some("FAILED: wrong"))
         );
     }
 }

@@ -5,7 +5,7 @@ use super::stats::REFERENCE;
 use crate::bench::columns::ruled;
 use crate::bench::table::{grouped, short};
 
-const HEADINGS: [&str; 12] = [
+pub(crate) const HEADINGS: [&str; 12] = [
     "contender",
     "requests/s (min–max)",
     "× epoll (min–max)",
@@ -55,7 +55,7 @@ fn table(rows: &[&Row]) -> String {
     let mut text = ruled(&lines);
     for row in rows {
         if let Some(reason) = &row.reason {
-            text += &format!("{}: FAILED: {reason}\n", row.contender);
+            text += &format!("{}: {reason}\n", row.contender);
         }
     }
     text + &limits(rows)
@@ -77,7 +77,7 @@ fn limits(rows: &[&Row]) -> String {
     said.iter().map(line).collect()
 }
 
-fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
+pub(crate) fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
     let medians = row.medians.as_ref()?;
     let dash = || "–".to_string();
     let number = |value: Option<f64>| value.map_or_else(dash, short);

@@ -3,16 +3,15 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus_peers::net::load::{Live, Moment};
 
+use crate::trace::PerfCounter;
+
 /// How long system calls are counted, after the measured time: counting them slows the server.
 const COUNTED: Duration = Duration::from_millis(300);
-/// How long `perf` has to begin, and to end, beside that.
-const MARGIN: Duration = Duration::from_millis(150);
 
 /// What a thread has used since it began.
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,7 +99,7 @@ impl Watch {
 }
 
 /// The process and those it has started, and so on: nginx answers in a child.
-fn family(pid: u32) -> Vec<u32> {
+pub(crate) fn family(pid: u32) -> Vec<u32> {
     let mut family = vec![pid];
     let mut asked = 0;
     while let Some(pid) = family.get(asked) {
@@ -165,67 +164,35 @@ fn field(status: &str, name: &str) -> u64 {
     value.unwrap_or(0)
 }
 
-/// Counts for a while, and how many requests are answered meanwhile: both rates are of the same, slowed, server.
+/// Counts for a while, and how many requests are answered meanwhile.
 fn count_syscalls(pid: u32, live: &Live<'_>) -> Result<f64, String> {
-    let seconds = (COUNTED + 2 * MARGIN).as_secs_f64().to_string();
-    let started = Command::new("perf")
-        .args(["stat", "-e", "raw_syscalls:sys_enter", "-p"])
-        .arg(
-            family(pid)
-                .iter()
-                .map(u32::to_string)
-                .collect::<Vec<_>>()
-                .join(","),
-        )
-        .args(["--", "sleep", &seconds])
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn();
-    let child = started.map_err(|error| {
-        format!("not available: perf: {error}; install it (Debian: linux-perf) and run as root")
-    })?;
-    thread::sleep(MARGIN);
-    let (answered, at) = (live.answered(), Instant::now());
-    thread::sleep(COUNTED);
-    let answers = (live.answered() - answered) as f64 / at.elapsed().as_secs_f64();
-    let output = child
-        .wait_with_output()
-        .map_err(|error| format!("not available: perf: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    let calls = calls_per_second(&text).ok_or_else(|| refused(&text))?;
-    match answers > 0.0 {
-        true => Ok(calls / answers),
-        false => Err("not available: nothing was answered while perf counted".into()),
+    let counter = PerfCounter::of_all(&family(pid));
+    let (counted, answers) = while_answering(live, counter, PerfCounter::stop)
+        .map_err(|why| format!("not available: {why}"))?;
+    match answers {
+        0 => Err("not available: nothing was answered while perf counted".into()),
+        answers => Ok(counted.all as f64 / answers as f64),
     }
 }
 
-/// The two numbers of `perf stat`, divided.
-fn calls_per_second(text: &str) -> Option<f64> {
-    let before = |what: &str| -> Option<f64> {
-        let line = text.lines().find(|line| line.contains(what))?;
-        line.split_whitespace()
-            .next()?
-            .replace(',', "")
-            .parse()
-            .ok()
-    };
-    let seconds = before("seconds time elapsed")?;
-    (seconds > 0.0).then_some(before("raw_syscalls:sys_enter")? / seconds)
-}
-
-fn refused(text: &str) -> String {
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
-    format!(
-        "not available: perf: {}; run as root, or set sysctl kernel.perf_event_paranoid=-1 and let tracefs be read",
-        line.unwrap_or("it said nothing")
-    )
+/// Lets what has been attached look for a while; what it saw, and how many requests were answered meanwhile. Both are
+/// of the same, slowed, server.
+pub(crate) fn while_answering<A, B>(
+    live: &Live<'_>,
+    attached: Result<A, String>,
+    detach: impl FnOnce(A) -> Result<B, String>,
+) -> Result<(B, u64), String> {
+    let attached = attached?;
+    let answered = live.answered();
+    thread::sleep(COUNTED);
+    let answers = live.answered() - answered;
+    Ok((detach(attached)?, answers))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn a_process_is_watched_with_its_children() {
@@ -238,17 +205,6 @@ mod tests {
         assert_eq!(family.contains(&child.id()), lists);
         child.kill().unwrap();
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn perfs_two_numbers_are_found() {
-        let text = "\n Performance counter stats for process id '7':\n\n        \
-                    1,200,300      raw_syscalls:sys_enter\n\n       \
-                    0.600150 seconds time elapsed\n\n";
-        assert_eq!(calls_per_second(text), Some(1_200_300.0 / 0.600_150));
-        let refusal = "event syntax error: 'raw_syscalls:sys_enter'\n";
-        assert_eq!(calls_per_second(refusal), None);
-        assert!(refused(refusal).contains("event syntax error"));
     }
 
     #[test]

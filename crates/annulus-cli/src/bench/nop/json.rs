@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::layers::Layer;
 use crate::bench::machine::Machine;
 use crate::bench::stats::{Spread, median};
+use crate::trace::{AtDepth, Traced};
 
 /// Changed whenever a reader of older files would misread a newer one.
 pub(crate) const VERSION: u32 = 1;
@@ -34,6 +35,10 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and layer.
     pub(crate) rows: Vec<Row>,
+    /// With `--syscalls` or `--flamegraph`: one more run of each, after those.
+    pub(crate) traced: Vec<Traced<AtDepth>>,
+    /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    pub(crate) interrupted: bool,
     pub(crate) verdict: String,
 }
 
@@ -51,7 +56,7 @@ pub(crate) struct Run {
     pub(crate) repeat: usize,
     pub(crate) layer: String,
     pub(crate) sample: Option<Sample>,
-    /// Why there is no sample.
+    /// Why there is no sample, or why it is shorter than was asked.
     pub(crate) reason: Option<String>,
     /// Whether that is the machine's (a missing ring), or a failure.
     pub(crate) failed: bool,

@@ -140,7 +140,7 @@ impl Watch {
         let timer = std::thread::Builder::new()
             .name("timer".into())
             .spawn(move || {
-                std::thread::sleep(runtime);
+                crate::signals::sleep(runtime);
                 stop.store(true, Relaxed);
             })
             .map_err(|error| Failure::failed("starting a thread", &error))?;

@@ -10,14 +10,18 @@ use annulus_peers::Failure;
 use super::json::Destination;
 use super::machine::Machine;
 use super::progress::Progress;
+use super::watching;
 use crate::args::NopArgs;
 use crate::fault::Fault;
+use crate::signals;
 
 mod json;
 mod layers;
 mod table;
+mod traced;
 
-use json::{LayerFacts, Report, Run};
+pub(crate) use json::Run;
+use json::{LayerFacts, Report};
 use layers::{LAYERS, Layer};
 
 /// A NOP needs no device: more than a few thousand outstanding say nothing new.
@@ -29,11 +33,18 @@ const WARM_UP: Duration = Duration::from_millis(50);
 /// Runs the command.
 pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
     check(args)?;
+    signals::listen()?;
+    let judge = watching::of_nop(&args.watch.alert, args.runtime)?;
+    let _watching = crate::watching::begin(args.watch.metrics)?;
     let destination = args
         .json
         .as_deref()
         .map(|path| Destination::new(path, args.replace))
         .transpose()?;
+    let mut depths = args.depth.clone();
+    depths.sort_unstable();
+    depths.dedup();
+    let trace = traced::Asked::new(args, &depths)?;
     let started = SystemTime::now();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let machine = Machine::of(None);
@@ -43,10 +54,13 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
         args.repeat,
         machine.line(),
     ))?;
-    let mut depths = args.depth.clone();
-    depths.sort_unstable();
-    depths.dedup();
     let runs = measure(args, &depths, seed);
+    let interrupted = signals::asked();
+    let traced = match interrupted {
+        Some(_) => Vec::new(),
+        None => trace.runs(&depths, args.runtime),
+    };
+    let (made, planned) = (runs.len(), depths.len() * args.repeat * LAYERS.len());
     let rows: Vec<_> = depths
         .iter()
         .flat_map(|&depth| json::rows(&runs, depth, &LAYERS))
@@ -68,16 +82,30 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
                 about: layer.about().into(),
             })
             .collect(),
+        interrupted: interrupted.is_some(),
         runs,
         rows,
+        traced,
     };
-    super::say(&table::tables(&report))?;
+    let mut text = table::tables(&report);
+    if let Some(signal) = interrupted {
+        text += &format!("note: {}\n", super::interruption(signal, made, planned));
+    }
+    text += &super::traced::text(&report.traced);
+    // What cannot be printed may still be written.
+    let said = super::say(&text);
     if let Some(destination) = &destination {
         destination.write(&report)?;
     }
+    said?;
+    let alerts = watching::judge_nop(&judge, &report.runs);
+    if let Some(signal) = interrupted {
+        return Ok(ExitCode::from(signal.exit_code()));
+    }
+    super::traced::verdict_on(&report.traced)?;
     Ok(match report.runs.iter().any(|run| run.failed) {
         true => ExitCode::from(1),
-        false => ExitCode::SUCCESS,
+        false => alerts.exit_code(ExitCode::SUCCESS),
     })
 }
 
@@ -99,10 +127,11 @@ fn check(args: &NopArgs) -> Result<(), Fault> {
 }
 
 fn measure(args: &NopArgs, depths: &[usize], seed: u64) -> Vec<Run> {
+    signals::end_in_order();
     let progress = Progress::new(depths.len() * args.repeat * LAYERS.len());
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut runs = Vec::new();
-    for &depth in depths {
+    'runs: for &depth in depths {
         for layer in LAYERS {
             // Whatever is wrong will be seen again in a run that counts.
             let _ = layer.run(depth, WARM_UP.min(args.runtime));
@@ -111,6 +140,9 @@ fn measure(args: &NopArgs, depths: &[usize], seed: u64) -> Vec<Run> {
             let mut order = LAYERS;
             rng.shuffle(&mut order);
             for layer in order {
+                if signals::asked().is_some() {
+                    break 'runs;
+                }
                 let name = layer.name();
                 progress.begin(format!("depth {depth}, {repeat}/{}: {name}", args.repeat));
                 runs.push(one(layer, depth, repeat, args.runtime));
@@ -124,6 +156,12 @@ fn measure(args: &NopArgs, depths: &[usize], seed: u64) -> Vec<Run> {
 
 fn one(layer: Layer, depth: usize, repeat: usize, runtime: Duration) -> Run {
     let (sample, reason, failed) = match layer.run(depth, runtime) {
+        Ok(sample) if signals::asked().is_some() && sample.seconds < runtime.as_secs_f64() => {
+            let measured = Duration::from_secs_f64(sample.seconds);
+            let enough = super::is_enough(measured, runtime);
+            let reason = super::cut_short(measured, runtime);
+            (Some(sample).filter(|_| enough), Some(reason), false)
+        }
         Ok(sample) => (Some(sample), None, false),
         Err(Failure::NotHere(why)) => (None, Some(format!("not available here: {why}")), false),
         Err(Failure::Failed(why)) => (None, Some(format!("FAILED: {why}")), true),

@@ -25,5 +25,5 @@ pub use address::Target;
 pub use os::{kernel_refuses, raise_open_files};
 pub use plan::{Pace, Plan, RedisCommand, Workload};
 pub use redis::fill;
-pub use run::{Live, Moment, run};
+pub use run::{Live, Moment, run, run_until};
 pub use tally::{Errors, Kind, Outcome};

@@ -5,6 +5,7 @@ use hdrhistogram::Histogram;
 use super::conn::Conn;
 use super::protocol::{Answer, Protocol, Step};
 use super::tally::{Errors, Kind, histogram};
+use crate::slices::Recorder;
 
 /// When a request was due and when it was sent; without a fixed rate the same.
 #[derive(Clone, Copy, Default)]
@@ -27,6 +28,8 @@ pub(super) struct Requests<P> {
     pub(super) errors: Errors,
     pub(super) latency: Histogram<u64>,
     pub(super) due_latency: Option<Histogram<u64>>,
+    /// Latencies over the measured time: by when answers came, at a fixed rate by when requests were due.
+    pub(super) recorder: Recorder,
     /// Requests due in this time are recorded by when they were due, whenever they are answered.
     pub(super) due_from_ns: u64,
     pub(super) due_until_ns: u64,
@@ -52,6 +55,7 @@ impl<P: Protocol> Requests<P> {
             errors: Errors::default(),
             latency: histogram(),
             due_latency: paced.then(histogram),
+            recorder: Recorder::default(),
             due_from_ns: u64::MAX,
             due_until_ns: u64::MAX,
             recording: false,
@@ -133,7 +137,7 @@ impl<P: Protocol> Requests<P> {
                 Step::Done(used, answer) => {
                     at += used;
                     answers += 1;
-                    self.take(answer);
+                    self.take(answer, now_ns);
                     self.answered(place, conn, now_ns);
                 }
             }
@@ -141,18 +145,25 @@ impl<P: Protocol> Requests<P> {
         Eaten::Answers(answers)
     }
 
+    /// Counts an error.
+    pub(super) fn err(&mut self, kind: Kind, now_ns: u64, text: impl FnOnce() -> String) {
+        self.errors.add(kind, text);
+        if self.recording {
+            self.recorder.error(now_ns);
+        }
+    }
+
     /// Counts what an answer says.
     #[inline]
-    fn take(&mut self, answer: Answer) {
+    fn take(&mut self, answer: Answer, now_ns: u64) {
         match answer {
             Answer::Right => {}
             Answer::Nil => self.nils += 1,
             Answer::Status(status) => {
-                (self.errors).add(Kind::HttpStatus, || {
-                    format!("answered with status {status}")
-                });
+                let text = || format!("answered with status {status}");
+                self.err(Kind::HttpStatus, now_ns, text);
             }
-            Answer::RedisError(text) => self.errors.add(Kind::RedisError, || text),
+            Answer::RedisError(text) => self.err(Kind::RedisError, now_ns, || text),
         }
     }
 
@@ -166,8 +177,11 @@ impl<P: Protocol> Requests<P> {
         conn.since_ns = now_ns;
         self.answered += 1;
         if self.recording {
-            self.latency
-                .saturating_record(now_ns.saturating_sub(times.sent_ns));
+            let latency_ns = now_ns.saturating_sub(times.sent_ns);
+            self.latency.saturating_record(latency_ns);
+            if self.due_latency.is_none() {
+                self.recorder.answer(now_ns, latency_ns);
+            }
         }
         self.record_due(times.due_ns, now_ns);
     }
@@ -178,7 +192,9 @@ impl<P: Protocol> Requests<P> {
         if let Some(latency) = &mut self.due_latency
             && (self.due_from_ns..self.due_until_ns).contains(&due_ns)
         {
-            latency.saturating_record(now_ns.saturating_sub(due_ns));
+            let latency_ns = now_ns.saturating_sub(due_ns);
+            latency.saturating_record(latency_ns);
+            self.recorder.answer(due_ns, latency_ns);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A run from outside: threads started, phases called out on time, what they counted put together.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ const OTHER_FILES: u64 = 64;
 const LOOK: Duration = Duration::from_millis(20);
 /// Less than this share of a fixed rate answered in the measured time is not the asked load.
 const RATE_KEPT: f64 = 0.95;
+/// After [`run_until`] was stopped, answers are waited for no longer than this.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// The requests of all connections may take so much memory.
 const MEMORY_BYTES_MAX: usize = 4 << 30;
 
@@ -57,7 +59,7 @@ impl Phase {
 }
 
 /// What all threads of a run see.
-pub(super) struct Shared {
+pub(super) struct Shared<'r> {
     base: Instant,
     phase: AtomicU8,
     /// When the warm-up began: a fixed rate counts from here.
@@ -66,11 +68,13 @@ pub(super) struct Shared {
     ready: AtomicUsize,
     /// Answers of all threads so far, a turn of the loop late.
     answered: AtomicU64,
+    /// Somebody asks for the end.
+    stop: &'r AtomicBool,
 }
 
 /// What the caller may look at while the load runs.
 pub struct Live<'r> {
-    shared: &'r Shared,
+    shared: &'r Shared<'r>,
 }
 
 impl Live<'_> {
@@ -80,7 +84,7 @@ impl Live<'_> {
     }
 }
 
-impl Shared {
+impl Shared<'_> {
     pub(super) fn now_ns(&self) -> u64 {
         self.base.elapsed().as_nanos() as u64
     }
@@ -102,6 +106,18 @@ impl Shared {
         self.answered.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// How long it is waited for what is still owed at the end.
+    pub(super) fn patience(&self, timeout: Duration) -> Duration {
+        match self.is_stopped() {
+            true => timeout.min(STOP_PATIENCE),
+            false => timeout,
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     fn go_to(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Release);
     }
@@ -111,17 +127,26 @@ type Handle<'s> = ScopedJoinHandle<'s, Result<Outcome, Failure>>;
 
 /// Runs the load; `on` is called at its moments, by the calling thread.
 pub fn run(plan: &Plan, on: &mut dyn FnMut(Moment, &Live<'_>)) -> Result<Outcome, Failure> {
+    run_until(plan, &AtomicBool::new(false), on)
+}
+
+/// The same, ended early when `stop` becomes true: [`Outcome::measured`] says how long was measured.
+pub fn run_until(
+    plan: &Plan,
+    stop: &AtomicBool,
+    on: &mut dyn FnMut(Moment, &Live<'_>),
+) -> Result<Outcome, Failure> {
     check(plan)?;
     let close = plan.reconnect;
     let outcome = match &plan.workload {
-        Workload::Echo { bytes } => start(plan, on, |seed| Echo::new(*bytes, seed)),
-        Workload::Http { path, host } => start(plan, on, |_| Http::new(path, host, close)),
+        Workload::Echo { bytes } => start(plan, stop, on, |seed| Echo::new(*bytes, seed)),
+        Workload::Http { path, host } => start(plan, stop, on, |_| Http::new(path, host, close)),
         Workload::Redis {
             command,
             keys,
             value_bytes,
             filled,
-        } => start(plan, on, |seed| {
+        } => start(plan, stop, on, |seed| {
             Redis::new(*command, *keys, *value_bytes, *filled, seed)
         }),
     };
@@ -165,6 +190,7 @@ fn check(plan: &Plan) -> Result<(), Failure> {
 
 fn start<P: Protocol + Send>(
     plan: &Plan,
+    stop: &AtomicBool,
     on: &mut dyn FnMut(Moment, &Live<'_>),
     protocol: impl Fn(u64) -> P,
 ) -> Result<Outcome, Failure> {
@@ -183,6 +209,7 @@ fn start<P: Protocol + Send>(
         start_ns: AtomicU64::new(0),
         ready: AtomicUsize::new(0),
         answered: AtomicU64::new(0),
+        stop,
     };
     thread::scope(|scope| {
         let handles: Vec<Handle<'_>> = (0..plan.threads)
@@ -208,25 +235,26 @@ fn start<P: Protocol + Send>(
 /// Calls out the phases; ends early if a thread has.
 fn conduct(
     plan: &Plan,
-    shared: &Shared,
+    shared: &Shared<'_>,
     handles: &[Handle<'_>],
     on: &mut dyn FnMut(Moment, &Live<'_>),
 ) {
     // At a few thousand a second, thirty thousand connections take a while.
     let opening = OPENING + plan.timeout + Duration::from_millis(plan.connections as u64);
     let all_ready = || shared.ready.load(Ordering::Acquire) == plan.threads;
-    if !wait(opening, handles, all_ready) || !all_ready() {
+    let stopped = || shared.is_stopped();
+    if !wait(opening, handles, || all_ready() || stopped()) || !all_ready() {
         return;
     }
-    let (never, live) = (|| false, Live { shared });
+    let live = Live { shared };
     shared.start_ns.store(shared.now_ns(), Ordering::Relaxed);
     shared.go_to(Phase::WarmUp);
-    if !wait(plan.warmup, handles, never) {
+    if !wait(plan.warmup, handles, stopped) || stopped() {
         return;
     }
     shared.go_to(Phase::Measured);
     on(Moment::Begin, &live);
-    let lasted = wait(plan.runtime, handles, never);
+    let lasted = wait(plan.runtime, handles, stopped) && !stopped();
     shared.go_to(Phase::After);
     on(Moment::End, &live);
     if lasted {

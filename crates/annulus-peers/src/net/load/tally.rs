@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::slices::Recorder;
+
 /// What can go wrong with a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -130,6 +132,8 @@ pub struct Outcome {
     pub latency: Histogram<u64>,
     /// At a fixed rate, from the moment a request was due to its answer, of requests due in the measured time.
     pub due_latency: Option<Histogram<u64>>,
+    /// Answers of the measured time over time: with the latter latency if there is one, by when they were due.
+    pub recorder: Recorder,
     /// Over the whole run: requests made, answered, lost with their connection, unanswered at the end.
     pub requests: u64,
     /// As above.
@@ -174,6 +178,7 @@ impl Outcome {
             if let (Some(sum), Some(part)) = (&mut sum.due_latency, &part.due_latency) {
                 let _ = sum.add(part);
             }
+            sum.recorder.add(part.recorder);
             sum.all_received_bytes += part.all_received_bytes;
             sum.requests += part.requests;
             sum.answered += part.answered;

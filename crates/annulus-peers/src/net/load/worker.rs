@@ -69,7 +69,7 @@ struct Worker<'r, 'p, P: Protocol> {
     sends: ManuallyDrop<MmapRaw>,
     address: &'p KernelAddress,
     plan: &'p Plan,
-    shared: &'p Shared,
+    shared: &'p Shared<'p>,
     thread: usize,
     request_bytes: usize,
     place_bytes: usize,
@@ -102,7 +102,7 @@ struct Worker<'r, 'p, P: Protocol> {
 /// Runs one thread's share of the load.
 pub(super) fn work<P: Protocol>(
     plan: &Plan,
-    shared: &Shared,
+    shared: &Shared<'_>,
     thread: usize,
     protocol: P,
 ) -> Result<Outcome, Failure> {
@@ -146,7 +146,7 @@ pub(super) fn work<P: Protocol>(
 impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
     fn new(
         plan: &'p Plan,
-        shared: &'p Shared,
+        shared: &'p Shared<'p>,
         thread: usize,
         protocol: P,
         channel: Channel<'r>,
@@ -242,6 +242,8 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                     self.begin = self.mark();
                     self.requests.recording = true;
                     self.requests.due_from_ns = self.now_ns;
+                    let runtime_ns = self.plan.runtime.as_nanos() as u64;
+                    self.requests.recorder.begin(self.now_ns, runtime_ns);
                 }
                 Phase::After => {
                     self.end = self.mark();
@@ -250,7 +252,8 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                     self.held = self.open;
                 }
                 Phase::Draining => {
-                    self.drain_until_ns = self.now_ns + self.plan.timeout.as_nanos() as u64;
+                    let patience = self.shared.patience(self.plan.timeout);
+                    self.drain_until_ns = self.now_ns + patience.as_nanos() as u64;
                 }
             }
             self.phase = next;

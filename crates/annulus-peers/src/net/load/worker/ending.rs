@@ -41,6 +41,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
             all_received_bytes: self.received_bytes,
             latency: self.requests.latency.clone(),
             due_latency: self.requests.due_latency.clone(),
+            recorder: std::mem::take(&mut self.requests.recorder),
             requests: self.requests.made,
             answered: self.requests.answered,
             lost: self.requests.lost,

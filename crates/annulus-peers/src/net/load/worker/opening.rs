@@ -104,7 +104,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
         kind: Kind,
         text: impl FnOnce() -> String,
     ) -> io::Result<()> {
-        self.requests.errors.add(kind, text);
+        self.requests.err(kind, self.now_ns, text);
         let conn = &mut self.conns[place as usize];
         let lost = self.requests.lose(place, conn, self.now_ns);
         self.requests.lost += u64::from(lost);

@@ -1,0 +1,238 @@
+//! What is measured, in whatever recorder the facade `metrics` has.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! let publishing = annulus_adapters::metrics::publish(std::time::Duration::from_secs(10))?;
+//! # drop(publishing); // until then
+//! # Ok(()) }
+//! ```
+//!
+//! The names are those of docs/METRICS.md, labels and units included. Counters are set to their totals. The facade's
+//! histograms take single values: each latency is given as the upper end of the bucket that it was counted in.
+
+use std::io;
+use std::time::Duration;
+
+use annulus::metrics::{Every, Histogram, Snapshot, alert, every};
+use metrics::{Label, counter, gauge, histogram};
+
+use crate::exported::{self, Totals};
+
+/// Publishes this process's metrics now and `every` so often, on a thread of its own, until the guard is dropped. In
+/// the meantime latencies are recorded.
+///
+/// # Errors
+///
+/// As [`annulus::metrics::every`].
+pub fn publish(interval: Duration) -> io::Result<Every> {
+    let mut publisher = Publisher::default();
+    every(interval, move |snapshot| publisher.publish(snapshot))
+}
+
+/// Publishes snapshots of this process.
+#[derive(Debug, Default)]
+pub struct Publisher {
+    totals: Totals,
+}
+
+impl Publisher {
+    /// Gives a snapshot, newer than the one before, to the recorder.
+    pub fn publish(&mut self, now: &Snapshot) {
+        let new = self.totals.advance(now).total();
+        for kind in self.totals.kinds() {
+            let source = [Label::new("source", kind.kind.name())];
+            for (field, value) in kind.counters.fields() {
+                if field == "in_flight" {
+                    gauge!(named(exported::IN_FLIGHT, ""), source.iter()).set(value as f64);
+                } else {
+                    counter!(named(exported::counter(field), "_total"), source.iter())
+                        .absolute(value);
+                }
+            }
+            for operation in &kind.operations {
+                let labels = [Label::new("op", operation.name), source[0].clone()];
+                counter!(named(exported::OPERATIONS, "_total"), labels.iter())
+                    .absolute(operation.completed);
+                counter!(named(exported::OPERATION_FAILURES, "_total"), labels.iter())
+                    .absolute(operation.failed);
+            }
+        }
+        for operation in &new.operations {
+            let op = operation.name;
+            record(exported::LATENCY, op, &operation.latency);
+            record(exported::QUEUE, op, &operation.queue);
+            record(exported::DEVICE, op, &operation.device);
+        }
+        for source in now
+            .sources
+            .iter()
+            .filter(|source| !source.backend.is_empty())
+        {
+            let labels = [
+                Label::new("source", source.kind.name()),
+                Label::new("backend", source.backend.clone()),
+                Label::new("fallback", source.fallback.clone().unwrap_or_default()),
+            ];
+            gauge!(named(exported::BACKEND, ""), labels.iter()).set(1.0);
+        }
+        gauge!(named(exported::KERNEL_WORKERS, "")).set(now.kernel_workers as f64);
+        for (rule, raised) in alert::states() {
+            gauge!(named(exported::ALERT, ""), "rule" => rule.to_string())
+                .set(f64::from(u8::from(raised)));
+        }
+    }
+}
+
+fn named((name, _): (&str, &str), suffix: &str) -> String {
+    format!("annulus_{name}{suffix}")
+}
+
+fn record(name: (&str, &str), op: &'static str, new: &Histogram) {
+    for (_, last, count) in new.buckets() {
+        let seconds = last as f64 / 1e9;
+        histogram!(named(name, "_seconds"), "op" => op).record_many(seconds, count as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use annulus::metrics::{OperationCounts, Source, SourceKind};
+    use metrics::{
+        Counter, CounterFn, Gauge, GaugeFn, HistogramFn, Key, KeyName, Metadata, Recorder,
+        SharedString, Unit, with_local_recorder,
+    };
+
+    use super::*;
+
+    /// Keeps the last value of each series, and of histograms how many there were.
+    #[derive(Default)]
+    struct Sheet(Arc<Mutex<BTreeMap<String, f64>>>);
+
+    struct Cell {
+        key: String,
+        sheet: Arc<Mutex<BTreeMap<String, f64>>>,
+    }
+
+    impl Cell {
+        fn set_to(&self, value: f64) {
+            self.sheet.lock().unwrap().insert(self.key.clone(), value);
+        }
+
+        fn add(&self, value: f64) {
+            *self
+                .sheet
+                .lock()
+                .unwrap()
+                .entry(self.key.clone())
+                .or_default() += value;
+        }
+    }
+
+    impl CounterFn for Cell {
+        fn increment(&self, value: u64) {
+            self.add(value as f64);
+        }
+
+        fn absolute(&self, value: u64) {
+            self.set_to(value as f64);
+        }
+    }
+
+    impl GaugeFn for Cell {
+        fn increment(&self, value: f64) {
+            self.add(value);
+        }
+
+        fn decrement(&self, value: f64) {
+            self.add(-value);
+        }
+
+        fn set(&self, value: f64) {
+            self.set_to(value);
+        }
+    }
+
+    impl HistogramFn for Cell {
+        fn record(&self, _: f64) {
+            self.add(1.0);
+        }
+    }
+
+    impl Sheet {
+        fn cell(&self, key: &Key) -> Arc<Cell> {
+            let labels = key
+                .labels()
+                .map(|label| format!("{}={}", label.key(), label.value()));
+            let labels: Vec<String> = labels.collect();
+            Arc::new(Cell {
+                key: format!("{} {}", key.name(), labels.join(" ")),
+                sheet: Arc::clone(&self.0),
+            })
+        }
+    }
+
+    impl Recorder for Sheet {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.cell(key))
+        }
+
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.cell(key))
+        }
+
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> metrics::Histogram {
+            metrics::Histogram::from_arc(self.cell(key))
+        }
+    }
+
+    fn planted(answers: u64) -> Snapshot {
+        let mut operation = OperationCounts::default();
+        (operation.name, operation.completed, operation.failed) = ("read_at", answers, 1);
+        operation.latency.record_many(1_000, answers);
+        let mut source = Source::default();
+        (source.kind, source.owner) = (SourceKind::Driver, 1);
+        source.backend = "io_uring".to_owned();
+        (source.counters.enters, source.counters.in_flight) = (7, 5);
+        source.operations.push(operation);
+        let mut snapshot = Snapshot::default();
+        snapshot.sources.push(source);
+        snapshot
+    }
+
+    #[test]
+    fn counters_are_totals_and_each_latency_is_recorded_once() {
+        let sheet = Sheet::default();
+        let mut publisher = Publisher::default();
+        with_local_recorder(&sheet, || {
+            publisher.publish(&planted(100));
+            publisher.publish(&planted(130));
+        });
+        let sheet = sheet.0.lock().unwrap();
+        for (series, value) in [
+            ("annulus_operations_total op=read_at source=driver", 130.0),
+            (
+                "annulus_operation_failures_total op=read_at source=driver",
+                1.0,
+            ),
+            ("annulus_operation_duration_seconds op=read_at", 130.0),
+            ("annulus_enters_total source=driver", 7.0),
+            ("annulus_in_flight source=driver", 5.0),
+            (
+                "annulus_backend_info source=driver backend=io_uring fallback=",
+                1.0,
+            ),
+            ("annulus_kernel_workers ", 0.0),
+        ] {
+            assert_eq!(sheet.get(series), Some(&value), "{series}: {sheet:#?}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! A run over time: answers, errors, calls and latencies in slices of equal length, as they are kept in the JSON.
+//!
+//! Lanes and client threads record with [`annulus_peers::slices::Recorder`]; this is what becomes of it. A slice lasts
+//! 10 ms or a 240th of the run, whichever is longer, so that an hour costs no more than a minute. The ramp is not in it.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use annulus_peers::slices::{BUCKETS, Recorder, SLICES_MAX, bounds};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// The number of the slice that begins when the measured time is over.
+const END: usize = SLICES_MAX as usize;
+
+/// A run over time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Timeline {
+    /// How long each slice is, ns; the last one may be cut off by the end.
+    pub(crate) slice_ns: u64,
+    /// How long all of them are: the measured time, ns.
+    pub(crate) length_ns: u64,
+    /// Right answers in each slice.
+    pub(crate) answers: Vec<u64>,
+    /// Wrong answers and errors in each slice; empty if there was none in any.
+    pub(crate) errors: Vec<u64>,
+    /// Calls that submit or wait in each slice; absent where the contender can't tell when it made them.
+    pub(crate) calls: Option<Vec<u64>>,
+    /// Latencies of the right answers of each slice: by turns how many buckets further on, the first time from bucket
+    /// 0, and how many answers are in that bucket. Bucket b below 16 is b ns; above, it begins at
+    /// (16 + b mod 16) · 2^(b div 16 − 1) ns and ends where the next begins.
+    pub(crate) latency: Vec<Vec<u64>>,
+}
+
+/// One slice, read back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Slice {
+    pub(crate) from_ns: u64,
+    pub(crate) length_ns: u64,
+    pub(crate) answers: u64,
+    pub(crate) errors: u64,
+    pub(crate) calls: Option<u64>,
+    pub(crate) latency: Spectrum,
+}
+
+/// Latencies by bucket, in rising order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Spectrum(pub(crate) Vec<(usize, u64)>);
+
+impl Timeline {
+    /// What lanes have recorded in `length_ns`; `calls` where somebody else than they has counted them.
+    pub(crate) fn of(
+        recorder: Recorder,
+        length_ns: u64,
+        calls: Option<Vec<u64>>,
+    ) -> Option<Timeline> {
+        let cut = recorder.slices()?;
+        let used = length_ns.div_ceil(cut.slice_ns.max(1)) as usize;
+        let slices = cut.slices.get(..used.max(1)).unwrap_or(&cut.slices);
+        let told: Vec<u64> = slices.iter().map(|slice| slice.calls).collect();
+        let told = told.iter().any(|calls| *calls > 0).then_some(told);
+        let mut errors: Vec<u64> = slices.iter().map(|slice| slice.errors).collect();
+        if errors.iter().all(|count| *count == 0) {
+            errors.clear();
+        }
+        let spectra: Vec<Spectrum> = (slices.iter())
+            .map(|slice| Spectrum(slice.latency.clone()))
+            .collect();
+        Some(Timeline {
+            slice_ns: cut.slice_ns,
+            length_ns,
+            answers: spectra.iter().map(Spectrum::count).collect(),
+            errors,
+            calls: calls
+                .map(|mut calls| {
+                    calls.resize(slices.len(), 0);
+                    calls
+                })
+                .or(told),
+            latency: spectra.iter().map(Spectrum::encoded).collect(),
+        })
+    }
+
+    /// The slices in their order.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = Slice> + '_ {
+        self.answers.iter().enumerate().map(|(nth, &answers)| {
+            let from_ns = nth as u64 * self.slice_ns;
+            Slice {
+                from_ns,
+                length_ns: self.length_ns.saturating_sub(from_ns).min(self.slice_ns),
+                answers,
+                errors: self.errors.get(nth).copied().unwrap_or(0),
+                calls: (self.calls.as_ref()).and_then(|calls| calls.get(nth).copied()),
+                latency: self
+                    .latency
+                    .get(nth)
+                    .map(|row| Spectrum::decoded(row))
+                    .unwrap_or_default(),
+            }
+        })
+    }
+
+    /// Latencies of the whole run.
+    pub(crate) fn spectrum(&self) -> Spectrum {
+        let mut counts = vec![0; BUCKETS];
+        for (bucket, count) in self.latency.iter().flat_map(|row| Spectrum::decoded(row).0) {
+            counts[bucket] += count;
+        }
+        let found = counts
+            .into_iter()
+            .enumerate()
+            .filter(|(_, count)| *count > 0);
+        Spectrum(found.collect())
+    }
+
+    /// The same in at most so many slices: neighbours are put together.
+    pub(crate) fn coarser(&self, slices_max: usize) -> Timeline {
+        let mut timeline = self.clone();
+        while timeline.answers.len() > slices_max.max(1) {
+            timeline = timeline.halved();
+        }
+        timeline
+    }
+
+    fn halved(&self) -> Timeline {
+        let pairs = |list: &[u64]| list.chunks(2).map(|pair| pair.iter().sum()).collect();
+        let latency = self.latency.chunks(2).map(|pair| {
+            let sum = pair.iter().fold(Spectrum::default(), |sum, row| {
+                sum.plus(&Spectrum::decoded(row))
+            });
+            sum.encoded()
+        });
+        Timeline {
+            slice_ns: self.slice_ns * 2,
+            length_ns: self.length_ns,
+            answers: pairs(&self.answers),
+            errors: pairs(&self.errors),
+            calls: self.calls.as_deref().map(pairs),
+            latency: latency.collect(),
+        }
+    }
+}
+
+impl Spectrum {
+    /// How many answers.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
+
+    /// The latency that a share `quantile` did not exceed, ns, rounded up to the end of its bucket.
+    pub(crate) fn quantile_ns(&self, quantile: f64) -> Option<u64> {
+        let wanted = (quantile.clamp(0.0, 1.0) * self.count() as f64)
+            .ceil()
+            .max(1.0) as u64;
+        let mut seen = 0;
+        let found = self.0.iter().find(|(_, count)| {
+            seen += count;
+            seen >= wanted
+        })?;
+        Some(bounds(found.0).1)
+    }
+
+    fn plus(&self, other: &Spectrum) -> Spectrum {
+        let mut sum = self.0.clone();
+        sum.extend(&other.0);
+        sum.sort_unstable();
+        sum.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 += next.1;
+            }
+            same
+        });
+        Spectrum(sum)
+    }
+
+    fn encoded(&self) -> Vec<u64> {
+        let mut last = 0;
+        let pairs = self.0.iter().flat_map(|&(bucket, count)| {
+            let further = bucket - std::mem::replace(&mut last, bucket);
+            [further as u64, count]
+        });
+        pairs.collect()
+    }
+
+    /// What is no bucket of ours is left out: files are made by others, too.
+    fn decoded(row: &[u64]) -> Spectrum {
+        let mut bucket = 0u64;
+        let pairs = row.chunks_exact(2).map_while(|pair| {
+            bucket = bucket.checked_add(pair[0])?;
+            let place = usize::try_from(bucket).ok()?;
+            (place < BUCKETS).then_some((place, pair[1]))
+        });
+        Spectrum(pairs.collect())
+    }
+}
+
+/// In a file that is laid out for people, a timeline is one line all the same.
+pub(crate) fn on_one_line<S: Serializer>(
+    timeline: &Option<Timeline>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let text = serde_json::to_string(timeline).map_err(serde::ser::Error::custom)?;
+    let raw = serde_json::value::RawValue::from_string(text).map_err(serde::ser::Error::custom)?;
+    raw.serialize(serializer)
+}
+
+/// Calls of a contender that makes them elsewhere than where the lanes are, looked at when a slice begins: by whichever
+/// lane is the first in it.
+#[derive(Default)]
+pub(crate) struct CallSamples {
+    /// Slices before this one have been looked at.
+    next: AtomicUsize,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    read: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
+    /// At the beginning of which slice there were how many.
+    samples: Vec<(usize, u64)>,
+}
+
+impl CallSamples {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From where the number of calls so far is read.
+    pub(crate) fn read_from(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
+        self.lock().read = Some(read);
+    }
+
+    /// A lane has come to a slice.
+    #[cold]
+    pub(crate) fn turned(&self, slice: usize) {
+        if self.next.load(Relaxed) > slice || self.next.fetch_max(slice + 1, Relaxed) > slice {
+            return;
+        }
+        let mut seen = self.lock();
+        if let Some(read) = &seen.read {
+            let calls = read();
+            seen.samples.push((slice, calls));
+        }
+    }
+
+    /// The measured time is over.
+    #[cold]
+    pub(crate) fn ended(&self) {
+        self.turned(END);
+    }
+
+    /// Lets go of what is read from, which would otherwise live as long as the harness.
+    pub(crate) fn close(&self) {
+        let read = self.lock().read.take();
+        drop(read);
+    }
+
+    /// How many there were in each slice; where slices are missing in between, evenly spread.
+    pub(crate) fn by_slice(&self) -> Option<Vec<u64>> {
+        let mut samples = std::mem::take(&mut self.lock().samples);
+        samples.sort_unstable();
+        let mut calls = Vec::new();
+        for pair in samples.windows(2) {
+            let ((from, before), (to, after)) = (pair[0], pair[1]);
+            calls.resize(from, 0);
+            // The last slice of the run ends with it, whatever its number.
+            let slices = if to == END { 1 } else { to - from };
+            let more = after.saturating_sub(before);
+            let each = more / slices as u64;
+            calls.push(more - each * (slices as u64 - 1));
+            calls.resize(from + slices, each);
+        }
+        (!calls.is_empty()).then_some(calls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorded() -> Recorder {
+        let mut recorder = Recorder::default();
+        recorder.begin(0, 50_000_000);
+        for nth in 0..400u64 {
+            recorder.answer(nth * 100_000, 1_000 + nth);
+        }
+        recorder.error(12_000_000);
+        recorder
+    }
+
+    #[test]
+    fn a_timeline_says_what_was_recorded_and_comes_back_from_its_json_on_one_line() {
+        let timeline = Timeline::of(recorded(), 45_000_000, None).unwrap();
+        assert_eq!(timeline.answers, [100, 100, 100, 100, 0]);
+        assert_eq!(timeline.errors, [0, 1, 0, 0, 0]);
+        assert_eq!(timeline.calls, None);
+        let slices: Vec<Slice> = timeline.slices().collect();
+        assert_eq!(
+            (slices[4].from_ns, slices[4].length_ns),
+            (40_000_000, 5_000_000)
+        );
+        assert_eq!(timeline.spectrum().count(), 400);
+        let p50 = timeline.spectrum().quantile_ns(0.5).unwrap();
+        assert!((1_200..1_300).contains(&p50), "{p50}");
+        #[derive(Serialize)]
+        struct Holds {
+            #[serde(serialize_with = "on_one_line")]
+            timeline: Option<Timeline>,
+        }
+        let held = Holds {
+            timeline: Some(timeline.clone()),
+        };
+        let text = serde_json::to_string_pretty(&held).unwrap();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        let back: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let back: Timeline = serde_json::from_value(back["timeline"].clone()).unwrap();
+        assert_eq!(back, timeline);
+    }
+
+    #[test]
+    fn a_coarser_timeline_has_the_same_answers_in_fewer_slices() {
+        let fine = Timeline::of(recorded(), 50_000_000, Some(vec![9, 8, 7])).unwrap();
+        let coarse = fine.coarser(2);
+        assert_eq!(coarse.answers, [400, 0]);
+        assert_eq!(
+            (coarse.slice_ns, coarse.errors.as_slice()),
+            (40_000_000, &[1, 0][..])
+        );
+        assert_eq!(coarse.calls, Some(vec![24, 0]));
+        assert_eq!(coarse.spectrum(), fine.spectrum());
+    }
+
+    #[test]
+    fn buckets_that_nobody_has_are_left_out_instead_of_believed() {
+        assert_eq!(Spectrum::decoded(&[5, 1, u64::MAX, 1]).0, [(5, 1)]);
+        assert_eq!(Spectrum::decoded(&[543, 2, 1, 3, 7]).0, [(543, 2)]);
+    }
+
+    #[test]
+    fn calls_are_looked_at_once_a_slice_and_a_gap_is_spread_evenly() {
+        let samples = CallSamples::default();
+        let now = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(100));
+        let read = std::sync::Arc::clone(&now);
+        samples.read_from(Box::new(move || read.load(Relaxed)));
+        for (slice, calls) in [(0, 100), (0, 105), (1, 110), (4, 120), (5, 125)] {
+            now.store(calls, Relaxed);
+            samples.turned(slice);
+        }
+        now.store(133, Relaxed);
+        samples.ended();
+        assert_eq!(samples.by_slice(), Some(vec![10, 4, 3, 3, 5, 8]));
+        assert_eq!(CallSamples::default().by_slice(), None);
+    }
+}

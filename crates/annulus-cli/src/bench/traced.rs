@@ -1,0 +1,199 @@
+//! One more run of each contender, looked into: `--syscalls`, `--flamegraph`.
+//!
+//! Contenders work in our own process, so it is ours that is looked at, and only around the contender's run: preparing
+//! the page cache and checking answers afterwards are not in it, the harness is. `null` shows how much that is.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::contender::{self, Side, side};
+use super::job::Plan;
+use super::json::Outcome;
+use super::progress::Progress;
+use super::run::{self, AnyContender};
+use super::single;
+use super::testfile::TestFile;
+use crate::args::FileArgs;
+use crate::fault::Fault;
+use crate::trace::{AtDepth, Counter, Graphs, Trace, Traced, failures, tables};
+
+/// Long enough for a few hundred samples; the counts per operation are the same after a tenth of it.
+pub(super) const RECORDED: Duration = Duration::from_secs(1);
+/// The places of these runs in the order of runs: none of the measured ones has them, nor has the warm-up.
+const FIRST_POSITION: usize = usize::MAX / 2;
+
+/// What was asked for, and which graphs go where.
+pub(super) struct Asked {
+    trace: Trace,
+    graphs: Vec<(usize, String, PathBuf)>,
+}
+
+impl Asked {
+    pub(super) fn new(
+        args: &FileArgs,
+        plan: &Plan,
+        contenders: &[AnyContender],
+    ) -> Result<Asked, Fault> {
+        let trace = Trace::new(&args.trace, args.replace)?;
+        // The base comes along unasked; its graph does not, unless it is named.
+        let sets = ["all", "default"];
+        let every = args
+            .contenders
+            .iter()
+            .any(|name| sets.contains(&name.trim()));
+        let named = |name: &str| every || args.contenders.iter().any(|asked| asked.trim() == name);
+        let mut wanted = Vec::new();
+        for &depth in &plan.depths {
+            let names = contenders.iter().map(|contender| contender.name());
+            let names = names.filter(|name| named(name));
+            wanted.extend(names.map(|name| (depth, name.to_string())));
+        }
+        let graphs = files(trace.graphs.as_ref(), wanted)?;
+        Ok(Asked { trace, graphs })
+    }
+
+    /// The runs, if any were asked for.
+    pub(super) fn runs(
+        &self,
+        plan: &Plan,
+        file: &TestFile,
+        contenders: &[AnyContender],
+    ) -> Result<Vec<Traced<AtDepth>>, Fault> {
+        let mut traced = Vec::new();
+        if !self.trace.is_asked() {
+            return Ok(traced);
+        }
+        let mut contenders = contenders.to_vec();
+        let null = |contender: &AnyContender| side(contender.name()) == Side::Null;
+        if self.trace.counts() && !contenders.iter().any(null) {
+            contenders.extend(contender::all().into_iter().filter(null));
+        }
+        let progress = Progress::new(plan.depths.len() * contenders.len());
+        for &depth in &plan.depths {
+            for contender in &contenders {
+                let name = contender.name();
+                progress.begin(format!("depth {depth}, looked into: {name}"));
+                let mut look = Look {
+                    plan,
+                    file,
+                    contender,
+                    depth,
+                    position: FIRST_POSITION + 2 * traced.len(),
+                    hangs: false,
+                };
+                let mut one = Traced::new(name, AtDepth { depth });
+                self.one(&mut look, &mut one)?;
+                traced.push(one);
+                progress.step();
+                if look.hangs {
+                    progress.clear();
+                    return Ok(traced);
+                }
+            }
+        }
+        progress.clear();
+        Ok(traced)
+    }
+
+    fn one(&self, look: &mut Look<'_>, one: &mut Traced<AtDepth>) -> Result<(), Fault> {
+        match self.trace.refusal() {
+            Some(why) => one.counted(Err(why)),
+            None if self.trace.counts() => {
+                let start = || self.trace.count(&[std::process::id()]);
+                let short = look.plan.runtime.min(RECORDED);
+                one.counted(look.during(short, start, Counter::stop)?);
+            }
+            None => {}
+        }
+        let of = |(depth, name, _): &&(usize, String, PathBuf)| {
+            *depth == look.depth && name == look.contender.name()
+        };
+        if let (Some(graphs), Some((depth, name, path))) =
+            (&self.trace.graphs, self.graphs.iter().find(of))
+            && !look.hangs
+        {
+            let title = format!("{name}, depth {depth}: {}", look.plan.words());
+            let start = || graphs.record(&[std::process::id()]);
+            let recorded = look.during(RECORDED, start, |recorder| recorder.end())?;
+            one.drawn(
+                path,
+                recorded.and_then(|(recorded, _)| graphs.draw(recorded, &title, path)),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// One contender at one depth.
+struct Look<'r> {
+    plan: &'r Plan,
+    file: &'r TestFile,
+    contender: &'r AnyContender,
+    depth: usize,
+    position: usize,
+    hangs: bool,
+}
+
+impl Look<'_> {
+    /// Runs it with something attached; what that saw, and how many operations were answered.
+    fn during<A, B>(
+        &mut self,
+        runtime: Duration,
+        start: impl FnOnce() -> Result<A, String>,
+        stop: impl FnOnce(A) -> Result<B, String>,
+    ) -> Result<Result<(B, u64), String>, Fault> {
+        let short = Plan {
+            runtime,
+            ..self.plan.clone()
+        };
+        self.position += 1;
+        let mut seen = Err("it was not run".to_string());
+        let around = |contender: &AnyContender, spec| {
+            let attached = start();
+            let outcome = run::run(contender, spec);
+            seen = attached.and_then(stop);
+            outcome
+        };
+        let contender = Arc::clone(self.contender);
+        let done = single::run_by(
+            &short,
+            self.file,
+            &contender,
+            self.depth,
+            self.position,
+            around,
+        )?;
+        self.hangs = done.hangs;
+        Ok(match done.outcome {
+            Outcome::Measured(sample) => seen.map(|seen| (seen, sample.checks.answers)),
+            other => Err(other.reason().unwrap_or_default()),
+        })
+    }
+}
+
+/// The file of each graph: `wanted` are depths and names.
+pub(super) fn files(
+    graphs: Option<&Graphs>,
+    wanted: Vec<(usize, String)>,
+) -> Result<Vec<(usize, String, PathBuf)>, Fault> {
+    let Some(graphs) = graphs else {
+        return Ok(Vec::new());
+    };
+    let label = |(depth, name): &(usize, String)| format!("{name}-{depth}");
+    let labels: Vec<String> = wanted.iter().map(label).collect();
+    let files = graphs.files(&labels)?;
+    let files = wanted.into_iter().zip(files);
+    Ok(files
+        .map(|((depth, name), file)| (depth, name, file))
+        .collect())
+}
+
+pub(super) fn text(traced: &[Traced<AtDepth>]) -> String {
+    tables(traced, |place| format!("depth {}", place.depth))
+}
+
+/// A graph that was asked for and is not there is a failure.
+pub(super) fn verdict_on<P>(traced: &[Traced<P>]) -> Result<(), Fault> {
+    failures(traced).map_or(Ok(()), |why| Err(Fault::failed(why)))
+}

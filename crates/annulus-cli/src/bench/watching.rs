@@ -1,0 +1,144 @@
+//! The runs of each comparison, as alerts see them: what is measured, whose it is, and its slices.
+
+use std::time::Duration;
+
+use annulus::metrics::Histogram;
+use annulus::metrics::alert::Rule;
+use annulus_peers::slices::bounds;
+
+use super::contender::{Side, side};
+use super::job::Plan;
+use super::json::{self, Outcome};
+use super::net;
+use super::nop;
+use super::timeline::Timeline;
+use crate::fault::Fault;
+use crate::watching::{Interval, Judge, Measured, Verdict};
+
+pub(crate) fn of_file(rules: &[Rule], plan: &Plan) -> Result<Judge, Fault> {
+    let operations: &[&'static str] = match plan.write_percent {
+        0 => &["read_at"],
+        100 => &["write_at"],
+        _ => &["read_at", "write_at"],
+    };
+    let measured = Measured {
+        command: "bench file",
+        operations,
+        has_latencies: true,
+        runtime: plan.runtime,
+    };
+    Judge::new(rules, &measured)
+}
+
+pub(crate) fn of_nop(rules: &[Rule], runtime: Duration) -> Result<Judge, Fault> {
+    let measured = Measured {
+        command: "bench nop",
+        operations: &["nop"],
+        has_latencies: false,
+        runtime,
+    };
+    Judge::new(rules, &measured)
+}
+
+pub(crate) fn of_net(question: &net::Question) -> Result<Judge, Fault> {
+    let measured = Measured {
+        command: "bench net",
+        operations: &["request"],
+        has_latencies: true,
+        runtime: question.runtime,
+    };
+    Judge::new(&question.watch.alert, &measured)
+}
+
+pub(crate) fn judge_file(judge: &Judge, runs: &[json::Run]) -> Verdict {
+    let mut verdict = Verdict::default();
+    for run in runs {
+        let sample = match &run.outcome {
+            Outcome::Measured(sample)
+            | Outcome::Failed {
+                sample: Some(sample),
+                ..
+            } => sample,
+            _ => continue,
+        };
+        let name = format!(
+            "{}, depth {}, repeat {}",
+            run.contender, run.depth, run.repeat
+        );
+        let counts = side(&run.contender) == Side::Annulus;
+        judge.look(
+            &mut verdict,
+            &name,
+            counts,
+            run.depth,
+            &slices(sample.timeline.as_ref()),
+        );
+    }
+    verdict.say();
+    verdict
+}
+
+/// A run of NOPs is one interval.
+pub(crate) fn judge_nop(judge: &Judge, runs: &[nop::Run]) -> Verdict {
+    let mut verdict = Verdict::default();
+    for run in runs {
+        let Some(sample) = &run.sample else { continue };
+        let name = format!("{}, depth {}, repeat {}", run.layer, run.depth, run.repeat);
+        let counts = run.layer.starts_with("annulus");
+        let whole = Interval {
+            length_ns: (sample.seconds * 1e9) as u64,
+            answers: sample.ops,
+            ..Interval::default()
+        };
+        judge.look(&mut verdict, &name, counts, run.depth, &[whole]);
+    }
+    verdict.say();
+    verdict
+}
+
+/// What counts is the server that was given, or Annulus among those that were started.
+pub(crate) fn judge_net(judge: &Judge, question: &net::Question, runs: &[net::Run]) -> Verdict {
+    let mut verdict = Verdict::default();
+    for run in runs {
+        let Some(sample) = &run.sample else { continue };
+        let size = run
+            .size
+            .map_or(String::new(), |size| format!(", {size} bytes"));
+        let name = format!(
+            "{}, {} connections{size}, repeat {}",
+            run.contender, run.connections, run.repeat
+        );
+        let counts = question.is_there(&run.contender) || run.contender.starts_with("annulus");
+        let in_flight = run.connections * question.pipeline;
+        judge.look(
+            &mut verdict,
+            &name,
+            counts,
+            in_flight,
+            &slices(sample.timeline.as_ref()),
+        );
+    }
+    verdict.say();
+    verdict
+}
+
+fn slices(timeline: Option<&Timeline>) -> Vec<Interval> {
+    let slices = timeline.into_iter().flat_map(Timeline::slices);
+    let intervals = slices.map(|slice| {
+        let mut latency = Histogram::new();
+        for (bucket, count) in slice.latency.0 {
+            let (first, last) = bounds(bucket);
+            // The middle, so that the mean is as right as it can be.
+            latency.record_many(first.midpoint(last), count);
+        }
+        Interval {
+            length_ns: slice.length_ns,
+            answers: slice.answers + slice.errors,
+            errors: slice.errors,
+            latency,
+        }
+    });
+    intervals
+        .filter(|interval| interval.length_ns > 0)
+        .collect()
+}

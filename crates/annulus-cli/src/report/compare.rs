@@ -1,0 +1,261 @@
+//! Two runs beside each other: what differs, and whether the difference is more than chance.
+//!
+//! No test of significance: repeats are few, and what disturbs a machine is no normal distribution. A difference counts
+//! if the repeats of one run lie wholly beyond those of the other and the medians are further apart than 3 %.
+
+use super::story::{Story, Strand};
+use crate::bench::stats::Spread;
+use crate::bench::table::{grouped, short};
+
+/// Differences below this are nobody's.
+const LEVEL: f64 = 0.03;
+/// With fewer repeats their spread says nothing.
+const REPEATS_MIN: usize = 3;
+
+/// What is to be thought of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    Faster,
+    Slower,
+    /// The repeats overlap, or the medians are as good as the same.
+    Noise,
+    TooFewRepeats,
+}
+
+impl Judgement {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Judgement::Faster => "faster",
+            Judgement::Slower => "slower",
+            Judgement::Noise => "noise: within the spread of the repeats",
+            Judgement::TooFewRepeats => "too few repeats to tell",
+        }
+    }
+}
+
+/// One contender in one group, in both runs.
+pub(super) struct Difference {
+    pub(super) group: String,
+    pub(super) contender: String,
+    pub(super) speeds: [Spread; 2],
+    pub(super) p99_us: [Option<f64>; 2],
+    pub(super) judgement: Judgement,
+}
+
+impl Difference {
+    /// By how much the second differs from the first, as a share.
+    pub(super) fn change(&self) -> f64 {
+        change(self.speeds[0].median, self.speeds[1].median)
+    }
+
+    /// The cells of its row.
+    pub(super) fn cells(&self) -> Vec<String> {
+        let speed = |spread: &Spread| {
+            format!(
+                "{} ({}–{})",
+                grouped(spread.median),
+                grouped(spread.min),
+                grouped(spread.max)
+            )
+        };
+        let us = |value: Option<f64>| value.map_or("–".into(), short);
+        let p99_change = match self.p99_us {
+            [Some(before), Some(after)] => signed(change(before, after)),
+            _ => "–".into(),
+        };
+        vec![
+            self.contender.clone(),
+            self.group.clone(),
+            speed(&self.speeds[0]),
+            speed(&self.speeds[1]),
+            signed(self.change()),
+            us(self.p99_us[0]),
+            us(self.p99_us[1]),
+            p99_change,
+            self.judgement.words().into(),
+        ]
+    }
+}
+
+pub(super) const HEADINGS: [(&str, &str); 9] = [
+    ("contender", "who did the work"),
+    ("group", "which table"),
+    (
+        "A, per second",
+        "the first run: median over the repeats, and the extremes",
+    ),
+    (
+        "B, per second",
+        "the second run: median over the repeats, and the extremes",
+    ),
+    ("change", "of the median, from A to B"),
+    (
+        "p99 µs, A",
+        "99 of 100 came within so many µs in the first run",
+    ),
+    (
+        "p99 µs, B",
+        "99 of 100 came within so many µs in the second run",
+    ),
+    (
+        "change",
+        "of the 99th percentile, from A to B; it has no verdict",
+    ),
+    ("verdict", "whether the speeds differ by more than chance"),
+];
+
+fn change(before: f64, after: f64) -> f64 {
+    match before > 0.0 {
+        true => after / before - 1.0,
+        false => 0.0,
+    }
+}
+
+fn signed(share: f64) -> String {
+    format!("{:+.1} %", share * 100.0)
+}
+
+/// What both runs have measured.
+pub(super) fn differences(first: &Story, second: &Story) -> Vec<Difference> {
+    let mut list = Vec::new();
+    for group in &first.groups {
+        let other = second
+            .groups
+            .iter()
+            .find(|other| other.title == group.title);
+        for strand in group.strands.iter().filter(|strand| !strand.null) {
+            let twin = other.and_then(|other| {
+                let mut strands = other.strands.iter();
+                strands.find(|twin| twin.contender == strand.contender)
+            });
+            let Some((twin, before, after)) =
+                twin.and_then(|twin| Some((twin, strand.speed?, twin.speed?)))
+            else {
+                continue;
+            };
+            list.push(Difference {
+                group: group.title.clone(),
+                contender: strand.contender.clone(),
+                speeds: [before, after],
+                p99_us: [strand.p99_us, twin.p99_us],
+                judgement: judge(strand, twin, &before, &after),
+            });
+        }
+    }
+    list
+}
+
+fn judge(first: &Strand, second: &Strand, before: &Spread, after: &Spread) -> Judgement {
+    if first.samples.min(second.samples) < REPEATS_MIN {
+        return Judgement::TooFewRepeats;
+    }
+    match change(before.median, after.median) {
+        change if change > LEVEL && after.min > before.max => Judgement::Faster,
+        change if change < -LEVEL && after.max < before.min => Judgement::Slower,
+        _ => Judgement::Noise,
+    }
+}
+
+/// What was not the same in the two runs, besides their results: such a comparison may be one of these.
+pub(super) fn unlike(first: &Story, second: &Story) -> Vec<String> {
+    let both = [
+        (&first.load, &second.load),
+        (&first.machine, &second.machine),
+    ];
+    let mut list: Vec<String> = Vec::new();
+    for (before, after) in both {
+        for (name, value) in before.iter().filter(|(name, _)| *name != "Seed") {
+            let twin = after.iter().find(|(other, _)| other == name);
+            match twin {
+                Some((_, other)) if other == value => {}
+                Some((_, other)) => list.push(format!("{name}: {value} in A, {other} in B")),
+                None => list.push(format!("{name}: {value} in A, unknown in B")),
+            }
+        }
+    }
+    if first.version != second.version {
+        list.push(format!(
+            "Annulus {} in A, {} in B",
+            first.version, second.version
+        ));
+    }
+    list
+}
+
+/// The comparison in a sentence.
+pub(super) fn sentence(differences: &[Difference]) -> String {
+    let of = |wanted: Judgement| {
+        let list: Vec<String> = (differences.iter())
+            .filter(|one| one.judgement == wanted)
+            .map(|one| {
+                format!(
+                    "{} at {} ({})",
+                    one.contender,
+                    one.group,
+                    signed(one.change())
+                )
+            })
+            .collect();
+        list
+    };
+    let (faster, slower) = (of(Judgement::Faster), of(Judgement::Slower));
+    let mut parts = Vec::new();
+    for (list, word) in [(&faster, "faster"), (&slower, "slower")] {
+        if !list.is_empty() {
+            parts.push(format!("B is {word} in {}", list.join(", ")));
+        }
+    }
+    let same = of(Judgement::Noise).len();
+    let unknown = of(Judgement::TooFewRepeats).len();
+    if same > 0 {
+        parts.push(format!(
+            "{same} of {} rows differ by no more than noise",
+            differences.len()
+        ));
+    }
+    if unknown > 0 {
+        parts.push(format!(
+            "{unknown} of {} rows have too few repeats to tell",
+            differences.len()
+        ));
+    }
+    match parts.is_empty() {
+        true => "Nothing was measured in both runs.".into(),
+        false => format!("{}.", parts.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strand(speeds: &[f64]) -> Strand {
+        Strand {
+            contender: "annulus".into(),
+            null: false,
+            speed: Spread::of(speeds),
+            samples: speeds.len(),
+            p99_us: None,
+            shots: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_difference_counts_only_where_all_repeats_lie_beyond_those_of_the_other() {
+        let judged = |first: &[f64], second: &[f64]| {
+            let (first, second) = (strand(first), strand(second));
+            judge(
+                &first,
+                &second,
+                &first.speed.unwrap(),
+                &second.speed.unwrap(),
+            )
+        };
+        let base = [100.0, 101.0, 102.0];
+        assert_eq!(judged(&base, &[110.0, 111.0, 112.0]), Judgement::Faster);
+        assert_eq!(judged(&base, &[90.0, 91.0, 99.0]), Judgement::Slower);
+        assert_eq!(judged(&base, &[101.5, 120.0, 130.0]), Judgement::Noise);
+        assert_eq!(judged(&base, &[102.5, 103.0, 103.1]), Judgement::Noise);
+        assert_eq!(judged(&base, &[200.0, 201.0]), Judgement::TooFewRepeats);
+    }
+}

@@ -1,0 +1,268 @@
+//! Lines: speed and calls over time, and how latencies are distributed. A line per contender, all in one plot.
+//!
+//! Contenders are told apart by colour and by dashes, and the plot's own list names them.
+
+use maud::{Markup, html};
+
+use super::heatmap::Scale;
+use super::story::{Group, Story, Strand};
+use super::svg::{
+    HEIGHT, LEFT, PLOT_HEIGHT, PLOT_WIDTH, TOP, WIDTH, across, fine, step, time_axis,
+};
+use super::words::{count, duration, percent_words};
+use crate::bench::timeline::{Slice, Spectrum, Timeline};
+
+/// Colours and dashes repeat after so many contenders; the style has one class for each.
+const STYLES: usize = 24;
+/// More points than this can't be told apart at this size.
+const POINTS_MAX: usize = 120;
+/// Percentiles that are marked.
+const MARKED: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999];
+/// So many nines are drawn: 99.99 %.
+const NINES_MAX: f64 = 4.0;
+/// One point each such part of a nine.
+const NINES_STEP: f64 = 0.05;
+
+/// One line, in the plot's own coordinates from 0 to 1, with gaps.
+struct Line {
+    name: String,
+    style: usize,
+    points: Vec<Option<(f64, f64)>>,
+    words: String,
+}
+
+/// Answers a second over time.
+pub(super) fn speed(story: &Story, group: &Group, length_ns: u64) -> Markup {
+    let per_second =
+        |slice: &Slice| Some(slice.answers as f64 * 1e9 / slice.length_ns.max(1) as f64);
+    let series = over_time(story, group, per_second);
+    let caption = format!("{} a second over time", story.answers);
+    plot_over_time(&caption, group, series, length_ns)
+}
+
+/// Calls per answer over time, of those who can tell.
+pub(super) fn calls(story: &Story, group: &Group, length_ns: u64) -> Option<Markup> {
+    let per_answer = |slice: &Slice| match slice.answers {
+        0 => None,
+        answers => Some(slice.calls? as f64 / answers as f64),
+    };
+    let series: Vec<Series> = over_time(story, group, per_answer)
+        .into_iter()
+        .filter(|series| series.values.iter().any(|(_, value)| value.is_some()))
+        .collect();
+    let caption = format!(
+        "enters (calls that submit or wait) per {} over time",
+        one(story.answers)
+    );
+    (!series.is_empty()).then(|| plot_over_time(&caption, group, series, length_ns))
+}
+
+fn one(answers: &str) -> &str {
+    match answers {
+        "ops" => "operation",
+        _ => "request",
+    }
+}
+
+struct Series {
+    name: String,
+    style: usize,
+    /// When, in ns, and how much.
+    values: Vec<(f64, Option<f64>)>,
+}
+
+fn over_time(story: &Story, group: &Group, value: impl Fn(&Slice) -> Option<f64>) -> Vec<Series> {
+    let series = |strand: &Strand, timeline: &Timeline| {
+        let coarse = timeline.coarser(POINTS_MAX);
+        // What is left of a slice at the end says little: as a rate it would be a spike.
+        let whole = coarse
+            .slices()
+            .filter(|slice| slice.length_ns * 2 >= coarse.slice_ns);
+        Series {
+            name: strand.contender.clone(),
+            style: story.number(&strand.contender) % STYLES,
+            values: whole
+                .map(|slice| {
+                    (
+                        slice.from_ns as f64 + slice.length_ns as f64 / 2.0,
+                        value(&slice),
+                    )
+                })
+                .collect(),
+        }
+    };
+    group
+        .drawn()
+        .filter_map(|strand| Some(series(strand, strand.timeline()?)))
+        .collect()
+}
+
+fn plot_over_time(caption: &str, group: &Group, series: Vec<Series>, length_ns: u64) -> Markup {
+    let values = || {
+        series
+            .iter()
+            .flat_map(|series| series.values.iter().filter_map(|(_, value)| *value))
+    };
+    let most = values().fold(0.0, f64::max);
+    let step = step(most);
+    let top = (most / step * 1.02).ceil().max(1.0) * step;
+    let lines = series
+        .into_iter()
+        .map(|series| {
+            let seen: Vec<f64> = series
+                .values
+                .iter()
+                .filter_map(|(_, value)| *value)
+                .collect();
+            let low = seen.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = seen.iter().copied().fold(0.0, f64::max);
+            let point = |(at, value): &(f64, Option<f64>)| {
+                value.map(|value| (at / length_ns.max(1) as f64, value / top))
+            };
+            Line {
+                points: series.values.iter().map(point).collect(),
+                words: format!("{} from {} to {}", series.name, count(low), count(high)),
+                name: series.name,
+                style: series.style,
+            }
+        })
+        .collect();
+    let marks = (0..=5)
+        .map(|nth| f64::from(nth) * step)
+        .take_while(|mark| *mark <= top * 1.001)
+        .map(|mark| (mark / top, count(mark)))
+        .collect();
+    plot(
+        &format!("{}: {caption}", group.title),
+        lines,
+        marks,
+        time_axis(length_ns),
+    )
+}
+
+/// Latency by the share of answers that did not take longer; each nine takes as much room as the one before.
+pub(super) fn percentiles(story: &Story, group: &Group, scale: &Scale) -> Markup {
+    let lines = group
+        .drawn()
+        .filter_map(|strand| {
+            let spectrum = strand.timeline()?.spectrum();
+            Some(percentile_line(
+                &strand.contender,
+                story.number(&strand.contender) % STYLES,
+                &spectrum,
+                scale,
+            ))
+        })
+        .collect();
+    let marks = (scale.marks_ns().iter())
+        .map(|ns| (scale.height(*ns), duration(*ns)))
+        .collect();
+    let axis = html! {
+        @for (nth, share) in MARKED.iter().enumerate() {
+            @let x = fine(LEFT + PLOT_WIDTH * nines(*share) / NINES_MAX);
+            @if nth > 0 {
+                line.grid x1=(x) x2=(x) y1=(TOP) y2=(TOP + PLOT_HEIGHT) {}
+            }
+            text x=(x) y=(TOP + PLOT_HEIGHT + 15.0) text-anchor="middle" {
+                (percent_words(*share).trim_end_matches(" %"))
+                @if nth + 1 == MARKED.len() { " %" }
+            }
+        }
+    };
+    plot(
+        &format!("{}: latency by percentile", group.title),
+        lines,
+        marks,
+        axis,
+    )
+}
+
+fn nines(share: f64) -> f64 {
+    -(1.0 - share).log10()
+}
+
+fn percentile_line(name: &str, style: usize, spectrum: &Spectrum, scale: &Scale) -> Line {
+    // A percentile beyond the one before the last answer would be that answer again.
+    let known = (spectrum.count().max(1) as f64).log10().min(NINES_MAX);
+    let steps = (known / NINES_STEP) as usize;
+    let point = |step: usize| {
+        let nines = step as f64 * NINES_STEP;
+        let ns = spectrum.quantile_ns(1.0 - 10f64.powf(-nines))?;
+        Some((nines / NINES_MAX, scale.height(ns)))
+    };
+    let said = MARKED[1..]
+        .iter()
+        .filter(|share| nines(**share) <= known)
+        .filter_map(|share| {
+            let ns = spectrum.quantile_ns(*share)?;
+            Some(format!("{} {}", percent_words(*share), duration(ns)))
+        });
+    Line {
+        name: name.to_string(),
+        style,
+        points: (0..=steps).map(point).collect(),
+        words: format!("{name} {}", said.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn plot(caption: &str, lines: Vec<Line>, marks: Vec<(f64, String)>, axis: Markup) -> Markup {
+    let words: Vec<&str> = lines.iter().map(|line| line.words.as_str()).collect();
+    let words = format!("Lines of {caption}. {}.", words.join("; "));
+    html! {
+        figure.chart {
+            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(words) {
+                rect.paper x=(LEFT) y=(TOP) width=(PLOT_WIDTH) height=(PLOT_HEIGHT) {}
+                @for (height, text) in &marks { (across(TOP + PLOT_HEIGHT * (1.0 - height), text)) }
+                (axis)
+                @for line in &lines {
+                    path class={ "line s" (line.style) } d=(path(&line.points)) {
+                        title { (line.name) }
+                    }
+                }
+            }
+            figcaption { (caption) }
+            ul.key {
+                @for line in &lines {
+                    li {
+                        svg viewBox="0 0 28 8" aria-hidden="true" {
+                            path class={ "line s" (line.style) } d="M0 4h28" {}
+                        }
+                        (line.name)
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn path(points: &[Option<(f64, f64)>]) -> String {
+    let (mut text, mut down) = (String::new(), false);
+    for point in points {
+        let Some((x, y)) = point else {
+            down = false;
+            continue;
+        };
+        text.push(if down { 'L' } else { 'M' });
+        text += &fine(LEFT + PLOT_WIDTH * x.clamp(0.0, 1.0));
+        text.push(' ');
+        text += &fine(TOP + PLOT_HEIGHT * (1.0 - y.clamp(0.0, 1.0)));
+        down = true;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_in_a_line_is_a_gap() {
+        let points = [Some((0.0, 0.0)), Some((0.5, 1.0)), None, Some((1.0, 0.5))];
+        assert_eq!(path(&points), "M48 212L220 10M392 111");
+    }
+
+    #[test]
+    fn every_nine_has_as_much_room_as_the_one_before() {
+        assert!((nines(0.9) - 1.0).abs() < 1e-9 && (nines(0.999) - 3.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,209 @@
+//! What the JSON of `bench file` tells.
+
+use super::story::{Embedded, Group, Shot, Story, Strand, bytes, embed};
+use crate::bench::contender::Side;
+use crate::bench::json::{Outcome, Report, Run, Sample};
+use crate::bench::machine::Machine;
+use crate::bench::stats::Row;
+use crate::bench::{checks_line, table};
+
+/// What each column of the table means, in its order.
+const MEANINGS: [&str; 14] = [
+    "who did the work",
+    "right answers a second; median over the repeats",
+    "millions of bytes a second",
+    "mean latency, µs",
+    "half of the answers came within so many µs",
+    "nine of ten came within so many µs",
+    "99 of 100 came within so many µs",
+    "999 of 1,000 came within so many µs",
+    "9,999 of 10,000 came within so many µs",
+    "the longest latency, µs",
+    "processor time of the whole process per operation, µs",
+    "calls that submit or wait per operation; for a ring, enters",
+    "speed over that of the best peer in the same repeat; above 1 is faster",
+    "speed over that of the ring written by hand in the same repeat, with the extremes",
+];
+
+impl Story {
+    /// The story of a comparison of files.
+    pub(crate) fn of_files(report: &Report, budget_bytes: usize) -> serde_json::Result<Story> {
+        let load = &report.load;
+        Ok(Story {
+            kind: "file",
+            title: format!(
+                "{}, {}, blocks of {}",
+                load.rw,
+                load.cache,
+                bytes(load.block_bytes)
+            ),
+            verdict: report.verdict.clone(),
+            checks: checks_line(report).trim_end().to_string(),
+            warnings: report.warnings.clone(),
+            notes: report.notes.clone(),
+            load: load_facts(report),
+            machine: machine_facts(&report.machine),
+            command: report.command.clone(),
+            started_unix_s: report.started_unix_s,
+            version: report.annulus.clone(),
+            contenders: (report.contenders.iter())
+                .map(|one| (one.name.clone(), one.about.clone()))
+                .collect(),
+            groups: load
+                .depths
+                .iter()
+                .map(|depth| group(report, *depth))
+                .collect(),
+            latency: "from the hand-over of an operation to its answer",
+            answers: "ops",
+            no_calls: None,
+            json: embedded(report, budget_bytes)?,
+        })
+    }
+}
+
+fn embedded(report: &Report, budget_bytes: usize) -> serde_json::Result<Embedded> {
+    embed(budget_bytes, |slices| {
+        let Some(slices) = slices else {
+            return serde_json::to_string(report);
+        };
+        let mut smaller = report.clone();
+        for run in &mut smaller.runs {
+            let sample = match &mut run.outcome {
+                Outcome::Measured(sample) => sample,
+                Outcome::Failed {
+                    sample: Some(sample),
+                    ..
+                } => sample,
+                _ => continue,
+            };
+            sample.timeline = sample
+                .timeline
+                .take()
+                .map(|timeline| timeline.coarser(slices));
+        }
+        serde_json::to_string(&smaller)
+    })
+}
+
+fn load_facts(report: &Report) -> Vec<(&'static str, String)> {
+    let load = &report.load;
+    let list: Vec<String> = load.depths.iter().map(usize::to_string).collect();
+    let mut facts = vec![
+        ("Operation", load.rw.clone()),
+        ("Block", bytes(load.block_bytes)),
+        ("Outstanding", list.join(", ")),
+        ("Page cache", load.cache.clone()),
+        ("File", load.file.clone()),
+        ("Used of it", bytes(load.size_bytes)),
+    ];
+    if load.files > 1 {
+        facts.push(("Files", load.files.to_string()));
+    }
+    facts.extend(load.name.clone().map(|name| ("Load", name)));
+    facts.extend(
+        load.memory_limit_bytes
+            .map(|limit| ("Memory limit", bytes(limit))),
+    );
+    facts.extend(load.threads.map(|threads| ("Threads", threads.to_string())));
+    if load.durable {
+        facts.push((
+            "Writes",
+            "each on stable storage before it is answered".into(),
+        ));
+    }
+    facts.push((
+        "Measured",
+        format!("{} s × {} repeats", load.runtime_seconds, load.repeats),
+    ));
+    facts.push(("Seed", report.seed.to_string()));
+    facts
+}
+
+/// The machine in words; of a network report, too.
+pub(super) fn machine_facts(machine: &Machine) -> Vec<(&'static str, String)> {
+    let mut facts = vec![
+        (
+            "Kernel",
+            format!("Linux {} ({})", machine.kernel, machine.architecture),
+        ),
+        ("Processors", machine.processors.to_string()),
+    ];
+    facts.extend(machine.processor.clone().map(|name| ("Processor", name)));
+    let memory = machine.memory_bytes;
+    facts.extend(memory.map(|bytes| {
+        (
+            "Memory",
+            format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64),
+        )
+    }));
+    facts.extend(machine.filesystem.clone().map(|name| ("File system", name)));
+    if let Some(disk) = &machine.disk {
+        facts.push(("Disk", disk.name.clone()));
+        facts.extend(disk.scheduler.clone().map(|name| ("Scheduler", name)));
+        facts.extend(
+            disk.queue_requests
+                .map(|count| ("Queue", format!("{count} requests"))),
+        );
+    }
+    facts
+}
+
+fn group(report: &Report, depth: usize) -> Group {
+    let rows: Vec<&Row> = report
+        .rows
+        .iter()
+        .filter(|row| row.depth == depth)
+        .collect();
+    let mut remarks = Vec::new();
+    for row in &rows {
+        let partly = if row.medians.is_some() {
+            "some runs: "
+        } else {
+            ""
+        };
+        let reason = row
+            .reason
+            .iter()
+            .map(|reason| format!("{}: {partly}{reason}", row.contender));
+        let note = row
+            .note
+            .iter()
+            .map(|note| format!("{}: {note}", row.contender));
+        remarks.extend(reason.chain(note));
+    }
+    Group {
+        title: format!("depth {depth}"),
+        headings: table::HEADINGS.into_iter().zip(MEANINGS).collect(),
+        rows: (rows.iter())
+            .filter_map(|row| Some(table::cells(row, row.medians.as_ref()?).to_vec()))
+            .collect(),
+        remarks,
+        strands: rows.iter().map(|row| strand(&report.runs, row)).collect(),
+    }
+}
+
+fn strand(runs: &[Run], row: &Row) -> Strand {
+    let own = runs
+        .iter()
+        .enumerate()
+        .filter(|(_, run)| run.depth == row.depth && run.contender == row.contender);
+    let shots = own.filter_map(|(place, run)| Some(shot(place, run, run.outcome.sample()?)));
+    Strand {
+        contender: row.contender.clone(),
+        null: row.side == Side::Null,
+        speed: row.medians.as_ref().map(|medians| medians.ops_per_second),
+        samples: row.samples,
+        p99_us: row.medians.as_ref().map(|medians| medians.p99_us),
+        shots: shots.collect(),
+    }
+}
+
+fn shot(place: usize, run: &Run, sample: &Sample) -> Shot {
+    Shot {
+        run: place,
+        repeat: run.repeat,
+        per_second: sample.ops_per_second,
+        timeline: sample.timeline.clone(),
+    }
+}

@@ -1,0 +1,200 @@
+//! Reports for people: a page, heat maps as a file and in the terminal; of a run that was just made, or of its JSON.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::args::{Heatmap, PictureArgs, ReportArgs};
+use crate::bench::json::{Destination, Report as FileReport};
+use crate::bench::net::json::Report as NetReport;
+use crate::bench::say;
+use crate::bench::timeline::Timeline;
+use crate::fault::Fault;
+
+mod compare;
+mod curve;
+mod files;
+mod guide;
+mod heatmap;
+mod network;
+mod page;
+mod story;
+mod svg;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use heatmap::Scale;
+use story::Story;
+use terminal::Colours;
+
+/// Of a page of 1 MB, what the JSON may take, of all of its runs.
+const JSON_BYTES_MAX: usize = 300_000;
+
+/// What is made of a run besides its table and its JSON; what can be refused is refused before anything is measured.
+pub(crate) struct Pictures {
+    page: Option<Destination>,
+    maps: Option<Maps>,
+}
+
+enum Maps {
+    Terminal,
+    File(Destination),
+}
+
+impl Pictures {
+    pub(crate) fn new(
+        args: &PictureArgs,
+        json: Option<&Path>,
+        replace: bool,
+    ) -> Result<Pictures, Fault> {
+        let heatmap = match &args.heatmap {
+            Some(Heatmap::File(path)) => Some(path.as_path()),
+            _ => None,
+        };
+        let named = [
+            ("--json", json),
+            ("--html", args.html.as_deref()),
+            ("--heatmap", heatmap),
+        ];
+        for (nth, (option, path)) in named.iter().enumerate() {
+            let twin = named[..nth]
+                .iter()
+                .find(|(_, other)| path.is_some() && other == path);
+            if let (Some((other, _)), Some(path)) = (twin, path) {
+                return Err(Fault::usage(format!(
+                    "{other} and {option} both name {}; name two files",
+                    path.display()
+                )));
+            }
+        }
+        let page = args.html.as_deref();
+        let page = page
+            .map(|path| Destination::of("--html", path, replace))
+            .transpose()?;
+        let maps = match &args.heatmap {
+            None => None,
+            Some(Heatmap::Terminal) => Some(Maps::Terminal),
+            Some(Heatmap::File(path)) => {
+                Some(Maps::File(Destination::of("--heatmap", path, replace)?))
+            }
+        };
+        Ok(Pictures { page, maps })
+    }
+
+    /// Makes them from a comparison of files.
+    pub(crate) fn of_files(&self, report: &FileReport) -> Result<(), Fault> {
+        self.draw(|| {
+            Ok(vec![
+                Story::of_files(report, JSON_BYTES_MAX).map_err(unwritable)?,
+            ])
+        })
+    }
+
+    /// Makes them from a load on servers.
+    pub(crate) fn of_network(&self, report: &NetReport) -> Result<(), Fault> {
+        self.draw(|| {
+            Ok(vec![
+                Story::of_network(report, JSON_BYTES_MAX).map_err(unwritable)?,
+            ])
+        })
+    }
+
+    fn draw(&self, stories: impl FnOnce() -> Result<Vec<Story>, Fault>) -> Result<(), Fault> {
+        if self.page.is_none() && self.maps.is_none() {
+            return Ok(());
+        }
+        let stories = stories()?;
+        let scale = scale(&stories);
+        if let Some(page) = &self.page {
+            page.write_text(&page::page(&stories, scale.as_ref()))?;
+        }
+        match (&self.maps, &scale) {
+            (None, _) => Ok(()),
+            (Some(_), None) => say("note: no heat map, because nothing was answered\n"),
+            (Some(Maps::File(file)), Some(scale)) => {
+                file.write_text(&svg::document(&stories[0], scale))
+            }
+            (Some(Maps::Terminal), Some(scale)) => {
+                let get = |name: &str| std::env::var(name).ok();
+                let colours = Colours::of(std::io::stdout().is_terminal(), get);
+                let maps = stories
+                    .iter()
+                    .map(|story| terminal::maps(story, scale, colours));
+                say(&maps.collect::<String>())
+            }
+        }
+    }
+}
+
+/// The scale of all that is drawn.
+fn scale(stories: &[Story]) -> Option<Scale> {
+    let strands = stories
+        .iter()
+        .flat_map(|story| &story.groups)
+        .flat_map(|group| group.drawn());
+    let shots = strands.flat_map(|strand| &strand.shots);
+    let timelines: Vec<&Timeline> = shots.filter_map(|shot| shot.timeline.as_ref()).collect();
+    Scale::over(&timelines)
+}
+
+fn unwritable(error: serde_json::Error) -> Fault {
+    Fault::failed(format!("writing the measurements as JSON: {error}"))
+}
+
+/// Makes a report of one JSON, or of two beside each other.
+pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Fault> {
+    if args.pictures.html.is_none() && args.pictures.heatmap.is_none() {
+        return Err(Fault::usage(
+            "nothing to make; --html FILE makes a page, --heatmap FILE.svg or --heatmap - heat maps",
+        ));
+    }
+    if args.second.is_some() && matches!(args.pictures.heatmap, Some(Heatmap::File(_))) {
+        return Err(Fault::usage(
+            "--heatmap FILE is of one run; give one JSON, or use --html",
+        ));
+    }
+    let pictures = Pictures::new(&args.pictures, None, args.replace)?;
+    let paths = || std::iter::once(&args.first).chain(&args.second);
+    let budget = JSON_BYTES_MAX / paths().count();
+    let stories = paths()
+        .map(|path| read(path, budget))
+        .collect::<Result<Vec<Story>, Fault>>()?;
+    if stories.iter().any(|story| story.kind != stories[0].kind) {
+        return Err(Fault::usage(
+            "one JSON is of bench file and the other of bench net; two of a kind can be compared",
+        ));
+    }
+    pictures.draw(|| Ok(stories)).map(|()| ExitCode::SUCCESS)
+}
+
+/// What a file tells, whichever of our commands wrote it.
+fn read(path: &Path, budget_bytes: usize) -> Result<Story, Fault> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| Fault::usage(format!("reading {shown}: {error}")))?;
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
+        Fault::usage(format!(
+            "{shown} is no JSON: {error}; give a file that --json wrote"
+        ))
+    })?;
+    let unfit = |error: serde_json::Error| {
+        Fault::usage(format!(
+            "{shown} is not what this annulus writes: {error}; measure again, or use the version that wrote it"
+        ))
+    };
+    let load = &value["load"];
+    if load["rw"].is_string() {
+        let report: FileReport = serde_json::from_value(value).map_err(unfit)?;
+        return Story::of_files(&report, budget_bytes).map_err(unwritable);
+    }
+    if load["protocol"].is_string() {
+        let report: NetReport = serde_json::from_value(value).map_err(unfit)?;
+        return Story::of_network(&report, budget_bytes).map_err(unwritable);
+    }
+    Err(Fault::usage(format!(
+        "{shown} is not from annulus bench file or annulus bench net, and only their JSON can be told"
+    )))
+}

@@ -1,0 +1,184 @@
+//! What the JSON of `bench net` tells.
+
+use super::files::machine_facts;
+use super::story::{Embedded, Group, Shot, Story, Strand, bytes, embed};
+use crate::bench::net::json::{Report, Row};
+use crate::bench::net::table;
+
+/// What each column of the table means, in its order.
+const MEANINGS: [&str; 12] = [
+    "the server",
+    "requests answered a second; median over the repeats, and the extremes",
+    "speed over that of the epoll server in the same repeat, with the extremes",
+    "half of the answers came within so many µs",
+    "99 of 100 came within so many µs",
+    "999 of 1,000 came within so many µs",
+    "the longest latency, µs",
+    "processor time of the client's busiest thread; near 100 % the client is the limit",
+    "processors that the server used",
+    "processor time of the server per request, µs",
+    "system calls of the server per request, counted after the measured time",
+    "context switches of the server per 1,000 requests: voluntary and involuntary",
+];
+
+impl Story {
+    /// The story of a load on servers.
+    pub(crate) fn of_network(report: &Report, budget_bytes: usize) -> serde_json::Result<Story> {
+        let load = &report.load;
+        Ok(Story {
+            kind: "net",
+            title: load.words.clone(),
+            verdict: report.verdict.clone(),
+            checks: checks(report),
+            warnings: report.warnings.clone(),
+            notes: Vec::new(),
+            load: load_facts(report),
+            machine: machine_facts(&report.machine),
+            command: report.command.clone(),
+            started_unix_s: report.started_unix_s,
+            version: report.annulus.clone(),
+            contenders: (report.contenders.iter())
+                .map(|one| (one.name.clone(), one.about.clone()))
+                .collect(),
+            groups: groups(report),
+            latency: match load.rate {
+                Some(_) => "from when a request was due to its answer, shown where it was due",
+                None => "from sending a request to its answer, in a closed loop",
+            },
+            answers: "requests",
+            no_calls: Some(
+                "The client does not see when the server enters the kernel; the table has the sum.",
+            ),
+            json: embedded(report, budget_bytes)?,
+        })
+    }
+}
+
+fn embedded(report: &Report, budget_bytes: usize) -> serde_json::Result<Embedded> {
+    embed(budget_bytes, |slices| {
+        let Some(slices) = slices else {
+            return serde_json::to_string(report);
+        };
+        let mut smaller = report.clone();
+        for sample in smaller
+            .runs
+            .iter_mut()
+            .filter_map(|run| run.sample.as_mut())
+        {
+            sample.timeline = sample
+                .timeline
+                .take()
+                .map(|timeline| timeline.coarser(slices));
+        }
+        serde_json::to_string(&smaller)
+    })
+}
+
+fn checks(report: &Report) -> String {
+    let totals = || {
+        report
+            .runs
+            .iter()
+            .filter_map(|run| Some(run.sample.as_ref()?.totals))
+    };
+    let (requests, answered): (u64, u64) = totals().fold((0, 0), |sum, totals| {
+        (sum.0 + totals.requests, sum.1 + totals.answered)
+    });
+    let errors: u64 = (report.runs.iter())
+        .filter_map(|run| run.sample.as_ref())
+        .flat_map(|sample| &sample.errors)
+        .map(|error| error.count)
+        .sum();
+    let void = report.runs.iter().filter(|run| run.failed()).count();
+    format!(
+        "{answered} of {requests} requests answered, each answer checked; {errors} errors; {void} of {} runs void",
+        report.runs.len()
+    )
+}
+
+fn load_facts(report: &Report) -> Vec<(&'static str, String)> {
+    let load = &report.load;
+    let list: Vec<String> = load.connections.iter().map(usize::to_string).collect();
+    let rate = load
+        .rate
+        .map(|rate| format!("{rate} requests a second, by the clock"));
+    vec![
+        ("Protocol", load.protocol.clone()),
+        ("Connections", list.join(", ")),
+        ("In flight on each", load.pipeline.to_string()),
+        (
+            "Pace",
+            rate.unwrap_or_else(|| "as fast as answers come".into()),
+        ),
+        ("Client threads", load.client_threads.to_string()),
+        (
+            "Measured",
+            format!("{} s × {} repeats", load.runtime_seconds, load.repeats),
+        ),
+        ("Seed", report.seed.to_string()),
+    ]
+}
+
+fn groups(report: &Report) -> Vec<Group> {
+    let load = &report.load;
+    let cells = (load.sizes.iter())
+        .flat_map(|size| load.connections.iter().map(move |many| (*many, *size)));
+    cells
+        .map(|(connections, size)| group(report, connections, size))
+        .collect()
+}
+
+fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
+    let rows: Vec<&Row> = (report.rows.iter())
+        .filter(|row| row.connections == connections && row.size == size)
+        .collect();
+    let mut remarks = Vec::new();
+    for row in &rows {
+        let reason = row
+            .reason
+            .iter()
+            .map(|reason| format!("{}: FAILED: {reason}", row.contender));
+        let limit = row
+            .limit
+            .iter()
+            .map(|limit| format!("{}: {limit}", row.contender));
+        remarks.extend(reason.chain(limit));
+    }
+    let length = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
+    Group {
+        title: format!("{connections} connections{length}"),
+        headings: table::HEADINGS.into_iter().zip(MEANINGS).collect(),
+        rows: rows
+            .iter()
+            .filter_map(|row| Some(table::cells(row)?.to_vec()))
+            .collect(),
+        remarks,
+        strands: rows.iter().map(|row| strand(report, row)).collect(),
+    }
+}
+
+fn strand(report: &Report, row: &Row) -> Strand {
+    let own = report.runs.iter().enumerate().filter(|(_, run)| {
+        run.connections == row.connections && run.size == row.size && run.contender == row.contender
+    });
+    let shots = own.filter_map(|(place, run)| {
+        let sample = run.good()?;
+        Some(Shot {
+            run: place,
+            repeat: run.repeat,
+            per_second: sample.requests_per_second,
+            timeline: sample.timeline.clone(),
+        })
+    });
+    Strand {
+        contender: row.contender.clone(),
+        null: false,
+        speed: row
+            .medians
+            .as_ref()
+            .map(|medians| medians.requests_per_second),
+        samples: row.samples,
+        p99_us: row.medians.as_ref().map(|medians| medians.p99_us),
+        shots: shots.collect(),
+    }
+}

@@ -1,0 +1,372 @@
+//! The page: one file that fetches nothing, and works without its script.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use sha2::{Digest, Sha256};
+
+use super::compare::{self, Difference};
+use super::heatmap::Scale;
+use super::story::{Group, Story, Strand};
+use super::svg::{self, Place};
+use super::words::{duration, moment, quoted};
+use super::{curve, guide};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+/// What runs are called where there are two.
+const NAMES: [&str; 2] = ["A", "B"];
+
+/// The page about one run, or about two.
+pub(super) fn page(stories: &[Story], scale: Option<&Scale>) -> String {
+    let title = match stories {
+        [one] => format!("{} – Annulus", one.title),
+        _ => "Two runs compared – Annulus".into(),
+    };
+    let differences = match stories {
+        [first, second] => Some(compare::differences(first, second)),
+        _ => None,
+    };
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy());
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="referrer" content="no-referrer";
+                title { (title) }
+                link rel="icon" href="data:,";
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                a.skip href="#main" { "Skip to the report" }
+                (head(stories, differences.as_deref()))
+                (contents(stories))
+                main id="main" {
+                    (tables(stories))
+                    @if let Some(scale) = scale {
+                        (maps(stories, scale))
+                        (over_time(stories, scale))
+                        (percentiles(stories, scale))
+                    } @else {
+                        section aria-labelledby="maps" {
+                            h2 id="maps" { "Latency over time" }
+                            p { "These files have no timelines: an older annulus wrote them, or nothing was answered." }
+                        }
+                    }
+                    @if let (Some(differences), [first, second]) = (&differences, stories) {
+                        (comparison(first, second, differences))
+                    }
+                    (facts(stories))
+                    (guide::guide(stories))
+                    (data(stories))
+                }
+                footer { p { "Made by annulus " (env!("CARGO_PKG_VERSION")) ". This page loads nothing from anywhere." } }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// Nothing may be loaded or run but what is in the page itself, known by its hash.
+fn policy() -> String {
+    let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
+    format!(
+        "default-src 'none'; img-src data:; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
+         form-action 'none'",
+        hash(STYLE),
+        hash(SCRIPT)
+    )
+}
+
+fn name(stories: &[Story], nth: usize) -> Option<&'static str> {
+    (stories.len() > 1).then(|| NAMES[nth.min(1)])
+}
+
+fn head(stories: &[Story], differences: Option<&[Difference]>) -> Markup {
+    html! {
+        header {
+            p.brand { "Annulus " @if stories[0].kind == "net" { "bench net" } @else { "bench file" } }
+            @if let Some(differences) = differences {
+                h1 { "Two runs compared" }
+                p.verdict { (compare::sentence(differences)) }
+            }
+            @for (nth, story) in stories.iter().enumerate() {
+                @if let Some(name) = name(stories, nth) {
+                    h2 { span.run { (name) } " " (story.title) }
+                } @else {
+                    h1 { (story.title) }
+                }
+                p.verdict { (story.verdict) }
+                p.checks { (story.checks) }
+                p.when { (moment(story.started_unix_s)) }
+                @if !story.warnings.is_empty() {
+                    ul.warnings aria-label="Warnings" {
+                        @for warning in &story.warnings { li { strong { "Warning: " } (warning) } }
+                    }
+                }
+                @if !story.notes.is_empty() {
+                    ul.notes aria-label="Notes" { @for note in &story.notes { li { (note) } } }
+                }
+            }
+        }
+    }
+}
+
+fn contents(stories: &[Story]) -> Markup {
+    let links = [
+        ("tables", "Tables"),
+        ("maps", "Heat maps"),
+        ("time", "Over time"),
+        ("percentiles", "Percentiles"),
+        ("comparison", "A and B"),
+        ("machine", "Machine and command"),
+        ("guide", "How to read this"),
+        ("data", "Data"),
+    ];
+    let here = |id: &str| id != "comparison" || stories.len() > 1;
+    html! {
+        nav aria-label="Sections" {
+            ul { @for (id, text) in links.iter().filter(|(id, _)| here(id)) { li { a href={ "#" (id) } { (text) } } } }
+        }
+    }
+}
+
+/// The title of a group, with the run where there are two.
+fn heading(stories: &[Story], nth: usize, group: &Group) -> Markup {
+    html! { h3 { @if let Some(name) = name(stories, nth) { span.run { (name) } " " } (group.title) } }
+}
+
+fn tables(stories: &[Story]) -> Markup {
+    html! {
+        section aria-labelledby="tables" {
+            h2 id="tables" { "Tables" }
+            @for (nth, story) in stories.iter().enumerate() {
+                @for group in &story.groups {
+                    (heading(stories, nth, group))
+                    @if !group.rows.is_empty() {
+                        (table(&group.title, &group.headings, &group.rows))
+                    }
+                    @if !group.remarks.is_empty() {
+                        ul.remarks { @for remark in &group.remarks { li { (remark) } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A table that can be scrolled sideways by keyboard where it is too wide.
+fn table(caption: &str, headings: &[(&str, &str)], rows: &[Vec<String>]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label={ "Table: " (caption) } {
+            table {
+                caption { (caption) }
+                thead { tr { @for (text, meaning) in headings { th scope="col" title=(meaning) { (text) } } } }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            @for (nth, cell) in row.iter().enumerate() {
+                                @if nth == 0 { th scope="row" { (cell) } } @else { td { (cell) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn maps(stories: &[Story], scale: &Scale) -> Markup {
+    html! {
+        section aria-labelledby="maps" {
+            h2 id="maps" { "Latency over time" }
+            p {
+                "Each map is the repeat of a contender whose speed is nearest to the median: time to the right, latency "
+                "upwards, brighter where more answers were. One scale for all of them. Latency is "
+                (stories[0].latency) "."
+            }
+            (svg::legend(scale, stories[0].answers))
+            div id="maps-of" data-low=(scale.low) data-shift=(scale.shift) data-rows=(scale.rows)
+                data-length=(scale.length_ns) {
+                @for (nth, story) in stories.iter().enumerate() {
+                    @for group in story.groups.iter().filter(|group| group.drawn().next().is_some()) {
+                        (heading(stories, nth, group))
+                        div.maps { @for strand in group.drawn() { (card((nth, story), group, strand, scale)) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A contender's maps: the typical repeat, the others folded.
+fn card((nth, story): (usize, &Story), group: &Group, strand: &Strand, scale: &Scale) -> Markup {
+    let shots = strand.typical_first();
+    let map = |place: usize| {
+        let shot = shots[place];
+        let words = svg::words(story, &group.title, strand, shot);
+        html! {
+            @if let Some(timeline) = &shot.timeline {
+                (svg::heatmap(timeline, scale, &words, Some(Place { story: nth, run: shot.run })))
+            }
+        }
+    };
+    let summary = |place: usize| {
+        let spectrum = shots[place]
+            .timeline
+            .as_ref()
+            .map(|timeline| timeline.spectrum());
+        let at = |quantile: f64| {
+            let ns = spectrum
+                .as_ref()
+                .and_then(|spectrum| spectrum.quantile_ns(quantile));
+            ns.map_or("–".into(), duration)
+        };
+        format!(
+            "repeat {}: p50 {}, p99 {}, longest {}",
+            shots[place].repeat,
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        )
+    };
+    html! {
+        figure.card {
+            (map(0))
+            figcaption { strong { (strand.contender) } br; (summary(0)) }
+            @if shots.len() > 1 {
+                details {
+                    summary { "The other repeats of " (strand.contender) }
+                    @for place in 1..shots.len() { (map(place)) p { (summary(place)) } }
+                }
+            }
+        }
+    }
+}
+
+fn over_time(stories: &[Story], scale: &Scale) -> Markup {
+    html! {
+        section aria-labelledby="time" {
+            h2 id="time" { "Over time" }
+            @for (nth, story) in stories.iter().enumerate() {
+                @if let Some(why) = story.no_calls { p { "Enters over time are not here. " (why) } }
+                @for group in story.groups.iter().filter(|group| group.drawn().next().is_some()) {
+                    (heading(stories, nth, group))
+                    div.charts {
+                        (curve::speed(story, group, scale.length_ns))
+                        @if let Some(calls) = curve::calls(story, group, scale.length_ns) { (calls) }
+                    }
+                    @let silent = silent(group);
+                    @if story.no_calls.is_none() && !silent.is_empty() {
+                        p.remarks { "Without enters over time, because they can't tell when they made them: " (silent) "." }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Who is not among the lines of calls.
+fn silent(group: &Group) -> String {
+    let names: Vec<&str> = (group.drawn())
+        .filter(|strand| {
+            strand
+                .timeline()
+                .is_some_and(|timeline| timeline.calls.is_none())
+        })
+        .map(|strand| strand.contender.as_str())
+        .collect();
+    names.join(", ")
+}
+
+fn percentiles(stories: &[Story], scale: &Scale) -> Markup {
+    html! {
+        section aria-labelledby="percentiles" {
+            h2 id="percentiles" { "Percentiles" }
+            p {
+                "How long the answers took, from the fastest to the slowest: at 99, 99 of 100 answers took no longer. "
+                "Every nine has as much room as the one before. Latencies are known to a sixteenth of themselves."
+            }
+            @for (nth, story) in stories.iter().enumerate() {
+                div.charts {
+                    @for group in story.groups.iter().filter(|group| group.drawn().next().is_some()) {
+                        div { (heading(stories, nth, group)) (curve::percentiles(story, group, scale)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn comparison(first: &Story, second: &Story, differences: &[Difference]) -> Markup {
+    let unlike = compare::unlike(first, second);
+    let rows: Vec<Vec<String>> = differences.iter().map(Difference::cells).collect();
+    html! {
+        section aria-labelledby="comparison" {
+            h2 id="comparison" { "A and B" }
+            p { (compare::sentence(differences)) }
+            @if !unlike.is_empty() {
+                p { "The two runs are not of the same thing:" }
+                ul.warnings { @for line in &unlike { li { (line) } } }
+            }
+            @if !rows.is_empty() { (table("A and B", &compare::HEADINGS, &rows)) }
+            p {
+                "A difference counts if all repeats of one run lie beyond all of the other and the medians differ by more "
+                "than 3 %. With fewer than 3 repeats nothing can be said. Runs of different hours may differ by "
+                "whatever the machine did meanwhile: what is to be compared belongs into one run."
+            }
+        }
+    }
+}
+
+fn facts(stories: &[Story]) -> Markup {
+    let list = |facts: &[(&str, String)]| {
+        html! { dl { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } } }
+    };
+    html! {
+        section aria-labelledby="machine" {
+            h2 id="machine" { "Machine and command" }
+            @for (nth, story) in stories.iter().enumerate() {
+                @if let Some(name) = name(stories, nth) { h3 { span.run { (name) } " " (story.title) } }
+                pre {
+                    code { (story.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")) }
+                }
+                div.facts {
+                    div { h3 { "Machine" } (list(&story.machine)) }
+                    div { h3 { "Load" } (list(&story.load)) }
+                    div { h3 { "Contenders" } dl {
+                        @for (name, about) in &story.contenders { div { dt { (name) } dd { (about) } } }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+fn data(stories: &[Story]) -> Markup {
+    html! {
+        section aria-labelledby="data" {
+            h2 id="data" { "Data" }
+            p { "Everything that was measured is in this page as JSON." }
+            @for (nth, story) in stories.iter().enumerate() {
+                @let id = format!("json-{nth}");
+                @if let Some(slices) = story.json.slices {
+                    p.remarks {
+                        "To keep the page small, timelines in it have at most " (slices) " slices; what --json writes has all."
+                    }
+                }
+                p {
+                    button.save type="button" hidden data-json=(id) data-name={ "annulus-" (story.kind) ".json" } {
+                        "Save the JSON" @if let Some(name) = name(stories, nth) { " of " (name) }
+                    }
+                }
+                // Within a script only `<` could end it; in JSON it stands in strings alone.
+                script type="application/json" id=(id) { (PreEscaped(story.json.text.replace('<', "\\u003c"))) }
+            }
+        }
+    }
+}

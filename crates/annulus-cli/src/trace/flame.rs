@@ -1,0 +1,300 @@
+//! Where processor time goes: `perf record` of one run, its stacks folded and drawn.
+//!
+//! Samples are by the processor's clock, since virtual machines often have no hardware counters. Stacks are unwound by
+//! debug information from a copy of each sample's stack: neither our release build nor the C library nor the servers
+//! that one might look at keep frame pointers. What perf records goes into a file without a name.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use inferno::collapse::Collapse;
+use inferno::collapse::perf::{Folder, Options as FolderOptions};
+use inferno::flamegraph::{self, Palette};
+
+use super::tracer::Tracer;
+use super::{is_installed, labelled};
+use crate::fault::Fault;
+
+/// Samples a second and processor; no divisor of what programs do by the clock.
+const HERTZ: &str = "499";
+/// With half of it three quarters of a Tokio contender's stacks are cut off, with twice as much they are no longer.
+const UNWIND: &str = "dwarf,16384";
+const CURE: &str = "run as root, or set sysctl kernel.perf_event_paranoid=1";
+/// Without the period, by which samples would be weighted: all have the same.
+const FIELDS: &str = "comm,pid,tid,time,event,ip,sym,dso";
+/// What perf 6.1 says when it gives up because a thread has ended.
+const CUT_SHORT: &str = "pollfd index mismatch";
+/// Where perf has found functions of the kernel. (Folding marks the names of the vDSO as if they were such.)
+const KERNEL: [&str; 2] = ["([kernel.", "vmlinux)"];
+
+/// Where the graphs go.
+pub(crate) struct Graphs {
+    path: PathBuf,
+    replace: bool,
+}
+
+/// A graph that was drawn.
+pub(crate) struct Drawn {
+    pub(crate) samples: u64,
+    /// What a reader should know.
+    pub(crate) note: Option<String>,
+}
+
+impl Graphs {
+    pub(super) fn new(path: &Path, replace: bool) -> Result<Graphs, Fault> {
+        let graphs = Graphs {
+            path: path.to_path_buf(),
+            replace,
+        };
+        let shown = path.display();
+        if path.is_dir() || path.file_name().is_none() {
+            return Err(Fault::usage(format!(
+                "--flamegraph {shown} is a directory; name a file"
+            )));
+        }
+        let folder = graphs.folder();
+        if !folder.is_dir() {
+            return Err(Fault::usage(format!(
+                "--flamegraph {shown}: there is no directory {}",
+                folder.display()
+            )));
+        }
+        rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(|error| {
+            Fault::usage(format!(
+                "--flamegraph {shown}: cannot write in {}: {error}",
+                folder.display()
+            ))
+        })?;
+        if !is_installed("perf") {
+            return Err(Fault::usage(format!(
+                "--flamegraph {shown}: perf is not installed (Debian: apt install linux-perf)"
+            )));
+        }
+        // Better now than after minutes of measuring.
+        let trial = graphs.record(&[std::process::id()]);
+        trial
+            .and_then(Recorder::end)
+            .map_err(|why| Fault::usage(format!("--flamegraph {shown}: {why}")))?;
+        Ok(graphs)
+    }
+
+    /// The files of graphs with these labels: of one, the file that was named.
+    pub(crate) fn files(&self, labels: &[String]) -> Result<Vec<PathBuf>, Fault> {
+        let files: Vec<PathBuf> = match labels {
+            [_] => vec![self.path.clone()],
+            labels => labels
+                .iter()
+                .map(|label| labelled(&self.path, label))
+                .collect(),
+        };
+        for file in &files {
+            if !self.replace && fs::symlink_metadata(file).is_ok() {
+                return Err(Fault::usage(format!(
+                    "--flamegraph: {} exists; remove it, or name another file",
+                    file.display()
+                )));
+            }
+        }
+        Ok(files)
+    }
+
+    /// Attaches to these processes: what they do from now on is recorded.
+    pub(crate) fn record(&self, pids: &[u32]) -> Result<Recorder, String> {
+        Recorder::start(pids, self.folder())
+    }
+
+    /// Folds what was recorded, draws it and writes it; beside the file and renamed, so there is a whole one or none.
+    pub(crate) fn draw(
+        &self,
+        recorded: Recorded,
+        title: &str,
+        file: &Path,
+    ) -> Result<Drawn, String> {
+        let cut_short = recorded.cut_short;
+        let stacks = fold(recorded.file)?;
+        let (mut drawn, picture) = draw(&stacks, title)?;
+        let written = tempfile::NamedTempFile::new_in(self.folder()).and_then(|mut beside| {
+            beside.write_all(&picture)?;
+            // Temporary files are for their owner alone; this one is to be looked at.
+            let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+            beside.as_file().set_permissions(everybody)?;
+            match self.replace {
+                true => beside.persist(file).map_err(|error| error.error),
+                false => beside.persist_noclobber(file).map_err(|error| error.error),
+            }
+        });
+        written.map_err(|error| format!("writing {}: {error}", file.display()))?;
+        if cut_short {
+            let note = drawn
+                .note
+                .take()
+                .map_or(String::new(), |note| format!("; {note}"));
+            drawn.note = Some(format!(
+                "perf ended early, with a thread that it was attached to{note}"
+            ));
+        }
+        Ok(drawn)
+    }
+
+    fn folder(&self) -> &Path {
+        let folder = self.path.parent();
+        let named = folder.filter(|folder| !folder.as_os_str().is_empty());
+        named.unwrap_or(Path::new("."))
+    }
+}
+
+/// perf, recording.
+pub(crate) struct Recorder {
+    tracer: Tracer,
+    recorded: File,
+}
+
+impl Recorder {
+    fn start(pids: &[u32], folder: &Path) -> Result<Recorder, String> {
+        let unnamed = |error| format!("making a temporary file in {}: {error}", folder.display());
+        let recorded = tempfile::tempfile_in(folder).map_err(unnamed)?;
+        let output = recorded.try_clone().map_err(unnamed)?;
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let words = [
+            "record",
+            "-F",
+            HERTZ,
+            "-e",
+            "cpu-clock",
+            "-g",
+            "--call-graph",
+            UNWIND,
+            // Its thread for these would be waited for, for a second.
+            "--no-bpf-event",
+            "-D",
+            "-1",
+            "--control",
+            "fd:0,2",
+            "-o",
+            "-",
+            "-p",
+            &pids.join(","),
+        ];
+        let mut tracer = Tracer::start("perf", &words.map(String::from), Some(output))?;
+        tracer.tell("enable\n")?;
+        tracer
+            .wait_for(|line| line == "ack")
+            .map_err(|why| format!("perf: {why}; {CURE}"))?;
+        Ok(Recorder { tracer, recorded })
+    }
+
+    /// Detaches; what was recorded.
+    pub(crate) fn end(self) -> Result<Recorded, String> {
+        let said = self.tracer.end().map_err(|why| format!("perf: {why}"))?;
+        Ok(Recorded {
+            file: self.recorded,
+            cut_short: said.contains(CUT_SHORT),
+        })
+    }
+}
+
+/// What perf recorded.
+pub(crate) struct Recorded {
+    file: File,
+    cut_short: bool,
+}
+
+/// The recorded samples as lines of frames, from the thread's name inwards, with a count each.
+fn fold(mut recorded: File) -> Result<Folded, String> {
+    let failed = |error: std::io::Error| format!("perf script: {error}");
+    recorded.seek(SeekFrom::Start(0)).map_err(failed)?;
+    let mut child = Command::new("perf")
+        // Inlined functions would be asked of another program, for each address again.
+        .args(["script", "--no-inline", "-i", "-", "-F", FIELDS])
+        .env("LC_ALL", "C")
+        .stdin(recorded)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let complaints = child.stderr.take().map(|mut stderr| {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stderr.read_to_string(&mut text);
+            text
+        })
+    });
+    let mut text = Vec::new();
+    let read = child
+        .stdout
+        .take()
+        .map(|mut out| out.read_to_end(&mut text));
+    let status = child.wait().map_err(failed)?;
+    let complaints = complaints.and_then(|thread| thread.join().ok());
+    match read {
+        Some(Ok(_)) if status.success() => fold_text(&text).map_err(failed),
+        Some(Err(error)) => Err(failed(error)),
+        _ => {
+            let said = complaints.unwrap_or_default();
+            Err(format!("perf script: {status}: {}", said.trim()))
+        }
+    }
+}
+
+/// Stacks, and whether some are of the kernel.
+pub(super) struct Folded {
+    pub(super) stacks: String,
+    pub(super) kernel: bool,
+}
+
+pub(super) fn fold_text(text: &[u8]) -> std::io::Result<Folded> {
+    let mut options = FolderOptions::default();
+    options.annotate_kernel = true;
+    let mut stacks = Vec::new();
+    Folder::from(options).collapse(text, &mut stacks)?;
+    let shown = String::from_utf8_lossy(text);
+    Ok(Folded {
+        stacks: String::from_utf8_lossy(&stacks).into_owned(),
+        kernel: KERNEL.into_iter().any(|name| shown.contains(name)),
+    })
+}
+
+/// The picture, and what is to be said of it.
+pub(super) fn draw(folded: &Folded, title: &str) -> Result<(Drawn, Vec<u8>), String> {
+    let count = |line: &str| line.rsplit_once(' ')?.1.parse::<u64>().ok();
+    let stacks = &folded.stacks;
+    let samples: u64 = stacks.lines().filter_map(count).sum();
+    if samples == 0 {
+        return Err("perf took no sample: nothing was on a processor for long enough".into());
+    }
+    let note = match folded.kernel {
+        true => None,
+        false => Some(no_kernel_frames()),
+    };
+    let mut options = flamegraph::Options::default();
+    options.title = title.to_string();
+    options.subtitle = Some(format!(
+        "{samples} samples at {HERTZ} Hz of processor time{}",
+        note.as_ref()
+            .map_or(String::new(), |note| format!("; {note}"))
+    ));
+    options.colors = Palette::Multi(flamegraph::color::MultiPalette::Rust);
+    // The same recording, the same picture.
+    options.deterministic = true;
+    let mut picture = Vec::new();
+    flamegraph::from_lines(&mut options, stacks.lines(), &mut picture)
+        .map_err(|error| format!("drawing: {error}"))?;
+    Ok((Drawn { samples, note }, picture))
+}
+
+fn no_kernel_frames() -> String {
+    if rustix::process::geteuid().is_root() {
+        return "no sample was in the kernel".into();
+    }
+    let setting = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+        text.map_or_else(|_| "unknown".to_string(), |text| text.trim().to_string())
+    };
+    format!(
+        "no frames of the kernel: perf_event_paranoid is {}, kptr_restrict {}; root sees them",
+        setting("perf_event_paranoid"),
+        setting("kptr_restrict")
+    )
+}

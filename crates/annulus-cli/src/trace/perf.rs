@@ -1,0 +1,179 @@
+//! System calls counted in the kernel: `perf stat` on the tracepoint that every call passes.
+//!
+//! One counter for all calls, and for each name two more with a filter: calls, and answers below zero. perf is
+//! attached with its counters off; they are switched on by its standard input, and it says when they are.
+
+use syscalls::Sysno;
+
+use super::calls::Counted;
+use super::is_installed;
+use super::tracer::Tracer;
+
+/// Counted by name; the calls that programs make in their work. Each costs two filters at every call, so not all 360.
+const NAMES: [&str; 64] = [
+    "read",
+    "write",
+    "readv",
+    "writev",
+    "pread64",
+    "pwrite64",
+    "preadv",
+    "pwritev",
+    "preadv2",
+    "pwritev2",
+    "io_uring_enter",
+    "io_uring_setup",
+    "io_uring_register",
+    "io_submit",
+    "io_getevents",
+    "io_pgetevents",
+    "io_setup",
+    "io_destroy",
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_ctl",
+    "poll",
+    "ppoll",
+    "select",
+    "pselect6",
+    "accept",
+    "accept4",
+    "connect",
+    "socket",
+    "shutdown",
+    "recvfrom",
+    "recvmsg",
+    "recvmmsg",
+    "sendto",
+    "sendmsg",
+    "sendmmsg",
+    "sendfile",
+    "splice",
+    "setsockopt",
+    "futex",
+    "sched_yield",
+    "nanosleep",
+    "clock_nanosleep",
+    "clone",
+    "clone3",
+    "exit",
+    "openat",
+    "close",
+    "fsync",
+    "fdatasync",
+    "msync",
+    "mmap",
+    "munmap",
+    "madvise",
+    "rt_sigprocmask",
+    "timerfd_settime",
+    "ioctl",
+    "lseek",
+    "newfstatat",
+    "statx",
+    "fadvise64",
+    "fallocate",
+    "sched_setaffinity",
+];
+const EVENT: &str = "raw_syscalls:sys_enter";
+const ANSWER: &str = "raw_syscalls:sys_exit";
+const CURE: &str =
+    "run as root, or set sysctl kernel.perf_event_paranoid=-1 and let tracefs be read";
+
+/// perf, counting.
+pub(crate) struct Counter {
+    tracer: Tracer,
+    names: Vec<Sysno>,
+}
+
+impl Counter {
+    /// Counts all calls of these processes and of what they start.
+    pub(crate) fn of_all(pids: &[u32]) -> Result<Counter, String> {
+        Counter::start(pids, Vec::new())
+    }
+
+    /// The same, by name as well.
+    pub(crate) fn by_name(pids: &[u32]) -> Result<Counter, String> {
+        // Some architectures have never had `epoll_wait` or `poll`.
+        let names = NAMES.iter().filter_map(|name| name.parse().ok()).collect();
+        Counter::start(pids, names)
+    }
+
+    fn start(pids: &[u32], names: Vec<Sysno>) -> Result<Counter, String> {
+        if !is_installed("perf") {
+            return Err("perf is not installed (Debian: apt install linux-perf)".into());
+        }
+        let refused = |why: String| format!("perf: {why}; {CURE}");
+        let mut tracer = Tracer::start("perf", &arguments(pids, &names), None)?;
+        tracer.tell("enable\n")?;
+        tracer.wait_for(|line| line == "ack").map_err(refused)?;
+        Ok(Counter { tracer, names })
+    }
+
+    /// Detaches; what was called meanwhile.
+    pub(crate) fn stop(self) -> Result<Counted, String> {
+        let text = self.tracer.end().map_err(|why| format!("perf: {why}"))?;
+        read(&text, &self.names)
+    }
+}
+
+fn arguments(pids: &[u32], names: &[Sysno]) -> Vec<String> {
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    let mut words: Vec<String> = [
+        "stat",
+        "-x,",
+        "--no-merge",
+        "-D",
+        "-1",
+        "--control",
+        "fd:0,2",
+        "-p",
+        &pids.join(","),
+        "-e",
+        EVENT,
+    ]
+    .map(String::from)
+    .into();
+    for name in names {
+        let id = name.id();
+        for (event, filter) in [
+            (EVENT, format!("id=={id}")),
+            (ANSWER, format!("id=={id} && ret<0")),
+        ] {
+            words.extend(["-e", event, "--filter", &filter].map(String::from));
+        }
+    }
+    words
+}
+
+/// A line for each counter, in the order in which they were asked for: `3000,,raw_syscalls:sys_enter,…`.
+pub(super) fn read(text: &str, names: &[Sysno]) -> Result<Counted, String> {
+    let counts: Vec<u64> = (text.lines())
+        .filter_map(|line| {
+            let mut fields = line.split(',');
+            let (count, event) = (fields.next()?, fields.nth(1)?);
+            // What never ran has `<not counted>`.
+            [EVENT, ANSWER]
+                .contains(&event)
+                .then(|| count.trim().parse().unwrap_or(0))
+        })
+        .collect();
+    let (Some(&all), 1) = (counts.first(), counts.len() % 2) else {
+        return Err(unexpected(text));
+    };
+    if counts.len() != 1 + 2 * names.len() {
+        return Err(unexpected(text));
+    }
+    let named = names.iter().zip(counts[1..].chunks_exact(2));
+    let named = named.map(|(name, pair)| (name.name().to_string(), pair[0], pair[1]));
+    Ok(Counted::new("perf", all, named.collect()))
+}
+
+fn unexpected(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+    format!(
+        "perf: did not give the counts it was asked for: {}; {CURE}",
+        line.unwrap_or("it said nothing")
+    )
+}

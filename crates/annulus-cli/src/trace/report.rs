@@ -1,0 +1,207 @@
+//! What the extra runs showed: for the JSON, and for people.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::calls::{Calls, Counted};
+
+/// A line names so many calls; the others are one number.
+const NAMES_SHOWN: usize = 6;
+/// Fewer per operation than this are not named: they are the run's beginning and end.
+const PER_OP_SHOWN: f64 = 0.0005;
+
+/// One contender in one more run, after the measured ones: what it called, where its time went.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Traced<P> {
+    pub(crate) contender: String,
+    #[serde(flatten)]
+    pub(crate) place: P,
+    /// With `--syscalls`.
+    pub(crate) syscalls: Option<Syscalls>,
+    /// Why they were not counted, and how they could be.
+    pub(crate) syscalls_note: Option<String>,
+    /// With `--flamegraph`: the file, as it was named.
+    pub(crate) flamegraph: Option<String>,
+    /// How many samples it shows.
+    pub(crate) flamegraph_samples: Option<u64>,
+    /// What it does not show, or why there is none.
+    pub(crate) flamegraph_note: Option<String>,
+}
+
+/// Of `bench file` and `bench nop`: the process is the tool's own, so its calls are among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct AtDepth {
+    pub(crate) depth: usize,
+}
+
+/// Of `bench net`: the server's process and its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct AtCell {
+    pub(crate) connections: usize,
+    pub(crate) size: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Syscalls {
+    /// `perf` or `strace`, which slows far more.
+    pub(crate) counted_by: String,
+    /// What was answered while they were counted; of `bench file` and `bench nop`, in the whole run.
+    pub(crate) ops: u64,
+    pub(crate) all: u64,
+    pub(crate) all_per_op: f64,
+    /// By falling number; `(others)` have names that perf was not asked for.
+    pub(crate) calls: Vec<Calls>,
+}
+
+impl<P> Traced<P> {
+    pub(crate) fn new(contender: &str, place: P) -> Traced<P> {
+        Traced {
+            contender: contender.to_string(),
+            place,
+            syscalls: None,
+            syscalls_note: None,
+            flamegraph: None,
+            flamegraph_samples: None,
+            flamegraph_note: None,
+        }
+    }
+
+    /// Takes over what was counted in a run of so many operations.
+    pub(crate) fn counted(&mut self, counted: Result<(Counted, u64), String>) {
+        match counted {
+            Ok((_, 0)) => self.syscalls_note = Some("nothing was answered meanwhile".into()),
+            Ok((counted, ops)) => {
+                self.syscalls = Some(Syscalls {
+                    counted_by: counted.by.into(),
+                    ops,
+                    all: counted.all,
+                    all_per_op: counted.all as f64 / ops as f64,
+                    calls: counted.per_op(ops),
+                });
+            }
+            Err(why) => self.syscalls_note = Some(why),
+        }
+    }
+
+    /// Takes over a graph.
+    pub(crate) fn drawn(
+        &mut self,
+        file: &std::path::Path,
+        drawn: Result<super::flame::Drawn, String>,
+    ) {
+        match drawn {
+            Ok(drawn) => {
+                self.flamegraph = Some(file.display().to_string());
+                self.flamegraph_samples = Some(drawn.samples);
+                self.flamegraph_note = drawn.note;
+            }
+            Err(why) => self.flamegraph_note = Some(why),
+        }
+    }
+}
+
+/// For people: a table for each place, and a line for each graph.
+pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], words: impl Fn(&P) -> String) -> String {
+    let mut text = String::new();
+    let mut places: Vec<&P> = Vec::new();
+    for one in traced {
+        if !places.contains(&&one.place) {
+            places.push(&one.place);
+        }
+    }
+    for place in places {
+        let here: Vec<&Traced<P>> = traced.iter().filter(|one| one.place == *place).collect();
+        text += &table(&here, &words(place));
+    }
+    for one in traced {
+        let of = format!("{}, {}", one.contender, words(&one.place));
+        let note = one.flamegraph_note.as_ref();
+        if let (Some(file), Some(samples)) = (&one.flamegraph, one.flamegraph_samples) {
+            let note = note.map_or(String::new(), |note| format!("; {note}"));
+            text += &format!("flame graph of {of}: {file} ({samples} samples{note})\n");
+        } else if let Some(note) = note {
+            text += &format!("no flame graph of {of}: {note}\n");
+        }
+    }
+    text
+}
+
+/// Which graphs are missing; they were asked for.
+pub(crate) fn failures<P>(traced: &[Traced<P>]) -> Option<String> {
+    let missing = |one: &&Traced<P>| one.flamegraph.is_none() && one.flamegraph_note.is_some();
+    let names: Vec<&str> = (traced.iter().filter(missing))
+        .map(|one| one.contender.as_str())
+        .collect();
+    (!names.is_empty())
+        .then(|| format!("no flame graph of {}; why is said above", names.join(", ")))
+}
+
+fn table<P>(traced: &[&Traced<P>], place: &str) -> String {
+    let counted = |one: &&&Traced<P>| one.syscalls.is_some() || one.syscalls_note.is_some();
+    let rows: Vec<_> = traced.iter().filter(counted).collect();
+    let Some(by) = traced.iter().find_map(|one| one.syscalls.as_ref()) else {
+        // The same reason for all, or a reason each.
+        let mut notes: Vec<&str> = (rows.iter())
+            .filter_map(|one| one.syscalls_note.as_deref())
+            .collect();
+        notes.dedup();
+        let line = |note: &&str| format!("\nsystem calls, {place}: {note}\n");
+        return notes.iter().map(line).collect();
+    };
+    let widest = rows.iter().map(|one| one.contender.len()).max();
+    let width = widest.unwrap_or(0).max("contender".len());
+    let mut text = format!(
+        "\nsystem calls per operation, {place}, of one more run (counted by {})\n{:width$}       all  \
+         by name; [errors]\n{}\n",
+        by.counted_by,
+        "contender",
+        "─".repeat(width + 29)
+    );
+    for one in rows {
+        let name = &one.contender;
+        text += &match (&one.syscalls, &one.syscalls_note) {
+            (Some(calls), _) => {
+                let named = named(&calls.calls);
+                format!("{name:width$}  {:>8}  {named}\n", per_op(calls.all_per_op))
+            }
+            (None, note) => format!("{name:width$}  {}\n", note.as_deref().unwrap_or("–")),
+        };
+    }
+    text
+}
+
+/// The calls that matter, and the others as one number.
+fn named(calls: &[Calls]) -> String {
+    let shown = (calls.iter().take(NAMES_SHOWN))
+        .take_while(|calls| calls.per_op >= PER_OP_SHOWN)
+        .count();
+    let mut parts: Vec<String> = (calls[..shown].iter())
+        .map(|calls| {
+            let errors = match calls.errors {
+                0 => String::new(),
+                errors => format!(" [{errors}]"),
+            };
+            format!("{} {}{errors}", calls.name, per_op(calls.per_op))
+        })
+        .collect();
+    let rest = &calls[shown..];
+    let count: u64 = rest.iter().map(|calls| calls.count).sum();
+    if count > 0 {
+        let errors: u64 = rest.iter().map(|calls| calls.errors).sum();
+        let errors = if errors > 0 {
+            format!(" [{errors}]")
+        } else {
+            String::new()
+        };
+        parts.push(format!("{count} others in all{errors}"));
+    }
+    parts.join(", ")
+}
+
+fn per_op(value: f64) -> String {
+    match value {
+        _ if value >= 0.0995 || value == 0.0 => format!("{value:.2}"),
+        _ if value >= PER_OP_SHOWN => format!("{value:.4}"),
+        _ => "<0.0005".into(),
+    }
+}

@@ -1,0 +1,303 @@
+//! Alerts over runs that were measured: the same rules as over a process that runs, on the harness's own numbers.
+//!
+//! A run is cut into intervals of a second, or of the rule's `for` if that is shorter; a run that is shorter is one.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use annulus::metrics::alert::{Alerts, Change, Event, Rule};
+use annulus::metrics::{Histogram, OperationCounts, Snapshot, Source};
+
+use crate::fault::Fault;
+
+/// What intervals last unless a rule wants them shorter.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// What says "an alert was raised" to scripts.
+const RAISED: u8 = 3;
+
+/// What the runs of a command measure.
+pub(crate) struct Measured<'a> {
+    /// The command, for messages.
+    pub(crate) command: &'a str,
+    /// The operations that are counted, all together.
+    pub(crate) operations: &'a [&'static str],
+    pub(crate) has_latencies: bool,
+    pub(crate) runtime: Duration,
+}
+
+/// A slice of a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interval {
+    pub(crate) length_ns: u64,
+    /// Errors among them.
+    pub(crate) answers: u64,
+    pub(crate) errors: u64,
+    pub(crate) latency: Histogram,
+}
+
+/// Rules that the runs of a command can be held against.
+pub(crate) struct Judge {
+    rules: Vec<Rule>,
+    operation: &'static str,
+}
+
+/// What came of all runs.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    rules: usize,
+    runs: usize,
+    /// In how many of them an alert was raised, by whoever.
+    raised: usize,
+    /// And it matters.
+    counts: bool,
+}
+
+impl Judge {
+    /// Refuses rules that could never be raised by what is measured.
+    pub(crate) fn new(rules: &[Rule], measured: &Measured<'_>) -> Result<Judge, Fault> {
+        for rule in rules {
+            if let Some(why) = useless(rule, measured) {
+                return Err(Fault::usage(format!("--alert '{rule}': {why}")));
+            }
+        }
+        Ok(Judge {
+            rules: rules.to_vec(),
+            operation: measured.operations.first().copied().unwrap_or("nop"),
+        })
+    }
+
+    /// Holds one run against the rules, and says which alerts it raised. `counts` says whether they matter.
+    pub(crate) fn look(
+        &self,
+        verdict: &mut Verdict,
+        run: &str,
+        counts: bool,
+        depth: usize,
+        slices: &[Interval],
+    ) {
+        verdict.rules = self.rules.len();
+        if self.rules.is_empty() || slices.is_empty() {
+            return;
+        }
+        verdict.runs += 1;
+        let mut any = false;
+        for rule in &self.rules {
+            let raised = self.raised(rule, depth, slices);
+            let Some(first) = raised.first() else {
+                continue;
+            };
+            any = true;
+            let more = match raised.len() {
+                1 => String::new(),
+                times => format!(", and {} times more", times - 1),
+            };
+            let whose = if counts {
+                ""
+            } else {
+                " (not Annulus: it does not count)"
+            };
+            let (value, at) = (first.value_text(), first.at_ns as f64 / 1e9);
+            eprintln!(
+                "annulus: alert raised: {rule}: {value}; {run}, {at:.2} s after its start{more}{whose}"
+            );
+        }
+        verdict.raised += usize::from(any);
+        verdict.counts |= any && counts;
+    }
+
+    /// Each time that a rule's alert was raised.
+    fn raised(&self, rule: &Rule, depth: usize, slices: &[Interval]) -> Vec<Event> {
+        let lasting = Some(rule.lasting()).filter(|lasting| !lasting.is_zero());
+        let wanted = lasting.unwrap_or(INTERVAL).min(INTERVAL);
+        let mut alerts = Alerts::new([rule.clone()]);
+        let mut now = Snapshot::default();
+        let mut source = Source::default();
+        let mut operation = OperationCounts::default();
+        operation.name = self.operation;
+        source.operations.push(operation);
+        source.counters.in_flight = depth as u64;
+        now.sources.push(source);
+        alerts.look(&now);
+        let mut events = Vec::new();
+        for interval in joined(slices, wanted.as_nanos() as u64) {
+            now.at_ns += interval.length_ns;
+            let operation = &mut now.sources[0].operations[0];
+            operation.completed += interval.answers;
+            operation.failed += interval.errors;
+            operation.latency.add(&interval.latency);
+            events.extend(alerts.look(&now));
+        }
+        events.retain(|event| event.change == Change::Raised);
+        events
+    }
+}
+
+/// Why a rule makes no sense here.
+fn useless(rule: &Rule, measured: &Measured<'_>) -> Option<String> {
+    let Measured {
+        command,
+        operations,
+        ..
+    } = measured;
+    let concerned = operations.iter().filter(|name| rule.concerns(name)).count();
+    let names = operations.join(" and ");
+    if concerned == 0 {
+        return Some(format!("{command} measures {names} here, and nothing else"));
+    }
+    if concerned < operations.len() {
+        return Some(format!(
+            "{names} are measured together here; leave the operation out"
+        ));
+    }
+    if rule.is_about_a_part() {
+        return Some(format!(
+            "{command} measures from outside, from hand-over to answer; leave `queue.` or `device.` out"
+        ));
+    }
+    if rule.is_about_latency() && !measured.has_latencies {
+        return Some(format!("{command} measures no latencies; `rate` it does"));
+    }
+    if rule.lasting() > measured.runtime {
+        return Some(format!(
+            "a run lasts {} s, so it could never be raised; give --runtime more",
+            measured.runtime.as_secs_f64()
+        ));
+    }
+    None
+}
+
+/// Slices put together until each is at least `wanted_ns` long; what is left at the end goes with the last.
+fn joined(slices: &[Interval], wanted_ns: u64) -> Vec<Interval> {
+    let mut joined: Vec<Interval> = Vec::new();
+    let mut left: u64 = slices.iter().map(|slice| slice.length_ns).sum();
+    let mut is_full = true;
+    for slice in slices {
+        // Not the last, if too little comes after it for another one.
+        if is_full && (joined.is_empty() || left >= wanted_ns) {
+            joined.push(Interval::default());
+        }
+        let Some(last) = joined.last_mut() else {
+            continue;
+        };
+        last.length_ns += slice.length_ns;
+        last.answers += slice.answers;
+        last.errors += slice.errors;
+        last.latency.add(&slice.latency);
+        left -= slice.length_ns;
+        is_full = last.length_ns >= wanted_ns;
+    }
+    joined
+}
+
+impl Verdict {
+    /// Says if nothing was raised: silence could also mean that nothing was checked.
+    pub(crate) fn say(&self) {
+        if self.rules > 0 && self.raised == 0 {
+            let (rules, runs) = (self.rules, self.runs);
+            eprintln!("annulus: alerts: {rules} checked over {runs} runs, none raised");
+        }
+    }
+
+    /// What a command that ended well ends with.
+    pub(crate) fn exit_code(&self, otherwise: ExitCode) -> ExitCode {
+        match self.counts && otherwise == ExitCode::SUCCESS {
+            true => ExitCode::from(RAISED),
+            false => otherwise,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Slices of 100 ms with ten answers each, after so many microseconds.
+    fn slices(latencies_us: &[u64]) -> Vec<Interval> {
+        let slice = |us: &u64| {
+            let mut latency = Histogram::new();
+            latency.record_many(us * 1_000, 10);
+            Interval {
+                length_ns: 100 * MS,
+                answers: 10,
+                errors: u64::from(*us > 900),
+                latency,
+            }
+        };
+        latencies_us.iter().map(slice).collect()
+    }
+
+    fn judge(rules: &[&str], runtime_s: u64) -> Result<Judge, String> {
+        let rules: Vec<Rule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let measured = Measured {
+            command: "bench file",
+            operations: &["read_at"],
+            has_latencies: true,
+            runtime: Duration::from_secs(runtime_s),
+        };
+        Judge::new(&rules, &measured).map_err(|fault| fault.to_string())
+    }
+
+    fn times_raised(rule: &str, latencies_us: &[u64]) -> usize {
+        let judge = judge(&[rule], 100).unwrap();
+        judge
+            .raised(&judge.rules[0], 8, &slices(latencies_us))
+            .len()
+    }
+
+    #[test]
+    fn a_run_is_judged_second_by_second_or_as_finely_as_the_rule_says() {
+        let mut latencies = [100; 30];
+        latencies[12] = 1_000;
+        assert_eq!(times_raised("read.max > 500us", &latencies), 1);
+        assert_eq!(times_raised("read.p50 > 500us", &latencies), 0);
+        assert_eq!(times_raised("p50 > 500us for 100ms", &latencies), 1);
+        assert_eq!(times_raised("p50 > 500us for 200ms", &latencies), 0);
+        assert_eq!(times_raised("errors > 0.9%", &latencies), 1);
+        assert_eq!(times_raised("errors > 1.1%", &latencies), 0);
+        assert_eq!(times_raised("rate < 99/s", &latencies), 0);
+        assert_eq!(times_raised("rate <= 100/s for 3s", &latencies), 1);
+        assert_eq!(times_raised("in_flight >= 8", &latencies), 1);
+        assert_eq!(times_raised("in_flight > 8", &latencies), 0);
+        let (slow, fast) = ([1_000; 10], [100; 10]);
+        let flaps = [slow, fast, slow, fast].concat();
+        assert_eq!(times_raised("p99 > 500us", &flaps), 2);
+    }
+
+    #[test]
+    fn what_is_left_at_the_end_is_judged_with_the_last_interval() {
+        let lengths = |count: usize, wanted_ms: u64| -> Vec<u64> {
+            let joined = joined(&slices(&vec![1; count]), wanted_ms * MS);
+            joined.iter().map(|one| one.length_ns / MS).collect()
+        };
+        assert_eq!(lengths(25, 1_000), [1_000, 1_500]);
+        assert_eq!(lengths(20, 1_000), [1_000, 1_000]);
+        assert_eq!(lengths(3, 1_000), [300]);
+        assert_eq!(lengths(0, 1_000), [0; 0]);
+        assert_eq!(lengths(5, 150), [200, 300]);
+    }
+
+    #[test]
+    fn rules_that_a_run_could_never_cross_are_refused() {
+        let refusal = |rule: &str| judge(&[rule], 1).map(drop).unwrap_err();
+        assert!(refusal("write.p99 > 1ms").contains("measures read_at here, and nothing else"));
+        assert!(refusal("queue.p99 > 1ms").contains("leave `queue.` or `device.` out"));
+        assert!(
+            refusal("p99 > 1ms for 2s").contains("a run lasts 1 s, so it could never be raised")
+        );
+        assert!(judge(&["read.p99 > 1ms for 1s", "in_flight > 3"], 1).is_ok());
+    }
+
+    #[test]
+    fn only_what_annulus_did_changes_the_exit_code_and_no_failure_is_covered_up() {
+        let judge = judge(&["p99 > 500us"], 1).unwrap();
+        let mut verdict = Verdict::default();
+        judge.look(&mut verdict, "pread", false, 8, &slices(&[900]));
+        assert_eq!(verdict.exit_code(ExitCode::SUCCESS), ExitCode::SUCCESS);
+        judge.look(&mut verdict, "annulus", true, 8, &slices(&[900]));
+        assert_eq!(verdict.exit_code(ExitCode::SUCCESS), ExitCode::from(3));
+        assert_eq!(verdict.exit_code(ExitCode::from(1)), ExitCode::from(1));
+        assert_eq!((verdict.runs, verdict.raised), (2, 2));
+    }
+}

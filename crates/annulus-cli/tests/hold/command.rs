@@ -1,0 +1,186 @@
+//! The command in a folder of its own, with its end looked at; and tests with mounts of their own.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A test that takes longer hangs. It decides nothing else.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(5);
+/// What says which test the child is for that has mounts of its own.
+const ROLE: &str = "ANNULUS_TEST_MOUNTS";
+
+/// What the command said.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Said {
+    #[track_caller]
+    pub(crate) fn ends(&self, code: i32, text: &str) {
+        let both = format!("{}{}", self.out, self.err);
+        assert_eq!(self.code, Some(code), "{both}");
+        assert!(both.contains(text), "should say {text:?}, says:\n{both}");
+        assert!(!both.contains("panicked"), "{both}");
+    }
+}
+
+pub(crate) fn folder() -> TempDir {
+    // Beside the build, which is on a disk; the system's temporary folder may be in memory.
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+pub(crate) fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command.args(args).current_dir(folder);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+pub(crate) fn run(folder: &Path, args: &[&str]) -> Said {
+    said(command(folder, args).output().unwrap())
+}
+
+pub(crate) fn said(output: Output) -> Said {
+    Said {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A command that runs. Dropped, it is killed.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Running {
+        Running(Some(command.spawn().unwrap()))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.as_ref().unwrap().id()
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        let pid = Pid::from_child(self.0.as_ref().unwrap());
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Whether it has a thread of this name, or one that begins with this word.
+    pub(crate) fn has_thread(&self, name: &str) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        threads.flatten().any(|thread| {
+            let own = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+            // Not by its beginning alone: before it becomes the command, a child has the name of a thread here.
+            own.trim_end() == name || own.starts_with(&format!("{name} "))
+        })
+    }
+
+    /// Waits until it prints this; what it prints after that is lost.
+    pub(crate) fn says(&mut self, text: &str) {
+        let out = self.0.as_mut().unwrap().stdout.take().unwrap();
+        let mut lines = BufReader::new(out).lines();
+        let found = lines.any(|line| line.unwrap().contains(text));
+        assert!(found, "it ended without saying {text:?}");
+    }
+
+    pub(crate) fn end(mut self) -> Said {
+        let mut child = self.0.take().unwrap();
+        until("the command ends", || child.try_wait().unwrap().is_some());
+        said(child.wait_with_output().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        thread::sleep(LOOK);
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+/// Says that a test could not run here; the test command counts these.
+pub(crate) fn skip(reason: &str) {
+    use std::io::Write;
+    println!("skip: {reason}");
+    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
+        let mut options = fs::OpenOptions::new();
+        let mut log = options.append(true).create(true).open(log).unwrap();
+        writeln!(log, "skip: {reason}").unwrap();
+    }
+}
+
+/// Runs `body` in a process with mounts of its own: whatever ends it, they are gone with it.
+pub(crate) fn with_own_mounts(test: &str, body: impl FnOnce(&Path)) {
+    if std::env::var(ROLE).as_deref() == Ok(test) {
+        return body(folder().path());
+    }
+    if !is_root() {
+        return skip("mounting needs root");
+    }
+    let unshared = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .stdin(Stdio::null())
+        .output();
+    let said = said(unshared.unwrap());
+    assert!(
+        said.code == Some(0) && said.out.contains("1 passed"),
+        "{:?}: {}{}",
+        said.code,
+        said.out,
+        said.err
+    );
+    println!("{}", said.out);
+}
+
+/// Mounts, or says why not.
+pub(crate) fn mount(args: &[&str]) -> bool {
+    let said = said(Command::new("mount").args(args).output().unwrap());
+    if said.code != Some(0) {
+        skip(&format!("mount {args:?}: {}", said.err.trim()));
+    }
+    said.code == Some(0)
+}

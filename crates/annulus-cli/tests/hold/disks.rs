@@ -1,0 +1,137 @@
+//! Disks that are full, or fill up.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::{command, json, mount, names, run, said, with_own_mounts};
+
+/// One short run.
+const SHORT: [&str; 8] = [
+    "--runtime",
+    "0.05",
+    "--repeat",
+    "1",
+    "--depth",
+    "2",
+    "--contenders",
+    "pread",
+];
+
+fn file<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [&["bench", "file"], args, &SHORT].concat()
+}
+
+/// An ext4 of 16 MiB at `disk`.
+fn small_disk(folder: &Path) -> bool {
+    let image = folder.join("image");
+    fs::File::create_new(&image)
+        .unwrap()
+        .set_len(16 << 20)
+        .unwrap();
+    let made = Command::new("mkfs.ext4").arg("-qF").arg(&image).output();
+    assert!(made.unwrap().status.success());
+    fs::create_dir(folder.join("disk")).unwrap();
+    let paths = [
+        image.to_str().unwrap(),
+        folder.join("disk").to_str().unwrap(),
+    ]
+    .map(String::from);
+    mount(&["-o", "loop", &paths[0], &paths[1]])
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_told_before_and_nothing_stays_on_it() {
+    with_own_mounts(
+        "disks::a_disk_that_is_too_small_is_told_before_and_nothing_stays_on_it",
+        |folder| {
+            if !small_disk(folder) {
+                return;
+            }
+            let asked = run(folder, &file(&["disk", "--size", "64M"]));
+            asked.ends(1, "no room for a test file of 67108864 bytes in disk");
+            asked.ends(
+                1,
+                "bytes are free; choose a smaller --size or another --dir",
+            );
+            let fits = run(folder, &file(&["disk", "--size", "1M"]));
+            assert_eq!(fits.code, Some(0), "{}{}", fits.out, fits.err);
+            assert_eq!(names(&folder.join("disk")), ["lost+found"]);
+            // There is less than the whole of a file with holes.
+            let sparse = fs::File::create_new(folder.join("disk/sparse")).unwrap();
+            sparse.set_len(32 << 20).unwrap();
+            let line = file(&["disk/sparse", "--rw", "randwrite", "--overwrite"]);
+            let overwritten = run(folder, &line);
+            overwritten.ends(1, "No space left on device");
+            overwritten.ends(1, "there is no room for all of it: choose a smaller --size");
+        },
+    );
+}
+
+#[test]
+fn a_report_that_finds_no_room_is_printed_all_the_same() {
+    with_own_mounts(
+        "disks::a_report_that_finds_no_room_is_printed_all_the_same",
+        |folder| {
+            fs::create_dir(folder.join("tiny")).unwrap();
+            let tiny = folder.join("tiny");
+            if !mount(&[
+                "-t",
+                "tmpfs",
+                "-o",
+                "size=4k",
+                "tmpfs",
+                tiny.to_str().unwrap(),
+            ]) {
+                return;
+            }
+            let full = run(folder, &file(&["--size", "1M", "--json", "tiny/out.json"]));
+            full.ends(
+                1,
+                "annulus: writing --json tiny/out.json: No space left on device",
+            );
+            full.ends(1, "name a file on another disk");
+            full.ends(1, "Verdict: ");
+            assert_eq!(names(&tiny), [""; 0]);
+            // The other way round: what cannot be printed is written.
+            let full = fs::File::options().write(true).open("/dev/full").unwrap();
+            let mut command = command(folder, &file(&["--size", "1M", "--json", "out.json"]));
+            let heading = said(command.stdout(full).output().unwrap());
+            heading.ends(1, "annulus: printing: No space left on device");
+        },
+    );
+}
+
+#[test]
+fn on_an_overlay_and_in_memory_a_file_of_our_own_is_made_and_goes() {
+    with_own_mounts(
+        "disks::on_an_overlay_and_in_memory_a_file_of_our_own_is_made_and_goes",
+        |folder| {
+            for name in ["lower", "upper", "work", "over", "shm"] {
+                fs::create_dir(folder.join(name)).unwrap();
+            }
+            let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+            let layers = format!(
+                "lowerdir={},upperdir={},workdir={}",
+                path("lower"),
+                path("upper"),
+                path("work")
+            );
+            if !mount(&["-t", "overlay", "-o", &layers, "overlay", &path("over")])
+                || !mount(&["-t", "tmpfs", "tmpfs", &path("shm")])
+            {
+                return;
+            }
+            for place in ["over", "shm"] {
+                let line = file(&[place, "--size", "1M", "--json", "out.json", "--replace"]);
+                let done = run(folder, &line);
+                assert_eq!(done.code, Some(0), "{place}: {}{}", done.out, done.err);
+                let report = json(&folder.join("out.json"));
+                assert_eq!(report["runs"][0]["outcome"]["kind"], "measured", "{place}");
+                assert_eq!(names(&folder.join(place)), [""; 0], "{place}");
+            }
+            assert!(mount(&["-o", "remount,ro", &path("shm")]));
+            run(folder, &file(&["shm", "--size", "1M"])).ends(2, "Read-only file system");
+        },
+    );
+}

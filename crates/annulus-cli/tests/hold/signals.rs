@@ -1,0 +1,209 @@
+//! Ctrl-C and SIGTERM: what there is by then is told and written, and nothing stays behind.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::command::{Running, Said, command, folder, is_root, json, names, run, skip, until};
+
+/// Longer than any test waits.
+const ENDLESS: &str = "3600";
+
+fn bench(folder: &Path, args: &[&str]) -> Command {
+    command(folder, &[&["bench"], args].concat())
+}
+
+/// The interrupted command has told of it everywhere.
+fn is_interrupted(said: &Said, folder: &Path, signal: &str, code: i32) {
+    said.ends(code, &format!("note: interrupted by {signal}: "));
+    let report = json(&folder.join("out.json"));
+    assert_eq!(report["interrupted"], true);
+    assert_eq!(names(folder), ["out.json"]);
+}
+
+#[test]
+fn a_signal_ends_the_present_run_of_files_and_the_rest_is_left_out() {
+    let dir = folder();
+    let line = [
+        "file",
+        "--size",
+        "4M",
+        "--depth",
+        "4",
+        "--contenders",
+        "pread,annulus",
+        "--runtime",
+        ENDLESS,
+        "--repeat",
+        "2",
+        "--json",
+        "out.json",
+    ];
+    let running = Running::start(bench(dir.path(), &line));
+    // The warm-up is the base's; the first run that counts is one of the others', or lasts.
+    until("a run began", || running.has_thread("run"));
+    running.send(Signal::INT);
+    let said = running.end();
+    is_interrupted(&said, dir.path(), "SIGINT", 130);
+    let report = json(&dir.path().join("out.json"));
+    let runs = report["runs"].as_array().unwrap();
+    assert!(runs.len() < 6, "{runs:?}");
+    for run in runs {
+        assert_eq!(run["outcome"]["kind"], "interrupted", "{run}");
+    }
+}
+
+#[test]
+fn runs_that_were_whole_are_in_the_tables_of_an_interrupted_comparison() {
+    let dir = folder();
+    let line = [
+        "nop",
+        "--depth",
+        "1",
+        "--runtime",
+        "0.2",
+        "--repeat",
+        "1000",
+        "--json",
+        "out.json",
+    ];
+    let running = Running::start(bench(dir.path(), &line));
+    // Some time for some runs; how many they are decides nothing.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    running.send(Signal::TERM);
+    let said = running.end();
+    is_interrupted(&said, dir.path(), "SIGTERM", 143);
+    assert!(said.out.contains("depth 1\n"), "{}", said.out);
+}
+
+#[test]
+fn a_signal_ends_the_load_of_a_server_and_the_server() {
+    let dir = folder();
+    let line = [
+        "net",
+        "echo",
+        "--contenders",
+        "epoll",
+        "--connections",
+        "2",
+        "--size",
+        "64",
+        "--runtime",
+        ENDLESS,
+        "--json",
+        "out.json",
+    ];
+    let running = Running::start(bench(dir.path(), &line));
+    let server = || child_of(running.pid());
+    until("the server runs", || server().is_some());
+    let server = server().unwrap();
+    until("the load runs", || {
+        running.has_thread("annulus") && threads(running.pid()) >= 3
+    });
+    running.send(Signal::INT);
+    let said = running.end();
+    if said.code == Some(77) {
+        return skip(&said.err);
+    }
+    is_interrupted(&said, dir.path(), "SIGINT", 130);
+    assert!(!Path::new(&format!("/proc/{server}")).exists(), "it stays");
+}
+
+#[test]
+fn the_second_signal_is_the_end_and_a_cgroup_is_removed_all_the_same() {
+    if !is_root() {
+        return skip("--memory needs root");
+    }
+    let dir = folder();
+    let line = [
+        "file",
+        "--size",
+        "4M",
+        "--depth",
+        "4",
+        "--contenders",
+        "pread",
+        "--runtime",
+        ENDLESS,
+        "--memory",
+        "64M",
+    ];
+    let running = Running::start(bench(dir.path(), &line));
+    let ours = format!("annulus-bench-{}", running.pid());
+    let cgroup = || {
+        let text = fs::read_to_string(format!("/proc/{}/cgroup", running.pid())).unwrap();
+        text.contains(&ours)
+    };
+    until("it is in its cgroup", cgroup);
+    running.send(Signal::TERM);
+    running.send(Signal::INT);
+    let said = running.end();
+    assert!(
+        matches!(said.code, Some(143 | 130)),
+        "{:?}{}{}",
+        said.code,
+        said.out,
+        said.err
+    );
+    let left = Command::new("find")
+        .args(["/sys/fs/cgroup", "-type", "d", "-name", &ours])
+        .output()
+        .unwrap();
+    assert!(left.stdout.is_empty(), "{left:?}");
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_signal_before_anything_is_measured_is_the_end_at_once() {
+    let dir = folder();
+    // Too much to be written before the signal comes, on any disk.
+    let line = ["file", "--size", "4G", "--rw", "randread"];
+    let running = Running::start(bench(dir.path(), &line));
+    until("it listens to signals", || running.has_thread("signals"));
+    running.send(Signal::INT);
+    let said = running.end();
+    match said.err.contains("no room") || said.err.contains("no space") {
+        true => skip("no 4 GiB free for a file that is filled"),
+        false => said.ends(130, "interrupted before anything was measured"),
+    }
+    assert_eq!(said.out, "");
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_report_that_was_not_interrupted_says_so() {
+    let dir = folder();
+    let line = [
+        "bench",
+        "nop",
+        "--depth",
+        "1",
+        "--runtime",
+        "0.01",
+        "--repeat",
+        "1",
+        "--json",
+        "out.json",
+    ];
+    let said = run(dir.path(), &line);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(json(&dir.path().join("out.json"))["interrupted"], false);
+}
+
+fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+/// A process that this one has started, other than the step before it.
+fn child_of(pid: u32) -> Option<u32> {
+    let parent = format!("PPid:\t{pid}");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .find(|process: &u32| {
+            let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+            status.lines().any(|line| line == parent)
+        })
+}

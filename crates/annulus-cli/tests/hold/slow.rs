@@ -1,0 +1,187 @@
+//! Files on a file system that fails in the middle, shrinks, or does not answer.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::command::{Running, command, folder, run, skip, until, with_own_mounts};
+use crate::fuse::{Call, Fault, Faulty};
+
+const BYTES: usize = 1 << 20;
+/// Blocks may be read for checks before and after a run; from the so-many-th call on it is a run's.
+const CALLS: u64 = 300;
+
+/// A file system at `fuse` with a file `data`, or a skip.
+fn mounted(folder: &Path, plan: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Option<Faulty> {
+    let place = folder.join("fuse");
+    fs::create_dir_all(&place).unwrap();
+    match Faulty::mount(&place, "data", vec![1; BYTES], plan) {
+        Ok(mounted) => Some(mounted),
+        Err(error) => {
+            skip(&format!("no FUSE file system: {error}"));
+            None
+        }
+    }
+}
+
+fn file<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    let short = ["--runtime", "0.1", "--repeat", "1", "--depth", "4"];
+    [&["bench", "file"], args, &short].concat()
+}
+
+#[test]
+fn a_file_system_of_somebodys_own_is_measured() {
+    with_own_mounts(
+        "slow::a_file_system_of_somebodys_own_is_measured",
+        |folder| {
+            let Some(_mounted) = mounted(folder, |_| Fault::None) else {
+                return;
+            };
+            for line in [["fuse/data", "--direct"], ["--dir=fuse", "--size=1M"]] {
+                let line = file(&[line[0], line[1], "--contenders", "annulus,pread,mmap"]);
+                let done = run(folder, &line);
+                assert_eq!(done.code, Some(0), "{line:?}: {}{}", done.out, done.err);
+            }
+            // A file that nobody may map.
+            let line = file(&["fuse/data", "--buffered", "--contenders", "pread"]);
+            run(folder, &line).ends(1, "this file system lets nobody map the file");
+        },
+    );
+}
+
+#[test]
+fn errors_in_the_middle_are_counted_and_fail_the_run() {
+    with_own_mounts(
+        "slow::errors_in_the_middle_are_counted_and_fail_the_run",
+        |folder| {
+            let calls = AtomicU64::new(0);
+            let fails = move |call| match (call, calls.fetch_add(1, SeqCst)) {
+                (Call::Read { .. }, count) if count > CALLS => {
+                    Fault::Error(Errno::IO.raw_os_error())
+                }
+                (Call::Write { .. }, count) if count > CALLS => {
+                    Fault::Error(Errno::NOSPC.raw_os_error())
+                }
+                _ => Fault::None,
+            };
+            let Some(_mounted) = mounted(folder, fails) else {
+                return;
+            };
+            let read = run(folder, &file(&["fuse/data", "--contenders", "pread"]));
+            read.ends(1, "answers are wrong or errors; first: read at offset");
+            read.ends(1, "Input/output error");
+        },
+    );
+}
+
+#[test]
+fn a_disk_that_fills_up_while_it_is_written_to_fails_the_run() {
+    with_own_mounts(
+        "slow::a_disk_that_fills_up_while_it_is_written_to_fails_the_run",
+        |folder| {
+            let filled = AtomicU64::new(0);
+            // Filling the file is one write of its length, or the few that the kernel makes of it.
+            let full = move |call| match call {
+                Call::Write { len, .. } if filled.fetch_add(len as u64, SeqCst) >= BYTES as u64 => {
+                    Fault::Error(Errno::NOSPC.raw_os_error())
+                }
+                _ => Fault::None,
+            };
+            let Some(_mounted) = mounted(folder, full) else {
+                return;
+            };
+            let line = file(&[
+                "fuse/data",
+                "--rw",
+                "randwrite",
+                "--overwrite",
+                "--contenders",
+                "pread,annulus",
+            ]);
+            run(folder, &line).ends(1, "No space left on device");
+        },
+    );
+}
+
+#[test]
+fn a_file_that_shrinks_fails_the_run() {
+    let dir = folder();
+    let path = dir.path().join("data");
+    fs::write(&path, vec![1; 8 << 20]).unwrap();
+    let line = [
+        "bench",
+        "file",
+        "data",
+        "--runtime",
+        "1",
+        "--repeat",
+        "1",
+        "--depth",
+        "2",
+        "--contenders",
+        "pread",
+    ];
+    let running = Running::start(command(dir.path(), &line));
+    until("a run began", || running.has_thread("run"));
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(4096).unwrap();
+    let said = running.end();
+    said.ends(1, "FAILED: ");
+    said.ends(1, "bytes instead of 4096");
+}
+
+#[test]
+fn a_contender_that_does_not_come_back_is_given_up_after_a_signal() {
+    let test = "slow::a_contender_that_does_not_come_back_is_given_up_after_a_signal";
+    with_own_mounts(test, |folder| {
+        let (stuck, seen) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
+        let plan = {
+            let (stuck, seen) = (Arc::clone(&stuck), Arc::clone(&seen));
+            move |_| {
+                seen.fetch_add(1, SeqCst);
+                while stuck.load(SeqCst) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Fault::None
+            }
+        };
+        let Some(_mounted) = mounted(folder, plan) else {
+            return;
+        };
+        let line = [
+            "bench",
+            "file",
+            "fuse/data",
+            "--runtime",
+            "3600",
+            // With this one, the first run that counts is that of `pread`.
+            "--seed",
+            "2",
+            "--repeat",
+            "1",
+            "--depth",
+            "2",
+            "--contenders",
+            "pread",
+        ];
+        let mut running = Running::start(command(folder, &line));
+        until("a run began", || running.has_thread("run pread"));
+        let before = seen.load(SeqCst);
+        until("reads arrive", || seen.load(SeqCst) > before + CALLS);
+        stuck.store(true, SeqCst);
+        running.send(Signal::INT);
+        running.says("given up: it took more than 5 s");
+        // A process does not end as long as one of its reads is with the file system.
+        stuck.store(false, SeqCst);
+        assert_eq!(running.end().code, Some(130));
+    });
+}

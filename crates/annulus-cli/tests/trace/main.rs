@@ -1,0 +1,330 @@
+//! `--syscalls` and `--flamegraph` from outside: real runs counted and drawn, and what is refused.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A short run of a file that is in the page cache.
+const SHORT: [&str; 11] = [
+    "bench",
+    "file",
+    "--hot",
+    "--size",
+    "1M",
+    "--runtime",
+    "0.05",
+    "--repeat",
+    "1",
+    "--seed",
+    "1",
+];
+
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn place() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn command(place: &TempDir, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command
+        .args(args)
+        .current_dir(place.path())
+        .stdin(Stdio::null());
+    command
+}
+
+fn said(command: &mut Command) -> Said {
+    let output = command.output().unwrap();
+    Said {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn found(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
+    let found = places.find(|file| file.is_file());
+    if found.is_none() {
+        skip(&format!("{program} is not installed"));
+    }
+    found
+}
+
+fn skip(reason: &str) {
+    println!("skip: {reason}");
+    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
+        let mut options = std::fs::OpenOptions::new();
+        let mut log = options.append(true).create(true).open(log).unwrap();
+        writeln!(log, "skip: {reason}").unwrap();
+    }
+}
+
+fn report(place: &TempDir, schema: &str) -> Value {
+    let read =
+        |path: &Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
+    let report = read(&place.path().join("report.json"));
+    let schema = read(
+        &Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("schema")
+            .join(schema),
+    );
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = (validator.iter_errors(&report))
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    report
+}
+
+/// Calls per operation of one contender, by name; `None` for all names together.
+fn per_op(report: &Value, contender: &str, name: Option<&str>) -> f64 {
+    let traced = report["traced"].as_array().unwrap();
+    let one = traced.iter().find(|one| one["contender"] == contender);
+    let calls = &one.unwrap_or_else(|| panic!("{contender}: {report:#}"))["syscalls"];
+    let Some(name) = name else {
+        return calls["all_per_op"].as_f64().unwrap();
+    };
+    let all = calls["calls"].as_array().unwrap();
+    let of = all.iter().find(|calls| calls["name"] == name);
+    of.map_or(0.0, |calls| calls["per_op"].as_f64().unwrap())
+}
+
+/// The frames of a flame graph, which must be well-formed XML.
+fn functions(graph: &Path) -> String {
+    let text = std::fs::read_to_string(graph).unwrap();
+    let options = roxmltree::ParsingOptions {
+        allow_dtd: true,
+        ..Default::default()
+    };
+    let picture = roxmltree::Document::parse_with_options(&text, options).unwrap();
+    let frames = (picture.descendants()).filter(|node| node.has_tag_name("title"));
+    frames
+        .filter_map(|node| node.text())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn near(value: f64, wanted: f64) -> bool {
+    (value - wanted).abs() <= 0.1 * wanted
+}
+
+#[test]
+fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
+    if found("perf").is_none() {
+        return;
+    }
+    let place = place();
+    let more = [
+        "--depth",
+        "4",
+        "--contenders",
+        "pread",
+        "--syscalls",
+        "--flamegraph",
+        "graph.svg",
+        "--json",
+        "report.json",
+    ];
+    let said = said(&mut command(&place, &[&SHORT[..], &more].concat()));
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let report = report(&place, "bench-file.json");
+    assert!(
+        near(per_op(&report, "pread", Some("pread64")), 1.0),
+        "{report:#}"
+    );
+    // What the ring says of itself, in a run that nobody looked at.
+    let rows = report["rows"].as_array().unwrap();
+    let base = rows.iter().find(|row| row["contender"] == "base").unwrap();
+    let enters = base["medians"]["calls_per_op"].as_f64().unwrap();
+    assert!(
+        near(per_op(&report, "base", Some("io_uring_enter")), enters),
+        "{report:#}"
+    );
+    // The harness asks for the time without a call, so what is counted is the contender's.
+    assert!(per_op(&report, "null", None) < 0.05, "{report:#}");
+    assert!(
+        said.out.contains("system calls per operation, depth 4"),
+        "{}",
+        said.out
+    );
+
+    let mut names: Vec<_> = (std::fs::read_dir(place.path()).unwrap())
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        ["graph.svg", "report.json"],
+        "nothing else stays behind"
+    );
+    let shown = functions(&place.path().join("graph.svg"));
+    assert!(shown.contains("annulus_peers::"), "{shown}");
+    assert!(
+        said.out
+            .contains("flame graph of pread, depth 4: graph.svg ("),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
+    let Some(strace) = found("strace") else {
+        return;
+    };
+    let place = place();
+    let programs = place.path().join("programs");
+    std::fs::create_dir(&programs).unwrap();
+    let more = [
+        "--depth",
+        "1",
+        "--contenders",
+        "pread",
+        "--syscalls",
+        "--json",
+        "report.json",
+    ];
+    let args = [&SHORT[..], &more].concat();
+    let without = said(command(&place, &args).env("PATH", &programs));
+    assert_eq!(without.code, Some(0), "{}{}", without.out, without.err);
+    let reason = "not available: perf is not installed (Debian: apt install linux-perf); strace is not installed \
+                  (Debian: apt install strace)";
+    assert!(without.out.contains(reason), "{}", without.out);
+    assert_eq!(
+        report(&place, "bench-file.json")["traced"][0]["syscalls_note"],
+        reason
+    );
+
+    symlink(strace, programs.join("strace")).unwrap();
+    let with = said(command(&place, &[&args[..], &["--replace"]].concat()).env("PATH", &programs));
+    assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
+    let report = report(&place, "bench-file.json");
+    assert_eq!(
+        report["traced"][0]["syscalls"]["counted_by"], "strace",
+        "{report:#}"
+    );
+    // Stopped at every call it does few operations, beside which beginning and end are seen.
+    assert!(
+        (0.99..1.5).contains(&per_op(&report, "pread", Some("pread64"))),
+        "{report:#}"
+    );
+}
+
+/// A server of ours that ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_servers_calls_are_counted_and_drawn_by_its_process() {
+    if found("perf").is_none() {
+        return;
+    }
+    let place = place();
+    let mut child = command(&place, &["bench", "net-server", "epoll"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let server = Server(child);
+    let address = line.trim().strip_prefix("listening on ").unwrap();
+    let pid = server.0.id().to_string();
+    let net = [
+        "bench",
+        "net",
+        "echo",
+        address,
+        "--connections",
+        "4",
+        "--runtime",
+        "0.05",
+        "--warmup",
+        "0.05",
+    ];
+    let looks = ["--syscalls", "--flamegraph", "graph.svg"];
+    let refused = said(&mut command(&place, &[&net[..], &looks].concat()));
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("give its --pid"), "{}", refused.err);
+
+    let more = ["--pid", &pid, "--json", "report.json"];
+    let said = said(&mut command(&place, &[&net[..], &looks, &more].concat()));
+    if said.code == Some(77) {
+        return skip(&said.err);
+    }
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let report = report(&place, "bench-net.json");
+    // One to send, and at least one to receive.
+    assert!(
+        near(per_op(&report, "server", Some("sendto")), 1.0),
+        "{report:#}"
+    );
+    assert!(
+        per_op(&report, "server", Some("recvfrom")) > 0.9,
+        "{report:#}"
+    );
+    let shown = functions(&place.path().join("graph.svg"));
+    assert!(shown.contains("annulus_peers::net::epoll_echo"), "{shown}");
+}
+
+#[test]
+fn a_graph_that_cannot_be_made_is_refused_before_anything_is_measured() {
+    let place = place();
+    std::fs::write(place.path().join("there.svg"), "kept").unwrap();
+    let refuses = |file: &str, path: Option<&Path>, text: &str| {
+        let args = [
+            &SHORT[..],
+            &[
+                "--contenders",
+                "pread",
+                "--depth",
+                "1",
+                "--flamegraph",
+                file,
+            ],
+        ]
+        .concat();
+        let mut command = command(&place, &args);
+        if let Some(path) = path {
+            command.env("PATH", path);
+        }
+        let said = said(&mut command);
+        assert_eq!(said.code, Some(2), "{file}: {}{}", said.out, said.err);
+        assert!(said.err.contains(text), "{file}: {}", said.err);
+        assert!(said.out.is_empty(), "{}", said.out);
+    };
+    refuses("nowhere/graph.svg", None, "there is no directory nowhere");
+    refuses(".", None, "is a directory; name a file");
+    let lacks = "perf is not installed (Debian: apt install linux-perf)";
+    refuses("graph.svg", Some(place.path()), lacks);
+    if found("perf").is_some() {
+        refuses(
+            "there.svg",
+            None,
+            "there.svg exists; remove it, or name another file",
+        );
+    }
+    assert_eq!(
+        std::fs::read_to_string(place.path().join("there.svg")).unwrap(),
+        "kept"
+    );
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,127 @@
+//! The page that a real server shows, and the names on it that the documents use.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::server::Watched;
+
+const RULES: &str = include_str!("../../../../docs/prometheus/rules.yml");
+const DASHBOARD: &str = include_str!("../../../../docs/grafana/annulus.json");
+const DOCUMENT: &str = include_str!("../../../../docs/METRICS.md");
+
+#[test]
+fn a_server_answers_prometheus_and_reports_its_alerts() {
+    let mut server = Watched::start(&[
+        "--alert",
+        "recv.rate >= 0/s",
+        "--alert",
+        "in_flight > 1000000",
+    ]);
+    server.echo(100);
+    // Holds whatever the server does, from its second look on.
+    let line = server.line_with("alert raised");
+    assert!(
+        line.starts_with("annulus: alert raised: recv.rate >= 0/s: "),
+        "{line}"
+    );
+    let page = server.asked("GET /metrics", "");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    assert!(
+        page.contains("content-type: text/plain; version=0.0.4"),
+        "{page}"
+    );
+    assert!(
+        page.contains("annulus_alert{rule=\"recv.rate >= 0/s\"} 1.0\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("annulus_alert{rule=\"in_flight > 1000000\"} 0.0\n"),
+        "{page}"
+    );
+    let sent = value(
+        &page,
+        "annulus_operations_total{op=\"send\",source=\"core\"}",
+    );
+    assert!(sent >= 100.0, "{page}");
+    server.echo(10);
+    let open = server.asked(
+        "GET /metrics?x=1",
+        "Accept: application/openmetrics-text; version=1.0.0",
+    );
+    assert!(
+        open.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{open}"
+    );
+    assert!(open.ends_with("# EOF\n"), "{open}");
+    assert!(
+        value(
+            &open,
+            "annulus_operations_total{op=\"send\",source=\"core\"}"
+        ) >= sent + 10.0
+    );
+    names_are_on(&page);
+
+    assert!(server.asked("GET /", "").contains("/metrics"));
+    assert!(server.asked("GET /nothing", "").starts_with("HTTP/1.1 404"));
+    let refused = server.asked("POST /metrics", "Content-Length: 0");
+    assert!(
+        refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"),
+        "{refused}"
+    );
+    // More than it reads: it hangs up, at whatever place, and that is an error or none.
+    let mut stream = TcpStream::connect(&server.metrics).unwrap();
+    let _ = write!(stream, "GET /{} HTTP/1.1\r\n", "x".repeat(1 << 20));
+    let mut refusal = Vec::new();
+    let _ = stream.read_to_end(&mut refusal);
+    assert!(!refusal.starts_with(b"HTTP/1.1 200"), "it was refused");
+    assert!(
+        server.asked("GET /metrics", "").starts_with("HTTP/1.1 200"),
+        "it goes on"
+    );
+}
+
+fn value(page: &str, series: &str) -> f64 {
+    let line = page.lines().find_map(|line| line.strip_prefix(series));
+    let line = line.unwrap_or_else(|| panic!("no {series} in {page}"));
+    line.trim().parse().unwrap()
+}
+
+/// Each metric that a document names is on the page, and each that is there is explained.
+fn names_are_on(page: &str) {
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let known: BTreeSet<&str> = types.filter_map(|line| line.split(' ').next()).collect();
+    assert!(known.len() > 20, "{page}");
+    for (document, text) in [
+        ("rules.yml", RULES),
+        ("annulus.json", DASHBOARD),
+        ("METRICS.md", DOCUMENT),
+    ] {
+        let named = names(text);
+        assert!(named.len() > 10, "{document}: {named:?}");
+        for name in named {
+            let series = ["_bucket", "_count", "_sum"]
+                .iter()
+                .find_map(|end| name.strip_suffix(end));
+            let is_known = known.contains(name) || series.is_some_and(|name| known.contains(name));
+            assert!(
+                is_known,
+                "{document} names {name}, which a server does not have"
+            );
+        }
+    }
+    let explained = names(DOCUMENT);
+    for name in known {
+        assert!(
+            explained.contains(name),
+            "docs/METRICS.md says nothing about {name}"
+        );
+    }
+}
+
+/// Words that begin with `annulus_`, but for modules of that name.
+fn names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c == '_' || c == ':' || c.is_ascii_alphanumeric()));
+    let named = words.filter(|word| word.starts_with("annulus_") && !word.contains("::"));
+    named.collect()
+}

@@ -1,0 +1,126 @@
+//! A server that is watched, and the commands around it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
+
+/// A test that takes longer hangs. It decides nothing else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn annulus(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// What a command said to standard error, and its exit code.
+pub(crate) fn said(output: &Output) -> (String, Option<i32>) {
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    (err, output.status.code())
+}
+
+/// An echo server with an endpoint. Dropped, it is killed.
+pub(crate) struct Watched {
+    child: Child,
+    err: BufReader<ChildStderr>,
+    /// Where it echoes.
+    pub(crate) echoes: String,
+    /// Where it answers Prometheus.
+    pub(crate) metrics: String,
+}
+
+impl Watched {
+    pub(crate) fn start(more: &[&str]) -> Watched {
+        let mut command = annulus(&[
+            "serve",
+            "echo",
+            "--addr",
+            "127.0.0.1:0",
+            "--metrics",
+            "127.0.0.1:0",
+        ]);
+        let mut child = command
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut watched = Watched {
+            err: BufReader::new(child.stderr.take().unwrap()),
+            child,
+            echoes: String::new(),
+            metrics: String::new(),
+        };
+        let line = watched.line_with("metrics at http://");
+        let place = line
+            .split("http://")
+            .nth(1)
+            .and_then(|rest| rest.strip_suffix("/metrics"));
+        watched.metrics = place.unwrap().to_owned();
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        watched.echoes = line
+            .trim_end()
+            .strip_prefix("listening on ")
+            .unwrap()
+            .to_owned();
+        watched
+    }
+
+    /// The next line on standard error in which `text` is.
+    pub(crate) fn line_with(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let count = self.err.read_line(&mut line).unwrap();
+            assert_ne!(count, 0, "it ended without saying {text:?}");
+            if line.contains(text) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Has it echo a message so often.
+    pub(crate) fn echo(&self, times: usize) {
+        let mut stream = TcpStream::connect(&self.echoes).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        for _ in 0..times {
+            stream.write_all(b"once more").unwrap();
+            let mut back = [0; 9];
+            stream.read_exact(&mut back).unwrap();
+            assert_eq!(&back, b"once more");
+        }
+    }
+
+    /// The whole answer to a request with this first line, but for the protocol.
+    pub(crate) fn asked(&self, request: &str, header: &str) -> String {
+        ask(&self.metrics, &format!("{request} HTTP/1.1"), header)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An HTTP request, by its first line, to an address; the whole answer.
+pub(crate) fn ask(addr: &str, request: &str, header: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let header = if header.is_empty() {
+        String::new()
+    } else {
+        format!("{header}\r\n")
+    };
+    write!(
+        stream,
+        "{request}\r\nHost: {addr}\r\n{header}Connection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

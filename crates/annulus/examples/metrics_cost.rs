@@ -1,0 +1,376 @@
+//! What metrics cost: the same work with somebody who watches and with nobody, slice by slice in turn, in one
+//! process. Prints the median of the ratios of neighbouring slices, as text and as a line of JSON.
+//!
+//! ```text
+//! cargo run --release --example metrics_cost -- FILE [PAIRS [MILLISECONDS [WORK]]]
+//! ```
+//!
+//! FILE is made, and read afterwards; it should lie on a file system with direct I/O. WORK is one of the names
+//! that are printed; without it, all are done. `count WORK OPERATIONS` in place of the numbers does so many
+//! with nobody who watches, for a tool that counts instructions.
+
+use std::io::{self, Error};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use annulus::metrics::{self, Watch};
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{Runtime, spawn};
+use annulus::{AlignedBuf, CachedReads, Engine, File, OpenOptions, OwnDriver};
+
+const FILE_BYTES: u64 = 64 << 20;
+const PAGE: usize = 4096;
+const BATCH: usize = 32;
+const CONNECTIONS: usize = 32;
+
+/// Work on files, each done by one thread.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// Reads of 4 KiB from the page cache, on the caller's thread, one after another.
+    CachedInline,
+    /// The same, 32 at once.
+    CachedInlineMany,
+    /// Through the ring of the calling thread, one after another.
+    CachedRing,
+    /// The same, 32 at once.
+    CachedRingMany,
+    /// Direct reads of 4 KiB, 32 in flight.
+    Direct,
+    /// Nothing, through the ring, one after another.
+    Nop,
+}
+
+const ALL: [(&str, Work); 6] = [
+    ("cached_inline", Work::CachedInline),
+    ("cached_inline_32", Work::CachedInlineMany),
+    ("cached_ring", Work::CachedRing),
+    ("cached_ring_32", Work::CachedRingMany),
+    ("direct_32", Work::Direct),
+    ("nop", Work::Nop),
+];
+const ECHO: &str = "echo";
+
+struct Bench {
+    engine: Engine,
+    driver: OwnDriver,
+    cached: File,
+    ringed: File,
+    direct: Option<File>,
+    buffers: Vec<AlignedBuf>,
+    page: u64,
+}
+
+impl Bench {
+    fn new(path: &Path) -> io::Result<Bench> {
+        let engine = Engine::builder().build().map_err(Error::other)?;
+        let driver = engine.own_driver().map_err(Error::other)?;
+        std::fs::write(path, vec![7; FILE_BYTES as usize])?;
+        std::fs::File::open(path)?.sync_all()?;
+        let open = |cached: CachedReads, direct: bool| {
+            let mut options = OpenOptions::new();
+            options.read(true).cached_reads(cached).direct(direct);
+            pollster::block_on(engine.open_with(&options, path))
+        };
+        Ok(Bench {
+            cached: open(CachedReads::Always, false)?,
+            ringed: open(CachedReads::Never, false)?,
+            direct: open(CachedReads::Never, true).ok(),
+            driver,
+            engine,
+            buffers: (0..BATCH)
+                .map(|_| AlignedBuf::with_len(PAGE, PAGE))
+                .collect(),
+            page: 1,
+        })
+    }
+
+    fn offset(&mut self) -> u64 {
+        // Each page in turn, in an order that no read-ahead follows.
+        self.page = (self.page * 5 + 3) % (FILE_BYTES / PAGE as u64);
+        self.page * PAGE as u64
+    }
+
+    /// Some operations: how many, or `None` if there is no such work here.
+    fn round(&mut self, work: Work) -> io::Result<Option<u64>> {
+        let offsets: [u64; BATCH] = std::array::from_fn(|_| self.offset());
+        let file = match work {
+            Work::CachedInline | Work::CachedInlineMany => &self.cached,
+            Work::CachedRing | Work::CachedRingMany | Work::Nop => &self.ringed,
+            Work::Direct => match &self.direct {
+                Some(file) => file,
+                None => return Ok(None),
+            },
+        };
+        match work {
+            Work::CachedInline => pollster::block_on(one_by_one(file, &mut self.buffers, offsets))?,
+            Work::CachedRing => {
+                let reads = one_by_one(file, &mut self.buffers, offsets);
+                self.driver.block_on(reads)?;
+            }
+            Work::CachedInlineMany => pollster::block_on(many(file, &mut self.buffers, offsets))?,
+            Work::CachedRingMany | Work::Direct => {
+                let reads = many(file, &mut self.buffers, offsets);
+                self.driver.block_on(reads)?;
+            }
+            Work::Nop => self.driver.block_on(async {
+                for _ in 0..BATCH {
+                    self.engine.nop().await?;
+                }
+                io::Result::Ok(())
+            })?,
+        }
+        Ok(Some(BATCH as u64))
+    }
+
+    /// Operations a second.
+    fn slice(&mut self, work: Work, time: Duration) -> io::Result<Option<f64>> {
+        let (began, mut done) = (Instant::now(), 0);
+        while began.elapsed() < time {
+            for _ in 0..8 {
+                match self.round(work)? {
+                    Some(operations) => done += operations,
+                    None => return Ok(None),
+                }
+            }
+        }
+        Ok(Some(done as f64 / began.elapsed().as_secs_f64()))
+    }
+}
+
+async fn one_by_one(
+    file: &File,
+    buffers: &mut Vec<AlignedBuf>,
+    offsets: [u64; BATCH],
+) -> io::Result<()> {
+    for offset in offsets {
+        let Some(buffer) = buffers.pop() else { break };
+        let (bytes, buffer) = file.read_at(buffer, offset).await?;
+        assert_eq!(bytes, PAGE);
+        buffers.push(buffer);
+    }
+    Ok(())
+}
+
+async fn many(file: &File, buffers: &mut Vec<AlignedBuf>, offsets: [u64; BATCH]) -> io::Result<()> {
+    let reads = buffers.drain(..).zip(offsets).collect::<Vec<_>>();
+    for answer in file.read_many_at(reads).await {
+        let (bytes, buffer) = answer?;
+        assert_eq!(bytes, PAGE);
+        buffers.push(buffer);
+    }
+    Ok(())
+}
+
+/// Ratios of watched to unwatched slices, in turn.
+fn pairs(
+    pairs: usize,
+    mut slice: impl FnMut() -> io::Result<Option<f64>>,
+) -> io::Result<Option<Vec<(f64, f64)>>> {
+    let mut found = Vec::new();
+    for pair in 0..=pairs {
+        let mut rates = [0.0; 2];
+        // Whoever goes first in one pair goes second in the next.
+        for turn in 0..2 {
+            let watched = (turn + pair) % 2 == 1;
+            let watch: Option<Watch> = watched.then(metrics::watch);
+            match slice()? {
+                Some(rate) => rates[usize::from(watched)] = rate,
+                None => return Ok(None),
+            }
+            drop(watch);
+        }
+        // The first warms up.
+        if pair > 0 {
+            found.push((rates[0], rates[1]));
+        }
+    }
+    Ok(Some(found))
+}
+
+fn report(name: &str, found: Option<Vec<(f64, f64)>>) {
+    let Some(found) = found else {
+        return println!("{name}: not here");
+    };
+    let sorted = |value: fn(&(f64, f64)) -> f64| {
+        let mut values: Vec<f64> = found.iter().map(value).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let at =
+        |values: &[f64], share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+    let ratios = sorted(|(off, on)| on / off);
+    let (off, on) = (sorted(|pair| pair.0), sorted(|pair| pair.1));
+    let (median, low, high) = (at(&ratios, 0.5), at(&ratios, 0.25), at(&ratios, 0.75));
+    println!(
+        "{name}: {:.0}/s unwatched, {:.0}/s watched; ratio {median:.4} (quartiles {low:.4} to {high:.4}, {} pairs)",
+        at(&off, 0.5),
+        at(&on, 0.5),
+        found.len()
+    );
+    let list: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.4}")).collect();
+    println!(
+        "{{\"work\":\"{name}\",\"unwatched_per_s\":{:.0},\"watched_per_s\":{:.0},\"ratio_median\":{median:.4},\
+         \"ratios\":[{}]}}",
+        at(&off, 0.5),
+        at(&on, 0.5),
+        list.join(",")
+    );
+}
+
+/// Echoes of 64 bytes between two cores, the second of which asks on 32 connections.
+struct Echo {
+    answered: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+    cores: std::thread::JoinHandle<io::Result<()>>,
+}
+
+impl Echo {
+    fn start() -> io::Result<Echo> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        drop(listener);
+        let answered = Arc::new(AtomicU64::new(0));
+        let over = Arc::new(AtomicBool::new(false));
+        let (count, ends) = (Arc::clone(&answered), Arc::clone(&over));
+        let cores = std::thread::spawn(move || {
+            Runtime::builder().threads(2).run(|info| {
+                let (count, ends) = (Arc::clone(&count), Arc::clone(&ends));
+                async move {
+                    match info.index() {
+                        0 => serve(TcpListener::bind(address)?).await,
+                        _ => ask(address, &count, &ends).await,
+                    }
+                }
+            })
+        });
+        Ok(Echo {
+            answered,
+            over,
+            cores,
+        })
+    }
+
+    fn slice(&self, time: Duration) -> f64 {
+        let (began, before) = (Instant::now(), self.answered.load(Ordering::Relaxed));
+        std::thread::sleep(time);
+        let answered = self.answered.load(Ordering::Relaxed) - before;
+        answered as f64 / began.elapsed().as_secs_f64()
+    }
+
+    fn end(self) -> io::Result<()> {
+        self.over.store(true, Ordering::Relaxed);
+        self.cores
+            .join()
+            .unwrap_or_else(|_| Err(Error::other("a core has panicked")))
+    }
+}
+
+async fn serve(listener: TcpListener) -> io::Result<()> {
+    let mut serving = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let stream = listener.accept().await?;
+        serving.push(spawn(async move {
+            let mut chunks = stream.recv_multishot();
+            while let Some(Ok(chunk)) = chunks.next().await {
+                if stream.send_all(chunk).await.is_err() {
+                    return;
+                }
+            }
+        }));
+    }
+    for one in serving {
+        one.await.map_err(|_| Error::other("a task has panicked"))?;
+    }
+    Ok(())
+}
+
+async fn ask(
+    address: std::net::SocketAddr,
+    answered: &Arc<AtomicU64>,
+    over: &Arc<AtomicBool>,
+) -> io::Result<()> {
+    let mut asking = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (answered, over) = (Arc::clone(answered), Arc::clone(over));
+        let stream = loop {
+            // The other core may not listen yet.
+            match TcpStream::connect(address).await {
+                Ok(stream) => break stream,
+                Err(_) => annulus::time::sleep(Duration::from_millis(1)).await,
+            }
+        };
+        asking.push(spawn(async move {
+            let mut chunks = stream.recv_multishot();
+            let mut message = vec![7; 64];
+            while !over.load(Ordering::Relaxed) {
+                message = stream.send_all(message).await.map_err(io::Error::from)?;
+                let mut bytes = 0;
+                while bytes < 64 {
+                    match chunks.next().await {
+                        Some(chunk) => bytes += chunk?.len(),
+                        None => return Ok(()),
+                    }
+                }
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            io::Result::Ok(())
+        }));
+    }
+    for one in asking {
+        one.await
+            .map_err(|_| Error::other("a task has panicked"))??;
+    }
+    Ok(())
+}
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let argument = |nth: usize| arguments.get(nth).map(String::as_str);
+    let number = |nth: usize, or: u64| {
+        argument(nth)
+            .map_or(Ok(or), str::parse)
+            .map_err(Error::other)
+    };
+    let Some(path) = argument(0) else {
+        eprintln!(
+            "which file is to be made and read? metrics_cost FILE [PAIRS [MILLISECONDS [WORK]]]"
+        );
+        std::process::exit(2);
+    };
+    let named = |name: &str| ALL.iter().find(|(known, _)| *known == name);
+    let unknown =
+        |name: &str| Error::other(format!("{name} is no work; see examples/metrics_cost.rs"));
+    if argument(1) == Some("count") {
+        let name = argument(2).unwrap_or_default();
+        let (_, work) = named(name).ok_or_else(|| unknown(name))?;
+        let mut bench = Bench::new(Path::new(path))?;
+        let mut left = number(3, 10_000)?;
+        while left > 0 {
+            left = left.saturating_sub(bench.round(*work)?.unwrap_or(left));
+        }
+        return Ok(());
+    }
+    let (count, time) = (
+        number(1, 11)? as usize,
+        Duration::from_millis(number(2, 300)?),
+    );
+    let wanted = argument(3);
+    let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
+    if let Some(name) = wanted.filter(|name| *name != ECHO && named(name).is_none()) {
+        return Err(unknown(name));
+    }
+    let mut bench = Bench::new(Path::new(path))?;
+    for (name, work) in ALL.iter().filter(|(name, _)| is_wanted(name)) {
+        report(name, pairs(count, || bench.slice(*work, time))?);
+    }
+    drop(bench);
+    std::fs::remove_file(path)?;
+    if is_wanted(ECHO) {
+        let echo = Echo::start()?;
+        report(ECHO, pairs(count, || Ok(Some(echo.slice(time))))?);
+        echo.end()?;
+    }
+    Ok(())
+}

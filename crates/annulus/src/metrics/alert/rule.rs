@@ -1,0 +1,281 @@
+//! What a rule says: of which operations, what, compared how, with which threshold, for how long.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::metrics::record::{OPERATIONS, OTHER};
+
+/// What `annulus bench net` sends; no process counts such.
+const REQUEST: &[&str] = &["request"];
+const LISTED: &[&str] = &OPERATIONS;
+
+/// The operations, as docs/KERNELS.md lists them, and requests.
+pub(super) fn operations() -> impl Iterator<Item = &'static str> {
+    LISTED
+        .iter()
+        .filter(|name| **name != OTHER)
+        .chain(REQUEST)
+        .copied()
+}
+
+/// Families of operations; those that are empty here are all.
+pub(super) const FAMILIES: [(&str, &[&str]); 6] = [
+    ("all", &[]),
+    ("read", &["read_at", "read_vectored_at"]),
+    ("write", &["write_at", "write_vectored_at"]),
+    ("sync", &["fsync"]),
+    (
+        "send",
+        &["send", "send_message", "send_vectored", "send_zero_copy"],
+    ),
+    ("recv", &["recv", "recv_message"]),
+];
+
+/// Which operations a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Who {
+    pub(super) name: &'static str,
+    members: &'static [&'static str],
+}
+
+impl Who {
+    /// All of them; said by saying nothing.
+    pub(super) const ALL: Who = Who {
+        name: "all",
+        members: &[],
+    };
+
+    /// A family, or an operation, by name.
+    pub(super) fn named(name: &str) -> Option<Who> {
+        if let Some(&(name, members)) = FAMILIES.iter().find(|(family, _)| *family == name) {
+            return Some(Who { name, members });
+        }
+        let known = operations().find(|operation| *operation == name)?;
+        let at = LISTED.iter().position(|operation| *operation == name);
+        Some(Who {
+            name: known,
+            members: at.map_or(REQUEST, |at| &LISTED[at..=at]),
+        })
+    }
+
+    fn has(&self, operation: &str) -> bool {
+        self.members.is_empty() || self.members.contains(&operation)
+    }
+}
+
+/// Which part of a latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    /// From hand-over to answer.
+    Whole,
+    /// Until the kernel, or a blocking thread, had the operation.
+    Queue,
+    /// In the kernel and the device.
+    Device,
+}
+
+impl Part {
+    pub(super) const NAMED: [(&str, Part); 2] = [("queue", Part::Queue), ("device", Part::Device)];
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Measure {
+    P50,
+    P90,
+    P99,
+    P999,
+    P9999,
+    Mean,
+    Max,
+    /// The share of answers that are errors.
+    Errors,
+    /// Errors a second.
+    ErrorRate,
+    /// Answers a second.
+    Rate,
+    InFlight,
+}
+
+impl Measure {
+    pub(super) const NAMED: [(&str, Measure); 11] = [
+        ("p50", Measure::P50),
+        ("p90", Measure::P90),
+        ("p99", Measure::P99),
+        ("p99.9", Measure::P999),
+        ("p99.99", Measure::P9999),
+        ("mean", Measure::Mean),
+        ("max", Measure::Max),
+        ("errors", Measure::Errors),
+        ("error_rate", Measure::ErrorRate),
+        ("rate", Measure::Rate),
+        ("in_flight", Measure::InFlight),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        let found = Measure::NAMED.iter().find(|(_, measure)| *measure == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    pub(super) fn unit(self) -> Unit {
+        match self {
+            Measure::Errors => Unit::Percent,
+            Measure::ErrorRate | Measure::Rate => Unit::PerSecond,
+            Measure::InFlight => Unit::Count,
+            _ => Unit::Time,
+        }
+    }
+}
+
+/// What thresholds are written in, and values shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Held in ns.
+    Time,
+    Percent,
+    PerSecond,
+    Count,
+}
+
+impl Unit {
+    /// A threshold as it is typed: exactly.
+    fn exact(self, value: f64) -> String {
+        match self {
+            Unit::Time => exact_time(value as u64),
+            Unit::Percent => format!("{value}%"),
+            Unit::PerSecond => format!("{value}/s"),
+            Unit::Count => format!("{value}"),
+        }
+    }
+
+    /// A measured value, for people: three digits or the whole number.
+    pub(super) fn rounded(self, value: f64) -> String {
+        let digits = |value: f64| match value {
+            _ if value >= 100.0 => format!("{value:.0}"),
+            _ if value >= 10.0 => format!("{value:.1}"),
+            _ => format!("{value:.2}"),
+        };
+        match self {
+            Unit::Time if value < 1e3 => format!("{value:.0}ns"),
+            Unit::Time if value < 1e6 => format!("{}us", digits(value / 1e3)),
+            Unit::Time if value < 1e9 => format!("{}ms", digits(value / 1e6)),
+            Unit::Time => format!("{}s", digits(value / 1e9)),
+            Unit::Percent if value > 0.0 && value < 0.01 => format!("{value}%"),
+            Unit::Percent => format!("{}%", digits(value)),
+            Unit::PerSecond => format!("{}/s", digits(value)),
+            Unit::Count => format!("{value}"),
+        }
+    }
+}
+
+/// `1.5ms`: in the largest unit of which there is at least one, to the last nanosecond.
+fn exact_time(ns: u64) -> String {
+    let (per_unit, digits, unit) = match ns {
+        0..1_000 => (1, 0, "ns"),
+        1_000..1_000_000 => (1_000, 3, "us"),
+        1_000_000..1_000_000_000 => (1_000_000, 6, "ms"),
+        _ => (1_000_000_000, 9, "s"),
+    };
+    let (whole, rest) = (ns / per_unit, ns % per_unit);
+    match rest {
+        0 => format!("{whole}{unit}"),
+        _ => {
+            let rest = format!("{rest:0digits$}");
+            format!("{whole}.{}{unit}", rest.trim_end_matches('0'))
+        }
+    }
+}
+
+/// How a value is compared with the threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Comparison {
+    Above,
+    AtLeast,
+    Below,
+    AtMost,
+}
+
+impl Comparison {
+    /// The longer ones first: a parser takes the first that fits.
+    pub(super) const NAMED: [(&str, Comparison); 4] = [
+        (">=", Comparison::AtLeast),
+        ("<=", Comparison::AtMost),
+        (">", Comparison::Above),
+        ("<", Comparison::Below),
+    ];
+
+    fn name(self) -> &'static str {
+        let found = (Comparison::NAMED.iter()).find(|(_, comparison)| *comparison == self);
+        found.map_or("", |(name, _)| name)
+    }
+}
+
+/// A threshold on what is measured; see the [module](super) for how it is written.
+///
+/// ```
+/// use annulus::metrics::alert::Rule;
+///
+/// let rule: Rule = "read.p99>500us for 5s".parse()?;
+/// assert_eq!(rule.to_string(), "read.p99 > 500us for 5s");
+/// # Ok::<(), annulus::metrics::alert::RuleError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    pub(super) who: Who,
+    pub(super) part: Part,
+    pub(super) measure: Measure,
+    pub(super) comparison: Comparison,
+    /// In the measure's unit; a time in ns.
+    pub(super) threshold: f64,
+    pub(super) lasting: Duration,
+}
+
+impl Rule {
+    /// Whether it is about this operation, one of docs/KERNELS.md.
+    pub fn concerns(&self, operation: &str) -> bool {
+        self.who.has(operation)
+    }
+
+    /// Whether it is about a part of the latency (`queue.` or `device.`), which only the engine itself can know.
+    pub fn is_about_a_part(&self) -> bool {
+        self.part != Part::Whole
+    }
+
+    /// Whether it is about how long operations take.
+    pub fn is_about_latency(&self) -> bool {
+        self.measure.unit() == Unit::Time
+    }
+
+    /// How long the condition must hold before the alert is raised, and must not hold before it is cleared.
+    pub fn lasting(&self) -> Duration {
+        self.lasting
+    }
+
+    pub(super) fn holds(&self, value: f64) -> bool {
+        match self.comparison {
+            Comparison::Above => value > self.threshold,
+            Comparison::AtLeast => value >= self.threshold,
+            Comparison::Below => value < self.threshold,
+            Comparison::AtMost => value <= self.threshold,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.who != Who::ALL {
+            write!(f, "{}.", self.who.name)?;
+        }
+        if let Some((name, _)) = Part::NAMED.iter().find(|(_, part)| *part == self.part) {
+            write!(f, "{name}.")?;
+        }
+        let threshold = self.measure.unit().exact(self.threshold);
+        let (measure, comparison) = (self.measure.name(), self.comparison.name());
+        write!(f, "{measure} {comparison} {threshold}")?;
+        if !self.lasting.is_zero() {
+            let lasting = exact_time(self.lasting.as_nanos() as u64);
+            write!(f, " for {lasting}")?;
+        }
+        Ok(())
+    }
+}

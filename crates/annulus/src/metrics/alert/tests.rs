@@ -1,0 +1,493 @@
+//! Rules read and written, and alerts raised and cleared by planted snapshots.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::super::{OperationCounts, Source, SourceKind};
+use super::rule::operations;
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn rule(text: &str) -> Rule {
+    match text.parse() {
+        Ok(rule) => rule,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn rules_are_read_as_they_are_said_and_written_in_one_way() {
+    for (typed, written) in [
+        ("read.p99>500us for 5s", "read.p99 > 500us for 5s"),
+        ("p50 >= 1.5ms", "p50 >= 1.5ms"),
+        ("all.p99.9<2s", "p99.9 < 2s"),
+        (
+            "  fsync.device.p99.99 > 100 ns  for  5m ",
+            "fsync.device.p99.99 > 100ns for 300s",
+        ),
+        ("queue.mean <= 0.25µs", "queue.mean <= 250ns"),
+        (
+            "write.max > 1234567ns for 1.5h",
+            "write.max > 1.234567ms for 5400s",
+        ),
+        ("errors > 0.1%", "errors > 0.1%"),
+        (
+            "send.errors>=100 % for 500ms",
+            "send.errors >= 100% for 500ms",
+        ),
+        ("recv.error_rate > 5/s", "recv.error_rate > 5/s"),
+        ("rate < 1000.5/s", "rate < 1000.5/s"),
+        ("request.rate < 1 /s for 1m", "request.rate < 1/s for 60s"),
+        ("in_flight > 100", "in_flight > 100"),
+        ("in_flight>100 for 2s", "in_flight > 100 for 2s"),
+        ("p99 > 0ns", "p99 > 0ns"),
+    ] {
+        let read = rule(typed);
+        assert_eq!(read.to_string(), written, "{typed}");
+        assert_eq!(rule(written), read, "{typed}");
+    }
+}
+
+/// What is typed, the column of the mistake, and what is said about it.
+const MISTAKES: &[(&str, usize, &str)] = &[
+    ("", 0, "a rule is a measure"),
+    ("   > 5us", 3, "a rule is a measure"),
+    (
+        "raed.p99 > 5us",
+        0,
+        "no operation `raed`; did you mean `read`?",
+    ),
+    ("reads.p99 > 5us", 0, "did you mean `read`?"),
+    (
+        "zzz.p99 > 5us",
+        0,
+        "no operation `zzz`; there are all, read",
+    ),
+    ("read.p98 > 5us", 5, "no measure `p98`; did you mean `p9"),
+    ("p99.5 > 5us", 0, "no measure `p99.5`; did you mean `p99"),
+    ("queue.p1 > 5us", 6, "no measure `p1`"),
+    ("read > 5us", 0, "no measure `read`"),
+    ("read.in_flight > 5", 0, "write `in_flight` alone"),
+    ("read.queue.rate > 5/s", 0, "only latencies have a part"),
+    ("p99", 3, "after `p99` comes one of >"),
+    ("p99 = 5us", 4, "after `p99` comes one of >"),
+    ("p99 == 5us", 4, "after `p99` comes one of >"),
+    ("p99 => 5us", 4, "after `p99` comes one of >"),
+    ("p99 over 5us", 4, "after `p99` comes one of >"),
+    (
+        "p99 > ",
+        6,
+        "here comes a number with its unit, as in `500us`",
+    ),
+    ("p99 > much", 6, "here comes a number"),
+    ("p99 > -5us", 6, "here comes a number"),
+    ("p99 > 1.2.3us", 6, "here comes a number"),
+    (
+        "p99 > 5",
+        7,
+        "a time needs its unit, one of ns, us, ms, s, as in `500us`",
+    ),
+    ("p99 > 5 for 5s", 7, "a time needs its unit"),
+    ("p99 > 5m", 7, "a time needs its unit"),
+    ("p99 > 0.5ns", 6, "more finely than in ns"),
+    ("p99 > 138s", 6, "latencies from 137 s on"),
+    ("p99 > 1234567890123456ns", 6, "more than 15 digits"),
+    ("errors > 5", 10, "a share is in %, as in `0.1%`"),
+    ("errors > 101%", 9, "at most 100 can be errors"),
+    ("rate > 5", 8, "a rate is per second, as in `1000/s`"),
+    ("in_flight > 5%", 13, "a number without a unit"),
+    (
+        "p99 > 5us 5s",
+        10,
+        "the rule ends here, or goes on with `for`",
+    ),
+    (
+        "p99 > 5us for",
+        13,
+        "here comes a number with its unit, as in `5s`",
+    ),
+    ("p99 > 5us for 0s", 14, "leave `for` out"),
+    ("p99 > 5us for 25h", 14, "at most a day"),
+    ("p99 > 5us for 5s, p50 > 1us", 15, "a time needs its unit"),
+    (
+        "p99 > 5us for 5s p50 > 1us",
+        17,
+        "for another one, give another rule",
+    ),
+];
+
+#[test]
+fn a_mistake_is_shown_where_it_is() {
+    for &(typed, column, says) in MISTAKES {
+        let Err(error) = typed.parse::<Rule>() else {
+            panic!("`{typed}` is taken for a rule");
+        };
+        let said = error.to_string();
+        assert!(said.contains(says), "`{typed}`: {said}");
+        assert_eq!(error.column(), column, "`{typed}`: {said}");
+        let marks = said.lines().last().unwrap_or_default();
+        assert_eq!(marks.find('^'), Some(column + 2), "{said}");
+    }
+}
+
+#[test]
+fn whatever_is_typed_is_answered_and_what_is_taken_is_written_as_it_was_meant() {
+    const PIECES: [&str; 34] = [
+        "read",
+        "write",
+        "all",
+        "fsync",
+        ".",
+        "queue",
+        "device",
+        "p99",
+        "p99.9",
+        "mean",
+        "max",
+        "errors",
+        "rate",
+        "error_rate",
+        "in_flight",
+        ">",
+        ">=",
+        "<",
+        "=",
+        " ",
+        "500",
+        "0.1",
+        "99999999999999",
+        "us",
+        "ms",
+        "s",
+        "%",
+        "/s",
+        "for",
+        "5s",
+        "µs",
+        "\n",
+        "\u{1F300}",
+        "-",
+    ];
+    let mut rng = fastrand::Rng::with_seed(20261121);
+    let mut taken = 0;
+    for _ in 0..20_000 {
+        let text: String = match rng.u8(..4) {
+            0 => (0..rng.usize(..12)).map(|_| rng.char(..)).collect(),
+            1 => (0..rng.usize(..12))
+                .map(|_| PIECES[rng.usize(..PIECES.len())])
+                .collect(),
+            // Nearly right.
+            _ => {
+                let mut pick = |from: &[&'static str]| from[rng.usize(..from.len())];
+                let who = pick(&["", "read.", "all.", "send.", "wr."]);
+                let part = pick(&["", "", "queue.", "device."]);
+                let what = pick(&["p50", "p99.99", "mean", "errors", "rate", "in_flight"]);
+                let how = pick(&[">", " <= ", "<", "!"]);
+                let value = pick(&["7us", "0.125ms", "3%", "12.5/s", "9", "1.000001s"]);
+                let lasting = pick(&["", " for 5s", "for 1m", " for"]);
+                format!("{who}{part}{what}{how}{value}{lasting}")
+            }
+        };
+        match text.parse::<Rule>() {
+            Ok(read) => {
+                taken += 1;
+                assert_eq!(rule(&read.to_string()), read, "`{text}`");
+            }
+            Err(error) => assert!(error.to_string().contains('^'), "`{text}`"),
+        }
+    }
+    assert!(taken > 500, "only {taken} were right");
+}
+
+#[test]
+fn an_alert_may_be_about_each_operation_in_the_list_of_kernels() {
+    let list = include_str!("../../../../../docs/KERNELS.md");
+    let rows = list.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names = rows.filter_map(|row| Some(row.split_once('`')?.0));
+    // The other tables are of flags, in capitals, and of settings.
+    let is_operation = |name: &&str| name.chars().all(|c| c == '_' || c.is_ascii_lowercase());
+    let listed: BTreeSet<&str> = names.filter(is_operation).collect();
+    let known: BTreeSet<&str> = operations().filter(|name| *name != "request").collect();
+    assert_eq!(listed, known);
+    assert!(rule("read.p99 > 1us").concerns("read_vectored_at"));
+    assert!(!rule("read.p99 > 1us").concerns("read_dir"));
+    assert!(rule("p99 > 1us").concerns("splice"));
+}
+
+/// A process whose counters are planted, second by second.
+struct Planted {
+    now: Snapshot,
+    alerts: Alerts,
+}
+
+impl Planted {
+    fn new(rules: &[&str]) -> Planted {
+        let source = Source {
+            kind: SourceKind::Driver,
+            owner: 1,
+            ..Source::default()
+        };
+        let now = Snapshot {
+            process: 7,
+            at_ns: 1000 * SECOND,
+            sources: vec![source],
+            ..Snapshot::default()
+        };
+        let mut alerts = Alerts::new(rules.iter().map(|text| rule(text)));
+        assert_eq!(alerts.look(&now), []);
+        Planted { now, alerts }
+    }
+
+    /// A second in which `count` answers of `name` come, `failed` of them errors, each after `ns`.
+    fn second(&mut self, name: &'static str, count: u64, failed: u64, ns: u64) -> Vec<String> {
+        let source = &mut self.now.sources[0];
+        if source.operation(name).is_none() {
+            source.operations.push(OperationCounts {
+                name,
+                ..OperationCounts::default()
+            });
+        }
+        for operation in source.operations.iter_mut().filter(|one| one.name == name) {
+            operation.completed += count;
+            operation.failed += failed;
+            for _ in 0..count {
+                operation.latency.record(ns);
+                operation.device.record(ns - ns / 4);
+                operation.queue.record(ns / 4);
+            }
+        }
+        source.counters.completed += count;
+        self.look()
+    }
+
+    fn look(&mut self) -> Vec<String> {
+        self.now.at_ns += SECOND;
+        let events = self.alerts.look(&self.now);
+        let seconds = |ns: u64| (ns / SECOND) as i64 - 1000;
+        let text = |event: &Event| {
+            let sign = if event.change == Change::Raised {
+                '+'
+            } else {
+                '-'
+            };
+            format!("{sign}{}@{}", event.rule, seconds(event.since_ns))
+        };
+        events.iter().map(text).collect()
+    }
+
+    fn in_flight(&mut self, count: u64) {
+        self.now.sources[0].counters.in_flight = count;
+    }
+}
+
+#[test]
+fn an_alert_is_raised_at_once_and_cleared_at_once_unless_it_is_to_last() {
+    let mut planted = Planted::new(&["read.p99 > 500us", "write.p99 > 500us"]);
+    assert_eq!(planted.second("read_at", 10, 0, 100_000), [""; 0]);
+    assert_eq!(
+        planted.second("read_at", 10, 0, 600_000),
+        ["+read.p99 > 500us@1"]
+    );
+    assert_eq!(planted.second("read_at", 10, 0, 600_000), [""; 0]);
+    assert_eq!(
+        planted.second("read_at", 10, 0, 100_000),
+        ["-read.p99 > 500us@3"]
+    );
+    assert_eq!(
+        planted.second("write_vectored_at", 1, 0, 600_000),
+        ["+write.p99 > 500us@4"]
+    );
+}
+
+#[test]
+fn what_is_to_last_is_neither_raised_nor_cleared_by_single_intervals() {
+    let mut planted = Planted::new(&["p99 > 500us for 3s"]);
+    let (slow, fast) = (600_000, 100_000);
+    let mut said = Vec::new();
+    for ns in [
+        slow, slow, fast, slow, slow, slow, slow, fast, slow, fast, fast, fast, fast,
+    ] {
+        let events = planted.second("read_at", 5, 0, ns);
+        said.push(events.join(" "));
+    }
+    let mut expected = vec![String::new(); 13];
+    // Held from the start of the fourth second on; did not from the start of the tenth.
+    expected[5] = "+p99 > 500us for 3s@3".to_owned();
+    expected[11] = "-p99 > 500us for 3s@9".to_owned();
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_stall_clears_nothing_and_idling_does() {
+    let mut planted = Planted::new(&[
+        "read.p50 > 500us for 2s",
+        "read.rate < 1/s",
+        "read.errors > 50%",
+    ]);
+    assert_eq!(
+        planted.second("read_at", 5, 4, 600_000),
+        ["+read.errors > 50%@0"]
+    );
+    planted.in_flight(3);
+    assert_eq!(
+        planted.look(),
+        ["+read.rate < 1/s@1"],
+        "nothing comes, something is awaited"
+    );
+    let resumed = planted.second("read_at", 5, 4, 600_000);
+    assert_eq!(
+        resumed,
+        ["+read.p50 > 500us for 2s@0", "-read.rate < 1/s@2"]
+    );
+    for _ in 0..5 {
+        planted.look();
+    }
+    let raised: Vec<bool> = planted.alerts.states().map(|(_, raised)| raised).collect();
+    assert_eq!(raised, [true, true, true]);
+    planted.in_flight(0);
+    assert_eq!(planted.look(), ["-read.errors > 50%@8"]);
+    assert_eq!(planted.look(), ["-read.p50 > 500us for 2s@8"]);
+}
+
+#[test]
+fn what_other_sources_have_in_flight_is_no_stall_of_this_operation() {
+    let mut planted = Planted::new(&["read.p50 > 500us"]);
+    let core = Source {
+        kind: SourceKind::Core,
+        owner: 2,
+        ..Source::default()
+    };
+    planted.now.sources.push(core);
+    planted.now.sources[1].counters.in_flight = 100;
+    assert_eq!(
+        planted.second("read_at", 5, 0, 600_000),
+        ["+read.p50 > 500us@0"]
+    );
+    assert_eq!(planted.look(), ["-read.p50 > 500us@1"]);
+}
+
+#[test]
+fn shares_rates_parts_and_numbers_in_flight_are_told_apart() {
+    let mut planted = Planted::new(&[
+        "errors >= 10%",
+        "error_rate > 9/s",
+        "rate > 99/s",
+        "in_flight >= 3",
+        "device.max > 160us",
+        "queue.max > 60us",
+        "mean <= 200us",
+    ]);
+    planted.in_flight(3);
+    let events = planted.second("read_at", 100, 10, 200_000);
+    let raised: Vec<&str> = events
+        .iter()
+        .map(|event| event.trim_end_matches("@0"))
+        .collect();
+    assert_eq!(
+        raised,
+        [
+            "+errors >= 10%",
+            "+error_rate > 9/s",
+            "+rate > 99/s",
+            "+in_flight >= 3",
+            "+mean <= 200us"
+        ]
+    );
+}
+
+#[test]
+fn a_process_that_has_started_anew_is_looked_at_anew() {
+    let mut planted = Planted::new(&["p99 > 500us for 2s", "rate > 4/s"]);
+    assert_eq!(planted.second("read_at", 5, 0, 600_000), ["+rate > 4/s@0"]);
+    // Fewer than there were: not what there was before.
+    planted.now.sources[0].counters.completed = 1;
+    assert_eq!(planted.look(), [""; 0], "neither cleared nor raised");
+    assert_eq!(
+        planted.second("read_at", 5, 0, 600_000),
+        [""; 0],
+        "counts from here"
+    );
+    planted.now.process += 1;
+    assert_eq!(planted.second("read_at", 5, 0, 600_000), [""; 0]);
+    assert_eq!(planted.second("read_at", 5, 0, 600_000), [""; 0]);
+    assert_eq!(
+        planted.second("read_at", 5, 0, 600_000),
+        ["+p99 > 500us for 2s@4"]
+    );
+    planted.now.at_ns -= SECOND;
+    assert_eq!(planted.look(), [""; 0], "no time has passed");
+    planted.now.at_ns -= 5 * SECOND;
+    assert_eq!(planted.look(), [""; 0], "time has gone back");
+}
+
+#[test]
+fn nothing_measured_is_no_alert() {
+    let mut planted = Planted::new(&["p99 > 1ns", "errors >= 0%", "mean < 2s", "in_flight > 0"]);
+    for _ in 0..3 {
+        assert_eq!(planted.look(), [""; 0]);
+    }
+}
+
+#[test]
+fn an_event_reads_as_a_line_of_a_log() {
+    let mut alerts = Alerts::new([rule("p50 > 1us for 1s")]);
+    let mut planted = Planted::new(&[]);
+    alerts.look(&planted.now);
+    planted.second("read_at", 5, 0, 1_500_000);
+    let events = alerts.look(&planted.now);
+    let says = events[0].to_string();
+    assert!(
+        says.starts_with("alert raised: p50 > 1us for 1s: 1.5"),
+        "{says}"
+    );
+    assert!(says.ends_with("ms, for 1.0 s now"), "{says}");
+}
+
+#[test]
+fn all_of_the_process_can_see_which_alerts_are_raised() {
+    let seen = |text: &str| {
+        let states = states();
+        states
+            .iter()
+            .find(|(rule, _)| rule.to_string() == text)
+            .map(|state| state.1)
+    };
+    let text = "read.max > 987654ns";
+    let written = rule(text).to_string();
+    assert_eq!(seen(&written), None);
+    let mut planted = Planted::new(&[text]);
+    let other = Planted::new(&[text]);
+    assert_eq!(seen(&written), Some(false));
+    planted.second("read_at", 1, 0, 2_000_000);
+    assert_eq!(seen(&written), Some(true), "with one of the two");
+    drop(planted);
+    assert_eq!(seen(&written), Some(false));
+    drop(other);
+    assert_eq!(seen(&written), None);
+}
+
+#[test]
+fn a_thread_looks_until_its_guard_goes_and_a_panic_ends_nothing() {
+    let (says, said) = channel();
+    // Holds in every interval, whatever this process does.
+    let rules = [rule("in_flight >= 0"), rule("rate >= 0/s")];
+    let running = Alerts::new(rules).run(Duration::from_millis(1), move |event| {
+        says.send(event.rule.to_string()).unwrap();
+        panic!("planted");
+    });
+    let running = running.unwrap();
+    assert_eq!(said.recv().unwrap(), "in_flight >= 0");
+    assert_eq!(said.recv().unwrap(), "rate >= 0/s");
+    drop(running);
+    assert!(
+        said.recv().is_err(),
+        "it has gone, and its callback with it"
+    );
+    let never = Alerts::new([]).run(Duration::ZERO, |_| {});
+    assert_eq!(
+        never.map(drop).unwrap_err().kind(),
+        io::ErrorKind::InvalidInput
+    );
+}

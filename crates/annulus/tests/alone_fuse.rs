@@ -1,0 +1,310 @@
+//! Files on a file system that fails: what it answers is what the caller gets, once, on every backend.
+#![allow(unsafe_code)]
+
+#[path = "child/fuse.rs"]
+mod fuse;
+#[path = "child/process.rs"]
+#[allow(dead_code, reason = "it stays root")]
+mod process;
+#[path = "child/skip.rs"]
+mod skip;
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use annulus::{Backend, Engine, File, OpenOptions, Rung};
+use fuse::{Call, Fault, Faulty};
+use process::in_child;
+use skip::{root_or_skip, skip};
+
+const NAME: &str = "file";
+const BYTES: usize = 64 << 10;
+/// How a disk, a quota, a network or a file system may fail.
+const ERRNOS: [i32; 6] = [
+    libc::EIO,
+    libc::ENOSPC,
+    libc::EDQUOT,
+    libc::ETIMEDOUT,
+    libc::EROFS,
+    libc::ESTALE,
+];
+const BACKENDS: [(Backend, Rung); 4] = [
+    (Backend::Uring, Rung::Deferred),
+    (Backend::Uring, Rung::Cooperative),
+    (Backend::Uring, Rung::Plain),
+    (Backend::Blocking, Rung::Plain),
+];
+
+/// What goes wrong next, and what was asked so far.
+#[derive(Clone, Default)]
+struct Script(Arc<Mutex<Lines>>);
+
+struct Lines {
+    next: VecDeque<Fault>,
+    then: Fault,
+    calls: Vec<Call>,
+}
+
+impl Default for Lines {
+    fn default() -> Lines {
+        Lines {
+            next: VecDeque::new(),
+            then: Fault::None,
+            calls: Vec::new(),
+        }
+    }
+}
+
+impl Script {
+    fn answer(&self, call: Call) -> Fault {
+        let mut lines = self.0.lock().unwrap();
+        lines.calls.push(call);
+        lines.next.pop_front().unwrap_or(lines.then)
+    }
+
+    /// From here on these go wrong, one call each, and nothing after them.
+    fn set(&self, faults: &[Fault]) {
+        self.set_then(faults, Fault::None);
+    }
+
+    /// From here on these go wrong, one call each, and this with every one after them.
+    fn set_then(&self, faults: &[Fault], then: Fault) {
+        *self.0.lock().unwrap() = Lines {
+            next: faults.iter().copied().collect(),
+            then,
+            calls: Vec::new(),
+        };
+    }
+
+    /// What was asked since; every fault must have been given out.
+    #[track_caller]
+    fn calls(&self) -> Vec<Call> {
+        let lines = self.0.lock().unwrap();
+        assert!(lines.next.is_empty(), "never given out: {:?}", lines.next);
+        lines.calls.clone()
+    }
+}
+
+fn pattern(at: usize) -> u8 {
+    (at / 7 % 251) as u8
+}
+
+fn contents() -> Vec<u8> {
+    (0..BYTES).map(pattern).collect()
+}
+
+/// In a mount namespace of this process, from which nothing comes out and which goes with it.
+fn in_own_mounts() -> Result<(), String> {
+    // SAFETY: a number; from here on this thread and those it starts see mounts of their own.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(format!("unshare: {}", io::Error::last_os_error()));
+    }
+    let made = Command::new("mount")
+        .args(["--make-rprivate", "/"])
+        .status();
+    match made {
+        Ok(status) if status.success() => Ok(()),
+        other => Err(format!("mount --make-rprivate /: {other:?}")),
+    }
+}
+
+/// Runs `body` on every backend, each with a file system of its own.
+fn on_every_backend(test: &str, body: impl AsyncFn(&File, &Script)) {
+    on(&BACKENDS, test, body);
+}
+
+fn on(backends: &[(Backend, Rung)], test: &str, body: impl AsyncFn(&File, &Script)) {
+    if !root_or_skip("mounting a file system") {
+        return;
+    }
+    in_child(test, || {
+        if let Err(why) = in_own_mounts() {
+            return skip(format_args!("no mounts of our own: {why}"));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for &(backend, rung) in backends {
+            let engine = match Engine::builder().backend(backend).rung(rung).build() {
+                Ok(engine) => engine,
+                Err(error) if error.allows_fallback() => {
+                    skip(format_args!("{rung:?}: {error}"));
+                    continue;
+                }
+                Err(error) => panic!("{rung:?}: {error}"),
+            };
+            println!("{}", engine.backend());
+            let script = Script::default();
+            let asked = script.clone();
+            let mounted = Faulty::mount(folder.path(), NAME, contents(), move |call| {
+                asked.answer(call)
+            });
+            let _mounted = match mounted {
+                Ok(mounted) => mounted,
+                Err(error) => return skip(format_args!("no FUSE file system: {error}")),
+            };
+            pollster::block_on(async {
+                let file = open(&engine, folder.path()).await;
+                body(&file, &script).await;
+            });
+        }
+    });
+}
+
+async fn open(engine: &Engine, folder: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    engine.open_with(&options, folder.join(NAME)).await.unwrap()
+}
+
+#[test]
+fn every_error_of_the_file_system_is_given_to_the_caller_once() {
+    let test = "every_error_of_the_file_system_is_given_to_the_caller_once";
+    on_every_backend(test, async |file, script| {
+        for errno in ERRNOS {
+            let fails = [Fault::Error(errno)];
+            let is = |error: &io::Error| error.raw_os_error() == Some(errno);
+            let read = |len| Call::Read { offset: 4096, len };
+            let write = |len| Call::Write { offset: 8192, len };
+
+            script.set(&fails);
+            let error = file.read_at(vec![1; 4096], 4096).await.unwrap_err();
+            assert!(is(error.error()), "{errno}: {error}");
+            assert_eq!(error.into_buf().unwrap().len(), 4096);
+            let (n, _) = file.read_at(vec![0; 4096], 4096).await.unwrap();
+            assert_eq!((n, script.calls()), (4096, vec![read(4096); 2]));
+
+            script.set(&fails);
+            let error = file.read_exact_at(vec![1; 512], 4096).await.unwrap_err();
+            assert!(is(error.error()), "{errno}: {error}");
+            assert_eq!(script.calls(), [read(512)]);
+
+            script.set(&fails);
+            let bytes: Vec<u8> = (8192..12288).map(pattern).collect();
+            let error = file.write_at(bytes, 8192).await.unwrap_err();
+            assert!(is(error.error()), "{errno}: {error}");
+            let bytes = error.into_buf().unwrap();
+            let (n, bytes) = file.write_at(bytes, 8192).await.unwrap();
+            assert_eq!((n, script.calls()), (4096, vec![write(4096); 2]));
+
+            script.set(&fails);
+            let error = file.write_all_at(bytes, 8192).await.unwrap_err();
+            assert!(is(error.error()), "{errno}: {error}");
+            assert_eq!(script.calls(), [write(4096)]);
+
+            for data in [false, true] {
+                script.set(&fails);
+                let sync = async || match data {
+                    true => file.sync_data().await,
+                    false => file.sync_all().await,
+                };
+                let error = sync().await.unwrap_err();
+                assert!(is(&error), "{errno}: {error}");
+                sync().await.unwrap();
+                assert_eq!(script.calls(), [Call::Fsync; 2]);
+            }
+        }
+    });
+}
+
+// A ring's kernel asks for the rest of a short transfer itself and, like `read(2)`, keeps an error to itself that comes
+// after bytes: whoever asks again is told, if it is still so. So the file system here goes on failing.
+#[test]
+fn an_error_after_a_short_transfer_is_not_lost() {
+    let test = "an_error_after_a_short_transfer_is_not_lost";
+    on_every_backend(test, async |file, script| {
+        script.set_then(&[Fault::Short(1000)], Fault::Error(libc::EIO));
+        let error = file.read_exact_at(vec![0; 4096], 0).await.unwrap_err();
+        assert_eq!(error.error().raw_os_error(), Some(libc::EIO));
+        assert!(error.into_buf().unwrap()[..1000] == contents()[..1000]);
+
+        script.set_then(&[Fault::Short(1000)], Fault::Error(libc::ENOSPC));
+        let bytes = contents()[..4096].to_vec();
+        let error = file.write_all_at(bytes, 0).await.unwrap_err();
+        assert_eq!(error.error().raw_os_error(), Some(libc::ENOSPC));
+
+        script.set(&[]);
+        let bytes = error.into_buf().unwrap();
+        file.write_all_at(bytes, 0).await.unwrap();
+        let read = file.read_exact_at(vec![0; 4096], 0).await.unwrap();
+        assert!(read == contents()[..4096]);
+    });
+}
+
+// Not on a ring: the kernel (6.18) asks for the rest of a short read itself, and of a FUSE file that is read past the
+// page cache it asks at the offset of the first part: the bytes are wrong before we see them. What a ring's own short
+// transfers come to is tested on the simulated kernel.
+#[test]
+fn what_the_file_system_cuts_short_is_completed_where_all_is_asked_for() {
+    let test = "what_the_file_system_cuts_short_is_completed_where_all_is_asked_for";
+    on(&BACKENDS[3..], test, async |file, script| {
+        let short = [Fault::Short(1000), Fault::Short(1), Fault::Short(4096)];
+        script.set(&short[..1]);
+        let (n, read) = file.read_at(vec![0; 4096], 100).await.unwrap();
+        assert_eq!((n, script.calls().len()), (1000, 1));
+        assert!(read[..n] == contents()[100..1100]);
+
+        script.set(&short);
+        let read = file.read_exact_at(vec![0; 8192], 100).await.unwrap();
+        assert!(read == contents()[100..8292]);
+        let rest = |offset, len| Call::Read { offset, len };
+        let expected = [
+            rest(100, 8192),
+            rest(1100, 7192),
+            rest(1101, 7191),
+            rest(5197, 3095),
+        ];
+        assert_eq!(script.calls(), expected);
+
+        script.set(&short[..1]);
+        let (n, _) = file.write_at(vec![7; 4096], 20_000).await.unwrap();
+        assert_eq!((n, script.calls().len()), (1000, 1));
+
+        script.set(&short);
+        file.write_all_at(vec![9; 8192], 20_000).await.unwrap();
+        assert_eq!(script.calls().len(), 4);
+        script.set(&short);
+        let parts = vec![vec![3; 1500], vec![4; 2500]];
+        file.write_vectored_all_at(parts, 30_000).await.unwrap();
+        script.set(&short[..2]);
+        let parts = vec![vec![0; 1500], vec![0; 2500]];
+        let parts = file.read_vectored_exact_at(parts, 30_000).await.unwrap();
+        assert!(parts == [vec![3; 1500], vec![4; 2500]]);
+        script.calls();
+        let written = file.read_exact_at(vec![0; 8192], 20_000).await.unwrap();
+        assert!(written == [9; 8192]);
+    });
+}
+
+#[test]
+fn an_interrupted_call_is_made_again() {
+    let test = "an_interrupted_call_is_made_again";
+    on_every_backend(test, async |file, script| {
+        let interrupted = [Fault::Error(libc::EINTR); 3];
+        script.set(&interrupted);
+        let (n, read) = file.read_at(vec![0; 4096], 0).await.unwrap();
+        assert!(n == 4096 && read == contents()[..4096]);
+        assert_eq!(script.calls().len(), 4);
+        script.set(&interrupted);
+        file.write_all_at(read, 0).await.unwrap();
+        assert_eq!(script.calls().len(), 4);
+        script.set(&interrupted);
+        file.sync_all().await.unwrap();
+        assert_eq!(script.calls().len(), 4);
+    });
+}
+
+#[test]
+fn a_slow_answer_is_waited_for() {
+    let test = "a_slow_answer_is_waited_for";
+    on_every_backend(test, async |file, script| {
+        script.set(&[Fault::Slow(Duration::from_millis(100))]);
+        let slow = file.read_at(vec![0; 4096], 0).await.unwrap();
+        assert!(slow == (4096, contents()[..4096].to_vec()));
+        script.set(&[]);
+        let next = file.read_exact_at(vec![0; 4096], 4096).await.unwrap();
+        assert!(next == contents()[4096..8192]);
+    });
+}

@@ -1,0 +1,295 @@
+//! A file system in memory with faults: each call is first shown to the test, which says what goes wrong with it.
+//!
+//! One per test, at a folder of the test's, gone when it is dropped. The kernel's page cache is not asked: every read
+//! and write of a program is one call here.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{
+    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
+    FopenFlags, Generation, INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+
+/// Attributes and names are asked for anew each time.
+const TTL: Duration = Duration::ZERO;
+/// The file that is there from the beginning.
+const FIRST: u64 = 2;
+/// Calls that are answered side by side; a slow one keeps none of the others waiting.
+const THREADS: usize = 2;
+
+/// What a program asks of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Read { offset: u64, len: usize },
+    Write { offset: u64, len: usize },
+    Fsync,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "not every test needs every fault")]
+pub(crate) enum Fault {
+    None,
+    Error(i32),
+    /// At most so many bytes.
+    Short(usize),
+    /// The answer comes late.
+    Slow(Duration),
+}
+
+type Plan = dyn Fn(Call) -> Fault + Send + Sync;
+
+/// A mounted file system.
+pub(crate) struct Faulty {
+    session: Option<BackgroundSession>,
+}
+
+impl Faulty {
+    /// Mounts it at `folder`, with a file `name` of these bytes.
+    pub(crate) fn mount(
+        folder: &Path,
+        name: &str,
+        bytes: Vec<u8>,
+        plan: impl Fn(Call) -> Fault + Send + Sync + 'static,
+    ) -> io::Result<Faulty> {
+        let files = Files {
+            names: HashMap::from([(name.into(), FIRST)]),
+            bytes: HashMap::from([(FIRST, bytes)]),
+            last: FIRST,
+        };
+        let memory = Memory {
+            files: Mutex::new(files),
+            plan: Arc::new(plan),
+        };
+        let mut config = Config::default();
+        config.n_threads = Some(THREADS);
+        let session = fuser::spawn_mount(memory, folder, &config)?;
+        Ok(Faulty {
+            session: Some(session),
+        })
+    }
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            // If somebody still has a file open there, it goes with the test's mount namespace.
+            let _ = session.umount_and_join();
+        }
+    }
+}
+
+struct Files {
+    names: HashMap<OsString, u64>,
+    bytes: HashMap<u64, Vec<u8>>,
+    last: u64,
+}
+
+struct Memory {
+    files: Mutex<Files>,
+    plan: Arc<Plan>,
+}
+
+impl Memory {
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap()
+    }
+
+    /// Asks the test; what is left is an error or how many bytes at most.
+    fn fault(&self, call: Call) -> Result<usize, Errno> {
+        match (self.plan)(call) {
+            Fault::None => Ok(usize::MAX),
+            Fault::Error(errno) => Err(Errno::from_i32(errno)),
+            Fault::Short(bytes) => Ok(bytes),
+            Fault::Slow(time) => {
+                thread::sleep(time);
+                Ok(usize::MAX)
+            }
+        }
+    }
+}
+
+impl Files {
+    fn attributes(&self, inode: u64) -> Option<FileAttr> {
+        let size = self.bytes.get(&inode).map(|bytes| bytes.len() as u64);
+        let is_root = inode == u64::from(INodeNo::ROOT);
+        let kind = if is_root {
+            FileType::Directory
+        } else {
+            FileType::RegularFile
+        };
+        Some(FileAttr {
+            ino: INodeNo(inode),
+            size: if is_root { 0 } else { size? },
+            blocks: size.unwrap_or(0).div_ceil(512),
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind,
+            perm: if is_root { 0o755 } else { 0o644 },
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        })
+    }
+}
+
+impl Filesystem for Memory {
+    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let files = self.files();
+        let found = files.names.get(name).copied();
+        match found.and_then(|inode| files.attributes(inode)) {
+            Some(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.files().attributes(inode.into()) {
+            Some(attributes) => reply.attr(&TTL, &attributes),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: Option<u32>,
+        _: Option<u32>,
+        _: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let mut files = self.files();
+        if let (Some(size), Some(bytes)) = (size, files.bytes.get_mut(&inode.into())) {
+            bytes.resize(size as usize, 0);
+        }
+        match files.attributes(inode.into()) {
+            Some(attributes) => reply.attr(&TTL, &attributes),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn create(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        name: &OsStr,
+        _: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        let mut files = self.files();
+        files.last += 1;
+        let inode = files.last;
+        files.names.insert(name.into(), inode);
+        files.bytes.insert(inode, Vec::new());
+        let attributes = files.attributes(inode).unwrap();
+        let direct = FopenFlags::FOPEN_DIRECT_IO;
+        reply.created(&TTL, &attributes, Generation(0), FileHandle(0), direct);
+    }
+
+    // The bytes stay: whoever has it open may go on, as with any file.
+    fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        match self.files().names.remove(name) {
+            Some(_) => reply.ok(),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let len = size as usize;
+        match self.fault(Call::Read { offset, len }) {
+            Err(errno) => reply.error(errno),
+            Ok(most) => {
+                let files = self.files();
+                let bytes = files
+                    .bytes
+                    .get(&inode.into())
+                    .map_or(&[][..], Vec::as_slice);
+                let from = (offset as usize).min(bytes.len());
+                let to = (from + len.min(most)).min(bytes.len());
+                reply.data(&bytes[from..to]);
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let len = data.len();
+        match self.fault(Call::Write { offset, len }) {
+            Err(errno) => reply.error(errno),
+            Ok(most) => {
+                let mut files = self.files();
+                let (from, count) = (offset as usize, len.min(most));
+                let bytes = files.bytes.entry(inode.into()).or_default();
+                let end = bytes.len().max(from + count);
+                bytes.resize(end, 0);
+                bytes[from..from + count].copy_from_slice(&data[..count]);
+                reply.written(count as u32);
+            }
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        match self.fault(Call::Fsync) {
+            Err(errno) => reply.error(errno),
+            Ok(_) => reply.ok(),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        // A gibibyte, free.
+        let blocks = 1 << 18;
+        reply.statfs(blocks, blocks, blocks, 1000, 1000, 4096, 255, 4096);
+    }
+}

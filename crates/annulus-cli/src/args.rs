@@ -2,6 +2,7 @@
 
 mod doctor;
 mod file;
+mod job;
 mod net;
 mod nop;
 mod receive;

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Failure;
 
@@ -22,7 +23,7 @@ pub struct Job {
     pub offset_bytes: u64,
     /// How long that part of each file is; a multiple of `block_bytes`.
     pub size_bytes: u64,
-    /// The length of every operation.
+    /// The length of every operation, or of the longest.
     pub block_bytes: usize,
     /// How many operations are outstanding at any moment.
     pub depth: usize,
@@ -83,6 +84,8 @@ impl Job {
 pub struct Op {
     /// Which of the job's files.
     pub file: u32,
+    /// How many bytes; at most the job's block.
+    pub bytes: u32,
     /// Where in the file; a multiple of the block size from the start of the job's part.
     pub offset: u64,
     /// A write if true, else a read.
@@ -98,6 +101,12 @@ pub trait Lane: Send + 'static {
     /// The next operation, or `None` when the run is over. The time of hand-over is that of the last
     /// `finish`, so the answer's bookkeeping is paid once per operation.
     fn next(&mut self) -> Option<Op>;
+
+    /// When `next` gave nothing although the run is not over: after how long to ask again. Asked only with
+    /// nothing outstanding, so it costs a run that is never paced nothing.
+    fn later(&self) -> Option<Duration> {
+        None
+    }
 
     /// Puts into `bytes` what a write of `op` must carry.
     fn fill(&self, op: &Op, bytes: &mut [u8]);

@@ -22,6 +22,7 @@ pub mod slices;
 mod threads;
 mod tokio_blocking;
 mod tokio_fs;
+mod usage;
 
 pub use failure::Failure;
 pub use job::{Answer, Bench, Contender, Finished, Job, Lane, Op};
@@ -31,10 +32,11 @@ pub use mmap::MappedFile;
 pub use nop::{NopRing, context_switches};
 pub use pread::Pread;
 pub use residency::resident_bytes;
-pub use ring::{Handover, Ring, Setup};
+pub use ring::{Handover, Registered, Ring, Setup};
 pub use threads::on_owning_threads;
 pub use tokio_blocking::TokioBlocking;
 pub use tokio_fs::TokioFs;
+pub use usage::ThreadUsage;
 
 /// Every contender of this crate, in the order in which they are listed to people.
 pub fn contenders<B: Bench>() -> Vec<std::sync::Arc<dyn Contender<B>>> {
@@ -46,7 +48,7 @@ pub fn contenders<B: Bench>() -> Vec<std::sync::Arc<dyn Contender<B>>> {
     for map in MappedFile::variants() {
         list.push(std::sync::Arc::new(map));
     }
-    list.push(std::sync::Arc::new(LinuxAio));
+    list.push(std::sync::Arc::new(LinuxAio::default()));
     list.push(std::sync::Arc::new(TokioFs));
     list.push(std::sync::Arc::new(TokioBlocking));
     list

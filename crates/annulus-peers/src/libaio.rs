@@ -13,7 +13,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::threads::on_threads;
+use crate::threads::{on_threads, slept_until_later};
 use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 
 const IOCB_CMD_PREAD: u16 = 0;
@@ -22,8 +22,30 @@ const IOCB_CMD_PWRITE: u16 = 1;
 /// From there on, submitting to a buffered file takes longer than a run.
 const SYNCHRONOUS_MAX: usize = 4096;
 
-/// Linux AIO.
-pub struct LinuxAio;
+/// Linux AIO: how its calls are batched.
+#[derive(Clone, Copy, Debug)]
+pub struct LinuxAio {
+    /// Submit after this many new operations, or all that are new if fewer.
+    pub submit_every: usize,
+    /// Events to wait for, and the most to take, in one call.
+    pub wait_for: usize,
+    /// As above.
+    pub take: usize,
+    /// Ask for new operations only when no more than this many are outstanding.
+    pub refill_at: usize,
+}
+
+impl Default for LinuxAio {
+    /// All that is new in one call; wait for one event and take all there are.
+    fn default() -> LinuxAio {
+        LinuxAio {
+            submit_every: usize::MAX,
+            wait_for: 1,
+            take: usize::MAX,
+            refill_at: usize::MAX,
+        }
+    }
+}
 
 impl<B: Bench> Contender<B> for LinuxAio {
     fn name(&self) -> &str {
@@ -49,7 +71,7 @@ impl<B: Bench> Contender<B> for LinuxAio {
         let calls = on_threads(
             bench,
             depths.len(),
-            |index| Context::new(job, depths[index]),
+            |index| Context::new(*self, job, depths[index]),
             |mut context: Context, lane: &mut B::Lane| context.drive(lane),
         )?;
         Ok(Finished {
@@ -99,12 +121,14 @@ struct Context {
     fds: Vec<u32>,
     /// `RWF_DSYNC` for durable writes.
     write_flags: u32,
-    block_bytes: u64,
+    /// Slots that no operation is in.
+    idle: Vec<usize>,
+    batching: LinuxAio,
     in_flight: usize,
 }
 
 impl Context {
-    fn new(job: &Job, depth: usize) -> Result<Context, Failure> {
+    fn new(batching: LinuxAio, job: &Job, depth: usize) -> Result<Context, Failure> {
         let memory = Memory::new(depth, job.block_bytes)?;
         let mut id: libc::c_ulong = 0;
         // SAFETY: `id` is zero, as the call demands, and lives through it.
@@ -135,7 +159,8 @@ impl Context {
             } else {
                 0
             },
-            block_bytes: job.block_bytes as u64,
+            idle: (0..depth).rev().collect(),
+            batching,
             in_flight: 0,
         })
     }
@@ -143,15 +168,23 @@ impl Context {
     /// The loop; returns how many calls it made.
     fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
         let mut calls = 0;
-        for slot in 0..self.ops.len() {
-            self.ask(lane, slot);
-        }
+        let drains = self.batching.refill_at < self.ops.len();
         loop {
+            if !drains || self.in_flight <= self.batching.refill_at {
+                while let Some(slot) = self.idle.pop() {
+                    if !self.ask(lane, slot) {
+                        break;
+                    }
+                }
+            }
             let submits = self.submit()?;
             calls += submits;
             (0..submits).for_each(|_| lane.called());
             if self.in_flight == 0 {
-                return Ok(calls);
+                if !slept_until_later(lane) {
+                    return Ok(calls);
+                }
+                continue;
             }
             let count = self.wait()?;
             calls += 1;
@@ -164,19 +197,30 @@ impl Context {
                 let bytes = unsafe { self.memory.slot(slot) };
                 let result = usize::try_from(event.result)
                     .map_err(|_| io::Error::from_raw_os_error(-event.result as i32));
-                lane.finish(self.ops[slot], result, &*bytes);
-                self.ask(lane, slot);
+                let op = self.ops[slot];
+                lane.finish(op, result, &bytes[..op.bytes as usize]);
+                if drains {
+                    self.idle.push(slot);
+                } else if self.ask(lane, slot) && self.fresh.len() >= self.batching.submit_every {
+                    let submits = self.submit()?;
+                    calls += submits;
+                    (0..submits).for_each(|_| lane.called());
+                }
             }
         }
     }
 
-    /// Prepares the next operation in `slot`, if the lane has one.
-    fn ask<L: Lane>(&mut self, lane: &mut L, slot: usize) {
-        let Some(op) = lane.next() else { return };
+    /// Prepares the next operation in `slot`, if the lane has one; if not, the slot is idle.
+    fn ask<L: Lane>(&mut self, lane: &mut L, slot: usize) -> bool {
+        let Some(op) = lane.next() else {
+            self.idle.push(slot);
+            return false;
+        };
         self.ops[slot] = op;
         if op.write {
             // SAFETY: the slot is not in flight: it is new, or its event has been taken.
-            lane.fill(&op, unsafe { self.memory.slot(slot) });
+            let bytes = unsafe { self.memory.slot(slot) };
+            lane.fill(&op, &mut bytes[..op.bytes as usize]);
         }
         self.blocks[slot] = ControlBlock {
             data: slot as u64,
@@ -188,11 +232,12 @@ impl Context {
             rw_flags: if op.write { self.write_flags } else { 0 },
             fd: self.fds[op.file as usize],
             buffer: self.memory.slot_ptr(slot) as u64,
-            bytes: self.block_bytes,
+            bytes: u64::from(op.bytes),
             offset: op.offset as i64,
             ..ControlBlock::default()
         };
         self.fresh.push(&raw mut self.blocks[slot]);
+        true
     }
 
     /// Submits all that is new; returns how many calls that took.
@@ -230,7 +275,8 @@ impl Context {
     /// Waits for at least one event; returns how many came.
     fn wait(&mut self) -> Result<usize, Failure> {
         loop {
-            let (least, most) = (1 as libc::c_long, self.events.len() as libc::c_long);
+            let least = self.batching.wait_for.clamp(1, self.in_flight) as libc::c_long;
+            let most = (self.batching.take.min(self.events.len()) as libc::c_long).max(least);
             let events = self.events.as_mut_ptr();
             let forever: *const libc::timespec = std::ptr::null();
             // SAFETY: `events` has room for `most` entries and is not touched by others during the call.

@@ -17,7 +17,7 @@ use std::io;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-use crate::threads::on_threads;
+use crate::threads::{next_in_time, on_threads};
 use crate::{Answer, Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 
 /// A page; touching one byte of each brings a block in.
@@ -27,12 +27,25 @@ const PAGE_BYTES: usize = 4096;
 pub struct MappedFile {
     /// Each write is followed by `msync(MS_SYNC)`, whatever the job says.
     synced: bool,
+    /// A read copies its block out of the map, as fio does it, instead of answering in place.
+    copies: bool,
 }
 
 impl MappedFile {
+    /// The map of fio's engine of that name: reads are copied out.
+    pub fn copying() -> MappedFile {
+        MappedFile {
+            synced: false,
+            copies: true,
+        }
+    }
+
     /// The map as most programs use it, and with every write synced.
     pub fn variants() -> [MappedFile; 2] {
-        [false, true].map(|synced| MappedFile { synced })
+        [false, true].map(|synced| MappedFile {
+            synced,
+            copies: false,
+        })
     }
 }
 
@@ -68,17 +81,21 @@ impl<B: Bench> Contender<B> for MappedFile {
         let synced = self.synced || job.durable;
         let setup = |_| Memory::new(1, job.block_bytes);
         let drive = |mut memory: Memory, lane: &mut B::Lane| {
-            while let Some(op) = lane.next() {
+            while let Some(op) = next_in_time(lane) {
                 let view = &maps[op.file as usize];
                 let block = view.block(&op, job);
-                let mut result = Ok(job.block_bytes);
+                let mut result = Ok(block.bytes);
+                let buffer = &mut memory.only()[..block.bytes];
                 if op.write {
-                    let buffer = memory.only();
                     lane.fill(&op, buffer);
                     block.copy_from(buffer);
                     if synced {
-                        result = view.sync(&op, job).map(|()| job.block_bytes);
+                        result = view.sync(&op, job).map(|()| block.bytes);
                     }
+                } else if self.copies {
+                    block.copy_out(buffer);
+                    lane.finish(op, result, &*buffer);
+                    continue;
                 } else {
                     block.touch();
                 }
@@ -88,9 +105,11 @@ impl<B: Bench> Contender<B> for MappedFile {
         };
         let (threads, fewer) = job.blocking_threads();
         on_threads(bench, threads, setup, drive)?;
-        let mut note =
-            "answers in place: touches a word of each page and copies nothing; writes copy into the map"
-                .to_string();
+        let mut note = match self.copies {
+            true => "reads copy out of the map, writes into it".to_string(),
+            false => "answers in place: touches a word of each page and copies nothing; writes copy into the map"
+                .to_string(),
+        };
         if synced && job.writes {
             note += " and msync their block";
         }
@@ -140,18 +159,18 @@ impl View {
     /// Waits until the block of `op` is on stable storage.
     fn sync(&self, op: &Op, job: &Job) -> io::Result<()> {
         let at = (op.offset - job.offset_bytes) as usize;
-        self.map.flush_range(at, job.block_bytes)
+        self.map.flush_range(at, op.bytes as usize)
     }
 
     fn block(&self, op: &Op, job: &Job) -> Block<'_> {
-        let at = (op.offset - job.offset_bytes) as usize;
+        let (at, bytes) = ((op.offset - job.offset_bytes) as usize, op.bytes as usize);
         assert!(
-            at + job.block_bytes <= self.map.len(),
+            at + bytes <= self.map.len(),
             "block at {at} outside the map"
         );
         Block {
             start: self.map.as_mut_ptr().wrapping_add(at),
-            bytes: job.block_bytes,
+            bytes,
             _map: &self.map,
         }
     }
@@ -173,6 +192,13 @@ impl Block<'_> {
             unsafe { self.start.add(at).read_volatile() };
             at += PAGE_BYTES;
         }
+    }
+
+    fn copy_out(&self, buffer: &mut [u8]) {
+        assert!(buffer.len() == self.bytes);
+        // SAFETY: both ranges are `bytes` long: the block inside the map, the buffer by the assertion; private
+        // memory cannot overlap the map.
+        unsafe { std::ptr::copy_nonoverlapping(self.start, buffer.as_mut_ptr(), self.bytes) };
     }
 
     fn copy_from(&self, buffer: &[u8]) {

@@ -1,7 +1,7 @@
 //! One thread per operation in flight, each in a blocking `pread` or `pwrite`: what most programs do.
 
 use crate::call::call;
-use crate::threads::on_threads;
+use crate::threads::{next_in_time, on_threads};
 use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory};
 
 /// Blocking positional calls from threads.
@@ -24,8 +24,8 @@ impl<B: Bench> Contender<B> for Pread {
         let setup = |_| Memory::new(1, job.block_bytes);
         let drive = |mut memory: Memory, lane: &mut B::Lane| {
             let mut calls = 0;
-            while let Some(op) = lane.next() {
-                let buffer = memory.only();
+            while let Some(op) = next_in_time(lane) {
+                let buffer = &mut memory.only()[..op.bytes as usize];
                 if op.write {
                     lane.fill(&op, buffer);
                 }

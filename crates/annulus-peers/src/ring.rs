@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::threads::on_threads;
+use crate::threads::{on_threads, slept_until_later};
 use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
 
 /// How long a kernel thread that polls the SQ spins before it sleeps.
@@ -48,13 +48,27 @@ pub enum Handover {
     Every(usize),
     /// Once per harvest, waiting for half the depth (at most 32).
     Batch,
+    /// As the batch options of a job file say.
+    Said {
+        /// Submit after so many new operations while completions are being taken.
+        submit_every: usize,
+        /// Completions to wait for.
+        wait_for: usize,
+        /// Ask for new operations only when no more than this many are outstanding.
+        refill_at: usize,
+    },
 }
 
 /// What the ring has registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Registered {
+pub enum Registered {
+    /// The files and the memory.
     FilesAndBuffers,
+    /// The files.
+    Files,
+    /// The memory.
     Buffers,
+    /// Nothing.
     Nothing,
 }
 
@@ -66,21 +80,51 @@ pub struct Ring {
     setup: Setup,
     handover: Handover,
     registered: Registered,
+    /// `IOPOLL`: completions are looked for at the device.
+    device_polled: bool,
 }
 
 impl Ring {
-    /// The base and its variants, the base first.
-    pub fn variants() -> Vec<Ring> {
-        use Handover::{Batch, Every, Once};
-        use Registered::{Buffers, FilesAndBuffers, Nothing};
-        use Setup::{Deferred, Plain, Polled};
-        let ring = |name, about, setup, handover, registered| Ring {
+    /// A ring as a job file asks for it.
+    pub fn said(
+        setup: Setup,
+        handover: Handover,
+        registered: Registered,
+        device_polled: bool,
+    ) -> Ring {
+        Ring {
+            name: "io_uring",
+            about: "hand-written ring as the job file says",
+            setup,
+            handover,
+            registered,
+            device_polled,
+        }
+    }
+
+    fn new(
+        name: &'static str,
+        about: &'static str,
+        setup: Setup,
+        handover: Handover,
+        registered: Registered,
+    ) -> Ring {
+        Ring {
             name,
             about,
             setup,
             handover,
             registered,
-        };
+            device_polled: false,
+        }
+    }
+
+    /// The base and its variants, the base first.
+    pub fn variants() -> Vec<Ring> {
+        use Handover::{Batch, Every, Once};
+        use Registered::{Buffers, FilesAndBuffers, Nothing};
+        use Setup::{Deferred, Plain, Polled};
+        let ring = Ring::new;
         vec![
             ring(
                 "base",
@@ -179,7 +223,10 @@ impl Ring {
     /// This ring, or the nearest that a kernel before Linux 6.1 can make.
     fn as_this_kernel_can(&self) -> (Ring, Option<String>) {
         if self.setup != Setup::Deferred
-            || !matches!(build(self.setup, 1), Err(Failure::NotHere(_)))
+            || !matches!(
+                build(self.setup, self.device_polled, 1),
+                Err(Failure::NotHere(_))
+            )
         {
             return (self.clone(), None);
         }
@@ -200,7 +247,8 @@ struct Driver {
     memory: ManuallyDrop<Memory>,
     ops: Vec<Op>,
     fds: Vec<i32>,
-    block_bytes: u32,
+    /// Slots that no operation is in.
+    idle: Vec<usize>,
     registered: Registered,
     /// How many slots share a registered buffer: one, unless the kernel does not take as many buffers.
     slots_per_buffer: usize,
@@ -210,23 +258,28 @@ struct Driver {
     chunk: usize,
     /// Completions to wait for.
     wait_for: usize,
+    /// Ask for new operations only when no more than this many are outstanding.
+    refill_at: usize,
+    /// Say before each enter which completions were taken, so that it waits for new ones.
+    says_taken: bool,
     in_flight: usize,
 }
 
 impl Driver {
     fn new(kind: &Ring, job: &Job, depth: usize) -> Result<Driver, Failure> {
-        let block_bytes = u32::try_from(job.block_bytes).map_err(|_| {
+        u32::try_from(job.block_bytes).map_err(|_| {
             Failure::NotHere(format!(
                 "a block of {} bytes exceeds what an SQE can say",
                 job.block_bytes
             ))
         })?;
         let memory = Memory::new(depth, job.block_bytes)?;
-        let ring = build(kind.setup, depth)?;
-        if kind.registered == Registered::FilesAndBuffers {
+        let ring = build(kind.setup, kind.device_polled, depth)?;
+        use Registered::{Buffers, Files, FilesAndBuffers};
+        if matches!(kind.registered, Files | FilesAndBuffers) {
             register_files(&ring, job)?;
         }
-        if kind.registered != Registered::Nothing {
+        if matches!(kind.registered, Buffers | FilesAndBuffers) {
             register_buffers(&ring, job, &memory, depth)?;
         }
         Ok(Driver {
@@ -234,17 +287,24 @@ impl Driver {
             memory: ManuallyDrop::new(memory),
             ops: vec![Op::default(); depth],
             fds: job.files.iter().map(AsRawFd::as_raw_fd).collect(),
-            block_bytes,
+            idle: (0..depth).rev().collect(),
             registered: kind.registered,
             slots_per_buffer: depth.div_ceil(BUFFERS_MAX),
             write_flags: if job.durable { libc::RWF_DSYNC } else { 0 },
             chunk: match kind.handover {
                 Handover::Every(count) => count,
+                Handover::Said { submit_every, .. } => submit_every,
                 Handover::Once | Handover::Batch => usize::MAX,
             },
             wait_for: match kind.handover {
                 Handover::Batch => (depth / 2).clamp(1, BATCH_MAX),
+                Handover::Said { wait_for, .. } => wait_for.max(1),
                 Handover::Once | Handover::Every(_) => 1,
+            },
+            says_taken: matches!(kind.handover, Handover::Said { .. }),
+            refill_at: match kind.handover {
+                Handover::Said { refill_at, .. } => refill_at,
+                Handover::Once | Handover::Every(_) | Handover::Batch => depth,
             },
             in_flight: 0,
         })
@@ -252,39 +312,44 @@ impl Driver {
 
     /// The loop; returns how often it entered the kernel.
     fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
+        let (chunk, wait_for, refill_at) = (self.chunk, self.wait_for, self.refill_at);
+        let says_taken = self.says_taken;
+        let (registered, slots_per_buffer) = (self.registered, self.slots_per_buffer);
+        let write_flags = self.write_flags;
         let Driver {
             ring,
             memory,
             ops,
             fds,
-            block_bytes,
-            registered,
-            slots_per_buffer,
-            write_flags,
-            chunk,
-            wait_for,
+            idle,
             in_flight,
+            ..
         } = self;
         let target = Target {
             fds,
-            block_bytes: *block_bytes,
-            registered: *registered,
-            slots_per_buffer: *slots_per_buffer,
-            write_flags: *write_flags,
+            registered,
+            slots_per_buffer,
+            write_flags,
         };
         let (submitter, mut sq, mut cq) = ring.split();
-        let mut calls = 0;
-        for (slot, place) in ops.iter_mut().enumerate() {
-            let Some(op) = lane.next() else { break };
-            *place = op;
-            push(&mut sq, &target, lane, memory, slot, &op)?;
-            *in_flight += 1;
-        }
-        while *in_flight > 0 {
+        let (drains, mut calls) = (refill_at < ops.len(), 0);
+        loop {
+            if !drains || *in_flight <= refill_at {
+                refill(&mut sq, &target, lane, memory, ops, idle, in_flight)?;
+            }
+            if *in_flight == 0 {
+                if !slept_until_later(lane) {
+                    return Ok(calls);
+                }
+                continue;
+            }
+            if says_taken {
+                cq.sync();
+            }
             sq.sync();
             calls += 1;
             lane.called();
-            enter(submitter.submit_and_wait((*wait_for).min(*in_flight)))?;
+            enter(submitter.submit_and_wait(wait_for.min(*in_flight)))?;
             // Both sides: which entries the kernel has taken, and which completions it has left.
             sq.sync();
             cq.sync();
@@ -294,13 +359,18 @@ impl Driver {
                 let slot = cqe.user_data() as usize;
                 // SAFETY: this slot's CQE has just been taken and its next SQE is not pushed yet.
                 let bytes = unsafe { memory.slot(slot) };
-                lane.finish(ops[slot], answer_of(cqe.result()), &*bytes);
-                let Some(op) = lane.next() else { continue };
+                let op = ops[slot];
+                lane.finish(op, answer_of(cqe.result()), &bytes[..op.bytes as usize]);
+                let next = if drains { None } else { lane.next() };
+                let Some(op) = next else {
+                    idle.push(slot);
+                    continue;
+                };
                 ops[slot] = op;
                 push(&mut sq, &target, lane, memory, slot, &op)?;
                 *in_flight += 1;
                 fresh += 1;
-                if fresh == *chunk {
+                if fresh == chunk {
                     fresh = 0;
                     sq.sync();
                     calls += 1;
@@ -310,7 +380,6 @@ impl Driver {
                 }
             }
         }
-        Ok(calls)
     }
 }
 
@@ -330,7 +399,6 @@ impl Drop for Driver {
 /// What every SQE of a run has in common.
 struct Target<'a> {
     fds: &'a [i32],
-    block_bytes: u32,
     registered: Registered,
     slots_per_buffer: usize,
     write_flags: i32,
@@ -347,7 +415,7 @@ fn room(setup: Setup, depth: usize) -> usize {
     room.next_power_of_two()
 }
 
-fn build(setup: Setup, depth: usize) -> Result<IoUring, Failure> {
+fn build(setup: Setup, device_polled: bool, depth: usize) -> Result<IoUring, Failure> {
     let entries =
         u32::try_from(room(setup, depth)).map_err(|_| Failure::Failed(format!("depth {depth}")))?;
     let mut builder = IoUring::builder();
@@ -359,6 +427,9 @@ fn build(setup: Setup, depth: usize) -> Result<IoUring, Failure> {
         Setup::Plain => (&mut builder, "no flags"),
         Setup::Polled => (builder.setup_sqpoll(SQPOLL_IDLE_MS), "SQPOLL"),
     };
+    if device_polled {
+        builder.setup_iopoll();
+    }
     builder.build(entries).map_err(|error| {
         Failure::of_setup(
             &format!("io_uring_setup({entries} entries, {flags})"),
@@ -403,8 +474,8 @@ fn register_buffers(
 /// What an operation on a slot looks like to the kernel.
 #[inline]
 fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entry {
-    use Registered::{Buffers, FilesAndBuffers, Nothing};
-    let (len, index) = (target.block_bytes, (slot / target.slots_per_buffer) as u16);
+    use Registered::{Buffers, Files, FilesAndBuffers, Nothing};
+    let (len, index) = (op.bytes, (slot / target.slots_per_buffer) as u16);
     let (offset, flags) = (op.offset, target.write_flags);
     let fixed = types::Fixed(op.file);
     let plain = types::Fd(target.fds[op.file as usize]);
@@ -420,15 +491,44 @@ fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entr
             }
         };
     }
+    macro_rules! without_buffer {
+        ($file:expr) => {
+            if op.write {
+                let write = opcode::Write::new($file, at, len);
+                write.offset(offset).rw_flags(flags).build()
+            } else {
+                opcode::Read::new($file, at, len).offset(offset).build()
+            }
+        };
+    }
     match target.registered {
         FilesAndBuffers => with_buffer!(fixed),
         Buffers => with_buffer!(plain),
-        Nothing if op.write => opcode::Write::new(plain, at, len)
-            .offset(offset)
-            .rw_flags(flags)
-            .build(),
-        Nothing => opcode::Read::new(plain, at, len).offset(offset).build(),
+        Files => without_buffer!(fixed),
+        Nothing => without_buffer!(plain),
     }
+}
+
+/// Puts operations into the idle slots until the lane has none or all are used.
+fn refill<L: Lane>(
+    sq: &mut squeue::SubmissionQueue<'_>,
+    target: &Target<'_>,
+    lane: &mut L,
+    memory: &Memory,
+    ops: &mut [Op],
+    idle: &mut Vec<usize>,
+    in_flight: &mut usize,
+) -> Result<(), Failure> {
+    while let Some(slot) = idle.pop() {
+        let Some(op) = lane.next() else {
+            idle.push(slot);
+            break;
+        };
+        ops[slot] = op;
+        push(sq, target, lane, memory, slot, &op)?;
+        *in_flight += 1;
+    }
+    Ok(())
 }
 
 #[inline]
@@ -443,7 +543,8 @@ fn push<L: Lane>(
     let at = memory.slot_ptr(slot);
     if op.write {
         // SAFETY: the slot is not in flight: it is new, or its CQE was taken before this call.
-        lane.fill(op, unsafe { memory.slot(slot) });
+        let bytes = unsafe { memory.slot(slot) };
+        lane.fill(op, &mut bytes[..op.bytes as usize]);
     }
     let entry = entry(target, at, slot, op);
     if sq.is_full() {

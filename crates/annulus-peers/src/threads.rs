@@ -5,10 +5,32 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::{Bench, Failure};
+use crate::{Bench, Failure, Lane, Op};
 
 /// Contenders with a thread per operation in flight run hundreds of them: keep their stacks small.
 const STACK_BYTES: usize = 256 << 10;
+
+/// The next operation for a thread that has none outstanding; sleeps where the lane says so.
+#[inline]
+pub(crate) fn next_in_time<L: Lane>(lane: &mut L) -> Option<Op> {
+    loop {
+        if let Some(op) = lane.next() {
+            return Some(op);
+        }
+        std::thread::sleep(lane.later()?);
+    }
+}
+
+/// With nothing outstanding and nothing to do: sleeps if there will be more; false if the run is over.
+pub(crate) fn slept_until_later<L: Lane>(lane: &L) -> bool {
+    match lane.later() {
+        Some(pause) => {
+            std::thread::sleep(pause);
+            true
+        }
+        None => false,
+    }
+}
 
 #[derive(Default)]
 struct Gate {
@@ -149,7 +171,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use super::*;
-    use crate::{Answer, Lane, Op};
+    use crate::Answer;
 
     #[derive(Default)]
     struct Counting {

@@ -7,6 +7,7 @@ use clap::{ArgGroup, ValueEnum};
 
 use super::BenchWatchArgs;
 use super::TraceArgs;
+use super::job::JobArgs;
 use super::report::PictureArgs;
 use super::value::{parse_bytes, parse_seconds};
 
@@ -95,7 +96,7 @@ Exit code:
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FILE_HELP)]
-#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "fio_json"]))]
 pub(crate) struct FileArgs {
     /// A file or device to read, or a directory to make a test file in
     pub(crate) path: Option<PathBuf>,
@@ -188,7 +189,7 @@ pub(crate) struct FileArgs {
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
 
-    /// Replace the FILE of --json, --html or --heatmap if it exists
+    /// Replace the FILE of --json, --fio-json, --html or --heatmap if it exists
     #[arg(long, requires = "written")]
     pub(crate) replace: bool,
 
@@ -210,6 +211,9 @@ pub(crate) struct FileArgs {
     /// List the contenders and do nothing
     #[arg(long)]
     pub(crate) list: bool,
+
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
 
     #[command(flatten)]
     pub(crate) trace: TraceArgs,

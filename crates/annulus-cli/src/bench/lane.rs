@@ -244,6 +244,7 @@ impl Lane for BenchLane {
         let offset = self.shared.offset_bytes + block * self.block_bytes as u64;
         Some(Op {
             file,
+            bytes: self.block_bytes as u32,
             offset,
             write,
             started_ns: self.now_ns,

@@ -16,6 +16,7 @@ mod cache;
 mod check;
 mod columns;
 pub(crate) mod contender;
+mod fio;
 mod job;
 pub(crate) mod json;
 mod lane;
@@ -67,6 +68,9 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         return say(&contender::list()).map(|()| ExitCode::SUCCESS);
     }
     signals::listen()?;
+    if let Some(job) = &args.job.job_file {
+        return fio::job(args, job);
+    }
     let plan = Plan::new(args)?;
     let more = loads::preset(args.load).contenders;
     let names: Vec<String> = (args.contenders.iter().cloned())

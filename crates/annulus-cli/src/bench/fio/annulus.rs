@@ -1,0 +1,190 @@
+//! A job through Annulus: a task per operation in flight on a ring that the asking thread drives, as many programs
+//! would write it. What a job asks of io_uring is asked of the engine: registered memory, a polled submission
+//! queue, a polled device.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use annulus::{AlignedBuf, Arena, BufferLayout, Engine, File, IoBufMut, OwnDriver, SqPoll};
+use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, Op, on_owning_threads};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::options::Options;
+
+/// Aligned for any direct I/O.
+const ALIGN_BYTES: usize = 4096;
+
+/// Annulus as a job asks for it.
+pub(super) struct OnAnnulus {
+    sqpoll: bool,
+    iopoll: bool,
+    arena: bool,
+}
+
+impl OnAnnulus {
+    pub(super) fn new(options: &Options) -> OnAnnulus {
+        let ring = options.engine == super::options::Engine::IoUring;
+        OnAnnulus {
+            sqpoll: ring && options.sqthread_poll,
+            iopoll: ring && options.hipri,
+            arena: ring && options.fixedbufs,
+        }
+    }
+
+    fn engine(&self, job: &Job) -> Result<Engine, Failure> {
+        let mut builder = Engine::builder().threads(1).iopoll(self.iopoll);
+        if self.sqpoll {
+            builder = builder.sqpoll(SqPoll::new());
+        }
+        let bytes = (job.depth * job.block_bytes) as u64;
+        builder
+            .max_in_flight(u32::try_from(job.depth).unwrap_or(u32::MAX).max(1024))
+            .max_in_flight_bytes(bytes.max(256 << 20))
+            .build()
+            .map_err(|error| Failure::Failed(format!("building the engine: {error}")))
+    }
+
+    fn drive_with<B: Bench, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
+        &self,
+        job: &Job,
+        bench: &B,
+        (engine, files): (&Engine, &[File]),
+        make: impl Fn() -> Result<M, Failure> + Sync,
+    ) -> Result<(), Failure> {
+        let setup = |_| {
+            let buffers: Result<Vec<M>, Failure> = (0..job.depth).map(|_| make()).collect();
+            let own: OwnDriver = engine
+                .own_driver()
+                .map_err(|error| Failure::NotHere(error.to_string()))?;
+            Ok((own, buffers?))
+        };
+        let drive = |(own, buffers): (OwnDriver, Vec<M>), lane: B::Lane| {
+            Ok((own.block_on(tasks(files, lane, buffers))?, 0))
+        };
+        on_owning_threads(bench, 1, setup, drive).map(|_| ())
+    }
+}
+
+impl<B: Bench> Contender<B> for OnAnnulus {
+    fn name(&self) -> &str {
+        "annulus"
+    }
+
+    fn about(&self) -> &str {
+        "Annulus: a task per operation in flight, the asking thread drives the ring"
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let engine = self.engine(job)?;
+        let files = (job.files.iter())
+            .map(|file| engine.file(file.try_clone()?))
+            .collect::<std::io::Result<Vec<File>>>()
+            .map_err(|error| Failure::failed("giving the files to the engine", &error))?;
+        if self.iopoll {
+            let support = files[0].poll_support();
+            support.map_err(|why| Failure::NotHere(why.to_string()))?;
+        }
+        if self.arena {
+            let layout = BufferLayout {
+                count: job.depth,
+                bytes: job.block_bytes,
+                ..BufferLayout::default()
+            };
+            let arena = engine.register_buffers(layout);
+            let arena: Arena = arena.map_err(|error| Failure::NotHere(error.to_string()))?;
+            let take = || {
+                let mut buffer = arena
+                    .try_take()
+                    .ok_or_else(|| Failure::Failed(format!("{arena}: it has no buffer left")))?;
+                fastrand::fill(&mut buffer);
+                Ok(buffer)
+            };
+            self.drive_with(job, bench, (&engine, &files), take)?;
+        } else {
+            let make = || {
+                let mut buffer = AlignedBuf::with_len(job.block_bytes, ALIGN_BYTES);
+                fastrand::fill(&mut buffer);
+                Ok(buffer)
+            };
+            self.drive_with(job, bench, (&engine, &files), make)?;
+        }
+        drop(files);
+        Ok(Finished {
+            calls: Some(engine.metrics().enters),
+            note: Some(engine.backend().to_string()),
+        })
+    }
+}
+
+/// Keeps a task per buffer until the lane has no more; where it only has none yet, all end and begin again.
+async fn tasks<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
+    files: &[File],
+    lane: L,
+    mut buffers: Vec<M>,
+) -> Result<L, Failure> {
+    let lane = Rc::new(RefCell::new(lane));
+    let depth = buffers.len();
+    loop {
+        let all: FuturesUnordered<_> = buffers
+            .drain(..)
+            .map(|buffer| task(files, Rc::clone(&lane), buffer))
+            .collect();
+        buffers = all.filter_map(std::future::ready).collect().await;
+        if buffers.len() < depth {
+            return Err(Failure::Failed("an operation lost its buffer".into()));
+        }
+        let later = lane.borrow().later();
+        match later {
+            // Nothing is in flight, so nobody waits for this thread.
+            Some(pause) => std::thread::sleep(pause),
+            None => break,
+        }
+    }
+    let lane = Rc::into_inner(lane)
+        .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
+    Ok(lane.into_inner())
+}
+
+async fn task<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
+    files: &[File],
+    lane: Rc<RefCell<L>>,
+    mut buffer: M,
+) -> Option<M> {
+    loop {
+        // A statement of its own: the borrow must end before the task waits.
+        let next = lane.borrow_mut().next();
+        let Some(op) = next else { return Some(buffer) };
+        let bytes = op.bytes as usize;
+        if op.write {
+            lane.borrow().fill(&op, &mut buffer[..bytes]);
+        }
+        buffer = ask(files, &lane, op, buffer, bytes).await?;
+    }
+}
+
+/// One operation, on the part of the buffer that it needs.
+async fn ask<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
+    files: &[File],
+    lane: &RefCell<L>,
+    op: Op,
+    buffer: M,
+    bytes: usize,
+) -> Option<M> {
+    let file = &files[op.file as usize];
+    let part = buffer.slice(0, bytes);
+    let answer = match op.write {
+        true => file.write_at(part, op.offset).await,
+        false => file.read_at(part, op.offset).await,
+    };
+    match answer {
+        Ok((count, part)) => {
+            lane.borrow_mut().finish(op, Ok(count), &part[..]);
+            Some(part.into_inner())
+        }
+        Err(error) => {
+            let (error, part) = error.into_parts();
+            lane.borrow_mut().finish(op, Err(error), &[][..]);
+            part.map(annulus::Slice::into_inner)
+        }
+    }
+}

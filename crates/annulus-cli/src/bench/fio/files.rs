@@ -1,0 +1,384 @@
+//! The files of a job file: which there are, which must be made, and who may write to them.
+//!
+//! What is made keeps its name until the end, because fio itself is to find it (`--with-fio`); it is removed
+//! then, unless `--keep-files`, also after a failure or an interrupt.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FallocateFlags, OFlags, fadvise, fallocate, fdatasync, seek};
+
+use super::options::{Engine, Hint, Kind, Options, SyncFlag};
+use super::plan::{Job, Plan};
+use super::value::Size;
+use crate::fault::Fault;
+use crate::signals::Removal;
+
+/// Written at a time when a file is filled.
+const FILL_BYTES: usize = 4 << 20;
+
+/// What one clone of a job uses.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) paths: Vec<PathBuf>,
+    /// Of each file, the part that is used.
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+/// Every file, and the places of every clone of every job.
+pub(super) struct Files {
+    pub(super) places: Vec<Vec<Place>>,
+    made: Arc<Mutex<Vec<PathBuf>>>,
+    /// Made and never read before they are written: emptied before every pass, as fio finds them.
+    fresh: Vec<(PathBuf, u64)>,
+    _removal: Option<Removal>,
+    pub(super) notes: Vec<String>,
+}
+
+/// What all jobs together want of a file.
+struct Wanted {
+    bytes: u64,
+    read: bool,
+    written: bool,
+    /// For people: who wants it.
+    job: String,
+    length: Option<u64>,
+}
+
+impl Files {
+    /// Finds the files and makes those that are missing.
+    pub(super) fn prepare(plan: &Plan, keep: bool, overwrite: bool) -> Result<Files, Fault> {
+        let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+        let mut places = Vec::new();
+        for job in &plan.jobs {
+            let clones = (0..job.options.numjobs).map(|clone| place(job, clone));
+            let clones: Vec<Place> = clones.collect::<Result<_, Fault>>()?;
+            for path in clones
+                .iter()
+                .flat_map(|place| place.paths.iter().map(move |p| (place, p)))
+            {
+                want(&mut wanted, job, path.0, path.1);
+            }
+            places.push(clones);
+        }
+        for (path, wanted) in &mut wanted {
+            wanted.length = length(path)?;
+            may_be_used(path, wanted, overwrite)?;
+        }
+        let made: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
+        let mut files = Files {
+            places,
+            fresh: Vec::new(),
+            _removal: (!keep).then(|| {
+                let made = Arc::clone(&made);
+                Removal::new(move || remove(&made))
+            }),
+            made,
+            notes: Vec::new(),
+        };
+        let mut count = 0;
+        for (path, wanted) in &wanted {
+            count += usize::from(files.lay_out(path, wanted)?);
+        }
+        if count > 0 {
+            let then = if keep {
+                "and kept"
+            } else {
+                "and removed at the end; --keep-files keeps them"
+            };
+            files.notes.push(format!("files made: {count}, {then}"));
+        }
+        Ok(files)
+    }
+
+    /// Makes or extends a file; true if it is ours now.
+    fn lay_out(&mut self, path: &Path, wanted: &Wanted) -> Result<bool, Fault> {
+        if wanted.length.is_some_and(|length| length >= wanted.bytes) {
+            return Ok(false);
+        }
+        let failed = |error: &io::Error| {
+            let shown = path.display();
+            let bytes = wanted.bytes;
+            Fault::failed(format!(
+                "laying out {shown} with {bytes} bytes: {error}; choose a smaller `size` or another `directory`"
+            ))
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file = match wanted.length {
+            Some(_) => options.open(path),
+            None => options.create_new(true).open(path),
+        };
+        let file = file.map_err(|error| cannot("make", path, &error))?;
+        let from = wanted.length.unwrap_or(0);
+        if wanted.length.is_none() {
+            self.made
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(path.to_path_buf());
+        }
+        match fallocate(&file, FallocateFlags::empty(), from, wanted.bytes - from) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                file.set_len(wanted.bytes).map_err(|error| failed(&error))?;
+            }
+            Err(error) => return Err(failed(&error.into())),
+        }
+        if wanted.read {
+            fill(&file, from, wanted.bytes).map_err(|error| failed(&error))?;
+        } else if wanted.length.is_none() {
+            self.fresh.push((path.to_path_buf(), wanted.bytes));
+        }
+        Ok(wanted.length.is_none())
+    }
+
+    /// Before every pass: files that are only written are as they were when they were made.
+    pub(super) fn renew(&self) -> Result<(), Fault> {
+        for (path, bytes) in &self.fresh {
+            let renewed = OpenOptions::new().write(true).open(path).and_then(|file| {
+                file.set_len(0)?;
+                match fallocate(&file, FallocateFlags::empty(), 0, *bytes) {
+                    Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => file.set_len(*bytes),
+                    Err(error) => Err(error.into()),
+                }
+            });
+            renewed
+                .map_err(|error| Fault::failed(format!("emptying {}: {error}", path.display())))?;
+        }
+        Ok(())
+    }
+}
+
+fn remove(made: &Mutex<Vec<PathBuf>>) {
+    for path in made
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .drain(..)
+    {
+        // If it is gone already, that is what we wanted.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
+    let shown = path.display();
+    let cure = match error.kind() {
+        ErrorKind::NotFound => "; make its directory, or change `directory`",
+        ErrorKind::PermissionDenied => {
+            "; run as a user who may, or change `directory` or `filename`"
+        }
+        _ => "",
+    };
+    Fault::usage(format!("cannot {verb} {shown}: {error}{cure}"))
+}
+
+/// The files of a clone and what it uses of them.
+fn place(job: &Job, clone: usize) -> Result<Place, Fault> {
+    let options = &job.options;
+    let folder = options.directory.as_deref().unwrap_or("");
+    let paths: Vec<PathBuf> = match options.filenames.is_empty() {
+        true => (0..options.nrfiles)
+            .map(|file| {
+                Path::new(folder).join(format!("{}.{clone}.{file}", job.name.replace('/', "_")))
+            })
+            .collect(),
+        false => options
+            .filenames
+            .iter()
+            .map(|name| Path::new(folder).join(name))
+            .collect(),
+    };
+    let about = |text: String| Fault::usage(format!("[{}], line {}: {text}", job.name, job.line));
+    let shortest = || -> Result<u64, Fault> {
+        let mut least = u64::MAX;
+        for path in &paths {
+            let length = length(path)?.ok_or_else(|| {
+                let shown = path.display();
+                about(format!(
+                    "{shown} does not exist, and no `size` in bytes says how long to make it"
+                ))
+            })?;
+            least = least.min(length);
+        }
+        Ok(least)
+    };
+    let block = options.block_least().max(1);
+    let offset = match options.offset {
+        Size::Bytes(bytes) => bytes,
+        Size::Percent(percent) => shortest()? / 100 * u64::from(percent) / block * block,
+    };
+    let offset = options
+        .offset_increment
+        .checked_mul(clone as u64)
+        .and_then(|more| more.checked_add(offset))
+        .ok_or_else(|| about("`offset` and `offset_increment` are beyond 64 bits".into()))?;
+    let bytes = match (options.filesize, options.size) {
+        (Some(bytes), _) => bytes,
+        (None, Some(Size::Bytes(bytes))) => bytes / paths.len() as u64,
+        (None, Some(Size::Percent(percent))) => shortest()? / 100 * u64::from(percent),
+        (None, None) => shortest()?.saturating_sub(offset),
+    };
+    check_part(options, offset, bytes).map_err(about)?;
+    let bytes = bytes / block * block;
+    Ok(Place {
+        paths,
+        offset,
+        bytes,
+    })
+}
+
+fn check_part(options: &Options, offset: u64, bytes: u64) -> Result<(), String> {
+    if bytes < options.block_most() {
+        return Err(format!(
+            "{bytes} bytes of each file are used, less than a block of {}; a larger `size`, or a smaller `bs`",
+            options.block_most()
+        ));
+    }
+    if options.direct && options.engine != Engine::Mmap && !offset.is_multiple_of(512) {
+        return Err(format!(
+            "`offset` {offset} with direct I/O; a multiple of 512 bytes there"
+        ));
+    }
+    if options.engine == Engine::Mmap && !offset.is_multiple_of(4096) {
+        return Err(format!(
+            "`offset` {offset}: a map begins at a multiple of 4096 bytes"
+        ));
+    }
+    if offset
+        .checked_add(bytes)
+        .is_none_or(|end| end > i64::MAX as u64)
+    {
+        return Err(format!(
+            "`offset` {offset} and {bytes} bytes: no file is so long"
+        ));
+    }
+    Ok(())
+}
+
+/// The length of a file or device that exists.
+fn length(path: &Path) -> Result<Option<u64>, Fault> {
+    let shown = path.display();
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(cannot("look at", path, &error)),
+    };
+    if meta.file_type().is_block_device() {
+        let file = File::open(path).map_err(|error| cannot("open", path, &error))?;
+        return seek(&file, rustix::fs::SeekFrom::End(0))
+            .map(Some)
+            .map_err(|error| Fault::failed(format!("finding the length of {shown}: {error}")));
+    }
+    if !meta.is_file() {
+        return Err(Fault::usage(format!(
+            "{shown} is neither a file nor a block device"
+        )));
+    }
+    Ok(Some(meta.len()))
+}
+
+fn want(wanted: &mut BTreeMap<PathBuf, Wanted>, job: &Job, place: &Place, path: &Path) {
+    let entry = wanted.entry(path.to_path_buf()).or_insert_with(|| Wanted {
+        bytes: 0,
+        read: false,
+        written: false,
+        job: job.name.clone(),
+        length: None,
+    });
+    entry.bytes = entry.bytes.max(place.offset + place.bytes);
+    entry.read |= job.options.reads();
+    if job.options.kind != Kind::Read {
+        entry.written = true;
+        entry.job.clone_from(&job.name);
+    }
+}
+
+/// Refuses what would change a file of the user's that he did not offer.
+fn may_be_used(path: &Path, wanted: &Wanted, overwrite: bool) -> Result<(), Fault> {
+    let shown = path.display();
+    let Some(length) = wanted.length else {
+        return Ok(());
+    };
+    if wanted.written && !overwrite {
+        return Err(Fault::usage(format!(
+            "{shown} exists and [{}] would write to it; --overwrite allows that and destroys its content",
+            wanted.job
+        )));
+    }
+    if length < wanted.bytes && !overwrite {
+        return Err(Fault::usage(format!(
+            "{shown} has {length} bytes and [{}] wants {}; --overwrite lets it grow, or use a smaller `size`",
+            wanted.job, wanted.bytes
+        )));
+    }
+    Ok(())
+}
+
+fn fill(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let mut chunk = vec![0u8; FILL_BYTES];
+    let mut at = from;
+    while at < to {
+        let bytes = FILL_BYTES.min((to - at) as usize);
+        fastrand::fill(&mut chunk[..bytes]);
+        file.write_all_at(&chunk[..bytes], at)?;
+        at += bytes as u64;
+    }
+    Ok(fdatasync(file)?)
+}
+
+/// Opens the files of a clone, and takes them out of the page cache if the job wants that.
+pub(super) fn open(job: &Job, place: &Place) -> Result<Arc<[File]>, Fault> {
+    let options = &job.options;
+    let mut flags = match options.sync {
+        SyncFlag::None => OFlags::empty(),
+        SyncFlag::Sync => OFlags::SYNC,
+        SyncFlag::Dsync => OFlags::DSYNC,
+    };
+    if options.direct && options.engine != Engine::Mmap {
+        flags |= OFlags::DIRECT;
+    }
+    let open_one = |path: &PathBuf| {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(options.writes())
+            .custom_flags(flags.bits() as i32)
+            .open(path);
+        let file = file.map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput if options.direct => Fault::usage(format!(
+                "direct=1: {} is on a file system without O_DIRECT; use direct=0 or another `directory`",
+                path.display()
+            )),
+            _ => cannot("open", path, &error),
+        })?;
+        advise(options, place, &file);
+        Ok(file)
+    };
+    let files: Vec<File> = place
+        .paths
+        .iter()
+        .map(open_one)
+        .collect::<Result<_, Fault>>()?;
+    Ok(Arc::from(files))
+}
+
+/// Empties the page cache of the part that is used, and says in which order it will be read.
+fn advise(options: &Options, place: &Place, file: &File) {
+    use rustix::fs::Advice::{DontNeed, Random, Sequential};
+    let part = std::num::NonZero::new(place.bytes);
+    // Advice that is not taken is no error, in fio either: pages that others hold stay.
+    if options.invalidate {
+        let _ = fadvise(file, place.offset, part, DontNeed);
+    }
+    let advice = match options.hint {
+        Hint::None => return,
+        Hint::Random => Random,
+        Hint::AsOrdered if options.random => Random,
+        Hint::AsOrdered | Hint::Sequential => Sequential,
+    };
+    let _ = fadvise(file, place.offset, part, advice);
+}

@@ -1,0 +1,395 @@
+//! The keys of a job file: one table of what is done with each, and the only place that knows their names.
+//!
+//! A key is used, or accepted with a warning because it has no effect here, or refused because a run without
+//! it would measure something else. A key that is in no list is unknown, which is an error with the nearest name.
+//! docs/JOBFILES.md shows these tables; a test compares them.
+
+use super::options::{Engine, Hint, Kind, Options, SyncFlag, Verify};
+use super::parse::{Complaint, Entry, Section, shown};
+use super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED, says_no};
+use super::value::{self, Base};
+
+/// A key that is used.
+pub(super) struct Key {
+    /// By which it is known here; fio's other names for it follow.
+    pub(super) names: &'static [&'static str],
+    /// A value that it may have.
+    pub(super) example: &'static str,
+    /// What it means, and where that differs from fio.
+    pub(super) meaning: &'static str,
+    set: fn(&mut Options, &Given<'_>) -> Result<(), String>,
+}
+
+/// A value, and what is needed to read it.
+struct Given<'a> {
+    text: Option<&'a str>,
+    base: Base,
+}
+
+impl Given<'_> {
+    fn text(&self) -> Result<&str, String> {
+        self.text.ok_or_else(|| "needs a value".to_string())
+    }
+
+    fn flag(&self) -> Result<bool, String> {
+        value::flag(self.text)
+    }
+
+    fn bytes(&self) -> Result<u64, String> {
+        value::bytes(self.text()?, self.base)
+    }
+
+    fn count(&self, least: u64, most: u64) -> Result<u64, String> {
+        value::count(self.text()?, least, most)
+    }
+}
+
+/// No key has a longer name, so a longer one is not looked for.
+const NAME_BYTES_MAX: usize = 40;
+/// As deep as a ring can be.
+const DEPTH_MAX: u64 = 32_768;
+/// Each is a thread.
+const JOBS_MAX: u64 = 1024;
+/// Each is open.
+const FILES_MAX: u64 = 4096;
+/// The kernel's clocks count nanoseconds in 64 bits.
+const LOOPS_MAX: u64 = 1 << 32;
+
+macro_rules! keys {
+    ($($names:expr, $example:literal, $meaning:literal, $set:expr;)*) => {
+        &[$(Key { names: &$names, example: $example, meaning: $meaning, set: $set }),*]
+    };
+}
+
+/// What is used.
+pub(super) const USED: &[Key] = keys![
+    ["rw", "readwrite"], "randread", "read, write, rw, randread, randwrite, randrw; no trims, no `:N`", |o, v| rw(o, v);
+    ["rwmixread"], "70", "of mixed loads, the reads in percent", |o, v| {
+        v.count(0, 100).map(|percent| o.read_percent = percent as u8)
+    };
+    ["rwmixwrite"], "30", "of mixed loads, the writes in percent", |o, v| {
+        v.count(0, 100).map(|percent| o.read_percent = 100 - percent as u8)
+    };
+    ["bs", "blocksize"], "4k,8k", "length of reads, of writes", |o, v| {
+        value::pair(v.text()?, &mut o.lengths, |text| value::fixed(text, v.base))
+    };
+    ["bsrange", "blocksize_range"], "1k-4k", "lengths: multiples of the first, up to the second", |o, v| {
+        value::pair(v.text()?, &mut o.lengths, |text| value::range(text, v.base))
+    };
+    ["bssplit"], "4k/60:64k/40", "lengths, each with its share", |o, v| {
+        value::pair(v.text()?, &mut o.lengths, |text| value::split(text, v.base))
+    };
+    ["size"], "1g", "of all files of a job; `50%` of files that exist", |o, v| {
+        value::size(v.text()?, v.base).map(|size| o.size = Some(size))
+    };
+    ["filesize"], "64m", "of each file; one value, no range", |o, v| v.bytes().map(|size| o.filesize = Some(size));
+    ["io_size", "io_limit"], "2g", "end after so much, instead of after `size`", |o, v| {
+        v.bytes().map(|size| o.io_size = (size > 0).then_some(size))
+    };
+    ["number_ios"], "1000", "end after so many operations", |o, v| {
+        v.count(1, u64::MAX).map(|count| o.number_ios = Some(count))
+    };
+    ["loops"], "2", "as if `io_size` were so many times `size`", |o, v| v.count(1, LOOPS_MAX).map(|n| o.loops = n);
+    ["offset", "fileoffset"], "1m", "where the used part of each file begins; bytes or a share", |o, v| {
+        value::size(v.text()?, v.base).map(|offset| o.offset = offset)
+    };
+    ["offset_increment"], "64m", "added to `offset` for each clone of `numjobs`", |o, v| {
+        v.bytes().map(|bytes| o.offset_increment = bytes)
+    };
+    ["filename"], "data:more", "files, separated by colons; all clones share them", |o, v| {
+        let names = v.text()?.split(':').filter(|name| !name.is_empty());
+        o.filenames = names.map(str::to_string).collect();
+        if o.filenames.is_empty() { Err("names no file".into()) } else { Ok(()) }
+    };
+    ["directory"], ".", "where the files are; one directory", |o, v| match v.text()? {
+        "" => Err("names no directory".into()),
+        text if text.contains(':') => Err("several directories are not supported".into()),
+        text => { o.directory = Some(text.to_string()); Ok(()) }
+    };
+    ["nrfiles", "nr_files"], "4", "files of each clone, `size` shared among them, used in turn", |o, v| {
+        v.count(1, FILES_MAX).map(|count| o.nrfiles = count as u32)
+    };
+    ["ioengine"], "io_uring", "psync, sync, vsync, pvsync, pvsync2: positional calls; libaio; io_uring; mmap", |o, v| {
+        engine(o, v)
+    };
+    ["direct"], "1", "past the page cache", |o, v| v.flag().map(|flag| o.direct = flag);
+    ["buffered"], "0", "the opposite of `direct`", |o, v| v.flag().map(|flag| o.direct = !flag);
+    ["sync"], "dsync", "0, none; 1, sync: O_SYNC; dsync: O_DSYNC", |o, v| {
+        o.sync = match v.text.unwrap_or("1") {
+            "0" | "none" => SyncFlag::None,
+            "1" | "sync" => SyncFlag::Sync,
+            "dsync" => SyncFlag::Dsync,
+            other => return Err(format!("`{}` is neither none, sync nor dsync", shown(other))),
+        };
+        Ok(())
+    };
+    ["end_fsync"], "1", "fsync when a clone is done, outside its measured time", |o, v| {
+        v.flag().map(|flag| o.end_fsync = flag)
+    };
+    ["invalidate"], "1", "the files' pages leave the page cache before the job (the default)", |o, v| {
+        v.flag().map(|flag| o.invalidate = flag)
+    };
+    ["fadvise_hint"], "1", "tell the kernel whether blocks come at random (default); 0, random, sequential", |o, v| {
+        o.hint = match v.text.unwrap_or("1") {
+            "0" | "none" => Hint::None,
+            "1" => Hint::AsOrdered,
+            "random" => Hint::Random,
+            "sequential" => Hint::Sequential,
+            other => return Err(format!("`{}` is none of 0, 1, random, sequential", shown(other))),
+        };
+        Ok(())
+    };
+    ["iodepth"], "128", "operations outstanding per clone; positional calls and mmap have one", |o, v| {
+        v.count(1, DEPTH_MAX).map(|depth| o.iodepth = depth as usize)
+    };
+    ["iodepth_batch", "iodepth_batch_submit"], "16", "submit after so many (default 1); 0: as `iodepth`", |o, v| {
+        v.count(0, DEPTH_MAX).map(|count| o.batch_submit = count as usize)
+    };
+    ["iodepth_batch_complete_min", "iodepth_batch_complete"], "8", "wait for so many answers (default 1)", |o, v| {
+        v.count(0, DEPTH_MAX).map(|count| o.batch_min = count as usize)
+    };
+    ["iodepth_batch_complete_max"], "16", "of libaio, take at most so many (default: the minimum)", |o, v| {
+        v.count(0, DEPTH_MAX).map(|count| o.batch_max = Some(count as usize))
+    };
+    ["iodepth_low"], "4", "refill the queue only when no more than this many are outstanding", |o, v| {
+        v.count(0, DEPTH_MAX).map(|count| o.iodepth_low = Some(count as usize))
+    };
+    ["sqthread_poll"], "1", "io_uring: a kernel thread takes the submissions", |o, v| {
+        v.flag().map(|flag| o.sqthread_poll = flag)
+    };
+    ["hipri"], "1", "io_uring: the device is polled for completions", |o, v| v.flag().map(|flag| o.hipri = flag);
+    ["fixedbufs"], "1", "io_uring: buffers are registered", |o, v| v.flag().map(|flag| o.fixedbufs = flag);
+    ["registerfiles"], "1", "io_uring: files are registered", |o, v| v.flag().map(|flag| o.registerfiles = flag);
+    ["numjobs"], "4", "clones of a job; always threads", |o, v| v.count(1, JOBS_MAX).map(|n| o.numjobs = n as usize);
+    ["thread"], "1", "clones are threads; they always are here, so it changes nothing", |o, v| {
+        v.flag().map(|flag| o.thread = flag)
+    };
+    ["stonewall", "wait_for_previous"], "1", "wait until all jobs above are done", |o, v| {
+        v.flag().map(|flag| o.stonewall = flag)
+    };
+    ["group_reporting"], "1", "one entry of --fio-json for all clones of a group", |o, v| {
+        v.flag().map(|flag| o.group_reporting = flag)
+    };
+    ["new_group"], "1", "a group of reports begins", |o, v| v.flag().map(|flag| o.new_group = flag);
+    ["runtime", "timeout"], "15", "end after this time; without `time_based` perhaps earlier", |o, v| {
+        value::time(v.text()?).map(|time| o.runtime = (!time.is_zero()).then_some(time))
+    };
+    ["time_based"], "1", "begin again until `runtime` is over", |o, v| v.flag().map(|flag| o.time_based = flag);
+    ["ramp_time"], "2", "run so long before it is measured", |o, v| {
+        value::time(v.text()?).map(|time| o.ramp_time = time)
+    };
+    ["rate"], "10m,5m", "bytes per second of reads, of writes, per clone", |o, v| {
+        value::pair(v.text()?, &mut o.rate, |text| value::bytes(text, v.base))
+    };
+    ["rate_iops"], "1000", "operations (of the shortest length) per second of reads, of writes, per clone", |o, v| {
+        value::pair(v.text()?, &mut o.rate_iops, |text| value::bytes(text, Base::Binary))
+    };
+    ["percentile_list"], "99:99.5:99.99", "percentiles of --fio-json and of the table", |o, v| {
+        value::percentiles(v.text()?).map(|list| o.percentiles = list)
+    };
+    ["verify"], "crc32c", "crc32c, xxhash, pattern: all that was written is read back and checked", |o, v| verify(o, v);
+    ["do_verify"], "1", "read back after writing (the default)", |o, v| v.flag().map(|flag| o.do_verify = flag);
+    ["verify_pattern"], "0xdeadbeef", "of verify=pattern: hex, a number or \"text\", repeated", |o, v| {
+        value::pattern(v.text()?).map(|pattern| o.pattern = pattern)
+    };
+    ["norandommap"], "1", "blocks are drawn anew each time, and may repeat", |o, v| {
+        v.flag().map(|flag| o.norandommap = flag)
+    };
+    ["randrepeat", "allrandrepeat"], "1", "the same order in every run (the default)", |o, v| {
+        v.flag().map(|flag| o.randrepeat = flag)
+    };
+    ["randseed"], "42", "seed of all that is random", |o, v| v.bytes().map(|seed| o.randseed = Some(seed));
+    ["unlink"], "1", "files that we made go at the end; see --keep-files", |o, v| v.flag().map(|flag| o.unlink = flag);
+    ["kb_base"], "1000", "1024: k is 1024 and ki is 1000; 1000: the other way round", |_, v| match v.text()? {
+        "1024" | "1000" => Ok(()),
+        other => Err(format!("`{}` is neither 1024 nor 1000", shown(other))),
+    };
+    ["description"], "nightly", "kept in --fio-json", |o, v| {
+        o.description = Some(v.text()?.to_string());
+        Ok(())
+    };
+];
+
+/// What the keys of a section make, and what a reader should be told.
+///
+/// # Errors
+///
+/// Everything that is unknown, refused or cannot be read.
+pub(super) fn read(
+    section: &Section,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<(Options, Vec<Complaint>), Vec<Complaint>> {
+    let mut options = Options::default();
+    let (mut warnings, mut errors) = (Vec::new(), Vec::new());
+    let base = match last(section, "kb_base") {
+        Some("1000") => Base::Decimal,
+        _ => Base::Binary,
+    };
+    for entry in &section.entries {
+        match apply(&mut options, entry, base, variable) {
+            Ok(None) => {}
+            Ok(Some(warning)) => warnings.push(Complaint::new(entry.line, warning)),
+            Err(error) => errors.push(Complaint::new(entry.line, error)),
+        }
+    }
+    match errors.is_empty() {
+        true => Ok((options, warnings)),
+        false => Err(errors),
+    }
+}
+
+fn last<'a>(section: &'a Section, key: &str) -> Option<&'a str> {
+    let entries = section.entries.iter().rev();
+    entries
+        .filter(|entry| entry.key == key)
+        .find_map(|entry| entry.value.as_deref())
+}
+
+fn apply(
+    options: &mut Options,
+    entry: &Entry,
+    base: Base,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<String>, String> {
+    let name = entry.key.as_str();
+    let expanded = match &entry.value {
+        Some(value) => Some(expand(value, variable).map_err(|text| format!("`{name}`: {text}"))?),
+        None => None,
+    };
+    let has = |names: &[&str]| names.contains(&name);
+    if let Some(key) = USED.iter().find(|key| has(key.names)) {
+        let given = Given {
+            text: expanded.as_deref(),
+            base,
+        };
+        let (hint, example) = (comment_hint(expanded.as_deref()), key.example);
+        return (key.set)(options, &given).map(|()| None).map_err(|text| {
+            format!(
+                "`{name}`: {text}{hint}. It means: {}; for example {name}={example}",
+                key.meaning
+            )
+        });
+    }
+    if let Some((_, meant)) = MISTAKEN.iter().find(|(mistaken, _)| *mistaken == name) {
+        return Ok(Some(format!("`{name}`: {meant}")));
+    }
+    if let Some(group) = NO_EFFECT.iter().find(|group| has(group.names)) {
+        return Ok(Some(format!("`{name}` has no effect here: {}", group.why)));
+    }
+    match REFUSED.iter().find(|group| has(group.names)) {
+        Some(_) if says_no(name, expanded.as_deref()) => Ok(None),
+        Some(group) => Err(format!("`{name}` is not supported: {}", group.why)),
+        None => Err(unknown(name)),
+    }
+}
+
+/// A comment behind a value is part of the value for fio; people do not expect that.
+fn comment_hint(value: Option<&str>) -> &'static str {
+    match value {
+        Some(value) if value.contains([';', '#']) => "; a comment needs a line of its own",
+        _ => "",
+    }
+}
+
+fn unknown(name: &str) -> String {
+    if name.len() > NAME_BYTES_MAX {
+        return format!("unknown key `{}`; no key is so long", shown(name));
+    }
+    let used = USED.iter().flat_map(|key| key.names);
+    let other = NO_EFFECT
+        .iter()
+        .chain(REFUSED)
+        .flat_map(|group| group.names);
+    let nearest = used
+        .chain(other)
+        .map(|known| (strsim::damerau_levenshtein(known, name), known))
+        .min_by_key(|(distance, _)| *distance);
+    match nearest {
+        Some((distance, known)) if distance <= 1 + name.len() / 4 => {
+            format!("unknown key `{}`; did you mean `{known}`?", shown(name))
+        }
+        _ => format!(
+            "unknown key `{}`; docs/JOBFILES.md lists the keys",
+            shown(name)
+        ),
+    }
+}
+
+/// Puts the environment's values in place of `${NAME}`, as fio does.
+fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    let mut rest = text;
+    let mut whole = String::new();
+    while let Some((before, after)) = rest.split_once("${") {
+        let (name, behind) = after
+            .split_once('}')
+            .ok_or_else(|| format!("`{}` has a ${{ without its }}", shown(text)))?;
+        let value = variable(name)
+            .ok_or_else(|| format!("the environment has no variable `{}`", shown(name)))?;
+        whole += before;
+        whole += &value;
+        rest = behind;
+    }
+    Ok(whole + rest)
+}
+
+fn rw(options: &mut Options, given: &Given<'_>) -> Result<(), String> {
+    let text = given.text()?.to_ascii_lowercase();
+    if text.contains("trim") {
+        return Err("trims are not supported; they destroy what a device holds".into());
+    }
+    if text.contains(':') {
+        return Err("a number or offset behind the colon is not supported".into());
+    }
+    (options.kind, options.random) = match text.as_str() {
+        "read" => (Kind::Read, false),
+        "write" => (Kind::Write, false),
+        "rw" | "readwrite" => (Kind::Mixed, false),
+        "randread" => (Kind::Read, true),
+        "randwrite" => (Kind::Write, true),
+        "randrw" => (Kind::Mixed, true),
+        _ => {
+            return Err(format!(
+                "`{}` is none of read, write, rw, randread, randwrite, randrw",
+                shown(&text)
+            ));
+        }
+    };
+    Ok(())
+}
+
+fn engine(options: &mut Options, given: &Given<'_>) -> Result<(), String> {
+    let text = given.text()?;
+    options.engine = match text {
+        "psync" | "sync" | "vsync" | "pvsync" | "pvsync2" => Engine::Calls,
+        "libaio" => Engine::LinuxAio,
+        "io_uring" => Engine::IoUring,
+        "mmap" => Engine::Mmap,
+        _ => {
+            return Err(format!(
+                "the engine `{}` is none of: psync, sync, vsync, pvsync, pvsync2, libaio, io_uring, mmap",
+                shown(text)
+            ));
+        }
+    };
+    options.engine_name = text.to_string();
+    Ok(())
+}
+
+fn verify(options: &mut Options, given: &Given<'_>) -> Result<(), String> {
+    options.verify = match given.text()? {
+        "0" => None,
+        "crc32c" | "crc32c-intel" => Some(Verify::Crc32c),
+        "xxhash" => Some(Verify::Xxhash),
+        "pattern" => Some(Verify::Pattern),
+        other => {
+            return Err(format!(
+                "`{}` is not supported; there are crc32c, xxhash and pattern",
+                shown(other)
+            ));
+        }
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

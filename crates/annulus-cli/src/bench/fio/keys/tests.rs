@@ -1,0 +1,205 @@
+//! The table of keys: consistent, true to docs/JOBFILES.md, and what is said about keys that are wrong.
+
+use super::super::parse;
+use super::super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED};
+use super::super::value::{Lengths, Size};
+use super::*;
+
+fn read_one(text: &str) -> Result<(Options, Vec<Complaint>), Vec<Complaint>> {
+    let sections = parse::parse(format!("[a]\n{text}").as_bytes())?;
+    read(&sections[0], &|name| {
+        (name == "HERE").then(|| "64m".to_string())
+    })
+}
+
+fn options(text: &str) -> Options {
+    let (options, warnings) = read_one(text).unwrap();
+    assert_eq!(warnings, [], "{text}");
+    options
+}
+
+fn error(text: &str) -> String {
+    let errors = read_one(text).unwrap_err();
+    errors
+        .iter()
+        .map(Complaint::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn warning(text: &str) -> String {
+    read_one(text).unwrap().1[0].to_string()
+}
+
+#[test]
+fn every_example_is_read_and_no_key_has_two_meanings() {
+    let mut names = Vec::new();
+    for key in USED {
+        for name in key.names {
+            let line = format!("{name}={}", key.example);
+            assert!(read_one(&line).is_ok(), "{line}: {}", error(&line));
+            names.push(*name);
+        }
+    }
+    let groups = NO_EFFECT.iter().chain(REFUSED);
+    names.extend(groups.flat_map(|group| group.names));
+    names.extend(MISTAKEN.iter().map(|(name, _)| name));
+    names.sort_unstable();
+    let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+}
+
+#[test]
+fn a_key_that_fio_does_not_have_is_answered_with_what_was_meant() {
+    let text = warning("threads=8");
+    assert!(text.starts_with("line 2: `threads`"), "{text}");
+    assert!(
+        text.contains("`thread`") && text.contains("`numjobs`"),
+        "{text}"
+    );
+    let text = error("iodept=8");
+    assert_eq!(
+        text,
+        "line 2: unknown key `iodept`; did you mean `iodepth`?"
+    );
+    assert!(error("swordfish=1").contains("docs/JOBFILES.md lists the keys"));
+}
+
+#[test]
+fn what_would_change_the_measurement_is_refused_and_the_rest_is_warned_about() {
+    assert!(error("random_distribution=zipf").contains("is not supported: other blocks"));
+    assert!(error("fsync=32").contains("`sync=dsync`"));
+    assert_eq!(
+        read_one("fsync=0\nrandom_distribution=random").unwrap().1,
+        []
+    );
+    assert!(warning("write_bw_log=x").contains("no log files are written"));
+}
+
+#[test]
+fn a_comment_behind_a_value_is_told_about() {
+    let text = error("bs=4k ; small");
+    assert!(text.contains("a comment needs a line of its own"), "{text}");
+}
+
+#[test]
+fn values_are_those_of_the_manual() {
+    let read = options(
+        "rw=randrw\nrwmixwrite=30\nbs=4k,8k\nsize=50%\nruntime=2m\ntime_based\nrate=1m,\niodepth=0x10",
+    );
+    assert_eq!(
+        (read.kind, read.random, read.read_percent),
+        (Kind::Mixed, true, 70)
+    );
+    assert_eq!(read.lengths, [Lengths::Fixed(4096), Lengths::Fixed(8192)]);
+    assert_eq!(read.size, Some(Size::Percent(50)));
+    assert_eq!(read.runtime, Some(std::time::Duration::from_secs(120)));
+    assert_eq!((read.rate, read.iodepth), ([1 << 20, 0], 16));
+    assert!(read.time_based);
+    assert_eq!(options("size=1ki").size, Some(Size::Bytes(1000)));
+    assert_eq!(
+        options("size=1ki\nkb_base=1000").size,
+        Some(Size::Bytes(1024))
+    );
+    assert_eq!(
+        options("kb_base=1000\nsize=1k").size,
+        Some(Size::Bytes(1000))
+    );
+    assert_eq!(options("size=${HERE}").size, Some(Size::Bytes(64 << 20)));
+    assert!(error("size=${NOWHERE}").contains("no variable `NOWHERE`"));
+    assert!(error("size=$mb_memory").contains("keyword"));
+    assert!(error("bs=(4*1024)").contains("arithmetic"));
+    assert!(error("bs=0").contains("from 1 byte"));
+    assert!(error("rw=trim").contains("trims are not supported"));
+    assert!(error("time_based=maybe").contains("neither 0 nor 1"));
+}
+
+#[test]
+fn shares_of_lengths_make_a_hundred() {
+    let split = |text: &str| options(&format!("bssplit={text}")).lengths[0].clone();
+    assert_eq!(
+        split("4k/60:64k/40"),
+        Lengths::Split(vec![(4096, 60), (65536, 40)])
+    );
+    assert_eq!(
+        split("1k/50:2k:4k/"),
+        Lengths::Split(vec![(1024, 50), (2048, 25), (4096, 25)])
+    );
+    assert!(error("bssplit=4k/60:64k/50").contains("make 110, not 100"));
+    assert!(error("bssplit=4k/60:64k/20").contains("make 80, not 100"));
+}
+
+#[test]
+fn patterns_are_hex_numbers_and_text() {
+    let pattern = |text: &str| options(&format!("verify_pattern={text}")).pattern;
+    assert_eq!(pattern("0xdeadbeef"), [0xde, 0xad, 0xbe, 0xef]);
+    assert_eq!(pattern("0xfff\"ab\"255"), [0x0f, 0xff, b'a', b'b', 255]);
+    assert!(error("verify_pattern=xyz").contains("is no pattern"));
+}
+
+/// The tables of the document, made from those here.
+fn tables() -> String {
+    let code = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        names.join(", ")
+    };
+    let mut text = "| key | for example | what it means |\n|---|---|---|\n".to_string();
+    for key in USED {
+        let example = key.example.replace('|', "\\|");
+        text += &format!("| {} | `{example}` | {} |\n", code(key.names), key.meaning);
+    }
+    for (title, groups) in [
+        (
+            "Accepted with a warning, because they have no effect here",
+            NO_EFFECT,
+        ),
+        ("Refused, unless the value is 0 or the default", REFUSED),
+    ] {
+        text += &format!("\n### {title}\n\n");
+        for group in groups {
+            text += &wrapped(&format!("- {}: {}.", code(group.names), group.why));
+        }
+    }
+    text
+}
+
+/// Lines of at most 120 columns, the following ones indented.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in text.split(' ') {
+        if line.len() + word.len() >= 118 {
+            lines += &format!("{line}\n");
+            line = format!(" {word}");
+        } else {
+            line = if line.is_empty() {
+                word.into()
+            } else {
+                format!("{line} {word}")
+            };
+        }
+        if line.starts_with(' ') && !line.starts_with("  ") {
+            line.insert(0, ' ');
+        }
+    }
+    lines + &line + "\n"
+}
+
+#[test]
+fn the_document_has_the_tables_of_the_code() {
+    const BEGIN: &str =
+        "<!-- The keys, made by UPDATE_DOCS=1 cargo test -p annulus-cli document -->\n";
+    const END: &str = "<!-- The end of the keys -->";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/JOBFILES.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = document.split_once(BEGIN).unwrap();
+    let (kept, after) = rest.split_once(END).unwrap();
+    let current = format!("\n{}\n", tables());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, format!("{before}{BEGIN}{current}{END}{after}")).unwrap();
+        return;
+    }
+    assert!(
+        kept == current,
+        "docs/JOBFILES.md is not current; run: UPDATE_DOCS=1 cargo test -p annulus-cli document"
+    );
+}

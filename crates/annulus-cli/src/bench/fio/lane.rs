@@ -1,0 +1,397 @@
+//! The lane of a clone: which block comes next by the rules of its job, and what came of it.
+//!
+//! As the lane of `bench file`, but with lengths, directions, rates and ends of its own. A clone has one thread
+//! that asks, so everything here belongs to one thread; only the clock is shared by the clones of a stage.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use annulus_peers::{Answer, Lane, Op, ThreadUsage};
+use fastrand::Rng;
+
+use super::options::{Kind, Verify};
+use super::tally::{Side, Tally};
+use super::value::Lengths;
+use super::verify::{self, Written};
+use crate::bench::order::{Lease, Order, OrderSpec};
+
+/// When a stage began, for all its clones.
+pub(super) struct Clock {
+    epoch: Instant,
+    go_ns: AtomicU64,
+}
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        Clock {
+            epoch: Instant::now(),
+            go_ns: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(super) fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// The clones begin; only the first that says so counts.
+    pub(super) fn go(&self) {
+        let _ = self
+            .go_ns
+            .compare_exchange(0, self.now_ns().max(1), Relaxed, Relaxed);
+    }
+}
+
+/// What a clone does.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub(super) kind: Kind,
+    pub(super) random: bool,
+    pub(super) read_percent: u8,
+    pub(super) lengths: [Lengths; 2],
+    /// Of all lengths that are used.
+    pub(super) block_least: u64,
+    pub(super) block_most: u64,
+    pub(super) uniform: bool,
+    pub(super) files: usize,
+    /// Of each file, the part that is used.
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    pub(super) repeats_blocks: bool,
+    /// Ends after so many bytes handed out, or operations.
+    pub(super) bytes_most: u64,
+    pub(super) ios_most: u64,
+    pub(super) ramp: Duration,
+    pub(super) runtime: Option<Duration>,
+    /// Bytes per second, of reads and writes; 0 without a limit.
+    pub(super) rate: [u64; 2],
+    pub(super) seed: u64,
+    pub(super) verify: Option<(Verify, Vec<u8>)>,
+    /// Reads back exactly these blocks, in place of all the above.
+    pub(super) read_back: Option<Arc<Written>>,
+}
+
+/// The lane.
+pub(super) struct JobLane {
+    clock: Arc<Clock>,
+    work: Arc<Work>,
+    rng: Rng,
+    order: Order,
+    lease: Lease,
+    /// Of reads and of writes, per file: where the next sequential operation begins.
+    next_at: [Vec<u64>; 2],
+    turn: usize,
+    read_back_at: u64,
+    now_ns: u64,
+    begin_ns: u64,
+    measured_from_ns: u64,
+    end_ns: u64,
+    handed: Handed,
+    /// A direction that was chosen and has to wait for its rate.
+    chosen: Option<usize>,
+    wait_until_ns: u64,
+    written: Option<Written>,
+    usage: ThreadUsage,
+    tally: Tally,
+    scratch: Vec<u8>,
+}
+
+/// What has been handed out since the beginning.
+#[derive(Default)]
+struct Handed {
+    bytes: [u64; 2],
+    ios: [u64; 2],
+}
+
+impl JobLane {
+    pub(super) fn new(clock: Arc<Clock>, work: Arc<Work>) -> JobLane {
+        let blocks = work.bytes / work.block_least.max(1);
+        let writes = work.kind != Kind::Read && work.read_back.is_none();
+        let written =
+            (writes && work.verify.is_some()).then(|| Written::new(blocks * work.files as u64));
+        JobLane {
+            rng: Rng::with_seed(work.seed),
+            order: Order::new(OrderSpec {
+                blocks: (blocks * work.files as u64).max(1),
+                seed: work.seed,
+                random: true,
+                endless: true,
+                lanes: 1,
+            }),
+            lease: Lease::default(),
+            next_at: [vec![0; work.files], vec![0; work.files]],
+            turn: 0,
+            read_back_at: 0,
+            now_ns: 0,
+            begin_ns: 0,
+            measured_from_ns: 0,
+            end_ns: 0,
+            handed: Handed::default(),
+            chosen: None,
+            wait_until_ns: 0,
+            written,
+            usage: ThreadUsage::default(),
+            tally: Tally::new(),
+            scratch: Vec::with_capacity(work.block_most as usize),
+            clock,
+            work,
+        }
+    }
+
+    /// What was counted, by the thread that asked; and which blocks were written.
+    pub(super) fn into_parts(mut self) -> (Tally, Option<Written>) {
+        self.tally.usage = ThreadUsage::now().since(&self.usage);
+        let by_time = self.clock.now_ns() >= self.end_ns;
+        self.tally
+            .close(self.measured_from_ns, by_time.then_some(self.end_ns));
+        (self.tally, self.written)
+    }
+
+    /// Learns when the clock started; false if it has not.
+    #[cold]
+    fn begin(&mut self) -> bool {
+        self.begin_ns = self.clock.go_ns.load(Relaxed);
+        if self.begin_ns == 0 {
+            return false;
+        }
+        self.now_ns = self.clock.now_ns();
+        self.usage = ThreadUsage::now();
+        if self.work.read_back.is_some() {
+            // A phase of its own, without the job's times.
+            self.begin_ns = self.now_ns.max(1);
+            self.measured_from_ns = self.begin_ns;
+            self.end_ns = u64::MAX;
+            self.tally.begin(self.measured_from_ns);
+            return true;
+        }
+        self.measured_from_ns = self.begin_ns + self.work.ramp.as_nanos() as u64;
+        self.end_ns = match self.work.runtime {
+            Some(time) => self.measured_from_ns.saturating_add(time.as_nanos() as u64),
+            None => u64::MAX,
+        };
+        self.tally.begin(self.measured_from_ns);
+        true
+    }
+
+    fn over(&self) -> bool {
+        let handed = &self.handed;
+        self.now_ns >= self.end_ns
+            || handed.bytes[0] + handed.bytes[1] >= self.work.bytes_most
+            || handed.ios[0] + handed.ios[1] >= self.work.ios_most
+    }
+
+    /// Reads or writes next.
+    #[inline]
+    fn direction(&mut self) -> usize {
+        match self.work.kind {
+            Kind::Read => 0,
+            Kind::Write => 1,
+            Kind::Mixed => usize::from(self.rng.u8(..100) >= self.work.read_percent),
+        }
+    }
+
+    /// When the rate of a direction allows its next operation.
+    #[inline]
+    fn due_ns(&self, direction: usize) -> u64 {
+        match self.work.rate[direction] {
+            0 => 0,
+            rate => {
+                let after =
+                    u128::from(self.handed.bytes[direction]) * 1_000_000_000 / u128::from(rate);
+                self.begin_ns.saturating_add(after as u64)
+            }
+        }
+    }
+
+    /// The direction of the next operation, if its rate allows one now. As fio does it, the other one of a mixed
+    /// load takes the turn of one that has to wait.
+    fn allowed(&mut self) -> Option<usize> {
+        let wanted = self.chosen.take().unwrap_or_else(|| self.direction());
+        let mut due = (self.due_ns(wanted), wanted);
+        if due.0 <= self.now_ns {
+            return Some(wanted);
+        }
+        // The clock of the last answer may be old by now.
+        self.now_ns = self.clock.now_ns();
+        if self.work.kind == Kind::Mixed && due.0 > self.now_ns {
+            due = due.min((self.due_ns(1 - wanted), 1 - wanted));
+        }
+        if due.0 <= self.now_ns {
+            return Some(due.1);
+        }
+        self.chosen = Some(due.1);
+        self.wait_until_ns = due.0;
+        None
+    }
+
+    #[inline]
+    fn length(&mut self, direction: usize) -> u64 {
+        match &self.work.lengths[direction] {
+            Lengths::Fixed(bytes) => *bytes,
+            Lengths::Range(least, most) => least * self.rng.u64(1..=most / least),
+            Lengths::Split(list) => {
+                let mut drawn = self.rng.u8(..100);
+                for (bytes, share) in list {
+                    if drawn < *share {
+                        return *bytes;
+                    }
+                    drawn -= share;
+                }
+                list.last()
+                    .map_or(self.work.block_least, |(bytes, _)| *bytes)
+            }
+        }
+    }
+
+    /// File and offset within its used part.
+    #[inline]
+    fn place(&mut self, direction: usize, bytes: u64) -> (usize, u64) {
+        let least = self.work.block_least;
+        let per_file = self.work.bytes / least;
+        if self.work.random && self.work.uniform && !self.work.repeats_blocks {
+            let block = self.next_block();
+            return ((block / per_file) as usize, block % per_file * least);
+        }
+        let file = match self.work.files {
+            1 => 0,
+            files => {
+                self.turn = (self.turn + 1) % files;
+                self.turn
+            }
+        };
+        if self.work.random {
+            let places = (self.work.bytes - bytes) / least + 1;
+            return (file, self.rng.u64(..places) * least);
+        }
+        let at = &mut self.next_at[direction][file];
+        if *at + bytes > self.work.bytes {
+            *at = 0;
+        }
+        let place = *at;
+        *at += bytes;
+        (file, place)
+    }
+
+    fn next_block(&mut self) -> u64 {
+        loop {
+            if let Some(block) = self.lease.next() {
+                return block;
+            }
+            // Endless: there is always another lease.
+            self.lease = self.order.lease().unwrap_or_default();
+        }
+    }
+
+    /// The next written block, of those that are read back.
+    fn next_read_back(&mut self) -> Option<Op> {
+        let work = Arc::clone(&self.work);
+        let block = work.read_back.as_ref()?.next_from(self.read_back_at)?;
+        self.read_back_at = block + 1;
+        let per_file = work.bytes / work.block_least;
+        Some(Op {
+            file: (block / per_file) as u32,
+            bytes: work.block_least as u32,
+            offset: work.offset + block % per_file * work.block_least,
+            write: false,
+            started_ns: self.now_ns,
+        })
+    }
+
+    /// Checks the content of a read; says what is wrong.
+    #[cold]
+    fn check<A: Answer + ?Sized>(&mut self, op: &Op, answer: &A) -> Option<String> {
+        let (kind, pattern) = self.work.verify.as_ref()?;
+        if !answer.copy_to(&mut self.scratch) {
+            return Some("the engine has no bytes to show".into());
+        }
+        self.tally.verified += 1;
+        verify::check(kind, pattern, op.offset, &self.scratch).err()
+    }
+}
+
+impl Lane for JobLane {
+    #[inline]
+    fn next(&mut self) -> Option<Op> {
+        if self.begin_ns == 0 && !self.begin() {
+            return None;
+        }
+        if self.work.read_back.is_some() {
+            return self.next_read_back();
+        }
+        if self.over() {
+            return None;
+        }
+        let direction = self.allowed()?;
+        let bytes = self.length(direction);
+        let (file, at) = self.place(direction, bytes);
+        self.handed.bytes[direction] += bytes;
+        self.handed.ios[direction] += 1;
+        if let Some(written) = self.written.as_mut().filter(|_| direction == 1) {
+            let per_file = self.work.bytes / self.work.block_least;
+            written.add(file as u64 * per_file + at / self.work.block_least);
+        }
+        Some(Op {
+            file: file as u32,
+            bytes: bytes as u32,
+            offset: self.work.offset + at,
+            write: direction == 1,
+            started_ns: self.now_ns,
+        })
+    }
+
+    fn later(&self) -> Option<Duration> {
+        self.chosen?;
+        let until = self.wait_until_ns.min(self.end_ns);
+        let now_ns = self.clock.now_ns();
+        // At the end of the run the next question finds it over.
+        (now_ns < self.end_ns).then(|| Duration::from_nanos(until.saturating_sub(now_ns)))
+    }
+
+    #[inline]
+    fn fill(&self, op: &Op, bytes: &mut [u8]) {
+        if let Some((kind, pattern)) = &self.work.verify {
+            verify::fill(kind, pattern, op.offset, bytes);
+        }
+    }
+
+    #[inline]
+    fn finish<A: Answer + ?Sized>(&mut self, op: Op, result: io::Result<usize>, answer: &A) {
+        let now = self.clock.now_ns();
+        self.now_ns = now;
+        self.tally.answers += 1;
+        let side = if op.write { Side::Write } else { Side::Read };
+        match result {
+            Ok(count) if count == op.bytes as usize => {}
+            wrong => return self.tally.complain(side, &op, &wrong),
+        }
+        if !op.write && self.work.verify.is_some() {
+            if let Some(text) = self.check(&op, answer) {
+                return self.tally.wrong(&op, text);
+            }
+            self.now_ns = self.clock.now_ns();
+        }
+        if now >= self.measured_from_ns && now < self.end_ns {
+            self.tally
+                .record(side, now, now - op.started_ns, u64::from(op.bytes));
+        }
+    }
+
+    fn ideal_answer(&self, _op: &Op) -> impl Answer + use<> {
+        Nothing
+    }
+}
+
+/// No bytes: the contender without I/O has no part in job files.
+struct Nothing;
+
+impl Answer for Nothing {
+    fn word(&self, _at: usize) -> u64 {
+        0
+    }
+
+    fn copy_to(&self, _into: &mut Vec<u8>) -> bool {
+        false
+    }
+}

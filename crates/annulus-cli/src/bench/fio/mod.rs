@@ -1,0 +1,406 @@
+//! `annulus bench file --job`: a job file of fio's, run as it is, and the same jobs through Annulus.
+//!
+//! Written from fio's manual; docs/JOBFILES.md says which keys there are and what differs. A pass is the whole file
+//! once by one contender; passes are interleaved and shuffled like the runs of `bench file`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use annulus_peers::Failure;
+
+use super::json::Destination;
+use super::machine::{Machine, allow_many_open_files};
+use super::progress::Progress;
+use super::say;
+use crate::args::FileArgs;
+use crate::fault::Fault;
+
+mod annulus;
+mod external;
+mod files;
+mod fio_json;
+mod keys;
+mod lane;
+mod options;
+mod parse;
+mod pass;
+mod plan;
+mod report;
+mod table;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod unused_keys;
+mod value;
+mod verify;
+
+use external::External;
+use files::Files;
+use parse::Complaint;
+use pass::{JobOutcome, Who};
+use plan::Plan;
+use report::{FIO, JobFacts, OWN, Report, Run, Sample};
+
+/// A job file is a page; this is none.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const REPEAT_MAX: usize = 1000;
+
+/// Runs the command.
+pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
+    let bytes = read(path)?;
+    let plan = plan::plan(&bytes, &|name| std::env::var(name).ok())
+        .map_err(|list| refused(path, &list))?;
+    if args.repeat == 0 || args.repeat > REPEAT_MAX {
+        return Err(Fault::usage(format!(
+            "--repeat {}: from 1 to {REPEAT_MAX}",
+            args.repeat
+        )));
+    }
+    say(&heading(args, path, &plan))?;
+    if args.job.parse_only {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ours = destination("--json", args.json.as_deref(), args.replace)?;
+    let as_fio = destination("--fio-json", args.job.fio_json.as_deref(), args.replace)?;
+    if ours.is_some() && args.json == args.job.fio_json {
+        return Err(Fault::usage(
+            "--json and --fio-json name the same file; they need one each",
+        ));
+    }
+    let external = match args.job.with_fio {
+        true => Some(External::new(path, &bytes, &plan)?),
+        false => None,
+    };
+    let started = SystemTime::now();
+    allow_many_open_files();
+    let files = Files::prepare(&plan, args.job.keep_files, args.overwrite)?;
+    let machine = machine(&files);
+    say(&format!("{}\n", machine.line()))?;
+    for note in files
+        .notes
+        .iter()
+        .chain(external.iter().flat_map(|fio| &fio.notes))
+    {
+        say(&format!("note: {note}\n"))?;
+    }
+    let (runs, passes) = measure(args, &plan, &files, external.as_ref())?;
+    let contenders = contenders(external.as_ref());
+    let report = Report {
+        version: report::VERSION,
+        annulus: env!("CARGO_PKG_VERSION").into(),
+        command: super::command(),
+        started_unix_s: super::unix_seconds(started),
+        machine,
+        job_file: String::from_utf8_lossy(&bytes).into_owned(),
+        repeats: args.repeat,
+        jobs: facts(&plan, &files),
+        fio_version: external.as_ref().map(|fio| fio.version.clone()),
+        rows: report::rows(&plan.jobs, &runs, &contenders),
+        runs,
+        warnings: plan.warnings.iter().map(Complaint::to_string).collect(),
+        notes: files.notes.clone(),
+    };
+    say(&format!(
+        "\n(latency and CPU in µs)\n{}",
+        table::table(&report.rows)
+    ))?;
+    say(&checks(&report.runs))?;
+    if let Some(destination) = &ours {
+        destination.write(&report)?;
+    }
+    if let (Some(destination), Some(outcomes)) = (&as_fio, middle(&passes)) {
+        destination.write(&fio_json::report(&plan, outcomes))?;
+    }
+    Ok(match report.runs.iter().any(|run| run.failed) {
+        true => ExitCode::from(1),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Fault> {
+    let shown = path.display();
+    let wrong =
+        |error: std::io::Error| Fault::usage(format!("cannot read the job file {shown}: {error}"));
+    let meta = std::fs::metadata(path).map_err(wrong)?;
+    if meta.is_dir() {
+        return Err(Fault::usage(format!(
+            "--job {shown} is a directory; name a job file"
+        )));
+    }
+    if meta.len() > FILE_BYTES_MAX {
+        return Err(Fault::usage(format!(
+            "--job {shown} has {} bytes; a job file has at most {FILE_BYTES_MAX}",
+            meta.len()
+        )));
+    }
+    std::fs::read(path).map_err(wrong)
+}
+
+/// Where an option's file will go; the fault names the option that it is about.
+fn destination(
+    option: &str,
+    path: Option<&Path>,
+    replace: bool,
+) -> Result<Option<Destination>, Fault> {
+    let found = path.map(|path| Destination::new(path, replace)).transpose();
+    found.map_err(|fault| match fault {
+        Fault::Usage(text) => Fault::Usage(text.replacen("--json", option, 1)),
+        failed => failed,
+    })
+}
+
+/// Everything that is wrong with a job file, a line each.
+fn refused(path: &Path, list: &[Complaint]) -> Fault {
+    let lines: Vec<String> = list
+        .iter()
+        .map(|one| format!("{}: {one}", path.display()))
+        .collect();
+    Fault::usage(lines.join("\nannulus: "))
+}
+
+fn heading(args: &FileArgs, path: &Path, plan: &Plan) -> String {
+    let mut text = format!(
+        "{}: {} jobs in {} stages × {} repeats\n",
+        path.display(),
+        plan.jobs.len(),
+        plan.stages.len(),
+        args.repeat
+    );
+    for job in &plan.jobs {
+        let options = &job.options;
+        text += &format!(
+            "  [{}] {} {}, blocks of {}, {}, depth {} × {} clones\n",
+            job.name,
+            options.engine_name,
+            rw(options),
+            lengths(options),
+            if options.direct { "direct" } else { "buffered" },
+            options.iodepth,
+            options.numjobs,
+        );
+    }
+    for warning in &plan.warnings {
+        text += &format!("warning: {}: {warning}\n", path.display());
+    }
+    text
+}
+
+fn lengths(options: &options::Options) -> String {
+    match options.uniform() {
+        Some(bytes) => format!("{bytes} bytes"),
+        None => format!(
+            "{} to {} bytes",
+            options.block_least(),
+            options.block_most()
+        ),
+    }
+}
+
+fn rw(options: &options::Options) -> String {
+    let random = if options.random { "rand" } else { "" };
+    match options.kind {
+        options::Kind::Read => format!("{random}read"),
+        options::Kind::Write => format!("{random}write"),
+        options::Kind::Mixed => format!("{random}rw ({} % reads)", options.read_percent),
+    }
+}
+
+fn machine(files: &Files) -> Machine {
+    let first = files
+        .places
+        .iter()
+        .flatten()
+        .flat_map(|place| &place.paths)
+        .next();
+    Machine::of(
+        first
+            .and_then(|path| std::fs::File::open(path).ok())
+            .as_ref(),
+    )
+}
+
+fn facts(plan: &Plan, files: &Files) -> Vec<JobFacts> {
+    let stage_of = |index: usize| plan.stages.iter().position(|stage| stage.contains(&index));
+    let jobs = plan.jobs.iter().enumerate();
+    jobs.map(|(index, job)| {
+        let places = &files.places[index];
+        let mut paths: Vec<String> = (places.iter())
+            .flat_map(|place| &place.paths)
+            .map(|path| path.display().to_string())
+            .collect();
+        paths.dedup();
+        JobFacts {
+            name: job.name.clone(),
+            line: job.line,
+            stage: stage_of(index).unwrap_or(0),
+            engine: job.options.engine_name.clone(),
+            rw: rw(&job.options),
+            iodepth: job.options.iodepth,
+            numjobs: job.options.numjobs,
+            file_bytes: places.first().map_or(0, |place| place.bytes),
+            files: paths,
+        }
+    })
+    .collect()
+}
+
+fn contenders(external: Option<&External>) -> Vec<&'static str> {
+    let mut list = vec![OWN, "annulus"];
+    list.extend(external.map(|_| FIO));
+    list
+}
+
+/// Every pass, in a shuffled order per repeat; and the passes of the job's own engines.
+fn measure(
+    args: &FileArgs,
+    plan: &Plan,
+    files: &Files,
+    external: Option<&External>,
+) -> Result<(Vec<Run>, Vec<Vec<JobOutcome>>), Fault> {
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut order = contenders(external);
+    let progress = Progress::new(args.repeat * order.len());
+    let (mut runs, mut passes) = (Vec::new(), Vec::new());
+    let mut position = 0;
+    for repeat in 1..=args.repeat {
+        rng.shuffle(&mut order);
+        for &contender in &order {
+            progress.begin(format!("{repeat}/{}: {contender}", args.repeat));
+            let at = At {
+                repeat,
+                position,
+                contender,
+            };
+            position += 1;
+            if let (FIO, Some(fio)) = (contender, external) {
+                files.renew()?;
+                runs.extend(at.runs_of_fio(plan, fio.pass(plan)?));
+            } else {
+                let who = if contender == OWN {
+                    Who::Job
+                } else {
+                    Who::Annulus
+                };
+                let outcomes = pass::pass(plan, files, who, seed)?;
+                runs.extend(at.runs(plan, files, &outcomes));
+                if who == Who::Job {
+                    passes.push(outcomes);
+                }
+            }
+            progress.step();
+        }
+    }
+    progress.clear();
+    Ok((runs, passes))
+}
+
+/// Which pass it is.
+struct At<'a> {
+    repeat: usize,
+    position: usize,
+    contender: &'a str,
+}
+
+impl At<'_> {
+    fn run(&self, plan: &Plan, index: usize) -> Run {
+        Run {
+            repeat: self.repeat,
+            position: self.position,
+            contender: self.contender.into(),
+            job: plan.jobs[index].name.clone(),
+            job_index: index,
+            sample: None,
+            reason: None,
+            failed: false,
+        }
+    }
+
+    fn runs(&self, plan: &Plan, files: &Files, outcomes: &[JobOutcome]) -> Vec<Run> {
+        let jobs = outcomes.iter().enumerate();
+        jobs.map(|(index, outcome)| {
+            let mut run = self.run(plan, index);
+            let failure = outcome
+                .clones
+                .iter()
+                .find_map(|clone| clone.failure.as_ref());
+            let used = files.places[index].iter();
+            let used = used
+                .map(|place| place.bytes * place.paths.len() as u64)
+                .sum();
+            let sample = Sample::of(&plan.jobs[index], outcome, used);
+            if let Some(failure) = failure {
+                run.failed = matches!(failure, Failure::Failed(_));
+                run.reason = Some(match run.failed {
+                    true => format!("FAILED: {failure}"),
+                    false => format!("not available here: {failure}"),
+                });
+                return run;
+            }
+            if sample.wrong + sample.errors > 0 {
+                let (sum, back) = outcome.sum();
+                let text = sum
+                    .complaint
+                    .or(back.and_then(|back| back.complaint))
+                    .unwrap_or_default();
+                let count = sample.wrong + sample.errors;
+                run.failed = true;
+                run.reason = Some(format!(
+                    "FAILED: {count} wrong answers or errors; the first: {text}"
+                ));
+            } else if sample.read.is_none() && sample.write.is_none() {
+                run.failed = true;
+                run.reason =
+                    Some("FAILED: no operation was answered within the measured time".into());
+            }
+            run.sample = Some(sample);
+            run
+        })
+        .collect()
+    }
+
+    fn runs_of_fio(&self, plan: &Plan, said: Vec<external::Said>) -> Vec<Run> {
+        let said = said.into_iter().enumerate();
+        said.map(|(index, said)| {
+            let mut run = self.run(plan, index);
+            match said {
+                Ok(sample) => run.sample = Some(sample),
+                Err(reason) => run.reason = Some(reason),
+            }
+            run
+        })
+        .collect()
+    }
+}
+
+/// What was checked, over all runs but fio's.
+fn checks(runs: &[Run]) -> String {
+    let samples = || {
+        runs.iter()
+            .filter(|run| run.contender != FIO)
+            .filter_map(|run| run.sample.as_ref())
+    };
+    let sides = samples()
+        .flat_map(|sample| [&sample.read, &sample.write])
+        .flatten();
+    let answers: u64 = sides.map(|side| side.ops).sum();
+    let verified: u64 = samples().map(|sample| sample.verified).sum();
+    let wrong: u64 = samples().map(|sample| sample.wrong + sample.errors).sum();
+    let mut text = format!("{answers} answers of the right length, {wrong} wrong or refused");
+    if verified > 0 {
+        text += &format!("; the content of {verified} blocks was checked");
+    }
+    text + "\n"
+}
+
+/// Of the passes of the job's own engines, the one with the median number of operations.
+fn middle(passes: &[Vec<JobOutcome>]) -> Option<&Vec<JobOutcome>> {
+    let ios = |outcomes: &[JobOutcome]| -> u64 {
+        let clones = outcomes.iter().flat_map(|outcome| &outcome.clones);
+        clones.map(|clone| clone.tally.ios()).sum()
+    };
+    let mut sorted: Vec<&Vec<JobOutcome>> = passes.iter().collect();
+    sorted.sort_by_key(|outcomes| ios(outcomes));
+    sorted.get(sorted.len() / 2).copied()
+}

@@ -1,0 +1,202 @@
+//! A job file as text: sections of keys with their lines. What a key means is `keys`' business.
+//!
+//! Pure, and never panics: the fuzz target `job_file` feeds it anything.
+
+use std::fmt;
+
+/// The manual's limit for a line.
+const LINE_BYTES_MAX: usize = 8192;
+/// Nobody writes so many sections; a file that has them is something else.
+const SECTIONS_MAX: usize = 4096;
+
+/// What is wrong, and in which line; lines count from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Complaint {
+    /// The line, 0 if it is about the file as a whole.
+    pub(super) line: usize,
+    /// What is wrong with it, and what to do.
+    pub(super) text: String,
+}
+
+impl Complaint {
+    /// A complaint about a line.
+    pub(super) fn new(line: usize, text: impl Into<String>) -> Complaint {
+        let text = text.into();
+        Complaint { line, text }
+    }
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.text),
+            line => write!(f, "line {line}: {}", self.text),
+        }
+    }
+}
+
+/// A key as it stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// In lower case.
+    pub(super) key: String,
+    /// What is behind the `=`; `None` without one.
+    pub(super) value: Option<String>,
+    /// Where it stands, from 1.
+    pub(super) line: usize,
+    /// From a `[global]` section above.
+    pub(super) global: bool,
+}
+
+/// A job of the file, with the keys of the `[global]` sections above it in front of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Section {
+    /// What is between the brackets.
+    pub(super) name: String,
+    /// Where that stands.
+    pub(super) line: usize,
+    /// In the order of the file; a later key wins over an earlier one.
+    pub(super) entries: Vec<Entry>,
+}
+
+/// Reads the bytes of a job file.
+///
+/// # Errors
+///
+/// Everything in it that is no job file, with its line.
+pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Section>, Vec<Complaint>> {
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    let mut file = File::default();
+    for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
+        file.line(index + 1, line.strip_suffix(b"\r").unwrap_or(line));
+    }
+    if file.complaints.is_empty() && file.sections.is_empty() {
+        let text = "it has no job: a job begins with its name in brackets, such as [read]";
+        file.complaints.push(Complaint::new(0, text));
+    }
+    match file.complaints.is_empty() {
+        true => Ok(file.sections),
+        false => Err(file.complaints),
+    }
+}
+
+/// What has been read so far.
+#[derive(Default)]
+struct File {
+    globals: Vec<Entry>,
+    sections: Vec<Section>,
+    place: Place,
+    complaints: Vec<Complaint>,
+}
+
+/// Where the next key belongs.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Nowhere,
+    Global,
+    Job,
+}
+
+impl File {
+    fn line(&mut self, number: usize, bytes: &[u8]) {
+        if let Err(text) = self.try_line(number, bytes) {
+            self.complaints.push(Complaint::new(number, text));
+        }
+    }
+
+    fn try_line(&mut self, number: usize, bytes: &[u8]) -> Result<(), String> {
+        if bytes.len() > LINE_BYTES_MAX {
+            return Err(format!(
+                "{} bytes long; a line has at most {LINE_BYTES_MAX}",
+                bytes.len()
+            ));
+        }
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            let at = error.valid_up_to() + 1;
+            format!("not UTF-8 from byte {at} on; save the file as UTF-8")
+        })?;
+        if text.contains('\0') {
+            return Err("contains a zero byte; this is no text".into());
+        }
+        let text = text.trim();
+        match text.chars().next() {
+            None | Some('#' | ';') => Ok(()),
+            Some('[') => self.header(number, text),
+            Some(_) => self.entry(number, text),
+        }
+    }
+
+    fn header(&mut self, number: usize, text: &str) -> Result<(), String> {
+        let (name, rest) = text[1..]
+            .split_once(']')
+            .ok_or_else(|| format!("`{text}` has no closing bracket"))?;
+        if !(rest.trim().is_empty() || rest.trim_start().starts_with(['#', ';'])) {
+            return Err(format!("`{}` behind the bracket", rest.trim()));
+        }
+        let name = name.trim();
+        if name.is_empty() {
+            return Err("a job without a name; write it between the brackets".into());
+        }
+        if name.eq_ignore_ascii_case("global") {
+            self.place = Place::Global;
+            return Ok(());
+        }
+        if self.sections.len() == SECTIONS_MAX {
+            return Err(format!("more than {SECTIONS_MAX} jobs"));
+        }
+        self.place = Place::Job;
+        self.sections.push(Section {
+            name: name.to_string(),
+            line: number,
+            entries: self.globals.clone(),
+        });
+        Ok(())
+    }
+
+    fn entry(&mut self, number: usize, text: &str) -> Result<(), String> {
+        if text == "include" || text.starts_with("include ") || text.starts_with("include\t") {
+            return Err("`include` is not supported; put the text of that file here".into());
+        }
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key.trim_end(), Some(value.trim().to_string())),
+            None => (text, None),
+        };
+        let wrong = |c: char| c.is_whitespace() || c.is_control();
+        if key.is_empty() || key.contains(wrong) {
+            return Err(format!(
+                "`{}` is neither a [job], a key=value nor a comment",
+                shown(text)
+            ));
+        }
+        let mut entry = Entry {
+            key: key.to_ascii_lowercase(),
+            value,
+            line: number,
+            global: false,
+        };
+        match (self.place, self.sections.last_mut()) {
+            (Place::Job, Some(section)) => section.entries.push(entry),
+            (Place::Global, _) => {
+                entry.global = true;
+                self.globals.push(entry);
+            }
+            _ => {
+                return Err(format!(
+                    "`{}` stands before the first [global] or [job] and belongs to none",
+                    shown(key)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The beginning of a text that may be long.
+pub(super) fn shown(text: &str) -> String {
+    const MOST: usize = 60;
+    match text.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_string(),
+    }
+}

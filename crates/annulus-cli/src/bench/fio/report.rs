@@ -1,0 +1,337 @@
+//! The JSON of `annulus bench file --job`, and how runs become rows; its schema is kept in `schema/bench-job.json`.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::pass::JobOutcome;
+use super::plan::Job;
+use super::tally::{Direction, Tally};
+use crate::bench::machine::Machine;
+use crate::bench::stats::{Spread, median};
+
+/// Changed whenever a reader of older files would misread a newer one.
+pub(crate) const VERSION: u32 = 1;
+/// The contender that the job file itself names.
+pub(super) const OWN: &str = "job";
+pub(super) const FIO: &str = "fio";
+
+/// One run of a job file.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Report {
+    /// The version of this format.
+    pub(crate) version: u32,
+    /// The version of the command that wrote it.
+    pub(crate) annulus: String,
+    /// The command as it was typed.
+    pub(crate) command: Vec<String>,
+    /// When it began, in seconds since 1970.
+    pub(crate) started_unix_s: u64,
+    pub(crate) machine: Machine,
+    /// The job file, as it was given.
+    pub(crate) job_file: String,
+    pub(crate) repeats: usize,
+    pub(crate) jobs: Vec<JobFacts>,
+    /// Of fio, if it took part (`--with-fio`).
+    pub(crate) fio_version: Option<String>,
+    /// Every run, in the order in which they were made.
+    pub(crate) runs: Vec<Run>,
+    /// The table: one row per job, direction and contender.
+    pub(crate) rows: Vec<Row>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// A section of the file.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct JobFacts {
+    pub(crate) name: String,
+    pub(crate) line: usize,
+    /// Jobs of one stage run at the same time; from 0.
+    pub(crate) stage: usize,
+    pub(crate) engine: String,
+    pub(crate) rw: String,
+    pub(crate) iodepth: usize,
+    pub(crate) numjobs: usize,
+    /// Of each file, the part that is used; of the first clone.
+    pub(crate) file_bytes: u64,
+    pub(crate) files: Vec<String>,
+}
+
+/// One job, by one contender, once.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Run {
+    /// From 1.
+    pub(crate) repeat: usize,
+    /// Place in the order of passes, from 0.
+    pub(crate) position: usize,
+    /// `job` (the engine that the file names), `annulus` or `fio`.
+    pub(crate) contender: String,
+    pub(crate) job: String,
+    /// Its place in `jobs`; names may repeat.
+    pub(crate) job_index: usize,
+    pub(crate) sample: Option<Sample>,
+    /// Why there is no sample, or what was wrong.
+    pub(crate) reason: Option<String>,
+    /// Whether that is a failure, and not only the machine's lack of something.
+    pub(crate) failed: bool,
+}
+
+/// All clones of a job together.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct Sample {
+    pub(crate) read: Option<Side>,
+    pub(crate) write: Option<Side>,
+    /// Processor time per operation: of this process, its kernel threads included; of fio, what it reports.
+    pub(crate) cpu_us_per_op: f64,
+    /// Calls that submit or wait per operation, where they are counted.
+    pub(crate) calls_per_op: Option<f64>,
+    /// Blocks whose content was checked.
+    pub(crate) verified: u64,
+    pub(crate) wrong: u64,
+    pub(crate) errors: u64,
+    pub(crate) note: Option<String>,
+}
+
+/// Reads or writes.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct Side {
+    pub(crate) seconds: f64,
+    pub(crate) ops: u64,
+    pub(crate) bytes: u64,
+    pub(crate) ops_per_second: f64,
+    /// In millions of bytes.
+    pub(crate) megabytes_per_second: f64,
+    pub(crate) mean_ns: f64,
+    pub(crate) min_ns: u64,
+    pub(crate) max_ns: u64,
+    /// The job's `percentile_list`, and 50 and 99 where it has them or we measured.
+    pub(crate) percentiles: Vec<Percentile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Percentile {
+    pub(crate) percentile: f64,
+    pub(crate) ns: u64,
+}
+
+impl Side {
+    pub(super) fn of(direction: &Direction, seconds: f64, list: &[f64]) -> Option<Side> {
+        if direction.ios == 0 {
+            return None;
+        }
+        let seconds = seconds.max(1e-9);
+        let mut wanted = list.to_vec();
+        wanted.extend([50.0, 99.0]);
+        wanted.sort_by(f64::total_cmp);
+        wanted.dedup();
+        Some(Side {
+            seconds,
+            ops: direction.ios,
+            bytes: direction.bytes,
+            ops_per_second: direction.ios as f64 / seconds,
+            megabytes_per_second: direction.bytes as f64 / seconds / 1e6,
+            mean_ns: direction.mean(),
+            min_ns: direction.latency.min(),
+            max_ns: direction.latency.max(),
+            percentiles: wanted
+                .into_iter()
+                .map(|percentile| Percentile {
+                    percentile,
+                    ns: direction.latency.value_at_percentile(percentile),
+                })
+                .collect(),
+        })
+    }
+
+    pub(super) fn at(&self, percentile: f64) -> Option<u64> {
+        let found = self
+            .percentiles
+            .iter()
+            .find(|one| (one.percentile - percentile).abs() < 1e-9);
+        found.map(|one| one.ns)
+    }
+}
+
+impl Sample {
+    /// Of a job whose clones use `bytes_used` bytes of files together.
+    pub(super) fn of(job: &Job, outcome: &JobOutcome, bytes_used: u64) -> Sample {
+        let (sum, back) = outcome.sum();
+        let list = &job.options.percentiles;
+        let answers = sum.answers + back.as_ref().map_or(0, |back| back.answers);
+        let calls: u64 = outcome
+            .clones
+            .iter()
+            .filter_map(|clone| clone.finished.calls)
+            .sum();
+        let read = match &back {
+            Some(back) => Side::of(&back.read, back.seconds, list),
+            None => Side::of(&sum.read, sum.seconds, list),
+        };
+        let of_back = |of: fn(&Tally) -> u64| back.as_ref().map_or(0, of);
+        Sample {
+            read,
+            write: Side::of(&sum.write, sum.seconds, list),
+            cpu_us_per_op: outcome.cpu_ns / 1e3 / answers.max(1) as f64,
+            // Those of reading back are not counted apart.
+            calls_per_op: (calls > 0 && back.is_none())
+                .then(|| calls as f64 / answers.max(1) as f64),
+            verified: sum.verified + of_back(|back| back.verified),
+            wrong: sum.wrong + of_back(|back| back.wrong),
+            errors: sum.errors + of_back(|back| back.errors),
+            note: note(job, outcome, &sum, bytes_used),
+        }
+    }
+}
+
+/// What the contender said; and whether the page cache had what was read.
+fn note(job: &Job, outcome: &JobOutcome, sum: &Tally, bytes_used: u64) -> Option<String> {
+    let clones = &outcome.clones;
+    let said = clones.first().and_then(|clone| clone.finished.note.clone());
+    let rounds = sum.read.bytes as f64 / bytes_used.max(1) as f64;
+    if job.options.direct || rounds < 1.5 {
+        return said;
+    }
+    let text = format!(
+        "the files were read {rounds:.1} times over, but for the first time from the page cache"
+    );
+    Some(said.map_or(text.clone(), |said| format!("{said}; {text}")))
+}
+
+/// One line of the table: medians over the repeats.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Row {
+    pub(crate) job: String,
+    /// `read` or `write`.
+    pub(crate) direction: String,
+    pub(crate) contender: String,
+    /// The engine behind it.
+    pub(crate) engine: String,
+    pub(crate) samples: usize,
+    pub(crate) medians: Option<Medians>,
+    pub(crate) reason: Option<String>,
+    /// What a reader of the row should know.
+    pub(crate) note: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Medians {
+    pub(crate) ops_per_second: Spread,
+    pub(crate) megabytes_per_second: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+    pub(crate) max_us: f64,
+    pub(crate) percentiles_us: Vec<(f64, f64)>,
+    pub(crate) cpu_us_per_op: f64,
+    pub(crate) calls_per_op: Option<f64>,
+    /// Operations per second over those of the job's own engine in the same repeat.
+    pub(crate) ratio_to_job: Option<Spread>,
+    /// Operations per second over fio's in the same repeat.
+    pub(crate) ratio_to_fio: Option<Spread>,
+}
+
+/// The rows of all jobs, in the order of the file.
+pub(super) fn rows(jobs: &[Job], runs: &[Run], contenders: &[&str]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (index, job) in jobs.iter().enumerate() {
+        let verifies =
+            job.options.verify.is_some() && job.options.writes() && job.options.do_verify;
+        let reads = job.options.reads() || verifies;
+        for (direction, used) in [("read", reads), ("write", job.options.writes())] {
+            for contender in contenders.iter().filter(|_| used) {
+                rows.push(row((index, job), runs, direction, contender));
+            }
+        }
+    }
+    rows
+}
+
+fn side_of<'a>(run: &'a Run, direction: &str) -> Option<&'a Side> {
+    let sample = run.sample.as_ref()?;
+    match direction {
+        "read" => sample.read.as_ref(),
+        _ => sample.write.as_ref(),
+    }
+}
+
+fn row((index, job): (usize, &Job), runs: &[Run], direction: &str, contender: &str) -> Row {
+    let of_job = runs.iter().filter(|run| run.job_index == index);
+    let own: Vec<&Run> = of_job
+        .clone()
+        .filter(|run| run.contender == contender)
+        .collect();
+    let sides: Vec<(&Run, &Side)> = (own.iter())
+        .filter(|run| !run.failed)
+        .filter_map(|run| Some((*run, side_of(run, direction)?)))
+        .collect();
+    let ratio = |to: &str| {
+        let ratios: Vec<f64> = (sides.iter())
+            .filter_map(|(run, side)| {
+                let mut others = of_job.clone();
+                let other =
+                    others.find(|other| other.contender == to && other.repeat == run.repeat)?;
+                let reference = side_of(other, direction)?.ops_per_second;
+                (reference > 0.0).then(|| side.ops_per_second / reference)
+            })
+            .collect();
+        Spread::of(&ratios).filter(|_| contender != to)
+    };
+    Row {
+        job: job.name.clone(),
+        direction: direction.into(),
+        contender: contender.into(),
+        engine: match contender {
+            "annulus" => "annulus".into(),
+            _ => job.options.engine_name.clone(),
+        },
+        samples: sides.len(),
+        medians: medians(&sides, &job.options.percentiles, ratio(OWN), ratio(FIO)),
+        reason: own.iter().find_map(|run| run.reason.clone()),
+        note: sides
+            .iter()
+            .find_map(|(run, _)| run.sample.as_ref()?.note.clone()),
+    }
+}
+
+fn medians(
+    sides: &[(&Run, &Side)],
+    list: &[f64],
+    ratio_to_job: Option<Spread>,
+    ratio_to_fio: Option<Spread>,
+) -> Option<Medians> {
+    let column =
+        |of: &dyn Fn(&Side) -> f64| sides.iter().map(|(_, side)| of(side)).collect::<Vec<f64>>();
+    let at = |percentile: f64| {
+        let values: Vec<f64> = (sides.iter())
+            .filter_map(|(_, side)| Some(side.at(percentile)? as f64 / 1e3))
+            .collect();
+        median(&values)
+    };
+    let samples = sides.iter().filter_map(|(run, _)| run.sample.as_ref());
+    let cpu: Vec<f64> = samples.clone().map(|sample| sample.cpu_us_per_op).collect();
+    let calls: Vec<f64> = samples.filter_map(|sample| sample.calls_per_op).collect();
+    Some(Medians {
+        ops_per_second: Spread::of(&column(&|side| side.ops_per_second))?,
+        megabytes_per_second: median(&column(&|side| side.megabytes_per_second))?,
+        mean_us: median(&column(&|side| side.mean_ns / 1e3))?,
+        p50_us: at(50.0),
+        p99_us: at(99.0),
+        max_us: median(&column(&|side| side.max_ns as f64 / 1e3))?,
+        percentiles_us: list.iter().filter_map(|&p| Some((p, at(p)?))).collect(),
+        cpu_us_per_op: median(&cpu)?,
+        calls_per_op: median(&calls),
+        ratio_to_job,
+        ratio_to_fio,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_in_the_repository_is_that_of_the_structs() {
+        let schema = schemars::schema_for!(Report);
+        crate::bench::json::schema_is_current("bench-job.json", &schema);
+    }
+}

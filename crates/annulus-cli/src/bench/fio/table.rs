@@ -1,0 +1,94 @@
+//! The table of a job file: for each job and direction, its own engine, Annulus and perhaps fio.
+
+use super::report::{Medians, Row};
+use crate::bench::columns::ruled;
+use crate::bench::stats::Spread;
+use crate::bench::table::{grouped, short};
+
+/// The rows as text, with a line below for each that has something to say.
+pub(super) fn table(rows: &[Row]) -> String {
+    let headings = [
+        "job", "", "by", "IOPS", "MB/s", "mean", "p50", "p99", "max", "CPU/op", "calls/op",
+        "× job", "× fio",
+    ];
+    let mut lines = vec![headings.map(str::to_string)];
+    let mut below = String::new();
+    for row in rows {
+        match &row.medians {
+            Some(medians) => lines.push(cells(row, medians)),
+            None => {
+                let reason = row.reason.as_deref().unwrap_or("nothing was measured");
+                below += &format!(
+                    "{} {} {}: {reason}\n",
+                    row.job, row.direction, row.contender
+                );
+            }
+        }
+    }
+    let mut text = match lines.len() {
+        1 => String::new(),
+        _ => ruled(&lines),
+    };
+    for row in rows {
+        let Some(medians) = &row.medians else {
+            continue;
+        };
+        for reason in row.reason.iter().chain(&row.note) {
+            below += &format!(
+                "{} {} {}: {reason}\n",
+                row.job, row.direction, row.contender
+            );
+        }
+        text += &percentiles(row, medians);
+    }
+    text + &below
+}
+
+fn cells(row: &Row, medians: &Medians) -> [String; 13] {
+    let dash = || "–".to_string();
+    let us = |value: Option<f64>| value.map_or_else(dash, short);
+    let ratio = |spread: &Option<Spread>| match spread {
+        Some(spread) => format!("{:.2} ({:.2}–{:.2})", spread.median, spread.min, spread.max),
+        None => dash(),
+    };
+    [
+        row.job.clone(),
+        row.direction.clone(),
+        match row.contender.as_str() {
+            "job" => row.engine.clone(),
+            other => other.to_string(),
+        },
+        grouped(medians.ops_per_second.median),
+        grouped(medians.megabytes_per_second),
+        short(medians.mean_us),
+        us(medians.p50_us),
+        us(medians.p99_us),
+        short(medians.max_us),
+        format!("{:.2}", medians.cpu_us_per_op),
+        medians
+            .calls_per_op
+            .map_or_else(dash, |calls| format!("{calls:.2}")),
+        ratio(&medians.ratio_to_job),
+        ratio(&medians.ratio_to_fio),
+    ]
+}
+
+/// A job's own list of percentiles, if it is short enough for a line.
+fn percentiles(row: &Row, medians: &Medians) -> String {
+    const MOST: usize = 8;
+    let list = &medians.percentiles_us;
+    if list.is_empty() || list.len() > MOST {
+        return String::new();
+    }
+    let parts: Vec<String> = list
+        .iter()
+        .map(|(p, us)| format!("p{p} {}", short(*us)))
+        .collect();
+    format!(
+        "{} {} {}: {}\n",
+        row.job,
+        row.direction,
+        row.contender,
+        parts.join(", ")
+    )
+}

@@ -1,0 +1,232 @@
+//! What a clone counted: per direction, a histogram and samples of the rate; and how they add up.
+
+use std::io;
+
+use annulus_peers::{Op, ThreadUsage};
+use hdrhistogram::Histogram;
+
+/// Longer latencies are recorded as this one.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+/// Percentiles are right to this many digits.
+const LATENCY_DIGITS: u8 = 3;
+/// How long a sample of bandwidth is: fio's default.
+pub(super) const WINDOW_NS: u64 = 500_000_000;
+/// A day of samples.
+const WINDOWS_MAX: usize = 172_800;
+
+/// Reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Read,
+    Write,
+}
+
+/// One direction.
+#[derive(Clone)]
+pub(super) struct Direction {
+    pub(super) ios: u64,
+    pub(super) bytes: u64,
+    pub(super) short: u64,
+    pub(super) latency: Histogram<u64>,
+    /// Of the sum and the sum of squares, for mean and deviation without rounding to buckets.
+    latency_sum: f64,
+    latency_squares: f64,
+    /// Bytes and operations of each whole window.
+    pub(super) windows: Vec<(u64, u64)>,
+    window: (u64, u64),
+    window_end_ns: u64,
+}
+
+impl Direction {
+    fn new() -> Direction {
+        let latency = match Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS) {
+            Ok(histogram) => histogram,
+            Err(error) => {
+                unreachable!("the bounds are constants that the library accepts: {error}")
+            }
+        };
+        Direction {
+            ios: 0,
+            bytes: 0,
+            short: 0,
+            latency,
+            latency_sum: 0.0,
+            latency_squares: 0.0,
+            windows: Vec::new(),
+            window: (0, 0),
+            window_end_ns: u64::MAX,
+        }
+    }
+
+    fn add(&mut self, other: &Direction) {
+        self.ios += other.ios;
+        self.bytes += other.bytes;
+        self.short += other.short;
+        // Every histogram has the same bounds, so there is nothing that adding could refuse.
+        let _ = self.latency.add(&other.latency);
+        self.latency_sum += other.latency_sum;
+        self.latency_squares += other.latency_squares;
+        self.windows.extend_from_slice(&other.windows);
+    }
+
+    #[cold]
+    fn turn_window(&mut self, now_ns: u64) {
+        while now_ns >= self.window_end_ns && self.windows.len() < WINDOWS_MAX {
+            self.windows.push(self.window);
+            self.window = (0, 0);
+            self.window_end_ns += WINDOW_NS;
+        }
+    }
+
+    /// Of the latencies, in nanoseconds.
+    pub(super) fn mean(&self) -> f64 {
+        match self.ios {
+            0 => 0.0,
+            ios => self.latency_sum / ios as f64,
+        }
+    }
+
+    pub(super) fn deviation(&self) -> f64 {
+        if self.ios < 2 {
+            return 0.0;
+        }
+        let mean = self.mean();
+        (self.latency_squares / self.ios as f64 - mean * mean)
+            .max(0.0)
+            .sqrt()
+    }
+}
+
+/// One clone, or several added up.
+#[derive(Clone)]
+pub(super) struct Tally {
+    pub(super) read: Direction,
+    pub(super) write: Direction,
+    /// Blocks whose content was checked.
+    pub(super) verified: u64,
+    /// Wrong content, wrong length, or an error.
+    pub(super) wrong: u64,
+    pub(super) errors: u64,
+    /// The first of these, for people, and its error number.
+    pub(super) complaint: Option<String>,
+    pub(super) errno: i32,
+    pub(super) usage: ThreadUsage,
+    /// All answers, those before the measured part included.
+    pub(super) answers: u64,
+    /// How long it was measured; of several, the longest.
+    pub(super) seconds: f64,
+    last_ns: u64,
+}
+
+impl Tally {
+    pub(super) fn new() -> Tally {
+        Tally {
+            read: Direction::new(),
+            write: Direction::new(),
+            verified: 0,
+            wrong: 0,
+            errors: 0,
+            complaint: None,
+            errno: 0,
+            usage: ThreadUsage::default(),
+            answers: 0,
+            seconds: 0.0,
+            last_ns: 0,
+        }
+    }
+
+    /// The measured part begins at this time.
+    pub(super) fn begin(&mut self, from_ns: u64) {
+        self.read.window_end_ns = from_ns + WINDOW_NS;
+        self.write.window_end_ns = from_ns + WINDOW_NS;
+    }
+
+    #[inline]
+    pub(super) fn record(&mut self, side: Side, now_ns: u64, took_ns: u64, bytes: u64) {
+        self.last_ns = now_ns;
+        let direction = match side {
+            Side::Read => &mut self.read,
+            Side::Write => &mut self.write,
+        };
+        if now_ns >= direction.window_end_ns {
+            direction.turn_window(now_ns);
+        }
+        direction.ios += 1;
+        direction.bytes += bytes;
+        direction.window.0 += bytes;
+        direction.window.1 += 1;
+        direction.latency_sum += took_ns as f64;
+        direction.latency_squares += took_ns as f64 * took_ns as f64;
+        direction.latency.saturating_record(took_ns);
+    }
+
+    /// The run is over: how long it was measured.
+    pub(super) fn close(&mut self, from_ns: u64, end_ns: Option<u64>) {
+        // A run that ends by its size ends with its last answer.
+        let end_ns = end_ns.unwrap_or(self.last_ns);
+        self.seconds = end_ns.saturating_sub(from_ns) as f64 / 1e9;
+    }
+
+    /// An answer of the wrong length, or an error.
+    #[cold]
+    pub(super) fn complain(&mut self, side: Side, op: &Op, result: &io::Result<usize>) {
+        let text = match result {
+            Err(error) => {
+                self.errors += 1;
+                if self.errno == 0 {
+                    self.errno = error.raw_os_error().unwrap_or(0);
+                }
+                error.to_string()
+            }
+            Ok(count) => {
+                let direction = match side {
+                    Side::Read => &mut self.read,
+                    Side::Write => &mut self.write,
+                };
+                direction.short += 1;
+                self.wrong += 1;
+                format!("{count} bytes instead of {}", op.bytes)
+            }
+        };
+        self.first_complaint(op, text);
+    }
+
+    /// An answer with the wrong content.
+    #[cold]
+    pub(super) fn wrong(&mut self, op: &Op, text: String) {
+        self.wrong += 1;
+        self.first_complaint(op, text);
+    }
+
+    fn first_complaint(&mut self, op: &Op, text: String) {
+        let verb = if op.write { "writing" } else { "reading" };
+        self.complaint.get_or_insert_with(|| {
+            format!("{verb} {} bytes at offset {}: {text}", op.bytes, op.offset)
+        });
+    }
+
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.read.add(&other.read);
+        self.write.add(&other.write);
+        self.verified += other.verified;
+        self.wrong += other.wrong;
+        self.errors += other.errors;
+        self.complaint = self.complaint.take().or_else(|| other.complaint.clone());
+        self.errno = if self.errno == 0 {
+            other.errno
+        } else {
+            self.errno
+        };
+        self.usage.user_ns += other.usage.user_ns;
+        self.usage.system_ns += other.usage.system_ns;
+        self.usage.switches += other.usage.switches;
+        self.usage.major_faults += other.usage.major_faults;
+        self.usage.minor_faults += other.usage.minor_faults;
+        self.answers += other.answers;
+        self.seconds = self.seconds.max(other.seconds);
+    }
+
+    pub(super) fn ios(&self) -> u64 {
+        self.read.ios + self.write.ios
+    }
+}

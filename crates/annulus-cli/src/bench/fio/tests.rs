@@ -1,0 +1,213 @@
+//! The lane of a job, without any I/O: which operations it hands out, when, and what it counts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_peers::{Lane, Op};
+
+use super::lane::{Clock, JobLane, Work};
+use super::options::{Kind, Verify};
+use super::value::Lengths;
+
+fn work(blocks: u64) -> Work {
+    Work {
+        kind: Kind::Read,
+        random: true,
+        read_percent: 50,
+        lengths: [Lengths::Fixed(4096), Lengths::Fixed(4096)],
+        block_least: 4096,
+        block_most: 4096,
+        uniform: true,
+        files: 1,
+        offset: 8192,
+        bytes: blocks * 4096,
+        repeats_blocks: false,
+        bytes_most: u64::MAX,
+        ios_most: u64::MAX,
+        ramp: Duration::ZERO,
+        runtime: None,
+        rate: [0; 2],
+        seed: 5,
+        verify: None,
+        read_back: None,
+    }
+}
+
+fn lane(work: Work) -> JobLane {
+    let clock = Arc::new(Clock::new());
+    clock.go();
+    JobLane::new(clock, Arc::new(work))
+}
+
+/// Everything until the end, answered at once and rightly.
+fn all(lane: &mut JobLane) -> Vec<Op> {
+    let mut ops = Vec::new();
+    while let Some(op) = lane.next() {
+        let mut bytes = vec![0; op.bytes as usize];
+        lane.fill(&op, &mut bytes);
+        lane.finish(op, Ok(bytes.len()), &bytes[..]);
+        ops.push(op);
+    }
+    ops
+}
+
+#[test]
+fn a_random_job_uses_every_block_of_every_file_once_and_ends() {
+    let mut lane = lane(Work {
+        files: 3,
+        bytes_most: 3 * 100 * 4096,
+        ..work(100)
+    });
+    let mut places: Vec<(u32, u64)> = all(&mut lane)
+        .iter()
+        .map(|op| (op.file, op.offset))
+        .collect();
+    places.sort_unstable();
+    let expected: Vec<(u32, u64)> = (0..3)
+        .flat_map(|file| (0..100).map(move |block| (file, 8192 + block * 4096)))
+        .collect();
+    assert_eq!(places, expected);
+    let (tally, _) = lane.into_parts();
+    assert_eq!((tally.read.ios, tally.read.bytes), (300, 300 * 4096));
+}
+
+#[test]
+fn a_sequential_job_goes_on_from_the_beginning_until_its_io_size() {
+    let mut lane = lane(Work {
+        random: false,
+        ios_most: 25,
+        ..work(10)
+    });
+    let offsets: Vec<u64> = all(&mut lane)
+        .iter()
+        .map(|op| (op.offset - 8192) / 4096)
+        .collect();
+    let expected: Vec<u64> = (0..25).map(|index| index % 10).collect();
+    assert_eq!(offsets, expected);
+}
+
+#[test]
+fn lengths_come_in_their_shares_and_stay_in_the_file() {
+    let mut lane = lane(Work {
+        kind: Kind::Mixed,
+        read_percent: 70,
+        lengths: [
+            Lengths::Split(vec![(4096, 60), (65536, 40)]),
+            Lengths::Range(4096, 16384),
+        ],
+        block_most: 65536,
+        uniform: false,
+        ios_most: 20_000,
+        ..work(64)
+    });
+    let ops = all(&mut lane);
+    let share = |of: &dyn Fn(&&Op) -> bool, among: &dyn Fn(&&Op) -> bool| {
+        let count = ops.iter().filter(among).filter(of).count();
+        count as f64 / ops.iter().filter(among).count() as f64
+    };
+    let reads = share(&|op| !op.write, &|_| true);
+    let long = share(&|op| op.bytes == 65536, &|op| !op.write);
+    assert!(
+        (0.68..0.72).contains(&reads) && (0.38..0.42).contains(&long),
+        "{reads} {long}"
+    );
+    for op in &ops {
+        assert!(
+            op.offset >= 8192 && op.offset + u64::from(op.bytes) <= 8192 + 64 * 4096,
+            "{op:?}"
+        );
+        assert!(
+            op.offset.is_multiple_of(4096) && op.bytes.is_multiple_of(4096),
+            "{op:?}"
+        );
+        assert!(!op.write || op.bytes <= 16384, "{op:?}");
+    }
+}
+
+#[test]
+fn a_rate_makes_the_lane_say_when_to_ask_again() {
+    // One block, then a hundred seconds for the next.
+    let mut lane = lane(Work {
+        rate: [41, 41],
+        ..work(10)
+    });
+    let op = lane.next().unwrap();
+    assert!(lane.next().is_none());
+    let pause = lane.later().unwrap();
+    assert!(
+        pause > Duration::from_secs(90) && pause < Duration::from_secs(101),
+        "{pause:?}"
+    );
+    lane.finish(op, Ok(4096), &[0; 4096][..]);
+}
+
+#[test]
+fn a_job_whose_time_is_over_asks_for_nothing_more() {
+    let mut lane = lane(Work {
+        runtime: Some(Duration::from_millis(1)),
+        rate: [1, 1],
+        ..work(10)
+    });
+    assert!(lane.next().is_some());
+    std::thread::sleep(Duration::from_millis(2));
+    assert!(lane.next().is_none());
+    assert_eq!(lane.later(), None);
+}
+
+#[test]
+fn what_was_written_is_read_back_and_a_changed_byte_is_found() {
+    let writing = Work {
+        kind: Kind::Write,
+        verify: Some((Verify::Crc32c, Vec::new())),
+        ios_most: 7,
+        ..work(10)
+    };
+    let mut writer = lane(writing.clone());
+    let mut written_at: Vec<u64> = all(&mut writer).iter().map(|op| op.offset).collect();
+    written_at.sort_unstable();
+    let (_, written) = writer.into_parts();
+    let mut reader = lane(Work {
+        kind: Kind::Read,
+        read_back: Some(Arc::new(written.unwrap())),
+        ..writing
+    });
+    let mut read_at = Vec::new();
+    while let Some(op) = reader.next() {
+        let mut bytes = vec![0; op.bytes as usize];
+        reader.fill(&op, &mut bytes);
+        if read_at.len() == 3 {
+            bytes[1000] ^= 1;
+        }
+        reader.finish(op, Ok(4096), &bytes[..]);
+        read_at.push(op.offset);
+    }
+    assert_eq!(read_at, written_at);
+    let (tally, _) = reader.into_parts();
+    assert_eq!((tally.verified, tally.wrong), (7, 1));
+    assert!(
+        tally
+            .complaint
+            .unwrap()
+            .contains("does not match its checksum")
+    );
+}
+
+#[test]
+fn short_answers_and_errors_are_told_apart() {
+    let mut lane = lane(work(10));
+    let op = lane.next().unwrap();
+    lane.finish(op, Ok(512), &[0; 512][..]);
+    let op = lane.next().unwrap();
+    lane.finish(op, Err(std::io::Error::from_raw_os_error(5)), &[][..]);
+    let (tally, _) = lane.into_parts();
+    assert_eq!(
+        (tally.wrong, tally.errors, tally.read.short, tally.errno),
+        (1, 1, 1, 5)
+    );
+    assert!(
+        tally
+            .complaint
+            .unwrap()
+            .contains("512 bytes instead of 4096")
+    );
+}

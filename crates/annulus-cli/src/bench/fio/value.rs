@@ -1,0 +1,342 @@
+//! What stands behind the `=` of a key: sizes, times, flags, lists. By fio's manual, which decides what a unit is.
+
+use std::time::Duration;
+
+/// A day in a job file is a typing error, except for those who mean it; a year always is.
+const SECONDS_MAX: u64 = 365 * 86_400;
+/// The manual's limit for a list of percentiles.
+const PERCENTILES_MAX: usize = 20;
+
+/// Whether `k` is 1024 (fio's default) or 1000 (`kb_base=1000`); the other one is then `ki`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Base {
+    /// `k` is 1024.
+    #[default]
+    Binary,
+    /// `k` is 1000.
+    Decimal,
+}
+
+/// A length, or a share of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// So many bytes.
+    Bytes(u64),
+    /// Of the file's length; at most 100.
+    Percent(u8),
+}
+
+fn no_expression(text: &str) -> Result<&str, String> {
+    match text.trim() {
+        "" => Err("has no value".into()),
+        text if text.starts_with('(') => {
+            Err("arithmetic in parentheses is not supported; write the number it makes".into())
+        }
+        text if text.starts_with('$') => Err(format!(
+            "the keyword `{text}` is not supported; write the number"
+        )),
+        text if text.starts_with('-') => Err(format!("`{text}` is negative")),
+        text => Ok(text),
+    }
+}
+
+/// The number at the beginning, decimal or after `0x`, and what is behind it.
+fn number(text: &str) -> Result<(u64, &str), String> {
+    let text = no_expression(text)?;
+    let (digits, radix) = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        Some(hex) => (hex, 16),
+        None => (text, 10),
+    };
+    let end = digits
+        .find(|c: char| !c.is_digit(radix))
+        .unwrap_or(digits.len());
+    let value = u64::from_str_radix(&digits[..end], radix)
+        .map_err(|_| format!("`{text}` does not begin with a number of at most 64 bits"))?;
+    Ok((value, digits[end..].trim()))
+}
+
+/// `4096`, `4k`, `4KiB`, `0x1000`, `1g`.
+pub(super) fn bytes(text: &str, base: Base) -> Result<u64, String> {
+    let (value, unit) = number(text)?;
+    let unit = unit.to_ascii_lowercase();
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    let (letter, other) = match unit.strip_suffix('i') {
+        Some(letter) => (letter, true),
+        None => (unit, false),
+    };
+    let power = match letter {
+        "" if !other => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
+        _ => {
+            let text = text.trim();
+            return Err(format!(
+                "`{text}` has an unknown unit; write for example 4k, 1m or 8g"
+            ));
+        }
+    };
+    // With fio's default, `k` is 1024 and `ki` is 1000; with kb_base=1000 it is the other way round.
+    let thousand: u64 = match (base, other) {
+        (Base::Binary, false) | (Base::Decimal, true) => 1024,
+        (Base::Binary, true) | (Base::Decimal, false) => 1000,
+    };
+    thousand
+        .checked_pow(power)
+        .and_then(|unit| value.checked_mul(unit))
+        .ok_or_else(|| format!("`{}` is more than 64 bits can count", text.trim()))
+}
+
+/// Bytes, or `50%`.
+pub(super) fn size(text: &str, base: Base) -> Result<Size, String> {
+    let Some(percent) = text.trim().strip_suffix('%') else {
+        return bytes(text, base).map(Size::Bytes);
+    };
+    match percent.trim().parse::<u8>() {
+        Ok(percent @ 0..=100) => Ok(Size::Percent(percent)),
+        _ => Err(format!("`{}` is no share from 0% to 100%", text.trim())),
+    }
+}
+
+/// `15`, `15s`, `500ms`, `10m`, `2h`; without a unit, seconds.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let (value, unit) = number(text)?;
+    let micros = match unit.to_ascii_lowercase().as_str() {
+        "us" | "usec" => 1,
+        "ms" | "msec" => 1000,
+        "" | "s" | "sec" => 1_000_000,
+        "m" => 60_000_000,
+        "h" => 3_600_000_000,
+        "d" => 86_400_000_000,
+        _ => {
+            let text = text.trim();
+            return Err(format!(
+                "`{text}` has an unknown unit; write for example 15, 15s or 500ms"
+            ));
+        }
+    };
+    value
+        .checked_mul(micros)
+        .map(Duration::from_micros)
+        .filter(|time| time.as_secs() <= SECONDS_MAX)
+        .ok_or_else(|| format!("`{}` is longer than a year", text.trim()))
+}
+
+/// A key alone is true; else `1`, `0`, `true`, `false`.
+pub(super) fn flag(value: Option<&str>) -> Result<bool, String> {
+    match value
+        .map(|text| text.trim().to_ascii_lowercase())
+        .as_deref()
+    {
+        None | Some("1" | "true") => Ok(true),
+        Some("0" | "false") => Ok(false),
+        Some(other) => Err(format!("`{other}` is neither 0 nor 1")),
+    }
+}
+
+/// A whole number from `least` to `most`; with fio's units, as `numjobs=1k` is allowed there.
+pub(super) fn count(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    match bytes(text, Base::Binary)? {
+        value if (least..=most).contains(&value) => Ok(value),
+        value => Err(format!("{value}: from {least} to {most}")),
+    }
+}
+
+/// One value for reads and writes, or two: `4k`, `4k,8k`, `,8k`; a third, for trims, has nothing to say here.
+pub(super) fn pair<T: Clone>(
+    text: &str,
+    both: &mut [T; 2],
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<(), String> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    match parts[..] {
+        [one] => {
+            let one = read(one)?;
+            *both = [one.clone(), one];
+        }
+        [first, second] | [first, second, _] => {
+            if !first.is_empty() {
+                both[0] = read(first)?;
+            }
+            if !second.is_empty() {
+                both[1] = read(second)?;
+            }
+            if let Some(third) = parts.get(2).filter(|third| !third.is_empty()) {
+                read(third)?;
+            }
+        }
+        _ => {
+            return Err(format!(
+                "{} values; at most three, for reads, writes and trims",
+                parts.len()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// `99:99.5:99.99`, rising.
+pub(super) fn percentiles(text: &str) -> Result<Vec<f64>, String> {
+    let mut list = Vec::new();
+    for part in text.split(':') {
+        match part.trim().parse::<f64>() {
+            Ok(value) if (0.0..=100.0).contains(&value) => list.push(value),
+            _ => return Err(format!("`{}` is no percentile from 0 to 100", part.trim())),
+        }
+    }
+    if list.len() > PERCENTILES_MAX {
+        return Err(format!(
+            "{} percentiles; at most {PERCENTILES_MAX}",
+            list.len()
+        ));
+    }
+    list.sort_by(f64::total_cmp);
+    list.dedup();
+    Ok(list)
+}
+
+/// How long operations are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Lengths {
+    /// All alike.
+    Fixed(u64),
+    /// Each a multiple of the first, up to the second.
+    Range(u64, u64),
+    /// Each with its share in percent.
+    Split(Vec<(u64, u8)>),
+}
+
+impl Lengths {
+    /// The shortest; offsets are multiples of it.
+    pub(super) fn least(&self) -> u64 {
+        match self {
+            Lengths::Fixed(bytes) | Lengths::Range(bytes, _) => *bytes,
+            Lengths::Split(list) => list.iter().map(|(bytes, _)| *bytes).min().unwrap_or(0),
+        }
+    }
+
+    /// The longest.
+    pub(super) fn most(&self) -> u64 {
+        match self {
+            Lengths::Fixed(bytes) | Lengths::Range(_, bytes) => *bytes,
+            Lengths::Split(list) => list.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0),
+        }
+    }
+}
+
+/// `4k`.
+pub(super) fn fixed(text: &str, base: Base) -> Result<Lengths, String> {
+    block(text, base).map(Lengths::Fixed)
+}
+
+fn block(text: &str, base: Base) -> Result<u64, String> {
+    const MOST: u64 = 1 << 30;
+    match bytes(text, base)? {
+        bytes @ 1..=MOST => Ok(bytes),
+        bytes => Err(format!("{bytes}: a block has from 1 byte to 1 GiB")),
+    }
+}
+
+/// `1k-4k`.
+pub(super) fn range(text: &str, base: Base) -> Result<Lengths, String> {
+    let (least, most) = text
+        .split_once(['-', ':'])
+        .ok_or_else(|| format!("`{text}` is no range; write for example 1k-4k"))?;
+    let (least, most) = (block(least, base)?, block(most, base)?);
+    Ok(Lengths::Range(least.min(most), least.max(most)))
+}
+
+/// `4k/60:64k/40`; what has no share divides what is left.
+pub(super) fn split(text: &str, base: Base) -> Result<Lengths, String> {
+    let mut list: Vec<(u64, Option<u8>)> = Vec::new();
+    for part in text.split(':') {
+        let (length, share) = match part.split_once('/') {
+            Some((length, share)) => (length, share.trim()),
+            None => (part, ""),
+        };
+        let share = match share {
+            "" => None,
+            share => match share.parse::<u8>() {
+                Ok(share @ 0..=100) => Some(share),
+                _ => return Err(format!("`{share}` is no share from 0 to 100")),
+            },
+        };
+        list.push((block(length, base)?, share));
+    }
+    let said: u32 = list
+        .iter()
+        .filter_map(|(_, share)| *share)
+        .map(u32::from)
+        .sum();
+    let open = list.iter().filter(|(_, share)| share.is_none()).count() as u32;
+    if said > 100 || (said < 100 && open == 0) {
+        return Err(format!("the shares make {said}, not 100"));
+    }
+    let (each, mut over) = match open {
+        0 => (0, 0),
+        open => ((100 - said) / open, (100 - said) % open),
+    };
+    let fill = |share: Option<u8>| {
+        share.unwrap_or_else(|| {
+            let one = over.min(1);
+            over -= one;
+            (each + one) as u8
+        })
+    };
+    let mut fill = fill;
+    let list = list.into_iter().map(|(bytes, share)| (bytes, fill(share)));
+    Ok(Lengths::Split(list.collect()))
+}
+
+/// The bytes of a verification pattern: `0xdeadbeef`, `"text"`, a number, or several of them.
+pub(super) fn pattern(text: &str) -> Result<Vec<u8>, String> {
+    const MOST: usize = 512;
+    let mut bytes = Vec::new();
+    let mut rest = no_expression(text)?;
+    while !rest.is_empty() {
+        rest = match rest.strip_prefix('"') {
+            Some(quoted) => {
+                let (inside, after) = quoted.split_once('"').ok_or("a quote that does not end")?;
+                bytes.extend(inside.bytes());
+                after
+            }
+            None => hex_or_number(rest, &mut bytes)?,
+        };
+        rest = rest.trim_start();
+    }
+    match bytes.len() {
+        1..=MOST => Ok(bytes),
+        0 => Err("an empty pattern".into()),
+        count => Err(format!("{count} bytes; a pattern has at most {MOST}")),
+    }
+}
+
+fn hex_or_number<'a>(text: &'a str, bytes: &mut Vec<u8>) -> Result<&'a str, String> {
+    let wrong = || format!("`{text}` is no pattern; write for example 0xdeadbeef or \"text\"");
+    if let Some(hex) = text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        let end = hex
+            .find(|c: char| !c.is_ascii_hexdigit())
+            .unwrap_or(hex.len());
+        let digits = match end % 2 {
+            0 => hex[..end].to_string(),
+            _ => format!("0{}", &hex[..end]),
+        };
+        if digits.is_empty() {
+            return Err(wrong());
+        }
+        for at in (0..digits.len()).step_by(2) {
+            bytes.push(u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| wrong())?);
+        }
+        return Ok(&hex[end..]);
+    }
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u32 = text[..end].parse().map_err(|_| wrong())?;
+    // The bytes of the number as it lies in memory, without the leading zeros.
+    let used = (4 - number.leading_zeros() as usize / 8).max(1);
+    bytes.extend(&number.to_le_bytes()[..used]);
+    Ok(&text[end..])
+}

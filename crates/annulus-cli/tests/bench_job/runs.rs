@@ -1,0 +1,190 @@
+//! Job files that are run: those of the documents, one with everything in it, one whose data is wrong, and fio's own
+//! account of the same job.
+
+use std::fs;
+use std::process::Command;
+
+use crate::command::Place;
+
+#[test]
+fn the_job_files_of_the_repository_are_read_as_they_are_and_say_what_threads_means() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let place = Place::new();
+        place.job(fs::read(entry.unwrap().path()).unwrap());
+        let said = place.run(&["--parse-only"]);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let warning = said
+            .out
+            .lines()
+            .find(|line| line.contains("`threads`"))
+            .unwrap();
+        assert!(
+            warning.contains("`thread`") && warning.contains("`numjobs`"),
+            "{warning}"
+        );
+        assert!(
+            said.out.contains("randread, blocks of 4096 bytes"),
+            "{}",
+            said.out
+        );
+        assert_eq!(place.names(), ["job.fio"]);
+        count += 1;
+    }
+    assert_eq!(count, 2);
+}
+
+const EVERYTHING: &str = "\
+[global]
+thread
+size=1M
+bs=4k
+[writes]
+ioengine=io_uring
+rw=randwrite
+iodepth=16
+iodepth_batch=4
+iodepth_low=4
+fixedbufs
+registerfiles
+verify=crc32c
+[others]
+ioengine=libaio
+rw=read
+iodepth=8
+numjobs=2
+nrfiles=2
+[reads-them]
+stonewall
+filename=writes.0.0
+rw=read
+verify=crc32c
+[paced]
+stonewall
+ioengine=mmap
+rw=randrw
+bssplit=4k/50:8k/50
+rate=8m
+runtime=50ms
+time_based
+";
+
+#[test]
+fn a_file_with_everything_in_it_runs_through_its_engines_and_annulus_and_leaves_nothing() {
+    let place = Place::new();
+    let said = place
+        .job(EVERYTHING)
+        .run(&["--repeat", "1", "--json", "report.json"]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(place.names(), ["job.fio", "report.json"]);
+    let report = place.json("report.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-job.json");
+    let schema: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = validator
+        .iter_errors(&report)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    let stages: Vec<u64> = (report["jobs"].as_array().unwrap().iter())
+        .map(|job| job["stage"].as_u64().unwrap())
+        .collect();
+    assert_eq!(stages, [0, 0, 1, 2]);
+    let run = |job: usize, contender: &str| {
+        let mut runs = report["runs"].as_array().unwrap().iter();
+        let found = runs.find(|run| run["job_index"] == job && run["contender"] == contender);
+        found.unwrap()["sample"].clone()
+    };
+    for contender in ["job", "annulus"] {
+        // Every block that was written is read back and checked, and read again by the next job.
+        let writes = run(0, contender);
+        assert_eq!(writes["write"]["ops"], 256, "{contender}");
+        assert_eq!(
+            (&writes["verified"], &writes["wrong"]),
+            (&256.into(), &0.into())
+        );
+        assert_eq!(
+            run(1, contender)["read"]["ops"],
+            512,
+            "{contender}: two clones"
+        );
+        assert_eq!(run(2, contender)["verified"], 256, "{contender}");
+        // Reads and writes at 8 MiB/s each: what is due in 50 ms, and one operation of either.
+        for direction in ["read", "write"] {
+            let bytes = run(3, contender)[direction]["bytes"].as_u64().unwrap_or(0);
+            assert!(
+                bytes <= (8 << 20) / 20 + 8192,
+                "{contender} {direction}: {bytes}"
+            );
+        }
+    }
+}
+
+#[test]
+fn data_that_nobody_wrote_with_verify_fails_the_job() {
+    let place = Place::new();
+    place.file("mine", 65536);
+    let said = place
+        .job("[check]\nthread\nfilename=mine\nrw=read\nbs=4k\nverify=crc32c\n")
+        .run(&["--repeat", "1"]);
+    assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+    assert!(
+        said.out.contains("FAILED: 16 wrong answers or errors"),
+        "{}",
+        said.out
+    );
+    assert!(
+        said.out
+            .contains("the block was not written by a job with `verify`"),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
+    if Command::new("fio").arg("--version").output().is_err() {
+        return skip("no fio; apt-get install fio");
+    }
+    let job = "[global]\nthread\nthreads=2\nsize=1M\nbs=4k\n[w]\nrw=write\nverify=pattern\nverify_pattern=0xabcd\n";
+    let place = Place::new();
+    let said = place.job(job).run(&[
+        "--repeat",
+        "1",
+        "--with-fio",
+        "--keep-files",
+        "--json",
+        "report.json",
+    ]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert!(
+        said.out
+            .contains("fio got the job file without line 3 (`threads=2`)"),
+        "{}",
+        said.out
+    );
+    let report = place.json("report.json");
+    let runs = report["runs"].as_array().unwrap();
+    let of_fio = runs.iter().find(|run| run["contender"] == "fio").unwrap();
+    assert_eq!(of_fio["sample"]["write"]["ops"], 256, "{of_fio}");
+    // Ours is checked by fio, on the file that was kept.
+    let ours = "[r]\nthread\nfilename=w.0.0\nsize=1M\nrw=read\nbs=4k\nverify=pattern\nverify_pattern=0xabcd\n";
+    let said = place.job(ours).run(&["--repeat", "1", "--with-fio"]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert!(!said.out.contains("fio failed"), "{}", said.out);
+}
+
+/// Says that a test could not run here; the test command counts these.
+fn skip(reason: &str) {
+    use std::io::Write;
+    println!("skip: {reason}");
+    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
+        let mut log = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(log)
+            .unwrap();
+        writeln!(log, "skip: {reason}").unwrap();
+    }
+}

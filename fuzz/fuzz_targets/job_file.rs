@@ -1,0 +1,33 @@
+//! Any bytes as a job file: the parser and the reader of keys refuse them or make a plan, and never panic.
+
+#![no_main]
+// The parser is the tool's, which is a binary: its files are compiled in here, and not all of it is used.
+#![allow(dead_code)]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/annulus-cli/src/bench/fio/keys.rs"]
+mod keys;
+#[path = "../../crates/annulus-cli/src/bench/fio/options.rs"]
+mod options;
+#[path = "../../crates/annulus-cli/src/bench/fio/parse.rs"]
+mod parse;
+#[path = "../../crates/annulus-cli/src/bench/fio/plan.rs"]
+mod plan;
+#[path = "../../crates/annulus-cli/src/bench/fio/unused_keys.rs"]
+mod unused_keys;
+#[path = "../../crates/annulus-cli/src/bench/fio/value.rs"]
+mod value;
+
+fuzz_target!(|bytes: &[u8]| {
+    let variable = |name: &str| (name.len() % 2 == 0).then(|| name.to_string());
+    match plan::plan(bytes, &variable) {
+        Ok(plan) => {
+            // Every job runs in one stage, and no operation is empty.
+            let staged: usize = plan.stages.iter().map(Vec::len).sum();
+            assert_eq!(staged, plan.jobs.len());
+            assert!(plan.jobs.iter().all(|job| job.options.block_least() > 0));
+        }
+        Err(complaints) => assert!(!complaints.is_empty()),
+    }
+});

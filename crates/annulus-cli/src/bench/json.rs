@@ -44,6 +44,7 @@ pub(crate) struct Report {
     #[serde(default)]
     pub(crate) traced: Vec<Traced<AtDepth>>,
     /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    #[serde(default)]
     pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
     pub(crate) warnings: Vec<String>,

@@ -68,17 +68,13 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         return say(&contender::list()).map(|()| ExitCode::SUCCESS);
     }
     signals::listen()?;
+    let _watching = crate::watching::begin(args.watch.metrics)?;
     if let Some(job) = &args.job.job_file {
         return fio::job(args, job);
     }
     let plan = Plan::new(args)?;
-    let more = loads::preset(args.load).contenders;
-    let names: Vec<String> = (args.contenders.iter().cloned())
-        .chain(more.iter().map(|name| name.to_string()))
-        .collect();
-    let contenders = contender::choose(&names)?;
+    let contenders = chosen(args)?;
     let judge = watching::of_file(&args.watch.alert, &plan)?;
-    let _watching = crate::watching::begin(args.watch.metrics)?;
     let destination = args
         .json
         .as_deref()
@@ -133,6 +129,15 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
             verdict_on(&report, hung).map(|code| alerts.exit_code(code))
         }
     }
+}
+
+/// Those that were asked for, and those that the load is there to show.
+fn chosen(args: &FileArgs) -> Result<Vec<AnyContender>, Fault> {
+    let more = loads::preset(args.load).contenders;
+    let names: Vec<String> = (args.contenders.iter().cloned())
+        .chain(more.iter().map(|name| name.to_string()))
+        .collect();
+    contender::choose(&names)
 }
 
 /// For people: how much there is of what was asked for.

@@ -36,6 +36,7 @@ pub(crate) struct Report {
     #[serde(default)]
     pub(crate) traced: Vec<Traced<AtCell>>,
     /// A signal ended it early: there are fewer runs than were asked for, or the last one was cut short.
+    #[serde(default)]
     pub(crate) interrupted: bool,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,

@@ -10,8 +10,8 @@ pub(crate) struct JobArgs {
         value_name = "FILE",
         conflicts_with_all = [
             "path", "load", "rw", "rwmixread", "bs", "files", "size", "offset", "direct", "buffered", "cold", "hot",
-            "memory", "sync", "depth", "threads", "drivers", "runtime", "contenders", "dir", "list", "html", "heatmap", "syscalls",
-            "flamegraph", "metrics", "alert"
+            "memory", "sync", "depth", "threads", "drivers", "runtime", "contenders", "dir", "list", "html",
+            "heatmap", "syscalls", "flamegraph", "metrics", "alert"
         ]
     )]
     pub(crate) job_file: Option<PathBuf>,

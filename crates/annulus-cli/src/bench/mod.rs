@@ -66,9 +66,13 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
         return say(&contender::list()).map(|()| ExitCode::SUCCESS);
     }
     signals::listen()?;
-    if let Some(job) = &args.job.job_file {
-        return fio::job(args, job);
+    match &args.job.job_file {
+        Some(job) => fio::job(args, job),
+        None => compare(args),
     }
+}
+
+fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     let plan = Plan::new(args)?;
     let more = loads::preset(args.load).contenders;
     let names: Vec<String> = (args.contenders.iter().cloned())

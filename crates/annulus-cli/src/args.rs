@@ -1,5 +1,6 @@
 //! What can be typed: a file for each command. What it means is decided in the command's own module.
 
+mod doctor;
 mod file;
 mod job;
 mod net;
@@ -16,6 +17,7 @@ mod watching;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
 pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName};
 pub(crate) use nop::NopArgs;
@@ -36,6 +38,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Say what io_uring can do on this machine, and what to change
+    Doctor(DoctorArgs),
     /// Measure what asynchronous I/O is worth here
     Bench(Bench),
     /// Run a small server on the library's own runtime

@@ -7,6 +7,7 @@
 
 mod args;
 mod bench;
+mod doctor;
 mod fault;
 mod report;
 mod serve;
@@ -25,6 +26,7 @@ use args::{Args, BenchTarget, Command, ServeWhat};
 fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.command {
+        Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Bench(bench) => match bench.target {
             BenchTarget::File(file) => bench::file(&file),
             BenchTarget::Nop(nop) => bench::nop(&nop),

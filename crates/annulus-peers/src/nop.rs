@@ -34,6 +34,14 @@ impl NopRing {
         Ok(NopRing { ring, batch })
     }
 
+    /// Enters with nothing to submit and nothing to wait for: what the system call itself costs.
+    pub fn enter(&self) -> Result<(), Failure> {
+        let entered = self.ring.submit();
+        entered
+            .map(drop)
+            .map_err(|error| Failure::failed("io_uring_enter", &error))
+    }
+
     /// Pushes a batch, enters, takes the answers; how often it entered.
     pub fn round(&mut self) -> Result<u64, Failure> {
         let (submitter, mut sq, mut cq) = self.ring.split();

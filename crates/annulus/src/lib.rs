@@ -57,6 +57,8 @@ pub use fs::{
 pub use metrics::Metrics;
 pub use op::{Advice, AllocateMode};
 pub use support::{OperationSupport, RunsOn, Support};
+pub use sys::answers::CallAnswer;
+pub use sys::behaviour::Behaviour;
 pub use sys::mapping::{HugePages, PagesInUse};
 pub use sys::poll_queue::NotPolled;
 pub use sys::ring::Rung;

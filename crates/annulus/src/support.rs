@@ -7,6 +7,8 @@ use std::thread;
 
 use crate::error::SetupError;
 use crate::op::{self, OpInfo};
+use crate::sys::answers::{self, CallAnswer};
+use crate::sys::behaviour::{self, Behaviour};
 use crate::sys::poll_queue;
 use crate::sys::probe;
 use crate::sys::ring::Rung;
@@ -22,6 +24,7 @@ use crate::sys::trial::{self, FEATURES, OPCODES, Trial, Tried};
 #[derive(Debug)]
 pub struct Support {
     kernel: String,
+    calls: [CallAnswer; 3],
     ring: Result<Tried, SetupError>,
     setup_flags: Vec<Trial>,
     features: u32,
@@ -92,6 +95,7 @@ impl Support {
     fn around(ring: Result<Tried, SetupError>) -> Support {
         Support {
             kernel: probe::kernel_release(),
+            calls: answers::ask(),
             ring,
             setup_flags: Vec::new(),
             features: 0,
@@ -114,6 +118,22 @@ impl Support {
     /// Its first two numbers: `6.18.44-cloud` is `(6, 18)`. Only a hint: features are ported back.
     pub fn kernel_version(&self) -> (u32, u32) {
         probe::parse_version(&self.kernel)
+    }
+
+    /// What each of io_uring's system calls answers here: who forbids it can be told from which calls
+    /// are refused, and how. A filter refuses calls by number; a sysctl and the kernel's security modules
+    /// refuse the set-up alone.
+    pub fn calls(&self) -> &[CallAnswer] {
+        &self.calls
+    }
+
+    /// What kernels of the same features do differently, each tried on rings of its own; empty where no
+    /// ring can be had. Takes about 20 ms: not part of [`Support::detect`].
+    pub fn behaviours(&self) -> Vec<Behaviour> {
+        match self.ring {
+            Ok(_) => behaviour::all(),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// How far up the ladder of set-up flags a ring comes.

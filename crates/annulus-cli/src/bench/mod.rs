@@ -46,11 +46,13 @@ pub(crate) use json::schema_is_current;
 use json::{ContenderFacts, Destination, Load, Outcome, Report, Run};
 use limit::Limit;
 use machine::Machine;
-pub(crate) use machine::allow_many_open_files;
+pub(crate) use machine::{Usage, allow_many_open_files};
 pub(crate) use net::{net, net_child, net_server};
 pub(crate) use nop::nop;
 use progress::Progress;
 use run::AnyContender;
+pub(crate) use stats::Spread;
+pub(crate) use table::short;
 use testfile::TestFile;
 
 /// From so many bytes of buffers on, the heading says so.
@@ -419,13 +421,13 @@ fn load(plan: &Plan, file: &TestFile) -> Load {
 }
 
 /// The command as it was typed.
-fn command() -> Vec<String> {
+pub(crate) fn command() -> Vec<String> {
     std::env::args_os()
         .map(|arg| arg.to_string_lossy().into_owned())
         .collect()
 }
 
-fn unix_seconds(time: SystemTime) -> u64 {
+pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_secs())
 }

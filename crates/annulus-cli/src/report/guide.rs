@@ -26,14 +26,17 @@ fn file_words() -> Markup {
     html! {
         h3 { "The table" }
         p {
-            "Medians over the repeats. Contenders took turns in a shuffled order. Ratios are taken inside one repeat, "
-            "between runs of the same minute, and the median of these is shown: it need not be the quotient of two numbers "
+            "Medians over the repeats. Contenders took turns in a shuffled "
+            "order. Ratios are taken inside one repeat, "
+            "between runs of the same minute, and the median of these is "
+            "shown: it need not be the quotient of two numbers "
             "of the table. " code { "base" } " is a ring written by hand: a ratio to it near 1 says that the library "
             "costs nothing. Peers are what a program would use instead. " code { "null" } " does no I/O at all: "
             "what it shows is the harness itself, and a contender that comes near it was measured badly."
         }
         p {
-            "Every answer is checked for its length, and in files that the tool made for its content; of other files one "
+            "Every answer is checked for its length, and in files that the "
+            "tool made for its content; of other files one "
             "answer in 64 is compared with a plain read afterwards. A run with a wrong answer has no row."
         }
     }
@@ -43,15 +46,21 @@ fn network_words() -> Markup {
     html! {
         h3 { "The table" }
         p {
-            "Medians over the good repeats. Servers took turns in a shuffled order, each started anew for each of its "
-            "runs. Ratios are to the epoll server in the same repeat. Look at who was the limit: where the client had no "
+            "Medians over the good repeats. Servers took turns in a "
+            "shuffled order, each started anew for each of its "
+            "runs. Ratios are to the epoll server in the same repeat. Look "
+            "at who was the limit: where the client had no "
             "time left, the server could have done more."
         }
         p {
-            "Every answer is checked, and every request is answered or counted as an error; a run with an error, or with a "
-            "connection missing at the end, is void. Without " code { "--rate" } " a connection waits for its answer before "
-            "it asks again, so a server that stops for a second delays one request per connection, and those that would "
-            "have come meanwhile are never sent. With " code { "--rate" } " latency counts from when a request was due, and "
+            "Every answer is checked, and every request is answered or counted "
+            "as an error; a run with an error, or with a "
+            "connection missing at the end, is void. Without " code { "--rate" "
+            "} " a connection waits for its answer before "
+            "it asks again, so a server that stops for a second delays one "
+            "request per connection, and those that would "
+            "have come meanwhile are never sent. With " code { "--rate" } " "
+            "latency counts from when a request was due, and "
             "a pause is seen by every request that was due in it, a slope in the heat map."
         }
     }
@@ -61,21 +70,26 @@ fn picture_words() -> Markup {
     html! {
         h3 { "Heat maps" }
         p {
-            "A column is a slice of time, a row a range of latencies; each power of ten has about as much room as the next. "
-            "Brighter means more answers a second, on a logarithmic scale, so that a single slow answer can still be seen. "
+            "A column is a slice of time, a row a range of latencies; each "
+            "power of ten has about as much room as the next. "
+            "Brighter means more answers a second, on a logarithmic scale, so "
+            "that a single slow answer can still be seen. "
             "A bright band is where most answers are. Two bands are two ways to be answered: cached and not, on this "
             "processor and on another. A vertical stripe is a moment when everything was slow. An empty column is a "
             "moment without an answer. All maps have the same scale: what looks slower is slower."
         }
         h3 { "Over time" }
         p {
-            "Speed in each slice of the same repeat: a line that falls, or that steps, belongs to a machine that changed "
-            "while it was measured. Enters per operation say how many operations share a call into the kernel: 1 is a call "
+            "Speed in each slice of the same repeat: a line that falls, or "
+            "that steps, belongs to a machine that changed "
+            "while it was measured. Enters per operation say how many "
+            "operations share a call into the kernel: 1 is a call "
             "each, 0.1 is ten at once. They are counted where the contender knows when it made them."
         }
         h3 { "Percentiles" }
         p {
-            "Lower is better. Where lines cross, one contender is faster mostly and slower at times. The right end rests "
+            "Lower is better. Where lines cross, one contender is faster "
+            "mostly and slower at times. The right end rests "
             "on few answers: a line ends where fewer than one answer would be left."
         }
     }

@@ -63,7 +63,9 @@ pub(super) fn page(stories: &[Story], scale: Option<&Scale>) -> String {
                     (guide::guide(stories))
                     (data(stories))
                 }
-                footer { p { "Made by annulus " (env!("CARGO_PKG_VERSION")) ". This page loads nothing from anywhere." } }
+                footer {
+                    p { "Made by annulus " (env!("CARGO_PKG_VERSION")) ". This page loads nothing from anywhere." }
+                }
                 script { (PreEscaped(SCRIPT)) }
             }
         }
@@ -185,7 +187,8 @@ fn maps(stories: &[Story], scale: &Scale) -> Markup {
         section aria-labelledby="maps" {
             h2 id="maps" { "Latency over time" }
             p {
-                "Each map is the repeat of a contender whose speed is nearest to the median: time to the right, latency "
+                "Each map is the repeat of a contender whose speed is nearest "
+                "to the median: time to the right, latency "
                 "upwards, brighter where more answers were. One scale for all of them. Latency is "
                 (stories[0].latency) "."
             }
@@ -262,7 +265,9 @@ fn over_time(stories: &[Story], scale: &Scale) -> Markup {
                     }
                     @let silent = silent(group);
                     @if story.no_calls.is_none() && !silent.is_empty() {
-                        p.remarks { "Without enters over time, because they can't tell when they made them: " (silent) "." }
+                        p.remarks {
+                            "Without enters over time, because they can't tell when they made them: " (silent) "."
+                        }
                     }
                 }
             }
@@ -288,7 +293,8 @@ fn percentiles(stories: &[Story], scale: &Scale) -> Markup {
         section aria-labelledby="percentiles" {
             h2 id="percentiles" { "Percentiles" }
             p {
-                "How long the answers took, from the fastest to the slowest: at 99, 99 of 100 answers took no longer. "
+                "How long the answers took, from the fastest to the slowest: "
+                "at 99, 99 of 100 answers took no longer. "
                 "Every nine has as much room as the one before. Latencies are known to a sixteenth of themselves."
             }
             @for (nth, story) in stories.iter().enumerate() {
@@ -315,7 +321,8 @@ fn comparison(first: &Story, second: &Story, differences: &[Difference]) -> Mark
             }
             @if !rows.is_empty() { (table("A and B", &compare::HEADINGS, &rows)) }
             p {
-                "A difference counts if all repeats of one run lie beyond all of the other and the medians differ by more "
+                "A difference counts if all repeats of one run lie beyond all "
+                "of the other and the medians differ by more "
                 "than 3 %. With fewer than 3 repeats nothing can be said. Runs of different hours may differ by "
                 "whatever the machine did meanwhile: what is to be compared belongs into one run."
             }
@@ -356,7 +363,8 @@ fn data(stories: &[Story]) -> Markup {
                 @let id = format!("json-{nth}");
                 @if let Some(slices) = story.json.slices {
                     p.remarks {
-                        "To keep the page small, timelines in it have at most " (slices) " slices; what --json writes has all."
+                        "To keep the page small, timelines in it have at most " "
+                        "(slices) " slices; what --json writes has all."
                     }
                 }
                 p {

@@ -59,6 +59,13 @@ fn a_run_is_told_by_a_page_and_by_maps_and_its_json_tells_the_same_later() {
             .unwrap()
             .contains("data:image/png")
     );
+    timelines_are_whole(here);
+    told_later(here, &page);
+    refuses(here, &run, "--json run.json exists; --replace replaces it");
+}
+
+/// Every answer of every run is in a slice, and so are the calls of those who can tell.
+fn timelines_are_whole(here: &Path) {
     let json = std::fs::read_to_string(here.join("run.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     for run in json["runs"].as_array().unwrap() {
@@ -87,7 +94,10 @@ fn a_run_is_told_by_a_page_and_by_maps_and_its_json_tells_the_same_later() {
         (calls("base"), calls("pread"), calls("null")),
         (Some(20), Some(20), None)
     );
+}
 
+/// The JSON gives the same page again, and can be compared.
+fn told_later(here: &Path, page: &str) {
     let later = annulus(
         here,
         &[
@@ -119,8 +129,6 @@ fn a_run_is_told_by_a_page_and_by_maps_and_its_json_tells_the_same_later() {
     assert!(two.status.success(), "{}", text(&two.stderr));
     let two = std::fs::read_to_string(here.join("two.html")).unwrap();
     assert!(two.contains("too few repeats to tell"));
-
-    refuses(here, &run, "--json run.json exists; --replace replaces it");
     let page_again = ["bench", "report", "run.json", "--html", "run.html"];
     refuses(
         here,

@@ -223,6 +223,12 @@ impl EngineBuilder {
         self
     }
 
+    /// How many that are: what is asked for, of which [`BackendInUse::Uring`] has as many as the kernel
+    /// had memory for.
+    pub fn ring_entries_asked(&self) -> u32 {
+        self.ring.sq_entries
+    }
+
     /// The highest rung of set-up flags to try; [`Rung::Cooperative`] by default. A driver that is
     /// handed its work by others has little from [`Rung::Deferred`]: it takes an enter to see each
     /// completion, which costs more than the interrupts it saves (docs/DESIGN.md). Backends: uring.

@@ -5,6 +5,8 @@
 //! has `annulus-preload` loaded those names are ours (Sealed).
 
 pub(crate) mod affinity;
+pub(crate) mod answers;
+pub(crate) mod behaviour;
 pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod errno;

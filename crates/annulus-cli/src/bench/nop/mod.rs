@@ -48,12 +48,7 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
     let started = SystemTime::now();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let machine = Machine::of(None);
-    super::say(&format!(
-        "NOPs through each layer; {} s × {} repeats; seed {seed}\n{}\n",
-        args.runtime.as_secs_f64(),
-        args.repeat,
-        machine.line(),
-    ))?;
+    super::say(&heading(args, seed, &machine))?;
     let runs = measure(args, &depths, seed);
     let interrupted = signals::asked();
     let traced = match interrupted {
@@ -76,12 +71,7 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
         depths,
         runtime_seconds: args.runtime.as_secs_f64(),
         repeats: args.repeat,
-        layers: (LAYERS.iter())
-            .map(|layer| LayerFacts {
-                name: layer.name().into(),
-                about: layer.about().into(),
-            })
-            .collect(),
+        layers: layers(),
         interrupted: interrupted.is_some(),
         runs,
         rows,
@@ -107,6 +97,23 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
         true => ExitCode::from(1),
         false => alerts.exit_code(ExitCode::SUCCESS),
     })
+}
+
+fn heading(args: &NopArgs, seed: u64, machine: &Machine) -> String {
+    format!(
+        "NOPs through each layer; {} s × {} repeats; seed {seed}\n{}\n",
+        args.runtime.as_secs_f64(),
+        args.repeat,
+        machine.line(),
+    )
+}
+
+fn layers() -> Vec<LayerFacts> {
+    let facts = |layer: &Layer| LayerFacts {
+        name: layer.name().into(),
+        about: layer.about().into(),
+    };
+    LAYERS.iter().map(facts).collect()
 }
 
 fn check(args: &NopArgs) -> Result<(), Fault> {

@@ -1,0 +1,86 @@
+//! Messages there and back over loopback, through one of the plain echo servers of `bench net` on a thread.
+//!
+//! The client is the same for both servers: it writes a message on each of its connections, then reads all the
+//! answers. So a server always has several to answer, as a busy one would.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use annulus_peers::Failure;
+use annulus_peers::net::{epoll_echo, ring_echo};
+
+const CONNECTIONS: usize = 16;
+const MESSAGE_BYTES: usize = 64;
+/// Nothing here takes nearly as long; a server that stalls fails the measurement instead of holding it up.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Server {
+    Epoll,
+    Ring,
+}
+
+/// The client; the server's thread ends with the process, as these servers do.
+pub(crate) struct Echo {
+    streams: Vec<TcpStream>,
+    message: [u8; MESSAGE_BYTES],
+}
+
+impl Echo {
+    pub(crate) fn start(server: Server) -> Result<Echo, Failure> {
+        let failed = |error| Failure::failed("starting an echo server on loopback", &error);
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let serve = match server {
+            Server::Epoll => epoll_echo::serve,
+            Server::Ring => ring_echo::serve,
+        };
+        let thread = thread::Builder::new().name("echo".into());
+        // What ends it is seen by the client, whose connections break.
+        thread.spawn(move || serve(listener)).map_err(failed)?;
+        let connect = |_| {
+            let stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        };
+        let streams = (0..CONNECTIONS).map(connect).collect::<Result<_, _>>();
+        Ok(Echo {
+            streams: streams.map_err(failed)?,
+            message: [0; MESSAGE_BYTES],
+        })
+    }
+
+    /// A message on every connection, and its answer.
+    pub(crate) fn round(&mut self) -> Result<u64, Failure> {
+        let failed = |error| Failure::failed("a message to the echo server", &error);
+        fastrand::fill(&mut self.message);
+        for mut stream in &self.streams {
+            stream.write_all(&self.message).map_err(failed)?;
+        }
+        let mut answer = [0; MESSAGE_BYTES];
+        for mut stream in &self.streams {
+            stream.read_exact(&mut answer).map_err(failed)?;
+            if answer != self.message {
+                return Err(Failure::Failed("an echo differs from what was sent".into()));
+            }
+        }
+        Ok(CONNECTIONS as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_a_message_on_every_connection() {
+        let mut echo = Echo::start(Server::Epoll).unwrap();
+        for _ in 0..3 {
+            assert_eq!(echo.round().unwrap(), CONNECTIONS as u64);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The facts of this machine.
+
+use std::fs;
+use std::path::Path;
+
+use annulus::{BackendInUse, Engine, SetupError, Support, Trial};
+use rustix::process::{Resource, getegid, getgroups, getrlimit, getuid};
+
+use super::facts::{
+    Behaviour, Call, EngineFact, Environment, Has, Kernel, Limits, OperationFact, Policy, Refusal,
+    RefusalKind, RingFacts, Rung, RunsOn, Seccomp, Tried,
+};
+use super::place::Place;
+use super::surroundings::{Surroundings, text};
+
+/// Capabilities by their bits, of those that change an answer here.
+const CAPABILITIES: [(u32, &str); 5] = [
+    (7, "CAP_SETUID"),
+    (12, "CAP_NET_ADMIN"),
+    (14, "CAP_IPC_LOCK"),
+    (21, "CAP_SYS_ADMIN"),
+    (23, "CAP_SYS_NICE"),
+];
+
+impl Environment {
+    /// All but PATH, which the caller has looked at.
+    pub(crate) fn here(place: Option<Place>) -> Environment {
+        let root = Path::new("/");
+        let support = Support::detect();
+        let kernel = Kernel::below(root);
+        Environment {
+            surroundings: Surroundings::below(root, &kernel.release),
+            ring: ring(&support),
+            policy: policy(&support),
+            limits: limits(&support),
+            kernel,
+            place,
+        }
+    }
+}
+
+fn ring(support: &Support) -> RingFacts {
+    RingFacts {
+        calls: (support.calls().iter())
+            .map(|call| Call {
+                name: call.name.to_owned(),
+                errno: call.errno,
+            })
+            .collect(),
+        refusal: support.ring().err().map(refusal),
+        rung: support.ring().ok().map(|rung| match rung {
+            annulus::Rung::Deferred => Rung::Deferred,
+            annulus::Rung::Cooperative => Rung::Cooperative,
+            _ => Rung::Plain,
+        }),
+        setup_flags: tried(support.setup_flags()),
+        features: has(support.features()),
+        opcodes: has(support.opcodes()),
+        operations: support.operations().map(operation).collect(),
+        registrations: tried(support.registrations()),
+        behaviours: (support.behaviours().into_iter())
+            .map(|one| Behaviour {
+                name: one.name.to_owned(),
+                works: one.works,
+                meaning: one.meaning,
+            })
+            .collect(),
+        engine: engine(),
+    }
+}
+
+fn refusal(error: &SetupError) -> Refusal {
+    let kind = match error {
+        SetupError::Missing { .. } => RefusalKind::Missing,
+        SetupError::Refused { .. } => RefusalKind::Refused,
+        SetupError::TooOld { .. } => RefusalKind::TooOld,
+        SetupError::Memlock { .. } => RefusalKind::Memlock,
+        SetupError::Descriptors { .. } => RefusalKind::Descriptors,
+        _ => RefusalKind::Other,
+    };
+    Refusal {
+        kind,
+        text: error.to_string(),
+    }
+}
+
+fn tried(trials: &[Trial]) -> Vec<Tried> {
+    let one = |trial: &Trial| Tried {
+        name: trial.name.to_owned(),
+        since: trial.since.to_owned(),
+        works: trial.result.is_ok(),
+        why: trial.result.as_ref().err().map(SetupError::to_string),
+        is_starved: matches!(trial.result, Err(SetupError::Memlock { .. })),
+    };
+    trials.iter().map(one).collect()
+}
+
+fn has<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> Vec<Has> {
+    all.map(|(name, is_there)| Has {
+        name: name.to_owned(),
+        is_there,
+    })
+    .collect()
+}
+
+fn operation(operation: annulus::OperationSupport) -> OperationFact {
+    OperationFact {
+        name: operation.name.to_owned(),
+        opcode: operation.opcode.map(str::to_owned),
+        runs_on: match operation.runs_on {
+            annulus::RunsOn::Ring => RunsOn::Ring,
+            annulus::RunsOn::Clock => RunsOn::Clock,
+            _ => RunsOn::BlockingThread,
+        },
+    }
+}
+
+/// An engine with all its defaults: as many entries as the limits allow.
+fn engine() -> Option<EngineFact> {
+    let builder = Engine::builder();
+    let entries_asked = builder.ring_entries_asked();
+    let engine = builder.build().ok()?;
+    let entries_got = match engine.backend() {
+        BackendInUse::Uring { sq_entries, .. } => Some(*sq_entries),
+        _ => None,
+    };
+    Some(EngineFact {
+        backend: engine.backend().to_string(),
+        entries_asked,
+        entries_got,
+    })
+}
+
+/// A line of `/proc/self/status`.
+fn line<'a>(status: &'a str, key: &str) -> Option<&'a str> {
+    let rest = status.lines().find_map(|line| line.strip_prefix(key))?;
+    rest.strip_prefix(':').map(str::trim)
+}
+
+fn policy(support: &Support) -> Policy {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let group = support.io_uring_group();
+    Policy {
+        io_uring_disabled: support.io_uring_disabled(),
+        io_uring_group: group,
+        is_in_group: group.is_some_and(|group| {
+            getegid().as_raw() == group
+                || getgroups().is_ok_and(|all| all.iter().any(|one| one.as_raw() == group))
+        }),
+        seccomp: match line(&status, "Seccomp") {
+            Some("2") => Seccomp::Filter,
+            Some("1") => Seccomp::Strict,
+            _ => Seccomp::Off,
+        },
+        seccomp_filters: line(&status, "Seccomp_filters").and_then(|count| count.parse().ok()),
+        no_new_privileges: line(&status, "NoNewPrivs") == Some("1"),
+        user: getuid().as_raw(),
+        capabilities: capabilities(line(&status, "CapEff").unwrap_or_default()),
+        is_initial_user_namespace: text(Path::new("/proc/self/uid_map"))
+            .is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"])),
+        security_modules: (text(Path::new("/sys/kernel/security/lsm")).unwrap_or_default())
+            .split(',')
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect(),
+    }
+}
+
+/// Of a mask in hexadecimal digits.
+fn capabilities(mask: &str) -> Vec<String> {
+    let mask = u64::from_str_radix(mask, 16).unwrap_or(0);
+    let held = CAPABILITIES.iter().filter(|(bit, _)| mask & 1 << bit != 0);
+    held.map(|(_, name)| (*name).to_owned()).collect()
+}
+
+fn limits(support: &Support) -> Limits {
+    let online = text(Path::new("/sys/devices/system/cpu/online"));
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib: Option<u64> =
+        line(&memory, "MemTotal").and_then(|value| value.trim_end_matches(" kB").parse().ok());
+    Limits {
+        memlock_bytes: support.memlock_bytes(),
+        memlock_hard_bytes: getrlimit(Resource::Memlock).maximum,
+        memlock_waived: support.memlock_waived(),
+        descriptors: support.descriptors(),
+        descriptors_hard: getrlimit(Resource::Nofile).maximum,
+        processors: support.processors(),
+        processors_online: online
+            .and_then(|list| count(&list))
+            .unwrap_or(support.processors()),
+        processor_quota: quota(),
+        memory_bytes: kib.map(|kib| kib << 10),
+    }
+}
+
+/// How many numbers `0-3,6` stands for.
+fn count(list: &str) -> Option<usize> {
+    let mut sum = 0;
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        sum += last.checked_sub(first)? + 1;
+    }
+    Some(sum)
+}
+
+/// What the cgroup of this process allows: inside a container the file lies at the root.
+fn quota() -> Option<f64> {
+    let own = text(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::"));
+    let own = own.unwrap_or_default().trim_start_matches('/');
+    let root = Path::new("/sys/fs/cgroup");
+    [root.join(own), root.to_path_buf()]
+        .iter()
+        .find_map(|folder| text(&folder.join("cpu.max")))
+        .and_then(|line| parse_quota(&line))
+}
+
+/// `200000 100000`, or `max 100000`.
+fn parse_quota(line: &str) -> Option<f64> {
+    let (share, period) = line.split_once(' ')?;
+    let (share, period): (f64, f64) = (share.parse().ok()?, period.parse().ok()?);
+    (period > 0.0).then_some(share / period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_masks_and_quotas_are_read() {
+        assert_eq!(count("0-3,6"), Some(5));
+        assert_eq!(count("0"), Some(1));
+        assert_eq!(count(""), None);
+        assert_eq!(parse_quota("200000 100000"), Some(2.0));
+        assert_eq!(parse_quota("max 100000"), None);
+        assert_eq!(capabilities("000001ffffffffff").len(), CAPABILITIES.len());
+        assert_eq!(capabilities("0000000000004000"), ["CAP_IPC_LOCK"]);
+        assert!(capabilities("0").is_empty());
+        let status = "Seccomp:\t0\nSeccomp_filters:\t3\n";
+        assert_eq!(line(status, "Seccomp"), Some("0"));
+        assert_eq!(line(status, "Seccomp_filters"), Some("3"));
+    }
+
+    #[test]
+    fn this_machine_has_facts() {
+        let here = Environment::here(None);
+        assert_eq!(here.ring.calls.len(), 3);
+        assert!(here.limits.processors > 0);
+        assert!(here.limits.processors_online >= here.limits.processors);
+        assert!(here.kernel.version.0 >= 4, "{:?}", here.kernel);
+        assert_eq!(here.has_ring(), here.ring.rung.is_some());
+    }
+}

@@ -1,0 +1,171 @@
+//! Random reads of 4 KiB for a short time, for the contenders of `bench file`: only counted, not looked into.
+
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use annulus_peers::{Answer, Bench, Failure, Job, Lane, Op};
+
+pub(crate) const BLOCK_BYTES: usize = 4096;
+
+/// What the contender is asked.
+pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
+    Job {
+        files: Arc::new([file]),
+        offset_bytes: 0,
+        size_bytes: bytes - bytes % BLOCK_BYTES as u64,
+        block_bytes: BLOCK_BYTES,
+        depth,
+        threads: Some(1),
+        drivers: None,
+        direct,
+        random: true,
+        writes: false,
+        durable: false,
+    }
+}
+
+/// One sample.
+pub(crate) struct Timed {
+    blocks: u64,
+    window: Duration,
+    began: Arc<OnceLock<Instant>>,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    answers: u64,
+    ns: f64,
+    wrong: Option<String>,
+}
+
+impl Timed {
+    pub(crate) fn new(job: &Job, window: Duration) -> Timed {
+        Timed {
+            blocks: job.size_bytes / BLOCK_BYTES as u64,
+            window,
+            began: Arc::default(),
+            counted: Mutex::default(),
+        }
+    }
+
+    /// The time per answer, if all were right.
+    pub(crate) fn ns_per_op(self) -> Result<f64, Failure> {
+        let counted = self.counted.into_inner();
+        let counted = counted.unwrap_or_else(PoisonError::into_inner);
+        match counted.wrong {
+            Some(wrong) => Err(Failure::Failed(wrong)),
+            None if counted.answers == 0 => Err(Failure::Failed(
+                "no read was answered in time: the machine is busy with other things".into(),
+            )),
+            None => Ok(counted.ns / counted.answers as f64),
+        }
+    }
+}
+
+impl Bench for Timed {
+    type Lane = TimedLane;
+
+    fn lane(&self) -> TimedLane {
+        TimedLane {
+            blocks: self.blocks,
+            window: self.window,
+            began: Arc::clone(&self.began),
+            random: fastrand::Rng::new(),
+            answers: 0,
+            wrong: None,
+        }
+    }
+
+    fn go(&self) {
+        let _ = self.began.set(Instant::now());
+    }
+
+    fn done(&self, lane: TimedLane) {
+        let elapsed = lane.elapsed().as_nanos() as f64;
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.answers += lane.answers;
+        counted.ns = counted.ns.max(elapsed);
+        counted.wrong = counted.wrong.take().or(lane.wrong);
+    }
+}
+
+/// Asks for blocks at random until the time is over.
+pub(crate) struct TimedLane {
+    blocks: u64,
+    window: Duration,
+    began: Arc<OnceLock<Instant>>,
+    random: fastrand::Rng,
+    answers: u64,
+    wrong: Option<String>,
+}
+
+impl TimedLane {
+    fn elapsed(&self) -> Duration {
+        self.began.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
+}
+
+impl Lane for TimedLane {
+    fn next(&mut self) -> Option<Op> {
+        // At least one, however late it is.
+        if self.wrong.is_some() || (self.answers > 0 && self.elapsed() >= self.window) {
+            return None;
+        }
+        Some(Op {
+            offset: self.random.u64(..self.blocks) * BLOCK_BYTES as u64,
+            ..Op::default()
+        })
+    }
+
+    fn fill(&self, _op: &Op, _bytes: &mut [u8]) {}
+
+    fn finish<A: Answer + ?Sized>(&mut self, _op: Op, result: io::Result<usize>, _answer: &A) {
+        match result {
+            Ok(BLOCK_BYTES) => self.answers += 1,
+            Ok(count) => self.wrong = Some(format!("a read of 4096 bytes gave {count}")),
+            Err(error) => self.wrong = Some(format!("a read of 4096 bytes: {error}")),
+        }
+    }
+
+    fn ideal_answer(&self, _op: &Op) -> impl Answer + use<> {
+        Nothing
+    }
+}
+
+/// Nobody asks: the contender that does no I/O is not measured here.
+struct Nothing;
+
+impl Answer for Nothing {
+    fn word(&self, _at: usize) -> u64 {
+        0
+    }
+
+    fn copy_to(&self, _into: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use annulus_peers::{Contender, Pread};
+
+    #[test]
+    fn reads_are_counted_and_a_short_one_is_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 * BLOCK_BYTES as u64).unwrap();
+        let whole = job(file.try_clone().unwrap(), 8 * BLOCK_BYTES as u64, 1, false);
+        let bench = Timed::new(&whole, Duration::from_millis(2));
+        Pread.run(&whole, &bench).unwrap();
+        assert!(bench.ns_per_op().unwrap() > 0.0);
+        // The file ends before the job does.
+        file.set_len(100).unwrap();
+        let bench = Timed::new(&whole, Duration::from_millis(2));
+        Pread.run(&whole, &bench).unwrap();
+        let error = bench.ns_per_op().unwrap_err().to_string();
+        assert!(error.starts_with("a read of 4096 bytes gave "), "{error}");
+    }
+}

@@ -1,0 +1,256 @@
+//! Two seconds of measuring: what a system call, a batch, a read and a message cost on this machine.
+//!
+//! Each thing has a [`Probe`], which takes a short sample when it is asked. All take turns in a shuffled order, some
+//! rounds long, so that whatever else the machine does meets all of them alike.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use annulus::{AlignedBuf, Backend, CachedReads, Engine, File};
+use annulus_peers::{Failure, NopRing, Pread, Ring};
+
+use super::echo::{self, Echo};
+use super::figures::{Figure, Figures, Missing, What};
+use super::lane::{BLOCK_BYTES, Timed};
+use super::place::Sample;
+use crate::bench::{Spread, Usage};
+
+/// Rounds, and how long a sample of each probe is: 15 × 5 × 22 ms are a second and a half, and setting up takes
+/// the rest of the two.
+const ROUNDS: usize = 5;
+const WINDOW: Duration = Duration::from_millis(22);
+/// The first sample of each probe only warms up.
+const WARM_UP: Duration = Duration::from_millis(4);
+
+/// Takes a sample: nanoseconds per operation.
+type Probe = Box<dyn FnMut(Duration) -> Result<f64, Failure>>;
+
+/// Measures all that can be measured here. `has_ring`: whether it is worth trying one.
+pub(crate) fn measure(sample: &Sample, why_no_reads: &str, has_ring: bool) -> Figures {
+    let (began, usage) = (Instant::now(), Usage::now());
+    let mut probes: Vec<(What, Result<Probe, Failure>)> = What::ALL
+        .into_iter()
+        .map(|what| (what, probe(what, sample, why_no_reads, has_ring)))
+        .collect();
+    for (_, probe) in &mut probes {
+        let warm = match probe {
+            Ok(ready) => ready(WARM_UP).err(),
+            Err(_) => None,
+        };
+        if let Some(failure) = warm {
+            *probe = Err(failure);
+        }
+    }
+    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); probes.len()];
+    let mut order: Vec<usize> = (0..probes.len()).collect();
+    for _ in 0..ROUNDS {
+        fastrand::shuffle(&mut order);
+        for &index in &order {
+            let probe = &mut probes[index].1;
+            let Ok(ready) = probe else { continue };
+            match ready(WINDOW) {
+                Ok(ns) => samples[index].push(ns),
+                Err(failure) => *probe = Err(failure),
+            }
+        }
+    }
+    let ns = began.elapsed().as_nanos() as f64;
+    let used = Usage::now().since(&usage);
+    let mut figures = Figures {
+        seconds: ns / 1e9,
+        samples: ROUNDS,
+        others_busy: (used.machine_busy_ns - used.own_cpu_ns).max(0.0) / ns,
+        stolen: used.stolen_ns / ns,
+        ..Figures::default()
+    };
+    for ((what, probe), samples) in probes.iter().zip(&samples) {
+        match (probe, Spread::of(samples)) {
+            (Ok(_), Some(ns)) => figures.figures.push(Figure {
+                what: *what,
+                about: what.name().to_owned(),
+                ns,
+            }),
+            (Err(failure), _) => figures.missing.push(Missing {
+                what: *what,
+                why: failure.to_string(),
+            }),
+            (Ok(_), None) => {}
+        }
+    }
+    figures
+}
+
+fn probe(
+    what: What,
+    sample: &Sample,
+    why_no_reads: &str,
+    has_ring: bool,
+) -> Result<Probe, Failure> {
+    let not_here = |why: &str| Err(Failure::NotHere(why.to_owned()));
+    let by_ring = !matches!(
+        what,
+        What::CachedPread | What::CachedHop | What::DirectPread | What::DirectHop | What::EchoEpoll
+    );
+    if by_ring && !has_ring {
+        return not_here("there is no io_uring here");
+    }
+    let (cached, direct) = (sample.buffered.as_ref(), sample.direct.as_ref());
+    let cached = || cached.ok_or_else(|| Failure::NotHere(why_no_reads.to_owned()));
+    let direct = || {
+        cached()?;
+        direct.ok_or_else(|| Failure::NotHere("there is no direct I/O there".to_owned()))
+    };
+    let bytes = sample.bytes;
+    match what {
+        What::Enter => enters(),
+        What::Nop1 => nops(1),
+        What::Nop8 => nops(8),
+        What::Nop32 => nops(32),
+        What::CachedPread => contender(Pread, cached()?, bytes, 1, false),
+        What::CachedRing => contender(ring("base-unregistered")?, cached()?, bytes, 1, false),
+        What::CachedHop => hops(cached()?, bytes),
+        What::DirectPread => contender(Pread, direct()?, bytes, 1, true),
+        What::DirectRing => contender(ring("base")?, direct()?, bytes, 1, true),
+        What::DirectHop => hops(direct()?, bytes),
+        What::DirectRing8 => contender(ring("base")?, direct()?, bytes, 8, true),
+        What::DirectRing32 => contender(ring("base")?, direct()?, bytes, 32, true),
+        What::DirectPlain32 => contender(ring("base-unregistered")?, direct()?, bytes, 32, true),
+        What::EchoEpoll => echoes(Echo::start(echo::Server::Epoll)?),
+        What::EchoRing => echoes(Echo::start(echo::Server::Ring)?),
+    }
+}
+
+/// Runs `turn` until the time is over; it returns how many operations it did.
+fn timed(window: Duration, mut turn: impl FnMut() -> Result<u64, Failure>) -> Result<f64, Failure> {
+    let (began, mut ops) = (Instant::now(), 0);
+    loop {
+        ops += turn()?;
+        let elapsed = began.elapsed();
+        if elapsed >= window {
+            return Ok(elapsed.as_nanos() as f64 / ops.max(1) as f64);
+        }
+    }
+}
+
+/// Looking at the clock costs as much as a NOP: once per so many.
+const TURNS: u64 = 16;
+
+fn enters() -> Result<Probe, Failure> {
+    let ring = nop_ring(1)?;
+    Ok(Box::new(move |window| {
+        timed(window, || {
+            for _ in 0..TURNS {
+                ring.enter()?;
+            }
+            Ok(TURNS)
+        })
+    }))
+}
+
+fn nops(batch: usize) -> Result<Probe, Failure> {
+    let mut ring = nop_ring(batch)?;
+    Ok(Box::new(move |window| {
+        timed(window, || {
+            for _ in 0..TURNS {
+                ring.round()?;
+            }
+            Ok(TURNS * batch as u64)
+        })
+    }))
+}
+
+/// With deferred task work where this kernel has it, as the library's runtime sets its rings up.
+fn nop_ring(batch: usize) -> Result<NopRing, Failure> {
+    match NopRing::new(batch, true) {
+        Err(Failure::NotHere(_)) => NopRing::new(batch, false),
+        made => made,
+    }
+}
+
+fn ring(name: &str) -> Result<Ring, Failure> {
+    let variant = |ring: &Ring| annulus_peers::Contender::<Timed>::name(ring) == name;
+    let ring = Ring::variants().into_iter().find(variant);
+    ring.ok_or_else(|| Failure::Failed(format!("there is no ring {name}")))
+}
+
+/// A contender of `bench file`, at a depth, by its own threads.
+fn contender(
+    contender: impl annulus_peers::Contender<Timed> + 'static,
+    file: &std::fs::File,
+    bytes: u64,
+    depth: usize,
+    direct: bool,
+) -> Result<Probe, Failure> {
+    let job = super::lane::job(copy(file)?, bytes, depth, direct);
+    Ok(Box::new(move |window| {
+        let bench = Timed::new(&job, window);
+        contender.run(&job, &bench)?;
+        bench.ns_per_op()
+    }))
+}
+
+fn copy(file: &std::fs::File) -> Result<std::fs::File, Failure> {
+    file.try_clone()
+        .map_err(|error| Failure::failed("copying a descriptor", &error))
+}
+
+/// Each read on another thread, as the library does it without a ring.
+fn hops(file: &std::fs::File, bytes: u64) -> Result<Probe, Failure> {
+    let failed = |error: std::io::Error| Failure::failed("a read on a blocking thread", &error);
+    let engine = Engine::builder()
+        .backend(Backend::Blocking)
+        .blocking_threads(1)
+        .build()
+        .map_err(|error| Failure::Failed(error.to_string()))?;
+    let file: Arc<File> = Arc::new(engine.file(copy(file)?).map_err(failed)?);
+    file.set_cached_reads(CachedReads::Never);
+    let mut buf = Some(AlignedBuf::with_len(BLOCK_BYTES, BLOCK_BYTES));
+    let mut random = fastrand::Rng::new();
+    let blocks = bytes / BLOCK_BYTES as u64;
+    Ok(Box::new(move |window| {
+        timed(window, || {
+            let at = random.u64(..blocks) * BLOCK_BYTES as u64;
+            let lent = match buf.take() {
+                Some(buf) => buf,
+                None => AlignedBuf::with_len(BLOCK_BYTES, BLOCK_BYTES),
+            };
+            let (count, back) = futures_executor::block_on(file.read_at(lent, at))
+                .map_err(|error| failed(error.into()))?;
+            buf = Some(back);
+            match count {
+                BLOCK_BYTES => Ok(1),
+                count => Err(Failure::Failed(format!(
+                    "a read of 4096 bytes gave {count}"
+                ))),
+            }
+        })
+    }))
+}
+
+fn echoes(mut echo: Echo) -> Result<Probe, Failure> {
+    Ok(Box::new(move |window| timed(window, || echo.round())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::place::Place;
+
+    #[test]
+    fn what_can_be_measured_is_and_the_rest_has_its_reason() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (_, mut sample) = Place::at(dir.path(), true).unwrap();
+        sample.direct = None;
+        let figures = measure(&sample, "no file", false);
+        let measured: Vec<What> = figures.figures.iter().map(|one| one.what).collect();
+        let expected = match sample.buffered {
+            Some(_) => vec![What::CachedPread, What::CachedHop, What::EchoEpoll],
+            None => vec![What::EchoEpoll],
+        };
+        assert_eq!(measured, expected, "{:?}", figures.missing);
+        assert_eq!(measured.len() + figures.missing.len(), What::ALL.len());
+        assert!(figures.figures.iter().all(|one| one.ns.median > 0.0));
+        let enter = figures.missing.iter().find(|one| one.what == What::Enter);
+        assert_eq!(enter.unwrap().why, "there is no io_uring here");
+    }
+}

@@ -1,0 +1,75 @@
+//! `annulus doctor`: what io_uring can do on this machine, what it costs, and what to change.
+//!
+//! Facts are gathered (`gather`, `place`, `surroundings`), a few things are measured (`measure`), and pure rules draw
+//! advice and a verdict from both (`rules`, `traps`, `cause`). docs/DOCTOR.md says why each rule is what it is.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use crate::args::DoctorArgs;
+use crate::bench;
+use crate::fault::Fault;
+
+mod advice;
+mod cause;
+mod device;
+mod echo;
+mod facts;
+mod figures;
+mod gather;
+mod json;
+mod kernel;
+mod lane;
+mod measure;
+mod place;
+mod rules;
+mod surroundings;
+#[cfg(test)]
+mod tests;
+mod text;
+mod traps;
+
+use facts::Environment;
+use figures::Figures;
+use json::Report;
+use place::{Place, Sample};
+
+/// Runs the command.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
+    let started = bench::unix_seconds(SystemTime::now());
+    let measured = !args.quick;
+    let (place, sample, why_no_reads) = look_at(args.path.as_deref(), measured)?;
+    let environment = Environment::here(place);
+    let figures = measured.then(|| Figures {
+        reads_on: environment
+            .place
+            .as_ref()
+            .and_then(|place| place.sample.clone()),
+        ..measure::measure(&sample, &why_no_reads, environment.has_ring())
+    });
+    drop(sample);
+    let report = Report::new(environment, figures, bench::command(), started);
+    let text = match args.json {
+        true => {
+            let json = serde_json::to_string_pretty(&report);
+            json.map_err(|error| Fault::failed(format!("writing the JSON: {error}")))? + "\n"
+        }
+        false => text::text(&report),
+    };
+    bench::say(&text)?;
+    Ok(ExitCode::from(report.exit_code))
+}
+
+/// PATH, or the current directory, about which nothing is said if it can't be looked at.
+fn look_at(path: Option<&Path>, measured: bool) -> Result<(Option<Place>, Sample, String), Fault> {
+    let looked = Place::at(path.unwrap_or(Path::new(".")), measured);
+    match (looked, path) {
+        (Ok((place, sample)), _) => {
+            let why = place.no_sample.clone().unwrap_or_default();
+            Ok((Some(place), sample, why))
+        }
+        (Err(fault), Some(_)) => Err(fault),
+        (Err(fault), None) => Ok((None, Sample::default(), fault.to_string())),
+    }
+}

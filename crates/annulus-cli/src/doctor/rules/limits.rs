@@ -1,0 +1,226 @@
+//! There is a ring: what the kernel and the limits of this process leave out of it.
+
+use crate::doctor::advice::{Rule, Said, Seen, Severity};
+use crate::doctor::facts::{Rung, RunsOn};
+
+/// With less, fewer than 16 registered buffers of 64 KiB.
+const MEMLOCK_BYTES_LEAST: u64 = 1 << 20;
+/// With less, a large arena is registered only in part; what the cures name.
+const MEMLOCK_BYTES_AMPLE: u64 = 64 << 20;
+/// What a thread with a ring holds: the ring, its eventfd, and the copy that a reactor polls.
+const DESCRIPTORS_PER_THREAD: u64 = 3;
+/// Standard streams, and the few files that every program has open.
+const DESCRIPTORS_BESIDE: u64 = 64;
+/// The limit that shells and services begin with: a server of a thousand connections is at its end.
+const DESCRIPTORS_OF_SHELLS: u64 = 1024;
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "rung",
+        check: rung,
+    },
+    Rule {
+        name: "operations-on-threads",
+        check: operations,
+    },
+    Rule {
+        name: "registrations",
+        check: registrations,
+    },
+    Rule {
+        name: "memlock-short",
+        check: memlock_short,
+    },
+    Rule {
+        name: "memlock-arena",
+        check: memlock_arena,
+    },
+    Rule {
+        name: "memlock-in-namespace",
+        check: memlock_in_namespace,
+    },
+    Rule {
+        name: "descriptors-short",
+        check: descriptors_short,
+    },
+    Rule {
+        name: "descriptors-server",
+        check: descriptors_server,
+    },
+    Rule {
+        name: "completions-lost",
+        check: completions_lost,
+    },
+    Rule {
+        name: "iowait",
+        check: iowait,
+    },
+];
+
+fn rung(seen: &Seen<'_>) -> Option<Said> {
+    let (needs, has) = match seen.env.ring.rung? {
+        Rung::Deferred => return None,
+        Rung::Cooperative => (
+            "6.1",
+            "completions interrupt less, and are prepared before anybody asks",
+        ),
+        Rung::Plain => (
+            "5.19, better 6.1",
+            "each completion interrupts the thread that waits for it",
+        ),
+    };
+    let what = "rings without deferred task work";
+    Some(Said::new(Severity::Less, what, has).next(format!("boot Linux {needs} or later")))
+}
+
+/// Those that io_uring has an opcode for and this kernel has not.
+fn operations(seen: &Seen<'_>) -> Option<Said> {
+    let env = seen.env;
+    if !env.has_ring() {
+        return None;
+    }
+    let names: Vec<&str> = (env.ring.operations.iter())
+        .filter(|one| one.runs_on == RunsOn::BlockingThread && one.opcode.is_some())
+        .map(|one| &*one.name)
+        .collect();
+    let what = format!("on blocking threads: {}", names.join(", "));
+    let why = "this kernel's io_uring has no opcode for them; they cost a thread's hop";
+    let next = "boot Linux 6.12 or later, if these matter";
+    (!names.is_empty()).then(|| Said::new(Severity::Less, what, why).next(next))
+}
+
+fn registrations(seen: &Seen<'_>) -> Option<Said> {
+    let refused: Vec<_> = (seen.env.ring.registrations.iter())
+        .filter(|one| !one.works && !one.is_starved)
+        .collect();
+    let newest = refused
+        .iter()
+        .map(|one| &*one.since)
+        .max_by_key(|since| minor_of(since))?;
+    let names: Vec<&str> = refused.iter().map(|one| &*one.name).collect();
+    let why = refused[0].why.clone().unwrap_or_default();
+    let what = format!("not to be registered: {}", names.join(", "));
+    Some(Said::new(Severity::Less, what, why).next(format!("boot Linux {newest} or later")))
+}
+
+fn minor_of(since: &str) -> (u32, u32) {
+    let (major, minor) = since.split_once('.').unwrap_or((since, "0"));
+    (major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
+}
+
+/// The limit where it counts.
+fn memlock(seen: &Seen<'_>) -> Option<u64> {
+    let limits = &seen.env.limits;
+    limits
+        .memlock_bytes
+        .filter(|_| seen.env.has_ring() && !limits.memlock_waived)
+}
+
+fn memlock_short(seen: &Seen<'_>) -> Option<Said> {
+    let bytes = memlock(seen)?;
+    let ring = &seen.env.ring;
+    let starved: Vec<&str> = (ring.registrations.iter().chain(&ring.setup_flags))
+        .filter(|one| one.is_starved)
+        .map(|one| &*one.name)
+        .collect();
+    let smaller = ring.engine.as_ref().and_then(|engine| {
+        let got = engine.entries_got.unwrap_or(0);
+        (got < engine.entries_asked).then(|| match got {
+            0 => "no ring of the usual size fits".to_owned(),
+            got => format!("rings of {got} entries instead of {}", engine.entries_asked),
+        })
+    });
+    if bytes >= MEMLOCK_BYTES_LEAST && starved.is_empty() && smaller.is_none() {
+        return None;
+    }
+    let mut why: Vec<String> = smaller.into_iter().collect();
+    if !starved.is_empty() {
+        why.push(format!("no room for {}", starved.join(", ")));
+    }
+    why.push("registered buffers are charged to it, over all processes of the user".to_owned());
+    let what = format!("the limit of locked memory is {} KiB", bytes >> 10);
+    let next = "ulimit -l 65536; systemd: LimitMEMLOCK=64M; docker run --ulimit memlock=67108864";
+    Some(Said::new(Severity::Less, what, why.join("; ")).next(next))
+}
+
+fn memlock_arena(seen: &Seen<'_>) -> Option<Said> {
+    let bytes = memlock(seen)?;
+    let between = (MEMLOCK_BYTES_LEAST..MEMLOCK_BYTES_AMPLE).contains(&bytes);
+    let what = format!("the limit of locked memory is {} MiB", bytes >> 20);
+    let why = "an arena of registered buffers that is larger is registered in part only";
+    between.then(|| {
+        Said::new(Severity::Advice, what, why).next("ulimit -l 65536; systemd: LimitMEMLOCK=64M")
+    })
+}
+
+fn memlock_in_namespace(seen: &Seen<'_>) -> Option<Said> {
+    let policy = &seen.env.policy;
+    let holds = policy.capabilities.iter().any(|one| one == "CAP_IPC_LOCK");
+    let limited = memlock(seen).is_some();
+    let what = "CAP_IPC_LOCK does not count in a user namespace";
+    let why = "root of a container is a user of the machine: its limit of locked memory holds";
+    (limited && holds && !policy.is_initial_user_namespace)
+        .then(|| Said::new(Severity::Note, what, why))
+}
+
+fn descriptors_needed(seen: &Seen<'_>) -> u64 {
+    DESCRIPTORS_BESIDE + DESCRIPTORS_PER_THREAD * seen.env.limits.processors as u64
+}
+
+fn descriptors_short(seen: &Seen<'_>) -> Option<Said> {
+    let limit = seen
+        .env
+        .limits
+        .descriptors
+        .filter(|_| seen.env.has_ring())?;
+    let needed = descriptors_needed(seen);
+    let what = format!("{limit} descriptors per process");
+    let why = format!(
+        "a runtime on all processors wants {needed} before the first file: {DESCRIPTORS_PER_THREAD} for each ring"
+    );
+    (limit < needed).then(|| {
+        Said::new(Severity::Less, what, why).next("ulimit -n 65536; systemd: LimitNOFILE=65536")
+    })
+}
+
+fn descriptors_server(seen: &Seen<'_>) -> Option<Said> {
+    let limits = &seen.env.limits;
+    let limit = limits.descriptors?;
+    let may = limits.descriptors_hard.is_none_or(|hard| hard > limit);
+    let what = format!("{limit} descriptors per process");
+    let why = "a server holds one for each connection";
+    let between = (descriptors_needed(seen)..=DESCRIPTORS_OF_SHELLS).contains(&limit);
+    between.then(|| {
+        let next = match may {
+            true => "ulimit -n $(ulimit -Hn); systemd: LimitNOFILE=65536",
+            false => "systemd: LimitNOFILE=65536; /etc/security/limits.conf for a login",
+        };
+        Said::new(Severity::Note, what, why).next(next)
+    })
+}
+
+fn completions_lost(seen: &Seen<'_>) -> Option<Said> {
+    let behaviour = (seen.env.ring.behaviours.iter())
+        .find(|one| one.name.starts_with("completions beyond the queue"))?;
+    let what = "completions beyond the queue are lost on this kernel";
+    let why = "a full completion queue would leave operations without an answer";
+    (behaviour.works == Some(false)).then(|| {
+        Said::new(Severity::Less, what, why).next("boot another kernel, and report this one")
+    })
+}
+
+fn iowait(seen: &Seen<'_>) -> Option<Said> {
+    let env = seen.env;
+    let version = env.kernel.version;
+    let counts = (version >= crate::doctor::facts::Version(6, 5, 0)
+        || (version.0, version.1) == (6, 1) && version.2 >= 39)
+        && env.has_ring()
+        && !env.has_feature("NO_IOWAIT");
+    let what = "an idle engine looks like 100 % iowait in top and in monitoring";
+    let why = "this kernel counts a thread that sleeps in io_uring_enter as waiting for a disk; no processor \
+               time is used";
+    counts.then(|| {
+        Said::new(Severity::Note, what, why)
+            .next("boot Linux 6.15 or later, where the engine asks not to be counted")
+    })
+}

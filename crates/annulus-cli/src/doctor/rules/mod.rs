@@ -1,0 +1,22 @@
+//! The rules, a table for each subject. docs/DOCTOR.md has each with its threshold and where that comes from.
+
+mod figures;
+mod limits;
+mod machine;
+mod place;
+mod refused;
+
+use super::advice::Rule;
+
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Rule> {
+    [
+        refused::RULES,
+        limits::RULES,
+        machine::RULES,
+        place::RULES,
+        figures::RULES,
+    ]
+    .into_iter()
+    .flatten()
+}

@@ -1,0 +1,260 @@
+//! The file system and the device of PATH.
+
+use crate::doctor::advice::{Rule, Said, Seen, Severity};
+use crate::doctor::device::Device;
+use crate::doctor::place::Place;
+
+/// Fewer, and a deep queue of operations waits above the device instead of in it.
+const REQUESTS_LEAST: u64 = 64;
+/// What the library assumes where nobody tells, and every buffer here has.
+const ALIGN_BYTES: usize = 4096;
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "in-memory",
+        check: in_memory,
+    },
+    Rule {
+        name: "overlay",
+        check: overlay,
+    },
+    Rule {
+        name: "fuse",
+        check: fuse,
+    },
+    Rule {
+        name: "network-file-system",
+        check: network,
+    },
+    Rule {
+        name: "no-direct",
+        check: no_direct,
+    },
+    Rule {
+        name: "alignment",
+        check: alignment,
+    },
+    Rule {
+        name: "buffered-writes",
+        check: buffered_writes,
+    },
+    Rule {
+        name: "scheduler",
+        check: scheduler,
+    },
+    Rule {
+        name: "nr-requests",
+        check: nr_requests,
+    },
+    Rule {
+        name: "write-cache",
+        check: write_cache,
+    },
+    Rule {
+        name: "poll-queues",
+        check: poll_queues,
+    },
+    Rule {
+        name: "polled",
+        check: polled,
+    },
+    Rule {
+        name: "rotational",
+        check: rotational,
+    },
+    Rule {
+        name: "stacked",
+        check: stacked,
+    },
+];
+
+fn filesystem<'a>(seen: &'a Seen<'_>) -> Option<(&'a Place, &'a str)> {
+    let place = seen.env.place.as_ref()?;
+    Some((place, place.filesystem.as_deref()?))
+}
+
+fn device<'a>(seen: &'a Seen<'_>) -> Option<&'a Device> {
+    seen.env.place.as_ref()?.device.as_ref()
+}
+
+fn in_memory(seen: &Seen<'_>) -> Option<Said> {
+    let (place, name) = filesystem(seen)?;
+    let what = format!("{} is in memory ({name})", place.path.display());
+    let why = "there is no device and nothing to wait for: a plain read is the fastest there is";
+    ["tmpfs", "ramfs"].contains(&name).then(|| {
+        Said::new(Severity::Advice, what, why)
+            .next("name a directory on a disk, to see what a ring saves")
+    })
+}
+
+fn overlay(seen: &Seen<'_>) -> Option<Said> {
+    let (place, name) = filesystem(seen)?;
+    let what = format!("{} is on overlayfs", place.path.display());
+    let why = "the image of a container: the first write copies the whole file, and which device it is on is hidden";
+    let next = "put data on a volume: docker run -v DIRECTORY:/data";
+    (name == "overlay").then(|| Said::new(Severity::Advice, what, why).next(next))
+}
+
+fn fuse(seen: &Seen<'_>) -> Option<Said> {
+    let (place, name) = filesystem(seen)?;
+    let what = format!("{} is on {name}", place.path.display());
+    let why = "each operation goes to a process and back, on a worker thread of the kernel: that process \
+               decides how fast it is";
+    name.starts_with("fuse")
+        .then(|| Said::new(Severity::Advice, what, why))
+}
+
+fn network(seen: &Seen<'_>) -> Option<Said> {
+    let (place, name) = filesystem(seen)?;
+    let what = format!(
+        "{} is on a network file system ({name})",
+        place.path.display()
+    );
+    let why = "operations wait for the server, most on worker threads of the kernel; nothing is polled for";
+    [
+        "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "virtiofs", "afs",
+    ]
+    .contains(&name)
+    .then(|| {
+        Said::new(Severity::Advice, what, why)
+            .next("raise the depth rather than the number of threads")
+    })
+}
+
+fn no_direct(seen: &Seen<'_>) -> Option<Said> {
+    let (place, name) = filesystem(seen)?;
+    // Said by a rule of its own.
+    if ["tmpfs", "ramfs"].contains(&name) || place.direct.works != Some(false) {
+        return None;
+    }
+    let what = format!("no direct I/O on {name}");
+    let why = place.direct.why.clone().unwrap_or_default();
+    Some(Said::new(Severity::Advice, what, why).next("use buffered files there, or ext4 or XFS"))
+}
+
+fn alignment(seen: &Seen<'_>) -> Option<Said> {
+    let place = seen.env.place.as_ref()?;
+    let needed = place.direct.offset_bytes?.max(place.direct.memory_bytes?);
+    let what = format!("direct I/O needs an alignment of {needed} bytes");
+    let why = "reads of less are read around and copied";
+    (needed > ALIGN_BYTES).then(|| {
+        Said::new(Severity::Note, what, why)
+            .next(format!("read and write multiples of {needed} bytes"))
+    })
+}
+
+fn buffered_writes(seen: &Seen<'_>) -> Option<Said> {
+    let (_, name) = filesystem(seen)?;
+    let what = "buffered writes on ext4 go to worker threads of the kernel";
+    let why = "its page cache is written to with a lock that may sleep; XFS (6.0) and btrfs do it at once";
+    (name == "ext4" && seen.env.has_ring()).then(|| {
+        Said::new(Severity::Note, what, why)
+            .next("for many writes: OpenOptions::direct into allocated files")
+    })
+}
+
+fn scheduler(seen: &Seen<'_>) -> Option<Said> {
+    let device = device(seen)?;
+    let chosen = device.scheduler.as_deref()?;
+    let slow = ["bfq", "cfq"].contains(&chosen) || (chosen == "mq-deadline" && device.is_nvme());
+    let may = device.schedulers.iter().any(|one| one == "none");
+    let quick = device.is_rotational == Some(false);
+    let what = format!("{} has the scheduler {chosen}", device.name);
+    let why =
+        "it sorts what an SSD answers in any order, and costs processor time for each request";
+    (slow && may && quick).then(|| {
+        Said::new(Severity::Advice, what, why).next(format!(
+            "as root: echo none >/sys/block/{}/queue/scheduler",
+            device.name
+        ))
+    })
+}
+
+fn nr_requests(seen: &Seen<'_>) -> Option<Said> {
+    let device = device(seen)?;
+    let count = device.nr_requests?;
+    let quick = device.is_rotational == Some(false);
+    let what = format!("{} takes {count} requests at a time", device.name);
+    let why = "a submission that finds no free request sleeps in the kernel, with the thread that made it";
+    (count < REQUESTS_LEAST && quick).then(|| {
+        let next = format!(
+            "as root: echo 256 >/sys/block/{}/queue/nr_requests",
+            device.name
+        );
+        Said::new(Severity::Advice, what, why).next(next)
+    })
+}
+
+fn write_cache(seen: &Seen<'_>) -> Option<Said> {
+    let device = device(seen)?;
+    let what = format!("{} has a volatile write cache", device.name);
+    let why = "a durable write flushes it each time: group commits, or use a drive with power-loss protection";
+    (device.write_cache.as_deref() == Some("write back")).then(|| {
+        Said::new(Severity::Note, what, why)
+            .next("annulus bench file --sync each shows what it costs")
+    })
+}
+
+/// NVMe could have them and has none.
+fn poll_queues(seen: &Seen<'_>) -> Option<Said> {
+    let place = seen.env.place.as_ref()?;
+    let device = place.device.as_ref()?;
+    let lacks = device.is_nvme() && !device.has_poll_queues;
+    let what = format!("{} has no queues to poll", device.name);
+    let why =
+        "EngineBuilder::iopoll would spare an interrupt per read, for a processor's whole time";
+    lacks.then(|| {
+        let steps = place
+            .poll_refusal
+            .as_deref()
+            .and_then(|why| why.split_once("; "));
+        let steps = steps.map_or("boot with nvme.poll_queues=1", |(_, steps)| steps);
+        Said::new(Severity::Note, what, why).next(steps)
+    })
+}
+
+fn polled(seen: &Seen<'_>) -> Option<Said> {
+    let place = seen.env.place.as_ref()?;
+    let device = place.device.as_ref()?;
+    if !device.has_poll_queues {
+        return None;
+    }
+    if place.can_poll == Some(false) {
+        let what = format!(
+            "{} has queues to poll, and this file can't use them",
+            device.name
+        );
+        let why = place.poll_refusal.clone().unwrap_or_default();
+        return Some(Said::new(Severity::Note, what, why));
+    }
+    let what = format!("{} has queues to poll", device.name);
+    let why = "reads of direct files can be polled for: less latency, for a processor's whole time while any \
+               is in flight";
+    Some(
+        Said::new(Severity::Note, what, why)
+            .next("EngineBuilder::iopoll(true), where a processor is to spare"),
+    )
+}
+
+fn rotational(seen: &Seen<'_>) -> Option<Said> {
+    let device = device(seen)?;
+    let what = format!("{} says that it turns", device.name);
+    let why = "a disk with an arm does some hundred random reads a second, whatever asks: depth lets it sort them. \
+               Virtual disks often say so, and don't";
+    (device.is_rotational == Some(true)).then(|| Said::new(Severity::Note, what, why))
+}
+
+fn stacked(seen: &Seen<'_>) -> Option<Said> {
+    let device = device(seen)?;
+    let kind = ["dm-", "md", "loop"]
+        .into_iter()
+        .find(|kind| device.name.starts_with(kind))?;
+    let of = match (kind, device.made_of.is_empty()) {
+        ("loop", _) => "a file".to_owned(),
+        (_, true) => "other devices".to_owned(),
+        (_, false) => device.made_of.join(", "),
+    };
+    let what = format!("{} is made of {of}", device.name);
+    let why = "scheduler, queues and write cache are those of what lies below; most such devices can't be polled";
+    Some(Said::new(Severity::Note, what, why))
+}

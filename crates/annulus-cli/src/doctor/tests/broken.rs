@@ -1,0 +1,399 @@
+//! Twenty machines on which io_uring does not work, or works with less: each is told by its cause, with the change that
+//! mends it, the verdict and the exit code.
+
+use super::machines::{as_user, good, in_container, refused, tried};
+use crate::doctor::advice::Verdict;
+use crate::doctor::facts::RefusalKind::{self, Descriptors, Memlock, Missing, Refused, TooOld};
+use crate::doctor::facts::{Environment, Rung, Seccomp, Version};
+use crate::doctor::json::Report;
+use crate::doctor::surroundings::ContainerKind;
+
+const EPERM: i32 = 1;
+const ENOMEM: i32 = 12;
+const EACCES: i32 = 13;
+const EINVAL: i32 = 22;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const ENOSYS: i32 = 38;
+
+/// A machine, the rule that must name what is broken, and a part of what it says to do.
+struct Broken {
+    name: &'static str,
+    env: Environment,
+    rule: &'static str,
+    cure: &'static str,
+    verdict: Verdict,
+}
+
+fn broken(
+    name: &'static str,
+    mut env: Environment,
+    change: impl FnOnce(&mut Environment),
+    rule: &'static str,
+    cure: &'static str,
+) -> Broken {
+    change(&mut env);
+    Broken {
+        name,
+        verdict: match env.has_ring() {
+            true => Verdict::Less,
+            false => Verdict::NoIoUring,
+        },
+        env,
+        rule,
+        cure,
+    }
+}
+
+fn version(env: &mut Environment, major: u32, minor: u32, patch: u32) {
+    env.kernel.version = Version(major, minor, patch);
+    env.kernel.release = format!("{major}.{minor}.{patch}");
+}
+
+fn unknown_configuration(env: &mut Environment) {
+    env.kernel.has_io_uring_built_in = None;
+    env.kernel.configuration = None;
+    env.policy.io_uring_disabled = None;
+}
+
+fn filtered(env: &mut Environment) {
+    env.policy.seccomp = Seccomp::Filter;
+    env.policy.seccomp_filters = Some(1);
+}
+
+/// The kernel has no io_uring, or not enough of one.
+fn kernels() -> Vec<Broken> {
+    vec![
+        broken(
+            "Linux 4.19",
+            refused(Missing, [ENOSYS; 3]),
+            |env| {
+                version(env, 4, 19, 0);
+                unknown_configuration(env);
+            },
+            "kernel-before-io-uring",
+            "boot Linux 6.12",
+        ),
+        broken(
+            "Linux 5.4",
+            refused(TooOld, [EINVAL, 0, 0]),
+            |env| {
+                version(env, 5, 4, 0);
+                unknown_configuration(env);
+            },
+            "kernel-too-old",
+            "boot Linux 5.11",
+        ),
+        broken(
+            "Linux 5.10, which makes a ring that is not enough",
+            refused(TooOld, [0; 3]),
+            |env| {
+                version(env, 5, 10, 223);
+                unknown_configuration(env);
+            },
+            "kernel-too-old",
+            "boot Linux 5.11",
+        ),
+        broken(
+            "a kernel built without, as its configuration says",
+            refused(Missing, [ENOSYS; 3]),
+            |env| {
+                unknown_configuration(env);
+                env.kernel.has_io_uring_built_in = Some(false);
+                env.kernel.configuration = Some("/boot/config-7.3.1".into());
+            },
+            "not-built-in",
+            "CONFIG_IO_URING=y",
+        ),
+        broken(
+            "the same without a configuration to read",
+            refused(Missing, [ENOSYS; 3]),
+            unknown_configuration,
+            "not-built-in",
+            "CONFIG_IO_URING=y",
+        ),
+    ]
+}
+
+/// A sysctl forbids it, or a security module.
+fn policies() -> Vec<Broken> {
+    vec![
+        broken(
+            "the sysctl at 2",
+            refused(Refused, [EPERM, 0, 0]),
+            |env| {
+                env.policy.io_uring_disabled = Some(2);
+            },
+            "sysctl-forbids",
+            "kernel.io_uring_disabled=0",
+        ),
+        broken(
+            "the sysctl at 1, for a user, without a group",
+            refused(Refused, [EPERM, 0, 0]),
+            |env| {
+                as_user(env);
+                env.policy.io_uring_disabled = Some(1);
+            },
+            "sysctl-forbids-this-user",
+            "kernel.io_uring_group=GID",
+        ),
+        broken(
+            "the sysctl at 1, for a user outside of the group",
+            refused(Refused, [EPERM, 0, 0]),
+            |env| {
+                as_user(env);
+                env.policy.io_uring_disabled = Some(1);
+                env.policy.io_uring_group = Some(977);
+            },
+            "sysctl-forbids-this-user",
+            "add the user to group 977",
+        ),
+        broken(
+            "SELinux",
+            refused(Refused, [EACCES, 0, 0]),
+            |env| {
+                env.policy.security_modules = vec!["capability".into(), "selinux".into()];
+            },
+            "security-module",
+            "policy",
+        ),
+    ]
+}
+
+/// A filter does.
+fn filters() -> Vec<Broken> {
+    vec![
+        broken(
+            "the default profile of Docker",
+            refused(Refused, [EPERM; 3]),
+            |env| {
+                filtered(env);
+                in_container(env, ContainerKind::Docker);
+            },
+            "seccomp-refuses",
+            "docker run --security-opt seccomp=",
+        ),
+        broken(
+            "a pod's default profile",
+            refused(Refused, [EPERM; 3]),
+            |env| {
+                filtered(env);
+                in_container(env, ContainerKind::Kubernetes);
+            },
+            "seccomp-refuses",
+            "seccompProfile",
+        ),
+        broken(
+            "a service's filter that answers EACCES",
+            refused(Refused, [EACCES; 3]),
+            filtered,
+            "seccomp-refuses",
+            "SystemCallFilter=@aio",
+        ),
+    ]
+}
+
+/// A filter that is harder to tell, or a sandbox.
+fn odd_filters() -> Vec<Broken> {
+    vec![
+        broken(
+            "a filter that plays an old kernel",
+            refused(Missing, [ENOSYS; 3]),
+            |env| {
+                filtered(env);
+                in_container(env, ContainerKind::Podman);
+            },
+            "seccomp-says-missing",
+            "podman run --security-opt",
+        ),
+        broken(
+            "the same where only the sysctl shows what the kernel has",
+            refused(Missing, [ENOSYS; 3]),
+            |env| {
+                filtered(env);
+                unknown_configuration(env);
+                env.policy.io_uring_disabled = Some(0);
+            },
+            "seccomp-says-missing",
+            "io_uring_setup",
+        ),
+        broken(
+            "a filter that allows the set-up alone",
+            refused(Refused, [0, EPERM, EPERM]),
+            filtered,
+            "seccomp-refuses-part",
+            "io_uring_enter",
+        ),
+        broken(
+            "gVisor",
+            refused(Missing, [ENOSYS; 3]),
+            |env| {
+                version(env, 4, 19, 0);
+                unknown_configuration(env);
+                in_container(env, ContainerKind::GVisor);
+            },
+            "sandbox",
+            "outside the sandbox",
+        ),
+    ]
+}
+
+/// Nobody forbids it, and there is no room.
+fn starved() -> Vec<Broken> {
+    vec![
+        broken(
+            "no locked memory at all, on a kernel that charges rings",
+            refused(Memlock, [ENOMEM, 0, 0]),
+            |env| {
+                version(env, 6, 18, 44);
+                as_user(env);
+                env.limits.memlock_bytes = Some(0);
+            },
+            "memlock-no-ring",
+            "ulimit -l 65536",
+        ),
+        broken(
+            "no descriptor left",
+            refused(Descriptors, [EMFILE, 0, 0]),
+            |env| {
+                env.limits.descriptors = Some(8);
+            },
+            "descriptors-no-ring",
+            "ulimit -n 65536",
+        ),
+        broken(
+            "the machine's last descriptor",
+            refused(Descriptors, [ENFILE, 0, 0]),
+            |_| {},
+            "descriptors-no-ring",
+            "LimitNOFILE",
+        ),
+    ]
+}
+
+/// There is one, and less with it.
+fn with_less() -> Vec<Broken> {
+    vec![
+        broken(
+            "64 KiB of locked memory",
+            good(),
+            |env| {
+                version(env, 6, 18, 44);
+                as_user(env);
+                env.limits.memlock_bytes = Some(64 << 10);
+                if let Some(engine) = &mut env.ring.engine {
+                    engine.entries_got = Some(128);
+                }
+            },
+            "memlock-short",
+            "ulimit -l 65536",
+        ),
+        broken(
+            "Linux 5.15",
+            good(),
+            |env| {
+                version(env, 5, 15, 180);
+                env.ring.rung = Some(Rung::Plain);
+            },
+            "rung",
+            "6.1",
+        ),
+        broken(
+            "a kernel before buffer groups",
+            good(),
+            |env| {
+                let mut groups = tried("buffer groups", "5.19");
+                groups.works = false;
+                env.ring.registrations = vec![groups];
+            },
+            "registrations",
+            "boot Linux 5.19",
+        ),
+        broken(
+            "32 descriptors",
+            good(),
+            |env| env.limits.descriptors = Some(32),
+            "descriptors-short",
+            "ulimit -n 65536",
+        ),
+    ]
+}
+
+#[test]
+fn broken_machines_are_told_by_their_cause_and_its_cure() {
+    let all = [kernels, policies, filters, odd_filters, starved, with_less].map(|some| some());
+    let all: Vec<Broken> = all.into_iter().flatten().collect();
+    assert!(all.len() >= 20, "{}", all.len());
+    for one in all {
+        let report = Report::new(one.env, None, Vec::new(), 0);
+        let first = report.advice.first();
+        let first = first.unwrap_or_else(|| panic!("{}: nothing is said", one.name));
+        assert_eq!(first.rule, one.rule, "{}: {first:?}", one.name);
+        let next = first.next.as_deref().unwrap_or_default();
+        assert!(next.contains(one.cure), "{}: {next}", one.name);
+        assert_eq!(report.verdict, one.verdict, "{}", one.name);
+        // One cause, and no second one that would send people the wrong way.
+        let causes = report.causes.len();
+        assert_eq!(
+            causes,
+            usize::from(one.verdict == Verdict::NoIoUring),
+            "{}",
+            one.name
+        );
+        assert_eq!(
+            report.exit_code,
+            if causes == 1 { 77 } else { 1 },
+            "{}",
+            one.name
+        );
+    }
+}
+
+#[test]
+fn two_causes_are_both_named_and_the_sysctl_first() {
+    let mut env = refused(RefusalKind::Refused, [EPERM; 3]);
+    filtered(&mut env);
+    env.policy.io_uring_disabled = Some(2);
+    let report = Report::new(env, None, Vec::new(), 0);
+    let rules: Vec<&str> = report.advice.iter().map(|one| &*one.rule).collect();
+    assert_eq!(rules[..2], ["sysctl-forbids", "seccomp-refuses"]);
+}
+
+#[test]
+fn a_sysctl_of_one_spares_root_and_the_group() {
+    let mut env = refused(RefusalKind::Refused, [EPERM, 0, 0]);
+    env.policy.io_uring_disabled = Some(1);
+    let first = |env: &Environment| {
+        Report::new(env.clone(), None, Vec::new(), 0).advice[0]
+            .rule
+            .clone()
+    };
+    // Something else must be to blame.
+    assert_eq!(first(&env), "security-module");
+    as_user(&mut env);
+    assert_eq!(first(&env), "sysctl-forbids-this-user");
+    env.policy.is_in_group = true;
+    assert_eq!(first(&env), "security-module");
+    env.policy.is_in_group = false;
+    env.policy.capabilities = vec!["CAP_SYS_ADMIN".into()];
+    env.policy.is_initial_user_namespace = false;
+    assert_eq!(first(&env), "sysctl-forbids-this-user");
+}
+
+#[test]
+fn a_good_machine_is_good_and_advice_is_not_less() {
+    let report = Report::new(good(), None, Vec::new(), 0);
+    assert!(report.advice.is_empty(), "{:?}", report.advice);
+    assert_eq!((report.verdict, report.exit_code), (Verdict::Good, 0));
+    let mut env = good();
+    let mut here = super::machines::place("ext4");
+    here.device = Some(super::machines::device("nvme0n1"));
+    if let Some(device) = &mut here.device {
+        device.scheduler = Some("bfq".into());
+    }
+    env.place = Some(here);
+    let report = Report::new(env, None, Vec::new(), 0);
+    assert!(report.advice.iter().any(|one| one.rule == "scheduler"));
+    assert_eq!((report.verdict, report.exit_code), (Verdict::Good, 0));
+    assert_eq!(report.next, "annulus bench file /data");
+}

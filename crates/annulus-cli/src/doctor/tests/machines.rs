@@ -1,0 +1,235 @@
+//! Machines that are not there.
+
+use std::path::PathBuf;
+
+use crate::bench::Spread;
+use crate::doctor::device::Device;
+use crate::doctor::facts::{
+    Behaviour, Call, EngineFact, Environment, Has, Kernel, Limits, OperationFact, Policy, Refusal,
+    RefusalKind, RingFacts, Rung, RunsOn, Seccomp, Tried, Version,
+};
+use crate::doctor::figures::{Figure, Figures, What};
+use crate::doctor::place::{Direct, Kind, Place};
+use crate::doctor::surroundings::{Container, ContainerKind, Surroundings};
+
+/// A bare machine with a current kernel, root, no limits, about which no rule has anything to say.
+pub(in crate::doctor) fn good() -> Environment {
+    Environment {
+        kernel: Kernel {
+            release: "7.3.1".into(),
+            version: Version(7, 3, 1),
+            vendor: None,
+            has_io_uring_built_in: Some(true),
+            configuration: Some("/proc/config.gz".into()),
+        },
+        ring: ring(),
+        policy: Policy {
+            io_uring_disabled: Some(0),
+            io_uring_group: None,
+            is_in_group: false,
+            seccomp: Seccomp::Off,
+            seccomp_filters: Some(0),
+            no_new_privileges: false,
+            user: 0,
+            capabilities: vec!["CAP_IPC_LOCK".into(), "CAP_SYS_ADMIN".into()],
+            is_initial_user_namespace: true,
+            security_modules: Vec::new(),
+        },
+        limits: Limits {
+            memlock_bytes: None,
+            memlock_hard_bytes: None,
+            memlock_waived: true,
+            descriptors: Some(65_536),
+            descriptors_hard: Some(65_536),
+            processors: 8,
+            processors_online: 8,
+            processor_quota: None,
+            memory_bytes: Some(16 << 30),
+        },
+        surroundings: Surroundings {
+            container: None,
+            hypervisor: None,
+            mitigations: Vec::new(),
+            huge_pages: Some("madvise".into()),
+        },
+        place: None,
+    }
+}
+
+fn ring() -> RingFacts {
+    let call = |name: &str| Call {
+        name: name.into(),
+        errno: None,
+    };
+    RingFacts {
+        calls: ["io_uring_setup", "io_uring_enter", "io_uring_register"]
+            .map(call)
+            .into(),
+        refusal: None,
+        rung: Some(Rung::Deferred),
+        setup_flags: vec![tried("DEFER_TASKRUN", "6.1")],
+        features: vec![Has {
+            name: "NO_IOWAIT".into(),
+            is_there: true,
+        }],
+        opcodes: Vec::new(),
+        operations: vec![OperationFact {
+            name: "read_at".into(),
+            opcode: Some("READ".into()),
+            runs_on: RunsOn::Ring,
+        }],
+        registrations: vec![
+            tried("registered buffers", "5.1"),
+            tried("buffer groups", "5.19"),
+        ],
+        behaviours: vec![Behaviour {
+            name: "completions beyond the queue are kept and handed over".into(),
+            works: Some(true),
+            meaning: String::new(),
+        }],
+        engine: Some(EngineFact {
+            backend: "io_uring".into(),
+            entries_asked: 256,
+            entries_got: Some(256),
+        }),
+    }
+}
+
+pub(in crate::doctor) fn tried(name: &str, since: &str) -> Tried {
+    Tried {
+        name: name.into(),
+        since: since.into(),
+        works: true,
+        why: None,
+        is_starved: false,
+    }
+}
+
+/// The good machine, on which there is no ring: with what the library makes of it, and what the three calls answer.
+pub(in crate::doctor) fn refused(kind: RefusalKind, errnos: [i32; 3]) -> Environment {
+    let mut env = good();
+    env.ring.refusal = Some(Refusal {
+        kind,
+        text: "in the library's words".into(),
+    });
+    env.ring.rung = None;
+    for (call, errno) in env.ring.calls.iter_mut().zip(errnos) {
+        call.errno = (errno != 0).then_some(errno);
+    }
+    for list in [&mut env.ring.registrations, &mut env.ring.setup_flags] {
+        list.clear();
+    }
+    env.ring.behaviours.clear();
+    env
+}
+
+/// Gives up what root has.
+pub(in crate::doctor) fn as_user(env: &mut Environment) {
+    env.policy.user = 1000;
+    env.policy.capabilities.clear();
+    env.limits.memlock_waived = false;
+    env.limits.memlock_bytes = Some(8 << 20);
+}
+
+pub(in crate::doctor) fn in_container(env: &mut Environment, kind: ContainerKind) {
+    env.surroundings.container = Some(Container {
+        kind,
+        sign: "a sign".into(),
+    });
+}
+
+/// A directory on such a file system, with direct I/O and no device.
+pub(in crate::doctor) fn place(filesystem: &str) -> Place {
+    Place {
+        path: PathBuf::from("/data"),
+        kind: Kind::Directory,
+        filesystem: Some(filesystem.into()),
+        mount_point: Some("/data".into()),
+        direct: Direct {
+            works: Some(true),
+            why: None,
+            memory_bytes: Some(512),
+            offset_bytes: Some(512),
+        },
+        can_poll: None,
+        poll_refusal: None,
+        device: None,
+        sample: None,
+        no_sample: None,
+    }
+}
+
+/// An SSD without faults.
+pub(in crate::doctor) fn device(name: &str) -> Device {
+    Device {
+        name: name.into(),
+        model: None,
+        scheduler: Some("none".into()),
+        schedulers: ["none", "mq-deadline", "bfq"].map(str::to_owned).into(),
+        nr_requests: Some(1023),
+        queues: Some(8),
+        is_rotational: Some(false),
+        logical_block_bytes: Some(512),
+        physical_block_bytes: Some(4096),
+        write_cache: Some("write through".into()),
+        has_poll_queues: false,
+        made_of: Vec::new(),
+    }
+}
+
+/// Steady figures of a quick machine.
+pub(in crate::doctor) fn figures() -> Figures {
+    let all = [
+        (What::Enter, 200.0),
+        (What::Nop1, 300.0),
+        (What::Nop8, 90.0),
+        (What::Nop32, 60.0),
+        (What::CachedPread, 900.0),
+        (What::CachedRing, 1400.0),
+        (What::CachedHop, 6000.0),
+        (What::DirectPread, 80_000.0),
+        (What::DirectRing, 81_000.0),
+        (What::DirectHop, 95_000.0),
+        (What::DirectRing8, 11_000.0),
+        (What::DirectRing32, 3500.0),
+        (What::DirectPlain32, 3600.0),
+        (What::EchoEpoll, 9000.0),
+        (What::EchoRing, 7000.0),
+    ];
+    let mut figures = Figures {
+        samples: 5,
+        ..Figures::default()
+    };
+    for (what, ns) in all {
+        figures.figures.push(Figure {
+            what,
+            about: what.name().into(),
+            ns: steady(ns),
+        });
+    }
+    figures
+}
+
+fn steady(ns: f64) -> Spread {
+    Spread {
+        median: ns,
+        min: ns * 0.97,
+        max: ns * 1.05,
+    }
+}
+
+/// Another number for one of them.
+pub(in crate::doctor) fn set(figures: &mut Figures, what: What, ns: f64) {
+    for figure in figures
+        .figures
+        .iter_mut()
+        .filter(|figure| figure.what == what)
+    {
+        figure.ns = steady(ns);
+    }
+}
+
+/// As if it could not be measured.
+pub(in crate::doctor) fn without(figures: &mut Figures, what: What) {
+    figures.figures.retain(|figure| figure.what != what);
+}

@@ -1,0 +1,426 @@
+//! The report for people: a fact per line, then what was measured, then what follows from both, then one verdict and
+//! one command to go on with.
+
+use std::fmt::Write;
+
+use super::advice::Severity;
+use super::device::Device;
+use super::facts::{Environment, Has, Limits, Policy, RingFacts, Rung, RunsOn, Seccomp, Tried};
+use super::figures::Figures;
+use super::json::Report;
+use super::place::{Kind, Place};
+use crate::bench::short;
+
+/// Where the facts begin, and where their lines end.
+const LABEL_COLUMNS: usize = 16;
+const COLUMNS: usize = 100;
+
+/// All of it.
+pub(crate) fn text(report: &Report) -> String {
+    let mut lines = Lines::default();
+    let env = &report.environment;
+    kernel(&mut lines, env);
+    ring(&mut lines, &env.ring);
+    lines.row("policy", &policy(&env.policy));
+    lines.row("locked memory", &locked_memory(&env.limits));
+    lines.row("descriptors", &descriptors(&env.limits));
+    lines.row("processors", &processors(&env.limits));
+    lines.row("around", &around(env));
+    if let Some(place) = &env.place {
+        place_facts(&mut lines, place);
+    }
+    for trap in &report.traps {
+        let unsure = match trap.is_certain {
+            true => "",
+            false => " (unless the distribution has mended it)",
+        };
+        lines.row(
+            "trap",
+            &format!("{}: {}; {}{unsure}", trap.name, trap.what, trap.handling),
+        );
+    }
+    if let Some(figures) = &report.figures {
+        measured(&mut lines, figures);
+    }
+    for advice in &report.advice {
+        let label = match advice.severity {
+            Severity::Blocks => "refused",
+            Severity::Less => "lacking",
+            Severity::Advice => "advice",
+            Severity::Note => "note",
+        };
+        lines.row(label, &format!("{}: {}", advice.what, advice.why));
+        if let Some(next) = &advice.next {
+            lines.row("", &format!("→ {next}"));
+        }
+    }
+    let then = match report.exit_code {
+        77 => ", once the above is changed; annulus bench file works as it is",
+        _ => "",
+    };
+    let sentence = report.verdict.sentence();
+    lines.row("so", &format!("{sentence}. Next: {}{then}", report.next));
+    lines.0
+}
+
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    /// A label and its fact; what does not fit on the line goes on below, indented.
+    fn row(&mut self, label: &str, fact: &str) {
+        let _ = write!(self.0, "{label:<LABEL_COLUMNS$}");
+        let mut column = LABEL_COLUMNS;
+        for (index, word) in fact.split(' ').enumerate() {
+            let columns = word.chars().count() + 1;
+            if index > 0 && column + columns > COLUMNS {
+                let _ = write!(self.0, "\n{:LABEL_COLUMNS$}", "");
+                column = LABEL_COLUMNS;
+            } else if index > 0 {
+                self.0.push(' ');
+            }
+            self.0.push_str(word);
+            column += columns;
+        }
+        self.0.push('\n');
+    }
+}
+
+fn kernel(lines: &mut Lines, env: &Environment) {
+    let mut fact = format!("Linux {}", env.kernel.release);
+    if let Some(vendor) = &env.kernel.vendor {
+        fact += &format!(" ({vendor}'s, of {})", env.kernel.version);
+    }
+    match (env.kernel.has_io_uring_built_in, &env.kernel.configuration) {
+        (Some(true), Some(place)) => fact += &format!("; built with io_uring ({place})"),
+        (Some(false), Some(place)) => fact += &format!("; built without io_uring ({place})"),
+        _ => {}
+    }
+    lines.row("kernel", &fact);
+}
+
+fn ring(lines: &mut Lines, ring: &RingFacts) {
+    let Some(rung) = ring.rung else {
+        let refusal = ring.refusal.as_ref().map_or("", |refusal| &*refusal.text);
+        lines.row(
+            "io_uring",
+            refusal.strip_prefix("io_uring ").unwrap_or(refusal),
+        );
+        lines.row("calls", &calls(ring));
+        lines.row("operations", "on blocking threads, all of them");
+        return;
+    };
+    lines.row("io_uring", "works");
+    lines.row(
+        "ring",
+        match rung {
+            Rung::Deferred => "single issuer, deferred task work",
+            Rung::Cooperative => "cooperative task work",
+            Rung::Plain => "plain",
+        },
+    );
+    if let Some(engine) = &ring.engine {
+        lines.row("engine", &engine.backend);
+    }
+    lines.row("set-up flags", &tried(&ring.setup_flags));
+    lines.row("features", &has(&ring.features));
+    lines.row("opcodes", &opcodes(&ring.opcodes));
+    lines.row("operations", &operations(ring));
+    lines.row("registrations", &tried(&ring.registrations));
+    for behaviour in &ring.behaviours {
+        let answer = match behaviour.works {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "not known",
+        };
+        lines.row(
+            "tried",
+            &format!("{}: {answer}; {}", behaviour.name, behaviour.meaning),
+        );
+    }
+}
+
+fn calls(ring: &RingFacts) -> String {
+    let one = |call: &super::facts::Call| match call.errno {
+        None => format!("{} is let through", call.name),
+        Some(errno) => format!(
+            "{}: {}",
+            call.name,
+            std::io::Error::from_raw_os_error(errno)
+        ),
+    };
+    ring.calls.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// "A, B; not: C" of what is there and what is not.
+fn list<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> String {
+    let (there, missing): (Vec<_>, Vec<_>) = all.partition(|&(_, there)| there);
+    let names = |these: &[(&str, bool)]| {
+        let names: Vec<_> = these.iter().map(|(name, _)| *name).collect();
+        names.join(", ")
+    };
+    match (there.is_empty(), missing.is_empty()) {
+        (_, true) => names(&there),
+        (true, false) => format!("none of {}", names(&missing)),
+        (false, false) => format!("{}; not: {}", names(&there), names(&missing)),
+    }
+}
+
+fn has(all: &[Has]) -> String {
+    list(all.iter().map(|one| (&*one.name, one.is_there)))
+}
+
+/// What found no locked memory may still be there.
+fn tried(all: &[Tried]) -> String {
+    let known = list(
+        all.iter()
+            .filter(|one| !one.is_starved)
+            .map(|one| (&*one.name, one.works)),
+    );
+    let starved: Vec<&str> = (all.iter().filter(|one| one.is_starved))
+        .map(|one| &*one.name)
+        .collect();
+    match (known.is_empty(), starved.is_empty()) {
+        (_, true) => known,
+        (true, false) => format!(
+            "not tried for lack of locked memory: {}",
+            starved.join(", ")
+        ),
+        (false, false) => format!(
+            "{known}; not tried for lack of locked memory: {}",
+            starved.join(", ")
+        ),
+    }
+}
+
+fn opcodes(all: &[Has]) -> String {
+    let missing: Vec<&str> = all
+        .iter()
+        .filter(|one| !one.is_there)
+        .map(|one| &*one.name)
+        .collect();
+    match missing.is_empty() {
+        true => format!("all {} that Annulus knows of", all.len()),
+        false => format!(
+            "{} of {}; not: {}",
+            all.len() - missing.len(),
+            all.len(),
+            missing.join(", ")
+        ),
+    }
+}
+
+fn operations(ring: &RingFacts) -> String {
+    let on = |place| {
+        let there = ring
+            .operations
+            .iter()
+            .filter(move |one| one.runs_on == place);
+        there.map(|one| &*one.name).collect::<Vec<_>>()
+    };
+    let threads = on(RunsOn::BlockingThread);
+    let count = on(RunsOn::Ring).len();
+    match threads.is_empty() {
+        true => format!("{count} through the ring"),
+        false => format!(
+            "{count} through the ring; on blocking threads: {}",
+            threads.join(", ")
+        ),
+    }
+}
+
+fn policy(policy: &Policy) -> String {
+    let sysctl = match (policy.io_uring_disabled, policy.io_uring_group) {
+        (None, _) => "no sysctl kernel.io_uring_disabled".to_owned(),
+        (Some(1), Some(group)) => {
+            let member = if policy.is_in_group { "are" } else { "are not" };
+            format!("kernel.io_uring_disabled = 1, not for group {group}, in which we {member}")
+        }
+        (Some(value), _) => format!("kernel.io_uring_disabled = {value}"),
+    };
+    let seccomp = match (policy.seccomp, policy.seccomp_filters) {
+        (Seccomp::Off, _) => "no seccomp filter".to_owned(),
+        (Seccomp::Strict, _) => "seccomp's strict mode".to_owned(),
+        (Seccomp::Filter, Some(count)) if count > 1 => format!("{count} seccomp filters"),
+        (Seccomp::Filter, _) => "a seccomp filter".to_owned(),
+    };
+    let mut parts = vec![sysctl, seccomp, format!("user {}", policy.user)];
+    parts.push(match policy.capabilities.is_empty() {
+        true => "no capability that matters here".to_owned(),
+        false => policy.capabilities.join(", "),
+    });
+    if !policy.is_initial_user_namespace {
+        parts.push("in a user namespace".to_owned());
+    }
+    if policy.no_new_privileges {
+        parts.push("no new privileges".to_owned());
+    }
+    if !policy.security_modules.is_empty() {
+        parts.push(format!(
+            "security modules {}",
+            policy.security_modules.join(", ")
+        ));
+    }
+    parts.join("; ")
+}
+
+fn locked_memory(limits: &Limits) -> String {
+    let limit = match limits.memlock_bytes {
+        Some(bytes) => format!("{} KiB per user", bytes >> 10),
+        None => "unlimited".to_owned(),
+    };
+    let waived = match limits.memlock_waived {
+        true => ", waived by CAP_IPC_LOCK",
+        false => "",
+    };
+    format!("{limit} (RLIMIT_MEMLOCK){waived}")
+}
+
+fn descriptors(limits: &Limits) -> String {
+    let number =
+        |count: Option<u64>| count.map_or("unlimited".to_owned(), |count| count.to_string());
+    format!(
+        "{} per process (RLIMIT_NOFILE), may be raised to {}",
+        number(limits.descriptors),
+        number(limits.descriptors_hard)
+    )
+}
+
+fn processors(limits: &Limits) -> String {
+    let mut fact = format!(
+        "{} of {} online",
+        limits.processors, limits.processors_online
+    );
+    if let Some(quota) = limits.processor_quota {
+        fact += &format!("; the cgroup allows {quota:.1} processors' worth of time");
+    }
+    if let Some(bytes) = limits.memory_bytes {
+        let gib = bytes as f64 / (1u64 << 30) as f64;
+        fact += &format!("; {gib:.1} GiB memory");
+    }
+    fact
+}
+
+fn around(env: &Environment) -> String {
+    let around = &env.surroundings;
+    let mut parts = vec![match &around.container {
+        Some(container) => format!("{} ({})", container.kind.name(), container.sign),
+        None => "no sign of a container".to_owned(),
+    }];
+    parts.push(match &around.hypervisor {
+        Some(name) => format!("a virtual machine ({name})"),
+        None => "no sign of a virtual machine".to_owned(),
+    });
+    parts.push(match around.mitigations.is_empty() {
+        true => "no processor fault that is worked around".to_owned(),
+        false => {
+            let names: Vec<&str> = around.mitigations.iter().map(|one| &*one.name).collect();
+            format!("worked around: {}", names.join(", "))
+        }
+    });
+    if let Some(pages) = &around.huge_pages {
+        parts.push(format!("transparent huge pages: {pages}"));
+    }
+    parts.join("; ")
+}
+
+fn place_facts(lines: &mut Lines, place: &Place) {
+    let kind = match place.kind {
+        Kind::Directory => "a directory",
+        Kind::File => "a file",
+        Kind::BlockDevice => "a block device",
+    };
+    let mut fact = format!("{}, {kind}", place.path.display());
+    if let (Some(name), Some(point)) = (&place.filesystem, &place.mount_point) {
+        fact += &format!(" on {name} ({point})");
+    }
+    lines.row("path", &fact);
+    let direct = &place.direct;
+    let fact = match (direct.works, direct.memory_bytes, direct.offset_bytes) {
+        (Some(true), Some(memory), Some(offset)) => {
+            format!("memory at multiples of {memory} bytes, offsets and lengths of {offset}")
+        }
+        (Some(true), ..) => "works; what alignment it needs is not known".to_owned(),
+        (Some(false), ..) => format!("no: {}", direct.why.as_deref().unwrap_or_default()),
+        (None, ..) => format!("not known: {}", direct.why.as_deref().unwrap_or_default()),
+    };
+    lines.row("direct I/O", &fact);
+    match &place.device {
+        Some(one) => lines.row("device", &device(one)),
+        None => lines.row("device", "no block device that the file system names"),
+    }
+    match (place.can_poll, &place.poll_refusal) {
+        (Some(true), _) => lines.row("polling", "its reads and writes can be polled for"),
+        (Some(false), Some(why)) => lines.row("polling", &format!("no: {why}")),
+        _ => {}
+    }
+    if let Some(why) = &place.no_sample {
+        lines.row("no reads", why);
+    }
+}
+
+fn device(device: &Device) -> String {
+    let mut parts = vec![match &device.model {
+        Some(model) => format!("{} ({model})", device.name),
+        None => device.name.clone(),
+    }];
+    if let Some(scheduler) = &device.scheduler {
+        parts.push(format!("scheduler {scheduler}"));
+    }
+    if let Some(count) = device.nr_requests {
+        parts.push(format!("nr_requests {count}"));
+    }
+    if let Some(count) = device.queues {
+        parts.push(format!("{count} hardware queues"));
+    }
+    if let Some(cache) = &device.write_cache {
+        parts.push(format!("write cache: {cache}"));
+    }
+    if let (Some(logical), Some(physical)) =
+        (device.logical_block_bytes, device.physical_block_bytes)
+    {
+        parts.push(format!("blocks of {logical} ({physical}) bytes"));
+    }
+    parts.push(match device.is_rotational {
+        Some(true) => "turns".to_owned(),
+        _ => "does not turn".to_owned(),
+    });
+    parts.push(match device.has_poll_queues {
+        true => "queues to poll".to_owned(),
+        false => "no queues to poll".to_owned(),
+    });
+    parts.join("; ")
+}
+
+fn measured(lines: &mut Lines, figures: &Figures) {
+    let on = figures.reads_on.as_deref();
+    let on = on.map_or(String::new(), |on| format!("; reads on {on}"));
+    lines.row(
+        "measured",
+        &format!(
+            "{:.1} s, medians of {} samples (min–max), ns per operation{on}",
+            figures.seconds, figures.samples
+        ),
+    );
+    for figure in &figures.figures {
+        let cell = format!(
+            "{:<44}{:>9}  ({}–{})",
+            figure.about,
+            short(figure.ns.median),
+            short(figure.ns.min),
+            short(figure.ns.max)
+        );
+        let _ = writeln!(lines.0, "{:LABEL_COLUMNS$}{cell}", "");
+    }
+    let mut told: Vec<&str> = Vec::new();
+    for missing in &figures.missing {
+        // One reason for many is said once.
+        if !told.contains(&&*missing.why) {
+            told.push(&missing.why);
+            lines.row(
+                "not measured",
+                &format!("{}: {}", missing.what.name(), missing.why),
+            );
+        }
+    }
+}

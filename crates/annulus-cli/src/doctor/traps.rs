@@ -1,0 +1,267 @@
+//! Known traps of the running kernel, by its version. What can be tried is tried instead (`Support::behaviours`); these
+//! are left to the version, and of a distribution's kernel the version says less than of a plain one.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::facts::{Environment, Version};
+
+/// A trap that the running version has.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct TrapHere {
+    pub(crate) name: String,
+    pub(crate) what: String,
+    /// What Annulus does about it, or what you can.
+    pub(crate) handling: String,
+    /// Not for production.
+    pub(crate) is_serious: bool,
+    /// A distribution may have mended it without changing the version.
+    pub(crate) is_certain: bool,
+}
+
+struct Trap {
+    name: &'static str,
+    /// From this version on, and before that one.
+    ranges: &'static [(Version, Version)],
+    /// Where else it takes something to be met.
+    applies: fn(&Environment) -> bool,
+    what: &'static str,
+    handling: &'static str,
+    is_serious: bool,
+}
+
+const fn v(major: u32, minor: u32, patch: u32) -> Version {
+    Version(major, minor, patch)
+}
+
+const TRAPS: [Trap; 13] = [
+    Trap {
+        name: "early bugs",
+        ranges: &[(v(5, 13, 0), v(5, 15, 90)), (v(5, 16, 0), v(6, 1, 0))],
+        applies: always,
+        what: "io_uring had serious bugs in these, among them files that stay busy after they were closed",
+        handling: "boot 5.15.90 or later of that series, or 6.1 or later",
+        is_serious: true,
+    },
+    Trap {
+        name: "rings are charged to locked memory",
+        ranges: &[(v(5, 1, 0), v(5, 12, 0)), (v(6, 14, 0), v(7, 2, 0))],
+        applies: |env| !env.limits.memlock_waived && env.limits.memlock_bytes.is_some(),
+        what: "the memory of a ring counts against RLIMIT_MEMLOCK, over all processes of the user",
+        handling: "smaller rings are tried, then blocking threads; raise the limit (ulimit -l 65536)",
+        is_serious: false,
+    },
+    Trap {
+        name: "registered files stay open",
+        ranges: &[(v(5, 13, 0), v(6, 13, 0))],
+        applies: always,
+        what: "a registered file that was taken back is closed only after every older request on any of them",
+        handling: "sockets of Annulus are plain descriptors, shut down before they are closed",
+        is_serious: false,
+    },
+    Trap {
+        name: "SQPOLL spins",
+        ranges: &[(v(5, 1, 0), v(5, 10, 186))],
+        applies: always,
+        what: "the kernel thread of SQPOLL may use a whole processor without work",
+        handling: "don't ask for SQPOLL",
+        is_serious: false,
+    },
+    Trap {
+        name: "SQPOLL is for some only",
+        ranges: &[(v(5, 1, 0), v(5, 13, 0))],
+        applies: always,
+        what: "SQPOLL needs root before 5.11 and CAP_SYS_NICE before 5.13",
+        handling: "refused, the engine says so and goes on without",
+        is_serious: false,
+    },
+    Trap {
+        name: "linked timeouts lock up",
+        ranges: &[(v(5, 5, 0), v(6, 15, 0))],
+        applies: always,
+        what: "LINK_TIMEOUT could stop the kernel; mended in 6.15 and in later stable releases of others",
+        handling: "Annulus uses none: its timeouts are timers of its own",
+        is_serious: false,
+    },
+    Trap {
+        name: "bundles out of order",
+        ranges: &[(v(6, 13, 11), v(6, 16, 0))],
+        applies: always,
+        what: "data that is received in bundles may come in another order than it was sent",
+        handling: "bundles are used only where asked for, and only after a trial at start",
+        is_serious: false,
+    },
+    Trap {
+        name: "buffer groups starve",
+        ranges: &[(v(6, 1, 7), v(6, 1, 8))],
+        applies: always,
+        what: "receives with a buffer group could stop: the kernel lost count of the buffers",
+        handling: "boot the next stable release",
+        is_serious: true,
+    },
+    Trap {
+        name: "ENOMEM for nothing",
+        ranges: &[
+            (v(6, 1, 0), v(6, 6, 86)),
+            (v(6, 7, 0), v(6, 12, 21)),
+            (v(6, 13, 0), v(6, 13, 9)),
+        ],
+        applies: always,
+        what: "single operations may answer ENOMEM although there is memory",
+        handling: "ask again; boot the current stable release",
+        is_serious: false,
+    },
+    Trap {
+        name: "direct writes on ext4 by worker threads",
+        ranges: &[(v(5, 1, 0), v(6, 12, 25))],
+        applies: |env| has_filesystem(env, "ext4"),
+        what: "every direct write on ext4 is handed to a worker thread of the kernel",
+        handling: "from 6.12.25 on, allocate files before they are written (File::allocate)",
+        is_serious: false,
+    },
+    Trap {
+        name: "polled writes that never end",
+        ranges: &[(v(5, 1, 0), v(5, 17, 0))],
+        applies: always,
+        what: "a polled direct write that lengthens a file on ext4 sleeps for ever",
+        handling: "the engine refuses to poll devices on these kernels",
+        is_serious: false,
+    },
+    Trap {
+        name: "arrays by worker threads",
+        ranges: &[(v(5, 1, 0), v(5, 17, 0))],
+        applies: |env| has_device(env, "md"),
+        what: "operations on a RAID device are handed to worker threads of the kernel",
+        handling: "boot 5.17 or later",
+        is_serious: false,
+    },
+    Trap {
+        name: "accepted descriptors mixed up",
+        ranges: &[(v(6, 6, 0), v(6, 8, 0))],
+        applies: always,
+        what: "multishot accept on a ring with deferred task work was seen to report wrong descriptors",
+        handling: "boot 6.8 or later",
+        is_serious: false,
+    },
+];
+
+fn always(_: &Environment) -> bool {
+    true
+}
+
+fn has_filesystem(env: &Environment, name: &str) -> bool {
+    let place = env.place.as_ref();
+    place.is_some_and(|place| place.filesystem.as_deref() == Some(name))
+}
+
+fn has_device(env: &Environment, kind: &str) -> bool {
+    let device = env.place.as_ref().and_then(|place| place.device.as_ref());
+    device.is_some_and(|device| device.name.starts_with(kind))
+}
+
+/// Those of the running version; none where there is no ring to fall into them.
+pub(crate) fn of(env: &Environment) -> Vec<TrapHere> {
+    if !env.has_ring() {
+        return Vec::new();
+    }
+    let has = |trap: &&Trap| {
+        let within =
+            |(from, before): &(Version, Version)| (*from..*before).contains(&env.kernel.version);
+        trap.ranges.iter().any(within) && (trap.applies)(env)
+    };
+    let here = |trap: &Trap| TrapHere {
+        name: trap.name.to_owned(),
+        what: trap.what.to_owned(),
+        handling: trap.handling.to_owned(),
+        is_serious: trap.is_serious,
+        is_certain: env.kernel.vendor.is_none(),
+    };
+    TRAPS.iter().filter(has).map(here).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::tests::machines::{device, good, place};
+
+    /// A machine that each trap applies to, if its kernel is of this version.
+    fn with(version: Version) -> Environment {
+        let mut env = good();
+        env.kernel.version = version;
+        env.limits.memlock_waived = false;
+        env.limits.memlock_bytes = Some(8 << 20);
+        let mut here = place("ext4");
+        here.device = Some(device("md127"));
+        env.place = Some(here);
+        env
+    }
+
+    fn names(env: &Environment) -> Vec<String> {
+        of(env).into_iter().map(|trap| trap.name).collect()
+    }
+
+    #[test]
+    fn each_trap_begins_and_ends_where_its_ranges_do() {
+        for trap in &TRAPS {
+            let is_there = |version| names(&with(version)).iter().any(|name| name == trap.name);
+            for &(from, before) in trap.ranges {
+                assert!(from < before, "{}", trap.name);
+                assert!(is_there(from), "{} in {from}", trap.name);
+                assert!(!is_there(before), "{} in {before}", trap.name);
+                let last = match before {
+                    Version(major, minor, 0) if minor > 0 => v(major, minor - 1, 9999),
+                    Version(major, 0, 0) => v(major - 1, 9999, 0),
+                    Version(major, minor, patch) => v(major, minor, patch - 1),
+                };
+                assert!(is_there(last), "{} in {last}", trap.name);
+            }
+            assert!(
+                !is_there(v(7, 3, 0)) && !is_there(v(4, 19, 0)),
+                "{}",
+                trap.name
+            );
+        }
+    }
+
+    #[test]
+    fn known_kernels_have_the_traps_that_they_are_known_for() {
+        let serious = |version| of(&with(version)).iter().any(|trap| trap.is_serious);
+        for version in [
+            v(5, 13, 0),
+            v(5, 15, 89),
+            v(5, 16, 0),
+            v(6, 0, 19),
+            v(6, 1, 7),
+        ] {
+            assert!(serious(version), "{version}");
+        }
+        for version in [
+            v(5, 10, 223),
+            v(5, 15, 90),
+            v(6, 1, 192),
+            v(6, 12, 117),
+            v(6, 18, 44),
+        ] {
+            assert!(!serious(version), "{version}");
+        }
+        let charged = "rings are charged to locked memory".to_owned();
+        assert!(names(&with(v(6, 18, 44))).contains(&charged));
+        assert!(!names(&with(v(6, 12, 117))).contains(&charged));
+        assert!(!names(&with(v(7, 2, 13))).contains(&charged));
+    }
+
+    #[test]
+    fn a_trap_is_for_those_it_applies_to_and_a_vendors_version_is_a_guess() {
+        let mut env = with(v(6, 1, 192));
+        let on_ext4 = "direct writes on ext4 by worker threads".to_owned();
+        assert!(names(&env).contains(&on_ext4));
+        assert!(of(&env).iter().all(|trap| trap.is_certain));
+        env.kernel.vendor = Some("Debian".to_owned());
+        assert!(of(&env).iter().all(|trap| !trap.is_certain));
+        env.place = None;
+        assert!(!names(&env).contains(&on_ext4));
+        env.limits.memlock_waived = true;
+        env.kernel.version = v(6, 18, 44);
+        assert!(of(&env).is_empty(), "{:?}", names(&env));
+    }
+}

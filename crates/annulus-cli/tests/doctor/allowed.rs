@@ -1,0 +1,79 @@
+//! The machine as it is.
+
+use annulus::Support;
+
+use crate::command::{command, report, rules, said};
+
+#[test]
+fn what_is_here_is_found_measured_and_judged_and_nothing_stays_behind() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let report = report(command(&[path, "--json"]));
+    assert_eq!(std::fs::read_dir(path).unwrap().count(), 0);
+
+    let support = Support::detect();
+    let there = support.ring().is_ok();
+    assert_eq!(report["verdict"] != "no-io-uring", there);
+    assert_eq!(report["exit_code"] != 77, there);
+    let environment = &report["environment"];
+    assert_eq!(environment["kernel"]["release"], support.kernel_release());
+    assert_eq!(environment["place"]["path"], path);
+    assert_eq!(environment["place"]["kind"], "directory");
+    let calls = environment["ring"]["calls"].as_array().unwrap();
+    assert_eq!(calls.iter().all(|call| call["errno"].is_null()), there);
+
+    // Everything has its figure, or the reason why it has none.
+    let list = |name: &str| report["figures"][name].as_array().unwrap().clone();
+    let (figures, missing) = (list("figures"), list("missing"));
+    assert_eq!(figures.len() + missing.len(), 15, "{missing:?}");
+    for figure in &figures {
+        let ns = &figure["ns"];
+        let value = |name: &str| ns[name].as_f64().unwrap();
+        assert!(value("min") > 0.0, "{figure}");
+        assert!(
+            value("min") <= value("median") && value("median") <= value("max"),
+            "{figure}"
+        );
+    }
+    let has = |what: &str| figures.iter().any(|figure| figure["what"] == what);
+    assert!(has("echo-epoll"), "{missing:?}");
+    assert_eq!(has("nop32"), there, "{missing:?}");
+    let direct = environment["place"]["direct"]["works"] == true;
+    let sampled = environment["place"]["sample"].is_string();
+    assert_eq!(has("cached-pread"), sampled, "{missing:?}");
+    assert_eq!(has("direct-pread"), sampled && direct, "{missing:?}");
+    assert_eq!(
+        has("direct-ring32"),
+        sampled && direct && there,
+        "{missing:?}"
+    );
+    if there {
+        assert!(rules(&report).contains(&"sqpoll"), "{:?}", rules(&report));
+    }
+}
+
+#[test]
+fn the_text_ends_with_one_verdict_and_one_command() {
+    let said = said(command(&["--quick"]));
+    assert!(said.err.is_empty(), "{}", said.err);
+    for label in [
+        "kernel",
+        "io_uring",
+        "policy",
+        "locked memory",
+        "path",
+        "direct I/O",
+    ] {
+        let row = format!("\n{label:<16}");
+        assert!(
+            format!("\n{}", said.out).contains(&row),
+            "no {label:?} in:\n{}",
+            said.out
+        );
+    }
+    assert_eq!(said.out.matches("\nso  ").count(), 1, "{}", said.out);
+    let verdict = said.out.split("\nso  ").nth(1).unwrap();
+    assert_eq!(verdict.matches("Next: annulus ").count(), 1, "{verdict}");
+    assert!(!said.out.contains("\nmeasured"), "{}", said.out);
+    assert!(matches!(said.code, Some(0 | 1 | 77)), "{:?}", said.code);
+}

@@ -1,0 +1,76 @@
+//! Runs the command and looks at what it said.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command.arg("doctor").args(args);
+    command
+}
+
+pub(crate) fn said(mut command: Command) -> Said {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    Said {
+        code: status.code(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+/// The JSON of a command that was given `--json`; it must be as the schema says, and the exit code as the JSON does.
+#[track_caller]
+pub(crate) fn report(command: Command) -> Value {
+    let said = said(command);
+    let report: Value = serde_json::from_str(&said.out)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", said.out, said.err));
+    let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/doctor.json");
+    let schema = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = (validator.iter_errors(&report))
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(report["exit_code"].as_i64(), said.code.map(i64::from));
+    report
+}
+
+/// The rules that spoke, the worst first.
+pub(crate) fn rules(report: &Value) -> Vec<&str> {
+    let advice = report["advice"].as_array().unwrap();
+    advice
+        .iter()
+        .map(|one| one["rule"].as_str().unwrap())
+        .collect()
+}
+
+/// Says that a test could not run here; the test command counts these.
+pub(crate) fn skip(reason: &str) {
+    use std::io::Write;
+    println!("skip: {reason}");
+    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
+        let mut options = std::fs::OpenOptions::new();
+        let mut log = options.append(true).create(true).open(log).unwrap();
+        writeln!(log, "skip: {reason}").unwrap();
+    }
+}
+
+/// Whether this process is root; says what it skips if not.
+pub(crate) fn root_or_skip(what: &str) -> bool {
+    let root = rustix::process::getuid().is_root();
+    if !root {
+        skip(&format!("{what} needs root"));
+    }
+    root
+}

@@ -1,0 +1,212 @@
+//! What PATH may be.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::below::below;
+use crate::command::{command, report, root_or_skip, rules, said, skip};
+
+/// The user who owns nothing.
+const NOBODY: u32 = 65534;
+
+fn place(path: &str) -> Value {
+    report(command(&[path, "--quick", "--json"]))
+}
+
+fn folder() -> tempfile::TempDir {
+    // Beside the build, which is on a disk.
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+#[test]
+fn a_path_that_is_not_there_or_is_no_file_is_refused() {
+    for (path, text) in [
+        (
+            "/nowhere/at/all",
+            "annulus: cannot look at /nowhere/at/all: No such file or directory",
+        ),
+        (
+            "/dev/null",
+            "annulus: /dev/null is neither a file nor a directory nor a block device",
+        ),
+    ] {
+        let said = said(command(&[path]));
+        assert_eq!(said.code, Some(2), "{}", said.err);
+        assert!(said.err.starts_with(text), "{}", said.err);
+        assert!(said.out.is_empty(), "{}", said.out);
+    }
+}
+
+#[test]
+fn a_file_is_read_where_it_is_long_enough_and_never_written() {
+    let dir = folder();
+    let path = dir.path().join("data");
+    let shown = path.to_str().unwrap();
+    let content = vec![7; 1 << 20];
+    fs::write(&path, &content).unwrap();
+    let long = place(shown);
+    assert_eq!(long["environment"]["place"]["kind"], "file");
+    assert_eq!(long["environment"]["place"]["sample"], shown);
+    assert!(fs::read(&path).unwrap() == content);
+    fs::write(&path, &content[1..]).unwrap();
+    let short = place(shown);
+    let why = short["environment"]["place"]["no_sample"].as_str().unwrap();
+    assert!(
+        why.contains("has 1048575 bytes, and 1 MiB are needed"),
+        "{why}"
+    );
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn what_may_not_be_read_is_described_and_not_measured() {
+    if !root_or_skip("a file that somebody else may not read") {
+        return;
+    }
+    let dir = folder();
+    let path = dir.path().join("secret");
+    fs::write(&path, [7; 100]).unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
+    let mut command = command(&["secret", "--quick", "--json"]);
+    command.current_dir(dir.path()).uid(NOBODY).gid(NOBODY);
+    if let Err(error) = command.output() {
+        return skip(&format!("cannot run the command as another user: {error}"));
+    }
+    let report = report(command);
+    let why = report["environment"]["place"]["no_sample"]
+        .as_str()
+        .unwrap();
+    assert!(
+        why.starts_with("cannot open secret: Permission denied"),
+        "{why}"
+    );
+    assert!(report["environment"]["place"]["filesystem"].is_string());
+}
+
+#[test]
+fn memory_is_told_from_a_disk() {
+    let report = place("/dev/shm");
+    let place = &report["environment"]["place"];
+    if place["filesystem"] != "tmpfs" {
+        return skip("needs a tmpfs at /dev/shm");
+    }
+    assert!(
+        rules(&report).contains(&"in-memory"),
+        "{}",
+        report["advice"]
+    );
+    assert_eq!(place["direct"]["works"], false);
+    assert!(place["device"].is_null());
+    // Advice is not less.
+    let advice = report["advice"].as_array().unwrap().iter();
+    let one = advice.filter(|one| one["rule"] == "in-memory");
+    assert_eq!(
+        one.map(|one| &one["severity"]).collect::<Vec<_>>(),
+        ["advice"]
+    );
+    let proc = self::place("/proc/version");
+    assert_eq!(proc["environment"]["place"]["filesystem"], "proc");
+    assert!(rules(&proc).contains(&"no-direct"), "{}", proc["advice"]);
+}
+
+#[test]
+fn an_overlay_is_told_by_its_name() {
+    if !root_or_skip("mounting an overlay") {
+        return;
+    }
+    let dir = folder();
+    let path = dir.path().to_str().unwrap();
+    // In a mount namespace of its own, which ends with the command.
+    let script =
+        "set -e; cd \"$1\"; mount -t tmpfs none .; cd \"$1\"; mkdir lower upper work merged
+        mount -t overlay none -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 3
+        exec \"$2\" doctor merged --quick --json";
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        path,
+        env!("CARGO_BIN_EXE_annulus"),
+    ]);
+    if command.output().unwrap().status.code() == Some(3) {
+        return skip("this kernel mounts no overlay");
+    }
+    let report = report(command);
+    assert_eq!(report["environment"]["place"]["filesystem"], "overlay");
+    assert!(rules(&report).contains(&"overlay"), "{}", report["advice"]);
+    assert!(report["environment"]["place"]["device"].is_null());
+}
+
+/// A loop device; dropped, it is given back.
+struct Loop(String);
+
+impl Loop {
+    fn of(file: &std::path::Path) -> Option<Loop> {
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .output()
+            .ok()?;
+        let name = String::from_utf8(output.stdout).ok()?;
+        output
+            .status
+            .success()
+            .then(|| Loop(name.trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_shows_its_queue() {
+    if !root_or_skip("a block device") {
+        return;
+    }
+    let dir = folder();
+    let file = dir.path().join("disk");
+    fs::write(&file, vec![7; 2 << 20]).unwrap();
+    let Some(device) = Loop::of(&file) else {
+        return skip("needs a loop device");
+    };
+    let report = place(&device.0);
+    let place = &report["environment"]["place"];
+    assert_eq!(place["kind"], "block-device");
+    assert_eq!(place["sample"], *device.0);
+    let facts = &place["device"];
+    assert_eq!(
+        format!("/dev/{}", facts["name"].as_str().unwrap()),
+        device.0
+    );
+    assert!(
+        facts["scheduler"].is_string() && facts["nr_requests"].is_u64(),
+        "{facts}"
+    );
+    assert!(rules(&report).contains(&"stacked"), "{}", report["advice"]);
+    // A user who may not read it still gets its facts.
+    let mut command = below(&["env"], &[&device.0, "--quick", "--json"]);
+    command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    if command
+        .output()
+        .is_ok_and(|output| output.status.code() != Some(126))
+    {
+        let report = self::report(command);
+        assert!(report["environment"]["place"]["no_sample"].is_string());
+        assert_eq!(
+            report["environment"]["place"]["device"]["name"],
+            facts["name"]
+        );
+    }
+    assert!(fs::read(&file).unwrap() == vec![7; 2 << 20]);
+}

@@ -1,0 +1,106 @@
+//! `annulus doctor` on a machine whose `kernel.io_uring_disabled` is 1 and 2: that holds for the whole machine, so
+//! nothing else may run meanwhile, and the test is skipped unless `ANNULUS_TEST_SYSCTL=1` asks for it; 0 says that it
+//! has a turn of its own.
+
+#[path = "doctor/command.rs"]
+mod command;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+
+use command::{command, report, root_or_skip, rules, said, skip};
+
+const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
+const GROUP: &str = "/proc/sys/kernel/io_uring_group";
+const USER: u32 = 54_321;
+
+/// A sysctl at another value; the old one comes back at the end, whatever happens.
+struct Changed(&'static str, String);
+
+impl Changed {
+    fn to(path: &'static str, value: &str) -> Changed {
+        let before = Changed(path, fs::read_to_string(path).unwrap());
+        fs::write(path, value).unwrap();
+        before
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        fs::write(self.0, self.1.trim()).unwrap();
+    }
+}
+
+fn may_change() -> bool {
+    match std::env::var("ANNULUS_TEST_SYSCTL").as_deref() {
+        Ok("1") => {}
+        Ok("0") => {
+            println!("not now: it has a turn of its own (ANNULUS_TEST_SYSCTL=0)");
+            return false;
+        }
+        _ => {
+            skip(
+                "changing kernel.io_uring_disabled needs ANNULUS_TEST_SYSCTL=1, and the machine for itself",
+            );
+            return false;
+        }
+    }
+    if fs::metadata(SYSCTL).is_err() {
+        skip("kernel.io_uring_disabled needs Linux 6.6 or later");
+        return false;
+    }
+    root_or_skip("changing kernel.io_uring_disabled")
+}
+
+/// As a user of some group, outside of root's.
+fn as_user(group: u32) -> std::process::Command {
+    let mut command = command(&["--quick", "--json"]);
+    command.uid(USER).gid(group).current_dir("/");
+    command
+}
+
+#[test]
+fn the_sysctl_is_named_with_its_value_and_its_group() {
+    if !may_change() {
+        return;
+    }
+    {
+        let _changed = Changed::to(SYSCTL, "2");
+        let said = said(command(&["--quick"]));
+        assert_eq!(said.code, Some(77), "{}", said.out);
+        assert!(
+            said.out.contains("kernel.io_uring_disabled = 2"),
+            "{}",
+            said.out
+        );
+        let report = report(command(&["--quick", "--json"]));
+        assert_eq!(rules(&report)[0], "sysctl-forbids", "{}", report["advice"]);
+    }
+    let _changed = Changed::to(SYSCTL, "1");
+    assert_ne!(
+        report(command(&["--quick", "--json"]))["exit_code"],
+        77,
+        "root is spared"
+    );
+    if let Err(error) = as_user(USER).output() {
+        return skip(&format!("cannot run the command as another user: {error}"));
+    }
+    let outside = report(as_user(USER));
+    assert_eq!(
+        rules(&outside)[0],
+        "sysctl-forbids-this-user",
+        "{}",
+        outside["advice"]
+    );
+    assert_eq!(outside["exit_code"], 77);
+    let _group = Changed::to(GROUP, "54322");
+    let outside = report(as_user(USER));
+    let next = outside["advice"][0]["next"].as_str().unwrap();
+    assert!(next.contains("add the user to group 54322"), "{next}");
+    let member = report(as_user(54_322));
+    assert_ne!(
+        member["causes"],
+        serde_json::json!(["sysctl-forbids-this-user"])
+    );
+    assert_eq!(member["environment"]["policy"]["is_in_group"], true);
+}

@@ -1,0 +1,100 @@
+//! # Safety
+//!
+//! What the kernel answers to each of io_uring's three system calls, whoever answers in its place. A ring is
+//! set up and closed at once with nothing in flight (Drained); the other two calls are made on a descriptor
+//! that is no ring, so that nobody reads or writes memory of ours (Lent).
+//!
+//! Filters forbid calls by number and never look whose descriptor it is: an `EPERM` from `io_uring_enter` on an
+//! eventfd comes from a filter, for the kernel itself would say that this is no ring.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringEnterFlags, IoringRegisterOp, io_uring_enter, io_uring_params, io_uring_register,
+    io_uring_setup,
+};
+
+/// One of io_uring's system calls, and what came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallAnswer {
+    /// The call's name.
+    pub name: &'static str,
+    /// The error; `None` where the call works. `io_uring_enter` and `io_uring_register` are asked about
+    /// something that is no ring: the kernel's own answer to that counts as working.
+    pub errno: Option<i32>,
+}
+
+/// The smallest ring that the engine would take.
+const ENTRIES: u32 = 8;
+
+/// Makes each call once.
+pub(crate) fn ask() -> [CallAnswer; 3] {
+    [
+        CallAnswer {
+            name: "io_uring_setup",
+            errno: set_up().err().map(Errno::raw_os_error),
+        },
+        CallAnswer {
+            name: "io_uring_enter",
+            errno: refusal(enter()),
+        },
+        CallAnswer {
+            name: "io_uring_register",
+            errno: refusal(register()),
+        },
+    ]
+}
+
+fn set_up() -> Result<(), Errno> {
+    let mut params = io_uring_params::default();
+    // SAFETY: Lent: `params` outlives the call. Nothing is mapped or submitted before the ring is closed (Drained).
+    unsafe { io_uring_setup(ENTRIES, &mut params) }.map(drop)
+}
+
+fn enter() -> Result<(), Errno> {
+    let no_ring = eventfd(0, EventfdFlags::CLOEXEC)?;
+    // SAFETY: Lent: nothing is submitted, and the descriptor is no ring.
+    unsafe { io_uring_enter(&no_ring, 0, 0, IoringEnterFlags::empty()) }.map(drop)
+}
+
+fn register() -> Result<(), Errno> {
+    let no_ring = eventfd(0, EventfdFlags::CLOEXEC)?;
+    // SAFETY: Lent: unregistering takes no memory, and the descriptor is no ring.
+    unsafe {
+        io_uring_register(
+            &no_ring,
+            IoringRegisterOp::UnregisterBuffers,
+            ptr::null(),
+            0,
+        )
+    }
+    .map(drop)
+}
+
+/// What is not the kernel's own answer to a descriptor that is no ring: `EOPNOTSUPP`, of some kernels `EBADF`
+/// or `EINVAL`.
+fn refusal(answer: Result<(), Errno>) -> Option<i32> {
+    match answer {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::BADF | Errno::INVAL) => None,
+        Err(errno) => Some(errno.raw_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_ring_can_be_made_no_call_is_refused() {
+        if let Err(error) = io_uring::IoUring::new(1) {
+            return println!("skip: needs io_uring: {error}");
+        }
+        for answer in ask() {
+            assert_eq!(answer.errno, None, "{}", answer.name);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! # Safety
+//!
+//! Ways in which kernels of the same features differ, found by trying: what no version tells for certain, for
+//! fixes are ported back. No operation here points to memory (NOPs, and polls of a socket), so nothing is lent
+//! to the kernel (Lent), and each ring is drained or closed with nothing but a poll in flight (Drained).
+#![allow(unsafe_code)]
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use io_uring::{IoUring, opcode, types};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::poller::Poller;
+use super::probe::read_text;
+use super::wake::EventFd;
+
+/// Something that kernels do differently, tried on this one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Behaviour {
+    /// What was tried.
+    pub name: &'static str,
+    /// Whether it went as one would hope; `None` where it could not be tried.
+    pub works: Option<bool>,
+    /// What it means for Annulus either way, or why it could not be tried.
+    pub meaning: String,
+}
+
+/// How long a poller is given to notice; one that does takes microseconds.
+const NOTICE_MS: u64 = 15;
+/// How long it is left alone then.
+const SETTLE: Duration = Duration::from_millis(2);
+/// How long we wait until the poller sleeps.
+const ASLEEP_MS: u64 = 50;
+
+type Tried = io::Result<Option<bool>>;
+
+/// Tries each; takes about 20 ms in all.
+pub(crate) fn all() -> Vec<Behaviour> {
+    [
+        (
+            "a poller of a ring with deferred task work is woken",
+            "rings that another reactor polls use no deferred task work, whatever the kernel does here",
+            deferred_poller as fn() -> Tried,
+        ),
+        (
+            "completions beyond the queue are kept and handed over",
+            "a completion queue that was full loses nothing",
+            overflow,
+        ),
+        (
+            "an eventfd announces deferred completions",
+            "a reactor can sleep on an eventfd instead of the ring",
+            deferred_eventfd,
+        ),
+    ]
+    .map(|(name, meaning, attempt)| {
+        let (works, meaning) = match attempt() {
+            Ok(works @ Some(_)) => (works, meaning.to_owned()),
+            Ok(None) => (None, "it could not be seen in time; run it again".to_owned()),
+            Err(error) => (None, format!("not tried: {error}")),
+        };
+        Behaviour {
+            name,
+            works,
+            meaning,
+        }
+    })
+    .into()
+}
+
+fn deferred() -> io::Result<IoUring> {
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(4)
+}
+
+/// Asks for one look at `socket`, which completes when its peer is written to. Not an eventfd: the kernel puts off
+/// what one eventfd would tell another.
+fn watch(ring: &mut IoUring, socket: &UnixStream) -> io::Result<()> {
+    let socket = types::Fd(socket.as_raw_fd());
+    let entry = opcode::PollAdd::new(socket, PollFlags::IN.bits().into()).build();
+    // SAFETY: Lent: a poll points to no memory. Open: the socket outlives the call; then the kernel holds it.
+    unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
+    ring.submit().map(drop)
+}
+
+/// Whether `fd` becomes readable within the time.
+fn becomes_readable(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
+    let timeout = Timespec {
+        tv_sec: (milliseconds / 1000) as i64,
+        tv_nsec: (milliseconds % 1000 * 1_000_000) as _,
+    };
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&timeout))? > 0)
+}
+
+/// Whether epoll is told of `fd` within the time. Not `poll`, which looks once more by itself when the time is over.
+fn is_told(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
+    let mut poller = Poller::new()?;
+    poller.add_level(fd, 0)?;
+    poller.wait(Some(milliseconds * 1_000_000))?;
+    Ok(poller.found(0).is_some())
+}
+
+/// A thread sleeps in `epoll_wait` on the ring; then work is put there for its owner, who does not enter. On kernels
+/// from about 6.13 on the sleeper is not told.
+fn deferred_poller() -> Tried {
+    let (mut sender, socket) = UnixStream::pair()?;
+    let mut ring = deferred()?;
+    watch(&mut ring, &socket)?;
+    let copy = rustix::io::fcntl_dupfd_cloexec(borrowed(&ring), 0)?;
+    let (tell, told) = channel();
+    let poller = thread::Builder::new().spawn(move || {
+        let _ = tell.send(rustix::thread::gettid());
+        is_told(copy.as_fd(), ASLEEP_MS + NOTICE_MS)
+    })?;
+    let asleep = told.recv().is_ok_and(|tid| {
+        let stat = format!("/proc/self/task/{}/stat", tid.as_raw_nonzero());
+        // The first poll of such a ring makes its owner, us, wake the poller once: it must have settled again.
+        falls_asleep(&stat) && {
+            thread::sleep(SETTLE);
+            falls_asleep(&stat)
+        }
+    });
+    sender.write_all(&[1])?;
+    let woken = poller
+        .join()
+        .map_err(|_| io::Error::other("the poller panicked"))??;
+    // Awake, it may have found the work by looking: that proves nothing.
+    Ok((asleep || !woken).then_some(woken))
+}
+
+fn falls_asleep(stat: &str) -> bool {
+    let until = Instant::now() + Duration::from_millis(ASLEEP_MS / 2);
+    while Instant::now() < until {
+        // `123 (name) S …`
+        let text = read_text(stat).unwrap_or_default();
+        if text
+            .rsplit(") ")
+            .next()
+            .is_some_and(|rest| rest.starts_with('S'))
+        {
+            return true;
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    false
+}
+
+fn deferred_eventfd() -> Tried {
+    let (mut sender, socket) = UnixStream::pair()?;
+    let bell = EventFd::new()?;
+    let mut ring = deferred()?;
+    ring.submitter().register_eventfd(bell.raw())?;
+    watch(&mut ring, &socket)?;
+    sender.write_all(&[1])?;
+    becomes_readable(super::net::known(bell.raw()), NOTICE_MS).map(Some)
+}
+
+/// Twice as many completions as the queue holds, taken in turns.
+fn overflow() -> Tried {
+    const ENTRIES: usize = 2;
+    let mut ring: IoUring = IoUring::builder()
+        .setup_cqsize(ENTRIES as u32)
+        .build(ENTRIES as u32)?;
+    for _ in 0..2 {
+        for _ in 0..ENTRIES {
+            let entry = opcode::Nop::new().build();
+            // SAFETY: Lent: a NOP points to nothing.
+            unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
+        }
+        ring.submit()?;
+    }
+    let mut answered = ring.completion().count();
+    for _ in 0..2 {
+        // Asks for what is kept, and does not wait for what may be lost.
+        ring.submit()?;
+        answered += ring.completion().count();
+    }
+    Ok(Some(answered == 2 * ENTRIES))
+}
+
+fn borrowed(ring: &IoUring) -> BorrowedFd<'_> {
+    super::net::known(ring.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_on_every_kernel_is_found_to_be_kept() {
+        if let Err(error) = io_uring::IoUring::new(1) {
+            return println!("skip: needs io_uring: {error}");
+        }
+        let tried = all();
+        let names: Vec<_> = tried.iter().map(|one| one.name).collect();
+        assert_eq!(names.len(), 3);
+        // NODROP is required of every ring.
+        assert_eq!(tried[1].works, Some(true), "{}", tried[1].meaning);
+    }
+
+    #[test]
+    fn a_poller_of_a_ring_without_deferred_work_is_seen_to_be_woken() {
+        let Ok(mut ring) = io_uring::IoUring::new(4) else {
+            return println!("skip: needs io_uring");
+        };
+        let (mut sender, socket) = UnixStream::pair().unwrap();
+        watch(&mut ring, &socket).unwrap();
+        assert!(!becomes_readable(borrowed(&ring), 1).unwrap());
+        sender.write_all(&[1]).unwrap();
+        assert!(becomes_readable(borrowed(&ring), 1000).unwrap());
+    }
+}

@@ -260,8 +260,6 @@ struct Driver {
     wait_for: usize,
     /// Ask for new operations only when no more than this many are outstanding.
     refill_at: usize,
-    /// Say before each enter which completions were taken, so that it waits for new ones.
-    says_taken: bool,
     in_flight: usize,
 }
 
@@ -301,7 +299,6 @@ impl Driver {
                 Handover::Said { wait_for, .. } => wait_for.max(1),
                 Handover::Once | Handover::Every(_) => 1,
             },
-            says_taken: matches!(kind.handover, Handover::Said { .. }),
             refill_at: match kind.handover {
                 Handover::Said { refill_at, .. } => refill_at,
                 Handover::Once | Handover::Every(_) | Handover::Batch => depth,
@@ -313,7 +310,6 @@ impl Driver {
     /// The loop; returns how often it entered the kernel.
     fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
         let (chunk, wait_for, refill_at) = (self.chunk, self.wait_for, self.refill_at);
-        let says_taken = self.says_taken;
         let (registered, slots_per_buffer) = (self.registered, self.slots_per_buffer);
         let write_flags = self.write_flags;
         let Driver {
@@ -343,9 +339,8 @@ impl Driver {
                 }
                 continue;
             }
-            if says_taken {
-                cq.sync();
-            }
+            // What has been taken is said first: an enter waits for new completions only.
+            cq.sync();
             sq.sync();
             calls += 1;
             lane.called();

@@ -69,9 +69,13 @@ pub(crate) fn file(args: &FileArgs) -> Result<ExitCode, Fault> {
     }
     signals::listen()?;
     let _watching = crate::watching::begin(args.watch.metrics)?;
-    if let Some(job) = &args.job.job_file {
-        return fio::job(args, job);
+    match &args.job.job_file {
+        Some(job) => fio::job(args, job),
+        None => compare(args),
     }
+}
+
+fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     let plan = Plan::new(args)?;
     let contenders = chosen(args)?;
     let judge = watching::of_file(&args.watch.alert, &plan)?;

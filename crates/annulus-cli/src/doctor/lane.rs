@@ -116,6 +116,7 @@ impl Lane for TimedLane {
         }
         Some(Op {
             offset: self.random.u64(..self.blocks) * BLOCK_BYTES as u64,
+            bytes: BLOCK_BYTES as u32,
             ..Op::default()
         })
     }

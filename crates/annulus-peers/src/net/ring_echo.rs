@@ -61,6 +61,8 @@ pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
     server.accept()?;
     let mut want = 1;
     loop {
+        // What has been taken is said first: an enter waits for new completions only.
+        cq.sync();
         server.enter(want)?;
         cq.sync();
         for cqe in &mut cq {

@@ -98,6 +98,8 @@ impl<'r> Channel<'r> {
         patience: Duration,
         taken: &mut Vec<Completion>,
     ) -> io::Result<()> {
+        // What has been taken is said first: an enter waits for new completions only.
+        self.completions.sync();
         self.submissions.sync();
         let wait = Timespec::from(patience);
         let args = SubmitArgs::new().timespec(&wait);

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::sys::call;
+use crate::sys::sqe::opcode;
 
 /// Who closes a descriptor; the simulated kernel's are not the process's.
 pub(crate) trait CloseFd: Send + Sync {
@@ -37,6 +38,8 @@ struct Opened {
     cached: CachedHint,
     /// Reads and writes go through the ring that polls the device.
     polled: AtomicBool,
+    /// Reads and writes are system calls on a blocking thread.
+    by_thread: AtomicBool,
 }
 
 impl Fd {
@@ -51,6 +54,7 @@ impl Fd {
             closer,
             cached: CachedHint::default(),
             polled: AtomicBool::new(false),
+            by_thread: AtomicBool::new(false),
         }))
     }
 
@@ -83,6 +87,20 @@ impl Fd {
 
     pub(crate) fn set_polled(&self, polled: bool) {
         self.0.polled.store(polled, Relaxed);
+    }
+
+    /// The opcode of a transfer: `opcode`, or the one that no ring has.
+    #[inline]
+    pub(crate) fn opcode_of_transfer(&self, opcode: u8) -> u8 {
+        if self.0.by_thread.load(Relaxed) {
+            return opcode::BY_THREAD;
+        }
+        opcode
+    }
+
+    /// Has reads and writes be system calls on a blocking thread, from here on.
+    pub(crate) fn keep_from_rings(&self) {
+        self.0.by_thread.store(true, Relaxed);
     }
 
     /// The number, to be closed by the caller, if nobody else holds the descriptor.

@@ -209,8 +209,8 @@ fn every_error_of_the_file_system_is_given_to_the_caller_once() {
     });
 }
 
-// A ring's kernel asks for the rest of a short transfer itself and, like `read(2)`, keeps an error to itself that comes
-// after bytes: whoever asks again is told, if it is still so. So the file system here goes on failing.
+// `read(2)` keeps an error to itself that comes after bytes: whoever asks again is told, if it is still so. So the file
+// system here goes on failing.
 #[test]
 fn an_error_after_a_short_transfer_is_not_lost() {
     let test = "an_error_after_a_short_transfer_is_not_lost";
@@ -233,13 +233,11 @@ fn an_error_after_a_short_transfer_is_not_lost() {
     });
 }
 
-// Not on a ring: the kernel (6.18) asks for the rest of a short read itself, and of a FUSE file that is read past the
-// page cache it asks at the offset of the first part: the bytes are wrong before we see them. What a ring's own short
-// transfers come to is tested on the simulated kernel.
+// What a ring's own short transfers come to is tested on the simulated kernel: files of this one are kept from rings.
 #[test]
 fn what_the_file_system_cuts_short_is_completed_where_all_is_asked_for() {
     let test = "what_the_file_system_cuts_short_is_completed_where_all_is_asked_for";
-    on(&BACKENDS[3..], test, async |file, script| {
+    on_every_backend(test, async |file, script| {
         let short = [Fault::Short(1000), Fault::Short(1), Fault::Short(4096)];
         script.set(&short[..1]);
         let (n, read) = file.read_at(vec![0; 4096], 100).await.unwrap();
@@ -306,5 +304,21 @@ fn a_slow_answer_is_waited_for() {
         script.set(&[]);
         let next = file.read_exact_at(vec![0; 4096], 4096).await.unwrap();
         assert!(next == contents()[4096..8192]);
+    });
+}
+
+/// A ring's kernel would ask for the rest at the offset of the first part, and the end would read as whole.
+#[test]
+fn the_end_of_a_file_past_the_page_cache_is_a_short_read_of_the_right_bytes() {
+    let test = "the_end_of_a_file_past_the_page_cache_is_a_short_read_of_the_right_bytes";
+    on_every_backend(test, async |file, _script| {
+        let (n, read) = file
+            .read_at(vec![0; 4096], BYTES as u64 - 1000)
+            .await
+            .unwrap();
+        assert_eq!(n, 1000);
+        assert!(read[..n] == contents()[BYTES - 1000..]);
+        let (n, _) = file.read_at(vec![0; 4096], BYTES as u64).await.unwrap();
+        assert_eq!(n, 0);
     });
 }

@@ -154,6 +154,11 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         }
     }
 
+    #[inline]
+    fn opcode(&self) -> u8 {
+        self.fd.opcode_of_transfer(Self::INFO.opcode)
+    }
+
     fn syscall(&mut self) -> i32 {
         let (base, bytes, offset) = self.range();
         // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.

@@ -80,9 +80,9 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
     #[inline]
     fn opcode(&self) -> u8 {
         if self.by_thread {
-            return opcode::WRITE_BY_THREAD;
+            return opcode::BY_THREAD;
         }
-        Self::INFO.opcode
+        self.fd.opcode_of_transfer(Self::INFO.opcode)
     }
 
     fn syscall(&mut self) -> i32 {

@@ -72,6 +72,11 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
         }
     }
 
+    #[inline]
+    fn opcode(&self) -> u8 {
+        self.fd.opcode_of_transfer(Self::INFO.opcode)
+    }
+
     fn syscall(&mut self) -> i32 {
         let (vectors, count, offset) = self.rest();
         // SAFETY: Lent: vectors and buffers are the op's own, and not touched during the call.

@@ -256,6 +256,12 @@ pub(crate) fn is_seekable(fd: RawFd) -> bool {
     rfs::seek(borrow(fd), rfs::SeekFrom::Current(0)).is_ok()
 }
 
+/// Whether the file is one of a FUSE file system: `fstatfs(2)`.
+pub(crate) fn is_fuse(fd: RawFd) -> bool {
+    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+    rfs::fstatfs(borrow(fd)).is_ok_and(|stat| stat.f_type as u64 == FUSE_SUPER_MAGIC)
+}
+
 /// `fcntl(F_GETFL)`: the open flags of a descriptor, O_DIRECT among them.
 pub(crate) fn open_flags(fd: RawFd) -> std::io::Result<u32> {
     Ok(rustix::fs::fcntl_getfl(borrow(fd))?.bits())

@@ -105,8 +105,8 @@ pub(crate) mod opcode {
     pub(crate) const GETDENTS: u8 = 0xf0;
     /// Nothing is asked of a kernel; the driver's clock completes it.
     pub(crate) const SLEEP: u8 = 0xf1;
-    /// No kernel has it: a durable write of a buffered file runs on a blocking thread.
-    pub(crate) const WRITE_BY_THREAD: u8 = 0xf2;
+    /// No kernel has it: a transfer that a ring would do badly, or wrongly, runs on a blocking thread.
+    pub(crate) const BY_THREAD: u8 = 0xf2;
     /// No kernel has it: somebody's code runs on a blocking thread.
     pub(crate) const RUN: u8 = 0xf3;
 }

@@ -98,8 +98,8 @@ fn overlay(seen: &Seen<'_>) -> Option<Said> {
 fn fuse(seen: &Seen<'_>) -> Option<Said> {
     let (place, name) = filesystem(seen)?;
     let what = format!("{} is on {name}", place.path.display());
-    let why = "each operation goes to a process and back, on a worker thread of the kernel: that process \
-               decides how fast it is";
+    let why = "each operation goes to a process and back, from a blocking thread, because a ring may give wrong \
+               bytes at the end of such a file: that process decides how fast it is";
     name.starts_with("fuse")
         .then(|| Said::new(Severity::Advice, what, why))
 }

@@ -4,11 +4,14 @@
 
 #[path = "doctor/command.rs"]
 mod command;
+#[path = "../../annulus/tests/child/skip.rs"]
+mod skip;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 
-use command::{command, report, root_or_skip, rules, said, skip};
+use command::{command, report, rules, said};
+use skip::{root_or_skip, skip};
 
 const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
 const GROUP: &str = "/proc/sys/kernel/io_uring_group";
@@ -83,7 +86,9 @@ fn the_sysctl_is_named_with_its_value_and_its_group() {
         "root is spared"
     );
     if let Err(error) = as_user(USER).output() {
-        return skip(&format!("cannot run the command as another user: {error}"));
+        return skip(format_args!(
+            "cannot run the command as another user: {error}"
+        ));
     }
     let outside = report(as_user(USER));
     assert_eq!(

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::command::{NOT_COLD, Place, Said};
 use crate::runs::{SHORT, all_right, outcomes};
-use crate::wrong::skip;
+use crate::skip::skip;
 
 /// The streams are of one file each, and do not write.
 pub(crate) const ONE_FILE: [&str; 6] = [
@@ -285,7 +285,7 @@ fn memory_made_small_is_small_and_gone_afterwards() {
         err,
     } = place.run_patiently(&args);
     if err.contains("--memory needs root") || err.contains("mounts no cgroup") {
-        return skip(&format!("no memory cgroup can be made here: {err}"));
+        return skip(format_args!("no memory cgroup can be made here: {err}"));
     }
     assert!(!ours(pid), "{:?}", cgroups());
     if out.contains(NOT_COLD) {

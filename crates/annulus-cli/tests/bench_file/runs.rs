@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::command::{NOT_COLD, Place};
 use crate::loads::ONE_FILE;
-use crate::wrong::skip;
+use crate::skip::skip;
 
 pub(crate) const SHORT: [&str; 8] = [
     "--runtime",
@@ -58,7 +58,7 @@ pub(crate) fn all_right(report: &Value, may_be_inapplicable: &[&str]) {
                 let known = ["open it with OpenOptions::direct", "has no queues to poll"];
                 assert!(known.iter().any(|why| reason.contains(why)), "{reason}");
             }
-            "not_here" => skip(&format!("{contender}: {}", outcome["reason"])),
+            "not_here" => skip(format_args!("{contender}: {}", outcome["reason"])),
             _ => panic!("{contender}: {outcome}"),
         }
     }

@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
 use crate::command::Place;
+use crate::skip::skip;
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;
@@ -67,7 +68,11 @@ fn an_unreadable_file_is_refused() {
     }
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return skip(&format!("cannot run the command as another user: {error}")),
+        Err(error) => {
+            return skip(format_args!(
+                "cannot run the command as another user: {error}"
+            ));
+        }
     };
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{err}");
@@ -253,7 +258,11 @@ fn memory_is_not_limited_without_the_right_to() {
     }
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return skip(&format!("cannot run the command as another user: {error}")),
+        Err(error) => {
+            return skip(format_args!(
+                "cannot run the command as another user: {error}"
+            ));
+        }
     };
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{err}");
@@ -399,18 +408,4 @@ fn direct_io_in_memory_is_refused_if_asked_for() {
         "--direct: this file system",
     );
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
-}
-
-/// Says that a test could not run here; the test command counts these.
-pub(crate) fn skip(reason: &str) {
-    use std::io::Write;
-    println!("skip: {reason}");
-    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
-        let mut log = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log)
-            .unwrap();
-        writeln!(log, "skip: {reason}").unwrap();
-    }
 }

@@ -145,7 +145,7 @@ fn data_that_nobody_wrote_with_verify_fails_the_job() {
 #[test]
 fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
     if Command::new("fio").arg("--version").output().is_err() {
-        return skip("no fio; apt-get install fio");
+        return crate::skip::skip("no fio; apt-get install fio");
     }
     let job = "[global]\nthread\nthreads=2\nsize=1M\nbs=4k\n[w]\nrw=write\nverify=pattern\nverify_pattern=0xabcd\n";
     let place = Place::new();
@@ -173,18 +173,4 @@ fn fio_itself_runs_the_same_file_and_reads_what_annulus_wrote_by_a_pattern() {
     let said = place.job(ours).run(&["--repeat", "1", "--with-fio"]);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     assert!(!said.out.contains("fio failed"), "{}", said.out);
-}
-
-/// Says that a test could not run here; the test command counts these.
-fn skip(reason: &str) {
-    use std::io::Write;
-    println!("skip: {reason}");
-    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
-        let mut log = fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log)
-            .unwrap();
-        writeln!(log, "skip: {reason}").unwrap();
-    }
 }

@@ -3,6 +3,9 @@
 mod contenders;
 mod refused;
 mod servers;
+#[path = "../../../annulus/tests/child/skip.rs"]
+#[allow(dead_code, reason = "not every test needs all of it")]
+mod skip;
 mod there;
 
 use std::process::{Command, Output, Stdio};
@@ -18,7 +21,7 @@ impl Said {
     /// Whether this machine has no ring for the generator; that is said, and is no failure.
     pub(crate) fn is_skipped(&self) -> bool {
         if self.code == Some(77) {
-            println!("skip: {}", self.err);
+            skip::skip(self.err.trim());
         }
         self.code == Some(77)
     }

@@ -54,23 +54,3 @@ pub(crate) fn rules(report: &Value) -> Vec<&str> {
         .map(|one| one["rule"].as_str().unwrap())
         .collect()
 }
-
-/// Says that a test could not run here; the test command counts these.
-pub(crate) fn skip(reason: &str) {
-    use std::io::Write;
-    println!("skip: {reason}");
-    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
-        let mut options = std::fs::OpenOptions::new();
-        let mut log = options.append(true).create(true).open(log).unwrap();
-        writeln!(log, "skip: {reason}").unwrap();
-    }
-}
-
-/// Whether this process is root; says what it skips if not.
-pub(crate) fn root_or_skip(what: &str) -> bool {
-    let root = rustix::process::getuid().is_root();
-    if !root {
-        skip(&format!("{what} needs root"));
-    }
-    root
-}

@@ -8,7 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::below::below;
-use crate::command::{command, report, root_or_skip, rules, said, skip};
+use crate::command::{command, report, rules, said};
+use crate::skip::{root_or_skip, skip};
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;
@@ -75,7 +76,9 @@ fn what_may_not_be_read_is_described_and_not_measured() {
     let mut command = command(&["secret", "--quick", "--json"]);
     command.current_dir(dir.path()).uid(NOBODY).gid(NOBODY);
     if let Err(error) = command.output() {
-        return skip(&format!("cannot run the command as another user: {error}"));
+        return skip(format_args!(
+            "cannot run the command as another user: {error}"
+        ));
     }
     let report = report(command);
     let why = report["environment"]["place"]["no_sample"]

@@ -7,7 +7,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
 
 use crate::below::below;
-use crate::command::{command, report, root_or_skip, rules, said, skip};
+use crate::command::{command, report, rules, said};
+use crate::skip::{root_or_skip, skip};
 
 const SETUP: i64 = 425;
 const ENTER: i64 = 426;
@@ -101,12 +102,16 @@ fn limited(limit: &str) -> Option<Value> {
     match command.output() {
         Ok(output) if output.status.code() == Some(126) || output.stdout.is_empty() => {
             let why = String::from_utf8_lossy(&output.stderr);
-            skip(&format!("the command can't be run as another user: {why}"));
+            skip(format_args!(
+                "the command can't be run as another user: {why}"
+            ));
             None
         }
         Ok(_) => Some(report(command)),
         Err(error) => {
-            skip(&format!("prlimit can't be run as another user: {error}"));
+            skip(format_args!(
+                "prlimit can't be run as another user: {error}"
+            ));
             None
         }
     }

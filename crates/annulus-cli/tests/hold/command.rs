@@ -12,6 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::skip::skip;
+
 /// A test that takes longer hangs. It decides nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(5);
@@ -139,17 +141,6 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
-/// Says that a test could not run here; the test command counts these.
-pub(crate) fn skip(reason: &str) {
-    use std::io::Write;
-    println!("skip: {reason}");
-    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
-        let mut options = fs::OpenOptions::new();
-        let mut log = options.append(true).create(true).open(log).unwrap();
-        writeln!(log, "skip: {reason}").unwrap();
-    }
-}
-
 /// Runs `body` in a process with mounts of its own: whatever ends it, they are gone with it.
 pub(crate) fn with_own_mounts(test: &str, body: impl FnOnce(&Path)) {
     if std::env::var(ROLE).as_deref() == Ok(test) {
@@ -180,7 +171,7 @@ pub(crate) fn with_own_mounts(test: &str, body: impl FnOnce(&Path)) {
 pub(crate) fn mount(args: &[&str]) -> bool {
     let said = said(Command::new("mount").args(args).output().unwrap());
     if said.code != Some(0) {
-        skip(&format!("mount {args:?}: {}", said.err.trim()));
+        skip(format_args!("mount {args:?}: {}", said.err.trim()));
     }
     said.code == Some(0)
 }

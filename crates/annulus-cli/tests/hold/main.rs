@@ -6,4 +6,7 @@ mod disks;
 mod fuse;
 mod places;
 mod signals;
+#[path = "../../../annulus/tests/child/skip.rs"]
+#[allow(dead_code, reason = "not every test needs all of it")]
+mod skip;
 mod slow;

@@ -7,7 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::{Said, command, folder, is_root, run, said, skip};
+use crate::command::{Said, command, folder, is_root, run, said};
+use crate::skip::skip;
 
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;
@@ -65,7 +66,11 @@ fn a_folder_without_permission_is_refused() {
     let mut command = command(dir.path(), &["bench", "file", "--size", "1M"]);
     let refused = match command.uid(NOBODY).gid(NOBODY).output() {
         Ok(output) => said(output),
-        Err(error) => return skip(&format!("cannot run the command as another user: {error}")),
+        Err(error) => {
+            return skip(format_args!(
+                "cannot run the command as another user: {error}"
+            ));
+        }
     };
     refused.ends(
         2,
@@ -87,7 +92,7 @@ fn a_block_device_is_read_and_not_written_to_unless_asked_for() {
         .output();
     let attached = said(attached.unwrap());
     if attached.code != Some(0) {
-        return skip(&format!("losetup: {}", attached.err));
+        return skip(format_args!("losetup: {}", attached.err));
     }
     let device = attached.out.trim();
     let results = [

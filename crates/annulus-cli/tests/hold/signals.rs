@@ -6,7 +6,8 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::command::{Running, Said, command, folder, is_root, json, names, run, skip, until};
+use crate::command::{Running, Said, command, folder, is_root, json, names, run, until};
+use crate::skip::skip;
 
 /// Longer than any test waits.
 const ENDLESS: &str = "3600";

@@ -10,8 +10,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::command::{Running, command, folder, run, skip, until, with_own_mounts};
+use crate::command::{Running, command, folder, run, until, with_own_mounts};
 use crate::fuse::{Call, Fault, Faulty};
+use crate::skip::skip;
 
 const BYTES: usize = 1 << 20;
 /// Blocks may be read for checks before and after a run; from the so-many-th call on it is a run's.
@@ -24,7 +25,7 @@ fn mounted(folder: &Path, plan: impl Fn(Call) -> Fault + Send + Sync + 'static) 
     match Faulty::mount(&place, "data", vec![1; BYTES], plan) {
         Ok(mounted) => Some(mounted),
         Err(error) => {
-            skip(&format!("no FUSE file system: {error}"));
+            skip(format_args!("no FUSE file system: {error}"));
             None
         }
     }

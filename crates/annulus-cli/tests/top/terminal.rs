@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::server::Server;
-use crate::wrong::skip;
+use crate::skip::skip;
 
 /// A test that takes longer hangs. It decides nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ impl Terminal {
         let mut script = match spawned {
             Ok(script) => script,
             Err(error) => {
-                skip(&format!("no terminal: `script` of util-linux: {error}"));
+                skip(format_args!("no terminal: `script` of util-linux: {error}"));
                 return None;
             }
         };

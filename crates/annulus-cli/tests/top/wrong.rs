@@ -67,23 +67,13 @@ fn a_process_of_another_user_needs_sudo() {
     }
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return skip(&format!("cannot run the command as another user: {error}")),
+        Err(error) => {
+            return crate::skip::skip(format_args!(
+                "cannot run the command as another user: {error}"
+            ));
+        }
     };
     let (code, error) = code_and_error(&output);
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("sudo"), "{error}");
-}
-
-/// Says that a test could not be made, to whoever reads the log of all tests.
-pub(crate) fn skip(reason: &str) {
-    use std::io::Write;
-    println!("skip: {reason}");
-    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
-        let mut log = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log)
-            .unwrap();
-        writeln!(log, "skip: {reason}").unwrap();
-    }
 }

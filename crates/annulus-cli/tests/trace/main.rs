@@ -1,6 +1,10 @@
 //! `--syscalls` and `--flamegraph` from outside: real runs counted and drawn, and what is refused.
 
-use std::io::{BufRead, BufReader, Write};
+#[path = "../../../annulus/tests/child/skip.rs"]
+#[allow(dead_code, reason = "not every test needs all of it")]
+mod skip;
+
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -56,18 +60,9 @@ fn found(program: &str) -> Option<std::path::PathBuf> {
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
     let found = places.find(|file| file.is_file());
     if found.is_none() {
-        skip(&format!("{program} is not installed"));
+        skip::skip(format_args!("{program} is not installed"));
     }
     found
-}
-
-fn skip(reason: &str) {
-    println!("skip: {reason}");
-    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
-        let mut options = std::fs::OpenOptions::new();
-        let mut log = options.append(true).create(true).open(log).unwrap();
-        writeln!(log, "skip: {reason}").unwrap();
-    }
 }
 
 fn report(place: &TempDir, schema: &str) -> Value {
@@ -268,7 +263,7 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
     let more = ["--pid", &pid, "--json", "report.json"];
     let said = said(&mut command(&place, &[&net[..], &looks, &more].concat()));
     if said.code == Some(77) {
-        return skip(&said.err);
+        return skip::skip(&said.err);
     }
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     let report = report(&place, "bench-net.json");

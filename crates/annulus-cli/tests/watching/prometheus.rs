@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::server::{PATIENCE, Watched, ask};
+use crate::skip::log;
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
 
 #[test]
 fn prometheus_takes_the_rules_and_answers_what_the_dashboard_asks() {
     let Some(folder) = folder() else {
-        return skip(
+        return log(
             "unreachable: no prometheus on the PATH or in target/prometheus; ci/prometheus fetches one",
         );
     };
@@ -181,19 +182,5 @@ impl Drop for Prometheus {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Says that a test could not run here; the test command counts these.
-fn skip(reason: &str) {
-    use std::io::Write;
-    println!("skip: {reason}");
-    if let Some(log) = std::env::var_os("ANNULUS_SKIP_LOG") {
-        let mut log = fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log)
-            .unwrap();
-        writeln!(log, "{reason}").unwrap();
     }
 }

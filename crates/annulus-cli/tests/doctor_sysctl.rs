@@ -6,54 +6,17 @@
 mod command;
 #[path = "../../annulus/tests/child/skip.rs"]
 mod skip;
+#[path = "../../annulus/tests/child/sysctl.rs"]
+mod sysctl;
 
-use std::fs;
 use std::os::unix::process::CommandExt;
 
 use command::{command, report, rules, said};
-use skip::{root_or_skip, skip};
+use skip::skip;
+use sysctl::{Changed, DISABLED, may_change};
 
-const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
 const GROUP: &str = "/proc/sys/kernel/io_uring_group";
 const USER: u32 = 54_321;
-
-/// A sysctl at another value; the old one comes back at the end, whatever happens.
-struct Changed(&'static str, String);
-
-impl Changed {
-    fn to(path: &'static str, value: &str) -> Changed {
-        let before = Changed(path, fs::read_to_string(path).unwrap());
-        fs::write(path, value).unwrap();
-        before
-    }
-}
-
-impl Drop for Changed {
-    fn drop(&mut self) {
-        fs::write(self.0, self.1.trim()).unwrap();
-    }
-}
-
-fn may_change() -> bool {
-    match std::env::var("ANNULUS_TEST_SYSCTL").as_deref() {
-        Ok("1") => {}
-        Ok("0") => {
-            println!("not now: it has a turn of its own (ANNULUS_TEST_SYSCTL=0)");
-            return false;
-        }
-        _ => {
-            skip(
-                "changing kernel.io_uring_disabled needs ANNULUS_TEST_SYSCTL=1, and the machine for itself",
-            );
-            return false;
-        }
-    }
-    if fs::metadata(SYSCTL).is_err() {
-        skip("kernel.io_uring_disabled needs Linux 6.6 or later");
-        return false;
-    }
-    root_or_skip("changing kernel.io_uring_disabled")
-}
 
 /// As a user of some group, outside of root's.
 fn as_user(group: u32) -> std::process::Command {
@@ -68,7 +31,7 @@ fn the_sysctl_is_named_with_its_value_and_its_group() {
         return;
     }
     {
-        let _changed = Changed::to(SYSCTL, "2");
+        let _changed = Changed::to(DISABLED, "2");
         let said = said(command(&["--quick"]));
         assert_eq!(said.code, Some(77), "{}", said.out);
         assert!(
@@ -79,7 +42,7 @@ fn the_sysctl_is_named_with_its_value_and_its_group() {
         let report = report(command(&["--quick", "--json"]));
         assert_eq!(rules(&report)[0], "sysctl-forbids", "{}", report["advice"]);
     }
-    let _changed = Changed::to(SYSCTL, "1");
+    let _changed = Changed::to(DISABLED, "1");
     assert_ne!(
         report(command(&["--quick", "--json"]))["exit_code"],
         77,

@@ -5,58 +5,19 @@
 mod process;
 #[path = "child/skip.rs"]
 mod skip;
+#[path = "child/sysctl.rs"]
+mod sysctl;
 #[path = "child/workload.rs"]
 mod workload;
 
-use std::fs;
 use std::sync::Mutex;
 
 use annulus::{Engine, SetupError};
 use process::{become_nobody, in_child};
-use skip::{root_or_skip, skip};
-
-const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
+use sysctl::{Changed, DISABLED, may_change};
 
 /// One test at a time.
 static TURN: Mutex<()> = Mutex::new(());
-
-/// The sysctl at another value; the old one comes back at the end, whatever happens.
-struct Disabled(String);
-
-impl Disabled {
-    fn set(value: u32) -> Disabled {
-        let disabled = Disabled(fs::read_to_string(SYSCTL).unwrap());
-        fs::write(SYSCTL, value.to_string()).unwrap();
-        disabled
-    }
-}
-
-impl Drop for Disabled {
-    fn drop(&mut self) {
-        fs::write(SYSCTL, self.0.trim()).unwrap();
-    }
-}
-
-fn may_change() -> bool {
-    match std::env::var("ANNULUS_TEST_SYSCTL").as_deref() {
-        Ok("1") => {}
-        Ok("0") => {
-            println!("not now: it has a turn of its own (ANNULUS_TEST_SYSCTL=0)");
-            return false;
-        }
-        _ => {
-            skip(
-                "changing kernel.io_uring_disabled needs ANNULUS_TEST_SYSCTL=1, and the machine for itself",
-            );
-            return false;
-        }
-    }
-    if fs::metadata(SYSCTL).is_err() {
-        skip("kernel.io_uring_disabled needs Linux 6.6 or later");
-        return false;
-    }
-    root_or_skip("changing kernel.io_uring_disabled")
-}
 
 #[track_caller]
 fn assert_disabled(value: u32, cure: &str) {
@@ -81,7 +42,7 @@ fn a_machine_without_io_uring_is_named_and_everything_works() {
         return;
     }
     let _turn = TURN.lock();
-    let _disabled = Disabled::set(2);
+    let _disabled = Changed::to(DISABLED, "2");
     assert_disabled(2, "sysctl -w kernel.io_uring_disabled=0");
 }
 
@@ -94,7 +55,7 @@ fn io_uring_for_root_alone_is_named_and_everything_works() {
         return;
     }
     let _turn = TURN.lock();
-    let _disabled = (!child).then(|| Disabled::set(1));
+    let _disabled = (!child).then(|| Changed::to(DISABLED, "1"));
     if !child {
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::new().unwrap();

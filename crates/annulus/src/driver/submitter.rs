@@ -245,10 +245,8 @@ impl Submitter {
             return ended.own.is_some().then(|| self.helpers());
         }
         // Of a runtime's cores, some may have ended before the others.
-        let lanes = self.lanes.iter().map(|lane| &**lane);
-        lanes
-            .into_iter()
-            .find(|lane| !lane.stopping() && !std::ptr::eq(*lane, ended))
+        let mut lanes = self.lanes.iter().map(|lane| &**lane);
+        lanes.find(|lane| !lane.stopping() && !std::ptr::eq(*lane, ended))
     }
 
     /// A lane with a thread of its own.

@@ -290,6 +290,22 @@ mod tests {
         recorder
     }
 
+    /// The peers don't depend on what they are compared with, so the layout is written down on both sides.
+    #[test]
+    fn the_harness_and_the_librarys_histograms_have_the_same_buckets() {
+        for index in 0..BUCKETS {
+            let (first, last) = bounds(index);
+            for ns in [first, last] {
+                let mut histogram = annulus::metrics::Histogram::new();
+                histogram.record(ns);
+                assert!(histogram.buckets().eq([(first, last, 1)]), "{ns} ns");
+            }
+        }
+        let mut longest = annulus::metrics::Histogram::new();
+        longest.record(u64::MAX);
+        assert_eq!(longest.max_ns(), bounds(BUCKETS - 1).1);
+    }
+
     #[test]
     fn a_timeline_says_what_was_recorded_and_comes_back_from_its_json_on_one_line() {
         let timeline = Timeline::of(recorded(), 45_000_000, None).unwrap();

@@ -169,8 +169,15 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let was_served = entry.kind() == Kind::Served;
     inner.unready(fd, connection);
     connection.clear(flag::MEMBER);
-    receive::spill(inner, connection);
-    connection.spilled.clear();
+    if connection.in_hand() > 0 {
+        // As the kernel does where something was not read: what is on its way is sent, then the peer is told.
+        receive::spill(inner, connection);
+        connection.spilled.clear();
+        if entry.flags() & LEFT_ALONE == 0 {
+            send::flush(inner, fd, connection);
+            sys::reset_when_closed(fd);
+        }
+    }
     let by_ring =
         inner.ring.is_some() && inner.mode == Mode::Serving && set.is_mine() && !inner.pushed;
     if !by_ring {

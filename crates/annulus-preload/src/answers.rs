@@ -79,6 +79,7 @@ impl Inner {
     }
 
     fn finish_closing(&mut self, closing: &mut Closing) {
+        leave::closed(1);
         if !closing.backlog.is_empty() {
             let backlog = std::mem::replace(&mut closing.backlog, Moved::none());
             return self.linger(closing.fd, backlog);

@@ -126,7 +126,15 @@ static inline int listen_on(int type_flags, int *port) {
     return fd;
 }
 
-static inline int new_set(void) { return (int)MUST(epoll_create1(EPOLL_CLOEXEC)); }
+/* A set that nobody has waited on yet: what is added to it before is not served. */
+static inline int fresh_set(void) { return (int)MUST(epoll_create1(EPOLL_CLOEXEC)); }
+
+/* A set whose members may be served from the start. */
+static inline int new_set(void) {
+    int set = fresh_set();
+    MUST(epoll_wait(set, &(struct epoll_event){0}, 1, 0));
+    return set;
+}
 
 static inline int control(int set, int what, int fd, uint32_t mask, uint64_t label) {
     struct epoll_event event = {.events = mask, .data.u64 = label};
@@ -203,6 +211,20 @@ static inline void turn(int set) {
 static inline void say_read(int fd, size_t most) {
     char bytes[4096];
     got_bytes("read", bytes, read(fd, bytes, most < sizeof bytes ? most : sizeof bytes));
+}
+
+/* Says the next bytes of a stream, as many as there are up to `most`, and how they end. In how many reads they come is
+ * not said: a stream has no such borders, and bytes that no wait has reported yet may come in a read of their own. */
+static inline void say_stream(int fd, size_t most) {
+    char bytes[4096];
+    size_t done = 0;
+    long result = 1;
+    while (done < most && (result = read(fd, bytes + done, most - done)) > 0)
+        done += (size_t)result;
+    say("stream: \"%.*s\" then %s\n", (int)done, bytes,
+        result > 0    ? "more"
+        : result == 0 ? "the end"
+                      : strerrorname_np(errno));
 }
 
 static inline void say_error_option(int fd) {
@@ -378,10 +400,20 @@ static inline void reader_start(struct reader *reader, int peer, long pause_us) 
     MUST(-pthread_create(&reader->thread, NULL, reader_run, reader));
 }
 
-static inline void reader_say(struct reader *reader) {
-    pthread_join(reader->thread, NULL);
+/* Waits for its end with looks at a set: what was closed full has its place in the set's turns. */
+static inline void join_turning(struct reader *reader, int set) {
+    while (pthread_tryjoin_np(reader->thread, NULL) == EBUSY)
+        epoll_wait(set, &(struct epoll_event){0}, 1, 1);
+}
+
+static inline void reader_result(const struct reader *reader) {
     say("the peer got %llu bytes, wrong at %ld, %s\n", (unsigned long long)reader->count, reader->wrong_at,
         reader->error ? strerrorname_np(reader->error) : "ended");
+}
+
+static inline void reader_say(struct reader *reader) {
+    pthread_join(reader->thread, NULL);
+    reader_result(reader);
 }
 
 /* ---- choosing a case ---- */

@@ -16,6 +16,7 @@ static void what_was_written_arrives_before_the_end(void) {
     struct pair first = joined(set, EPOLLIN), second = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
     MUST(write(first.app, "last words", 10));
     GOT(close(first.app));
+    say_now(set);
     peer_gets(&first, 100);
     MUST(write(second.app, "one ", 4));
     turn(set);
@@ -41,7 +42,7 @@ static void a_socket_closed_full_is_emptied_first(void) {
     GOT(close(pair.app));
     struct reader reader;
     reader_start(&reader, pair.peer, 50);
-    pthread_join(reader.thread, NULL);
+    join_turning(&reader, set);
     say("the peer got all: %s, wrong at %ld, %s\n", reader.count == place ? "yes" : "no", reader.wrong_at,
         reader.error ? strerrorname_np(reader.error) : "ended");
 }
@@ -55,16 +56,19 @@ static void unread_bytes_make_the_end_a_reset(void) {
     settle(&reported);
     say_next(set);
     GOT(close(reported.app));
+    say_now(set);
     peer_gets_the_end(&reported);
     peer_send(&unseen, "unread");
     settle(&unseen);
     GOT(close(unseen.app));
+    say_now(set);
     peer_gets_the_end(&unseen);
     peer_send(&partly, "unread");
     settle(&partly);
     say_next(set);
     say_read(partly.app, 3);
     GOT(close(partly.app));
+    say_now(set);
     peer_gets_the_end(&partly);
     peer_send(&ended, "all read");
     peer_shutdown(&ended);
@@ -72,6 +76,7 @@ static void unread_bytes_make_the_end_a_reset(void) {
     say_next(set);
     say_read(ended.app, 100);
     GOT(close(ended.app));
+    say_now(set);
     peer_gets_the_end(&ended);
 }
 
@@ -81,6 +86,7 @@ static void linger_of_zero_is_a_reset(void) {
     struct pair idle = joined(set, EPOLLIN), wrote = joined(set, EPOLLIN);
     GOT(setsockopt(idle.app, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
     GOT(close(idle.app));
+    say_now(set);
     peer_gets_the_end(&idle);
     MUST(write(wrote.app, "before", 6));
     turn(set);
@@ -89,6 +95,7 @@ static void linger_of_zero_is_a_reset(void) {
     /* Whether these overtake the reset is for the kernel's pacing to say. */
     MUST(write(wrote.app, " after", 6));
     GOT(close(wrote.app));
+    say_now(set);
     char bytes[16];
     while (syscall(SYS_read, wrote.peer, bytes, sizeof bytes) > 0)
         continue;
@@ -102,6 +109,7 @@ static void linger_waits_until_all_has_arrived(void) {
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_LINGER, &patient, sizeof patient));
     MUST(write(pair.app, "arrives", 7));
     GOT(close(pair.app));
+    say_now(set);
     peer_gets(&pair, 100);
 }
 
@@ -158,6 +166,7 @@ static void a_range_is_closed_with_what_was_written(void) {
     MUST(write(pair.app, "in the range", 12));
     MUST(write(kept.app, "kept", 4));
     GOT(close_range((unsigned)pair.app, (unsigned)pair.app, 0));
+    say_now(set);
     peer_gets(&pair, 100);
     GOT(close_range((unsigned)kept.app, (unsigned)kept.app, CLOSE_RANGE_CLOEXEC));
     peer_send(&kept, "open");
@@ -301,6 +310,7 @@ static void connections_come_and_go(void) {
         right += read(pair.app, bytes, sizeof bytes) == 3;
         right += write(pair.app, "answer", 6) == 6;
         MUST(close(pair.app));
+        turn(set);
         right += syscall(SYS_read, pair.peer, bytes, sizeof bytes) == 6;
         right += syscall(SYS_read, pair.peer, bytes, sizeof bytes) == 0;
         peer_close(&pair);

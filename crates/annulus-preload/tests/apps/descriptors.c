@@ -89,8 +89,8 @@ static void a_duplicate_over_a_member_closes_the_member(void) {
     MUST(write(member.app, "bye", 3));
     peer_send(&other, "mine");
     GOT(dup2(other.app, member.app) == member.app);
-    peer_gets(&member, 10);
     say_now(set);
+    peer_gets(&member, 10);
     int taken = member.app;
     say_read(taken, 2);
     GOT(control(set, EPOLL_CTL_ADD, taken, EPOLLIN, 2));

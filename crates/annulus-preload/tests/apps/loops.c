@@ -135,6 +135,7 @@ static void a_connect_that_takes_its_time_becomes_writable(void) {
             say_read(pair.app, 100);
         }
         MUST(close(pair.app));
+        turn(set);
         peer_gets(&pair, 1);
     }
 }

@@ -204,12 +204,12 @@ static void a_socket_can_move_between_sets(void) {
         peer_send(&pair, "moving ");
         settle(&pair);
         say_now(sets[i % 2]);
-        say_read(pair.app, 3);
+        say_stream(pair.app, 3);
         MUST(write(pair.app, "answer", 6));
         del(sets[i % 2], pair.app);
         say_now(sets[i % 2]);
     }
-    say_read(pair.app, 100);
+    say_stream(pair.app, 100);
     add(sets[0], pair.app, EPOLLIN, 9);
     say_now(sets[0]);
     peer_gets(&pair, 36);
@@ -302,12 +302,11 @@ static void a_set_that_is_closed_leaves_its_members_whole(void) {
         MUST(close(set));
         peer_send(&pair, "after it");
         settle(&pair);
-        say_read(pair.app, i * 7);
-        say_read(pair.app, 5);
+        say_stream(pair.app, (size_t)i * 7);
+        say_stream(pair.app, 5);
         MUST(write(pair.app, "direct ", 7));
         peer_gets(&pair, 14);
-        say_read(pair.app, 100);
-        say_read(pair.app, 100);
+        say_stream(pair.app, 100);
     }
 }
 
@@ -339,29 +338,34 @@ static void sets_and_members_that_come_and_go_leave_no_descriptor(void) {
     say("grown: %s\n", open_numbers() - before > 8 ? "yes" : "no");
 }
 
-static void a_hundred_members_are_reported_in_one_call(void) {
+/* As many calls as it takes: how many of those that are ready one call reports is not promised. */
+static void a_hundred_members_are_reported_once_each(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pairs[100];
     struct epoll_event events[128];
     for (int i = 0; i < 100; i++) {
         pairs[i] = pair_on(listener, port, SOCK_NONBLOCK);
-        add(set, pairs[i].app, EPOLLIN | EPOLLRDHUP, (uint64_t)i);
+        add(set, pairs[i].app, EPOLLIN | EPOLLRDHUP | EPOLLET, (uint64_t)i);
     }
     say_now(set);
-    for (int round = 0; round < 3; round++) {
-        for (int i = round; i < 100; i += round + 1)
+    for (int round = 0; round < 4; round++) {
+        int asked = 0, found = 0, sum = 0, bytes = 0;
+        for (int i = round; i < 100; i += round + 1, asked++)
             peer_send(&pairs[i], "x");
         for (int i = round; i < 100; i += round + 1)
             settle(&pairs[i]);
-        int count = epoll_wait(set, events, 128, 10000), sum = 0, bytes = 0;
-        for (int i = 0; i < count; i++) {
-            char byte[4];
-            sum += (int)events[i].data.u64;
-            bytes += (int)read(pairs[events[i].data.u64].app, byte, sizeof byte);
+        while (found < asked) {
+            int count = (int)MUST(epoll_wait(set, events, 128, 10000));
+            for (int i = 0; i < count; i++) {
+                char byte[4];
+                sum += (int)events[i].data.u64;
+                bytes += (int)read(pairs[events[i].data.u64].app, byte, sizeof byte);
+            }
+            found += count;
         }
-        say("%d events, sum of labels %d, %d bytes\n", count, sum, bytes);
+        say("%d events, sum of labels %d, %d bytes\n", found, sum, bytes);
+        say_now(set);
     }
-    say_now(set);
 }
 
 static void the_order_of_single_arrivals_is_kept(void) {
@@ -436,7 +440,7 @@ static const struct app_case cases[] = {
     CASE(a_blocking_socket_can_be_a_member, "passed:blocking"),
     CASE(a_set_that_is_closed_leaves_its_members_whole, ""),
     CASE(sets_and_members_that_come_and_go_leave_no_descriptor, ""),
-    CASE(a_hundred_members_are_reported_in_one_call, "served:epoll_wait served:read"),
+    CASE(a_hundred_members_are_reported_once_each, "served:epoll_wait served:read"),
     CASE(the_order_of_single_arrivals_is_kept, ""),
     CASE(reading_into_memory_that_is_not_there_fails_and_loses_nothing, ""),
     CASE(writing_from_memory_that_is_not_there_fails, ""),

@@ -96,16 +96,17 @@ static void peeking_takes_nothing(void) {
     say_read(pair.app, 3);
 }
 
-static void peeking_sees_bytes_that_no_wait_has_reported(void) {
+static void peeking_sees_no_more_than_there_is_to_read(void) {
     int set = new_set(), waiting = -1;
     struct pair pair = with_bytes(set, "first ");
+    char bytes[64];
     peer_send(&pair, "second");
     settle(&pair);
-    RECV(pair.app, 100, MSG_PEEK);
+    long seen = recv(pair.app, bytes, sizeof bytes, MSG_PEEK);
+    say("the start of the stream: %s\n", seen >= 6 && !memcmp(bytes, "first second", (size_t)seen) ? "yes" : "no");
     GOT(ioctl(pair.app, FIONREAD, &waiting));
-    say("waiting: %d\n", waiting);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
+    say("waiting: %s\n", waiting >= seen && waiting <= 12 ? "yes" : "no");
+    say_stream(pair.app, 100);
     say_now(set);
 }
 
@@ -120,9 +121,10 @@ static void the_count_of_waiting_bytes_is_whole(void) {
     peer_send(&pair, "678");
     peer_shutdown(&pair);
     settle(&pair);
+    say_next(set);
     GOT(ioctl(pair.app, FIONREAD, &waiting));
     say("waiting: %d\n", waiting);
-    say_read(pair.app, 100);
+    say_stream(pair.app, 6);
     GOT(ioctl(pair.app, FIONREAD, &waiting));
     say("waiting: %d\n", waiting);
     say_read(pair.app, 100);
@@ -183,8 +185,7 @@ static void many_parts_and_too_many(void) {
     GOT(readv(pair.app, parts, -1));
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1025};
     GOT(recvmsg(pair.app, &message, 0));
-    struct iovec huge[2] = {{bytes, SIZE_MAX / 2}, {bytes, SIZE_MAX / 2}}, negative = {bytes, (size_t)-1};
-    GOT(readv(pair.app, huge, 2));
+    struct iovec negative = {bytes, (size_t)-1};
     GOT(readv(pair.app, &negative, 1));
     got_bytes("readv of 7", bytes, readv(pair.app, parts, 7));
     message.msg_iovlen = 1024;
@@ -231,40 +232,36 @@ static void options_that_add_control_bytes_are_honoured(void) {
     int set = new_set(), one = 1;
     struct pair pair = with_bytes(set, "before ");
     GOT(setsockopt(pair.app, IPPROTO_TCP, TCP_INQ, &one, sizeof one));
+    say_stream(pair.app, 7);
     peer_send(&pair, "after");
     settle(&pair);
+    say_next(set);
     char bytes[64];
     union {
         char bytes[128];
         struct cmsghdr aligned;
     } space;
-    struct iovec part = {bytes, 9};
+    struct iovec part = {bytes, 2};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space,
                              .msg_controllen = sizeof space};
     got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0));
     struct cmsghdr *control = CMSG_FIRSTHDR(&message);
     if (control)
         say("control %d %d, left %d\n", control->cmsg_level, control->cmsg_type, *(int *)CMSG_DATA(control));
-    GOT(setsockopt(pair.app, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one));
-    peer_send(&pair, " stamped");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 3);
-    message.msg_controllen = sizeof space;
-    got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0));
-    for (control = CMSG_FIRSTHDR(&message); control; control = CMSG_NXTHDR(&message, control))
-        say("control %d %d\n", control->cmsg_level, control->cmsg_type);
+    say_now(set);
+    say_read(pair.app, 100);
 }
 
 static void a_low_water_mark_holds_reports_back(void) {
     int set = new_set(), mark = 10;
     struct pair pair = with_bytes(set, "1234");
+    say_read(pair.app, 100);
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
     say_now(set);
-    peer_send(&pair, "567");
+    peer_send(&pair, "123456789");
     settle(&pair);
     say_now(set);
-    peer_send(&pair, "89012");
+    peer_send(&pair, "0abc");
     settle(&pair);
     say_now(set);
     say_read(pair.app, 5);
@@ -381,11 +378,11 @@ static void descriptors_that_are_no_streams_are_read_as_ever(void) {
 
 static const struct app_case cases[] = {
     CASE(every_call_that_receives_takes_the_next_bytes,
-         "served:read served:recv served:recvfrom served:readv served:recvmsg"),
-    CASE(calls_with_checks_are_the_same_calls, "served:read served:recv served:recvfrom"),
+         "served:read served:recv served:readv served:recvmsg"),
+    CASE(calls_with_checks_are_the_same_calls, "served:read served:recv"),
     CASE(a_buffer_that_is_too_small_for_a_checked_call_ends_the_program, ""),
     CASE(peeking_takes_nothing, ""),
-    CASE(peeking_sees_bytes_that_no_wait_has_reported, ""),
+    CASE(peeking_sees_no_more_than_there_is_to_read, ""),
     CASE(the_count_of_waiting_bytes_is_whole, ""),
     CASE(flags_of_receiving_mean_what_they_mean, ""),
     CASE(lengths_of_zero_are_answered, ""),

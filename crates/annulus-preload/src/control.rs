@@ -115,7 +115,6 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
             crate::process::remember(descriptors);
             held.ring = Some(machine);
             held.mode = Mode::Serving;
-            counts::add(&counts::COUNTS.rings, 1);
         }
         Err(why) => {
             held.mode = Mode::Passing;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::caller;
 use crate::config;
-use crate::counts::{COUNTS, Call, Why};
+use crate::counts;
 use crate::log;
 use crate::send;
 use crate::sys;
@@ -46,6 +46,7 @@ extern "C" fn load() {
 
 extern "C" fn in_child() {
     caller::is_child();
+    counts::is_child();
     for place in &OURS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
@@ -66,7 +67,7 @@ pub(crate) fn ends() {
     }
     send::flush_everything(LAST_BYTES_MS);
     if config::get().stats && !ENDED.swap(true, Ordering::Relaxed) {
-        log::say_somewhere(&stats());
+        log::say_somewhere(&counts::line());
     }
 }
 
@@ -75,6 +76,20 @@ pub(crate) fn becomes_another() {
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
     }
+}
+
+/// From which number on our own descriptors lie: out of the way of a program that counts on the low ones, and below
+/// the limit by as much as is left for them.
+pub(crate) fn high_descriptor() -> i32 {
+    const LEFT: u64 = 64;
+    const HIGH_MAX: u64 = 1024;
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: Lent: room for what the kernel writes.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur.min(HIGH_MAX).saturating_sub(LEFT) as i32
 }
 
 /// Descriptors of a ring.
@@ -98,38 +113,8 @@ pub(crate) fn forget(descriptors: [i32; 2]) {
     }
 }
 
-/// The counts as one line of JSON.
-fn stats() -> String {
-    let count = |name: &str, counters: &[std::sync::atomic::AtomicU64], names: &[&str]| {
-        let pairs: Vec<String> = (names.iter().zip(counters))
-            .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
-            .filter(|&(_, count)| count > 0)
-            .map(|(name, count)| format!("\"{name}\":{count}"))
-            .collect();
-        format!("\"{name}\":{{{}}}", pairs.join(","))
-    };
-    let one = |name: &str, counter: &std::sync::atomic::AtomicU64| {
-        format!("\"{name}\":{}", counter.load(Ordering::Relaxed))
-    };
-    let parts = [
-        format!("\"pid\":{}", std::process::id()),
-        format!("\"command\":\"{}\"", command()),
-        one("rings", &COUNTS.rings),
-        count("served", &COUNTS.served, Call::NAMES),
-        count("passed", &COUNTS.passed, Why::NAMES),
-        count("failed", &COUNTS.failed, Call::NAMES),
-        count("handed_back", &COUNTS.handed_back, Why::NAMES),
-        one("enters", &COUNTS.enters),
-        one("waits", &COUNTS.waits),
-        one("entries", &COUNTS.entries),
-        one("answers", &COUNTS.answers),
-        one("no_buffers", &COUNTS.no_buffers),
-    ];
-    format!("{{{}}}", parts.join(","))
-}
-
 /// As `ps` shows it; characters that JSON would need to escape are left out.
-fn command() -> String {
+pub(crate) fn command() -> String {
     let mut name = [0_u8; 16];
     // SAFETY: Lent: sixteen bytes, which is what the kernel writes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };

@@ -11,7 +11,7 @@ use annulus::preload::{Answer, ServerRing, Sqe, ask};
 
 use crate::caller::me;
 use crate::connection::{self as flag, Connection, ERR, HUP, IN, OUT};
-use crate::counts::{self, COUNTS, Why};
+use crate::counts::{self, Event, RingCounts, Why};
 use crate::leave;
 use crate::memory::{Arena, PLACES, Pool};
 use crate::send;
@@ -38,6 +38,14 @@ enum About {
     Nothing,
 }
 
+/// What stays with the kernel until something happens. A send never does: it is through when it has been submitted.
+const LASTING: [u8; 4] = [
+    About::Receive as u8,
+    About::Poll as u8,
+    About::Members as u8,
+    About::Linger as u8,
+];
+
 fn token(about: About, generation: u32, number: i32) -> u64 {
     u64::from(about as u8) << 56
         | u64::from(generation & flag::GENERATION_MAX) << 32
@@ -59,11 +67,17 @@ pub(crate) fn make() -> Result<Box<Machine>, String> {
     let pool = Pool::new(&mut ring).map_err(starved)?;
     let arena = Arena::new().map_err(starved)?;
     ring.arm_wake(token(About::Wake, 0, 0));
+    let counts = RingCounts::begin(match (ring.is_polled(), ring.is_incremental()) {
+        (true, _) => "io_uring, polled by the kernel (SQPOLL), under an epoll set",
+        (false, true) => "io_uring (deferred task work, incremental buffers), under an epoll set",
+        (false, false) => "io_uring (deferred task work), under an epoll set",
+    });
     Ok(Box::new(Machine {
         ring,
         pool,
         arena,
         answers: Vec::with_capacity(512),
+        counts,
     }))
 }
 
@@ -71,12 +85,12 @@ pub(crate) fn make() -> Result<Box<Machine>, String> {
 fn push(ring: &mut ServerRing, sqe: Sqe) {
     // SAFETY: Lent, Open: as the header says.
     while !unsafe { ring.push(sqe) } {
-        counts::add(&COUNTS.enters, 1);
+        counts::count(Event::Enters, 1);
         if ring.submit().is_err() {
             std::thread::yield_now();
         }
     }
-    counts::add(&COUNTS.entries, 1);
+    counts::count(Event::Entries, 1);
 }
 
 impl Inner {
@@ -94,19 +108,20 @@ impl Inner {
         let mut to_arm = std::mem::take(&mut self.to_arm);
         for fd in to_arm.drain(..) {
             if let Some(connection) = self.connection(fd) {
-                push_receive(ring, fd, connection);
+                machine.counts.flying += u64::from(push_receive(ring, fd, connection));
             }
         }
         self.to_arm = to_arm;
         let mut to_poll = std::mem::take(&mut self.to_poll);
         for fd in to_poll.drain(..) {
             if let Some(connection) = self.connection(fd) {
-                push_poll(ring, fd, connection);
+                machine.counts.flying += u64::from(push_poll(ring, fd, connection));
             }
         }
         self.to_poll = to_poll;
         if self.kernel_has && !self.kernel_polled && !self.kernel_ready {
             self.kernel_polled = true;
+            machine.counts.flying += 1;
             push(
                 ring,
                 poll(
@@ -171,7 +186,7 @@ impl Inner {
         };
         self.push_sends(&mut machine.ring, &machine.arena);
         while machine.ring.unsubmitted() > 0 {
-            counts::add(&COUNTS.enters, 1);
+            counts::count(Event::Enters, 1);
             if machine.ring.submit().is_err() {
                 std::thread::yield_now();
             }
@@ -202,8 +217,18 @@ impl Inner {
                 break;
             }
         }
-        counts::add(&COUNTS.answers, count as u64);
+        counts::count(Event::Answers, count as u64);
+        self.tell();
         count
+    }
+
+    /// How it is now, for those who look.
+    fn tell(&mut self) {
+        let connections = u64::from(self.served);
+        if let Some(machine) = &mut self.ring {
+            let (buffers, free) = machine.pool.room();
+            machine.counts.tell(connections, buffers, free);
+        }
     }
 
     /// What was pushed has been sent, or its rest has been put aside; `closed`: closes were pushed, too.
@@ -259,7 +284,7 @@ impl Inner {
         });
         self.lingering[nth] = Some(Lingering { fd, backlog });
         if let Some(machine) = &mut self.ring {
-            push_linger(&mut machine.ring, nth, fd);
+            push_linger(machine, nth, fd);
         }
     }
 
@@ -267,6 +292,9 @@ impl Inner {
         let number = answer.user_data as u32 as i32;
         let generation = (answer.user_data >> 32) as u32 & flag::GENERATION_MAX;
         let about = (answer.user_data >> 56) as u8;
+        if !answer.more && LASTING.contains(&about) {
+            machine.counts.flying = machine.counts.flying.saturating_sub(1);
+        }
         let connection = || {
             let found = self.connection(number)?;
             (found.generation == generation).then_some(found)
@@ -344,7 +372,7 @@ impl Inner {
             }
             errno => match -errno {
                 libc::ENOBUFS => {
-                    counts::add(&COUNTS.no_buffers, 1);
+                    counts::count(Event::NoBuffers, 1);
                     if machine.pool.run_short(&mut machine.ring) {
                         self.arm(fd, connection);
                     } else {
@@ -512,7 +540,7 @@ impl Inner {
             Err(errno) => !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ENOBUFS),
         };
         if !over {
-            return push_linger(&mut machine.ring, nth, fd);
+            return push_linger(machine, nth, fd);
         }
         self.lingering[nth] = None;
         let _ = sys::close(fd);
@@ -524,9 +552,10 @@ impl Inner {
     }
 }
 
-fn push_linger(ring: &mut ServerRing, nth: usize, fd: i32) {
+fn push_linger(machine: &mut Machine, nth: usize, fd: i32) {
     let user_data = token(About::Linger, 0, nth as i32);
-    push(ring, poll(fd, libc::POLLOUT as u32, user_data));
+    push(&mut machine.ring, poll(fd, libc::POLLOUT as u32, user_data));
+    machine.counts.flying += 1;
 }
 
 fn cancel(target: u64) -> Sqe {
@@ -557,10 +586,11 @@ fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
     }
 }
 
-fn push_receive(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
+/// Whether there was something to push.
+fn push_receive(ring: &mut ServerRing, fd: i32, connection: &mut Connection) -> bool {
     connection.clear(flag::TO_ARM);
     if connection.is(flag::ARMED | flag::ENDED | flag::DEAD) || !connection.is(flag::MEMBER) {
-        return;
+        return false;
     }
     connection.mark(flag::ARMED);
     // A connection may be over after one request: then there is nothing to cancel.
@@ -578,9 +608,10 @@ fn push_receive(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
             ..Sqe::new(ask::RECV, fd)
         },
     );
+    true
 }
 
-fn push_poll(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
+fn push_poll(ring: &mut ServerRing, fd: i32, connection: &mut Connection) -> bool {
     let events = if connection.is(flag::FULL) {
         OUT
     } else if connection.is(flag::ENDED)
@@ -590,14 +621,15 @@ fn push_poll(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
         // Errors and the end of both directions, which are always told.
         0
     } else {
-        return;
+        return false;
     };
     if connection.is(flag::POLLED) {
-        return;
+        return false;
     }
     connection.mark(flag::POLLED);
     let user_data = token(About::Poll, connection.generation, fd);
     push(ring, poll(fd, events, user_data));
+    true
 }
 
 /// How an enter ended.
@@ -623,8 +655,8 @@ pub(crate) unsafe fn enter(
     mask: *const u64,
 ) -> (Held, Ended) {
     let mut said = Ok(());
-    counts::add(&COUNTS.enters, 1);
-    counts::add(&COUNTS.waits, u64::from(wait));
+    counts::count(Event::Enters, 1);
+    counts::count(Event::Waits, u64::from(wait));
     held.push_all();
     let mut held = Set::outside(held, |ring| {
         // SAFETY: Lent, passed on.
@@ -655,7 +687,7 @@ pub(crate) unsafe fn enter(
 /// Takes in what has come since, without submitting anything.
 pub(crate) fn look(mut held: Held) -> Held {
     held.pushed = true;
-    counts::add(&COUNTS.enters, 1);
+    counts::count(Event::Enters, 1);
     let mut held = Set::outside(held, |ring| {
         // SAFETY: Lent: no mask. An error shows in the next turn.
         let _ = unsafe { ring.enter(false, None, ptr::null()) };

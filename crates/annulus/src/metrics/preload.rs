@@ -102,6 +102,8 @@ named! {
         Kernel = "kernel",
         /// A signal handler called in the middle of a call.
         InHandler = "in_handler",
+        /// Its set has not been waited on by the thread that put it there.
+        NotWaitedFor = "not_waited_for",
     }
 }
 
@@ -125,10 +127,14 @@ pub enum Event {
     NoBuffers,
     /// Times completions did not fit into the completion queue.
     CqOverflows,
+    /// Rings that were made.
+    Rings,
+    /// Answers of rings.
+    Answers,
 }
 
 impl Event {
-    const ALL: [Event; 8] = [
+    const ALL: [Event; 10] = [
         Event::Enters,
         Event::Waits,
         Event::Entries,
@@ -137,11 +143,13 @@ impl Event {
         Event::Resubmitted,
         Event::NoBuffers,
         Event::CqOverflows,
+        Event::Rings,
+        Event::Answers,
     ];
 
     #[inline]
-    const fn number(self) -> Number {
-        match self {
+    const fn place(self) -> usize {
+        let number = match self {
             Event::Enters => Number::enters,
             Event::Waits => Number::waits,
             Event::Entries => Number::entries,
@@ -150,13 +158,18 @@ impl Event {
             Event::Resubmitted => Number::resubmitted,
             Event::NoBuffers => Number::no_buffers,
             Event::CqOverflows => Number::cq_overflows,
-        }
+            Event::Answers => Number::cqes,
+            Event::Rings => return record::RINGS_MADE,
+        };
+        record::COUNTERS + number as usize
     }
 }
 
 /// What a ring has right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Gauge {
+    /// Rings.
+    Rings,
     /// Operations with the kernel.
     InFlight,
     /// Connections that the ring serves.
@@ -230,19 +243,27 @@ impl Served {
     /// Counts. By one thread at a time.
     #[inline]
     pub fn count(&self, event: Event, times: u64) {
-        self.0.counter(event.number()).add(times);
+        self.0.word(event.place()).add(times);
     }
 
-    /// Says how many there are.
+    /// The same; any thread may.
     #[inline]
-    pub fn set(&self, gauge: Gauge, now: u64) {
-        let place = match gauge {
-            Gauge::InFlight => return self.0.flying().set(now),
-            Gauge::Connections => record::CONNECTIONS,
-            Gauge::Buffers => record::BUFFERS,
-            Gauge::BuffersFree => record::BUFFERS_FREE,
+    pub fn count_shared(&self, event: Event, times: u64) {
+        self.0.word(event.place()).add_shared(times);
+    }
+
+    /// There are so many more now, or fewer. Any thread may.
+    #[inline]
+    pub fn change(&self, gauge: Gauge, by: i64) {
+        let counter = match gauge {
+            Gauge::Rings => self.0.word(record::RINGS),
+            Gauge::InFlight => self.0.flying(),
+            Gauge::Connections => self.0.word(record::CONNECTIONS),
+            Gauge::Buffers => self.0.word(record::BUFFERS),
+            Gauge::BuffersFree => self.0.word(record::BUFFERS_FREE),
         };
-        self.0.word(place).set(now);
+        // Wraps around to what it was, where it becomes less.
+        counter.add_shared(by.cast_unsigned());
     }
 }
 
@@ -281,7 +302,7 @@ impl Totals {
             self.handed_back[*why as usize] += word(record::handed_back(*why));
         }
         for event in Event::ALL {
-            self.events[event as usize] += word(record::COUNTERS + event.number() as usize);
+            self.events[event as usize] += word(event.place());
         }
     }
 

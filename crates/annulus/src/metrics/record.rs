@@ -127,9 +127,12 @@ const PASSED: usize = PRELOAD + CALLS_MAX * CALL_WORDS;
 const REASONS_MAX: usize = 64;
 const _: () = assert!(Why::ALL.len() <= REASONS_MAX);
 const HANDED_BACK: usize = PASSED + REASONS_MAX;
+/// Rings that were made.
+pub(super) const RINGS_MADE: usize = HANDED_BACK + REASONS_MAX;
 /// Up to here, sums may be made of two records' words.
-const PRELOAD_COUNTED: Range<usize> = PRELOAD..HANDED_BACK + REASONS_MAX;
-pub(super) const CONNECTIONS: usize = PRELOAD_COUNTED.end;
+const PRELOAD_COUNTED: Range<usize> = PRELOAD..RINGS_MADE + 1;
+pub(super) const RINGS: usize = PRELOAD_COUNTED.end;
+pub(super) const CONNECTIONS: usize = RINGS + 1;
 pub(super) const BUFFERS: usize = CONNECTIONS + 1;
 pub(super) const BUFFERS_FREE: usize = BUFFERS + 1;
 const PRELOAD_WORDS: usize = 512;
@@ -361,8 +364,9 @@ fn calls(words: &[u64], operations: &mut Vec<OperationCounts>) {
             });
             operations.len() - 1
         });
-        operations[at].completed += completed;
-        operations[at].failed += failed;
+        let known = &mut operations[at];
+        known.completed = known.completed.saturating_add(completed);
+        known.failed = known.failed.saturating_add(failed);
     }
 }
 
@@ -378,6 +382,7 @@ fn preloaded(words: &[u64]) -> PreloadCounts {
     PreloadCounts {
         passed: reasons(passed),
         handed_back: reasons(handed_back),
+        rings: gauge(RINGS),
         connections: gauge(CONNECTIONS),
         buffers: gauge(BUFFERS),
         buffers_free: gauge(BUFFERS_FREE),

@@ -199,6 +199,8 @@ pub struct PreloadCounts {
     pub passed: Vec<ReasonCounts>,
     /// Descriptors that were served, and then given back to the kernel.
     pub handed_back: Vec<ReasonCounts>,
+    /// Rings that serve right now.
+    pub rings: u64,
     /// Connections that are served right now.
     pub connections: u64,
     /// Buffers for what is received, right now.
@@ -221,15 +223,17 @@ impl PreloadCounts {
     fn add(&mut self, other: &PreloadCounts) {
         add_reasons(&mut self.passed, &other.passed);
         add_reasons(&mut self.handed_back, &other.handed_back);
-        self.connections += other.connections;
-        self.buffers += other.buffers;
-        self.buffers_free += other.buffers_free;
+        self.rings = self.rings.wrapping_add(other.rings);
+        self.connections = self.connections.wrapping_add(other.connections);
+        self.buffers = self.buffers.wrapping_add(other.buffers);
+        self.buffers_free = self.buffers_free.wrapping_add(other.buffers_free);
     }
 
     fn since(&self, earlier: &PreloadCounts) -> PreloadCounts {
         PreloadCounts {
             passed: reasons_since(&self.passed, &earlier.passed),
             handed_back: reasons_since(&self.handed_back, &earlier.handed_back),
+            rings: self.rings,
             connections: self.connections,
             buffers: self.buffers,
             buffers_free: self.buffers_free,
@@ -240,7 +244,7 @@ impl PreloadCounts {
 fn add_reasons(own: &mut Vec<ReasonCounts>, others: &[ReasonCounts]) {
     for other in others {
         match own.iter_mut().find(|own| own.reason == other.reason) {
-            Some(own) => own.count += other.count,
+            Some(own) => own.count = own.count.saturating_add(other.count),
             None => own.push(*other),
         }
     }

@@ -35,10 +35,13 @@ fn busy() -> (Served, Served) {
     ring.count(Event::Waits, 1);
     ring.count(Event::Entries, 50);
     ring.count(Event::NoBuffers, 3);
-    ring.set(Gauge::InFlight, 7);
-    ring.set(Gauge::Connections, 6);
-    ring.set(Gauge::Buffers, 8);
-    ring.set(Gauge::BuffersFree, 5);
+    ring.count_shared(Event::Rings, 1);
+    ring.change(Gauge::Rings, 1);
+    ring.change(Gauge::InFlight, 7);
+    ring.change(Gauge::Connections, 8);
+    ring.change(Gauge::Connections, -2);
+    ring.change(Gauge::Buffers, 8);
+    ring.change(Gauge::BuffersFree, 5);
     ring.hand_back(Why::Duplicated, 1);
     process.pass(Why::NotAStream, 9);
     process.serve_shared(Call::Close, 2);
@@ -57,8 +60,8 @@ fn is_busy(snapshot: &Snapshot) {
     assert_eq!((counters.submitted, counters.completed), (14, 14));
     assert_eq!((ring.errors[0].errno, ring.errors[0].count), (104, 1));
     let preload = &ring.preload;
-    let gauges = [preload.connections, preload.buffers, preload.buffers_free];
-    assert_eq!(gauges, [6, 8, 5]);
+    assert_eq!((preload.rings, preload.connections), (1, 6));
+    assert_eq!((preload.buffers, preload.buffers_free), (8, 5));
     assert_eq!(reasons(&preload.handed_back), [("duplicated", 1)]);
     let process = only(snapshot, SourceKind::Passed);
     assert_eq!(reasons(&process.preload.passed), [("not_a_stream", 9)]);

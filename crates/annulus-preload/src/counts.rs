@@ -132,11 +132,10 @@ fn add(counter: &AtomicU64) {
 /// What a ring is known by to those who look: gauges, which go with it.
 pub(crate) struct RingCounts {
     counts: &'static Served,
-    /// Operations with the kernel.
-    pub(crate) flying: u64,
     told: [u64; 4],
 }
 
+/// In which order they are told.
 const GAUGES: [Gauge; 4] = [
     Gauge::InFlight,
     Gauge::Connections,
@@ -153,19 +152,13 @@ impl RingCounts {
         counts.change(Gauge::Rings, 1);
         RingCounts {
             counts,
-            flying: 0,
             told: [0; 4],
         }
     }
 
-    /// How it is now: connections, buffers, and those of them that are free.
+    /// How it is now: operations in flight, connections, buffers, and those of them that are free.
     #[inline]
-    pub(crate) fn tell(&mut self, connections: u64, buffers: u64, free: u64) {
-        self.say([self.flying, connections, buffers, free]);
-    }
-
-    #[inline]
-    fn say(&mut self, now: [u64; 4]) {
+    pub(crate) fn tell(&mut self, now: [u64; 4]) {
         if now == self.told {
             return;
         }
@@ -180,7 +173,7 @@ impl RingCounts {
 
     /// The ring has ended.
     pub(crate) fn end(mut self) {
-        self.say([0; 4]);
+        self.tell([0; 4]);
         self.counts.change(Gauge::Rings, -1);
     }
 }
@@ -204,7 +197,7 @@ fn begin_thread() -> &'static Served {
 
 /// The first ring of the process: from now on others can look.
 fn begin_process() {
-    match metrics::share_above(process::high_descriptor()) {
+    match metrics::share_above(log::NUMBER_MIN as i32) {
         Ok(descriptor) => {
             if let Some(entry) = table::entry(descriptor) {
                 entry.become_kind(table::Kind::Ours, 0);
@@ -239,7 +232,7 @@ fn begin_process() {
 }
 
 /// In a child of a fork, which has one thread: nothing has been counted yet.
-pub(crate) fn is_child() {
+pub(crate) fn reset() {
     OTHERS.store(ptr::null_mut(), Ordering::Release);
     MADE.store(0, Ordering::Relaxed);
     if let Ok(mut idle) = IDLE.try_lock() {
@@ -256,6 +249,13 @@ pub(crate) fn is_child() {
         .into_iter()
         .flatten()
         .for_each(|counter| counter.store(0, Ordering::Relaxed));
+}
+
+/// Whether there is anything to say.
+pub(crate) fn any() -> bool {
+    let early = [&EARLY.served[..], &EARLY.passed];
+    others().is_some()
+        || (early.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
 }
 
 /// All of it as one line of JSON.

@@ -15,15 +15,17 @@
 //! - `table`, `connection`, `set`: what each descriptor is; what is known of a connection; an epoll set and its lock.
 //! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
 //! - `leave`, `descriptor`: handed back, removed, closed. `classify`, `options`: who can be served at all.
-//! - `process`, `caller`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
+//! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
 //!
 //! # Sealed
 //!
 //! Nothing here calls a function that this library exports, but through `real`: the kernel is reached by direct
 //! calls (`sys`), in the library `annulus` as well.
 
+mod answers;
 mod bytes;
 mod caller;
+mod child;
 mod classify;
 mod config;
 mod connection;
@@ -33,6 +35,7 @@ mod descriptor;
 mod errno;
 mod hooks;
 mod leave;
+mod listeners;
 mod lock;
 mod log;
 mod memory;

@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::caller;
 use crate::config;
-use crate::counts;
+use crate::counts::{self, Why};
+use crate::leave;
 use crate::log;
 use crate::send;
+use crate::set;
 use crate::sys;
 use crate::table;
 
@@ -21,6 +23,11 @@ const LAST_BYTES_MS: u64 = 1000;
 static OURS: [AtomicI32; 256] = [const { AtomicI32::new(-1) }; 256];
 /// Nothing is served before the library is ready.
 static READY: AtomicBool = AtomicBool::new(false);
+
+/// The counts have been said.
+static ENDED: AtomicBool = AtomicBool::new(false);
+/// It did not load the library itself.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -34,8 +41,10 @@ extern "C" fn load() {
     if config.disabled {
         return;
     }
+    log::open();
     std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
     table::make();
+    log::keep();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
@@ -46,13 +55,16 @@ extern "C" fn load() {
 
 extern "C" fn in_child() {
     caller::is_child();
-    counts::is_child();
+    counts::reset();
+    ENDED.store(false, Ordering::Relaxed);
+    IS_CHILD.store(true, Ordering::Relaxed);
     for place in &OURS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
             let _ = sys::close(fd);
         }
     }
+    log::keep();
 }
 
 extern "C" fn at_exit() {
@@ -61,12 +73,12 @@ extern "C" fn at_exit() {
 
 /// The process ends.
 pub(crate) fn ends() {
-    static ENDED: AtomicBool = AtomicBool::new(false);
     if !READY.load(Ordering::Acquire) {
         return;
     }
     send::flush_everything(LAST_BYTES_MS);
-    if config::get().stats && !ENDED.swap(true, Ordering::Relaxed) {
+    let says = counts::any() || !IS_CHILD.load(Ordering::Relaxed);
+    if config::get().stats && says && !ENDED.swap(true, Ordering::Relaxed) {
         log::say_somewhere(&counts::line());
     }
 }
@@ -78,18 +90,40 @@ pub(crate) fn becomes_another() {
     }
 }
 
-/// From which number on our own descriptors lie: out of the way of a program that counts on the low ones, and below
-/// the limit by as much as is left for them.
-pub(crate) fn high_descriptor() -> i32 {
-    const LEFT: u64 = 64;
-    const HIGH_MAX: u64 = 1024;
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: Lent: room for what the kernel writes.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur.min(HIGH_MAX).saturating_sub(LEFT) as i32
+/// No ring is made any more: a filter of system calls that the program sets may end it for one.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+/// No kernel thread polls for a ring any more.
+static CHANGED_RIGHTS: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_filtered() {
+    FILTERED.store(true, Ordering::Relaxed);
+    set::for_each(|held| leave::pass_whole(held, Why::Filtered));
+}
+
+pub(crate) fn may_make_rings() -> bool {
+    !FILTERED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn changes_rights() {
+    if !CHANGED_RIGHTS.swap(true, Ordering::Relaxed) && config::get().sqpoll {
+        log::say(
+            "SQPOLL is off from now on: the program changes its user or group and a kernel thread would keep the old ones",
+        );
+        set::for_each(|held| {
+            if held
+                .ring
+                .as_ref()
+                .is_some_and(|machine| machine.ring.is_polled())
+            {
+                leave::pass_whole(held, Why::ChangedRights);
+            }
+        });
+    }
+}
+
+/// Whether a kernel thread may poll for the next ring.
+pub(crate) fn may_poll() -> bool {
+    config::get().sqpoll && !CHANGED_RIGHTS.load(Ordering::Relaxed)
 }
 
 /// Descriptors of a ring.

@@ -46,16 +46,9 @@ named! {
         Send = "send",
         Sendmsg = "sendmsg",
         Sendfile = "sendfile",
-        Splice = "splice",
-        Accept = "accept",
         Close = "close",
         Shutdown = "shutdown",
-        Dup = "dup",
-        Fcntl = "fcntl",
-        Ioctl = "ioctl",
-        Setsockopt = "setsockopt",
         Getsockopt = "getsockopt",
-        Poll = "poll",
         EpollCtl = "epoll_ctl",
         EpollWait = "epoll_wait",
     }
@@ -64,46 +57,34 @@ named! {
 named! {
     /// Why a call passed through, or a descriptor was handed back to the kernel.
     Why {
-        /// The operator said so.
-        Disabled = "disabled",
         /// io_uring is missing or refused.
         Refused = "refused",
-        /// No connected stream socket of TCP.
         NotAStream = "not_a_stream",
-        /// Not connected yet.
         NotConnected = "not_connected",
-        /// It may block.
+        /// It was put into a set that nobody has waited on.
+        NotWaitedFor = "not_waited_for",
         Blocking = "blocking",
-        /// More than one epoll set has it.
         SeveralSets = "several_sets",
-        /// More than one thread waits on its set.
         SeveralThreads = "several_threads",
-        /// Another thread than that of its set uses it.
         OtherThread = "other_thread",
-        /// It has a second descriptor.
         Duplicated = "duplicated",
-        /// It was given to another process.
         PassedOn = "passed_on",
-        /// An option that changes what calls do.
         UnknownOption = "unknown_option",
-        /// Flags that change what the call does.
         UnknownFlags = "unknown_flags",
-        /// A child of a fork uses it.
+        /// A parent of this process served it.
         Forked = "forked",
-        /// It stays open in another program.
-        Executed = "executed",
         /// The listener's port is one that the operator excluded.
         Port = "port",
         /// Somebody waits for it otherwise than by its epoll set.
         PolledOtherwise = "polled_otherwise",
-        /// There is no room for more.
-        TooMany = "too_many",
         /// The kernel has an answer to the ring that it should not have.
         Kernel = "kernel",
+        /// The program is about to set a filter of system calls.
+        Filtered = "filtered",
+        /// It changes its user or group, and a kernel thread polls for it.
+        ChangedRights = "changed_rights",
         /// A signal handler called in the middle of a call.
         InHandler = "in_handler",
-        /// Its set has not been waited on by the thread that put it there.
-        NotWaitedFor = "not_waited_for",
     }
 }
 

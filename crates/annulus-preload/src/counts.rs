@@ -197,7 +197,7 @@ fn begin_thread() -> &'static Served {
 
 /// The first ring of the process: from now on others can look.
 fn begin_process() {
-    match metrics::share_above(log::NUMBER_MIN as i32) {
+    match metrics::share_above(log::NUMBER_MIN) {
         Ok(descriptor) => {
             if let Some(entry) = table::entry(descriptor) {
                 entry.become_kind(table::Kind::Ours, 0);

@@ -8,14 +8,14 @@ use annulus::preload::Answer;
 
 use crate::bytes::Moved;
 use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
-use crate::counts::{self, COUNTS};
+use crate::counts::{self, Event};
 use crate::leave;
 use crate::listeners;
 use crate::send;
 use crate::set::{Closing, Inner, Lingering, Machine};
 use crate::sys;
 use crate::table::{self, Kind};
-use crate::turn::{About, push_linger, receive_token, token};
+use crate::turn::{self, About, push_linger, receive_token, token};
 
 /// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
 const BULK_BYTES: u32 = 8 << 10;
@@ -44,8 +44,19 @@ impl Inner {
                 break;
             }
         }
-        counts::add(&COUNTS.answers, count as u64);
+        counts::count(Event::Answers, count as u64);
+        self.tell();
         count
+    }
+
+    /// How it is now, for those who look.
+    fn tell(&mut self) {
+        let connections = u64::from(self.served);
+        if let Some(machine) = &mut self.ring {
+            let (buffers, free) = machine.pool.room();
+            let flying = machine.ring.lasting;
+            machine.counts.tell([flying, connections, buffers, free]);
+        }
     }
 
     /// What was pushed has been sent, or its rest has been put aside; `closed`: closes were pushed, too.
@@ -110,6 +121,9 @@ impl Inner {
         let number = answer.user_data as u32 as i32;
         let generation = (answer.user_data >> 32) as u32 & flag::GENERATION_MAX;
         let about = (answer.user_data >> 56) as u8;
+        if !answer.more && turn::is_lasting(answer.user_data) {
+            machine.ring.lasting = machine.ring.lasting.saturating_sub(1);
+        }
         let connection = || {
             let found = self.connection(number)?;
             (found.generation == generation).then_some(found)
@@ -190,7 +204,7 @@ impl Inner {
             }
             errno => match -errno {
                 libc::ENOBUFS => {
-                    counts::add(&COUNTS.no_buffers, 1);
+                    counts::count(Event::NoBuffers, 1);
                     if machine.pool.run_short(&mut machine.ring) {
                         self.arm(fd, connection);
                     } else {

@@ -119,7 +119,6 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
             held.ring = Some(machine);
             held.mode = Mode::Serving;
             listeners::watch_all(held);
-            counts::add(&counts::COUNTS.rings, 1);
         }
         Err(why) => {
             held.mode = Mode::Passing;

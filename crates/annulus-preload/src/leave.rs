@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::bytes::Moved;
 use crate::connection::{self as flag, Conn};
-use crate::counts::{self, COUNTS, Why};
+use crate::counts::{self, Why};
 use crate::listeners;
 use crate::log;
 use crate::receive;
@@ -53,12 +53,10 @@ pub(crate) fn begins(inner: &mut Inner, fd: i32) {
         SERVED_MAX.fetch_max(fd as usize + 1, Ordering::Relaxed);
     }
     inner.served += 1;
-    counts::add(&COUNTS.serving, 1);
 }
 
 fn ends(inner: &mut Inner) {
     inner.served = inner.served.saturating_sub(1);
-    counts::add(&COUNTS.serving, u64::MAX);
 }
 
 /// A thread that is not the set's owner uses one of its connections.
@@ -296,7 +294,7 @@ pub(crate) fn pass_whole(held: &mut Held, why: Why) {
     counts::passed(why);
     log::say(&format!(
         "an epoll set passes through from now on: {}",
-        Why::NAMES[why as usize]
+        why.name()
     ));
     let Some(set) = set_of(held) else { return };
     let had = held.ring.is_some();
@@ -351,8 +349,13 @@ fn end_ring(held: &mut Held, set: &'static Set) {
     }
     machine.answers.clear();
     let crate::set::Machine {
-        ring, pool, arena, ..
+        ring,
+        pool,
+        arena,
+        counts,
+        ..
     } = *machine;
+    counts.end();
     drop(ring);
     // What a cancelled receive could still write to.
     std::mem::forget(pool);

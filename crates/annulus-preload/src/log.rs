@@ -39,7 +39,7 @@ static DEVICE: AtomicU64 = AtomicU64::new(0);
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// The log is opened with a high number, out of the program's way.
-const NUMBER_MIN: i32 = 512;
+pub(crate) const NUMBER_MIN: i32 = 512;
 
 pub(crate) fn open() {
     let Some(path) = &config::get().log else {

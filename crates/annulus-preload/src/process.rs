@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::caller;
 use crate::config;
-use crate::counts::{self, COUNTS, Call, Why};
+use crate::counts::{self, Why};
 use crate::leave;
 use crate::log;
 use crate::send;
@@ -81,7 +81,7 @@ pub(crate) fn ends() {
     }
     let says = counts::any() || !IS_CHILD.load(Ordering::Relaxed);
     if config::get().stats && says && !ENDED.swap(true, Ordering::Relaxed) {
-        log::say_somewhere(&stats());
+        log::say_somewhere(&counts::line());
     }
 }
 
@@ -149,38 +149,8 @@ pub(crate) fn forget(descriptors: [i32; 2]) {
     }
 }
 
-/// The counts as one line of JSON.
-fn stats() -> String {
-    let count = |name: &str, counters: &[std::sync::atomic::AtomicU64], names: &[&str]| {
-        let pairs: Vec<String> = (names.iter().zip(counters))
-            .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
-            .filter(|&(_, count)| count > 0)
-            .map(|(name, count)| format!("\"{name}\":{count}"))
-            .collect();
-        format!("\"{name}\":{{{}}}", pairs.join(","))
-    };
-    let one = |name: &str, counter: &std::sync::atomic::AtomicU64| {
-        format!("\"{name}\":{}", counter.load(Ordering::Relaxed))
-    };
-    let parts = [
-        format!("\"pid\":{}", std::process::id()),
-        format!("\"command\":\"{}\"", command()),
-        one("rings", &COUNTS.rings),
-        count("served", &COUNTS.served, Call::NAMES),
-        count("passed", &COUNTS.passed, Why::NAMES),
-        count("failed", &COUNTS.failed, Call::NAMES),
-        count("handed_back", &COUNTS.handed_back, Why::NAMES),
-        one("enters", &COUNTS.enters),
-        one("waits", &COUNTS.waits),
-        one("entries", &COUNTS.entries),
-        one("answers", &COUNTS.answers),
-        one("no_buffers", &COUNTS.no_buffers),
-    ];
-    format!("{{{}}}", parts.join(","))
-}
-
 /// As `ps` shows it; characters that JSON would need to escape are left out.
-fn command() -> String {
+pub(crate) fn command() -> String {
     let mut name = [0_u8; 16];
     // SAFETY: Lent: sixteen bytes, which is what the kernel writes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };

@@ -426,9 +426,9 @@ pub(crate) fn flush_everything(wait_ms: u64) {
 pub(crate) fn count(call: Call, answer: Option<Answer>) {
     match answer {
         Some(Ok(_) | Err(libc::EAGAIN)) => counts::served(call),
-        Some(Err(_)) => {
+        Some(Err(errno)) => {
             counts::served(call);
-            counts::failed(call);
+            counts::failed(call, errno);
         }
         None => {}
     }

@@ -17,6 +17,7 @@ use annulus::preload::{Answer, ServerRing};
 use crate::bytes::Moved;
 use crate::caller::{self, me};
 use crate::connection::{self as flag, Conn};
+use crate::counts::RingCounts;
 use crate::lock::Lock;
 use crate::memory::{Arena, Pool};
 use crate::sys;
@@ -117,6 +118,7 @@ pub(crate) struct Machine {
     pub(crate) pool: Pool,
     pub(crate) arena: Arena,
     pub(crate) answers: Vec<Answer>,
+    pub(crate) counts: RingCounts,
 }
 
 /// A descriptor that the program has closed.

@@ -369,7 +369,7 @@ fn after_real(fd: c_int, said: ssize_t, count: size_t) {
 /// The C library ends a program that reads more than there is room for; so do we, by its own means.
 fn checked(bytes: size_t, room: size_t) {
     if bytes > room {
-        counts::failed(Call::Read);
+        counts::failed(Call::Read, libc::EFAULT);
         unsafe { __chk_fail() };
     }
 }

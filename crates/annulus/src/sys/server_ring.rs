@@ -78,6 +78,8 @@ pub struct ServerRing {
     incremental: bool,
     polled: bool,
     cqes: Vec<Cqe>,
+    /// Entries that stay with the kernel until something happens, as the holder counts them.
+    pub lasting: u64,
 }
 
 // SAFETY: One side: whoever has a `&mut` of it holds the lock; only enters are bound to a thread, and the kernel
@@ -125,6 +127,7 @@ impl ServerRing {
             incremental,
             polled,
             cqes: Vec::with_capacity(super::ring::REAP_MAX),
+            lasting: 0,
         })
     }
 

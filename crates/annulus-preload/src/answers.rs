@@ -69,7 +69,7 @@ impl Inner {
                     connection.out_bytes,
                     connection.out_room,
                 ) = (0, 0, 0);
-                connection.clear(flag::QUEUED);
+                connection.clear(flag::QUEUED | flag::PUSHED);
             }
         }
         self.queued = queued;
@@ -85,7 +85,7 @@ impl Inner {
             && let Some(machine) = &mut self.ring
         {
             machine.arena.reset();
-            self.queued_at_ns = 0;
+            self.is_queued_since(0);
         }
     }
 
@@ -218,6 +218,8 @@ impl Inner {
         }
         if !answer.more {
             self.arm(fd, connection);
+            // What came with it is reported with it.
+            self.again |= answer.has_more && answer.res > 0;
         }
         leave::settle(self, fd, connection);
     }
@@ -327,7 +329,7 @@ impl Inner {
                 connection.error = errno;
             }
             if found & HUP != 0 {
-                connection.mark(flag::DEAD);
+                connection.mark(flag::DEAD | flag::BROKEN);
             }
             connection.clear(flag::FULL);
             connection.backlog.clear();

@@ -50,15 +50,26 @@ extern "C" fn load() {
     log::keep();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
+        libc::pthread_atfork(Some(before_fork), None, Some(in_child));
         libc::atexit(at_exit);
     }
     READY.store(true, Ordering::Release);
 }
 
+/// What was written before a fork is sent before whatever the child writes.
+extern "C" fn before_fork() {
+    set::for_each_of_mine(|held| {
+        if !held.pushed {
+            held.submit_sends();
+            leave::finish_closes(held);
+        }
+    });
+}
+
 extern "C" fn in_child() {
     caller::is_child();
     counts::reset();
+    crate::watchdog::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     for place in &OURS {

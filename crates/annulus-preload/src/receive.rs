@@ -50,11 +50,12 @@ pub(crate) unsafe fn read(
     let mut connection = held.connection(fd)?;
     let mut total = 0_usize;
     for vector in vectors {
-        let Some(sum) = total.checked_add(vector.iov_len) else {
+        if vector.iov_len > isize::MAX as usize {
             return Some(Err(libc::EINVAL));
-        };
-        total = sum;
-        if vector.iov_base.is_null() && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
+        }
+        total = total.saturating_add(vector.iov_len);
+        let nowhere = !(4096..1 << 47).contains(&vector.iov_base.addr());
+        if nowhere && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
             return Some(Err(libc::EFAULT));
         }
     }

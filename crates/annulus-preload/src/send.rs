@@ -14,6 +14,7 @@ use crate::leave;
 use crate::set::{Held, Inner, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
+use crate::watchdog;
 
 /// From so many bytes on a write is not queued: a copy costs more than a call.
 const AT_ONCE_BYTES: usize = 4096;
@@ -99,8 +100,11 @@ unsafe fn write_served(
 ) -> Answer {
     let mut total = 0_usize;
     for vector in vectors {
-        total = total.checked_add(vector.iov_len).ok_or(libc::EINVAL)?;
-        if vector.iov_base.is_null() && vector.iov_len > 0 {
+        if vector.iov_len > isize::MAX as usize {
+            return Err(libc::EINVAL);
+        }
+        total = total.saturating_add(vector.iov_len);
+        if !(4096..1 << 47).contains(&vector.iov_base.addr()) && vector.iov_len > 0 {
             return Err(libc::EFAULT);
         }
     }
@@ -204,7 +208,8 @@ pub(crate) fn is_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes:
         connection.mark(flag::QUEUED);
         inner.queued.push(fd);
         if inner.queued_at_ns == 0 {
-            inner.queued_at_ns = sys::now_ns();
+            inner.is_queued_since(sys::now_ns());
+            watchdog::look_out();
         }
     }
     let looks = inner.writes.is_multiple_of(WRITES_A_LOOK);

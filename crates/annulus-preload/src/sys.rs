@@ -226,3 +226,24 @@ pub(crate) fn reset_when_closed(fd: i32) {
         )
     };
 }
+
+/// Sleeps while `word` is `value`, or until somebody wakes it.
+pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32) {
+    let call = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: Lent: the word is there for the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            call,
+            value,
+            ptr::null::<c_void>(),
+        )
+    };
+}
+
+pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {
+    let call = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: Lent: as above.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, 1) };
+}

@@ -151,12 +151,13 @@ impl Inner {
 
     fn push_sends(&mut self, ring: &mut ServerRing, arena: &Arena) {
         for &fd in &self.queued {
-            let Some(connection) = self.connection(fd) else {
+            let Some(mut connection) = self.connection(fd) else {
                 continue;
             };
-            if connection.out_bytes == 0 {
+            if connection.out_bytes == 0 || connection.is(flag::PUSHED) {
                 continue;
             }
+            connection.mark(flag::PUSHED);
             let sqe = send_entry(fd, arena, connection.out_from, connection.out_bytes);
             let user_data = token(About::Send, connection.generation, fd);
             push(ring, Sqe { user_data, ..sqe });

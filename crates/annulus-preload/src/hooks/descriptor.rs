@@ -120,12 +120,12 @@ fn shares(fd: c_int) -> Option<&'static table::Entry> {
     table::entry(fd).filter(|entry| entry.kind() != Kind::Free)
 }
 
-fn duplicated(_: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_int {
+fn duplicated(fd: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_int {
     if to >= 0
         && let Some(entry) = table::entry(to)
     {
         guard(|| {
-            of::duplicate(shared, entry);
+            of::duplicate((shared, fd), entry, to);
             None
         });
     }

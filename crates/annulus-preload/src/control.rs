@@ -255,7 +255,7 @@ fn served(
 
 /// Takes a connection that was removed from its set, with what is in hand of it.
 fn reclaim(held: &mut Held, entry: &'static Entry, fd: i32) -> Moved {
-    if std::ptr::eq(entry.set(), held.set) {
+    if std::ptr::eq(entry.set(), held.itself) {
         return leave::reclaim(held, fd);
     }
     let theirs = Set::of(entry).and_then(|other| other.take_second(held));

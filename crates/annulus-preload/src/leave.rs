@@ -185,7 +185,7 @@ pub(crate) fn keep_in_hand(inner: &mut Inner, entry: &'static Entry, fd: i32, in
     if in_hand.is_empty() {
         return;
     }
-    entry.belong_to(inner.set.cast_mut());
+    entry.belong_to(inner.itself.cast_mut());
     entry.become_kind(Kind::Replay, LEFT_ALONE | entry.flags());
     if let Some(mut connection) = inner.connection(fd) {
         connection.begin(0, 0);
@@ -204,7 +204,7 @@ pub(crate) fn share_in_hand(inner: &mut Inner, from: i32, entry: &'static Entry,
         return entry.become_kind(Kind::Stream, LEFT_ALONE);
     }
     receive::spill(inner, source);
-    entry.belong_to(inner.set.cast_mut());
+    entry.belong_to(inner.itself.cast_mut());
     entry.become_kind(Kind::Replay, LEFT_ALONE);
     if let Some(mut twin) = inner.connection(to) {
         twin.begin(0, 0);

@@ -59,7 +59,7 @@ unsafe impl Send for Set {}
 /// What only the holder of the lock touches.
 pub(crate) struct Inner {
     /// The set that this is of.
-    pub(crate) set: *const Set,
+    pub(crate) itself: *const Set,
     /// A number of the kernel's set.
     pub(crate) fd: i32,
     /// How many numbers it has.
@@ -285,7 +285,7 @@ impl Set {
         set.owner.store(0, Ordering::Relaxed);
         let mut held = set.take()?;
         *held = Inner::new();
-        held.set = set;
+        held.itself = set;
         held.fd = fd;
         held.numbers = 1;
         drop(held);
@@ -407,7 +407,7 @@ impl Set {
 impl Inner {
     const fn new() -> Inner {
         Inner {
-            set: ptr::null(),
+            itself: ptr::null(),
             fd: -1,
             numbers: 0,
             mode: Mode::Fresh,
@@ -447,7 +447,7 @@ impl Inner {
     pub(crate) fn is_queued_since(&mut self, now_ns: u64) {
         self.queued_at_ns = now_ns;
         // SAFETY: Owned: null, or this set.
-        if let Some(set) = unsafe { self.set.as_ref() } {
+        if let Some(set) = unsafe { self.itself.as_ref() } {
             set.queued_since_ns.store(now_ns, Ordering::Relaxed);
         }
     }
@@ -462,7 +462,7 @@ impl Inner {
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
         let entry = table::entry(fd)?;
         let ours = matches!(entry.kind(), Kind::Served | Kind::Replay)
-            && std::ptr::eq(entry.set(), self.set);
+            && std::ptr::eq(entry.set(), self.itself);
         ours.then(|| {
             // SAFETY: Held: of this set, whose lock the caller has.
             unsafe { Conn::new(entry.connection()) }

@@ -6,6 +6,7 @@ mod flow;
 mod idle;
 mod replicas;
 mod several;
+mod switches;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,15 +31,20 @@ fn redis(options: &str) -> Option<Redis> {
 
 impl Redis {
     fn start(how: How, options: &str) -> Option<Redis> {
+        Redis::start_with(how, options, &[])
+    }
+
+    /// The same with variables for the library.
+    fn start_with(how: How, options: &str, variables: &[(&str, &str)]) -> Option<Redis> {
         let folder = TempDir::new().unwrap();
-        let server = start_in(how, folder.path(), options)?;
+        let server = start_in(how, folder.path(), options, variables)?;
         Some(Redis { server, folder })
     }
 
     /// Starts it again in the same folder, after the first has ended.
     #[track_caller]
     fn again(&mut self, options: &str) {
-        self.server = start_in(How::With, self.folder.path(), options).unwrap();
+        self.server = start_in(How::With, self.folder.path(), options, &[]).unwrap();
     }
 
     #[track_caller]
@@ -57,7 +63,7 @@ impl Redis {
     }
 }
 
-fn start_in(how: How, folder: &Path, options: &str) -> Option<Server> {
+fn start_in(how: How, folder: &Path, options: &str, variables: &[(&str, &str)]) -> Option<Server> {
     let port = free_port();
     let mut command = Command::new(installed("redis-server")?);
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
@@ -68,7 +74,9 @@ fn start_in(how: How, folder: &Path, options: &str) -> Option<Server> {
         "--repl-diskless-sync-delay",
         "0",
     ]);
-    command.args(options.split_whitespace());
+    command
+        .args(options.split_whitespace())
+        .envs(variables.iter().copied());
     let server = Server::start(how, folder, port, &mut command);
     let mut client = Client::connect(port);
     until("the data are loaded", || {

@@ -22,6 +22,13 @@ impl Response {
         found.map(|(_, value)| value.as_str())
     }
 
+    /// Where the body is not what it should be.
+    pub(crate) fn first_difference(&self, body: &[u8]) -> Option<usize> {
+        let differs = self.body.iter().zip(body).position(|(a, b)| a != b);
+        let shorter = self.body.len().min(body.len());
+        differs.or((self.body.len() != body.len()).then_some(shorter))
+    }
+
     #[track_caller]
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()

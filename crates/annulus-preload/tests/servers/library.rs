@@ -20,17 +20,25 @@ pub(crate) fn library() -> Option<&'static Path> {
 }
 
 fn build() -> PathBuf {
-    // …/debug/deps/servers-0123456789abcdef
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().unwrap().parent().unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "-p", "annulus-preload"]);
-    cargo.arg("--target-dir").arg(folder.parent().unwrap());
-    if folder.ends_with("release") {
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args(["build", "-p", "annulus-preload", "--message-format=json"]);
+    if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    assert!(cargo.status().unwrap().success(), "{cargo:?}");
-    let built = folder.join("libannulus_preload.so");
-    assert!(built.is_file(), "{cargo:?} made no {}", built.display());
-    built
+    let output = cargo.output().unwrap();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{cargo:?}: {complaints}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let built = said.lines().rev().find_map(artifact);
+    built.unwrap_or_else(|| panic!("{cargo:?} named no library:\n{said}"))
+}
+
+/// The library, if one of cargo's messages names it.
+fn artifact(message: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let files = message["filenames"].as_array()?;
+    let mut paths = files.iter().filter_map(|file| file.as_str());
+    let library = paths.find(|path| path.ends_with("/libannulus_preload.so"))?;
+    Some(PathBuf::from(library))
 }

@@ -27,6 +27,12 @@ mod fs;
 pub mod metrics;
 pub mod net;
 pub mod op;
+#[cfg(feature = "preload")]
+#[doc(hidden)]
+pub mod preload {
+    //! For `annulus-preload` alone, and of no lasting shape.
+    pub use crate::sys::server_ring::{Answer, ServerRing, Sqe, ask};
+}
 pub mod runtime;
 #[cfg(feature = "sim")]
 pub mod sim;

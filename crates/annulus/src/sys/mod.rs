@@ -23,6 +23,8 @@ pub(crate) mod polling;
 pub(crate) mod probe;
 pub(crate) mod register;
 pub(crate) mod ring;
+#[cfg(feature = "preload")]
+pub(crate) mod server_ring;
 #[cfg(feature = "sim")]
 pub(crate) mod sim;
 pub(crate) mod sq_poll;

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -407,7 +408,33 @@ impl Ring {
         flags.bits()
     }
 
+    /// What the poller of the submission queue, if there is one, has to be told in the next enter.
+    #[cfg(feature = "preload")]
+    pub(super) fn poller_wakes(&mut self) -> u32 {
+        if self.sq_polled {
+            self.poller_flags() & IoringEnterFlags::SQ_WAKEUP.bits()
+        } else {
+            0
+        }
+    }
+
     fn enter(&mut self, min_complete: u32, flags: u32, timeout_ns: Option<u64>) -> io::Result<()> {
+        // SAFETY: Lent: no mask is passed.
+        unsafe { self.enter_masked(min_complete, flags, timeout_ns, ptr::null()) }
+    }
+
+    /// As `enter`; while it sleeps, the thread's signal mask is `mask`, if there is one.
+    ///
+    /// # Safety
+    ///
+    /// Lent: `mask` is null, or the 8 bytes of a kernel's signal set until this returns.
+    pub(super) unsafe fn enter_masked(
+        &mut self,
+        min_complete: u32,
+        flags: u32,
+        timeout_ns: Option<u64>,
+        mask: *const u64,
+    ) -> io::Result<()> {
         self.entered.enters += 1;
         let to_submit = self.unsubmitted();
         let mut flags = flags | self.flags_enter;
@@ -422,23 +449,25 @@ impl Ring {
         // which the call takes the same type.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let result = match timeout_ns {
-            None => {
+            None if mask.is_null() => {
                 let flags = IoringEnterFlags::from_bits_retain(flags);
                 // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns.
                 unsafe { rustix::io_uring::io_uring_enter(fd, to_submit, min_complete, flags) }
             }
-            Some(ns) => {
-                let timeout = rustix::io_uring::Timespec {
+            _ => {
+                let timeout = timeout_ns.map(|ns| rustix::io_uring::Timespec {
                     tv_sec: (ns / 1_000_000_000) as i64,
                     tv_nsec: (ns % 1_000_000_000) as _,
-                };
-                let ts = (&raw const timeout).cast_mut().cast();
+                });
+                let ts = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
                 let arg = io_uring_getevents_arg {
-                    ts: rustix::io_uring::io_uring_ptr::new(ts),
+                    ts: rustix::io_uring::io_uring_ptr::new(ts.cast_mut().cast()),
+                    sigmask: rustix::io_uring::io_uring_ptr::new(mask.cast_mut().cast()),
+                    sigmask_sz: if mask.is_null() { 0 } else { SIGNAL_SET_BYTES },
                     ..Default::default()
                 };
                 let flags = IoringEnterFlags::from_bits_retain(flags) | IoringEnterFlags::EXT_ARG;
-                // SAFETY: Lent, as above; `timeout` outlives the call.
+                // SAFETY: Lent, as above; `timeout` outlives the call, and `mask` by the caller's promise.
                 unsafe {
                     rustix::io_uring::io_uring_enter_arg(
                         fd,
@@ -465,6 +494,8 @@ impl Ring {
     }
 }
 
+/// Bytes of a signal set, as the kernel counts them.
+const SIGNAL_SET_BYTES: u32 = 8;
 /// `IORING_ENTER_NO_IOWAIT`: a sleeping driver does not look like a busy disk. Since Linux 6.15.
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
 

@@ -11,6 +11,7 @@ use io_uring::opcode as abi;
 /// What is asked of a kernel: 64 bytes in the layout of `struct io_uring_sqe`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
+#[allow(missing_docs, reason = "the kernel's names")]
 pub struct Sqe {
     pub opcode: u8,
     pub flags: u8,
@@ -132,6 +133,7 @@ pub(crate) const FSYNC_DATASYNC: u32 = 1;
 pub(crate) const RWF_DSYNC: u32 = libc::RWF_DSYNC as u32;
 
 impl Sqe {
+    /// With this opcode and descriptor, all else zero.
     pub fn new(opcode: u8, fd: i32) -> Sqe {
         Sqe {
             opcode,

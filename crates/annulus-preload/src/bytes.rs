@@ -1,0 +1,116 @@
+//! # Safety
+//!
+//! Bytes that wait: a vector that is read from its start. Zero bytes are an empty one, and nothing is allocated
+//! before something is put in (Owned: the box is freed here only).
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+/// Empty as a null pointer, so that an idle connection has 8 bytes of it.
+#[repr(transparent)]
+pub(crate) struct Bytes(*mut Held);
+
+struct Held {
+    bytes: Vec<u8>,
+    /// So many have been taken.
+    taken: usize,
+}
+
+impl Bytes {
+    pub(crate) const fn new() -> Bytes {
+        Bytes(ptr::null_mut())
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: Owned: null, or a box of ours.
+        match unsafe { self.0.as_ref() } {
+            Some(held) => &held.bytes[held.taken..],
+            None => &[],
+        }
+    }
+
+    pub(crate) fn append(&mut self, more: &[u8]) {
+        if more.is_empty() {
+            return;
+        }
+        if self.0.is_null() {
+            let held = Held {
+                bytes: Vec::with_capacity(more.len()),
+                taken: 0,
+            };
+            self.0 = Box::into_raw(Box::new(held));
+        }
+        // SAFETY: Owned: made above, or before.
+        let held = unsafe { &mut *self.0 };
+        if held.taken > held.bytes.len() / 2 {
+            held.bytes.drain(..held.taken);
+            held.taken = 0;
+        }
+        held.bytes.extend_from_slice(more);
+    }
+
+    /// The first so many have been dealt with.
+    pub(crate) fn take(&mut self, count: usize) {
+        // SAFETY: Owned, as in `as_slice`.
+        let Some(held) = (unsafe { self.0.as_mut() }) else {
+            return;
+        };
+        held.taken = (held.taken + count).min(held.bytes.len());
+        if held.taken == held.bytes.len() {
+            self.clear();
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: Owned: leaked in `append`, and not used any more.
+            drop(unsafe { Box::from_raw(self.0) });
+            self.0 = ptr::null_mut();
+        }
+    }
+
+    /// All of it, to another place.
+    pub(crate) fn move_out(&mut self) -> Moved {
+        Moved(Bytes(std::mem::replace(&mut self.0, ptr::null_mut())))
+    }
+}
+
+/// Bytes that are freed with their holder; those of the table are not, as it has none.
+pub(crate) struct Moved(Bytes);
+
+impl Moved {
+    pub(crate) const fn none() -> Moved {
+        Moved(Bytes::new())
+    }
+}
+
+impl std::ops::Deref for Moved {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Moved {
+    fn deref_mut(&mut self) -> &mut Bytes {
+        &mut self.0
+    }
+}
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        self.0.clear();
+    }
+}

@@ -1,0 +1,65 @@
+//! Whether a descriptor can be served: it must be a TCP stream that is connected and does not block.
+
+use crate::config;
+use crate::counts::Why;
+use crate::sys;
+use crate::table::{Entry, Kind, LEFT_ALONE, NONBLOCK};
+
+/// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
+pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
+    if entry.kind() == Kind::Listener {
+        return Err(Why::NotAStream);
+    }
+    if entry.kind() != Kind::Stream {
+        is_stream(fd)?;
+        if config::get().passes(sys::own_port(fd).unwrap_or(0)) {
+            return Err(Why::Port);
+        }
+        entry.become_kind(Kind::Stream, 0);
+    }
+    if entry.flags() & LEFT_ALONE != 0 {
+        return Err(Why::Duplicated);
+    }
+    if entry.flags() & NONBLOCK == 0 {
+        let flags = sys::flags_of(fd).map_err(|_| Why::Kernel)?;
+        if flags as i32 & libc::O_NONBLOCK == 0 {
+            return Err(Why::Blocking);
+        }
+        entry.become_kind(Kind::Stream, entry.flags() | NONBLOCK);
+    }
+    Ok(())
+}
+
+fn is_stream(fd: i32) -> Result<(), Why> {
+    let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
+    // Not that of MPTCP, whose streams have rules of their own.
+    if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) || option(libc::SO_ACCEPTCONN) != Ok(0) {
+        return Err(Why::NotAStream);
+    }
+    if !sys::is_connected(fd) {
+        return Err(Why::NotConnected);
+    }
+    Ok(())
+}
+
+/// What is known of a socket that `accept` has answered with; `listener` is remembered.
+pub(crate) fn accepted(listener: &Entry, listener_fd: i32, entry: &Entry, nonblock: bool) {
+    if listener.kind() != Kind::Listener {
+        let is_tcp =
+            sys::option(listener_fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
+        if !is_tcp {
+            entry.forget();
+            return;
+        }
+        let port = sys::own_port(listener_fd).unwrap_or(0);
+        let flags = if config::get().passes(port) {
+            LEFT_ALONE
+        } else {
+            0
+        };
+        listener.become_kind(Kind::Listener, flags);
+    }
+    let nonblock = if nonblock { NONBLOCK } else { 0 };
+    let left_alone = listener.flags() & LEFT_ALONE;
+    entry.become_kind(Kind::Stream, nonblock | left_alone);
+}

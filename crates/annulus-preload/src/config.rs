@@ -1,0 +1,90 @@
+//! # Safety
+//!
+//! What the environment says, read once when the library is loaded (Typed: strings of the C library).
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::sync::OnceLock;
+
+/// `ANNULUS_…`; docs/PRELOAD.md explains each.
+#[derive(Debug, Default)]
+pub(crate) struct Config {
+    pub(crate) disabled: bool,
+    pub(crate) sqpoll: bool,
+    pub(crate) stats: bool,
+    pub(crate) log: Option<CString>,
+    /// First and last port of ranges that are left alone.
+    pass_ports: Vec<(u16, u16)>,
+    /// What could not be understood.
+    pub(crate) wrong: Option<String>,
+}
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+pub(crate) fn get() -> &'static Config {
+    CONFIG.get_or_init(read)
+}
+
+impl Config {
+    /// Whether connections of a listener on this port are left alone.
+    pub(crate) fn passes(&self, port: u16) -> bool {
+        let within = |&(first, last): &(u16, u16)| (first..=last).contains(&port);
+        self.pass_ports.iter().any(within)
+    }
+}
+
+unsafe extern "C" {
+    /// As `getenv`; null in a process with more rights than its caller.
+    fn secure_getenv(name: *const std::ffi::c_char) -> *const std::ffi::c_char;
+}
+
+fn variable(name: &CStr) -> Option<String> {
+    // SAFETY: Typed: a name that ends; null, or a string that stays for the moment of the copy. It answers nothing
+    // in a process with more rights than its caller.
+    let value = unsafe { secure_getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: Typed: as above.
+    let value = unsafe { CStr::from_ptr(value) };
+    Some(value.to_string_lossy().into_owned())
+}
+
+fn is_on(name: &CStr) -> bool {
+    variable(name).is_some_and(|value| !matches!(value.as_str(), "" | "0" | "no" | "off" | "false"))
+}
+
+fn read() -> Config {
+    let mut config = Config {
+        disabled: is_on(c"ANNULUS_DISABLE"),
+        sqpoll: is_on(c"ANNULUS_SQPOLL"),
+        stats: is_on(c"ANNULUS_STATS"),
+        log: variable(c"ANNULUS_LOG").and_then(|path| CString::new(path).ok()),
+        ..Config::default()
+    };
+    let ports = variable(c"ANNULUS_PASS_PORTS").unwrap_or_default();
+    for part in ports
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
+        match range(part) {
+            Some(range) => config.pass_ports.push(range),
+            None => {
+                // Served by mistake is worse than left alone by mistake.
+                config.disabled = true;
+                config.wrong = Some(format!(
+                    "ANNULUS_PASS_PORTS has {part:?}, which is neither a port nor a range of ports; everything \
+                     passes through; write for example 80,8000-8010"
+                ));
+            }
+        }
+    }
+    config
+}
+
+fn range(part: &str) -> Option<(u16, u16)> {
+    let (first, last) = part.split_once('-').unwrap_or((part, part));
+    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (first <= last).then_some((first, last))
+}

@@ -1,0 +1,163 @@
+//! # Safety
+//!
+//! A connection that is served, and the arithmetic of its readiness. Plain data, for which zero bytes are a value
+//! (the table is made of zeroed memory); touched under its set's lock (Held).
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use crate::bytes::Bytes;
+
+/// What is known of one connection.
+#[repr(C)]
+pub(crate) struct Connection {
+    /// What has been received and not read, in a receive buffer.
+    pub(crate) at: *mut u8,
+    pub(crate) bytes: u32,
+    pub(crate) buffer: u16,
+    pub(crate) flags: u16,
+    /// What the set was asked to report.
+    pub(crate) events: u32,
+    /// Goes up each time the number is served anew; part of every token.
+    pub(crate) generation: u32,
+    /// What the set is to say.
+    pub(crate) data: u64,
+    /// Received after what is in the buffer, or instead.
+    pub(crate) spilled: Bytes,
+    /// Written, and not taken by the kernel; before what is queued.
+    pub(crate) backlog: Bytes,
+    /// Queued in the arena.
+    pub(crate) out_from: u32,
+    pub(crate) out_bytes: u32,
+    pub(crate) out_room: u32,
+    /// An error that the next call says.
+    pub(crate) error: i32,
+    /// The next of the ready ones, and one more; 0: none.
+    pub(crate) next: u32,
+    /// The round of its set in which something came last.
+    pub(crate) round: u32,
+}
+
+/// A receive is with the kernel.
+pub(crate) const ARMED: u16 = 1;
+/// It is to be cancelled.
+pub(crate) const CANCELLED: u16 = 1 << 1;
+/// Something has been received before: the next receive goes on for good.
+pub(crate) const LASTING: u16 = 1 << 2;
+/// The peer has sent FIN.
+pub(crate) const ENDED: u16 = 1 << 3;
+/// Both directions are over.
+pub(crate) const DEAD: u16 = 1 << 4;
+/// No write can succeed: EPIPE.
+pub(crate) const BROKEN: u16 = 1 << 5;
+/// We have sent FIN.
+pub(crate) const SHUT: u16 = 1 << 6;
+/// The kernel takes no more for now.
+pub(crate) const FULL: u16 = 1 << 7;
+/// A poll is with the kernel.
+pub(crate) const POLLED: u16 = 1 << 8;
+/// Reported once, and not again until asked.
+pub(crate) const DISABLED: u16 = 1 << 9;
+/// Something has changed since it was reported.
+pub(crate) const EDGE: u16 = 1 << 10;
+/// In the set, as the program sees it.
+pub(crate) const MEMBER: u16 = 1 << 11;
+/// In the list of those that have something queued.
+pub(crate) const QUEUED: u16 = 1 << 12;
+/// In the list of the ready ones.
+pub(crate) const READY: u16 = 1 << 13;
+/// In the list of those that a receive is to be armed for.
+pub(crate) const TO_ARM: u16 = 1 << 14;
+/// FIN is to be sent when the backlog is gone.
+pub(crate) const TO_SHUT: u16 = 1 << 15;
+
+/// What data makes of a socket.
+pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+/// What space makes of it.
+pub(crate) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
+pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
+pub(crate) const EDGE_TRIGGERED: u32 = libc::EPOLLET as u32;
+pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// What can be asked of a connection that is served: anything else passes through.
+pub(crate) const KNOWN: u32 = IN
+    | OUT
+    | RDHUP
+    | HUP
+    | ERR
+    | EDGE_TRIGGERED
+    | ONESHOT
+    | (libc::EPOLLRDBAND | libc::EPOLLWRBAND | libc::EPOLLMSG) as u32;
+
+impl Connection {
+    #[inline]
+    pub(crate) fn is(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    #[inline]
+    pub(crate) fn mark(&mut self, flag: u16) {
+        self.flags |= flag;
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self, flag: u16) {
+        self.flags &= !flag;
+    }
+
+    /// Bytes that can be read without the kernel.
+    #[inline]
+    pub(crate) fn in_hand(&self) -> usize {
+        self.bytes as usize + self.spilled.len()
+    }
+
+    /// What `poll` would say of it, by the rules of the kernel's `tcp_poll`.
+    #[inline]
+    pub(crate) fn mask(&self) -> u32 {
+        let mut mask = 0;
+        if self.in_hand() > 0 {
+            mask |= IN;
+        }
+        if self.error != 0 {
+            mask |= ERR;
+        }
+        if self.is(ENDED | DEAD) {
+            mask |= IN | RDHUP;
+        }
+        if self.is(DEAD) || (self.is(ENDED) && self.is(SHUT)) {
+            mask |= HUP | OUT;
+        }
+        if !self.is(FULL) || self.is(SHUT) {
+            mask |= OUT;
+        }
+        mask
+    }
+
+    /// What the set reports of it now.
+    #[inline]
+    pub(crate) fn report(&self) -> u32 {
+        if !self.is(MEMBER) || self.is(DISABLED) {
+            return 0;
+        }
+        self.mask() & (self.events | ERR | HUP)
+    }
+
+    /// A connection that a set begins to serve.
+    pub(crate) fn begin(&mut self, events: u32, data: u64) {
+        self.at = ptr::null_mut();
+        self.bytes = 0;
+        self.flags = MEMBER;
+        self.events = events;
+        self.generation = self.generation.wrapping_add(1) & GENERATION_MAX;
+        self.data = data;
+        self.spilled.clear();
+        self.backlog.clear();
+        (self.out_from, self.out_bytes, self.out_room) = (0, 0, 0);
+        self.error = 0;
+        self.next = 0;
+        self.round = 0;
+    }
+}
+
+pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;

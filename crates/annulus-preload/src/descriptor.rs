@@ -1,0 +1,105 @@
+//! What becomes of descriptor numbers: closed, given a second one, taken by another.
+
+use crate::errno::Answer;
+use crate::leave;
+use crate::set::Set;
+use crate::table::{self, Entry, Kind, LEFT_ALONE};
+
+/// A number that nothing is known of is closed: what a parent knew of it is over, too.
+#[inline]
+pub(crate) fn forget(fd: i32) {
+    if let Some(entry) = table::entry(fd)
+        && entry.inherited() != Kind::Free
+    {
+        entry.forget();
+    }
+}
+
+/// The program closes a descriptor that we know. `None`: it is closed by the call itself.
+pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
+    match entry.kind() {
+        Kind::Served | Kind::Replay => {
+            let set = Set::of(entry)?;
+            let Some(mut held) = set.take() else {
+                entry.forget();
+                return None;
+            };
+            if !matches!(entry.kind(), Kind::Served | Kind::Replay) {
+                return None;
+            }
+            leave::close(set, &mut held, entry, fd).then_some(Ok(0))
+        }
+        Kind::Closing => {
+            // Another thread may have got the number from the kernel already.
+            drop(Set::of(entry).and_then(Set::take));
+            if entry.kind() == Kind::Closing {
+                return Some(Err(libc::EBADF));
+            }
+            None
+        }
+        Kind::Ours => Some(Err(libc::EBADF)),
+        Kind::Set => {
+            let set = Set::of(entry)?;
+            let mut held = set.take()?;
+            held.numbers = held.numbers.saturating_sub(1);
+            if held.numbers == 0 {
+                leave::end_set(&mut held, set);
+                drop(held);
+                set.retire();
+            } else if held.fd == fd {
+                held.fd = another_number(set, fd).unwrap_or(fd);
+            }
+            entry.forget();
+            None
+        }
+        Kind::Free | Kind::Listener | Kind::Stream => {
+            entry.forget();
+            None
+        }
+    }
+}
+
+fn another_number(set: &'static Set, but: i32) -> Option<i32> {
+    let same = |&fd: &i32| {
+        table::entry(fd).is_some_and(|entry| {
+            fd != but
+                && entry.kind() == Kind::Set
+                && Set::of(entry).is_some_and(|other| std::ptr::eq(other, set))
+        })
+    };
+    (0..table::count().min(1 << 16) as i32).find(same)
+}
+
+/// The number is about to be taken by another descriptor: what it was is closed first.
+pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
+    if close(entry, fd).is_some()
+        && let Some(mut held) = Set::of(entry).and_then(Set::take)
+    {
+        leave::finish_closes(&mut held);
+    }
+    None
+}
+
+/// `to` is a second number of what `from` is.
+pub(crate) fn duplicate(from: Option<&'static Entry>, to: &'static Entry) {
+    let Some(from) = from else {
+        return to.forget();
+    };
+    match from.kind() {
+        Kind::Set => {
+            if let Some(set) = Set::of(from)
+                && let Some(mut held) = set.take()
+            {
+                held.numbers += 1;
+                to.belong_to(std::ptr::from_ref(set).cast_mut());
+                to.become_kind(Kind::Set, 0);
+            }
+        }
+        Kind::Stream => {
+            from.become_kind(Kind::Stream, from.flags() | LEFT_ALONE);
+            to.become_kind(Kind::Stream, from.flags() | LEFT_ALONE);
+        }
+        Kind::Listener => to.become_kind(Kind::Listener, from.flags()),
+        _ => to.forget(),
+    }
+}

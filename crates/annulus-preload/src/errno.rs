@@ -1,0 +1,45 @@
+//! # Safety
+//!
+//! The calling thread's errno, and the C library's way of answering (Typed: its own functions).
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+
+use libc::ssize_t;
+
+/// A count, or an errno.
+pub(crate) type Answer = Result<usize, i32>;
+
+pub(crate) fn set(errno: i32) {
+    // SAFETY: Typed: the address of the calling thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+pub(crate) fn get() -> i32 {
+    // SAFETY: Typed: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+/// As the C library says it.
+#[inline]
+pub(crate) fn say(answer: Answer) -> ssize_t {
+    match answer {
+        Ok(count) => count as ssize_t,
+        Err(errno) => {
+            set(errno);
+            -1
+        }
+    }
+}
+
+/// Likewise, for a call that answers with an int.
+#[inline]
+pub(crate) fn say_int(answer: Answer) -> c_int {
+    say(answer) as c_int
+}
+
+/// What the C library said.
+#[inline]
+pub(crate) fn heard(said: ssize_t) -> Answer {
+    usize::try_from(said).map_err(|_| get())
+}

@@ -1,0 +1,207 @@
+//! # Safety
+//!
+//! Descriptors: closed, duplicated, asked about (Typed, Lent: as the header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc)]
+
+use std::ffi::{c_int, c_uint, c_ulong};
+
+use super::io::{flush, hand_back};
+use super::{Found, find, guard};
+use crate::counts::{self, Call, Why};
+use crate::descriptor as of;
+use crate::errno::{self, say_int};
+use crate::real;
+use crate::receive;
+use crate::table::{self, Kind};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    let known = table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
+    let Some(entry) = known else {
+        of::forget(fd);
+        return unsafe { real::close(fd) };
+    };
+    match guard(|| of::close(entry, fd)) {
+        Some(answer) => {
+            counts::served(Call::Close);
+            say_int(answer)
+        }
+        None => unsafe { real::close(fd) },
+    }
+}
+
+/// Of `close_range`: mark them to be closed by exec, and close nothing.
+const CLOSE_RANGE_CLOEXEC: c_int = 4;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || flags & !6 != 0 {
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    // One by one those that we know; the ranges between them by the kernel.
+    let mut from = first;
+    let end = (last as usize).min(table::count().saturating_sub(1)) as c_uint;
+    for fd in first..=end {
+        let known = table::entry(fd as c_int).filter(|entry| entry.kind() != Kind::Free);
+        if known.is_none() {
+            of::forget(fd as c_int);
+            continue;
+        }
+        if from < fd {
+            unsafe { real::close_range(from, fd - 1, flags) };
+        }
+        from = fd + 1;
+        // Those of a ring are not the program's.
+        if known.is_some_and(|entry| entry.kind() != Kind::Ours) {
+            unsafe { close(fd as c_int) };
+        }
+        if fd == c_uint::MAX {
+            return 0;
+        }
+    }
+    if from > last {
+        return 0;
+    }
+    unsafe { real::close_range(from, last, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let shared = shares(fd);
+    duplicated(fd, unsafe { real::dup(fd) }, shared)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    unsafe { dup_to(fd, to, None) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    unsafe { dup_to(fd, to, Some(flags)) }
+}
+
+unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
+    let shared = shares(fd);
+    // What is there is closed by the call; ours first, so that nothing of it is lost.
+    if fd != to
+        && let Some(entry) = table::entry(to)
+    {
+        if entry.kind() == Kind::Ours {
+            errno::set(libc::EBUSY);
+            return -1;
+        }
+        if crate::sys::flags_of(fd).is_ok() {
+            guard(|| of::make_way(entry, to));
+        }
+    }
+    let said = match flags {
+        None => unsafe { real::dup2(fd, to) },
+        Some(flags) => unsafe { real::dup3(fd, to, flags) },
+    };
+    if fd == to {
+        said
+    } else {
+        duplicated(fd, said, shared)
+    }
+}
+
+/// A descriptor is about to have two numbers.
+fn shares(fd: c_int) -> Option<&'static table::Entry> {
+    hand_back(fd, Why::Duplicated);
+    table::entry(fd).filter(|entry| entry.kind() != Kind::Free)
+}
+
+fn duplicated(_: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_int {
+    if to >= 0
+        && let Some(entry) = table::entry(to)
+    {
+        guard(|| {
+            of::duplicate(shared, entry);
+            None
+        });
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        let shared = shares(fd);
+        return duplicated(fd, unsafe { real::fcntl(fd, command, argument) }, shared);
+    }
+    if let Found::Closed = find(fd) {
+        errno::set(libc::EBADF);
+        return -1;
+    }
+    let said = unsafe { real::fcntl(fd, command, argument) };
+    if command == libc::F_SETFL && said == 0 {
+        set_blocking(fd, argument as c_int & libc::O_NONBLOCK == 0);
+    }
+    said
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    unsafe { fcntl(fd, command, argument) }
+}
+
+/// The program has said whether calls on it wait.
+fn set_blocking(fd: c_int, blocks: bool) {
+    if blocks {
+        hand_back(fd, Why::Blocking);
+    }
+    if let Some(entry) = table::entry(fd)
+        && matches!(entry.kind(), Kind::Stream | Kind::Served)
+    {
+        let flags = entry.flags() & !table::NONBLOCK;
+        let flags = if blocks {
+            flags
+        } else {
+            flags | table::NONBLOCK
+        };
+        entry.become_kind(entry.kind(), flags);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+    let found = find(fd);
+    if let Found::Closed = found {
+        errno::set(libc::EBADF);
+        return -1;
+    }
+    let Found::Ours(entry) = found else {
+        let said = unsafe { real::ioctl(fd, request, argument) };
+        after_ioctl(fd, request, argument, said);
+        return said;
+    };
+    let ours = |count: fn(&'static table::Entry, i32) -> Option<usize>| {
+        let counted = guard(|| count(entry, fd).map(Ok));
+        counted.and_then(Result::ok).unwrap_or(0)
+    };
+    let more = match request {
+        libc::FIONREAD => ours(receive::readable),
+        libc::TIOCOUTQ => ours(receive::unsent),
+        libc::FIONBIO => 0,
+        _ => {
+            flush(fd);
+            0
+        }
+    };
+    let said = unsafe { real::ioctl(fd, request, argument) };
+    if said == 0 && more > 0 && argument != 0 {
+        let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
+        unsafe { *place += more as c_int };
+    }
+    after_ioctl(fd, request, argument, said);
+    said
+}
+
+fn after_ioctl(fd: c_int, request: c_ulong, argument: c_ulong, said: c_int) {
+    if request == libc::FIONBIO && said == 0 && argument != 0 {
+        let place = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
+        set_blocking(fd, unsafe { *place } == 0);
+    }
+}

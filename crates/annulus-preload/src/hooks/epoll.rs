@@ -1,0 +1,139 @@
+//! # Safety
+//!
+//! Epoll sets (Typed, Lent: as the header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc)]
+
+use std::ffi::c_int;
+
+use libc::{epoll_event, sigset_t, timespec};
+
+use super::guard;
+use crate::control::{self, Asked};
+use crate::errno::say_int;
+use crate::real;
+use crate::set::Set;
+use crate::table::{self, Kind};
+use crate::wait::{self, Room};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    adopt(unsafe { real::epoll_create(size) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    adopt(unsafe { real::epoll_create1(flags) })
+}
+
+fn adopt(fd: c_int) -> c_int {
+    if fd >= 0 {
+        guard(|| {
+            Set::adopt(fd);
+            None
+        });
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if let Some(number) = table::entry(set)
+        && number.kind() == Kind::Set
+        && (!event.is_null() || operation == libc::EPOLL_CTL_DEL)
+        && set != fd
+    {
+        let (events, data) = match unsafe { event.as_ref() } {
+            Some(_) => unsafe { ((*event).events, (*event).u64) },
+            None => (0, 0),
+        };
+        let asked = Asked {
+            operation,
+            events,
+            data,
+        };
+        if let Some(answer) = guard(|| control::control(number, fd, asked)) {
+            return say_int(answer);
+        }
+    }
+    unsafe { real::epoll_ctl(set, operation, fd, event) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    let timeout_ns = wait::timeout_ns(timeout_ms);
+    match unsafe { wait_on(set, events, max, timeout_ns, std::ptr::null()) } {
+        Some(said) => said,
+        None => unsafe { real::epoll_wait(set, events, max, timeout_ms) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    set: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let timeout_ns = wait::timeout_ns(timeout_ms);
+    match unsafe { wait_on(set, events, max, timeout_ns, mask) } {
+        Some(said) => said,
+        None => unsafe { real::epoll_pwait(set, events, max, timeout_ms, mask) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let timeout_ns = match unsafe { timeout.as_ref() } {
+        None => Some(None),
+        Some(time) if time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec) => {
+            let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
+            Some(Some(seconds.saturating_add(time.tv_nsec as u64)))
+        }
+        // The kernel says what is wrong with it.
+        Some(_) => None,
+    };
+    if let Some(timeout_ns) = timeout_ns
+        && let Some(said) = unsafe { wait_on(set, events, max, timeout_ns, mask) }
+    {
+        return said;
+    }
+    unsafe { real::epoll_pwait2(set, events, max, timeout, mask) }
+}
+
+unsafe fn wait_on(
+    set: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let number = table::entry(set)?;
+    if number.kind() != Kind::Set || events.is_null() {
+        return None;
+    }
+    let room = Room {
+        events,
+        max,
+        timeout_ns,
+        mask: wait::kernel_mask(mask),
+    };
+    guard(|| unsafe { wait::wait(number, &room) }).map(say_int)
+}

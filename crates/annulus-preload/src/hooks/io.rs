@@ -1,0 +1,366 @@
+//! # Safety
+//!
+//! Reads and writes (Typed, Lent: as the header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc)]
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use super::{Found, find, guard};
+use crate::counts::{self, Call, Why};
+use crate::errno::{Answer, say};
+use crate::leave;
+use crate::real;
+use crate::receive;
+use crate::send;
+
+/// The most vectors that a call may have.
+const VECTORS_MAX: usize = 1024;
+
+unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<Answer> {
+    let by_read = matches!(call, Call::Read | Call::Readv);
+    let answer = match find(fd) {
+        Found::Theirs => return None,
+        Found::Closed => Some(Err(libc::EBADF)),
+        // SAFETY: Lent, passed on.
+        Found::Ours(entry) => {
+            guard(|| unsafe { receive::read(entry, fd, vectors, flags, by_read) })
+        }
+        // SAFETY: Lent, passed on.
+        Found::Inherited(entry) => guard(|| unsafe { receive::read_inherited(entry, vectors) }),
+    };
+    send::count(call, answer);
+    answer
+}
+
+unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<Answer> {
+    let answer = match find(fd) {
+        Found::Theirs | Found::Inherited(_) => return None,
+        Found::Closed => Some(Err(libc::EBADF)),
+        // SAFETY: Lent, passed on.
+        Found::Ours(entry) => guard(|| unsafe { send::write(entry, fd, vectors, flags) }),
+    };
+    send::count(call, answer);
+    answer
+}
+
+/// Up to 1,024 vectors, as the kernel counts them; `None`: it says what is wrong.
+unsafe fn slice<'a>(vectors: *const iovec, count: usize) -> Option<&'a [iovec]> {
+    if vectors.is_null() || count > VECTORS_MAX {
+        return None;
+    }
+    // SAFETY: Lent: the caller's, so many.
+    Some(unsafe { std::slice::from_raw_parts(vectors, count) })
+}
+
+fn one(base: *const c_void, bytes: size_t) -> [iovec; 1] {
+    [iovec {
+        iov_base: base.cast_mut(),
+        iov_len: bytes,
+    }]
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t {
+    match unsafe { read_by(Call::Read, fd, &one(base, bytes), 0) } {
+        Some(answer) => say(answer),
+        None => unsafe { real::read(fd, base, bytes) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    base: *mut c_void,
+    bytes: size_t,
+    room: size_t,
+) -> ssize_t {
+    checked(bytes, room);
+    unsafe { read(fd, base, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+    let given = unsafe { slice(vectors, count as usize) };
+    match given.and_then(|given| unsafe { read_by(Call::Readv, fd, given, 0) }) {
+        Some(answer) => say(answer),
+        None => unsafe { real::readv(fd, vectors, count) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t {
+    match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
+        Some(answer) => say(answer),
+        None => unsafe { real::recv(fd, base, bytes, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    base: *mut c_void,
+    bytes: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    checked(bytes, room);
+    unsafe { recv(fd, base, bytes, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    base: *mut c_void,
+    bytes: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_bytes: *mut socklen_t,
+) -> ssize_t {
+    match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
+        Some(answer) => {
+            // A stream's peer is not told again.
+            if answer.is_ok() && !from.is_null() && !from_bytes.is_null() {
+                unsafe { *from_bytes = 0 };
+            }
+            say(answer)
+        }
+        None => unsafe { real::recvfrom(fd, base, bytes, flags, from, from_bytes) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    base: *mut c_void,
+    bytes: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_bytes: *mut socklen_t,
+) -> ssize_t {
+    checked(bytes, room);
+    unsafe { recvfrom(fd, base, bytes, flags, from, from_bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let given = unsafe { message.as_ref() }
+        .and_then(|message| unsafe { slice(message.msg_iov, message.msg_iovlen) });
+    match given.and_then(|given| unsafe { read_by(Call::Recvmsg, fd, given, flags) }) {
+        Some(answer) => {
+            if answer.is_ok() {
+                let message = unsafe { &mut *message };
+                message.msg_namelen = 0;
+                message.msg_controllen = 0;
+                message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            }
+            say(answer)
+        }
+        None => unsafe { real::recvmsg(fd, message, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    hand_back(fd, Why::UnknownFlags);
+    unsafe { real::recvmmsg(fd, messages, count, flags, timeout) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t {
+    match unsafe { write_by(Call::Write, fd, &one(base, bytes), 0) } {
+        Some(answer) => say(answer),
+        None => unsafe { real::write(fd, base, bytes) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+    let given = unsafe { slice(vectors, count as usize) };
+    match given.and_then(|given| unsafe { write_by(Call::Writev, fd, given, 0) }) {
+        Some(answer) => say(answer),
+        None => unsafe { real::writev(fd, vectors, count) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int) -> ssize_t {
+    match unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) } {
+        Some(answer) => say(answer),
+        None => unsafe { real::send(fd, base, bytes, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    base: *const c_void,
+    bytes: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_bytes: socklen_t,
+) -> ssize_t {
+    // An address is of no use to a stream; what the kernel says of it, it says.
+    if to.is_null()
+        && let Some(answer) = unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) }
+    {
+        return say(answer);
+    }
+    flush(fd);
+    unsafe { real::sendto(fd, base, bytes, flags, to, to_bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if let Some(given) = unsafe { message.as_ref() } {
+        let plain = given.msg_name.is_null() && given.msg_controllen == 0;
+        if plain
+            && let Some(vectors) = unsafe { slice(given.msg_iov, given.msg_iovlen) }
+            && let Some(answer) = unsafe { write_by(Call::Sendmsg, fd, vectors, flags) }
+        {
+            return say(answer);
+        }
+        unsafe { super::socket::pass_on(given) };
+        if !plain {
+            hand_back(fd, Why::UnknownFlags);
+        }
+    }
+    unsafe { real::sendmsg(fd, message, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    hand_back(fd, Why::UnknownFlags);
+    if let Found::Theirs = find(fd)
+        && !messages.is_null()
+    {
+        for nth in 0..count.min(VECTORS_MAX as c_uint) as usize {
+            unsafe { super::socket::pass_on(&(*messages.add(nth)).msg_hdr) };
+        }
+    }
+    unsafe { real::sendmmsg(fd, messages, count, flags) }
+}
+
+/// Most of a file that is read into the queue, bytes; more is sent from the page cache.
+const FILE_MAX: usize = 64 << 10;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off64_t,
+    count: size_t,
+) -> ssize_t {
+    hand_back(from, Why::UnknownFlags);
+    if let Found::Ours(entry) = find(to)
+        && count <= FILE_MAX
+        && !offset.is_null()
+    {
+        let at = unsafe { *offset };
+        let sent = guard(|| send::write_file(entry, to, from, at, count));
+        send::count(Call::Sendfile, sent);
+        if let Some(answer) = sent {
+            if let Ok(bytes) = answer {
+                unsafe { *offset = at + bytes as off64_t };
+            }
+            return say(answer);
+        }
+    }
+    flush(to);
+    let said = unsafe { real::sendfile64(to, from, offset, count) };
+    after_real(to, said, count);
+    said
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off64_t,
+    count: size_t,
+) -> ssize_t {
+    unsafe { sendfile64(to, from, offset, count) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn splice(
+    from: c_int,
+    from_offset: *mut off64_t,
+    to: c_int,
+    to_offset: *mut off64_t,
+    bytes: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    hand_back(from, Why::UnknownFlags);
+    hand_back(to, Why::UnknownFlags);
+    if let Found::Ours(entry) = find(from)
+        && to_offset.is_null()
+        && let Some(answer) = guard(|| receive::splice_in_hand(entry, from, to, bytes))
+    {
+        return say(answer);
+    }
+    unsafe { real::splice(from, from_offset, to, to_offset, bytes, flags) }
+}
+
+/// The kernel answers for it from now on.
+pub(super) fn hand_back(fd: c_int, why: Why) {
+    if let Found::Ours(entry) = find(fd) {
+        guard(|| {
+            let mut held = send::served(entry, fd).ok()?;
+            leave::hand_back(&mut held, fd, why);
+            None
+        });
+    }
+}
+
+/// What is queued goes out now.
+pub(super) fn flush(fd: c_int) {
+    if let Found::Ours(entry) = find(fd) {
+        guard(|| {
+            let mut held = send::served(entry, fd).ok()?;
+            let connection = held.connection(fd)?;
+            send::flush(&mut held, fd, connection);
+            None
+        });
+    }
+}
+
+/// The kernel has taken less than it was given: the ring waits until it has room.
+fn after_real(fd: c_int, said: ssize_t, count: size_t) {
+    let full =
+        (said >= 0 && (said as usize) < count) || (said < 0 && crate::errno::get() == libc::EAGAIN);
+    if full && let Found::Ours(entry) = find(fd) {
+        guard(|| {
+            let mut held = send::served(entry, fd).ok()?;
+            let connection = held.connection(fd)?;
+            send::is_full(&mut held, fd, connection);
+            None
+        });
+    }
+}
+
+/// The C library ends a program that reads more than there is room for; so do we, by its own means.
+fn checked(bytes: size_t, room: size_t) {
+    if bytes > room {
+        counts::failed(Call::Read);
+        unsafe { __chk_fail() };
+    }
+}
+
+unsafe extern "C" {
+    fn __chk_fail() -> !;
+}

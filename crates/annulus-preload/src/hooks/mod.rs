@@ -1,0 +1,51 @@
+//! # Safety
+//!
+//! The functions that are found instead of libc's. They convert types, ask the rest of the library, and call the
+//! next function of their name where it has no answer. Pointers are what the program passed; each function's own
+//! manual page says what they must be (Typed, Lent).
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc)]
+
+mod descriptor;
+mod epoll;
+mod io;
+mod poll;
+mod process;
+mod socket;
+
+use crate::errno::{self, Answer};
+use crate::table::{self, Entry, Kind};
+
+/// What a descriptor is to a hook.
+enum Found {
+    /// The kernel's.
+    Theirs,
+    /// Served, or something of it is in hand.
+    Ours(&'static Entry),
+    /// Closed, as far as the program knows.
+    Closed,
+    /// A parent of this process had it.
+    Inherited(&'static Entry),
+}
+
+#[inline]
+fn find(fd: i32) -> Found {
+    let Some(entry) = table::entry(fd) else {
+        return Found::Theirs;
+    };
+    match entry.kind() {
+        Kind::Served | Kind::Replay => Found::Ours(entry),
+        Kind::Closing | Kind::Ours => Found::Closed,
+        Kind::Free if entry.inherited() != Kind::Free => Found::Inherited(entry),
+        _ => Found::Theirs,
+    }
+}
+
+/// What `serve` answers; a defect in it is the kernel's to answer for.
+#[inline]
+fn guard(serve: impl FnOnce() -> Option<Answer>) -> Option<Answer> {
+    let before = errno::get();
+    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve)).unwrap_or(None);
+    errno::set(before);
+    answer
+}

@@ -1,0 +1,183 @@
+//! # Safety
+//!
+//! Other ways to wait for a descriptor: whoever uses them gets it back, and what is still in hand of it makes it
+//! readable (Typed, Lent: as the header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc)]
+
+use std::ffi::c_int;
+
+use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+
+use super::io::hand_back;
+use super::{Found, find, guard};
+use crate::control;
+use crate::counts::Why;
+use crate::real;
+use crate::send;
+use crate::table::{self, Kind};
+
+/// The kernel is to answer for it; whether something of it is in hand.
+fn prepare(fd: c_int) -> bool {
+    if let Some(entry) = table::entry(fd)
+        && entry.kind() == Kind::Set
+    {
+        guard(|| {
+            control::polled_otherwise(entry);
+            None
+        });
+        return false;
+    }
+    hand_back(fd, Why::PolledOtherwise);
+    let Found::Ours(entry) = find(fd) else {
+        return false;
+    };
+    let in_hand = guard(|| {
+        let held = send::served(entry, fd).ok()?;
+        let connection = held.connection(fd)?;
+        Some(Ok(connection.in_hand() + connection.error as usize))
+    });
+    matches!(in_hand, Some(Ok(1..)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    let any = unsafe { prepare_all(fds, count) };
+    let said = unsafe { real::poll(fds, count, if any { 0 } else { timeout_ms }) };
+    if any {
+        unsafe { add_in_hand(fds, count, said) }
+    } else {
+        said
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout_ms: c_int,
+    _room: usize,
+) -> c_int {
+    unsafe { poll(fds, count, timeout_ms) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let any = unsafe { prepare_all(fds, count) };
+    let now = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let timeout = if any { &raw const now } else { timeout };
+    let said = unsafe { real::ppoll(fds, count, timeout, mask) };
+    if any {
+        unsafe { add_in_hand(fds, count, said) }
+    } else {
+        said
+    }
+}
+
+unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
+    if fds.is_null() {
+        return false;
+    }
+    let mut any = false;
+    for nth in 0..count as usize {
+        let asked = unsafe { fds.add(nth).read() };
+        any |= asked.fd >= 0 && prepare(asked.fd) && asked.events & libc::POLLIN != 0;
+    }
+    any
+}
+
+unsafe fn add_in_hand(fds: *mut pollfd, count: nfds_t, said: c_int) -> c_int {
+    if said < 0 {
+        return said;
+    }
+    let mut found = 0;
+    for nth in 0..count as usize {
+        let asked = unsafe { &mut *fds.add(nth) };
+        if asked.fd >= 0 && asked.events & libc::POLLIN != 0 && prepare(asked.fd) {
+            asked.revents |= libc::POLLIN | (asked.events & libc::POLLRDNORM);
+        }
+        found += c_int::from(asked.revents != 0);
+    }
+    found
+}
+
+/// Descriptors of a `fd_set` that are in hand, and the call that asks for the others.
+unsafe fn select_with(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    call: impl FnOnce(bool) -> c_int,
+) -> c_int {
+    let mut in_hand: Vec<c_int> = Vec::new();
+    for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
+        let has = |set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+        if has(read) || has(write) || has(except) {
+            let ready = prepare(fd);
+            if ready && has(read) {
+                in_hand.push(fd);
+            }
+        }
+    }
+    let said = call(!in_hand.is_empty());
+    if said < 0 {
+        return said;
+    }
+    let mut found = said;
+    for fd in in_hand {
+        if !unsafe { libc::FD_ISSET(fd, read) } {
+            unsafe { libc::FD_SET(fd, read) };
+            found += 1;
+        }
+    }
+    found
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    let mut now = timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    unsafe {
+        select_with(count, read, write, except, |any| {
+            let timeout = if any { &raw mut now } else { timeout };
+            real::select(count, read, write, except, timeout)
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let now = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    unsafe {
+        select_with(count, read, write, except, |any| {
+            let timeout = if any { &raw const now } else { timeout };
+            real::pselect(count, read, write, except, timeout, mask)
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! # Safety
+//!
+//! Sockets: accepted, shut down, their options, and those that are passed to other processes (Typed, Lent: as the
+//! header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc)]
+
+use std::ffi::{c_int, c_void};
+
+use libc::{msghdr, sockaddr, socklen_t};
+
+use super::io::hand_back;
+use super::{Found, find, guard};
+use crate::classify;
+use crate::counts::{self, Call, Why};
+use crate::errno::{self, say_int};
+use crate::leave;
+use crate::options;
+use crate::real;
+use crate::send;
+use crate::set::Set;
+use crate::table::{self, Kind, LEFT_ALONE};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t) -> c_int {
+    let said = unsafe { with_room(|| real::accept(fd, from, from_bytes)) };
+    accepted(fd, said, false)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(
+    fd: c_int,
+    from: *mut sockaddr,
+    from_bytes: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let said = unsafe { with_room(|| real::accept4(fd, from, from_bytes, flags)) };
+    accepted(fd, said, flags & libc::SOCK_NONBLOCK != 0)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    unsafe { with_room(|| real::socket(domain, kind, protocol)) }
+}
+
+/// Numbers that the program has closed are free as soon as the ring has closed them: where they are short, at once.
+unsafe fn with_room(call: impl Fn() -> c_int) -> c_int {
+    let said = call();
+    if said >= 0 || !matches!(errno::get(), libc::EMFILE | libc::ENFILE) {
+        return said;
+    }
+    let mut closed = false;
+    for fd in 0..leave::served_max() as c_int {
+        let Some(entry) = table::entry(fd) else { break };
+        if entry.kind() == Kind::Closing {
+            guard(|| {
+                leave::finish_closes(&mut Set::of(entry)?.take()?);
+                None
+            });
+            closed = true;
+        }
+    }
+    if closed { call() } else { said }
+}
+
+fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
+    if fd >= 0
+        && let (Some(listener), Some(entry)) = (table::entry(listener_fd), table::entry(fd))
+    {
+        guard(|| {
+            classify::accepted(listener, listener_fd, entry, nonblock);
+            None
+        });
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Found::Closed = find(fd) {
+        errno::set(libc::EBADF);
+        return -1;
+    }
+    if let Found::Ours(entry) = find(fd)
+        && let Some(answer) = guard(|| send::shut(entry, fd, how))
+    {
+        counts::served(Call::Shutdown);
+        return say_int(answer);
+    }
+    unsafe { real::shutdown(fd, how) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    bytes: socklen_t,
+) -> c_int {
+    match find(fd) {
+        Found::Ours(_) if !options::is_known(level, name) => hand_back(fd, Why::UnknownOption),
+        Found::Theirs if options::changes_reading(level, name) => leave_alone(fd),
+        _ => {}
+    }
+    unsafe { real::setsockopt(fd, level, name, value, bytes) }
+}
+
+/// Whatever set it is put into must not serve it.
+fn leave_alone(fd: c_int) {
+    if let Some(entry) = table::entry(fd)
+        && matches!(entry.kind(), Kind::Stream | Kind::Free)
+    {
+        // Of one that is no stream nothing comes of it, and `close` forgets it.
+        entry.become_kind(Kind::Stream, entry.flags() | LEFT_ALONE);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    bytes: *mut socklen_t,
+) -> c_int {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Found::Ours(entry) = find(fd)
+        && !value.is_null()
+        && !bytes.is_null()
+        && unsafe { *bytes } as usize >= size_of::<c_int>()
+        && let Some(Ok(error)) = guard(|| send::take_error(entry, fd))
+    {
+        counts::served(Call::Getsockopt);
+        unsafe {
+            value.cast::<c_int>().write_unaligned(error as c_int);
+            *bytes = size_of::<c_int>() as socklen_t;
+        }
+        return 0;
+    }
+    unsafe { real::getsockopt(fd, level, name, value, bytes) }
+}
+
+/// Descriptors that a message carries to another process are shared from now on.
+pub(super) unsafe fn pass_on(message: &msghdr) {
+    if message.msg_controllen == 0 || message.msg_control.is_null() {
+        return;
+    }
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while let Some(control) = unsafe { header.as_ref() } {
+        if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = control.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
+            let fds = unsafe { libc::CMSG_DATA(header) }.cast::<c_int>();
+            for nth in 0..count {
+                let fd = unsafe { fds.add(nth).read_unaligned() };
+                hand_back(fd, Why::PassedOn);
+                if table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Stream) {
+                    leave_alone(fd);
+                }
+            }
+        }
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+}

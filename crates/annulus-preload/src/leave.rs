@@ -1,0 +1,339 @@
+//! # Safety
+//!
+//! How a descriptor stops being served: it is handed back to the kernel, removed from its set, or closed. What was
+//! received stays in hand and is read first; what is queued goes out first; a receive that is with the kernel is
+//! cancelled in the ring's next enter, before anything else can come of it. (Held: the callers have the lock.)
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::bytes::Moved;
+use crate::connection::{self as flag, Connection};
+use crate::counts::{self, COUNTS, Why};
+use crate::log;
+use crate::receive;
+use crate::send;
+use crate::set::{Closing, Held, Inner, Mode, Set};
+use crate::sys;
+use crate::table::{self, Entry, Kind, LEFT_ALONE, NONBLOCK};
+use crate::turn;
+
+/// So many descriptors of a set that other threads touch, and it is theirs as much as its owner's.
+const STRANGERS_MAX: u32 = 64;
+
+/// One more than the highest descriptor that was ever served.
+static SERVED_MAX: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn served_max() -> usize {
+    SERVED_MAX.load(Ordering::Relaxed)
+}
+
+/// A connection is served from now on.
+pub(crate) fn begins(inner: &mut Inner, fd: i32) {
+    if fd as usize >= served_max() {
+        SERVED_MAX.fetch_max(fd as usize + 1, Ordering::Relaxed);
+    }
+    inner.served += 1;
+    counts::add(&COUNTS.serving, 1);
+}
+
+fn ends(inner: &mut Inner) {
+    inner.served = inner.served.saturating_sub(1);
+    counts::add(&COUNTS.serving, u64::MAX);
+}
+
+/// A thread that is not the set's owner uses one of its connections.
+pub(crate) fn touched_by_a_stranger(held: &mut Held, fd: i32) {
+    held.strangers += 1;
+    if held.strangers > STRANGERS_MAX {
+        return pass_whole(held, Why::SeveralThreads);
+    }
+    hand_back(held, fd, Why::OtherThread);
+}
+
+/// The kernel answers for the descriptor from now on.
+pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
+    let Some(entry) = table::entry(fd) else {
+        return;
+    };
+    if entry.kind() != Kind::Served {
+        return;
+    }
+    let Some(connection) = inner.connection(fd) else {
+        return;
+    };
+    counts::handed_back(why);
+    send::flush(inner, fd, connection);
+    receive::spill(inner, connection);
+    stop_receiving(inner, fd, connection);
+    ends(inner);
+    entry.become_kind(Kind::Replay, LEFT_ALONE | entry.flags());
+    inner.replays += 1;
+    if connection.is(flag::MEMBER) {
+        let events = if connection.is(flag::DISABLED) {
+            connection.events & (flag::ONESHOT | flag::EDGE_TRIGGERED)
+        } else {
+            connection.events
+        };
+        if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, connection.data).is_ok() {
+            inner.kernel_has = true;
+        }
+    }
+    if connection.in_hand() > 0 {
+        inner.notify(fd, connection, 0);
+    }
+    settle(inner, fd, connection);
+}
+
+fn stop_receiving(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+    if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
+        connection.mark(flag::CANCELLED);
+        inner.cancels.push(turn::receive_token(fd, connection));
+    }
+}
+
+/// Lets go of one that was handed back when nothing is in hand of it any more.
+#[inline]
+pub(crate) fn settle(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+    let Some(entry) = table::entry(fd) else {
+        return;
+    };
+    if entry.kind() != Kind::Replay
+        || connection.in_hand() > 0
+        || connection.error != 0
+        || !connection.backlog.is_empty()
+        || connection.is(flag::ARMED)
+    {
+        return;
+    }
+    inner.unready(fd, connection);
+    inner.replays = inner.replays.saturating_sub(1);
+    entry.become_kind(Kind::Stream, LEFT_ALONE | entry.flags());
+}
+
+/// The program has taken it out of its set. If it is put in again before the round is over, nothing has happened.
+pub(crate) fn remove(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+    connection.clear(flag::MEMBER | flag::EDGE);
+    inner.unready(fd, connection);
+    inner.leaving.push(fd);
+}
+
+/// Those that were taken out of their set and not put in again are the kernel's.
+pub(crate) fn let_go(inner: &mut Inner) {
+    for fd in std::mem::take(&mut inner.leaving) {
+        let Some(entry) = table::entry(fd) else {
+            continue;
+        };
+        if entry.kind() != Kind::Served {
+            continue;
+        }
+        let Some(connection) = inner.connection(fd) else {
+            continue;
+        };
+        if connection.is(flag::MEMBER) {
+            continue;
+        }
+        receive::spill(inner, connection);
+        stop_receiving(inner, fd, connection);
+        ends(inner);
+        inner.replays += 1;
+        let flags = entry.flags();
+        entry.become_kind(Kind::Replay, flags);
+        settle(inner, fd, connection);
+        if entry.kind() == Kind::Stream {
+            entry.become_kind(Kind::Stream, flags & NONBLOCK);
+        }
+    }
+}
+
+/// The program closes a connection. True: the ring does it; false: it is to be closed now.
+pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, fd: i32) -> bool {
+    let Some(connection) = held.connection(fd) else {
+        return false;
+    };
+    let inner: &mut Inner = held;
+    let was_served = entry.kind() == Kind::Served;
+    inner.unready(fd, connection);
+    connection.clear(flag::MEMBER);
+    receive::spill(inner, connection);
+    connection.spilled.clear();
+    let by_ring =
+        inner.ring.is_some() && inner.mode == Mode::Serving && set.is_mine() && !inner.pushed;
+    if !by_ring {
+        send::flush(inner, fd, connection);
+        stop_receiving(inner, fd, connection);
+    }
+    let armed = connection
+        .is(flag::ARMED)
+        .then(|| turn::receive_token(fd, connection));
+    let backlog = connection.backlog.move_out();
+    let closing = Closing {
+        fd,
+        out_from: connection.out_from,
+        out_bytes: connection.out_bytes,
+        backlog,
+        receive: armed,
+        is_over: false,
+    };
+    (
+        connection.out_from,
+        connection.out_bytes,
+        connection.out_room,
+    ) = (0, 0, 0);
+    if was_served {
+        ends(inner);
+    } else {
+        inner.replays = inner.replays.saturating_sub(1);
+    }
+    // Answers that are still to come are not for whoever gets the number next.
+    connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
+    let simple = closing.out_bytes == 0 && closing.backlog.is_empty();
+    if simple && (armed.is_none() || !by_ring) || (!by_ring && inner.ring.is_none()) {
+        entry.forget();
+        return false;
+    }
+    entry.become_kind(Kind::Closing, 0);
+    inner.closing.push(closing);
+    if inner.queued_at_ns == 0 {
+        inner.queued_at_ns = sys::now_ns();
+    }
+    true
+}
+
+/// Closes at once what the ring was to close: the process ends, has no more descriptors, or is about to become
+/// another program.
+pub(crate) fn finish_closes(held: &mut Held) {
+    if held.pushed {
+        return;
+    }
+    let closing = std::mem::take(&mut held.closing);
+    for mut closing in closing {
+        if let Some(receive) = closing.receive {
+            held.cancels.push(receive);
+        }
+        let mut over = closing.backlog.is_empty();
+        if over
+            && closing.out_bytes > 0
+            && let Some(machine) = &held.ring
+        {
+            // SAFETY: Owned: the arena's, which is not reset while something of it is to be closed.
+            let rest = unsafe {
+                std::slice::from_raw_parts(
+                    machine.arena.at(closing.out_from),
+                    closing.out_bytes as usize,
+                )
+            };
+            let sent = match sys::send(closing.fd, rest) {
+                Ok(sent) => sent,
+                Err(libc::EAGAIN) => 0,
+                Err(_) => rest.len(),
+            };
+            over = sent == rest.len();
+            closing.backlog.append(&rest[sent..]);
+            closing.out_bytes = 0;
+        }
+        if !over {
+            held.closing.push(closing);
+            continue;
+        }
+        let _ = sys::close(closing.fd);
+        if let Some(entry) = table::entry(closing.fd)
+            && entry.kind() == Kind::Closing
+        {
+            entry.forget();
+        }
+    }
+}
+
+/// All of a set's connections are handed back, and the kernel's set answers from now on.
+pub(crate) fn pass_whole(held: &mut Held, why: Why) {
+    if held.mode == Mode::Passing {
+        return;
+    }
+    counts::passed(why);
+    log::say(&format!(
+        "an epoll set passes through from now on: {}",
+        Why::NAMES[why as usize]
+    ));
+    let Some(set) = set_of(held) else { return };
+    let had = held.ring.is_some();
+    hand_back_all(held, set, why);
+    finish_closes(held);
+    held.mode = Mode::Passing;
+    if had {
+        end_ring(held, set);
+    }
+}
+
+fn set_of(held: &Held) -> Option<&'static Set> {
+    table::entry(held.fd).and_then(Set::of)
+}
+
+fn hand_back_all(held: &mut Held, set: &'static Set, why: Why) {
+    for fd in 0..served_max() as i32 {
+        let Some(entry) = table::entry(fd) else { break };
+        let ours = Set::of(entry).is_some_and(|other| std::ptr::eq(other, set));
+        if ours && entry.kind() == Kind::Served {
+            hand_back(held, fd, why);
+        }
+    }
+}
+
+/// The ring goes. Whatever it may still write to stays for ever, unless its owner sees to it that nothing is with
+/// the kernel.
+fn end_ring(held: &mut Held, set: &'static Set) {
+    let Some(mut machine) = held.ring.take() else {
+        return;
+    };
+    crate::process::forget(machine.ring.descriptors());
+    for descriptor in machine.ring.descriptors() {
+        if let Some(entry) = table::entry(descriptor) {
+            entry.forget();
+        }
+    }
+    set.set_wake(-1);
+    // Closing the ring cancels what is with the kernel, and does not wait for it (trap 2).
+    for fd in 0..served_max() as i32 {
+        let ours = table::entry(fd)
+            .and_then(Set::of)
+            .is_some_and(|other| std::ptr::eq(other, set));
+        if ours && let Some(connection) = held.connection(fd) {
+            connection
+                .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
+            settle(held, fd, connection);
+        }
+    }
+    machine.answers.clear();
+    let crate::set::Machine {
+        ring, pool, arena, ..
+    } = *machine;
+    drop(ring);
+    // What a cancelled receive could still write to.
+    std::mem::forget(pool);
+    drop(arena);
+    held.queued.clear();
+    held.cancels.clear();
+    held.to_arm.clear();
+    held.to_poll.clear();
+    held.kernel_polled = false;
+    let _ = Moved::none();
+}
+
+/// The last number of a set is closed: its connections are nobody's, until they are put into another.
+pub(crate) fn end_set(held: &mut Held, set: &'static Set) {
+    for fd in 0..served_max() as i32 {
+        let Some(entry) = table::entry(fd) else { break };
+        let ours = Set::of(entry).is_some_and(|other| std::ptr::eq(other, set));
+        if ours
+            && entry.kind() == Kind::Served
+            && let Some(connection) = held.connection(fd)
+        {
+            send::flush(held, fd, connection);
+            remove(held, fd, connection);
+        }
+    }
+    let_go(held);
+    finish_closes(held);
+    held.mode = Mode::Passing;
+    end_ring(held, set);
+}

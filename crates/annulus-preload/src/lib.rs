@@ -1,0 +1,48 @@
+//! Runs unmodified epoll servers on io_uring: `LD_PRELOAD=libannulus_preload.so redis-server`.
+//!
+//! The library is found before libc, and has functions of the same names. A TCP stream that does not block and is
+//! put into an epoll set is *served*: a receive that goes on for good is armed for it in a ring of the set's, what
+//! comes is read from memory, what is written is queued, and one `io_uring_enter` at the place of `epoll_wait`
+//! sends all of it and brings what has come. Everything else *passes through* to the next function of its name. Who
+//! uses a served descriptor otherwise than by its set's own thread gets it *handed back*: what is in hand is read
+//! first, and then the kernel answers as if this library were not there.
+//!
+//! `docs/PRELOAD.md` says which calls are served, what differs, and how it is switched off.
+//!
+//! # The map
+//!
+//! - `hooks/`: the exported functions; they convert types and call the rest, or `real`.
+//! - `table`, `connection`, `set`: what each descriptor is; what is known of a connection; an epoll set and its lock.
+//! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
+//! - `leave`, `descriptor`: handed back, removed, closed. `classify`, `options`: who can be served at all.
+//! - `process`, `caller`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
+//!
+//! # Sealed
+//!
+//! Nothing here calls a function that this library exports, but through `real`: the kernel is reached by direct
+//! calls (`sys`), in the library `annulus` as well.
+
+mod bytes;
+mod caller;
+mod classify;
+mod config;
+mod connection;
+mod control;
+mod counts;
+mod descriptor;
+mod errno;
+mod hooks;
+mod leave;
+mod lock;
+mod log;
+mod memory;
+mod options;
+mod process;
+mod real;
+mod receive;
+mod send;
+mod set;
+mod sys;
+mod table;
+mod turn;
+mod wait;

@@ -1,0 +1,63 @@
+//! A lock that knows who holds it: a signal handler must not wait for the thread that it interrupts.
+
+use std::hint;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::caller::me;
+
+/// Held for the few hundred nanoseconds of a call that is served; never while anything sleeps.
+pub(crate) struct Lock(AtomicUsize);
+
+/// How often one looks before it gives up its processor.
+const SPINS: u32 = 100;
+
+impl Lock {
+    pub(crate) const fn new() -> Lock {
+        Lock(AtomicUsize::new(0))
+    }
+
+    /// False: the calling thread has it already, so this is a signal handler in the middle of a call.
+    #[inline]
+    pub(crate) fn take(&self) -> bool {
+        let me = me();
+        match self
+            .0
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
+            Ok(_) => true,
+            Err(holder) => holder != me && self.wait(me),
+        }
+    }
+
+    #[cold]
+    fn wait(&self, me: usize) -> bool {
+        let mut spins = 0;
+        loop {
+            let free = self.0.load(Ordering::Relaxed) == 0;
+            let taken = |lock: &AtomicUsize| {
+                lock.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            };
+            if free && taken(&self.0) {
+                return true;
+            }
+            spins += 1;
+            if spins < SPINS {
+                hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn release(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// In a child of a fork: whoever held it is not here.
+    pub(crate) fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,224 @@
+//! # Safety
+//!
+//! Memory that the kernel reads and writes for a set: the buffers it receives into, and the arena that is sent
+//! from. Each is one mapping for the life of the set's ring (Owned, Still). A buffer is the kernel's or its
+//! readers', never both (Once): it goes back when the kernel has let go of it and the last reader has.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr;
+
+use annulus::preload::ServerRing;
+
+/// A range of zeroed memory; a forked child has a copy.
+pub(crate) struct Range {
+    base: *mut u8,
+    bytes: usize,
+}
+
+impl Range {
+    pub(crate) fn new(bytes: usize) -> io::Result<Range> {
+        // SAFETY: Owned: a new mapping.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Range {
+            base: base.cast(),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        // SAFETY: Owned: mapped in `new`, and unmapped here only.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// Buffers of a group that is filled incrementally, and of one that is not.
+const INCREMENTAL: (u16, u32) = (32, 64 << 10);
+const WHOLE: (u16, u32) = (256, 8 << 10);
+/// Places in the buffer ring.
+pub(crate) const PLACES: u16 = 256;
+/// Rounds without a shortage after which the kernel has fewer buffers again: memory that is used over and over
+/// stays in the processor's cache.
+const CALM_ROUNDS: u32 = 4096;
+
+/// The buffers that are received into.
+pub(crate) struct Pool {
+    memory: Range,
+    bytes: u32,
+    parts: Box<[Part]>,
+    /// Those that nobody has, and the kernel is not given for now.
+    spare: Vec<u16>,
+    /// How many the kernel is to have, or its readers.
+    wanted: usize,
+    wanted_min: usize,
+    calm: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Part {
+    filled: u32,
+    readers: u32,
+    finished: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(ring: &mut ServerRing) -> io::Result<Pool> {
+        let (count, bytes) = if ring.is_incremental() {
+            INCREMENTAL
+        } else {
+            WHOLE
+        };
+        let wanted_min = usize::from(count) / 4;
+        let mut pool = Pool {
+            memory: Range::new(usize::from(count) * bytes as usize)?,
+            bytes,
+            parts: vec![Part::default(); usize::from(count)].into_boxed_slice(),
+            spare: (0..count).rev().collect(),
+            wanted: wanted_min,
+            wanted_min,
+            calm: 0,
+        };
+        pool.provide_spare(ring);
+        Ok(pool)
+    }
+
+    fn base(&self, id: u16) -> *mut u8 {
+        debug_assert!(usize::from(id) < self.parts.len());
+        // SAFETY: Owned: there are as many buffers as parts.
+        unsafe { self.memory.base.add(usize::from(id) * self.bytes as usize) }
+    }
+
+    fn provide_spare(&mut self, ring: &mut ServerRing) {
+        while self.parts.len() - self.spare.len() < self.wanted {
+            let Some(id) = self.spare.pop() else { return };
+            // SAFETY: Lent, Still, Once: nobody had it, and the memory stays as long as the ring.
+            unsafe { ring.provide(self.base(id), self.bytes, id) };
+        }
+    }
+
+    /// The kernel has put so many bytes into buffer `id`, which has one reader more. `None`: it can't have.
+    #[inline]
+    pub(crate) fn received(&mut self, id: u16, bytes: u32, keeps: bool) -> Option<*mut u8> {
+        let part = self.parts.get_mut(usize::from(id))?;
+        if part.finished || bytes > self.bytes - part.filled {
+            return None;
+        }
+        let from = part.filled;
+        part.filled += bytes;
+        part.readers += 1;
+        part.finished = !keeps;
+        // SAFETY: Owned: within the buffer, as was just compared.
+        Some(unsafe { self.base(id).add(from as usize) })
+    }
+
+    /// A reader of buffer `id` has gone. True: it is for the next receive.
+    #[inline]
+    pub(crate) fn release(&mut self, id: u16, ring: &mut ServerRing) -> bool {
+        let part = &mut self.parts[usize::from(id)];
+        part.readers -= 1;
+        if part.readers > 0 || !part.finished {
+            return false;
+        }
+        *part = Part::default();
+        if self.parts.len() - self.spare.len() > self.wanted {
+            self.spare.push(id);
+            return false;
+        }
+        // SAFETY: Lent, Still, Once: the kernel has let go of it, and so has the last reader.
+        unsafe { ring.provide(self.base(id), self.bytes, id) };
+        true
+    }
+
+    /// A receive found none. True: there are more now.
+    pub(crate) fn run_short(&mut self, ring: &mut ServerRing) -> bool {
+        self.calm = 0;
+        if self.spare.is_empty() {
+            return false;
+        }
+        self.wanted = (self.wanted * 2).min(self.parts.len());
+        self.provide_spare(ring);
+        true
+    }
+
+    pub(crate) fn round(&mut self) {
+        self.calm += 1;
+        if self.calm >= CALM_ROUNDS {
+            self.calm = 0;
+            self.wanted = (self.wanted / 2).max(self.wanted_min);
+        }
+    }
+}
+
+/// What has been written and not submitted lies here, one after the other.
+pub(crate) struct Arena {
+    memory: Range,
+    tip: u32,
+}
+
+pub(crate) const ARENA_BYTES: u32 = 512 << 10;
+
+impl Arena {
+    pub(crate) fn new() -> io::Result<Arena> {
+        Ok(Arena {
+            memory: Range::new(ARENA_BYTES as usize)?,
+            tip: 0,
+        })
+    }
+
+    /// The kernel has had all of it.
+    pub(crate) fn reset(&mut self) {
+        self.tip = 0;
+    }
+
+    /// Room for `more` bytes behind the `used` ones that lie at `from`, where `room` are set aside: where they lie
+    /// now, and what is set aside there. `None`: the arena is full.
+    pub(crate) fn extend(
+        &mut self,
+        from: u32,
+        used: u32,
+        room: u32,
+        more: u32,
+    ) -> Option<(u32, u32)> {
+        let needed = used + more;
+        if needed <= room {
+            return Some((from, room));
+        }
+        if room > 0 && from + room == self.tip && from + needed <= ARENA_BYTES {
+            self.tip = from + needed;
+            return Some((from, needed));
+        }
+        // What grows away from the tip will grow again.
+        let wanted = if used > 0 { needed * 2 } else { needed };
+        let room = wanted.min(ARENA_BYTES - self.tip);
+        if room < needed {
+            return None;
+        }
+        let to = self.tip;
+        self.tip += room;
+        if used > 0 {
+            // SAFETY: Owned: both lie in the mapping, and the new place is behind all others.
+            unsafe { ptr::copy_nonoverlapping(self.at(from), self.at(to), used as usize) };
+        }
+        Some((to, room))
+    }
+
+    pub(crate) fn at(&self, from: u32) -> *mut u8 {
+        debug_assert!(from <= ARENA_BYTES);
+        // SAFETY: Owned: within the mapping.
+        unsafe { self.memory.base.add(from as usize) }
+    }
+}

@@ -1,0 +1,141 @@
+//! # Safety
+//!
+//! The beginning and the end of the process, and its children: what is queued is sent before the process ends or
+//! becomes another program; a child of a fork uses nothing of its parent's (Typed: functions of the C library).
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use crate::caller;
+use crate::config;
+use crate::counts::{COUNTS, Call, Why};
+use crate::log;
+use crate::send;
+use crate::sys;
+use crate::table;
+
+/// What a process that ends waits for, at most, until its last bytes have found room, ms.
+const LAST_BYTES_MS: u64 = 1000;
+
+/// Descriptors of rings: a child closes them, or they would live as long as it (trap 54).
+static OURS: [AtomicI32; 256] = [const { AtomicI32::new(-1) }; 256];
+/// Nothing is served before the library is ready.
+static READY: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = load;
+
+extern "C" fn load() {
+    let config = config::get();
+    if let Some(wrong) = &config.wrong {
+        log::say_somewhere(wrong);
+    }
+    if config.disabled {
+        return;
+    }
+    std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
+    table::make();
+    // SAFETY: Typed: functions that may be called at any time.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+        libc::atexit(at_exit);
+    }
+    READY.store(true, Ordering::Release);
+}
+
+extern "C" fn in_child() {
+    caller::is_child();
+    for place in &OURS {
+        let fd = place.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            let _ = sys::close(fd);
+        }
+    }
+}
+
+extern "C" fn at_exit() {
+    ends();
+}
+
+/// The process ends.
+pub(crate) fn ends() {
+    static ENDED: AtomicBool = AtomicBool::new(false);
+    if !READY.load(Ordering::Acquire) {
+        return;
+    }
+    send::flush_everything(LAST_BYTES_MS);
+    if config::get().stats && !ENDED.swap(true, Ordering::Relaxed) {
+        log::say_somewhere(&stats());
+    }
+}
+
+/// The process becomes another program.
+pub(crate) fn becomes_another() {
+    if READY.load(Ordering::Acquire) {
+        send::flush_everything(LAST_BYTES_MS);
+    }
+}
+
+/// Descriptors of a ring.
+pub(crate) fn remember(descriptors: [i32; 2]) {
+    for fd in descriptors {
+        let free = |place: &&AtomicI32| {
+            place
+                .compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        };
+        let _ = OURS.iter().find(free);
+    }
+}
+
+/// They are closed.
+pub(crate) fn forget(descriptors: [i32; 2]) {
+    for fd in descriptors {
+        for place in &OURS {
+            let _ = place.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The counts as one line of JSON.
+fn stats() -> String {
+    let count = |name: &str, counters: &[std::sync::atomic::AtomicU64], names: &[&str]| {
+        let pairs: Vec<String> = (names.iter().zip(counters))
+            .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+            .filter(|&(_, count)| count > 0)
+            .map(|(name, count)| format!("\"{name}\":{count}"))
+            .collect();
+        format!("\"{name}\":{{{}}}", pairs.join(","))
+    };
+    let one = |name: &str, counter: &std::sync::atomic::AtomicU64| {
+        format!("\"{name}\":{}", counter.load(Ordering::Relaxed))
+    };
+    let parts = [
+        format!("\"pid\":{}", std::process::id()),
+        format!("\"command\":\"{}\"", command()),
+        one("rings", &COUNTS.rings),
+        count("served", &COUNTS.served, Call::NAMES),
+        count("passed", &COUNTS.passed, Why::NAMES),
+        count("failed", &COUNTS.failed, Call::NAMES),
+        count("handed_back", &COUNTS.handed_back, Why::NAMES),
+        one("enters", &COUNTS.enters),
+        one("waits", &COUNTS.waits),
+        one("entries", &COUNTS.entries),
+        one("answers", &COUNTS.answers),
+        one("no_buffers", &COUNTS.no_buffers),
+    ];
+    format!("{{{}}}", parts.join(","))
+}
+
+/// As `ps` shows it; characters that JSON would need to escape are left out.
+fn command() -> String {
+    let mut name = [0_u8; 16];
+    // SAFETY: Lent: sixteen bytes, which is what the kernel writes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let plain = |&&byte: &&u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+    name.iter()
+        .filter(plain)
+        .map(|&byte| byte as char)
+        .collect()
+}

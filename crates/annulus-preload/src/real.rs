@@ -1,0 +1,122 @@
+//! # Safety
+//!
+//! The functions behind the hooks: the next ones of the same names, libc's as a rule. They are looked up when the
+//! library is loaded, or by the first call if another library's constructor is earlier. Types are those of the C
+//! library's own headers (Typed).
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
+
+use crate::errno;
+
+/// What a call answers if it is not there.
+trait Missing {
+    const MISSING: Self;
+}
+
+impl Missing for c_int {
+    const MISSING: c_int = -1;
+}
+
+impl Missing for ssize_t {
+    const MISSING: ssize_t = -1;
+}
+
+#[cold]
+fn look_up(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    // SAFETY: Typed: a name that ends; the handle means "after this library".
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    place.store(found, Ordering::Relaxed);
+    found
+}
+
+macro_rules! real {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
+        $(
+            /// The next function of this name.
+            ///
+            /// # Safety
+            ///
+            /// Typed: that function's own conditions, which are the hook's caller's.
+            #[inline]
+            pub(crate) unsafe fn $name($($arg: $type),*) -> $ret {
+                static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                const NAME: &CStr = match CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+                let mut next = NEXT.load(Ordering::Relaxed);
+                if next.is_null() {
+                    next = look_up(&NEXT, NAME);
+                    if next.is_null() {
+                        errno::set(libc::ENOSYS);
+                        return <$ret as Missing>::MISSING;
+                    }
+                }
+                type Function = unsafe extern "C" fn($($type),*) -> $ret;
+                // SAFETY: Typed: the function of that name has this type.
+                let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
+                // SAFETY: Typed, passed on.
+                unsafe { next($($arg),*) }
+            }
+        )*
+    };
+}
+
+real! {
+    read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t;
+    write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t;
+    readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t;
+    writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t;
+    recv(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t;
+    send(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
+    recvfrom(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int, from: *mut sockaddr,
+        from_bytes: *mut socklen_t) -> ssize_t;
+    sendto(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr,
+        to_bytes: socklen_t) -> ssize_t;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    accept(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t, flags: c_int) -> c_int;
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    close(fd: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    dup(fd: c_int) -> c_int;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+    ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int;
+    shutdown(fd: c_int, how: c_int) -> c_int;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, bytes: socklen_t) -> c_int;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut socklen_t) -> c_int;
+    sendfile64(to: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t;
+    splice(from: c_int, from_offset: *mut off64_t, to: c_int, to_offset: *mut off64_t, bytes: size_t,
+        flags: c_uint) -> ssize_t;
+    poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int;
+    epoll_create(size: c_int) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
+    epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    epoll_wait(set: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int;
+    epoll_pwait(set: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(set: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int;
+    fork() -> pid_t;
+    execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+}

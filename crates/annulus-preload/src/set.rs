@@ -1,0 +1,402 @@
+//! # Safety
+//!
+//! An epoll set, as the program knows it: the kernel's own set with its number, and, once it pays, a ring that the
+//! thread sleeps in which waits on the set. `Inner` is touched by whoever holds the lock (Held), and only while
+//! the ring stands still: its owner is not in the kernel with it, where alone it moves.
+//!
+//! Sets are never freed, so that a pointer to one is always good (Owned); those that are closed are used again.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+use annulus::preload::{Answer, ServerRing};
+
+use crate::bytes::Moved;
+use crate::caller::{self, me};
+use crate::connection::{self as flag, Connection};
+use crate::lock::Lock;
+use crate::memory::{Arena, Pool};
+use crate::sys;
+use crate::table::{self, Entry, Kind};
+
+/// How a set answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// By the kernel's set alone; a ring is made when there is something to serve.
+    Fresh,
+    /// By its ring.
+    Serving,
+    /// By the kernel's set for good.
+    Passing,
+}
+
+pub(crate) struct Set {
+    lock: Lock,
+    /// The thread that waits on it.
+    owner: AtomicUsize,
+    /// That thread is in the kernel, or on its way.
+    inside: AtomicBool,
+    /// Threads that want the ring to stand still.
+    visitors: AtomicU32,
+    /// What wakes the owner.
+    wake: AtomicI32,
+    process: AtomicU32,
+    inner: UnsafeCell<Inner>,
+}
+
+// SAFETY: Held: `inner` is touched under the lock.
+unsafe impl Sync for Set {}
+// SAFETY: Held, as above.
+unsafe impl Send for Set {}
+
+/// What only the holder of the lock touches.
+pub(crate) struct Inner {
+    /// A number of the kernel's set.
+    pub(crate) fd: i32,
+    /// How many numbers it has.
+    pub(crate) numbers: u32,
+    pub(crate) mode: Mode,
+    /// There is something to serve as soon as there is a ring.
+    pub(crate) wanted: bool,
+    pub(crate) ring: Option<Box<Machine>>,
+    /// First and last of the ready ones, and one more; 0: none.
+    pub(crate) ready: (u32, u32),
+    pub(crate) to_arm: Vec<i32>,
+    pub(crate) queued: Vec<i32>,
+    pub(crate) to_poll: Vec<i32>,
+    pub(crate) leaving: Vec<i32>,
+    pub(crate) starved: Vec<i32>,
+    pub(crate) cancels: Vec<u64>,
+    pub(crate) closing: Vec<Closing>,
+    /// So many of them, and what is queued, have been pushed and not been answered yet.
+    pub(crate) closes_pushed: usize,
+    pub(crate) pushed: bool,
+    pub(crate) lingering: Vec<Option<Lingering>>,
+    /// Connections that are served.
+    pub(crate) served: u32,
+    /// Those of which something is in hand that the kernel does not know.
+    pub(crate) replays: u32,
+    /// The kernel's set: whether it has members, whether the ring polls it, whether something is ready in it.
+    pub(crate) kernel_has: bool,
+    pub(crate) kernel_polled: bool,
+    pub(crate) kernel_ready: bool,
+    pub(crate) round: u32,
+    /// Descriptors that other threads have touched.
+    pub(crate) strangers: u32,
+    /// When the first of what is queued was written, ns; 0: nothing is, or nobody asked.
+    pub(crate) queued_at_ns: u64,
+    /// Rounds for which writes are not held back.
+    pub(crate) hurry: u32,
+}
+
+/// The ring and its memory.
+pub(crate) struct Machine {
+    pub(crate) ring: ServerRing,
+    pub(crate) pool: Pool,
+    pub(crate) arena: Arena,
+    pub(crate) answers: Vec<Answer>,
+}
+
+/// A descriptor that the program has closed.
+pub(crate) struct Closing {
+    pub(crate) fd: i32,
+    pub(crate) out_from: u32,
+    pub(crate) out_bytes: u32,
+    pub(crate) backlog: Moved,
+    /// The receive that is with the kernel.
+    pub(crate) receive: Option<u64>,
+    pub(crate) is_over: bool,
+}
+
+/// One whose last bytes the kernel had no room for.
+pub(crate) struct Lingering {
+    pub(crate) fd: i32,
+    pub(crate) backlog: Moved,
+}
+
+/// The right to touch a set; its ring stands still.
+pub(crate) struct Held {
+    set: &'static Set,
+}
+
+impl Deref for Held {
+    type Target = Inner;
+
+    #[inline]
+    fn deref(&self) -> &Inner {
+        // SAFETY: Held: this value is the lock.
+        unsafe { &*self.set.inner.get() }
+    }
+}
+
+impl DerefMut for Held {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Inner {
+        // SAFETY: Held, as above.
+        unsafe { &mut *self.set.inner.get() }
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        self.set.lock.release();
+    }
+}
+
+/// Sets that are closed.
+static IDLE: Mutex<Vec<&'static Set>> = Mutex::new(Vec::new());
+
+impl Set {
+    /// The set of a descriptor that `epoll_create` has just answered with.
+    pub(crate) fn adopt(fd: i32) -> Option<&'static Set> {
+        let entry = table::entry(fd)?;
+        // A child of a fork can't know who held it in the parent.
+        let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.pop());
+        let set = match idle {
+            Some(set) => set,
+            None => Box::leak(Box::new(Set {
+                lock: Lock::new(),
+                owner: AtomicUsize::new(0),
+                inside: AtomicBool::new(false),
+                visitors: AtomicU32::new(0),
+                wake: AtomicI32::new(-1),
+                process: AtomicU32::new(0),
+                inner: UnsafeCell::new(Inner::new()),
+            })),
+        };
+        set.process.store(caller::process(), Ordering::Relaxed);
+        set.owner.store(0, Ordering::Relaxed);
+        let mut held = set.take()?;
+        *held = Inner::new();
+        held.fd = fd;
+        held.numbers = 1;
+        drop(held);
+        entry.belong_to(std::ptr::from_ref(set).cast_mut());
+        entry.become_kind(Kind::Set, 0);
+        Some(set)
+    }
+
+    /// The set is closed, and nothing refers to it any more but what looks at its mode.
+    pub(crate) fn retire(&'static self) {
+        if let Ok(mut idle) = IDLE.try_lock() {
+            idle.push(self);
+        }
+    }
+
+    /// The set of an entry that is one, or belongs to one.
+    #[inline]
+    pub(crate) fn of(entry: &Entry) -> Option<&'static Set> {
+        // SAFETY: Owned: null, or a set, which is never freed.
+        unsafe { entry.set().as_ref() }
+    }
+
+    /// Takes the lock while the ring stands still. `None`: this is a signal handler in the middle of a call of the
+    /// same thread, or a child of a fork.
+    #[inline]
+    pub(crate) fn take(&'static self) -> Option<Held> {
+        if self.process.load(Ordering::Relaxed) != caller::process() || !self.lock.take() {
+            return None;
+        }
+        let held = Held { set: self };
+        // A handler that interrupts its owner: the thread is not in the kernel then.
+        if !self.inside.load(Ordering::Relaxed) || self.is_mine() {
+            return Some(held);
+        }
+        drop(held);
+        Some(self.visit())
+    }
+
+    /// Has the owner come out of the kernel.
+    #[cold]
+    fn visit(&'static self) -> Held {
+        self.visitors.fetch_add(1, Ordering::AcqRel);
+        loop {
+            sys::wake(self.wake.load(Ordering::Relaxed));
+            sys::pause_us(20);
+            if self.lock.take() {
+                let held = Held { set: self };
+                if !self.inside.load(Ordering::Relaxed) {
+                    self.visitors.fetch_sub(1, Ordering::AcqRel);
+                    return held;
+                }
+            }
+        }
+    }
+
+    /// Another set, by whoever holds one already; `held` is not used meanwhile.
+    pub(crate) fn take_second(&'static self, held: &mut Held) -> Option<Held> {
+        held.set.lock.release();
+        let theirs = self.take();
+        // The caller's own lock is needed to be given back by its holder.
+        while !held.set.lock.take() {}
+        theirs
+    }
+
+    #[inline]
+    pub(crate) fn is_mine(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == me()
+    }
+
+    pub(crate) fn owner(&self) -> usize {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn own(&self) {
+        self.owner.store(me(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_wake(&self, fd: i32) {
+        self.wake.store(fd, Ordering::Relaxed);
+    }
+
+    /// Lets others have the set while `during` is in the kernel with the ring; then waits until they are through.
+    pub(crate) fn outside(mut held: Held, during: impl FnOnce(&mut ServerRing)) -> Held {
+        let set = held.set;
+        let Some(machine) = held.ring.as_mut() else {
+            return held;
+        };
+        let ring = &raw mut machine.ring;
+        set.inside.store(true, Ordering::Relaxed);
+        drop(held);
+        // SAFETY: Held: while `inside` is set nobody else touches the ring, and it is not dropped.
+        during(unsafe { &mut *ring });
+        loop {
+            while !set.lock.take() {}
+            let held = Held { set };
+            set.inside.store(false, Ordering::Relaxed);
+            if set.visitors.load(Ordering::Acquire) == 0 {
+                return held;
+            }
+            drop(held);
+            sys::pause_us(5);
+        }
+    }
+}
+
+impl Inner {
+    const fn new() -> Inner {
+        Inner {
+            fd: -1,
+            numbers: 0,
+            mode: Mode::Fresh,
+            wanted: false,
+            ring: None,
+            ready: (0, 0),
+            to_arm: Vec::new(),
+            queued: Vec::new(),
+            to_poll: Vec::new(),
+            leaving: Vec::new(),
+            starved: Vec::new(),
+            cancels: Vec::new(),
+            closing: Vec::new(),
+            closes_pushed: 0,
+            pushed: false,
+            lingering: Vec::new(),
+            served: 0,
+            replays: 0,
+            kernel_has: false,
+            kernel_polled: false,
+            kernel_ready: false,
+            round: 0,
+            strangers: 0,
+            queued_at_ns: 0,
+            hurry: 0,
+        }
+    }
+
+    /// The connection of a descriptor, if this set has it or had it.
+    #[inline]
+    pub(crate) fn connection(&self, fd: i32) -> Option<&'static mut Connection> {
+        let entry = table::entry(fd)?;
+        matches!(entry.kind(), Kind::Served | Kind::Replay).then(|| {
+            // SAFETY: Held: of this set, whose lock the caller has; one call deals with one connection at a time.
+            unsafe { &mut *entry.connection() }
+        })
+    }
+
+    /// Something has become true of a connection that `key` names; 0: anything. The kernel's own rule
+    /// (`ep_poll_callback`): what was not asked for wakes nobody.
+    #[inline]
+    pub(crate) fn notify(&mut self, fd: i32, connection: &mut Connection, key: u32) {
+        if !connection.is(flag::MEMBER) || connection.is(flag::DISABLED) {
+            return;
+        }
+        if key != 0 && key & (connection.events | flag::ERR | flag::HUP) == 0 {
+            return;
+        }
+        connection.mark(flag::EDGE);
+        self.make_ready(fd, connection);
+    }
+
+    /// Puts it at the end of the ready ones.
+    #[inline]
+    pub(crate) fn make_ready(&mut self, fd: i32, connection: &mut Connection) {
+        if connection.is(flag::READY) {
+            return;
+        }
+        connection.mark(flag::READY);
+        connection.next = 0;
+        let name = fd as u32 + 1;
+        match self.ready.1 {
+            0 => self.ready.0 = name,
+            last => {
+                if let Some(entry) = table::entry(last as i32 - 1) {
+                    // SAFETY: Held: those in the list are this set's; another one than `connection`.
+                    unsafe { (*entry.connection()).next = name };
+                }
+            }
+        }
+        self.ready.1 = name;
+    }
+
+    /// Takes the first of the ready ones.
+    #[inline]
+    pub(crate) fn next_ready(&mut self) -> Option<(i32, &'static Entry, &'static mut Connection)> {
+        let first = self.ready.0;
+        let entry = table::entry(first.checked_sub(1)? as i32)?;
+        // SAFETY: Held: as above.
+        let connection = unsafe { &mut *entry.connection() };
+        self.ready.0 = connection.next;
+        if self.ready.0 == 0 {
+            self.ready.1 = 0;
+        }
+        connection.next = 0;
+        connection.clear(flag::READY);
+        Some((first as i32 - 1, entry, connection))
+    }
+
+    /// Takes one out of the ready ones, wherever it is.
+    pub(crate) fn unready(&mut self, fd: i32, connection: &mut Connection) {
+        if !connection.is(flag::READY) {
+            return;
+        }
+        let name = fd as u32 + 1;
+        let (mut at, mut before) = (self.ready.0, 0);
+        while at != 0 && at != name {
+            let Some(entry) = table::entry(at as i32 - 1) else {
+                break;
+            };
+            before = at;
+            // SAFETY: Held: as above; not `connection`, as it has another name.
+            at = unsafe { (*entry.connection()).next };
+        }
+        if at == name {
+            match table::entry(before as i32 - 1) {
+                // SAFETY: Held: as above.
+                Some(entry) if before != 0 => unsafe {
+                    (*entry.connection()).next = connection.next
+                },
+                _ => self.ready.0 = connection.next,
+            }
+            if self.ready.1 == name {
+                self.ready.1 = before;
+            }
+        }
+        connection.next = 0;
+        connection.clear(flag::READY);
+    }
+}

@@ -1,0 +1,173 @@
+//! # Safety
+//!
+//! The kernel, by direct calls: nothing here is a function that this library exports (Sealed). Pointers are valid
+//! for the call (Lent), as each function says.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_long, c_void};
+use std::ptr;
+
+use crate::errno::{self, Answer};
+
+fn answer(said: c_long) -> Answer {
+    usize::try_from(said).map_err(|_| errno::get())
+}
+
+/// Makes the eventfd readable.
+pub(crate) fn wake(fd: i32) {
+    let one = 1_u64;
+    // SAFETY: Lent: eight bytes of this stack.
+    unsafe { libc::syscall(libc::SYS_write, fd, &raw const one, 8) };
+}
+
+pub(crate) fn pause_us(us: i64) {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: us * 1000,
+    };
+    // SAFETY: Lent: of this stack.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, ptr::null::<c_void>()) };
+}
+
+pub(crate) fn now_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: Lent: of this stack. A read of memory that the kernel maps, as a rule.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Sends without waiting, and without a signal.
+///
+/// # Safety
+///
+/// Lent: the vectors, and what they point to, are valid for reads.
+pub(crate) unsafe fn send_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> Answer {
+    // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_ptr().cast_mut();
+    message.msg_iovlen = vectors.len();
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: Lent, passed on.
+    answer(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
+}
+
+/// As [`send_vectors`], of one range.
+pub(crate) fn send(fd: i32, bytes: &[u8]) -> Answer {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: Lent: borrowed for the call.
+    answer(unsafe {
+        libc::syscall(
+            libc::SYS_sendto,
+            fd,
+            bytes.as_ptr(),
+            bytes.len(),
+            flags,
+            ptr::null::<c_void>(),
+            0,
+        )
+    })
+}
+
+/// Reads a file at an offset.
+///
+/// # Safety
+///
+/// Lent: `into` is valid for writes of `bytes`.
+pub(crate) unsafe fn pread(fd: i32, into: *mut u8, bytes: usize, at: i64) -> Answer {
+    // SAFETY: Lent, passed on.
+    answer(unsafe { libc::syscall(libc::SYS_pread64, fd, into, bytes, at) })
+}
+
+pub(crate) fn close(fd: i32) -> Answer {
+    // SAFETY: Open: the program has closed it, and nothing uses it any more.
+    answer(unsafe { libc::syscall(libc::SYS_close, fd) })
+}
+
+pub(crate) fn shutdown(fd: i32, how: c_int) -> Answer {
+    // SAFETY: Typed: numbers only.
+    answer(unsafe { libc::syscall(libc::SYS_shutdown, fd, how) })
+}
+
+pub(crate) fn flags_of(fd: i32) -> Answer {
+    // SAFETY: Typed: numbers only.
+    answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL, 0) })
+}
+
+/// An integer option.
+pub(crate) fn option(fd: i32, level: c_int, name: c_int) -> Result<c_int, i32> {
+    let (mut value, mut bytes) = (0 as c_int, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: Lent: of this stack.
+    let said = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd,
+            level,
+            name,
+            &raw mut value,
+            &raw mut bytes,
+        )
+    };
+    answer(said).map(|_| value)
+}
+
+/// The port of a socket's own address; `None`: it is none of IP.
+pub(crate) fn own_port(fd: i32) -> Option<u16> {
+    name(fd, libc::SYS_getsockname)
+}
+
+pub(crate) fn is_connected(fd: i32) -> bool {
+    name(fd, libc::SYS_getpeername).is_some()
+}
+
+fn name(fd: i32, call: c_long) -> Option<u16> {
+    // SAFETY: Typed: plain integers.
+    let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    // SAFETY: Lent: of this stack, with its size.
+    let said = unsafe { libc::syscall(call, fd, &raw mut address, &raw mut bytes) };
+    let family = c_int::from(address.sin6_family);
+    // The port stands at the same place in both.
+    (said == 0 && (family == libc::AF_INET || family == libc::AF_INET6))
+        .then(|| u16::from_be(address.sin6_port))
+}
+
+/// Changes the kernel's set.
+pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u64) -> Answer {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: Lent: of this stack.
+    answer(unsafe { libc::syscall(libc::SYS_epoll_ctl, set, operation, fd, &raw mut event) })
+}
+
+/// What is ready in the kernel's set, without waiting.
+///
+/// # Safety
+///
+/// Lent: `events` is valid for writes of `max`.
+pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -> Answer {
+    // SAFETY: Lent, passed on.
+    answer(unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait,
+            set,
+            events,
+            max,
+            0,
+            ptr::null::<c_void>(),
+            8,
+        )
+    })
+}
+
+/// The program meets SIGPIPE, as the call would have sent it.
+pub(crate) fn raise_pipe() {
+    // SAFETY: Typed: numbers only; the C library's `raise` is a direct call of the kernel.
+    unsafe { libc::raise(libc::SIGPIPE) };
+}
+
+pub(crate) fn write(fd: i32, bytes: &[u8]) -> Answer {
+    // SAFETY: Lent: borrowed for the call.
+    answer(unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) })
+}

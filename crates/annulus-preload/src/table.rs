@@ -1,0 +1,171 @@
+//! # Safety
+//!
+//! What each descriptor number is. One array for the life of the process (Owned), its pages made when they are
+//! touched. `state` says who may touch the rest: of a descriptor that belongs to a set, whoever holds that set's
+//! lock (Held).
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use crate::caller;
+use crate::connection::Connection;
+use crate::set::Set;
+
+/// What a number stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Nothing that we know.
+    Free,
+    /// A TCP socket that listens.
+    Listener,
+    /// A connected TCP stream that no set has.
+    Stream,
+    /// An epoll set.
+    Set,
+    /// A ring's: nobody else knows of it.
+    Ours,
+    /// A stream that a set serves.
+    Served,
+    /// A stream that was handed back, of which something is in hand still.
+    Replay,
+    /// A stream that was closed; the ring is about to do it.
+    Closing,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Free,
+    Kind::Listener,
+    Kind::Stream,
+    Kind::Set,
+    Kind::Ours,
+    Kind::Served,
+    Kind::Replay,
+    Kind::Closing,
+];
+
+/// Known not to block.
+pub(crate) const NONBLOCK: u32 = 1 << 8;
+/// Never to be served: something of it is shared, or the operator said so.
+pub(crate) const LEFT_ALONE: u32 = 1 << 9;
+
+const KIND_MASK: u32 = 0xff;
+const PROCESS_SHIFT: u32 = 16;
+
+/// One descriptor number.
+#[repr(C, align(64))]
+pub(crate) struct Entry {
+    /// Kind, flags, and the process that wrote them.
+    state: AtomicU32,
+    set: AtomicPtr<Set>,
+    connection: UnsafeCell<Connection>,
+}
+
+// SAFETY: Held: the connection is touched under its set's lock.
+unsafe impl Sync for Entry {}
+
+impl Entry {
+    /// What it is, in this process.
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        let state = self.state.load(Ordering::Acquire);
+        if state & KIND_MASK == 0 || state >> PROCESS_SHIFT != caller::process() & 0xffff {
+            return Kind::Free;
+        }
+        KINDS[(state & 7) as usize]
+    }
+
+    /// What it was in a parent of this process.
+    pub(crate) fn inherited(&self) -> Kind {
+        let state = self.state.load(Ordering::Acquire);
+        if state >> PROCESS_SHIFT == caller::process() & 0xffff {
+            return Kind::Free;
+        }
+        KINDS[(state & 7) as usize]
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> u32 {
+        self.state.load(Ordering::Relaxed) & (NONBLOCK | LEFT_ALONE)
+    }
+
+    #[inline]
+    pub(crate) fn become_kind(&self, kind: Kind, flags: u32) {
+        let state = kind as u32 | flags | (caller::process() & 0xffff) << PROCESS_SHIFT;
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// Nothing is known of the number any more.
+    #[inline]
+    pub(crate) fn forget(&self) {
+        self.state.store(0, Ordering::Release);
+    }
+
+    /// The set that it belongs to; not null if it is one, or a connection that one has or had.
+    #[inline]
+    pub(crate) fn set(&self) -> *mut Set {
+        self.set.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn belong_to(&self, set: *mut Set) {
+        self.set.store(set, Ordering::Release);
+    }
+
+    /// Held: by whoever has the lock of its set, or the only thread of a child.
+    #[inline]
+    pub(crate) fn connection(&self) -> *mut Connection {
+        self.connection.get()
+    }
+}
+
+static BASE: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The most descriptors that are looked after; the others pass through.
+const COUNT_MAX: usize = 1 << 20;
+const COUNT_MIN: usize = 1 << 16;
+
+/// Makes the table, for as many descriptors as the process may ever have.
+pub(crate) fn make() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: Typed: a valid place for the answer.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    let wanted = if known { limit.rlim_max as usize } else { 0 };
+    let count = wanted.clamp(COUNT_MIN, COUNT_MAX);
+    // SAFETY: Owned: a new mapping; zero bytes are entries that say `Free`, and connections.
+    let base = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            count * size_of::<Entry>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if base != libc::MAP_FAILED {
+        BASE.store(base.cast(), Ordering::Release);
+        COUNT.store(count, Ordering::Release);
+    }
+}
+
+/// What is known of a descriptor; `None` also where there is no table.
+#[inline]
+pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
+    let at = fd as usize;
+    if at >= COUNT.load(Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: Owned: within the mapping, which stays.
+    Some(unsafe { &*BASE.load(Ordering::Relaxed).add(at) })
+}
+
+/// How many numbers it has.
+pub(crate) fn count() -> usize {
+    COUNT.load(Ordering::Acquire)
+}

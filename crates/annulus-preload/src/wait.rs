@@ -1,0 +1,314 @@
+//! # Safety
+//!
+//! `epoll_wait`: one turn of the ring instead, and what is ready by what it has brought. Pointers are the program's,
+//! valid for the call by the contract of the function that it called (Lent).
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use libc::epoll_event;
+
+use crate::config;
+use crate::connection::{self as flag, EDGE_TRIGGERED, ONESHOT};
+use crate::control;
+use crate::counts::{self, Call, Why};
+use crate::errno::Answer;
+use crate::leave;
+use crate::receive;
+use crate::send;
+use crate::set::{Held, Mode, Set};
+use crate::sys;
+use crate::table::{Entry, Kind};
+use crate::turn::{self, Ended};
+
+/// Where the program wants its events.
+pub(crate) struct Room {
+    pub(crate) events: *mut epoll_event,
+    pub(crate) max: i32,
+    pub(crate) timeout_ns: Option<u64>,
+    /// The signal set while it sleeps, or null.
+    pub(crate) mask: *const u64,
+}
+
+/// Waits on a set. `None`: the kernel's set answers.
+///
+/// # Safety
+///
+/// Lent: `room` has place for as many events as it says; its mask is null, or the 8 bytes of a signal set.
+pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer> {
+    let set = Set::of(number)?;
+    if room.max <= 0 {
+        return None;
+    }
+    let mut held = set.take()?;
+    match held.mode {
+        Mode::Passing if held.replays > 0 => {}
+        Mode::Passing => return None,
+        _ if set.owner() == 0 => set.own(),
+        _ if !set.is_mine() => {
+            leave::pass_whole(&mut held, Why::SeveralThreads);
+        }
+        _ => {}
+    }
+    if held.mode == Mode::Fresh {
+        if !held.wanted || config::get().disabled {
+            return None;
+        }
+        control::start(set, &mut held);
+    }
+    if held.pushed {
+        // A signal handler that waits on the set it has interrupted.
+        counts::passed(Why::InHandler);
+        return None;
+    }
+    if held.mode == Mode::Passing {
+        // SAFETY: Lent, passed on.
+        return unsafe { wait_passing(held, room) };
+    }
+    counts::served(Call::EpollWait);
+    // SAFETY: Lent, passed on.
+    Some(unsafe { wait_serving(held, room) })
+}
+
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn wait_serving(mut held: Held, room: &Room) -> Answer {
+    let deadline_ns = match room.timeout_ns {
+        Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
+        _ => None,
+    };
+    let mut left_ns = room.timeout_ns;
+    loop {
+        begin_round(&mut held);
+        let something = held.has_ready() || held.kernel_ready;
+        let sleeps = !something && left_ns != Some(0);
+        let has_work = held.has_gathered()
+            || held
+                .ring
+                .as_mut()
+                .is_some_and(|machine| machine.ring.is_ready());
+        let mut ended = Ended::Answered;
+        if sleeps || has_work {
+            // SAFETY: Lent, passed on.
+            (held, ended) = unsafe { turn::enter(held, sleeps, left_ns, room.mask) };
+        }
+        if ended == Ended::Lost {
+            leave::pass_whole(&mut held, turn::LOST);
+            return match unsafe { wait_passing(held, room) } {
+                Some(answer) => answer,
+                // As if a signal had been handled: the program asks again, and the kernel answers.
+                None => Err(libc::EINTR),
+            };
+        }
+        // SAFETY: Lent, passed on.
+        let found = unsafe { collect(&mut held, room) };
+        if found > 0 {
+            return Ok(found);
+        }
+        if left_ns == Some(0) {
+            return Ok(0);
+        }
+        let now_ns = deadline_ns.map(|_| sys::now_ns());
+        if let (Some(deadline_ns), Some(now_ns)) = (deadline_ns, now_ns) {
+            left_ns = Some(deadline_ns.saturating_sub(now_ns));
+        }
+        match ended {
+            Ended::TimedOut => return Ok(0),
+            Ended::Interrupted if left_ns != Some(0) => return Err(libc::EINTR),
+            _ if left_ns == Some(0) => return Ok(0),
+            _ => {}
+        }
+    }
+}
+
+/// What the last round has left is tidied up before the kernel is asked.
+fn begin_round(held: &mut Held) {
+    held.round = held.round.wrapping_add(1);
+    if !held.leaving.is_empty() {
+        leave::let_go(held);
+    }
+    if !held.starved.is_empty() {
+        // Somebody has what all receive into, and does not read it.
+        receive::spill_all(held);
+    }
+    send::end_round(held);
+    if let Some(machine) = &mut held.ring {
+        machine.pool.round();
+    }
+}
+
+impl Held {
+    /// Whether anything is to be reported; drops those from the list that are not ready any more, and frees the
+    /// buffers of those that have not read them.
+    fn has_ready(&mut self) -> bool {
+        let last = self.ready.1;
+        let mut any = false;
+        if last == 0 {
+            return false;
+        }
+        while let Some((fd, entry, connection)) = self.next_ready() {
+            let edge = connection.events & EDGE_TRIGGERED != 0;
+            let kind = entry.kind();
+            let stays = matches!(kind, Kind::Served | Kind::Replay)
+                && connection.report() != 0
+                && (!edge || connection.is(flag::EDGE));
+            if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
+                receive::spill(self, connection);
+            }
+            if stays {
+                self.make_ready(fd, connection);
+                any = true;
+            }
+            if fd as u32 + 1 == last {
+                break;
+            }
+        }
+        any
+    }
+
+    /// Whether there is something to push.
+    fn has_gathered(&self) -> bool {
+        !self.queued.is_empty()
+            || !self.to_arm.is_empty()
+            || !self.to_poll.is_empty()
+            || !self.cancels.is_empty()
+            || !self.closing.is_empty()
+            || (self.kernel_has && !self.kernel_polled && !self.kernel_ready)
+    }
+}
+
+/// Writes down what is ready, as much as there is room for: ours, then the kernel's set's.
+///
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn collect(held: &mut Held, room: &Room) -> usize {
+    let max = room.max as usize;
+    let mut found = 0;
+    let last = held.ready.1;
+    // The kernel's set has its turn even where ours would fill the room.
+    let ours = if held.kernel_ready && max > 1 {
+        max - 1
+    } else {
+        max
+    };
+    let mut replayed = false;
+    while found < ours && last != 0 {
+        let Some((fd, entry, connection)) = held.next_ready() else {
+            break;
+        };
+        let edge = connection.events & EDGE_TRIGGERED != 0;
+        let mut report = connection.report();
+        match entry.kind() {
+            Kind::Served => {}
+            // The rest of it the kernel's set knows.
+            Kind::Replay => {
+                report &= flag::IN | flag::ERR;
+                replayed |= report != 0;
+            }
+            _ => report = 0,
+        }
+        if report != 0 && (!edge || connection.is(flag::EDGE)) {
+            // SAFETY: Lent: fewer than there is room for.
+            unsafe {
+                room.events.add(found).write_unaligned(epoll_event {
+                    events: report,
+                    u64: connection.data,
+                });
+            }
+            found += 1;
+            connection.clear(flag::EDGE);
+            if connection.events & ONESHOT != 0 {
+                connection.mark(flag::DISABLED);
+            } else if !edge {
+                // Still ready, for all we know; after the others.
+                held.make_ready(fd, connection);
+            }
+        }
+        if fd as u32 + 1 == last {
+            break;
+        }
+    }
+    if !held.kernel_ready || found == max {
+        return found;
+    }
+    let left = max - found;
+    // SAFETY: Lent: behind those that were written.
+    let theirs = unsafe { sys::ready(held.fd, room.events.add(found), left as i32) };
+    let count = theirs.unwrap_or(0).min(left);
+    // Fewer than there was room for: all of them. The ring looks again in the next turn.
+    held.kernel_ready = count == left;
+    if !replayed {
+        return found + count;
+    }
+    // SAFETY: Lent: all of these have been written.
+    unsafe { merge(room.events, found, count) }
+}
+
+/// One event per member: what is in hand of one that was handed back, and what the kernel says of it.
+///
+/// # Safety
+///
+/// Lent: `found` and then `count` events have been written.
+unsafe fn merge(events: *mut epoll_event, found: usize, count: usize) -> usize {
+    let mut kept = found;
+    for at in found..found + count {
+        // SAFETY: Lent, as said.
+        let event = unsafe { events.add(at).read_unaligned() };
+        let data = event.u64;
+        let earlier = (0..found).find(|&earlier| {
+            // SAFETY: Lent, as said.
+            let earlier = unsafe { events.add(earlier).read_unaligned() };
+            earlier.u64 == data
+        });
+        match earlier {
+            Some(earlier) => {
+                // SAFETY: Lent, as said.
+                unsafe {
+                    let place = events.add(earlier);
+                    let mut both = place.read_unaligned();
+                    both.events |= event.events;
+                    place.write_unaligned(both);
+                }
+            }
+            None => {
+                // SAFETY: Lent, as said: not behind where it was read.
+                unsafe { events.add(kept).write_unaligned(event) };
+                kept += 1;
+            }
+        }
+    }
+    kept
+}
+
+/// The kernel's set, and what is still in hand of those that were handed back.
+///
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn wait_passing(mut held: Held, room: &Room) -> Option<Answer> {
+    held.round = held.round.wrapping_add(1);
+    if held.replays == 0 || !held.has_ready() {
+        return None;
+    }
+    held.kernel_ready = true;
+    // SAFETY: Lent, passed on.
+    let found = unsafe { collect(&mut held, room) };
+    held.kernel_ready = false;
+    (found > 0).then_some(Ok(found))
+}
+
+/// A timeout of `epoll_wait`, ns.
+pub(crate) fn timeout_ns(ms: i32) -> Option<u64> {
+    u64::try_from(ms).ok().map(|ms| ms * 1_000_000)
+}
+
+/// The first eight bytes of a signal set are the kernel's.
+pub(crate) fn kernel_mask(mask: *const libc::sigset_t) -> *const u64 {
+    if mask.is_null() {
+        ptr::null()
+    } else {
+        mask.cast()
+    }
+}

@@ -1,0 +1,228 @@
+//! # Safety
+//!
+//! The ring of `annulus-preload`: one thread enters it, and between two enters nothing in it changes, because
+//! its task work is deferred. What the entries point to is the holder's affair (Lent, Open: `push` and `provide`
+//! are unsafe); all calls on one value are made under a lock of the holder's (One side).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr;
+
+use rustix::io_uring::IoringEnterFlags;
+
+use super::kernel::Kernel;
+use super::polling::RingPoll;
+use super::probe;
+use super::register::BufRing;
+use super::ring::{Ring, RingConfig, Rung};
+use super::sq_poll::SqPoll;
+use super::sqe::Cqe;
+pub use super::sqe::Sqe;
+use crate::error::SetupError;
+
+/// The opcodes of a server, and the flags that go with them.
+pub mod ask {
+    #![allow(missing_docs, reason = "the kernel's names")]
+    use super::super::sqe;
+
+    pub const RECV: u8 = sqe::opcode::RECV;
+    pub const SEND: u8 = sqe::opcode::SEND;
+    pub const CLOSE: u8 = sqe::opcode::CLOSE;
+    pub const POLL_ADD: u8 = sqe::opcode::POLL_ADD;
+    pub const ASYNC_CANCEL: u8 = sqe::opcode::ASYNC_CANCEL;
+    /// In `flags`: the buffer is of the group 0.
+    pub const BUFFER_SELECT: u8 = sqe::BUFFER_SELECT;
+    /// In `flags`: the next entry waits for this one, and is cancelled if it fails.
+    pub const LINK: u8 = 1 << 2;
+    /// In `flags`: no CQE if it succeeds. Since Linux 5.17.
+    pub const SKIP_SUCCESS: u8 = 1 << 6;
+    /// In `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
+    pub const RECV_MULTISHOT: u16 = sqe::RECV_MULTISHOT;
+    /// In `ioprio`: wait for data first, as there is none. Since Linux 5.19.
+    pub const POLL_FIRST: u16 = 1;
+}
+
+/// What the kernel answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// Of the entry that is answered.
+    pub user_data: u64,
+    /// A count, or minus an errno.
+    pub res: i32,
+    /// Another answer follows to the same entry.
+    pub more: bool,
+    /// The buffer that was taken; an error may name one, too.
+    pub buffer: Option<u16>,
+    /// The kernel goes on in that buffer.
+    pub keeps_buffer: bool,
+}
+
+impl From<&Cqe> for Answer {
+    #[inline]
+    fn from(cqe: &Cqe) -> Answer {
+        Answer {
+            user_data: cqe.user_data,
+            res: cqe.res,
+            more: cqe.more(),
+            buffer: cqe.buffer_id(),
+            keeps_buffer: cqe.keeps_buffer(),
+        }
+    }
+}
+
+/// A ring that a server's thread sleeps in instead of in `epoll_wait`.
+pub struct ServerRing {
+    ring: Ring,
+    buffers: BufRing,
+    incremental: bool,
+    polled: bool,
+    cqes: Vec<Cqe>,
+}
+
+// SAFETY: One side: whoever has a `&mut` of it holds the lock; only enters are bound to a thread, and the kernel
+// refuses those of another.
+unsafe impl Send for ServerRing {}
+
+impl ServerRing {
+    /// For the calling thread, with a buffer group of so many places. `sq_poll`: a kernel thread takes what is
+    /// pushed, and any thread may enter.
+    ///
+    /// # Errors
+    ///
+    /// io_uring is missing, refused or starved; or the kernel has no deferred task work (before Linux 6.1).
+    pub fn new(
+        entries: u32,
+        buffers: u16,
+        sq_poll: Option<&SqPoll>,
+    ) -> Result<ServerRing, SetupError> {
+        let poll = match sq_poll {
+            Some(sq_poll) => sq_poll.ring_poll(),
+            None => RingPoll::Nothing,
+        };
+        let polled = sq_poll.is_some();
+        let mut ring = Ring::new(RingConfig {
+            sq_entries: entries,
+            cq_entries: entries * 8,
+            rung: Rung::Deferred,
+            workers: [2, 2],
+            poll,
+        })?;
+        if !polled && ring.rung() != Rung::Deferred {
+            return Err(SetupError::TooOld {
+                have: probe::kernel_release(),
+                need: "6.1",
+                what: "deferred task work (DEFER_TASKRUN)",
+            });
+        }
+        let (buffers, incremental) = match ring.register_incremental_buf_ring(buffers, 0) {
+            Ok(ring) => (ring, true),
+            Err(_) => (ring.register_buf_ring(buffers, 0)?, false),
+        };
+        Ok(ServerRing {
+            ring,
+            buffers,
+            incremental,
+            polled,
+            cqes: Vec::with_capacity(super::ring::REAP_MAX),
+        })
+    }
+
+    /// Whether receives go on in the buffer where the one before ended (since Linux 6.12).
+    pub fn is_incremental(&self) -> bool {
+        self.incremental
+    }
+
+    /// Whether a kernel thread takes what is pushed.
+    pub fn is_polled(&self) -> bool {
+        self.polled
+    }
+
+    /// The descriptors that it has: nobody else may close them.
+    pub fn descriptors(&self) -> [RawFd; 2] {
+        [self.ring.raw(), self.ring.waker().raw()]
+    }
+
+    /// How many entries fit in its submission queue.
+    pub fn entries(&self) -> u32 {
+        self.ring.sq_entries()
+    }
+
+    /// Queues an entry; false when the queue is full.
+    ///
+    /// # Safety
+    ///
+    /// Lent, Open: what `sqe` points to stays, and its descriptor is open, until the kernel is through with it.
+    #[inline]
+    pub unsafe fn push(&mut self, sqe: Sqe) -> bool {
+        self.ring.push(sqe)
+    }
+
+    /// Entries that the kernel has not taken.
+    #[inline]
+    pub fn unsubmitted(&self) -> u32 {
+        self.ring.unsubmitted()
+    }
+
+    /// Has the kernel answer the next [`wake`](ServerRing::wake) with `user_data`. False when the queue is full.
+    pub fn arm_wake(&mut self, user_data: u64) -> bool {
+        self.ring.arm_wake(user_data)
+    }
+
+    /// Hands over what was pushed and does what is due; sleeps for an answer if `wait`, for at most `timeout_ns`,
+    /// with the signal mask `mask` meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's; what was pushed may still be queued ([`unsubmitted`](ServerRing::unsubmitted)).
+    ///
+    /// # Safety
+    ///
+    /// Lent: `mask` is null, or the 8 bytes of a kernel's signal set until this returns.
+    pub unsafe fn enter(
+        &mut self,
+        wait: bool,
+        timeout_ns: Option<u64>,
+        mask: *const u64,
+    ) -> io::Result<()> {
+        let flags = IoringEnterFlags::GETEVENTS.bits() | self.ring.poller_wakes();
+        let timeout_ns = if wait { timeout_ns } else { None };
+        // SAFETY: Lent, passed on.
+        unsafe {
+            self.ring
+                .enter_masked(u32::from(wait), flags, timeout_ns, mask)
+        }
+    }
+
+    /// Hands over what was pushed, and looks for nothing.
+    pub fn submit(&mut self) -> io::Result<()> {
+        let flags = self.ring.poller_wakes();
+        // SAFETY: Lent: no mask is passed.
+        unsafe { self.ring.enter_masked(0, flags, None, ptr::null()) }
+    }
+
+    /// Whether an enter, or [`reap`](ServerRing::reap), would bring something. No system call.
+    #[inline]
+    pub fn is_ready(&mut self) -> bool {
+        self.ring.ready()
+    }
+
+    /// Takes the answers that are there, at most 256, into `answers`.
+    pub fn reap(&mut self, answers: &mut Vec<Answer>) {
+        self.cqes.clear();
+        self.ring.reap(&mut self.cqes);
+        answers.extend(self.cqes.iter().map(Answer::from));
+    }
+
+    /// Gives a buffer to the kernel.
+    ///
+    /// # Safety
+    ///
+    /// Lent, Still, Once: the memory is valid for writes until the kernel has named `id` in an answer and does not
+    /// keep it, or the ring has ended; nobody reads it, and no other that the kernel has is called `id`.
+    pub unsafe fn provide(&mut self, base: *mut u8, bytes: u32, id: u16) {
+        // SAFETY: Lent, Still, Once, passed on.
+        unsafe { self.buffers.add(base, bytes, id) };
+        self.buffers.publish();
+    }
+}

@@ -11,9 +11,21 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         return Err(Why::NotAStream);
     }
     if entry.kind() != Kind::Stream {
-        is_stream(fd)?;
-        if config::get().passes(sys::own_port(fd).unwrap_or(0)) {
+        let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
+        // Not that of MPTCP, whose streams have rules of their own.
+        if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
+            return Err(Why::NotAStream);
+        }
+        let left_alone = config::get().passes(sys::own_port(fd).unwrap_or(0));
+        if option(libc::SO_ACCEPTCONN) != Ok(0) {
+            entry.become_kind(Kind::Listener, if left_alone { LEFT_ALONE } else { 0 });
+            return Err(Why::NotAStream);
+        }
+        if left_alone {
             return Err(Why::Port);
+        }
+        if !sys::is_connected(fd) {
+            return Err(Why::NotConnected);
         }
         entry.become_kind(Kind::Stream, 0);
     }
@@ -26,18 +38,6 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
             return Err(Why::Blocking);
         }
         entry.become_kind(Kind::Stream, entry.flags() | NONBLOCK);
-    }
-    Ok(())
-}
-
-fn is_stream(fd: i32) -> Result<(), Why> {
-    let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
-    // Not that of MPTCP, whose streams have rules of their own.
-    if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) || option(libc::SO_ACCEPTCONN) != Ok(0) {
-        return Err(Why::NotAStream);
-    }
-    if !sys::is_connected(fd) {
-        return Err(Why::NotConnected);
     }
     Ok(())
 }

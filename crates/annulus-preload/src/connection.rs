@@ -4,7 +4,8 @@
 //! (the table is made of zeroed memory); touched under its set's lock (Held).
 #![allow(unsafe_code)]
 
-use std::ptr;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
 
 use crate::bytes::Bytes;
 
@@ -36,6 +37,40 @@ pub(crate) struct Connection {
     pub(crate) next: u32,
     /// The round of its set in which something came last.
     pub(crate) round: u32,
+}
+
+/// A connection, by whoever has its set's lock. No reference to it outlives an expression, so that the calls it is
+/// passed to may come upon the same connection by its number.
+#[derive(Clone, Copy)]
+pub(crate) struct Conn(NonNull<Connection>);
+
+impl Conn {
+    /// # Safety
+    ///
+    /// Held: the caller has the lock of the connection's set, until the last use.
+    #[inline]
+    pub(crate) unsafe fn new(connection: *mut Connection) -> Conn {
+        // SAFETY: Owned: a place of the table.
+        Conn(unsafe { NonNull::new_unchecked(connection) })
+    }
+}
+
+impl Deref for Conn {
+    type Target = Connection;
+
+    #[inline]
+    fn deref(&self) -> &Connection {
+        // SAFETY: Held: by the promise of `new`.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for Conn {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Connection {
+        // SAFETY: Held: by the promise of `new`.
+        unsafe { self.0.as_mut() }
+    }
 }
 
 /// A receive is with the kernel.

@@ -6,6 +6,7 @@ use crate::connection::{self as flag, KNOWN};
 use crate::counts::{self, Call, Why};
 use crate::errno::Answer;
 use crate::leave;
+use crate::listeners;
 use crate::log;
 use crate::set::{Held, Mode, Set};
 use crate::sys;
@@ -37,6 +38,7 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
         Kind::Closing => Some(Err(libc::EBADF)),
         Kind::Served => served(set, &mut held, entry, fd, asked),
         Kind::Replay => replayed(set, &mut held, entry, fd, asked),
+        Kind::Listener => listeners::control(&mut held, fd, asked),
         _ if asked.operation == libc::EPOLL_CTL_ADD => add(set, &mut held, entry, fd, asked),
         _ => None,
     };
@@ -68,6 +70,9 @@ fn add(
         return None;
     }
     if let Err(why) = classify::can_be_served(entry, fd) {
+        if entry.kind() == Kind::Listener {
+            return listeners::control(held, fd, asked);
+        }
         return pass(why);
     }
     if asked.events & !KNOWN != 0 {
@@ -84,11 +89,9 @@ fn add(
             return None;
         }
     }
-    let fresh = entry.connection();
     entry.belong_to(std::ptr::from_ref(set).cast_mut());
     entry.become_kind(Kind::Served, entry.flags());
-    let connection = held.connection(fd)?;
-    debug_assert!(std::ptr::eq(fresh, connection));
+    let mut connection = held.connection(fd)?;
     connection.begin(asked.events, asked.data);
     leave::begins(held, fd);
     held.arm(fd, connection);
@@ -115,6 +118,7 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
             crate::process::remember(descriptors);
             held.ring = Some(machine);
             held.mode = Mode::Serving;
+            listeners::watch_all(held);
             counts::add(&counts::COUNTS.rings, 1);
         }
         Err(why) => {
@@ -136,7 +140,7 @@ fn served(
     if !own {
         return in_another(held, entry, fd, asked);
     }
-    let connection = held.connection(fd)?;
+    let mut connection = held.connection(fd)?;
     counts::served(Call::EpollCtl);
     let member = connection.is(flag::MEMBER);
     match asked.operation {
@@ -205,7 +209,7 @@ fn replayed(
     if !Set::of(entry).is_some_and(|own| std::ptr::eq(own, set)) {
         return None;
     }
-    let connection = held.connection(fd)?;
+    let mut connection = held.connection(fd)?;
     let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
     if answer.is_ok() {
         if asked.operation == libc::EPOLL_CTL_DEL {

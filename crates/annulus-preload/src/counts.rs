@@ -28,16 +28,9 @@ named! {
         Send = "send",
         Sendmsg = "sendmsg",
         Sendfile = "sendfile",
-        Splice = "splice",
-        Accept = "accept",
         Close = "close",
         Shutdown = "shutdown",
-        Dup = "dup",
-        Fcntl = "fcntl",
-        Ioctl = "ioctl",
-        Setsockopt = "setsockopt",
         Getsockopt = "getsockopt",
-        Poll = "poll",
         EpollCtl = "epoll_ctl",
         EpollWait = "epoll_wait",
     }
@@ -46,8 +39,6 @@ named! {
 named! {
     /// Why a call passed through, or a descriptor was handed back to the kernel.
     Why {
-        /// The operator said so.
-        Disabled = "disabled",
         /// io_uring is missing or refused.
         Refused = "refused",
         NotAStream = "not_a_stream",
@@ -62,13 +53,12 @@ named! {
         PassedOn = "passed_on",
         UnknownOption = "unknown_option",
         UnknownFlags = "unknown_flags",
+        /// A parent of this process served it.
         Forked = "forked",
-        Executed = "executed",
         /// The listener's port is one that the operator excluded.
         Port = "port",
         /// Somebody waits for it otherwise than by its epoll set.
         PolledOtherwise = "polled_otherwise",
-        TooMany = "too_many",
         /// The kernel has an answer to the ring that it should not have.
         Kernel = "kernel",
         /// A signal handler called in the middle of a call.
@@ -108,6 +98,34 @@ pub(crate) static COUNTS: Counts = Counts {
     no_buffers: AtomicU64::new(0),
     serving: AtomicU64::new(0),
 };
+
+/// In a child of a fork: it counts for itself.
+pub(crate) fn reset() {
+    let lists = [
+        &COUNTS.served[..],
+        &COUNTS.failed,
+        &COUNTS.passed,
+        &COUNTS.handed_back,
+    ];
+    let single = [
+        &COUNTS.rings,
+        &COUNTS.enters,
+        &COUNTS.waits,
+        &COUNTS.entries,
+        &COUNTS.answers,
+        &COUNTS.no_buffers,
+        &COUNTS.serving,
+    ];
+    for counter in lists.into_iter().flatten().chain(single) {
+        counter.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether there is anything to say.
+pub(crate) fn any() -> bool {
+    let lists = [&COUNTS.served[..], &COUNTS.passed];
+    (lists.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
+}
 
 /// One more. Threads of several sets may lose one against each other, which is cheaper than a locked instruction.
 #[inline]

@@ -2,6 +2,7 @@
 
 use crate::errno::Answer;
 use crate::leave;
+use crate::listeners;
 use crate::set::Set;
 use crate::table::{self, Entry, Kind, LEFT_ALONE};
 
@@ -52,7 +53,12 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
             entry.forget();
             None
         }
-        Kind::Free | Kind::Listener | Kind::Stream => {
+        Kind::Listener => {
+            listeners::leaves(fd, false);
+            entry.forget();
+            None
+        }
+        Kind::Free | Kind::Stream => {
             entry.forget();
             None
         }
@@ -99,7 +105,10 @@ pub(crate) fn duplicate(from: Option<&'static Entry>, to: &'static Entry) {
             from.become_kind(Kind::Stream, from.flags() | LEFT_ALONE);
             to.become_kind(Kind::Stream, from.flags() | LEFT_ALONE);
         }
-        Kind::Listener => to.become_kind(Kind::Listener, from.flags()),
+        Kind::Listener => {
+            to.become_kind(Kind::Listener, from.flags() | LEFT_ALONE);
+            from.become_kind(Kind::Listener, from.flags() | LEFT_ALONE);
+        }
         _ => to.forget(),
     }
 }

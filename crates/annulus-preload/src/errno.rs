@@ -37,9 +37,3 @@ pub(crate) fn say(answer: Answer) -> ssize_t {
 pub(crate) fn say_int(answer: Answer) -> c_int {
     say(answer) as c_int
 }
-
-/// What the C library said.
-#[inline]
-pub(crate) fn heard(said: ssize_t) -> Answer {
-    usize::try_from(said).map_err(|_| get())
-}

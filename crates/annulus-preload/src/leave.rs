@@ -8,8 +8,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::bytes::Moved;
-use crate::connection::{self as flag, Connection};
+use crate::connection::{self as flag, Conn};
 use crate::counts::{self, COUNTS, Why};
+use crate::listeners;
 use crate::log;
 use crate::receive;
 use crate::send;
@@ -85,7 +86,7 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
     settle(inner, fd, connection);
 }
 
-fn stop_receiving(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
         connection.mark(flag::CANCELLED);
         inner.cancels.push(turn::receive_token(fd, connection));
@@ -94,7 +95,7 @@ fn stop_receiving(inner: &mut Inner, fd: i32, connection: &mut Connection) {
 
 /// Lets go of one that was handed back when nothing is in hand of it any more.
 #[inline]
-pub(crate) fn settle(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+pub(crate) fn settle(inner: &mut Inner, fd: i32, connection: Conn) {
     let Some(entry) = table::entry(fd) else {
         return;
     };
@@ -112,7 +113,7 @@ pub(crate) fn settle(inner: &mut Inner, fd: i32, connection: &mut Connection) {
 }
 
 /// The program has taken it out of its set. If it is put in again before the round is over, nothing has happened.
-pub(crate) fn remove(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.clear(flag::MEMBER | flag::EDGE);
     inner.unready(fd, connection);
     inner.leaving.push(fd);
@@ -148,7 +149,7 @@ pub(crate) fn let_go(inner: &mut Inner) {
 
 /// The program closes a connection. True: the ring does it; false: it is to be closed now.
 pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, fd: i32) -> bool {
-    let Some(connection) = held.connection(fd) else {
+    let Some(mut connection) = held.connection(fd) else {
         return false;
     };
     let inner: &mut Inner = held;
@@ -259,6 +260,9 @@ pub(crate) fn pass_whole(held: &mut Held, why: Why) {
     let had = held.ring.is_some();
     hand_back_all(held, set, why);
     finish_closes(held);
+    if held.mode == Mode::Serving {
+        listeners::hand_back_all(held);
+    }
     held.mode = Mode::Passing;
     if had {
         end_ring(held, set);
@@ -297,7 +301,7 @@ fn end_ring(held: &mut Held, set: &'static Set) {
         let ours = table::entry(fd)
             .and_then(Set::of)
             .is_some_and(|other| std::ptr::eq(other, set));
-        if ours && let Some(connection) = held.connection(fd) {
+        if ours && let Some(mut connection) = held.connection(fd) {
             connection
                 .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
             settle(held, fd, connection);

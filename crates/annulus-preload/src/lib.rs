@@ -22,6 +22,7 @@
 //! Nothing here calls a function that this library exports, but through `real`: the kernel is reached by direct
 //! calls (`sys`), in the library `annulus` as well.
 
+mod answers;
 mod bytes;
 mod caller;
 mod classify;
@@ -33,6 +34,7 @@ mod descriptor;
 mod errno;
 mod hooks;
 mod leave;
+mod listeners;
 mod lock;
 mod log;
 mod memory;

@@ -55,9 +55,4 @@ impl Lock {
     pub(crate) fn release(&self) {
         self.0.store(0, Ordering::Release);
     }
-
-    /// In a child of a fork: whoever held it is not here.
-    pub(crate) fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
 }

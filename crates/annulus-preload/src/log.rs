@@ -4,9 +4,11 @@
 //! io_uring is refused (Lent: strings of ours for the call).
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use crate::config;
+use crate::sys;
+use crate::table::{self, Kind};
 
 /// A line for the log, if there is one.
 pub(crate) fn say(line: &str) {
@@ -30,13 +32,22 @@ pub(crate) fn refused(why: &str) {
     }
 }
 
-fn write_to_log(line: &str) -> bool {
+/// Opened when the library is loaded: later the process may have another user, or another root.
+static OPENED: AtomicI32 = AtomicI32::new(-1);
+/// Which file that is: its device and its number.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// The log is opened with a high number, out of the program's way.
+const NUMBER_MIN: i32 = 512;
+
+pub(crate) fn open() {
     let Some(path) = &config::get().log else {
-        return false;
+        return;
     };
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOCTTY;
     // SAFETY: Lent: a string that ends.
-    let fd = unsafe {
+    let low = unsafe {
         libc::syscall(
             libc::SYS_openat,
             libc::AT_FDCWD,
@@ -45,15 +56,56 @@ fn write_to_log(line: &str) -> bool {
             0o644,
         )
     };
-    let Ok(fd) = i32::try_from(fd) else {
-        return false;
+    if low < 0 {
+        let error = std::io::Error::last_os_error();
+        let path = path.to_string_lossy();
+        write(
+            2,
+            &format!("no log: {path} can't be opened: {error}; see ANNULUS_LOG"),
+        );
+        return;
+    }
+    // SAFETY: Typed: numbers only.
+    let high = unsafe { libc::syscall(libc::SYS_fcntl, low, libc::F_DUPFD_CLOEXEC, NUMBER_MIN) };
+    let fd = if high >= 0 {
+        let _ = sys::close(low as i32);
+        high
+    } else {
+        low
     };
-    if fd < 0 {
+    if let Some((device, number)) = identity(fd as i32) {
+        DEVICE.store(device, Ordering::Relaxed);
+        NUMBER.store(number, Ordering::Relaxed);
+        OPENED.store(fd as i32, Ordering::Relaxed);
+    }
+}
+
+/// The log's descriptor is not the program's.
+pub(crate) fn keep() {
+    if let Some(entry) = table::entry(OPENED.load(Ordering::Relaxed)) {
+        entry.become_kind(Kind::Ours, 0);
+    }
+}
+
+fn identity(fd: i32) -> Option<(u64, u64)> {
+    // SAFETY: Typed: plain integers, for which zero bytes are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: Lent: of this stack.
+    let said = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
+    (said == 0).then_some((stat.st_dev, stat.st_ino))
+}
+
+fn write_to_log(line: &str) -> bool {
+    let fd = OPENED.load(Ordering::Relaxed);
+    // A program that closes all numbers by calls of its own may have another file there.
+    let it = (
+        DEVICE.load(Ordering::Relaxed),
+        NUMBER.load(Ordering::Relaxed),
+    );
+    if fd < 0 || identity(fd) != Some(it) {
         return false;
     }
     write(fd, line);
-    // SAFETY: Open: opened above.
-    unsafe { libc::syscall(libc::SYS_close, fd) };
     true
 }
 

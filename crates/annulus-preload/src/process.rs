@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::caller;
 use crate::config;
-use crate::counts::{COUNTS, Call, Why};
+use crate::counts::{self, COUNTS, Call, Why};
 use crate::log;
 use crate::send;
 use crate::sys;
@@ -22,6 +22,11 @@ static OURS: [AtomicI32; 256] = [const { AtomicI32::new(-1) }; 256];
 /// Nothing is served before the library is ready.
 static READY: AtomicBool = AtomicBool::new(false);
 
+/// The counts have been said.
+static ENDED: AtomicBool = AtomicBool::new(false);
+/// It did not load the library itself.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = load;
@@ -34,8 +39,10 @@ extern "C" fn load() {
     if config.disabled {
         return;
     }
+    log::open();
     std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
     table::make();
+    log::keep();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
@@ -46,12 +53,16 @@ extern "C" fn load() {
 
 extern "C" fn in_child() {
     caller::is_child();
+    counts::reset();
+    ENDED.store(false, Ordering::Relaxed);
+    IS_CHILD.store(true, Ordering::Relaxed);
     for place in &OURS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
             let _ = sys::close(fd);
         }
     }
+    log::keep();
 }
 
 extern "C" fn at_exit() {
@@ -60,12 +71,12 @@ extern "C" fn at_exit() {
 
 /// The process ends.
 pub(crate) fn ends() {
-    static ENDED: AtomicBool = AtomicBool::new(false);
     if !READY.load(Ordering::Acquire) {
         return;
     }
     send::flush_everything(LAST_BYTES_MS);
-    if config::get().stats && !ENDED.swap(true, Ordering::Relaxed) {
+    let says = counts::any() || !IS_CHILD.load(Ordering::Relaxed);
+    if config::get().stats && says && !ENDED.swap(true, Ordering::Relaxed) {
         log::say_somewhere(&stats());
     }
 }

@@ -6,7 +6,7 @@
 
 use libc::iovec;
 
-use crate::connection::{self as flag, Connection};
+use crate::connection::{self as flag, Conn};
 use crate::counts::{self, Why};
 use crate::errno::Answer;
 use crate::leave;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn read(
     if entry.kind() == Kind::Served && flags & !KNOWN != 0 {
         leave::hand_back(&mut held, fd, Why::UnknownFlags);
     }
-    let connection = held.connection(fd)?;
+    let mut connection = held.connection(fd)?;
     let mut total = 0_usize;
     for vector in vectors {
         let Some(sum) = total.checked_add(vector.iov_len) else {
@@ -108,7 +108,7 @@ pub(crate) unsafe fn read(
 unsafe fn take(
     inner: &mut Inner,
     fd: i32,
-    connection: &mut Connection,
+    connection: Conn,
     vectors: &[iovec],
     flags: i32,
 ) -> usize {
@@ -143,7 +143,7 @@ unsafe fn take(
 }
 
 /// The first so many bytes in hand have been read.
-fn drop_first(inner: &mut Inner, fd: i32, connection: &mut Connection, bytes: usize) {
+fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     let first = bytes.min(connection.bytes as usize);
     if first > 0 {
         connection.at = connection.at.wrapping_add(first);
@@ -160,7 +160,7 @@ fn drop_first(inner: &mut Inner, fd: i32, connection: &mut Connection, bytes: us
 }
 
 /// The buffer of a connection has been read.
-fn give_back(inner: &mut Inner, connection: &mut Connection) {
+fn give_back(inner: &mut Inner, mut connection: Conn) {
     connection.at = std::ptr::null_mut();
     if let Some(mut machine) = inner.ring.take() {
         inner.release(&mut machine, connection.buffer);
@@ -170,7 +170,7 @@ fn give_back(inner: &mut Inner, connection: &mut Connection) {
 
 /// Moves what lies in a buffer to memory of the connection's own: whoever does not read must not keep what all
 /// receive into.
-pub(crate) fn spill(inner: &mut Inner, connection: &mut Connection) {
+pub(crate) fn spill(inner: &mut Inner, mut connection: Conn) {
     if connection.bytes == 0 {
         return;
     }

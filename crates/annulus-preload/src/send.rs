@@ -7,7 +7,7 @@
 
 use libc::iovec;
 
-use crate::connection::{self as flag, Connection, OUT};
+use crate::connection::{self as flag, Conn, OUT};
 use crate::counts::{self, Call, Why};
 use crate::errno::Answer;
 use crate::leave;
@@ -21,10 +21,16 @@ const AT_ONCE_BYTES: usize = 4096;
 const QUEUED_MAX: usize = 64 << 10;
 /// So many connections have something queued: it is sent without waiting for the end of the round.
 const CONNECTIONS_MAX: usize = 16;
-/// What a round may take until something that was written in it is late, ns.
+/// What a round may take until something that was written in it is late, ns; and what each write of it may have
+/// taken: a server that deals with many requests in a round is not slow.
 const LATE_NS: u64 = 500_000;
-/// Rounds for which nothing is held back after one that was late.
+const LATE_WRITE_NS: u64 = 100_000;
+/// So many late rounds more than others, and nothing is held back for so many rounds.
+const LATE_ROUNDS_MAX: u32 = 3;
 const HURRY_ROUNDS: u32 = 256;
+/// After so many writes a round looks at the clock, and sends what has waited for so long, ns.
+const WRITES_A_LOOK: u32 = 32;
+const LOOK_NS: u64 = 1_000_000;
 
 /// The set of a connection, if this call is to be served. `Err`: to the kernel, and why.
 pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<Held, Why> {
@@ -87,7 +93,7 @@ pub(crate) unsafe fn write(
 unsafe fn write_served(
     inner: &mut Inner,
     fd: i32,
-    connection: &mut Connection,
+    mut connection: Conn,
     vectors: &[iovec],
 ) -> Answer {
     let mut total = 0_usize;
@@ -129,7 +135,7 @@ unsafe fn write_served(
     unsafe { write_at_once(inner, fd, connection, vectors, total) }
 }
 
-fn later(inner: &mut Inner, fd: i32, connection: &mut Connection, vectors: &[iovec]) -> Answer {
+fn later(inner: &mut Inner, fd: i32, mut connection: Conn, vectors: &[iovec]) -> Answer {
     let before = connection.backlog.len();
     if before > QUEUED_MAX {
         return Err(libc::EAGAIN);
@@ -152,7 +158,7 @@ fn later(inner: &mut Inner, fd: i32, connection: &mut Connection, vectors: &[iov
 unsafe fn queue(
     inner: &mut Inner,
     fd: i32,
-    connection: &mut Connection,
+    connection: Conn,
     vectors: &[iovec],
     total: usize,
 ) -> bool {
@@ -172,11 +178,7 @@ unsafe fn queue(
 }
 
 /// Room for `more` bytes behind those that are queued already.
-pub(crate) fn make_room(
-    inner: &mut Inner,
-    connection: &mut Connection,
-    more: usize,
-) -> Option<*mut u8> {
+pub(crate) fn make_room(inner: &mut Inner, mut connection: Conn, more: usize) -> Option<*mut u8> {
     for attempt in 0..2 {
         let machine = inner.ring.as_mut()?;
         let (from, used) = (connection.out_from, connection.out_bytes);
@@ -194,9 +196,14 @@ pub(crate) fn make_room(
 }
 
 /// So many bytes more lie in the arena.
-pub(crate) fn is_queued(inner: &mut Inner, fd: i32, connection: &mut Connection, bytes: usize) {
+pub(crate) fn is_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     connection.out_bytes += bytes as u32;
+    inner.writes += 1;
     if connection.is(flag::QUEUED) {
+        let looks = inner.writes.is_multiple_of(WRITES_A_LOOK);
+        if looks && sys::now_ns() - inner.queued_at_ns > LOOK_NS {
+            inner.submit_sends();
+        }
         return;
     }
     connection.mark(flag::QUEUED);
@@ -209,11 +216,23 @@ pub(crate) fn is_queued(inner: &mut Inner, fd: i32, connection: &mut Connection,
     }
 }
 
-/// The round is over: whether what was written in it has waited too long.
+/// The round is over: whether what was written in it has waited too long. A server that computes for long after it
+/// has written is one that nothing is held back of.
 pub(crate) fn end_round(inner: &mut Inner) {
     inner.hurry = inner.hurry.saturating_sub(1);
-    if inner.queued_at_ns != 0 && sys::now_ns() - inner.queued_at_ns > LATE_NS {
-        inner.hurry = HURRY_ROUNDS;
+    let writes = std::mem::take(&mut inner.writes);
+    if inner.queued_at_ns == 0 {
+        return;
+    }
+    let took_ns = sys::now_ns() - inner.queued_at_ns;
+    let late = took_ns > LATE_NS && took_ns / u64::from(writes.max(1)) > LATE_WRITE_NS;
+    inner.late = if late {
+        inner.late + 1
+    } else {
+        inner.late.saturating_sub(1)
+    };
+    if inner.late >= LATE_ROUNDS_MAX {
+        (inner.late, inner.hurry) = (0, HURRY_ROUNDS);
     }
 }
 
@@ -223,7 +242,7 @@ pub(crate) fn end_round(inner: &mut Inner) {
 unsafe fn write_at_once(
     inner: &mut Inner,
     fd: i32,
-    connection: &mut Connection,
+    mut connection: Conn,
     vectors: &[iovec],
     total: usize,
 ) -> Answer {
@@ -286,7 +305,7 @@ unsafe fn write_at_once(
 }
 
 /// Of what is queued the first `sent` bytes have gone; the rest waits for room.
-fn drop_queued(inner: &mut Inner, connection: &mut Connection, sent: usize) {
+fn drop_queued(inner: &mut Inner, mut connection: Conn, sent: usize) {
     let queued = connection.out_bytes as usize;
     if queued == 0 {
         return;
@@ -294,13 +313,10 @@ fn drop_queued(inner: &mut Inner, connection: &mut Connection, sent: usize) {
     if let Some(machine) = &inner.ring
         && sent < queued
     {
+        let from = machine.arena.at(connection.out_from);
         // SAFETY: Owned: the connection's part of the arena.
-        connection.backlog.append(unsafe {
-            std::slice::from_raw_parts(
-                machine.arena.at(connection.out_from).add(sent),
-                queued - sent,
-            )
-        });
+        let rest = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
+        connection.backlog.append(rest);
     }
     // It stays in the list of those that have something queued, with nothing.
     (
@@ -311,7 +327,7 @@ fn drop_queued(inner: &mut Inner, connection: &mut Connection, sent: usize) {
 }
 
 /// Sends what is queued, now.
-pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
     if connection.out_bytes > 0
         && let Some(machine) = &inner.ring
     {
@@ -344,13 +360,13 @@ pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: &mut Connection) {
 }
 
 /// The kernel takes no more: the ring waits for room.
-pub(crate) fn is_full(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+pub(crate) fn is_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.mark(flag::FULL);
     inner.to_poll.push(fd);
 }
 
 /// Nothing can be written any more.
-pub(crate) fn broke(inner: &mut Inner, fd: i32, connection: &mut Connection, errno: i32) {
+pub(crate) fn broke(inner: &mut Inner, fd: i32, mut connection: Conn, errno: i32) {
     connection.mark(flag::BROKEN);
     if errno != libc::EPIPE {
         connection.error = errno;
@@ -362,7 +378,7 @@ pub(crate) fn broke(inner: &mut Inner, fd: i32, connection: &mut Connection, err
 }
 
 /// Sends what had no room. The program is told when there is some again.
-pub(crate) fn go_on(inner: &mut Inner, fd: i32, connection: &mut Connection) {
+pub(crate) fn go_on(inner: &mut Inner, fd: i32, mut connection: Conn) {
     while !connection.backlog.is_empty() {
         match sys::send(fd, connection.backlog.as_slice()) {
             Ok(sent) => connection.backlog.take(sent),
@@ -461,7 +477,7 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
         leave::hand_back(&mut held, fd, Why::UnknownFlags);
         return None;
     }
-    let connection = held.connection(fd)?;
+    let mut connection = held.connection(fd)?;
     let inner: &mut Inner = &mut held;
     flush(inner, fd, connection);
     if how == libc::SHUT_WR && !connection.backlog.is_empty() {
@@ -481,7 +497,7 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
 /// The error that is to be said, which is over then. `None`: the kernel knows.
 pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<Answer> {
     let held = served(entry, fd).ok()?;
-    let connection = held.connection(fd)?;
+    let mut connection = held.connection(fd)?;
     let error = std::mem::take(&mut connection.error);
     (error != 0).then_some(Ok(error as usize))
 }

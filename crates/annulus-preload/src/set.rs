@@ -16,7 +16,7 @@ use annulus::preload::{Answer, ServerRing};
 
 use crate::bytes::Moved;
 use crate::caller::{self, me};
-use crate::connection::{self as flag, Connection};
+use crate::connection::{self as flag, Conn};
 use crate::lock::Lock;
 use crate::memory::{Arena, Pool};
 use crate::sys;
@@ -88,8 +88,27 @@ pub(crate) struct Inner {
     pub(crate) strangers: u32,
     /// When the first of what is queued was written, ns; 0: nothing is, or nobody asked.
     pub(crate) queued_at_ns: u64,
+    /// Writes that were queued in this round.
+    pub(crate) writes: u32,
+    /// Rounds that were late, less those that were not.
+    pub(crate) late: u32,
     /// Rounds for which writes are not held back.
     pub(crate) hurry: u32,
+    /// Listeners that the ring polls.
+    pub(crate) listeners: Vec<Listener>,
+}
+
+/// A listener that is a member of the set, level-triggered.
+#[derive(Clone, Copy)]
+pub(crate) struct Listener {
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+    /// A poll is with the kernel; of this generation.
+    pub(crate) polled: bool,
+    pub(crate) generation: u32,
+    /// What the kernel has answered, and was not reported yet.
+    pub(crate) found: u32,
 }
 
 /// The ring and its memory.
@@ -122,6 +141,13 @@ pub(crate) struct Held {
     set: &'static Set,
 }
 
+impl Held {
+    /// Whether the calling thread is the one that waits on the set, and is not just about to.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.set.is_mine() && !self.pushed
+    }
+}
+
 impl Deref for Held {
     type Target = Inner;
 
@@ -147,8 +173,30 @@ impl Drop for Held {
     }
 }
 
-/// Sets that are closed.
+/// All sets there are, those that are closed among them; and those.
+static SETS: Mutex<Vec<&'static Set>> = Mutex::new(Vec::new());
 static IDLE: Mutex<Vec<&'static Set>> = Mutex::new(Vec::new());
+
+/// Calls for each set of this process that is open. One that another thread of its parent's was just making when it
+/// forked is left out.
+pub(crate) fn for_each(mut each: impl FnMut(&mut Held)) {
+    let sets = SETS.try_lock().map(|sets| sets.clone()).unwrap_or_default();
+    for set in sets {
+        if let Some(mut held) = set.take()
+            && held.numbers > 0
+        {
+            each(&mut held);
+        }
+    }
+}
+
+fn make(set: Set) -> &'static Set {
+    let set: &'static Set = Box::leak(Box::new(set));
+    if let Ok(mut sets) = SETS.try_lock() {
+        sets.push(set);
+    }
+    set
+}
 
 impl Set {
     /// The set of a descriptor that `epoll_create` has just answered with.
@@ -158,7 +206,7 @@ impl Set {
         let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.pop());
         let set = match idle {
             Some(set) => set,
-            None => Box::leak(Box::new(Set {
+            None => make(Set {
                 lock: Lock::new(),
                 owner: AtomicUsize::new(0),
                 inside: AtomicBool::new(false),
@@ -166,7 +214,7 @@ impl Set {
                 wake: AtomicI32::new(-1),
                 process: AtomicU32::new(0),
                 inner: UnsafeCell::new(Inner::new()),
-            })),
+            }),
         };
         set.process.store(caller::process(), Ordering::Relaxed);
         set.owner.store(0, Ordering::Relaxed);
@@ -304,24 +352,27 @@ impl Inner {
             round: 0,
             strangers: 0,
             queued_at_ns: 0,
+            writes: 0,
+            late: 0,
             hurry: 0,
+            listeners: Vec::new(),
         }
     }
 
     /// The connection of a descriptor, if this set has it or had it.
     #[inline]
-    pub(crate) fn connection(&self, fd: i32) -> Option<&'static mut Connection> {
+    pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
         let entry = table::entry(fd)?;
         matches!(entry.kind(), Kind::Served | Kind::Replay).then(|| {
-            // SAFETY: Held: of this set, whose lock the caller has; one call deals with one connection at a time.
-            unsafe { &mut *entry.connection() }
+            // SAFETY: Held: of this set, whose lock the caller has.
+            unsafe { Conn::new(entry.connection()) }
         })
     }
 
     /// Something has become true of a connection that `key` names; 0: anything. The kernel's own rule
     /// (`ep_poll_callback`): what was not asked for wakes nobody.
     #[inline]
-    pub(crate) fn notify(&mut self, fd: i32, connection: &mut Connection, key: u32) {
+    pub(crate) fn notify(&mut self, fd: i32, mut connection: Conn, key: u32) {
         if !connection.is(flag::MEMBER) || connection.is(flag::DISABLED) {
             return;
         }
@@ -334,7 +385,7 @@ impl Inner {
 
     /// Puts it at the end of the ready ones.
     #[inline]
-    pub(crate) fn make_ready(&mut self, fd: i32, connection: &mut Connection) {
+    pub(crate) fn make_ready(&mut self, fd: i32, mut connection: Conn) {
         if connection.is(flag::READY) {
             return;
         }
@@ -355,11 +406,11 @@ impl Inner {
 
     /// Takes the first of the ready ones.
     #[inline]
-    pub(crate) fn next_ready(&mut self) -> Option<(i32, &'static Entry, &'static mut Connection)> {
+    pub(crate) fn next_ready(&mut self) -> Option<(i32, &'static Entry, Conn)> {
         let first = self.ready.0;
         let entry = table::entry(first.checked_sub(1)? as i32)?;
         // SAFETY: Held: as above.
-        let connection = unsafe { &mut *entry.connection() };
+        let mut connection = unsafe { Conn::new(entry.connection()) };
         self.ready.0 = connection.next;
         if self.ready.0 == 0 {
             self.ready.1 = 0;
@@ -370,7 +421,7 @@ impl Inner {
     }
 
     /// Takes one out of the ready ones, wherever it is.
-    pub(crate) fn unready(&mut self, fd: i32, connection: &mut Connection) {
+    pub(crate) fn unready(&mut self, fd: i32, mut connection: Conn) {
         if !connection.is(flag::READY) {
             return;
         }

@@ -81,7 +81,9 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Answer {
     let mut left_ns = room.timeout_ns;
     loop {
         begin_round(&mut held);
-        let something = held.has_ready() || held.kernel_ready;
+        let something = held.has_ready()
+            || held.kernel_ready
+            || held.listeners.iter().any(|listener| listener.found != 0);
         let sleeps = !something && left_ns != Some(0);
         let has_work = held.has_gathered()
             || held
@@ -174,6 +176,7 @@ impl Held {
             || !self.to_poll.is_empty()
             || !self.cancels.is_empty()
             || !self.closing.is_empty()
+            || (self.listeners.iter()).any(|listener| !listener.polled && listener.found == 0)
             || (self.kernel_has && !self.kernel_polled && !self.kernel_ready)
     }
 }
@@ -195,7 +198,7 @@ unsafe fn collect(held: &mut Held, room: &Room) -> usize {
     };
     let mut replayed = false;
     while found < ours && last != 0 {
-        let Some((fd, entry, connection)) = held.next_ready() else {
+        let Some((fd, entry, mut connection)) = held.next_ready() else {
             break;
         };
         let edge = connection.events & EDGE_TRIGGERED != 0;
@@ -228,6 +231,22 @@ unsafe fn collect(held: &mut Held, room: &Room) -> usize {
         }
         if fd as u32 + 1 == last {
             break;
+        }
+    }
+    for listener in &mut held.listeners {
+        let report = listener.found & (listener.events | flag::ERR | flag::HUP);
+        if found < max && listener.found != 0 {
+            listener.found = 0;
+            if report != 0 {
+                // SAFETY: Lent: fewer than there is room for.
+                unsafe {
+                    room.events.add(found).write_unaligned(epoll_event {
+                        events: report,
+                        u64: listener.data,
+                    });
+                }
+                found += 1;
+            }
         }
     }
     if !held.kernel_ready || found == max {

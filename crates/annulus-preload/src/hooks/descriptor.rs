@@ -110,6 +110,12 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
 /// A descriptor is about to have two numbers.
 fn shares(fd: c_int) -> Option<&'static table::Entry> {
     hand_back(fd, Why::Duplicated);
+    if table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Listener) {
+        guard(|| {
+            crate::listeners::leaves(fd, true);
+            None
+        });
+    }
     table::entry(fd).filter(|entry| entry.kind() != Kind::Free)
 }
 

@@ -28,8 +28,11 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
         Found::Ours(entry) => {
             guard(|| unsafe { receive::read(entry, fd, vectors, flags, by_read) })
         }
-        // SAFETY: Lent, passed on.
-        Found::Inherited(entry) => guard(|| unsafe { receive::read_inherited(entry, vectors) }),
+        Found::Inherited(entry) => {
+            counts::passed(Why::Forked);
+            // SAFETY: Lent, passed on.
+            guard(|| unsafe { receive::read_inherited(entry, vectors) })
+        }
     };
     send::count(call, answer);
     answer

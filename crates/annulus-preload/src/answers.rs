@@ -1,0 +1,368 @@
+//! # Safety
+//!
+//! What the kernel answers, taken in: bytes that have come, sends that were cut short, polls. What a send was of
+//! lies in the arena until all answers have been seen (Lent); a buffer that is named has a reader from then on (Once).
+#![allow(unsafe_code)]
+
+use annulus::preload::Answer;
+
+use crate::bytes::Moved;
+use crate::connection::{self as flag, Conn, ERR, HUP, IN};
+use crate::counts::{self, COUNTS};
+use crate::leave;
+use crate::listeners;
+use crate::send;
+use crate::set::{Closing, Inner, Lingering, Machine};
+use crate::sys;
+use crate::table::{self, Kind};
+use crate::turn::{About, push_linger, receive_token, token};
+
+/// What may be in hand of one connection before its receive is stopped, bytes.
+const IN_HAND_MAX: usize = 64 << 10;
+
+impl Inner {
+    /// Takes in what the kernel has answered; how many answers.
+    pub(crate) fn take_in(&mut self) -> usize {
+        let mut count = 0;
+        loop {
+            let Some(mut machine) = self.ring.take() else {
+                return count;
+            };
+            let mut answers = std::mem::take(&mut machine.answers);
+            answers.clear();
+            machine.ring.reap(&mut answers);
+            for answer in &answers {
+                self.take_answer(&mut machine, answer);
+            }
+            count += answers.len();
+            let done = answers.is_empty();
+            machine.answers = answers;
+            self.ring = Some(machine);
+            if done {
+                break;
+            }
+        }
+        counts::add(&COUNTS.answers, count as u64);
+        count
+    }
+
+    /// What was pushed has been sent, or its rest has been put aside; `closed`: closes were pushed, too.
+    pub(crate) fn forget_sent(&mut self, closed: bool) {
+        let mut queued = std::mem::take(&mut self.queued);
+        for fd in queued.drain(..) {
+            if let Some(mut connection) = self.connection(fd) {
+                (
+                    connection.out_from,
+                    connection.out_bytes,
+                    connection.out_room,
+                ) = (0, 0, 0);
+                connection.clear(flag::QUEUED);
+            }
+        }
+        self.queued = queued;
+        if closed {
+            let pushed = std::mem::take(&mut self.closes_pushed);
+            let later = self.closing.split_off(pushed.min(self.closing.len()));
+            for mut closing in std::mem::replace(&mut self.closing, later) {
+                self.finish_closing(&mut closing);
+            }
+            self.pushed = false;
+        }
+        if self.closing.is_empty()
+            && let Some(machine) = &mut self.ring
+        {
+            machine.arena.reset();
+            self.queued_at_ns = 0;
+        }
+    }
+
+    fn finish_closing(&mut self, closing: &mut Closing) {
+        if !closing.backlog.is_empty() {
+            let backlog = std::mem::replace(&mut closing.backlog, Moved::none());
+            return self.linger(closing.fd, backlog);
+        }
+        if closing.is_over {
+            let _ = sys::close(closing.fd);
+        }
+        if let Some(entry) = table::entry(closing.fd)
+            && entry.kind() == Kind::Closing
+        {
+            entry.forget();
+        }
+    }
+
+    fn linger(&mut self, fd: i32, backlog: Moved) {
+        let free = self.lingering.iter().position(Option::is_none);
+        let nth = free.unwrap_or_else(|| {
+            self.lingering.push(None);
+            self.lingering.len() - 1
+        });
+        self.lingering[nth] = Some(Lingering { fd, backlog });
+        if let Some(machine) = &mut self.ring {
+            push_linger(&mut machine.ring, nth, fd);
+        }
+    }
+
+    fn take_answer(&mut self, machine: &mut Machine, answer: &Answer) {
+        let number = answer.user_data as u32 as i32;
+        let generation = (answer.user_data >> 32) as u32 & flag::GENERATION_MAX;
+        let about = (answer.user_data >> 56) as u8;
+        let connection = || {
+            let found = self.connection(number)?;
+            (found.generation == generation).then_some(found)
+        };
+        match about {
+            about if about == About::Receive as u8 => {
+                let found = connection();
+                self.received(machine, number, found, answer);
+            }
+            about if about == About::Send as u8 => {
+                if let Some(connection) = connection() {
+                    self.sent_in_part(machine, number, connection, answer.res);
+                }
+            }
+            about if about == About::Poll as u8 => {
+                if let Some(mut connection) = connection() {
+                    connection.clear(flag::POLLED);
+                    self.polled(number, connection, answer.res);
+                }
+            }
+            about if about == About::Members as u8 => {
+                self.kernel_polled = false;
+                self.kernel_ready = answer.res > 0;
+            }
+            about if about == About::Wake as u8 => {
+                let wake = token(About::Wake, 0, 0);
+                while !machine.ring.arm_wake(wake) {
+                    let _ = machine.ring.submit();
+                }
+            }
+            about if about == About::Listener as u8 => {
+                listeners::found(&mut self.listeners, number, generation, answer.res);
+            }
+            about if about == About::LastSend as u8 => self.last_send(machine, number, answer.res),
+            about if about == About::Linger as u8 => self.lingered(machine, number as usize),
+            _ => {}
+        }
+    }
+
+    fn received(
+        &mut self,
+        machine: &mut Machine,
+        fd: i32,
+        connection: Option<Conn>,
+        answer: &Answer,
+    ) {
+        let bytes = u32::try_from(answer.res).unwrap_or(0);
+        let place = match answer.buffer {
+            // Of a receive that brought nothing, whatever the kernel says, the buffer is as it was.
+            Some(id) if bytes > 0 || !machine.ring.is_incremental() => machine
+                .pool
+                .received(id, bytes, answer.keeps_buffer)
+                .map(|at| (at, id)),
+            _ => None,
+        };
+        let Some(mut connection) = connection else {
+            // It was closed; so is what it received.
+            if let Some((_, id)) = place {
+                self.release(machine, id);
+            }
+            return;
+        };
+        if !answer.more {
+            connection.clear(flag::ARMED | flag::CANCELLED);
+        }
+        match (place, answer.res) {
+            (Some((at, id)), 1..) => self.deliver(machine, fd, connection, (at, bytes, id)),
+            (Some((_, id)), _) => self.release(machine, id),
+            (None, 1..) => self.fail(fd, connection, libc::EIO),
+            _ => {}
+        }
+        match answer.res {
+            1.. => {}
+            0 => {
+                connection.mark(flag::ENDED);
+                self.to_poll.push(fd);
+                self.notify(fd, connection, 0);
+            }
+            errno => match -errno {
+                libc::ENOBUFS => {
+                    counts::add(&COUNTS.no_buffers, 1);
+                    if machine.pool.run_short(&mut machine.ring) {
+                        self.arm(fd, connection);
+                    } else {
+                        self.starved.push(fd);
+                    }
+                    return;
+                }
+                libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM => {}
+                errno => self.fail(fd, connection, errno),
+            },
+        }
+        if !answer.more {
+            self.arm(fd, connection);
+        }
+        leave::settle(self, fd, connection);
+    }
+
+    /// The connection is over by an error, which the next call says.
+    fn fail(&mut self, fd: i32, mut connection: Conn, errno: i32) {
+        connection.error = errno;
+        if matches!(
+            errno,
+            libc::ECONNRESET | libc::ETIMEDOUT | libc::EPIPE | libc::ECONNABORTED
+        ) {
+            connection.mark(flag::DEAD | flag::BROKEN);
+        }
+        self.notify(fd, connection, 0);
+    }
+
+    fn deliver(
+        &mut self,
+        machine: &mut Machine,
+        fd: i32,
+        mut connection: Conn,
+        (at, bytes, id): (*mut u8, u32, u16),
+    ) {
+        connection.mark(flag::LASTING);
+        connection.round = self.round;
+        let keep = connection.is(flag::MEMBER) && connection.events & IN != 0;
+        if connection.in_hand() == 0 && keep {
+            (connection.at, connection.bytes, connection.buffer) = (at, bytes, id);
+        } else if connection.spilled.is_empty()
+            && connection.buffer == id
+            && connection.bytes > 0
+            && connection.at.wrapping_add(connection.bytes as usize) == at
+        {
+            connection.bytes += bytes;
+            self.release(machine, id);
+        } else {
+            // SAFETY: Owned: the kernel has just put them there, and the buffer has a reader for them.
+            connection
+                .spilled
+                .append(unsafe { std::slice::from_raw_parts(at, bytes as usize) });
+            self.release(machine, id);
+        }
+        if connection.in_hand() >= IN_HAND_MAX
+            && connection.is(flag::ARMED)
+            && !connection.is(flag::CANCELLED)
+        {
+            connection.mark(flag::CANCELLED);
+            self.cancels.push(receive_token(fd, connection));
+        }
+        self.notify(fd, connection, IN);
+    }
+
+    /// A reader of a buffer has gone.
+    pub(crate) fn release(&mut self, machine: &mut Machine, id: u16) {
+        if machine.pool.release(id, &mut machine.ring) && !self.starved.is_empty() {
+            for fd in std::mem::take(&mut self.starved) {
+                if let Some(connection) = self.connection(fd) {
+                    self.arm(fd, connection);
+                }
+            }
+        }
+    }
+
+    /// A receive is to be armed, unless there is no use.
+    pub(crate) fn arm(&mut self, fd: i32, mut connection: Conn) {
+        let no_use = flag::ARMED | flag::TO_ARM | flag::ENDED | flag::DEAD;
+        if !connection.is(no_use) && connection.in_hand() < IN_HAND_MAX {
+            connection.mark(flag::TO_ARM);
+            self.to_arm.push(fd);
+        }
+    }
+
+    fn sent_in_part(&mut self, machine: &Machine, fd: i32, mut connection: Conn, res: i32) {
+        let sent = usize::try_from(res)
+            .unwrap_or(0)
+            .min(connection.out_bytes as usize);
+        // SAFETY: Owned: the arena's, where the connection's bytes lie until `forget_sent`.
+        let rest = unsafe {
+            std::slice::from_raw_parts(
+                machine.arena.at(connection.out_from).add(sent),
+                connection.out_bytes as usize - sent,
+            )
+        };
+        match -res {
+            libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS => {}
+            errno if errno > 0 => return send::broke(self, fd, connection, errno),
+            _ => {}
+        }
+        // What a signal handler has written meanwhile comes after it.
+        let later = connection.backlog.move_out();
+        connection.backlog.append(rest);
+        connection.backlog.append(later.as_slice());
+        send::is_full(self, fd, connection);
+    }
+
+    /// The kernel has room again, or the connection is over.
+    fn polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
+        let found = u32::try_from(res).unwrap_or(0);
+        if found & (ERR | HUP) != 0 {
+            if found & ERR != 0
+                && let Ok(errno @ 1..) = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)
+            {
+                connection.error = errno;
+            }
+            if found & HUP != 0 {
+                connection.mark(flag::DEAD);
+            }
+            connection.clear(flag::FULL);
+            connection.backlog.clear();
+            self.notify(fd, connection, 0);
+        } else if connection.is(flag::FULL) {
+            send::go_on(self, fd, connection);
+        }
+        leave::settle(self, fd, connection);
+    }
+
+    fn last_send(&mut self, machine: &Machine, nth: i32, res: i32) {
+        let Some(closing) = self.closing.get_mut(nth as usize) else {
+            return;
+        };
+        // The close that was linked to it was cancelled.
+        let sent = usize::try_from(res)
+            .unwrap_or(0)
+            .min(closing.out_bytes as usize);
+        let broken = !matches!(
+            -res,
+            libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS
+        ) && res < 0;
+        if broken || sent == closing.out_bytes as usize {
+            closing.is_over = true;
+            return;
+        }
+        // SAFETY: Owned: the arena's, as in `sent_in_part`.
+        closing.backlog.append(unsafe {
+            std::slice::from_raw_parts(
+                machine.arena.at(closing.out_from).add(sent),
+                closing.out_bytes as usize - sent,
+            )
+        });
+    }
+
+    fn lingered(&mut self, machine: &mut Machine, nth: usize) {
+        let Some(Some(lingering)) = self.lingering.get_mut(nth) else {
+            return;
+        };
+        let fd = lingering.fd;
+        let over = match sys::send(fd, lingering.backlog.as_slice()) {
+            Ok(sent) => {
+                lingering.backlog.take(sent);
+                lingering.backlog.is_empty()
+            }
+            Err(errno) => !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ENOBUFS),
+        };
+        if !over {
+            return push_linger(&mut machine.ring, nth, fd);
+        }
+        self.lingering[nth] = None;
+        let _ = sys::close(fd);
+        if let Some(entry) = table::entry(fd)
+            && entry.kind() == Kind::Closing
+        {
+            entry.forget();
+        }
+    }
+}

@@ -102,7 +102,7 @@ fn add(
 
 /// Makes the set's ring. The calling thread is the one that waits on it.
 pub(crate) fn start(set: &'static Set, held: &mut Held) {
-    if config::get().disabled {
+    if config::get().disabled || !crate::process::may_make_rings() {
         held.mode = Mode::Passing;
         return;
     }

@@ -61,6 +61,10 @@ named! {
         PolledOtherwise = "polled_otherwise",
         /// The kernel has an answer to the ring that it should not have.
         Kernel = "kernel",
+        /// The program is about to set a filter of system calls.
+        Filtered = "filtered",
+        /// It changes its user or group, and a kernel thread polls for it.
+        ChangedRights = "changed_rights",
         /// A signal handler called in the middle of a call.
         InHandler = "in_handler",
     }

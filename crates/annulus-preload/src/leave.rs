@@ -22,6 +22,9 @@ use crate::turn;
 /// So many descriptors of a set that other threads touch, and it is theirs as much as its owner's.
 const STRANGERS_MAX: u32 = 64;
 
+/// How often one looks whether a kernel thread that polls has cancelled something; it takes one round of its own.
+const SETTLE_TURNS_MAX: u32 = 100_000;
+
 /// One more than the highest descriptor that was ever served.
 static SERVED_MAX: AtomicUsize = AtomicUsize::new(0);
 
@@ -90,6 +93,16 @@ fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
         connection.mark(flag::CANCELLED);
         inner.cancels.push(turn::receive_token(fd, connection));
+    }
+    if connection.is(flag::ARMED) && inner.is_polled() {
+        // The ring does not stand still: something may come until the kernel says that it is over.
+        for _ in 0..SETTLE_TURNS_MAX {
+            inner.submit_cancels();
+            if !connection.is(flag::ARMED) {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 }
 

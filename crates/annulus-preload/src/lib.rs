@@ -15,7 +15,7 @@
 //! - `table`, `connection`, `set`: what each descriptor is; what is known of a connection; an epoll set and its lock.
 //! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
 //! - `leave`, `descriptor`: handed back, removed, closed. `classify`, `options`: who can be served at all.
-//! - `process`, `caller`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
+//! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
 //!
 //! # Sealed
 //!
@@ -25,6 +25,7 @@
 mod answers;
 mod bytes;
 mod caller;
+mod child;
 mod classify;
 mod config;
 mod connection;

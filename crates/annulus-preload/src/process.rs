@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use crate::caller;
 use crate::config;
 use crate::counts::{self, COUNTS, Call, Why};
+use crate::leave;
 use crate::log;
 use crate::send;
+use crate::set;
 use crate::sys;
 use crate::table;
 
@@ -86,6 +88,42 @@ pub(crate) fn becomes_another() {
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
     }
+}
+
+/// No ring is made any more: a filter of system calls that the program sets may end it for one.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+/// No kernel thread polls for a ring any more.
+static CHANGED_RIGHTS: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_filtered() {
+    FILTERED.store(true, Ordering::Relaxed);
+    set::for_each(|held| leave::pass_whole(held, Why::Filtered));
+}
+
+pub(crate) fn may_make_rings() -> bool {
+    !FILTERED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn changes_rights() {
+    if !CHANGED_RIGHTS.swap(true, Ordering::Relaxed) && config::get().sqpoll {
+        log::say(
+            "SQPOLL is off from now on: the program changes its user or group and a kernel thread would keep the old ones",
+        );
+        set::for_each(|held| {
+            if held
+                .ring
+                .as_ref()
+                .is_some_and(|machine| machine.ring.is_polled())
+            {
+                leave::pass_whole(held, Why::ChangedRights);
+            }
+        });
+    }
+}
+
+/// Whether a kernel thread may poll for the next ring.
+pub(crate) fn may_poll() -> bool {
+    config::get().sqpoll && !CHANGED_RIGHTS.load(Ordering::Relaxed)
 }
 
 /// Descriptors of a ring.

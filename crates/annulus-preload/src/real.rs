@@ -9,8 +9,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec, timeval,
+    epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd, sigset_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 use crate::errno;
@@ -60,7 +60,7 @@ macro_rules! real {
                         return <$ret as Missing>::MISSING;
                     }
                 }
-                type Function = unsafe extern "C" fn($($type),*) -> $ret;
+                type Function = unsafe extern "C-unwind" fn($($type),*) -> $ret;
                 // SAFETY: Typed: the function of that name has this type.
                 let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
                 // SAFETY: Typed, passed on.
@@ -114,6 +114,15 @@ real! {
     epoll_pwait2(set: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec,
         mask: *const sigset_t) -> c_int;
     fork() -> pid_t;
+    prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
+    setuid(user: uid_t) -> c_int;
+    setgid(group: gid_t) -> c_int;
+    seteuid(user: uid_t) -> c_int;
+    setegid(group: gid_t) -> c_int;
+    setreuid(real: uid_t, effective: uid_t) -> c_int;
+    setregid(real: gid_t, effective: gid_t) -> c_int;
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
     execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
     execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;

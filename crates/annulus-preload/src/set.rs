@@ -190,6 +190,18 @@ pub(crate) fn for_each(mut each: impl FnMut(&mut Held)) {
     }
 }
 
+/// In a child of a fork: the listeners that its parent's ring polled for a set.
+pub(crate) fn inherited_listeners(set: *mut Set) -> impl Iterator<Item = (i32, u32, u64)> {
+    // SAFETY: Owned: null, or a set, which is never freed. Held: whatever the parent's threads were doing, this is a
+    // copy that nobody changes.
+    let inner = unsafe { set.as_ref().map(|set| &*set.inner.get()) };
+    let served = inner.filter(|inner| inner.mode == Mode::Serving);
+    let listeners = served.map_or(&[][..], |inner| &inner.listeners);
+    listeners
+        .iter()
+        .map(|listener| (listener.fd, listener.events, listener.data))
+}
+
 fn make(set: Set) -> &'static Set {
     let set: &'static Set = Box::leak(Box::new(set));
     if let Ok(mut sets) = SETS.try_lock() {
@@ -357,6 +369,11 @@ impl Inner {
             hurry: 0,
             listeners: Vec::new(),
         }
+    }
+
+    /// Whether a kernel thread takes what is pushed.
+    pub(crate) fn is_polled(&self) -> bool {
+        (self.ring.as_ref()).is_some_and(|machine| machine.ring.is_polled())
     }
 
     /// The connection of a descriptor, if this set has it or had it.

@@ -171,3 +171,24 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> Answer {
     // SAFETY: Lent: borrowed for the call.
     answer(unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) })
 }
+
+pub(crate) fn epoll_create() -> Result<i32, i32> {
+    // SAFETY: Typed: numbers only.
+    answer(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })
+        .map(|fd| fd as i32)
+}
+
+/// Whether exec closes it, as `dup3` takes it.
+pub(crate) fn descriptor_flags(fd: i32) -> c_int {
+    // SAFETY: Typed: numbers only.
+    let flags = answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD, 0) });
+    match flags {
+        Ok(flags) if flags as c_int & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
+        _ => 0,
+    }
+}
+
+pub(crate) fn dup_to(fd: i32, to: i32, flags: c_int) -> Answer {
+    // SAFETY: Open: the number is one of the caller's own, whose file it is to have.
+    answer(unsafe { libc::syscall(libc::SYS_dup3, fd, to, flags) })
+}

@@ -124,7 +124,7 @@ static BASE: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The most descriptors that are looked after; the others pass through.
-const COUNT_MAX: usize = 1 << 20;
+const COUNT_MAX: usize = 1 << 17;
 const COUNT_MIN: usize = 1 << 16;
 
 /// Makes the table, for as many descriptors as the process may ever have.

@@ -12,6 +12,7 @@ use annulus::preload::{ServerRing, Sqe, ask};
 use crate::connection::{self as flag, Conn, OUT};
 use crate::counts::{self, COUNTS, Why};
 use crate::memory::{Arena, PLACES, Pool};
+use crate::process;
 use crate::set::{Held, Inner, Listener, Machine, Set};
 
 /// Entries of the submission queue.
@@ -50,8 +51,7 @@ pub(crate) fn listener_token(listener: &Listener) -> u64 {
 
 /// Makes a set's ring, for the calling thread.
 pub(crate) fn make() -> Result<Box<Machine>, String> {
-    let config = crate::config::get();
-    let polled = config.sqpoll.then(annulus::SqPoll::new);
+    let polled = process::may_poll().then(annulus::SqPoll::new);
     let mut ring =
         ServerRing::new(ENTRIES, PLACES, polled.as_ref()).map_err(|error| error.to_string())?;
     let starved = |error: std::io::Error| format!("no memory for a ring's buffers: {error}");
@@ -170,6 +170,19 @@ impl Inner {
                 },
             );
         }
+    }
+
+    /// A turn was begun and not ended: what was pushed is submitted, and its answers are taken in.
+    pub(crate) fn recover(&mut self) {
+        if let Some(machine) = &mut self.ring {
+            while machine.ring.unsubmitted() > 0 {
+                if machine.ring.submit().is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        self.take_in();
+        self.forget_sent(true);
     }
 
     /// Has the kernel let go at once of what is to be cancelled. By the ring's owner.

@@ -57,9 +57,8 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
         control::start(set, &mut held);
     }
     if held.pushed {
-        // A signal handler that waits on the set it has interrupted.
-        counts::passed(Why::InHandler);
-        return None;
+        // A handler has left the wait that it interrupted by a jump, or waits itself.
+        held.recover();
     }
     if held.mode == Mode::Passing {
         // SAFETY: Lent, passed on.

@@ -16,7 +16,7 @@ use crate::receive;
 use crate::table::{self, Kind};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     let known = table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
     let Some(entry) = known else {
         of::forget(fd);
@@ -35,7 +35,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || flags & !6 != 0 {
         return unsafe { real::close_range(first, last, flags) };
     }
@@ -67,18 +67,18 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let shared = shares(fd);
     duplicated(fd, unsafe { real::dup(fd) }, shared)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     unsafe { dup_to(fd, to, None) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { dup_to(fd, to, Some(flags)) }
 }
 
@@ -132,7 +132,7 @@ fn duplicated(_: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_i
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         let shared = shares(fd);
         return duplicated(fd, unsafe { real::fcntl(fd, command, argument) }, shared);
@@ -149,7 +149,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     unsafe { fcntl(fd, command, argument) }
 }
 
@@ -172,7 +172,7 @@ fn set_blocking(fd: c_int, blocks: bool) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     let found = find(fd);
     if let Found::Closed = found {
         errno::set(libc::EBADF);

@@ -9,6 +9,7 @@ use std::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
 
 use super::guard;
+use crate::child;
 use crate::control::{self, Asked};
 use crate::errno::say_int;
 use crate::real;
@@ -17,12 +18,12 @@ use crate::table::{self, Kind};
 use crate::wait::{self, Room};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     adopt(unsafe { real::epoll_create(size) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     adopt(unsafe { real::epoll_create1(flags) })
 }
 
@@ -37,12 +38,20 @@ fn adopt(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(
+unsafe extern "C-unwind" fn epoll_ctl(
     set: c_int,
     operation: c_int,
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
+    if let Some(number) = table::entry(set)
+        && number.inherited() == Kind::Set
+    {
+        guard(|| {
+            child::make_own(number, set);
+            None
+        });
+    }
     if let Some(number) = table::entry(set)
         && number.kind() == Kind::Set
         && (!event.is_null() || operation == libc::EPOLL_CTL_DEL)
@@ -65,7 +74,7 @@ unsafe extern "C" fn epoll_ctl(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(
+unsafe extern "C-unwind" fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -79,7 +88,7 @@ unsafe extern "C" fn epoll_wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
+unsafe extern "C-unwind" fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -94,7 +103,7 @@ unsafe extern "C" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
+unsafe extern "C-unwind" fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -126,6 +135,12 @@ unsafe fn wait_on(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let number = table::entry(set)?;
+    if number.inherited() == Kind::Set {
+        guard(|| {
+            child::make_own(number, set);
+            None
+        });
+    }
     if number.kind() != Kind::Set || events.is_null() {
         return None;
     }
@@ -135,5 +150,15 @@ unsafe fn wait_on(
         timeout_ns,
         mask: wait::kernel_mask(mask),
     };
-    guard(|| unsafe { wait::wait(number, &room) }).map(say_int)
+    // A thread may be cancelled where it waits; it is here, as nothing is held.
+    unsafe { pthread_testcancel() };
+    let said = guard(|| unsafe { wait::wait(number, &room) });
+    if said == Some(Err(libc::EINTR)) {
+        unsafe { pthread_testcancel() };
+    }
+    said.map(say_int)
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
 }

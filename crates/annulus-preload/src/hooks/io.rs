@@ -66,7 +66,7 @@ fn one(base: *const c_void, bytes: size_t) -> [iovec; 1] {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t {
     match unsafe { read_by(Call::Read, fd, &one(base, bytes), 0) } {
         Some(answer) => say(answer),
         None => unsafe { real::read(fd, base, bytes) },
@@ -74,7 +74,7 @@ unsafe extern "C" fn read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(
+unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     base: *mut c_void,
     bytes: size_t,
@@ -85,7 +85,7 @@ unsafe extern "C" fn __read_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     let given = unsafe { slice(vectors, count as usize) };
     match given.and_then(|given| unsafe { read_by(Call::Readv, fd, given, 0) }) {
         Some(answer) => say(answer),
@@ -94,7 +94,12 @@ unsafe extern "C" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ss
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recv(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    base: *mut c_void,
+    bytes: size_t,
+    flags: c_int,
+) -> ssize_t {
     match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
         Some(answer) => say(answer),
         None => unsafe { real::recv(fd, base, bytes, flags) },
@@ -102,7 +107,7 @@ unsafe extern "C" fn recv(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(
+unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     base: *mut c_void,
     bytes: size_t,
@@ -114,7 +119,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvfrom(
+unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     base: *mut c_void,
     bytes: size_t,
@@ -135,7 +140,7 @@ unsafe extern "C" fn recvfrom(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recvfrom_chk(
+unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     base: *mut c_void,
     bytes: size_t,
@@ -149,7 +154,7 @@ unsafe extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let given = unsafe { message.as_ref() }
         .and_then(|message| unsafe { slice(message.msg_iov, message.msg_iovlen) });
     match given.and_then(|given| unsafe { read_by(Call::Recvmsg, fd, given, flags) }) {
@@ -167,7 +172,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -179,7 +184,7 @@ unsafe extern "C" fn recvmmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t {
     match unsafe { write_by(Call::Write, fd, &one(base, bytes), 0) } {
         Some(answer) => say(answer),
         None => unsafe { real::write(fd, base, bytes) },
@@ -187,7 +192,7 @@ unsafe extern "C" fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssi
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     let given = unsafe { slice(vectors, count as usize) };
     match given.and_then(|given| unsafe { write_by(Call::Writev, fd, given, 0) }) {
         Some(answer) => say(answer),
@@ -196,7 +201,12 @@ unsafe extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> s
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    base: *const c_void,
+    bytes: size_t,
+    flags: c_int,
+) -> ssize_t {
     match unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) } {
         Some(answer) => say(answer),
         None => unsafe { real::send(fd, base, bytes, flags) },
@@ -204,7 +214,7 @@ unsafe extern "C" fn send(fd: c_int, base: *const c_void, bytes: size_t, flags: 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     base: *const c_void,
     bytes: size_t,
@@ -223,7 +233,7 @@ unsafe extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if let Some(given) = unsafe { message.as_ref() } {
         let plain = given.msg_name.is_null() && given.msg_controllen == 0;
         if plain
@@ -241,7 +251,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(
+unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -262,7 +272,7 @@ unsafe extern "C" fn sendmmsg(
 const FILE_MAX: usize = 64 << 10;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(
+unsafe extern "C-unwind" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut off64_t,
@@ -290,7 +300,7 @@ unsafe extern "C" fn sendfile64(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(
+unsafe extern "C-unwind" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut off64_t,
@@ -300,7 +310,7 @@ unsafe extern "C" fn sendfile(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
+unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut off64_t,
     to: c_int,

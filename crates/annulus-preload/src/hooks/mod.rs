@@ -3,6 +3,9 @@
 //! The functions that are found instead of libc's. They convert types, ask the rest of the library, and call the
 //! next function of their name where it has no answer. Pointers are what the program passed; each function's own
 //! manual page says what they must be (Typed, Lent).
+//!
+//! `C-unwind`: glibc ends a cancelled thread by unwinding it, also through these functions, which own nothing while
+//! they are in the next one.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)]
 

@@ -41,7 +41,7 @@ fn prepare(fd: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     let any = unsafe { prepare_all(fds, count) };
     let said = unsafe { real::poll(fds, count, if any { 0 } else { timeout_ms }) };
     if any {
@@ -52,7 +52,7 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(
+unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout_ms: c_int,
@@ -62,7 +62,7 @@ unsafe extern "C" fn __poll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
+unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -142,7 +142,7 @@ unsafe fn select_with(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn select(
+unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -162,7 +162,7 @@ unsafe extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
+unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,

@@ -4,9 +4,9 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_ulong};
 
-use libc::pid_t;
+use libc::{gid_t, pid_t, uid_t};
 
 use super::guard;
 use crate::process;
@@ -17,7 +17,7 @@ type Strings = *const *const c_char;
 /// A child that shares its parent's memory until it becomes another program would close the parent's connections in
 /// the parent's table. POSIX lets `vfork` be `fork`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn vfork() -> pid_t {
+unsafe extern "C-unwind" fn vfork() -> pid_t {
     unsafe { real::fork() }
 }
 
@@ -29,37 +29,45 @@ fn before_another() {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
+unsafe extern "C-unwind" fn execve(
+    path: *const c_char,
+    arguments: Strings,
+    variables: Strings,
+) -> c_int {
     before_another();
     unsafe { real::execve(path, arguments, variables) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     before_another();
     unsafe { real::execv(path, arguments) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     before_another();
     unsafe { real::execvp(file, arguments) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int {
+unsafe extern "C-unwind" fn execvpe(
+    file: *const c_char,
+    arguments: Strings,
+    variables: Strings,
+) -> c_int {
     before_another();
     unsafe { real::execvpe(file, arguments, variables) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
+unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
     before_another();
     unsafe { real::fexecve(fd, arguments, variables) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _exit(status: c_int) -> ! {
+unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     guard(|| {
         process::ends();
         None
@@ -70,12 +78,12 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _Exit(status: c_int) -> ! {
+unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn abort() -> ! {
+unsafe extern "C-unwind" fn abort() -> ! {
     guard(|| {
         process::ends();
         None
@@ -95,4 +103,51 @@ unsafe extern "C" fn abort() -> ! {
     loop {
         unsafe { libc::syscall(libc::SYS_exit_group, 127) };
     }
+}
+
+/// What usually comes before a filter of system calls, and what sets one.
+const BEFORE_A_FILTER: [c_int; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCOMP];
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(
+    what: c_int,
+    a: c_ulong,
+    b: c_ulong,
+    c: c_ulong,
+    d: c_ulong,
+) -> c_int {
+    if BEFORE_A_FILTER.contains(&what) {
+        guard(|| {
+            process::is_filtered();
+            None
+        });
+    }
+    unsafe { real::prctl(what, a, b, c, d) }
+}
+
+/// A kernel thread that polls for a ring keeps the rights of its maker (trap 20).
+macro_rules! changes_rights {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+                guard(|| {
+                    process::changes_rights();
+                    None
+                });
+                unsafe { real::$name($($arg),*) }
+            }
+        )*
+    };
+}
+
+changes_rights! {
+    setuid(user: uid_t);
+    setgid(group: gid_t);
+    seteuid(user: uid_t);
+    setegid(group: gid_t);
+    setreuid(real: uid_t, effective: uid_t);
+    setregid(real: gid_t, effective: gid_t);
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t);
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t);
 }

@@ -22,13 +22,17 @@ use crate::set::Set;
 use crate::table::{self, Kind, LEFT_ALONE};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn accept(
+    fd: c_int,
+    from: *mut sockaddr,
+    from_bytes: *mut socklen_t,
+) -> c_int {
     let said = unsafe { with_room(|| real::accept(fd, from, from_bytes)) };
     accepted(fd, said, false)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
@@ -39,7 +43,7 @@ unsafe extern "C" fn accept4(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     unsafe { with_room(|| real::socket(domain, kind, protocol)) }
 }
 
@@ -76,7 +80,7 @@ fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if let Found::Closed = find(fd) {
         errno::set(libc::EBADF);
         return -1;
@@ -91,7 +95,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -117,7 +121,7 @@ fn leave_alone(fd: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,

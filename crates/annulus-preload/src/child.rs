@@ -1,0 +1,80 @@
+//! # Safety
+//!
+//! A child of a fork that goes on with its parent's epoll set. The kernel's set is one for both; what the parent's
+//! ring serves is not in it. The child gets a set of its own, of the same number, with all that the parent's has
+//! (Held: a child begins with one thread, and uses nothing that its parent's threads held).
+#![allow(unsafe_code)]
+
+use crate::connection::{DISABLED, MEMBER};
+use crate::counts::{self, Why};
+use crate::leave;
+use crate::sys;
+use crate::table::{self, Entry, Kind};
+
+/// One member of a set, as the kernel tells it.
+struct Member {
+    fd: i32,
+    events: u32,
+    data: u64,
+}
+
+/// Puts a set of the child's own in the place of its parent's; none, if its parent served nothing of it.
+pub(crate) fn make_own(number: &'static Entry, fd: i32) {
+    let set = number.set();
+    number.forget();
+    counts::passed(Why::Forked);
+    let members: Vec<Member> = (0..leave::served_max() as i32)
+        .filter_map(|fd| {
+            let entry = table::entry(fd)?;
+            let served = entry.inherited() == Kind::Served && std::ptr::eq(entry.set(), set);
+            // SAFETY: Held: a copy of the parent's, which nobody else in the child uses.
+            let connection = served.then(|| unsafe { &*entry.connection() })?;
+            let events = if connection.is(DISABLED) {
+                0
+            } else {
+                connection.events
+            };
+            (connection.is(MEMBER)).then_some(Member {
+                fd,
+                events,
+                data: connection.data,
+            })
+        })
+        .chain(
+            crate::set::inherited_listeners(set).map(|(fd, events, data)| Member {
+                fd,
+                events,
+                data,
+            }),
+        )
+        .collect();
+    if members.is_empty() {
+        return;
+    }
+    let Ok(own) = sys::epoll_create() else { return };
+    for member in members.iter().chain(&kernel_members(fd)) {
+        let Member { fd, events, data } = *member;
+        let _ = sys::control(own, libc::EPOLL_CTL_ADD, fd, events, data);
+    }
+    let flags = sys::descriptor_flags(fd);
+    let _ = sys::dup_to(own, fd, flags);
+    let _ = sys::close(own);
+}
+
+/// What the kernel's set has, by `/proc/self/fdinfo`.
+fn kernel_members(fd: i32) -> Vec<Member> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let member = |line: &str| {
+        let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+        let fd = words.next()?.parse().ok()?;
+        let mut value = |name: &str| {
+            let word = words.find(|word| word.starts_with(name))?;
+            let digits = word.strip_prefix(name).filter(|rest| !rest.is_empty());
+            u64::from_str_radix(digits.or_else(|| words.next())?, 16).ok()
+        };
+        let events = value("events:")? as u32;
+        let data = value("data:")?;
+        Some(Member { fd, events, data })
+    };
+    text.lines().filter_map(member).collect()
+}

@@ -39,6 +39,8 @@ named! {
 named! {
     /// Why a call passed through, or a descriptor was handed back to the kernel.
     Why {
+        /// The operator said so, for the whole process.
+        Disabled = "disabled",
         /// io_uring is missing or refused.
         Refused = "refused",
         NotAStream = "not_a_stream",

@@ -124,7 +124,7 @@ def idle_memory(options, work):
         lines.append(
             f"{kind}, {IDLE:,} idle connections: {growth[PLAIN][0]:,.0f} bytes each without, "
             f"{growth[PRELOADED][0]:,.0f} with: {ours:+,.0f} of ours (at most {IDLE_LIMIT_BYTES}); "
-            f"the kernel's slabs {growth[PLAIN][1]:,.0f} and {growth[PRELOADED][1]:,.0f}, both ends and the client's sockets"
+            f"the kernel's memory, both ends of it: {growth[PLAIN][1]:,.0f} and {growth[PRELOADED][1]:,.0f}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return {"text": lines, "missed": missed, "bytes": figures}

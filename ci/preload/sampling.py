@@ -1,4 +1,4 @@
-"""One run after the other: without and with the library in turn, each on a server of its own that was started for it."""
+"""One run after the other: without and with the library in turn, each on a server that was started for it."""
 
 import json
 import random
@@ -46,7 +46,8 @@ def load(annulus, cell, server, options, body=None):
         "calls": used.get("syscalls_per_request"),
         "server_cpus": used.get("cpus"),
         "client": max(sample["client_cpu_share"]),
-        "others_busy": sample["others_busy"],
+        # What is behind a proxy is no other.
+        "others_busy": 0.0 if server.behind else sample["others_busy"],
         "limit": sample["limit"],
     }
 
@@ -63,7 +64,7 @@ def counts(lines):
                 into[key] = into.get(key, 0) + value
 
     for line in lines:
-        found = re.search(r"annulus: (\{.*\})\s*$", line)
+        found = re.search(r"^annulus(?:\[\d+\])?: (\{.*\})\s*$", line)
         if found:
             add(total, json.loads(found.group(1)))
     return total
@@ -76,33 +77,50 @@ def once(cell, how, options, work):
     )
     try:
         sample = load(options.annulus, cell, server, options)
+        if how not in (PLAIN, AGAIN) and not server.has(options.library.resolve()):
+            raise Failed("the library is not loaded")
         if not server.alive():
             raise Failed(f"the server ended by itself: {server.words()}")
     finally:
         server.stop()
+    # Nothing of one that a signal kills: it has no exit at which to say it.
     sample["counts"] = counts(server.lines())
-    if how not in (PLAIN, AGAIN) and not sample["counts"]:
-        raise Failed(f"no line of counts: the library was not loaded, or ended badly: {server.words()}")
     return sample
 
 
+def disturbed(runs, options):
+    """Whether others had more of the processors than a pair of runs bears."""
+    return any(run["sample"]["others_busy"] > options.quiet for run in runs if "sample" in run)
+
+
 def cell_runs(cell, options, work, hows=(PLAIN, PRELOADED)):
-    """All runs of a cell; a server that is missing is said and left out."""
-    runs = []
+    """All runs of a cell; one that others disturbed is made once more, with its pair, as often as --patience allows."""
+    kept, left = [], options.patience
     for repeat in range(options.repeats):
-        order = list(hows)
-        random.shuffle(order)
-        for how in order:
-            run = {"repeat": repeat, "how": how}
-            try:
-                run["sample"] = once(cell, how, options, work)
-            except Missing as missing:
-                print(f"{cell.key}: left out: {missing}", file=sys.stderr)
-                return []
-            except (Failed, RuntimeError, subprocess.TimeoutExpired) as failed:
-                run["failed"] = str(failed)
-                print(f"{cell.key} {how}: FAILED: {failed}", file=sys.stderr)
-            runs.append(run)
+        runs = pair(cell, options, work, hows, repeat)
+        while disturbed(runs, options) and left:
+            left -= 1
+            runs = pair(cell, options, work, hows, repeat)
+        kept += runs
+    return kept
+
+
+def pair(cell, options, work, hows, repeat):
+    """A run in each way, in a shuffled order; a server that is missing is said and left out."""
+    runs = []
+    order = list(hows)
+    random.shuffle(order)
+    for how in order:
+        run = {"repeat": repeat, "how": how}
+        try:
+            run["sample"] = once(cell, how, options, work)
+        except Missing as missing:
+            print(f"{cell.key}: left out: {missing}", file=sys.stderr)
+            return []
+        except (Failed, RuntimeError, subprocess.TimeoutExpired) as failed:
+            run["failed"] = str(failed)
+            print(f"{cell.key} {how}: FAILED: {failed}", file=sys.stderr)
+        runs.append(run)
     return runs
 
 
@@ -159,8 +177,8 @@ def missed(cell, out):
 
 
 HEAD = (
-    "| server and load | requests/s without | with | × (min–max) | p99 µs without | with | × | CPU µs/req without | "
-    "with | × | calls/req without | with | client | wanted |\n"
+    "| server and load | requests/s without | with | × (min–max) | p99 µs without | with | × "
+    "| CPU µs/req without | with | × | calls/req without | with | client | wanted |\n"
     "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n"
 )
 
@@ -181,6 +199,6 @@ def table(rows, wanted):
             number("p99_us_without", ",.0f"), number("p99_us_with", ",.0f"), number("p99_us_ratio", ".2f"),
             number("cpu_us_without", ".2f"), number("cpu_us_with", ".2f"), number("cpu_us_ratio", ".2f"),
             number("calls_without", ".3f"), number("calls_with", ".3f"), number("client_with", ".0%"),
-            wanted.get(one["cell"], "") + ("" if not one["missed"] else " **missed: " + "; ".join(one["missed"]) + "**"),
+            wanted.get(one["cell"], "") + (f" **missed: {'; '.join(one['missed'])}**" if one["missed"] else ""),
         ]) + " |\n"
     return text

@@ -1,6 +1,7 @@
 """Servers as a user has installed them: started with a configuration of ours on loopback, with or without the preload
 library, found listening, looked into by /proc, and stopped by the pids that were started."""
 
+import itertools
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 PATIENCE_S = 20.0
 BODY_BYTES = 1024
+NUMBERS = itertools.count(1)
 
 # How a server is run: without the library, with it, or with it and a kernel thread that submits.
 PLAIN, PRELOADED, POLLED = "without", "with", "sqpoll"
@@ -87,13 +89,15 @@ http {{
 
 
 def haproxy_configuration(port, mode, backend):
-    """A proxy in front of `backend`, or, with no backend, one that answers by itself."""
+    """A proxy in front of `backend`, or, with no backend, one that answers by itself. By default HAProxy says that it
+    will gain no rights (PR_SET_NO_NEW_PRIVS), as programs do before they filter system calls; then it is left alone."""
     answer = 'http-request return status 200 content-type text/plain string "Hello, World!"'
     behind = f"server one 127.0.0.1:{backend} maxconn 4000" if backend else ""
     return f"""
 global
     nbthread 1
-    maxconn 15000
+    insecure-setuid-wanted
+    maxconn 8000
 defaults
     mode {mode}
     timeout connect 5s
@@ -116,6 +120,8 @@ const server = http.createServer((request, response) => {
     response.end('Hello, World!');
 });
 server.keepAliveTimeout = 3600000;
+// Ends by itself, so that the library says its counts.
+process.on('SIGTERM', () => process.exit(0));
 server.listen(Number(process.argv[2]), '127.0.0.1', 4096);
 """
 
@@ -126,7 +132,7 @@ class Server:
     def __init__(self, kind, how, library, work, cpus="0", more_env=None, options=(), binaries=None):
         self.kind, self.how = kind, how
         self.port = free_port()
-        self.folder = Path(work) / f"{kind}-{how}-{self.port}"
+        self.folder = Path(work) / f"{kind}-{how}-{next(NUMBERS)}"
         self.folder.mkdir(parents=True)
         self.log = self.folder / "annulus.log"
         self.behind = None
@@ -192,7 +198,6 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def words(self):
-        self.said.flush()
         return (self.folder / "said").read_text(errors="replace")[-2000:]
 
     def wait(self):
@@ -260,6 +265,11 @@ class Server:
             counts[pid] = sum(link.startswith("socket:") for link in links)
         return counts
 
+    def has(self, library):
+        """Whether every process of it has the library loaded."""
+        name = str(library)
+        return all(name in Path(f"/proc/{pid}/maps").read_text() for pid in self.pids())
+
     def alive(self):
         return self.process.poll() is None
 
@@ -267,7 +277,8 @@ class Server:
         """Asks it to end, insists after a while, and gives what the library wrote into its log."""
         ended = self.process.poll()
         if ended is None:
-            self.process.send_signal(signal.SIGTERM)
+            # HAProxy dies of SIGTERM, and says nothing.
+            self.process.send_signal(signal.SIGUSR1 if self.kind.startswith("haproxy") else signal.SIGTERM)
             try:
                 ended = self.process.wait(5)
             except subprocess.TimeoutExpired:

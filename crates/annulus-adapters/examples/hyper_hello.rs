@@ -15,6 +15,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match runtime(threads).and_then(|runtime| runtime.block_on(serve(address))) {
-        Ok(never) => match never {},
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("serving at {address} failed: {error}");
             ExitCode::FAILURE
@@ -44,10 +45,15 @@ fn runtime(threads: usize) -> Result<Runtime, Box<dyn Error>> {
     Ok(builder.enable_all().build()?)
 }
 
-async fn serve(address: SocketAddr) -> Result<Infallible, Box<dyn Error>> {
+/// Until it is asked to end: a program that a signal kills says no counts.
+async fn serve(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(address).await?;
+    let mut asked = signal(SignalKind::terminate())?;
     loop {
-        let (stream, _) = listener.accept().await?;
+        let stream = tokio::select! {
+            _ = asked.recv() => return Ok(()),
+            accepted = listener.accept() => accepted?.0,
+        };
         stream.set_nodelay(true)?;
         tokio::spawn(async move {
             let mut http = http1::Builder::new();

@@ -7,7 +7,7 @@
 use annulus::preload::Answer;
 
 use crate::bytes::Moved;
-use crate::connection::{self as flag, Conn, ERR, HUP, IN};
+use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
 use crate::counts::{self, Event};
 use crate::leave;
 use crate::listeners;
@@ -17,6 +17,8 @@ use crate::sys;
 use crate::table::{self, Kind};
 use crate::turn::{self, About, push_linger, receive_token, token};
 
+/// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
+const BULK_BYTES: u32 = 8 << 10;
 /// What may be in hand of one connection before its receive is stopped, bytes.
 const IN_HAND_MAX: usize = 64 << 10;
 
@@ -88,6 +90,7 @@ impl Inner {
     }
 
     fn finish_closing(&mut self, closing: &mut Closing) {
+        leave::closed(1);
         if !closing.backlog.is_empty() {
             let backlog = std::mem::replace(&mut closing.backlog, Moved::none());
             return self.linger(closing.fd, backlog);
@@ -257,12 +260,12 @@ impl Inner {
                 .append(unsafe { std::slice::from_raw_parts(at, bytes as usize) });
             self.release(machine, id);
         }
-        if connection.in_hand() >= IN_HAND_MAX
-            && connection.is(flag::ARMED)
-            && !connection.is(flag::CANCELLED)
-        {
-            connection.mark(flag::CANCELLED);
-            self.cancels.push(receive_token(fd, connection));
+        if bytes >= BULK_BYTES || connection.in_hand() >= IN_HAND_MAX {
+            connection.mark(flag::BULK);
+            if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
+                connection.mark(flag::CANCELLED);
+                self.cancels.push(receive_token(fd, connection));
+            }
         }
         self.notify(fd, connection, IN);
     }
@@ -281,7 +284,11 @@ impl Inner {
     /// A receive is to be armed, unless there is no use.
     pub(crate) fn arm(&mut self, fd: i32, mut connection: Conn) {
         let no_use = flag::ARMED | flag::TO_ARM | flag::ENDED | flag::DEAD;
-        if !connection.is(no_use) && connection.in_hand() < IN_HAND_MAX {
+        if connection.is(flag::BULK) {
+            if connection.in_hand() == 0 && !connection.is(flag::READABLE) {
+                self.to_poll.push(fd);
+            }
+        } else if !connection.is(no_use) && connection.in_hand() < IN_HAND_MAX {
             connection.mark(flag::TO_ARM);
             self.to_arm.push(fd);
         }
@@ -324,9 +331,23 @@ impl Inner {
             }
             connection.clear(flag::FULL);
             connection.backlog.clear();
+            connection.clear(flag::BULK | flag::READABLE);
+            self.arm(fd, connection);
             self.notify(fd, connection, 0);
-        } else if connection.is(flag::FULL) {
-            send::go_on(self, fd, connection);
+        } else {
+            if connection.is(flag::FULL) && found & OUT != 0 {
+                send::go_on(self, fd, connection);
+            }
+            if connection.is(flag::BULK) && found & RDHUP != 0 {
+                // The end is for the ring to find, behind what is still to come.
+                connection.clear(flag::BULK | flag::READABLE);
+                self.arm(fd, connection);
+            } else if connection.is(flag::BULK) && found & IN != 0 {
+                connection.mark(flag::READABLE);
+                self.notify(fd, connection, IN);
+            } else {
+                self.to_poll.push(fd);
+            }
         }
         leave::settle(self, fd, connection);
     }

@@ -3,7 +3,7 @@
 use crate::config;
 use crate::counts::Why;
 use crate::sys;
-use crate::table::{Entry, Kind, LEFT_ALONE, NONBLOCK};
+use crate::table::{BY_PORT, Entry, Kind, LEFT_ALONE, NONBLOCK};
 
 /// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
@@ -18,7 +18,10 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         }
         let left_alone = config::get().passes(sys::own_port(fd).unwrap_or(0));
         if option(libc::SO_ACCEPTCONN) != Ok(0) {
-            entry.become_kind(Kind::Listener, if left_alone { LEFT_ALONE } else { 0 });
+            entry.become_kind(
+                Kind::Listener,
+                if left_alone { LEFT_ALONE | BY_PORT } else { 0 },
+            );
             return Err(Why::NotAStream);
         }
         if left_alone {
@@ -30,7 +33,8 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         entry.become_kind(Kind::Stream, 0);
     }
     if entry.flags() & LEFT_ALONE != 0 {
-        return Err(Why::Duplicated);
+        let by_port = entry.flags() & BY_PORT != 0;
+        return Err(if by_port { Why::Port } else { Why::Duplicated });
     }
     if entry.flags() & NONBLOCK == 0 {
         let flags = sys::flags_of(fd).map_err(|_| Why::Kernel)?;
@@ -52,14 +56,16 @@ pub(crate) fn accepted(listener: &Entry, listener_fd: i32, entry: &Entry, nonblo
             return;
         }
         let port = sys::own_port(listener_fd).unwrap_or(0);
-        let flags = if config::get().passes(port) {
-            LEFT_ALONE
-        } else {
-            0
-        };
+        let passes = config::get().passes(port);
+        let flags = if passes { LEFT_ALONE | BY_PORT } else { 0 };
         listener.become_kind(Kind::Listener, flags);
     }
     let nonblock = if nonblock { NONBLOCK } else { 0 };
-    let left_alone = listener.flags() & LEFT_ALONE;
+    let left_alone = listener.flags() & BY_PORT;
+    let left_alone = if left_alone != 0 {
+        LEFT_ALONE | BY_PORT
+    } else {
+        0
+    };
     entry.become_kind(Kind::Stream, nonblock | left_alone);
 }

@@ -16,7 +16,7 @@ pub(crate) struct Connection {
     pub(crate) at: *mut u8,
     pub(crate) bytes: u32,
     pub(crate) buffer: u16,
-    pub(crate) flags: u16,
+    pub(crate) flags: u32,
     /// What the set was asked to report.
     pub(crate) events: u32,
     /// Goes up each time the number is served anew; part of every token.
@@ -35,6 +35,8 @@ pub(crate) struct Connection {
     pub(crate) error: i32,
     /// The next of the ready ones, and one more; 0: none.
     pub(crate) next: u32,
+    /// Bytes that the program's own calls have read since the kernel had none.
+    pub(crate) burst: u32,
     /// The round of its set in which something came last.
     pub(crate) round: u32,
 }
@@ -74,37 +76,42 @@ impl DerefMut for Conn {
 }
 
 /// A receive is with the kernel.
-pub(crate) const ARMED: u16 = 1;
+pub(crate) const ARMED: u32 = 1;
 /// It is to be cancelled.
-pub(crate) const CANCELLED: u16 = 1 << 1;
+pub(crate) const CANCELLED: u32 = 1 << 1;
 /// Something has been received before: the next receive goes on for good.
-pub(crate) const LASTING: u16 = 1 << 2;
+pub(crate) const LASTING: u32 = 1 << 2;
 /// The peer has sent FIN.
-pub(crate) const ENDED: u16 = 1 << 3;
+pub(crate) const ENDED: u32 = 1 << 3;
 /// Both directions are over.
-pub(crate) const DEAD: u16 = 1 << 4;
+pub(crate) const DEAD: u32 = 1 << 4;
 /// No write can succeed: EPIPE.
-pub(crate) const BROKEN: u16 = 1 << 5;
+pub(crate) const BROKEN: u32 = 1 << 5;
 /// We have sent FIN.
-pub(crate) const SHUT: u16 = 1 << 6;
+pub(crate) const SHUT: u32 = 1 << 6;
 /// The kernel takes no more for now.
-pub(crate) const FULL: u16 = 1 << 7;
+pub(crate) const FULL: u32 = 1 << 7;
 /// A poll is with the kernel.
-pub(crate) const POLLED: u16 = 1 << 8;
+pub(crate) const POLLED: u32 = 1 << 8;
 /// Reported once, and not again until asked.
-pub(crate) const DISABLED: u16 = 1 << 9;
+pub(crate) const DISABLED: u32 = 1 << 9;
 /// Something has changed since it was reported.
-pub(crate) const EDGE: u16 = 1 << 10;
+pub(crate) const EDGE: u32 = 1 << 10;
 /// In the set, as the program sees it.
-pub(crate) const MEMBER: u16 = 1 << 11;
+pub(crate) const MEMBER: u32 = 1 << 11;
 /// In the list of those that have something queued.
-pub(crate) const QUEUED: u16 = 1 << 12;
+pub(crate) const QUEUED: u32 = 1 << 12;
 /// In the list of the ready ones.
-pub(crate) const READY: u16 = 1 << 13;
+pub(crate) const READY: u32 = 1 << 13;
 /// In the list of those that a receive is to be armed for.
-pub(crate) const TO_ARM: u16 = 1 << 14;
+pub(crate) const TO_ARM: u32 = 1 << 14;
 /// FIN is to be sent when the backlog is gone.
-pub(crate) const TO_SHUT: u16 = 1 << 15;
+pub(crate) const TO_SHUT: u32 = 1 << 15;
+
+/// So much comes that it is read by the program's own calls: the ring only tells when.
+pub(crate) const BULK: u32 = 1 << 16;
+/// The kernel has something to be read by them.
+pub(crate) const READABLE: u32 = 1 << 17;
 
 /// What data makes of a socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -127,17 +134,17 @@ pub(crate) const KNOWN: u32 = IN
 
 impl Connection {
     #[inline]
-    pub(crate) fn is(&self, flag: u16) -> bool {
+    pub(crate) fn is(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 
     #[inline]
-    pub(crate) fn mark(&mut self, flag: u16) {
+    pub(crate) fn mark(&mut self, flag: u32) {
         self.flags |= flag;
     }
 
     #[inline]
-    pub(crate) fn clear(&mut self, flag: u16) {
+    pub(crate) fn clear(&mut self, flag: u32) {
         self.flags &= !flag;
     }
 
@@ -151,7 +158,7 @@ impl Connection {
     #[inline]
     pub(crate) fn mask(&self) -> u32 {
         let mut mask = 0;
-        if self.in_hand() > 0 {
+        if self.in_hand() > 0 || self.is(READABLE) {
             mask |= IN;
         }
         if self.error != 0 {
@@ -192,6 +199,7 @@ impl Connection {
         self.error = 0;
         self.next = 0;
         self.round = 0;
+        self.burst = 0;
     }
 }
 

@@ -25,6 +25,21 @@ const STRANGERS_MAX: u32 = 64;
 /// How often one looks whether a kernel thread that polls has cancelled something; it takes one round of its own.
 const SETTLE_TURNS_MAX: u32 = 100_000;
 
+/// Numbers that the program has closed and the kernel has not, of all sets; those that linger count no more.
+static CLOSES: AtomicUsize = AtomicUsize::new(0);
+
+/// So many numbers are free, or wait for room of the kernel's.
+pub(crate) fn closed(count: usize) {
+    CLOSES.fetch_sub(count, Ordering::Relaxed);
+}
+
+/// The program is about to be given a number: the lowest that is free, as far as it knows.
+pub(crate) fn free_numbers() {
+    if CLOSES.load(Ordering::Relaxed) > 0 {
+        crate::set::for_each_of_mine(finish_closes);
+    }
+}
+
 /// One more than the highest descriptor that was ever served.
 static SERVED_MAX: AtomicUsize = AtomicUsize::new(0);
 
@@ -167,8 +182,15 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let was_served = entry.kind() == Kind::Served;
     inner.unready(fd, connection);
     connection.clear(flag::MEMBER);
-    receive::spill(inner, connection);
-    connection.spilled.clear();
+    if connection.in_hand() > 0 {
+        // As the kernel does where something was not read: what is on its way is sent, then the peer is told.
+        receive::spill(inner, connection);
+        connection.spilled.clear();
+        if entry.flags() & LEFT_ALONE == 0 {
+            send::flush(inner, fd, connection);
+            sys::reset_when_closed(fd);
+        }
+    }
     let by_ring =
         inner.ring.is_some() && inner.mode == Mode::Serving && set.is_mine() && !inner.pushed;
     if !by_ring {
@@ -206,6 +228,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     }
     entry.become_kind(Kind::Closing, 0);
     inner.closing.push(closing);
+    CLOSES.fetch_add(1, Ordering::Relaxed);
     if inner.queued_at_ns == 0 {
         inner.queued_at_ns = sys::now_ns();
     }
@@ -219,9 +242,11 @@ pub(crate) fn finish_closes(held: &mut Held) {
         return;
     }
     let closing = std::mem::take(&mut held.closing);
+    let mut armed = false;
     for mut closing in closing {
-        if let Some(receive) = closing.receive {
+        if let Some(receive) = closing.receive.take() {
             held.cancels.push(receive);
+            armed = true;
         }
         let mut over = closing.backlog.is_empty();
         if over
@@ -248,12 +273,16 @@ pub(crate) fn finish_closes(held: &mut Held) {
             held.closing.push(closing);
             continue;
         }
+        closed(1);
         let _ = sys::close(closing.fd);
         if let Some(entry) = table::entry(closing.fd)
             && entry.kind() == Kind::Closing
         {
             entry.forget();
         }
+    }
+    if armed && held.is_mine() {
+        held.submit_cancels();
     }
 }
 

@@ -38,10 +38,13 @@ extern "C" fn load() {
     if let Some(wrong) = &config.wrong {
         log::say_somewhere(wrong);
     }
+    log::open();
     if config.disabled {
+        counts::passed(Why::Disabled);
+        // SAFETY: Typed: a function that may be called at any time.
+        unsafe { libc::atexit(at_exit) };
         return;
     }
-    log::open();
     std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
     table::make();
     log::keep();
@@ -73,10 +76,9 @@ extern "C" fn at_exit() {
 
 /// The process ends.
 pub(crate) fn ends() {
-    if !READY.load(Ordering::Acquire) {
-        return;
+    if READY.load(Ordering::Acquire) {
+        send::flush_everything(LAST_BYTES_MS);
     }
-    send::flush_everything(LAST_BYTES_MS);
     let says = counts::any() || !IS_CHILD.load(Ordering::Relaxed);
     if config::get().stats && says && !ENDED.swap(true, Ordering::Relaxed) {
         log::say_somewhere(&counts::line());

@@ -93,11 +93,51 @@ pub(crate) unsafe fn read(
         leave::settle(inner, fd, connection);
         return None;
     }
+    if connection.is(flag::BULK) && !connection.is(flag::ARMED) {
+        // SAFETY: Lent, passed on.
+        return Some(unsafe { read_directly(inner, fd, connection, (vectors, total), flags) });
+    }
     if connection.is(flag::ARMED) {
         return Some(Err(libc::EAGAIN));
     }
     // Nothing has been asked of the kernel: it has what there is.
     None
+}
+
+/// Less than this of a connection that so much came from, and the ring receives again.
+const SMALL_BYTES: u32 = 4096;
+
+/// The kernel's answer, and what it says of what is still to come.
+///
+/// # Safety
+///
+/// Lent: the vectors are valid for writes, `total` bytes of them.
+unsafe fn read_directly(
+    inner: &mut Inner,
+    fd: i32,
+    mut connection: Conn,
+    (vectors, total): (&[iovec], usize),
+    flags: i32,
+) -> Answer {
+    // SAFETY: Lent, passed on.
+    let answer = unsafe { sys::receive_vectors(fd, vectors, flags) };
+    let drained = match answer {
+        Ok(bytes) => bytes < total,
+        Err(errno) => errno == libc::EAGAIN,
+    };
+    if flags & libc::MSG_PEEK != 0 {
+        return answer;
+    }
+    connection.burst = connection.burst.saturating_add(answer.unwrap_or(0) as u32);
+    if drained {
+        connection.clear(flag::READABLE);
+        let burst = std::mem::take(&mut connection.burst);
+        if burst > 0 && burst < SMALL_BYTES {
+            connection.clear(flag::BULK);
+        }
+        inner.arm(fd, connection);
+    }
+    answer
 }
 
 /// Copies what is in hand to the vectors, which have room for something or nothing.

@@ -19,8 +19,9 @@ use crate::table::{self, Entry, Kind};
 const AT_ONCE_BYTES: usize = 4096;
 /// Most that is queued of one connection, bytes.
 const QUEUED_MAX: usize = 64 << 10;
-/// So many connections have something queued: it is sent without waiting for the end of the round.
-const CONNECTIONS_MAX: usize = 16;
+/// So many connections have something queued: it is sent without waiting for the end of the round. Few, and what a
+/// server writes that goes round its connections would not be gathered.
+const CONNECTIONS_MAX: usize = 256;
 /// What a round may take until something that was written in it is late, ns; and what each write of it may have
 /// taken: a server that deals with many requests in a round is not slow.
 const LATE_NS: u64 = 500_000;
@@ -199,19 +200,16 @@ pub(crate) fn make_room(inner: &mut Inner, mut connection: Conn, more: usize) ->
 pub(crate) fn is_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     connection.out_bytes += bytes as u32;
     inner.writes += 1;
-    if connection.is(flag::QUEUED) {
-        let looks = inner.writes.is_multiple_of(WRITES_A_LOOK);
-        if looks && sys::now_ns() - inner.queued_at_ns > LOOK_NS {
-            inner.submit_sends();
+    if !connection.is(flag::QUEUED) {
+        connection.mark(flag::QUEUED);
+        inner.queued.push(fd);
+        if inner.queued_at_ns == 0 {
+            inner.queued_at_ns = sys::now_ns();
         }
-        return;
     }
-    connection.mark(flag::QUEUED);
-    inner.queued.push(fd);
-    if inner.queued_at_ns == 0 {
-        inner.queued_at_ns = sys::now_ns();
-    }
-    if inner.queued.len() >= CONNECTIONS_MAX || inner.hurry > 0 {
+    let looks = inner.writes.is_multiple_of(WRITES_A_LOOK);
+    let is_late = looks && sys::now_ns() - inner.queued_at_ns > LOOK_NS;
+    if is_late || inner.queued.len() >= CONNECTIONS_MAX || inner.hurry > 0 {
         inner.submit_sends();
     }
 }

@@ -192,6 +192,16 @@ pub(crate) fn for_each(mut each: impl FnMut(&mut Held)) {
     }
 }
 
+/// Calls for each set that the calling thread waits on.
+pub(crate) fn for_each_of_mine(mut each: impl FnMut(&mut Held)) {
+    let sets = SETS.try_lock().map(|sets| sets.clone()).unwrap_or_default();
+    for set in sets.into_iter().filter(|set| set.is_mine()) {
+        if let Some(mut held) = set.take() {
+            each(&mut held);
+        }
+    }
+}
+
 /// In a child of a fork: the listeners that its parent's ring polled for a set.
 pub(crate) fn inherited_listeners(set: *mut Set) -> impl Iterator<Item = (i32, u32, u64)> {
     // SAFETY: Owned: null, or a set, which is never freed. Held: whatever the parent's threads were doing, this is a

@@ -192,3 +192,37 @@ pub(crate) fn dup_to(fd: i32, to: i32, flags: c_int) -> Answer {
     // SAFETY: Open: the number is one of the caller's own, whose file it is to have.
     answer(unsafe { libc::syscall(libc::SYS_dup3, fd, to, flags) })
 }
+
+/// Receives without waiting.
+///
+/// # Safety
+///
+/// Lent: the vectors, and what they point to, are valid for writes.
+pub(crate) unsafe fn receive_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> Answer {
+    // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_ptr().cast_mut();
+    message.msg_iovlen = vectors.len();
+    let flags = flags | libc::MSG_DONTWAIT;
+    // SAFETY: Lent, passed on.
+    answer(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags) })
+}
+
+/// Has a close discard what was not sent, and tell the peer so.
+pub(crate) fn reset_when_closed(fd: i32) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: Lent: of this stack, with its size.
+    unsafe {
+        libc::syscall(
+            libc::SYS_setsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            &raw const linger,
+            size_of::<libc::linger>(),
+        )
+    };
+}

@@ -51,6 +51,9 @@ pub(crate) const NONBLOCK: u32 = 1 << 8;
 /// Never to be served: something of it is shared, or the operator said so.
 pub(crate) const LEFT_ALONE: u32 = 1 << 9;
 
+/// It is left alone because of its listener's port.
+pub(crate) const BY_PORT: u32 = 1 << 10;
+
 const KIND_MASK: u32 = 0xff;
 const PROCESS_SHIFT: u32 = 16;
 
@@ -88,7 +91,7 @@ impl Entry {
 
     #[inline]
     pub(crate) fn flags(&self) -> u32 {
-        self.state.load(Ordering::Relaxed) & (NONBLOCK | LEFT_ALONE)
+        self.state.load(Ordering::Relaxed) & (NONBLOCK | LEFT_ALONE | BY_PORT)
     }
 
     #[inline]

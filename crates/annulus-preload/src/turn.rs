@@ -9,7 +9,7 @@ use std::ptr;
 
 use annulus::preload::{ServerRing, Sqe, ask};
 
-use crate::connection::{self as flag, Conn, OUT};
+use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
 use crate::counts::{self, Event, RingCounts, Why};
 use crate::memory::{Arena, PLACES, Pool};
 use crate::process;
@@ -292,17 +292,22 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
 }
 
 fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
-    let events = if connection.is(flag::FULL) {
-        OUT
-    } else if connection.is(flag::ENDED)
-        && !connection.is(flag::DEAD)
-        && connection.is(flag::MEMBER)
+    let mut events = 0;
+    if connection.is(flag::FULL) {
+        events |= OUT;
+    }
+    let member = connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
+    if member
+        && connection.is(flag::BULK)
+        && connection.in_hand() == 0
+        && !connection.is(flag::READABLE)
     {
-        // Errors and the end of both directions, which are always told.
-        0
-    } else {
+        events |= IN | RDHUP;
+    }
+    // Errors and the end of both directions are always told.
+    if events == 0 && !(member && connection.is(flag::ENDED)) {
         return;
-    };
+    }
     if connection.is(flag::POLLED) {
         return;
     }

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_uint, c_ulong};
 
 use super::io::{flush, hand_back};
-use super::{Found, find, guard};
+use super::{Found, find, free_numbers, guard};
 use crate::counts::{self, Call, Why};
 use crate::descriptor as of;
 use crate::errno::{self, say_int};
@@ -69,6 +69,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let shared = shares(fd);
+    free_numbers();
     duplicated(fd, unsafe { real::dup(fd) }, shared)
 }
 
@@ -135,6 +136,7 @@ fn duplicated(_: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_i
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         let shared = shares(fd);
+        free_numbers();
         return duplicated(fd, unsafe { real::fcntl(fd, command, argument) }, shared);
     }
     if let Found::Closed = find(fd) {

@@ -52,3 +52,11 @@ fn guard(serve: impl FnOnce() -> Option<Answer>) -> Option<Answer> {
     errno::set(before);
     answer
 }
+
+/// Before a call that gives the program a number.
+fn free_numbers() {
+    guard(|| {
+        crate::leave::free_numbers();
+        None
+    });
+}

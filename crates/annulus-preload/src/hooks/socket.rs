@@ -44,6 +44,7 @@ unsafe extern "C-unwind" fn accept4(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    super::free_numbers();
     unsafe { with_room(|| real::socket(domain, kind, protocol)) }
 }
 

@@ -85,6 +85,8 @@ named! {
         ChangedRights = "changed_rights",
         /// A signal handler called in the middle of a call.
         InHandler = "in_handler",
+        /// The operator said so, for the whole process.
+        Disabled = "disabled",
     }
 }
 

@@ -197,9 +197,13 @@ impl ServerRing {
         }
     }
 
-    /// Hands over what was pushed, and looks for nothing.
+    /// Hands over what was pushed, and looks for nothing. Where a kernel thread takes it, that thread is given time.
     pub fn submit(&mut self) -> io::Result<()> {
         let flags = self.ring.poller_wakes();
+        if self.polled && flags == 0 {
+            std::thread::yield_now();
+            return Ok(());
+        }
         // SAFETY: Lent: no mask is passed.
         unsafe { self.ring.enter_masked(0, flags, None, ptr::null()) }
     }

@@ -1,0 +1,437 @@
+/* What the programs of this folder share. Each holds one topic and a table of cases; each case prints a transcript of
+ * what it saw: results, errno names, event masks, bytes. The transcript has to be the same, byte for byte, whether the
+ * preload library is loaded or not.
+ *
+ * A program plays both sides of its connections. The side under test, `app`, goes through libc, where the library has
+ * its hooks. The other side, `peer`, is opened and used by direct system calls only, which no hook sees: it is the
+ * judge of what really went over the wire. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A case, and what the library must have counted in it: words such as "served:read", "passed:blocking" and
+ * "back:duplicated", or "" where only the transcript matters. */
+struct app_case {
+    const char *name;
+    void (*run)(void);
+    const char *counted;
+};
+#define CASE(function, counted) { #function, function, counted }
+
+/* A connection. */
+struct pair {
+    int app;
+    int peer;
+    bool peer_ended;
+};
+
+/* Writes a part of the transcript, at once: what a case said before it died is part of it. */
+__attribute__((format(printf, 1, 2))) static inline void say(const char *format, ...) {
+    char text[4096];
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    if (length > (int)sizeof text - 1)
+        length = (int)sizeof text - 1;
+    for (int from = 0; from < length;) {
+        long done = syscall(SYS_write, 1, text + from, (size_t)(length - from));
+        if (done < 0 && errno != EINTR)
+            return;
+        from += done > 0 ? (int)done : 0;
+    }
+}
+
+/* Ends the program where a case can't even begin; never the result of a call under test. */
+#define MUST(call)                                                                                                     \
+    ({                                                                                                                 \
+        long must_result = (long)(call);                                                                               \
+        if (must_result < 0) {                                                                                         \
+            say("line %d: %s: %s\n", __LINE__, #call, strerrorname_np(errno));                                         \
+            syscall(SYS_exit_group, 3);                                                                                \
+        }                                                                                                              \
+        must_result;                                                                                                   \
+    })
+
+/* Says what a call returned. */
+static inline long got(const char *call, long result) {
+    if (result < 0)
+        say("%s: %s\n", call, strerrorname_np(errno));
+    else
+        say("%s: %ld\n", call, result);
+    return result;
+}
+#define GOT(call) got(#call, (long)(call))
+
+/* Says what a call that fetches bytes returned, and the bytes. */
+static inline long got_bytes(const char *call, const char *bytes, long result) {
+    if (result <= 0)
+        return got(call, result);
+    say("%s: %ld \"%.*s\"\n", call, result, (int)result, bytes);
+    return result;
+}
+
+static inline void pause_ms(long ms) {
+    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+    while (syscall(SYS_nanosleep, &left, &left) < 0 && errno == EINTR)
+        continue;
+}
+
+static inline double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
+
+/* ---- the side under test ---- */
+
+static inline struct sockaddr_in loopback(int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
+static inline int listen_on(int type_flags, int *port) {
+    int one = 1;
+    struct sockaddr_in address = loopback(0);
+    socklen_t length = sizeof address;
+    int fd = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | type_flags, 0));
+    MUST(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+    MUST(bind(fd, (struct sockaddr *)&address, length));
+    MUST(listen(fd, 512));
+    MUST(getsockname(fd, (struct sockaddr *)&address, &length));
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+/* A set that nobody has waited on yet: what is added to it before is not served. */
+static inline int fresh_set(void) { return (int)MUST(epoll_create1(EPOLL_CLOEXEC)); }
+
+/* A set whose members may be served from the start. */
+static inline int new_set(void) {
+    int set = fresh_set();
+    MUST(epoll_wait(set, &(struct epoll_event){0}, 1, 0));
+    return set;
+}
+
+static inline int control(int set, int what, int fd, uint32_t mask, uint64_t label) {
+    struct epoll_event event = {.events = mask, .data.u64 = label};
+    return epoll_ctl(set, what, fd, &event);
+}
+static inline void add(int set, int fd, uint32_t mask, uint64_t label) {
+    MUST(control(set, EPOLL_CTL_ADD, fd, mask, label));
+}
+static inline void mod(int set, int fd, uint32_t mask, uint64_t label) {
+    MUST(control(set, EPOLL_CTL_MOD, fd, mask, label));
+}
+static inline void del(int set, int fd) { MUST(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL)); }
+
+static const struct {
+    uint32_t bit;
+    const char *name;
+} mask_names[] = {
+    {EPOLLIN, "IN"},         {EPOLLPRI, "PRI"},       {EPOLLOUT, "OUT"},       {EPOLLERR, "ERR"},
+    {EPOLLHUP, "HUP"},       {EPOLLRDHUP, "RDHUP"},   {EPOLLRDNORM, "RDNORM"}, {EPOLLRDBAND, "RDBAND"},
+    {EPOLLWRNORM, "WRNORM"}, {EPOLLWRBAND, "WRBAND"}, {EPOLLMSG, "MSG"},
+};
+
+static inline const char *mask_text(uint32_t mask, char text[128]) {
+    text[0] = 0;
+    for (size_t i = 0; i < sizeof mask_names / sizeof *mask_names; i++) {
+        if (mask & mask_names[i].bit) {
+            if (text[0])
+                strcat(text, "|");
+            strcat(text, mask_names[i].name);
+            mask &= ~mask_names[i].bit;
+        }
+    }
+    if (mask)
+        sprintf(text + strlen(text), "%s0x%x", text[0] ? "|" : "", mask);
+    return text;
+}
+
+static inline int by_label(const void *a, const void *b) {
+    uint64_t x = ((const struct epoll_event *)a)->data.u64, y = ((const struct epoll_event *)b)->data.u64;
+    return (x > y) - (x < y);
+}
+
+/* Says events in the order of their labels: in what order a set reports its members is the kernel's to choose. */
+static inline int say_events(struct epoll_event *events, int count) {
+    char text[128];
+    if (count < 0)
+        say("events: %s\n", strerrorname_np(errno));
+    if (count == 0)
+        say("events: none\n");
+    if (count <= 0)
+        return count;
+    qsort(events, (size_t)count, sizeof *events, by_label);
+    say("events:");
+    for (int i = 0; i < count; i++)
+        say(" %llu=%s", (unsigned long long)events[i].data.u64, mask_text(events[i].events, text));
+    say("\n");
+    return count;
+}
+
+static inline int say_wait(int set, int timeout_ms) {
+    struct epoll_event events[64];
+    return say_events(events, epoll_wait(set, events, 64, timeout_ms));
+}
+/* For something that comes, however slow the machine is. */
+static inline int say_next(int set) { return say_wait(set, 10000); }
+/* For what is there now; and the moment at which queued writes leave. */
+static inline int say_now(int set) { return say_wait(set, 0); }
+/* The same, with nothing said: to let writes leave where an event may come or not. */
+static inline void turn(int set) {
+    struct epoll_event events[64];
+    epoll_wait(set, events, 64, 0);
+}
+
+static inline void say_read(int fd, size_t most) {
+    char bytes[4096];
+    got_bytes("read", bytes, read(fd, bytes, most < sizeof bytes ? most : sizeof bytes));
+}
+
+/* Says the next bytes of a stream, as many as there are up to `most`, and how they end. In how many reads they come is
+ * not said: a stream has no such borders, and bytes that no wait has reported yet may come in a read of their own. */
+static inline void say_stream(int fd, size_t most) {
+    char bytes[4096];
+    size_t done = 0;
+    long result = 1;
+    while (done < most && (result = read(fd, bytes + done, most - done)) > 0)
+        done += (size_t)result;
+    say("stream: \"%.*s\" then %s\n", (int)done, bytes,
+        result > 0    ? "more"
+        : result == 0 ? "the end"
+                      : strerrorname_np(errno));
+}
+
+static inline void say_error_option(int fd) {
+    int error = -1;
+    socklen_t length = sizeof error;
+    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length));
+    say("SO_ERROR: %s, length %u\n", error ? strerrorname_np(error) : "0", length);
+}
+
+/* ---- the peer: direct system calls ---- */
+
+static inline int peer_connect(int port) {
+    struct sockaddr_in address = loopback(port);
+    int fd = (int)MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    MUST(syscall(SYS_connect, fd, &address, sizeof address));
+    return fd;
+}
+
+static inline struct pair pair_on(int listener, int port, int flags) {
+    struct pair pair = {.peer = peer_connect(port)};
+    pair.app = (int)MUST(accept4(listener, NULL, NULL, flags));
+    return pair;
+}
+
+/* A connection whose accepted end is ready for a set. */
+static inline struct pair connected(void) {
+    int port, listener = listen_on(0, &port);
+    struct pair pair = pair_on(listener, port, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    MUST(close(listener));
+    return pair;
+}
+
+static inline void peer_send(struct pair *pair, const char *text) {
+    size_t length = strlen(text);
+    long done = syscall(SYS_write, pair->peer, text, length);
+    if (done != (long)length)
+        say("the peer's write: %ld %s\n", done, done < 0 ? strerrorname_np(errno) : "");
+}
+
+static inline void peer_shutdown(struct pair *pair) {
+    MUST(syscall(SYS_shutdown, pair->peer, SHUT_WR));
+    pair->peer_ended = true;
+}
+
+/* Closes so that the other side gets RST. */
+static inline void peer_reset(struct pair *pair) {
+    struct linger at_once = {1, 0};
+    MUST(syscall(SYS_setsockopt, pair->peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+    MUST(syscall(SYS_close, pair->peer));
+    pair->peer = -1;
+}
+
+static inline void peer_close(struct pair *pair) {
+    MUST(syscall(SYS_close, pair->peer));
+    pair->peer = -1;
+}
+
+/* Says the next bytes that the peer gets: exactly `count`, or those before the end. */
+static inline void peer_gets(struct pair *pair, size_t count) {
+    static __thread char bytes[65536];
+    size_t done = 0;
+    long result = 0;
+    while (done < count) {
+        result = syscall(SYS_read, pair->peer, bytes + done, count - done);
+        if (result <= 0)
+            break;
+        done += (size_t)result;
+    }
+    say("the peer gets \"%.*s\"", (int)done, bytes);
+    if (done < count)
+        say(" then %s", result == 0 ? "the end" : strerrorname_np(errno));
+    say("\n");
+}
+
+/* Says how the peer's stream ends: all before it is counted. */
+static inline void peer_gets_the_end(struct pair *pair) {
+    static __thread char bytes[65536];
+    long result, count = 0;
+    while ((result = syscall(SYS_read, pair->peer, bytes, sizeof bytes)) > 0)
+        count += result;
+    say("the peer gets %ld more, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
+}
+
+static inline struct tcp_info tcp_state(int fd) {
+    struct tcp_info info = {0};
+    socklen_t length = sizeof info;
+    syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &length);
+    return info;
+}
+
+enum { STATE_ESTABLISHED = 1, STATE_CLOSED = 7, STATE_CLOSE_WAIT = 8 };
+
+/* Returns when all that the peer sent has reached the socket of the other side, its FIN too. The socket is asked, not
+ * the program: bytes that the library took out of it count as arrived. */
+static inline void settle(struct pair *pair) {
+    for (int i = 0; i < 50000; i++) {
+        struct tcp_info app = tcp_state(pair->app), peer = tcp_state(pair->peer);
+        uint64_t sent = peer.tcpi_bytes_sent - peer.tcpi_bytes_retrans;
+        bool ended = app.tcpi_state != STATE_ESTABLISHED;
+        /* A paced sender keeps bytes back for a moment, and those are not counted as sent. */
+        if (peer.tcpi_notsent_bytes == 0 && app.tcpi_bytes_received >= sent && (ended || !pair->peer_ended))
+            return;
+        syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
+    }
+    say("the peer's bytes never arrived\n");
+}
+
+/* Returns when the socket has reached a state; for ends of a peer that is closed, and can't be asked. */
+static inline void settle_state(int fd, int state) {
+    for (int i = 0; i < 50000; i++) {
+        if (tcp_state(fd).tcpi_state == state)
+            return;
+        syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
+    }
+    say("the socket never came to state %d\n", state);
+}
+
+/* ---- bytes that can be checked ---- */
+
+static inline uint64_t next_random(uint64_t *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* The byte at a place of a stream: a stream of which one byte is lost, doubled or moved has another sum. */
+static inline unsigned char byte_at(uint64_t place) { return (unsigned char)((place * 2654435761u) >> 13); }
+
+static inline void fill(unsigned char *bytes, size_t count, uint64_t place) {
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = byte_at(place + i);
+}
+
+/* Where a stream first differs from `byte_at`, or -1. */
+static inline long differs(const unsigned char *bytes, size_t count, uint64_t place) {
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] != byte_at(place + i))
+            return (long)(place + i);
+    return -1;
+}
+
+/* A thread which reads a peer to its end by direct calls, slowly if `pause_us`, and checks each byte. */
+struct reader {
+    pthread_t thread;
+    int peer;
+    long pause_us;
+    uint64_t count;
+    long wrong_at;
+    int error;
+};
+
+static inline void *reader_run(void *argument) {
+    struct reader *reader = argument;
+    static __thread unsigned char bytes[65536];
+    reader->wrong_at = -1;
+    for (;;) {
+        long done = syscall(SYS_read, reader->peer, bytes, sizeof bytes);
+        if (done < 0)
+            reader->error = errno;
+        if (done <= 0)
+            return NULL;
+        if (reader->wrong_at < 0)
+            reader->wrong_at = differs(bytes, (size_t)done, reader->count);
+        reader->count += (uint64_t)done;
+        if (reader->pause_us)
+            syscall(SYS_nanosleep, &(struct timespec){0, reader->pause_us * 1000}, NULL);
+    }
+}
+
+static inline void reader_start(struct reader *reader, int peer, long pause_us) {
+    *reader = (struct reader){.peer = peer, .pause_us = pause_us};
+    MUST(-pthread_create(&reader->thread, NULL, reader_run, reader));
+}
+
+/* Waits for its end with looks at a set: what was closed full has its place in the set's turns. */
+static inline void join_turning(struct reader *reader, int set) {
+    while (pthread_tryjoin_np(reader->thread, NULL) == EBUSY)
+        epoll_wait(set, &(struct epoll_event){0}, 1, 1);
+}
+
+static inline void reader_result(const struct reader *reader) {
+    say("the peer got %llu bytes, wrong at %ld, %s\n", (unsigned long long)reader->count, reader->wrong_at,
+        reader->error ? strerrorname_np(reader->error) : "ended");
+}
+
+static inline void reader_say(struct reader *reader) {
+    pthread_join(reader->thread, NULL);
+    reader_result(reader);
+}
+
+/* ---- choosing a case ---- */
+
+static inline int run_cases(const struct app_case *cases, size_t count, int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "--cases")) {
+        for (size_t i = 0; i < count; i++)
+            say("%s\t%s\n", cases[i].name, cases[i].counted);
+        return 0;
+    }
+    for (size_t i = 0; argc >= 2 && i < count; i++) {
+        if (!strcmp(argv[1], cases[i].name)) {
+            cases[i].run();
+            say("done\n");
+            return 0;
+        }
+    }
+    fprintf(stderr, "usage: %s --cases | CASE\n", argv[0]);
+    return 2;
+}
+#define RUN(cases) run_cases(cases, sizeof(cases) / sizeof *(cases), argc, argv)

@@ -1,0 +1,449 @@
+/* What can be a member of a set, and how a set is asked: errors of every call, members that are no TCP streams beside
+ * one that is, sets within sets, one socket in several sets, duplicates of either. The rule: a set that holds anything
+ * is served as far as it can be, and reports the rest as the kernel does. */
+#include "app.h"
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <dirent.h>
+
+static struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    return pair;
+}
+
+static void errors_of_control_are_the_kernels(void) {
+    int set = new_set(), file = (int)MUST(open("/proc/self/status", O_RDONLY)), folder = (int)MUST(open("/", O_RDONLY));
+    struct pair pair = joined(set, EPOLLIN);
+    int closed = (int)MUST(dup(0));
+    MUST(close(closed));
+    GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_MOD, file, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_DEL, folder, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_ADD, file, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_ADD, folder, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_ADD, closed, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_ADD, -1, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_ADD, 1 << 24, EPOLLIN, 1));
+    GOT(control(closed, EPOLL_CTL_ADD, pair.app, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_ADD, set, EPOLLIN, 1));
+    GOT(control(pair.app, EPOLL_CTL_ADD, file, EPOLLIN, 1));
+    GOT(control(set, 0, pair.app, EPOLLIN, 1));
+    GOT(control(set, 9, pair.app, EPOLLIN, 1));
+    GOT(epoll_ctl(set, EPOLL_CTL_ADD, pair.app, NULL));
+    GOT(epoll_ctl(set, EPOLL_CTL_MOD, pair.app, NULL));
+    GOT(epoll_ctl(set, EPOLL_CTL_DEL, pair.app, NULL));
+    GOT(epoll_ctl(set, EPOLL_CTL_DEL, pair.app, NULL));
+    GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 1));
+    say_now(set);
+}
+
+static void errors_of_waiting_are_the_kernels(void) {
+    int set = new_set(), other = eventfd(1, EFD_CLOEXEC);
+    struct epoll_event event;
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    GOT(epoll_wait(set, &event, 0, 0));
+    GOT(epoll_wait(set, &event, -1, 0));
+    GOT(epoll_wait(set, &event, INT32_MAX, 0));
+    GOT(epoll_wait(-1, &event, 1, 0));
+    GOT(epoll_wait(other, &event, 1, 0));
+    GOT(epoll_wait(pair.app, &event, 1, 0));
+    GOT(epoll_wait(set, NULL, 1, 0));
+    peer_send(&pair, "x");
+    say_next(set);
+    GOT(epoll_wait(set, (struct epoll_event *)-4096, 1, 0));
+    say_next(set);
+    GOT(epoll_create(0));
+    GOT(epoll_create(-1));
+    GOT(epoll_create1(1));
+    int plain = epoll_create(1), kept = epoll_create1(0), cloexec = epoll_create1(EPOLL_CLOEXEC);
+    say("close on exec: %d %d %d\n", fcntl(plain, F_GETFD), fcntl(kept, F_GETFD), fcntl(cloexec, F_GETFD));
+    GOT(close(plain));
+    GOT(epoll_wait(plain, &event, 1, 0));
+    GOT(control(plain, EPOLL_CTL_ADD, other, EPOLLIN, 1));
+}
+
+static void members_of_all_kinds_are_reported_together(void) {
+    int set = new_set(), two[2], unix_pair[2], port, event = eventfd(0, EFD_NONBLOCK);
+    struct pair pair = joined(set, EPOLLIN);
+    struct sockaddr_in address = loopback(0);
+    socklen_t length = sizeof address;
+    int udp = (int)MUST(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0));
+    MUST(bind(udp, (struct sockaddr *)&address, length));
+    MUST(getsockname(udp, (struct sockaddr *)&address, &length));
+    MUST(pipe2(two, O_NONBLOCK));
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, unix_pair));
+    int timer = (int)MUST(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)), listener = listen_on(SOCK_NONBLOCK, &port);
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    MUST(sigprocmask(SIG_BLOCK, &signals, NULL));
+    int signal = (int)MUST(signalfd(-1, &signals, SFD_NONBLOCK));
+    int members[] = {udp, two[0], unix_pair[0], event, timer, signal, listener, two[1]};
+    for (int i = 0; i < 8; i++)
+        add(set, members[i], i == 7 ? EPOLLOUT | EPOLLET : EPOLLIN, (uint64_t)i + 2);
+    say_now(set);
+    say_now(set);
+    MUST(sendto(udp, "u", 1, 0, (struct sockaddr *)&address, length));
+    say_next(set);
+    MUST(write(two[1], "p", 1));
+    MUST(write(unix_pair[1], "s", 1));
+    say_now(set);
+    MUST(eventfd_write(event, 3));
+    MUST(timerfd_settime(timer, 0, &(struct itimerspec){.it_value.tv_nsec = 1}, NULL));
+    MUST(kill(getpid(), SIGUSR1));
+    pause_ms(1);
+    say_now(set);
+    pair.peer_ended = false;
+    peer_send(&pair, "t");
+    settle(&pair);
+    int client = peer_connect(port);
+    say_now(set);
+    char bytes[256];
+    for (int i = 0; i < 6; i++)
+        say("read %d: %ld\n", i + 2, (long)read(members[i], bytes, sizeof bytes));
+    say_read(pair.app, 10);
+    GOT(accept(listener, NULL, NULL) > 0);
+    say_now(set);
+    MUST(close(unix_pair[1]));
+    MUST(close(two[1]));
+    say_now(set);
+    syscall(SYS_close, client);
+}
+
+/* nginx asks a pair of Unix sockets at start whether epoll knows this event. */
+static void hang_up_is_known_of_unix_sockets(void) {
+    int set = new_set(), two[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
+    add(set, two[0], EPOLLIN | EPOLLRDHUP | EPOLLET, 1);
+    MUST(close(two[1]));
+    say_wait(set, 5000);
+}
+
+static void sets_can_be_members_of_sets(void) {
+    int inner = new_set(), outer = new_set();
+    struct pair pair = joined(inner, EPOLLIN);
+    add(outer, inner, EPOLLIN, 7);
+    GOT(control(inner, EPOLL_CTL_ADD, outer, EPOLLIN, 1));
+    say_now(outer);
+    say_now(inner);
+    peer_send(&pair, "x");
+    say_next(outer);
+    say_next(inner);
+    say_read(pair.app, 10);
+    say_now(inner);
+    say_now(outer);
+    peer_send(&pair, "y");
+    settle(&pair);
+    say_now(outer);
+    struct pollfd poll_inner = {inner, POLLIN, 0};
+    GOT(poll(&poll_inner, 1, 1000));
+    say_now(inner);
+    say_read(pair.app, 10);
+    GOT(poll(&poll_inner, 1, 0));
+    say_now(outer);
+}
+
+static void a_set_can_be_polled(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    struct pollfd ask = {set, POLLIN, 0};
+    say_now(set);
+    GOT(poll(&ask, 1, 0));
+    peer_send(&pair, "x");
+    GOT(poll(&ask, 1, 5000));
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(set, &readable);
+    GOT(select(set + 1, &readable, NULL, NULL, &(struct timeval){5, 0}));
+    say_now(set);
+    say_read(pair.app, 10);
+    say_now(set);
+    ask.revents = 0;
+    GOT(poll(&ask, 1, 0));
+    peer_send(&pair, "y");
+    GOT(poll(&ask, 1, 5000));
+    say_next(set);
+    say_read(pair.app, 10);
+}
+
+static void one_socket_can_be_in_two_sets(void) {
+    int first = new_set(), second = new_set();
+    struct pair pair = joined(first, EPOLLIN);
+    peer_send(&pair, "one");
+    say_next(first);
+    add(second, pair.app, EPOLLIN | EPOLLET, 2);
+    say_now(second);
+    say_now(second);
+    say_now(first);
+    say_read(pair.app, 2);
+    say_now(first);
+    peer_send(&pair, "two");
+    settle(&pair);
+    say_now(second);
+    say_now(first);
+    say_read(pair.app, 10);
+    del(first, pair.app);
+    say_now(first);
+    peer_send(&pair, "three");
+    settle(&pair);
+    say_now(second);
+    say_read(pair.app, 10);
+}
+
+static void a_socket_can_move_between_sets(void) {
+    int sets[2] = {new_set(), new_set()};
+    struct pair pair = connected();
+    for (int i = 0; i < 6; i++) {
+        add(sets[i % 2], pair.app, EPOLLIN | EPOLLOUT, (uint64_t)i);
+        say_now(sets[i % 2]);
+        peer_send(&pair, "moving ");
+        settle(&pair);
+        say_now(sets[i % 2]);
+        say_stream(pair.app, 3);
+        MUST(write(pair.app, "answer", 6));
+        del(sets[i % 2], pair.app);
+        say_now(sets[i % 2]);
+    }
+    say_stream(pair.app, 100);
+    add(sets[0], pair.app, EPOLLIN, 9);
+    say_now(sets[0]);
+    peer_gets(&pair, 36);
+}
+
+static void a_duplicate_of_a_set_is_the_same_set(void) {
+    int set = new_set(), twin = (int)MUST(fcntl(set, F_DUPFD_CLOEXEC, 10)), third = (int)MUST(dup(set));
+    struct pair pair = joined(twin, EPOLLIN), late = connected();
+    GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 1));
+    peer_send(&pair, "x");
+    say_next(set);
+    say_next(twin);
+    say_read(pair.app, 10);
+    MUST(close(set));
+    add(third, late.app, EPOLLIN, 2);
+    peer_send(&pair, "y");
+    peer_send(&late, "z");
+    settle(&pair);
+    settle(&late);
+    say_next(twin);
+    MUST(close(twin));
+    say_next(third);
+    say_read(pair.app, 10);
+    say_read(late.app, 10);
+    say_now(third);
+}
+
+static void a_duplicate_of_a_member_is_another_member(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    int twin = (int)MUST(dup(pair.app));
+    GOT(control(set, EPOLL_CTL_ADD, twin, EPOLLIN, 2));
+    peer_send(&pair, "xy");
+    settle(&pair);
+    say_next(set);
+    say_read(twin, 1);
+    say_now(set);
+    say_read(pair.app, 1);
+    say_now(set);
+    del(set, pair.app);
+    peer_send(&pair, "z");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 10);
+}
+
+/* The registration belongs to the open socket, not to the number: it lives on while a duplicate does. */
+static void a_closed_number_whose_duplicate_lives_is_still_reported(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    int twin = (int)MUST(dup(pair.app));
+    MUST(close(pair.app));
+    pair.app = twin;
+    peer_send(&pair, "x");
+    settle(&pair);
+    say_next(set);
+    say_read(twin, 10);
+    say_now(set);
+    MUST(close(twin));
+    say_now(set);
+}
+
+static void a_blocking_socket_can_be_a_member(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair pair = pair_on(listener, port, 0);
+    add(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+    say_now(set);
+    peer_send(&pair, "hello");
+    say_next(set);
+    say_read(pair.app, 3);
+    say_read(pair.app, 100);
+    MUST(write(pair.app, "answer", 6));
+    peer_gets(&pair, 6);
+    peer_shutdown(&pair);
+    say_next(set);
+    say_read(pair.app, 100);
+}
+
+static void a_set_that_is_closed_leaves_its_members_whole(void) {
+    struct pair pair = connected();
+    for (int i = 0; i < 3; i++) {
+        int set = new_set();
+        add(set, pair.app, EPOLLIN, 1);
+        say_now(set);
+        peer_send(&pair, "in the set ");
+        say_next(set);
+        MUST(write(pair.app, "answer ", 7));
+        MUST(close(set));
+        peer_send(&pair, "after it");
+        settle(&pair);
+        say_stream(pair.app, (size_t)i * 7);
+        say_stream(pair.app, 5);
+        MUST(write(pair.app, "direct ", 7));
+        peer_gets(&pair, 14);
+        say_stream(pair.app, 100);
+    }
+}
+
+static int open_numbers(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static void sets_and_members_that_come_and_go_leave_no_descriptor(void) {
+    int before = 0, port, listener = listen_on(0, &port);
+    for (int i = 0; i < 120; i++) {
+        if (i == 20)
+            before = open_numbers();
+        int set = new_set();
+        struct pair pair = pair_on(listener, port, SOCK_NONBLOCK);
+        add(set, pair.app, EPOLLIN, 1);
+        if (i % 2)
+            peer_send(&pair, "x");
+        turn(set);
+        MUST(close(i % 3 ? pair.app : set));
+        MUST(close(i % 3 ? set : pair.app));
+        peer_close(&pair);
+    }
+    /* What is kept for the next set is no growth; one descriptor for each of a hundred sets would be. */
+    say("grown: %s\n", open_numbers() - before > 8 ? "yes" : "no");
+}
+
+/* As many calls as it takes: how many of those that are ready one call reports is not promised. */
+static void a_hundred_members_are_reported_once_each(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair pairs[100];
+    struct epoll_event events[128];
+    for (int i = 0; i < 100; i++) {
+        pairs[i] = pair_on(listener, port, SOCK_NONBLOCK);
+        add(set, pairs[i].app, EPOLLIN | EPOLLRDHUP | EPOLLET, (uint64_t)i);
+    }
+    say_now(set);
+    for (int round = 0; round < 4; round++) {
+        int asked = 0, found = 0, sum = 0, bytes = 0;
+        for (int i = round; i < 100; i += round + 1, asked++)
+            peer_send(&pairs[i], "x");
+        for (int i = round; i < 100; i += round + 1)
+            settle(&pairs[i]);
+        while (found < asked) {
+            int count = (int)MUST(epoll_wait(set, events, 128, 10000));
+            for (int i = 0; i < count; i++) {
+                char byte[4];
+                sum += (int)events[i].data.u64;
+                bytes += (int)read(pairs[events[i].data.u64].app, byte, sizeof byte);
+            }
+            found += count;
+        }
+        say("%d events, sum of labels %d, %d bytes\n", found, sum, bytes);
+        say_now(set);
+    }
+}
+
+static void the_order_of_single_arrivals_is_kept(void) {
+    int set = new_set();
+    struct pair pairs[8];
+    struct epoll_event events[8];
+    for (int i = 0; i < 8; i++) {
+        pairs[i] = connected();
+        add(set, pairs[i].app, EPOLLIN | EPOLLET, (uint64_t)i);
+    }
+    say_now(set);
+    /* A set reports in order of arrival; a server that answers in that order is as fair as its clients expect. */
+    static const int order[8] = {3, 7, 0, 5, 1, 6, 2, 4};
+    for (int i = 0; i < 8; i++) {
+        peer_send(&pairs[order[i]], "x");
+        settle(&pairs[order[i]]);
+    }
+    int count = epoll_wait(set, events, 8, 10000);
+    for (int i = 0; i < count; i++)
+        say("%llu ", (unsigned long long)events[i].data.u64);
+    say("\n");
+}
+
+static void reading_into_memory_that_is_not_there_fails_and_loses_nothing(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), bytes[16];
+    peer_send(&pair, "precious");
+    say_next(set);
+    GOT(read(pair.app, page, 8));
+    GOT(recv(pair.app, page, 8, 0));
+    GOT(recv(pair.app, page, 8, MSG_PEEK));
+    struct iovec parts[2] = {{page, 4}, {bytes, sizeof bytes}};
+    GOT(readv(pair.app, parts, 2));
+    GOT(readv(pair.app, (struct iovec *)page, 2));
+    GOT(recvmsg(pair.app, (struct msghdr *)page, 0));
+    GOT(epoll_wait(set, (struct epoll_event *)page, 1, 1000));
+    say_next(set);
+    say_read(pair.app, 100);
+    GOT(epoll_wait(set, (struct epoll_event *)page, 1, 0));
+}
+
+static void writing_from_memory_that_is_not_there_fails(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    say_now(set);
+    MUST(write(pair.app, "a", 1));
+    GOT(write(pair.app, page, 8));
+    GOT(send(pair.app, page, 8, 0));
+    struct iovec parts[2] = {{page, 4}, {"abcd", 4}};
+    GOT(writev(pair.app, parts, 2));
+    GOT(writev(pair.app, (struct iovec *)page, 2));
+    GOT(sendmsg(pair.app, (struct msghdr *)page, 0));
+    MUST(write(pair.app, "b", 1));
+    say_now(set);
+    peer_gets(&pair, 2);
+}
+
+static const struct app_case cases[] = {
+    CASE(errors_of_control_are_the_kernels, ""),
+    CASE(errors_of_waiting_are_the_kernels, ""),
+    CASE(members_of_all_kinds_are_reported_together, "served:read served:epoll_wait passed:not_a_stream"),
+    CASE(hang_up_is_known_of_unix_sockets, "passed:not_a_stream"),
+    CASE(sets_can_be_members_of_sets, ""),
+    CASE(a_set_can_be_polled, ""),
+    CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
+    CASE(a_socket_can_move_between_sets, ""),
+    CASE(a_duplicate_of_a_set_is_the_same_set, ""),
+    CASE(a_duplicate_of_a_member_is_another_member, "back:duplicated"),
+    CASE(a_closed_number_whose_duplicate_lives_is_still_reported, "back:duplicated"),
+    CASE(a_blocking_socket_can_be_a_member, "passed:blocking"),
+    CASE(a_set_that_is_closed_leaves_its_members_whole, ""),
+    CASE(sets_and_members_that_come_and_go_leave_no_descriptor, ""),
+    CASE(a_hundred_members_are_reported_once_each, "served:epoll_wait served:read"),
+    CASE(the_order_of_single_arrivals_is_kept, ""),
+    CASE(reading_into_memory_that_is_not_there_fails_and_loses_nothing, ""),
+    CASE(writing_from_memory_that_is_not_there_fails, ""),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

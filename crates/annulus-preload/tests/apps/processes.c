@@ -1,0 +1,490 @@
+/* Processes: children that share what their parent serves, programs started from one that serves, a life as a daemon,
+ * as another user, in another root, under a filter, without a stdout. The rule: a child finds of its parent's sockets
+ * what it would find without the library, and the parent never notices that it has one. */
+#include "app.h"
+#include <grp.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <spawn.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+extern char **environ;
+
+static struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    turn(set);
+    return pair;
+}
+
+static void exchange(int set, struct pair *pair) {
+    peer_send(pair, "question");
+    settle(pair);
+    say_next(set);
+    say_read(pair->app, 100);
+    MUST(write(pair->app, "answer", 6));
+    say_now(set);
+    peer_gets(pair, 6);
+}
+
+static void reap(pid_t child) {
+    int status = 0;
+    MUST(waitpid(child, &status, 0));
+    say("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+}
+
+static void a_child_that_closes_everything_disturbs_nothing(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    for (int i = 0; i < 3; i++) {
+        exchange(set, &pair);
+        MUST(write(pair.app, "queued ", 7));
+        peer_send(&pair, "pending");
+        settle(&pair);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            for (int fd = 3; fd < 1024; fd++)
+                close(fd);
+            exit(i);
+        }
+        reap(child);
+        say_next(set);
+        say_read(pair.app, 100);
+        peer_gets(&pair, 7);
+    }
+}
+
+static void a_child_may_read_and_write_what_it_inherits(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    MUST(write(pair.app, "parent ", 7));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        MUST(write(pair.app, "child ", 6));
+        peer_send(&pair, "for the child");
+        settle(&pair);
+        say_read(pair.app, 100);
+        exit(0);
+    }
+    reap(child);
+    MUST(write(pair.app, "parent", 6));
+    say_now(set);
+    peer_gets(&pair, 19);
+    exchange(set, &pair);
+}
+
+static void bytes_that_were_reported_are_read_by_one_of_two_processes(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "once only");
+    settle(&pair);
+    say_next(set);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        say_read(pair.app, 4);
+        exit(0);
+    }
+    reap(child);
+    say_read(pair.app, 100);
+    say_now(set);
+    exchange(set, &pair);
+}
+
+static void a_child_may_wait_in_the_set_it_inherits(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        exchange(set, &pair);
+        struct pair late = connected();
+        add(set, late.app, EPOLLIN, 2);
+        exchange(set, &late);
+        del(set, late.app);
+        exit(0);
+    }
+    reap(child);
+    exchange(set, &pair);
+}
+
+static void a_child_may_serve_with_a_set_of_its_own(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    for (int i = 0; i < 2; i++) {
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            MUST(close(set));
+            int own = new_set();
+            struct pair mine = joined(own, EPOLLIN | EPOLLET);
+            exchange(own, &mine);
+            exchange(own, &mine);
+            exit(0);
+        }
+        reap(child);
+    }
+    exchange(set, &pair);
+}
+
+/* The file of a connection is closed when its last holder closes it: a child that was born earlier holds none. */
+static void a_connection_ends_though_an_older_child_lives(void) {
+    int set = new_set(), status;
+    struct pair before = joined(set, EPOLLIN);
+    exchange(set, &before);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        pause_ms(60000);
+        _exit(0);
+    }
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    MUST(write(pair.app, "bye", 3));
+    MUST(close(pair.app));
+    turn(set);
+    peer_gets(&pair, 100);
+    MUST(kill(child, SIGKILL));
+    MUST(waitpid(child, &status, 0));
+}
+
+static void a_killed_process_ends_its_connections_though_its_child_lives(void) {
+    int port, listener = listen_on(0, &port), two[2], status;
+    pid_t grandchild;
+    MUST(pipe(two));
+    struct pair pair = {.peer = peer_connect(port)};
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        syscall(SYS_close, pair.peer);
+        int set = new_set();
+        turn(set);
+        grandchild = (pid_t)MUST(fork());
+        if (grandchild == 0) {
+            close(listener);
+            pause_ms(60000);
+            _exit(0);
+        }
+        MUST(syscall(SYS_write, two[1], &grandchild, sizeof grandchild));
+        pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+        add(set, pair.app, EPOLLIN, 1);
+        say_next(set);
+        say_read(pair.app, 100);
+        MUST(write(pair.app, "answer", 6));
+        say_wait(set, 60000);
+        _exit(0);
+    }
+    MUST(close(listener));
+    peer_send(&pair, "question");
+    peer_gets(&pair, 6);
+    MUST(syscall(SYS_read, two[0], &grandchild, sizeof grandchild));
+    MUST(kill(child, SIGKILL));
+    MUST(waitpid(child, &status, 0));
+    peer_gets_the_end(&pair);
+    MUST(kill(grandchild, SIGKILL));
+}
+
+/* ---- programs that are started ---- */
+
+static void started_program(int fd) {
+    char bytes[100];
+    MUST(fcntl(fd, F_SETFL, O_RDWR));
+    got_bytes("the new program reads", bytes, read(fd, bytes, sizeof bytes));
+    MUST(write(fd, "from the new program", 20));
+}
+
+static void start_with(int fd) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", fd);
+    MUST(fcntl(fd, F_SETFD, 0));
+    execl("/proc/self/exe", "processes", "started", number, (char *)NULL);
+    say("not started\n");
+}
+
+static void a_started_program_inherits_the_stream(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    MUST(write(pair.app, "from the old, ", 14));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        peer_send(&pair, "for the new program");
+        settle(&pair);
+        start_with(pair.app);
+    }
+    reap(child);
+    peer_gets(&pair, 34);
+    exchange(set, &pair);
+}
+
+static void a_program_that_becomes_another_hands_over_bytes_in_hand(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "in hand");
+    settle(&pair);
+    say_next(set);
+    MUST(write(pair.app, "queued", 6));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        pause_ms(1);
+        peer_gets(&pair, 26);
+        syscall(SYS_exit_group, 0);
+    }
+    start_with(pair.app);
+}
+
+static void an_exec_that_fails_changes_nothing(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "pending");
+    settle(&pair);
+    say_next(set);
+    MUST(write(pair.app, "queued", 6));
+    char *arguments[] = {"none", NULL};
+    GOT(execv("/nonexistent", arguments));
+    GOT(execve("/", arguments, environ));
+    GOT(execvp("no-such-program-anywhere", arguments));
+    GOT(execl("/nonexistent", "none", (char *)NULL));
+    GOT(execlp("no-such-program-anywhere", "none", (char *)NULL));
+    GOT(execle("/nonexistent", "none", (char *)NULL, environ));
+    GOT(execvpe("no-such-program-anywhere", arguments, environ));
+    GOT(fexecve(0, arguments, environ));
+    say_now(set);
+    say_read(pair.app, 100);
+    peer_gets(&pair, 6);
+    exchange(set, &pair);
+}
+
+static void every_way_to_start_a_program_works(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    char *arguments[] = {"sh", "-c", "exit 5", NULL}, line[64] = "";
+    pid_t child;
+    for (int way = 0; way < 7; way++) {
+        peer_send(&pair, "pending");
+        settle(&pair);
+        say_next(set);
+        MUST(write(pair.app, "queued", 6));
+        switch (way) {
+        case 0:
+            child = vfork();
+            if (child == 0) {
+                execv("/bin/sh", arguments);
+                _exit(9);
+            }
+            reap(child);
+            break;
+        case 1:
+            MUST(-posix_spawn(&child, "/bin/sh", NULL, NULL, arguments, environ));
+            reap(child);
+            break;
+        case 2:
+            MUST(-posix_spawnp(&child, "sh", NULL, NULL, arguments, environ));
+            reap(child);
+            break;
+        case 3:
+            say("system: %d\n", WEXITSTATUS(system("exit 6")));
+            break;
+        case 4: {
+            FILE *pipe = popen("echo from a pipe", "r");
+            say("popen: %s", fgets(line, sizeof line, pipe));
+            say("pclose: %d\n", pclose(pipe));
+            break;
+        }
+        case 5:
+            child = fork();
+            if (child == 0) {
+                execlp("sh", "sh", "-c", "exit 7", (char *)NULL);
+                _exit(9);
+            }
+            reap(child);
+            break;
+        case 6:
+            child = vfork();
+            if (child == 0)
+                _exit(8);
+            reap(child);
+        }
+        say_next(set);
+        say_read(pair.app, 100);
+        peer_gets(&pair, 6);
+    }
+}
+
+/* ---- other circumstances ---- */
+
+static void a_daemon_goes_on_serving(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    MUST(write(pair.app, "queued", 6));
+    MUST(daemon(1, 1));
+    peer_gets(&pair, 6);
+    exchange(set, &pair);
+    struct pair late = connected();
+    del(set, pair.app);
+    add(set, late.app, EPOLLIN, 2);
+    exchange(set, &late);
+}
+
+static void become_nobody(void) {
+    MUST(setgroups(0, NULL));
+    MUST(setgid(65534));
+    MUST(setuid(65534));
+}
+
+static void a_program_may_give_up_its_rights(void) {
+    int early = new_set();
+    struct pair pair = joined(early, EPOLLIN);
+    exchange(early, &pair);
+    become_nobody();
+    exchange(early, &pair);
+    int set = new_set();
+    struct pair late = joined(set, EPOLLIN);
+    exchange(set, &late);
+}
+
+/* Rings of others than root are charged to this limit, by some kernels. */
+static void a_program_that_may_lock_no_memory_runs_as_before(void) {
+    MUST(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){0, 0}));
+    become_nobody();
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+    exchange(set, &pair);
+    exchange(set, &pair);
+}
+
+static void a_program_may_move_to_an_empty_root(void) {
+    char folder[] = "/tmp/annulus-root-XXXXXX";
+    MUST(mkdtemp(folder) ? 0 : -1);
+    int early = new_set();
+    struct pair pair = joined(early, EPOLLIN);
+    exchange(early, &pair);
+    MUST(chdir(folder));
+    MUST(rmdir(folder));
+    MUST(chroot("."));
+    exchange(early, &pair);
+    int set = new_set();
+    struct pair late = joined(set, EPOLLIN);
+    exchange(set, &late);
+    become_nobody();
+    exchange(set, &late);
+}
+
+/* Answers the calls of io_uring with `action`, by prctl, as programs do that lock themselves in. */
+static void forbid_rings(uint32_t action) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SYS_io_uring_setup, 0, 2),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_io_uring_register, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, action),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0));
+}
+
+static void under_a_filter(bool early, uint32_t action) {
+    if (early)
+        forbid_rings(action);
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+    exchange(set, &pair);
+    if (!early) {
+        MUST(write(pair.app, "queued ", 7));
+        peer_send(&pair, "pending ");
+        settle(&pair);
+        say_now(set);
+        forbid_rings(action);
+        MUST(write(pair.app, "after", 5));
+        say_read(pair.app, 100);
+        say_wait(set, 5);
+        peer_gets(&pair, 12);
+        exchange(set, &pair);
+    }
+    int second = new_set();
+    struct pair late = joined(second, EPOLLIN);
+    exchange(second, &late);
+    MUST(write(pair.app, "bye", 3));
+    MUST(close(pair.app));
+    turn(set);
+    peer_gets(&pair, 100);
+}
+
+static void a_filter_that_refuses_rings_from_the_start_is_lived_with(void) {
+    under_a_filter(true, SECCOMP_RET_ERRNO | EPERM);
+}
+
+static void a_filter_that_refuses_rings_later_is_lived_with(void) { under_a_filter(false, SECCOMP_RET_ERRNO | EPERM); }
+
+static void a_filter_that_kills_for_rings_from_the_start_is_not_met(void) {
+    under_a_filter(true, SECCOMP_RET_KILL_PROCESS);
+}
+
+static void a_filter_that_kills_for_rings_later_is_not_met(void) { under_a_filter(false, SECCOMP_RET_KILL_PROCESS); }
+
+/* With 0, 1 and 2 closed, the next files get these numbers: whatever is printed there goes to a client. */
+static void a_program_without_a_stdout_is_not_written_to(void) {
+    struct pair pairs[3];
+    int port, listener = listen_on(0, &port);
+    for (int i = 0; i < 3; i++)
+        pairs[i].peer = peer_connect(port);
+    MUST(syscall(SYS_dup3, 1, 200, O_CLOEXEC));
+    for (int fd = 0; fd < 3; fd++)
+        MUST(close(fd));
+    for (int i = 0; i < 3; i++)
+        pairs[i].app = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    for (int i = 0; i < 3; i++) {
+        control(set, EPOLL_CTL_ADD, pairs[i].app, EPOLLIN, (uint64_t)i);
+        if (write(pairs[i].app, "clean", 5) != 5)
+            _exit(8);
+    }
+    turn(set);
+    pid_t child = fork();
+    if (child == 0)
+        exit(0);
+    waitpid(child, NULL, 0);
+    for (int i = 0; i < 3; i++)
+        shutdown(pairs[i].app, SHUT_WR);
+    MUST(close(1));
+    MUST(syscall(SYS_dup2, 200, 1));
+    for (int i = 0; i < 3; i++) {
+        say("number %d: ", pairs[i].app);
+        peer_gets(&pairs[i], 100);
+    }
+}
+
+static const struct app_case cases[] = {
+    CASE(a_child_that_closes_everything_disturbs_nothing, "served:read"),
+    CASE(a_child_may_read_and_write_what_it_inherits, ""),
+    CASE(bytes_that_were_reported_are_read_by_one_of_two_processes, ""),
+    CASE(a_child_may_wait_in_the_set_it_inherits, ""),
+    CASE(a_child_may_serve_with_a_set_of_its_own, "served:read"),
+    CASE(a_connection_ends_though_an_older_child_lives, "served:read"),
+    CASE(a_killed_process_ends_its_connections_though_its_child_lives, ""),
+    CASE(a_started_program_inherits_the_stream, ""),
+    CASE(a_program_that_becomes_another_hands_over_bytes_in_hand, ""),
+    CASE(an_exec_that_fails_changes_nothing, "served:read"),
+    CASE(every_way_to_start_a_program_works, "served:read"),
+    CASE(a_daemon_goes_on_serving, ""),
+    CASE(a_program_may_give_up_its_rights, "root served:read"),
+    CASE(a_program_that_may_lock_no_memory_runs_as_before, "root"),
+    CASE(a_program_may_move_to_an_empty_root, "root served:read"),
+    CASE(a_filter_that_refuses_rings_from_the_start_is_lived_with, "passed:refused"),
+    CASE(a_filter_that_refuses_rings_later_is_lived_with, ""),
+    CASE(a_filter_that_kills_for_rings_from_the_start_is_not_met, ""),
+    CASE(a_filter_that_kills_for_rings_later_is_not_met, ""),
+    CASE(a_program_without_a_stdout_is_not_written_to, ""),
+};
+
+int main(int argc, char **argv) {
+    if (argc == 3 && !strcmp(argv[1], "started")) {
+        started_program(atoi(argv[2]));
+        return 0;
+    }
+    return RUN(cases);
+}

@@ -1,0 +1,399 @@
+/* Every call that fetches bytes from a stream, with its flags, its errors and its odd lengths; and what asks how much
+ * there is to fetch. The rule: bytes that the library holds and bytes that the kernel holds are one stream. */
+#include "app.h"
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+/* What the compiler calls instead where it knows how large the buffer is. */
+ssize_t __read_chk(int fd, void *bytes, size_t count, size_t room);
+ssize_t __recv_chk(int fd, void *bytes, size_t count, size_t room, int flags);
+ssize_t __recvfrom_chk(int fd, void *bytes, size_t count, size_t room, int flags, struct sockaddr *from,
+                       socklen_t *length);
+
+/* A member that has `text` to read, and has been reported. */
+static struct pair with_bytes(int set, const char *text) {
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLIN | EPOLLRDHUP, 1);
+    say_now(set);
+    peer_send(&pair, text);
+    settle(&pair);
+    say_next(set);
+    return pair;
+}
+
+static void say_recv(const char *what, int fd, size_t most, int flags) {
+    char bytes[4096];
+    got_bytes(what, bytes, recv(fd, bytes, most, flags));
+}
+#define RECV(fd, most, flags) say_recv("recv " #flags, fd, most, flags)
+
+static void every_call_that_receives_takes_the_next_bytes(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "one two three four five six seven ");
+    char bytes[64], more[64];
+    got_bytes("read", bytes, read(pair.app, bytes, 4));
+    got_bytes("recv", bytes, recv(pair.app, bytes, 4, 0));
+    got_bytes("recvfrom", bytes, recvfrom(pair.app, bytes, 6, 0, NULL, NULL));
+    struct iovec parts[2] = {{bytes, 2}, {more, 3}};
+    got_bytes("readv", bytes, readv(pair.app, parts, 2) - 3);
+    say("and \"%.3s\"\n", more);
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0) - 3);
+    say("and \"%.3s\"\n", more);
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}},
+                                  {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+    GOT(recvmmsg(pair.app, messages, 2, 0, NULL));
+    say("%u \"%.2s\" %u \"%.3s\"\n", messages[0].msg_len, bytes, messages[1].msg_len, more);
+    say_read(pair.app, 100);
+    say_read(pair.app, 100);
+    say_now(set);
+}
+
+static void calls_with_checks_are_the_same_calls(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "abcdefghi");
+    char bytes[16];
+    got_bytes("read", bytes, __read_chk(pair.app, bytes, 3, sizeof bytes));
+    got_bytes("recv", bytes, __recv_chk(pair.app, bytes, 3, sizeof bytes, 0));
+    got_bytes("recvfrom", bytes, __recvfrom_chk(pair.app, bytes, 16, sizeof bytes, 0, NULL, NULL));
+    got("read", __read_chk(pair.app, bytes, 16, sizeof bytes));
+    got("recv", __recv_chk(pair.app, bytes, 16, sizeof bytes, MSG_DONTWAIT));
+    int two[2];
+    MUST(pipe(two));
+    MUST(write(two[1], "pipe", 4));
+    got_bytes("read a pipe", bytes, __read_chk(two[0], bytes, 16, sizeof bytes));
+    say_now(set);
+}
+
+static void a_buffer_that_is_too_small_for_a_checked_call_ends_the_program(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "abcdefghi");
+    char bytes[4];
+    got("read", __read_chk(pair.app, bytes, 9, sizeof bytes));
+    say("not reached\n");
+}
+
+static void peeking_takes_nothing(void) {
+    int set = new_set(), waiting = -1;
+    struct pair pair = with_bytes(set, "peek");
+    RECV(pair.app, 2, MSG_PEEK);
+    RECV(pair.app, 100, MSG_PEEK);
+    peer_send(&pair, " and more");
+    settle(&pair);
+    turn(set);
+    RECV(pair.app, 100, MSG_PEEK);
+    GOT(ioctl(pair.app, FIONREAD, &waiting));
+    say("waiting: %d\n", waiting);
+    say_now(set);
+    say_read(pair.app, 6);
+    RECV(pair.app, 3, MSG_PEEK | MSG_DONTWAIT);
+    say_read(pair.app, 100);
+    RECV(pair.app, 3, MSG_PEEK);
+    peer_shutdown(&pair);
+    settle(&pair);
+    say_next(set);
+    RECV(pair.app, 3, MSG_PEEK);
+    say_read(pair.app, 3);
+}
+
+static void peeking_sees_no_more_than_there_is_to_read(void) {
+    int set = new_set(), waiting = -1;
+    struct pair pair = with_bytes(set, "first ");
+    char bytes[64];
+    peer_send(&pair, "second");
+    settle(&pair);
+    long seen = recv(pair.app, bytes, sizeof bytes, MSG_PEEK);
+    say("the start of the stream: %s\n", seen >= 6 && !memcmp(bytes, "first second", (size_t)seen) ? "yes" : "no");
+    GOT(ioctl(pair.app, FIONREAD, &waiting));
+    say("waiting: %s\n", waiting >= seen && waiting <= 12 ? "yes" : "no");
+    say_stream(pair.app, 100);
+    say_now(set);
+}
+
+static void the_count_of_waiting_bytes_is_whole(void) {
+    int set = new_set(), waiting = -1;
+    struct pair pair = with_bytes(set, "12345");
+    GOT(ioctl(pair.app, FIONREAD, &waiting));
+    say("waiting: %d\n", waiting);
+    say_read(pair.app, 2);
+    GOT(ioctl(pair.app, FIONREAD, &waiting));
+    say("waiting: %d\n", waiting);
+    peer_send(&pair, "678");
+    peer_shutdown(&pair);
+    settle(&pair);
+    say_next(set);
+    GOT(ioctl(pair.app, FIONREAD, &waiting));
+    say("waiting: %d\n", waiting);
+    say_stream(pair.app, 6);
+    GOT(ioctl(pair.app, FIONREAD, &waiting));
+    say("waiting: %d\n", waiting);
+    say_read(pair.app, 100);
+}
+
+static void flags_of_receiving_mean_what_they_mean(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "abcdefghijklmnop");
+    RECV(pair.app, 2, MSG_DONTWAIT);
+    RECV(pair.app, 2, MSG_NOSIGNAL);
+    RECV(pair.app, 2, MSG_WAITALL);
+    RECV(pair.app, 2, MSG_CMSG_CLOEXEC);
+    GOT(recv(pair.app, NULL, 3, MSG_TRUNC));
+    RECV(pair.app, 100, MSG_WAITALL);
+    RECV(pair.app, 100, MSG_WAITALL);
+    RECV(pair.app, 100, MSG_DONTWAIT);
+    RECV(pair.app, 100, MSG_OOB);
+    RECV(pair.app, 100, MSG_ERRQUEUE);
+    RECV(pair.app, 100, MSG_WAITFORONE);
+    RECV(pair.app, 100, 0x10000000);
+    say_now(set);
+}
+
+static void lengths_of_zero_are_answered(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "x");
+    char byte;
+    GOT(read(pair.app, &byte, 0));
+    GOT(recv(pair.app, &byte, 0, 0));
+    GOT(readv(pair.app, NULL, 0));
+    GOT(readv(pair.app, &(struct iovec){&byte, 0}, 1));
+    say_now(set);
+    say_read(pair.app, 10);
+    GOT(read(pair.app, &byte, 0));
+    GOT(read(pair.app, NULL, 0));
+    GOT(recv(pair.app, &byte, 0, 0));
+    GOT(readv(pair.app, NULL, 0));
+    GOT(readv(pair.app, &(struct iovec){&byte, 0}, 1));
+    struct msghdr empty = {0};
+    GOT(recvmsg(pair.app, &empty, 0));
+    GOT(recvmmsg(pair.app, NULL, 0, 0, NULL));
+    peer_shutdown(&pair);
+    settle(&pair);
+    say_next(set);
+    GOT(read(pair.app, &byte, 0));
+    GOT(recv(pair.app, &byte, 0, 0));
+    say_read(pair.app, 1);
+}
+
+static void many_parts_and_too_many(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "0123456789abcdefghij");
+    char bytes[1025];
+    struct iovec parts[1025];
+    for (int i = 0; i < 1025; i++)
+        parts[i] = (struct iovec){bytes + i, 1};
+    GOT(readv(pair.app, parts, 1025));
+    GOT(readv(pair.app, parts, -1));
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1025};
+    GOT(recvmsg(pair.app, &message, 0));
+    struct iovec negative = {bytes, (size_t)-1};
+    GOT(readv(pair.app, &negative, 1));
+    got_bytes("readv of 7", bytes, readv(pair.app, parts, 7));
+    message.msg_iovlen = 1024;
+    got_bytes("recvmsg of 1024", bytes, recvmsg(pair.app, &message, 0));
+    for (int i = 0; i < 1025; i += 2)
+        parts[i].iov_len = 0;
+    peer_send(&pair, "0123456789");
+    say_next(set);
+    memset(bytes, '.', sizeof bytes);
+    long done = readv(pair.app, parts, 10);
+    say("readv with empty parts: %ld \"%.12s\"\n", done, bytes);
+    done = readv(pair.app, parts, 1024);
+    say("readv with empty parts: %ld \"%.12s\"\n", done, bytes);
+}
+
+static void addresses_and_control_bytes_are_left_as_a_stream_leaves_them(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "abcdefghi");
+    struct sockaddr_in from = {.sin_port = 7};
+    socklen_t length = sizeof from;
+    char bytes[16], space[64];
+    got_bytes("recvfrom", bytes, recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, &length));
+    say("address of %u bytes, port %u\n", length, from.sin_port);
+    struct iovec part = {bytes, 3};
+    struct msghdr message = {.msg_name = &from, .msg_namelen = sizeof from, .msg_iov = &part, .msg_iovlen = 1,
+                             .msg_control = space, .msg_controllen = sizeof space, .msg_flags = -1};
+    got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0));
+    say("name %u, control %zu, flags %x\n", message.msg_namelen, message.msg_controllen, message.msg_flags);
+    message.msg_namelen = sizeof from;
+    message.msg_controllen = sizeof space;
+    got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, MSG_CMSG_CLOEXEC));
+    say("name %u, control %zu, flags %x\n", message.msg_namelen, message.msg_controllen, message.msg_flags);
+    message.msg_namelen = sizeof from;
+    message.msg_flags = 77;
+    GOT(recvmsg(pair.app, &message, 0));
+    say("name %u, flags %x\n", message.msg_namelen, message.msg_flags);
+    length = sizeof from;
+    GOT(recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, &length));
+    say("length %u\n", length);
+    GOT(recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, (socklen_t *)1));
+}
+
+static void options_that_add_control_bytes_are_honoured(void) {
+    int set = new_set(), one = 1;
+    struct pair pair = with_bytes(set, "before ");
+    GOT(setsockopt(pair.app, IPPROTO_TCP, TCP_INQ, &one, sizeof one));
+    say_stream(pair.app, 7);
+    peer_send(&pair, "after");
+    settle(&pair);
+    say_next(set);
+    char bytes[64];
+    union {
+        char bytes[128];
+        struct cmsghdr aligned;
+    } space;
+    struct iovec part = {bytes, 2};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space,
+                             .msg_controllen = sizeof space};
+    got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0));
+    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    if (control)
+        say("control %d %d, left %d\n", control->cmsg_level, control->cmsg_type, *(int *)CMSG_DATA(control));
+    say_now(set);
+    say_read(pair.app, 100);
+}
+
+static void a_low_water_mark_holds_reports_back(void) {
+    int set = new_set(), mark = 10;
+    struct pair pair = with_bytes(set, "1234");
+    say_read(pair.app, 100);
+    GOT(setsockopt(pair.app, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+    say_now(set);
+    peer_send(&pair, "123456789");
+    settle(&pair);
+    say_now(set);
+    peer_send(&pair, "0abc");
+    settle(&pair);
+    say_now(set);
+    say_read(pair.app, 5);
+    say_now(set);
+    say_read(pair.app, 100);
+}
+
+static void a_time_limit_on_a_blocking_read_holds(void) {
+    int set = new_set();
+    struct timeval limit = {0, 20000};
+    struct pair pair = with_bytes(set, "left");
+    GOT(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    MUST(fcntl(pair.app, F_SETFL, 0));
+    double start = now_ms();
+    say_read(pair.app, 100);
+    say_read(pair.app, 100);
+    say("early: %d\n", now_ms() - start < 19);
+    peer_send(&pair, "again");
+    say_read(pair.app, 100);
+}
+
+static void a_large_stream_arrives_whole(void) {
+    int set = new_set();
+    struct pair pair = connected();
+    static unsigned char bytes[300000];
+    add(set, pair.app, EPOLLIN | EPOLLRDHUP, 1);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        uint64_t place = 0, random = 99;
+        while (place < 3000000) {
+            size_t length = next_random(&random) % 90000 + 1;
+            fill(bytes, length, place);
+            for (size_t done = 0; done < length;)
+                done += (size_t)MUST(syscall(SYS_write, pair.peer, bytes + done, length - done));
+            place += length;
+        }
+        syscall(SYS_exit_group, 0);
+    }
+    peer_close(&pair);
+    uint64_t place = 0, random = 5;
+    long wrong = -1;
+    for (;;) {
+        struct epoll_event event;
+        MUST(epoll_wait(set, &event, 1, 20000));
+        size_t most = next_random(&random) % (place % 3 ? 5000 : sizeof bytes) + 1;
+        long done = read(pair.app, bytes, most);
+        if (done == 0)
+            break;
+        if (done > 0 && wrong < 0)
+            wrong = differs(bytes, (size_t)done, place);
+        place += done > 0 ? (uint64_t)done : 0;
+    }
+    say("%llu bytes, wrong at %ld\n", (unsigned long long)place, wrong);
+    MUST(waitpid(child, NULL, 0));
+}
+
+/* A reader that stops must stop the sender, as TCP does: what the library takes ahead is bounded. */
+static void a_reader_that_stops_stops_its_sender(void) {
+    int set = new_set(), small = 65536;
+    struct pair pair = connected();
+    static unsigned char bytes[65536];
+    add(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_SNDBUF, &small, sizeof small));
+    uint64_t sent = 0;
+    for (int quiet = 0; quiet < 4 && sent < 512u << 20;) {
+        fill(bytes, sizeof bytes, sent);
+        long done = syscall(SYS_sendto, pair.peer, bytes, sizeof bytes, MSG_DONTWAIT, NULL, 0);
+        sent += done > 0 ? (uint64_t)done : 0;
+        quiet = done > 0 ? 0 : quiet + 1;
+        struct epoll_event event;
+        if (epoll_wait(set, &event, 1, done > 0 ? 0 : 5) != 1)
+            say("the bytes are not reported\n");
+    }
+    say("stopped: %s\n", sent < 64u << 20 ? "yes" : "no");
+    uint64_t place = 0;
+    long wrong = -1, done;
+    MUST(syscall(SYS_shutdown, pair.peer, SHUT_WR));
+    while ((done = read(pair.app, bytes, sizeof bytes)) != 0) {
+        if (done < 0)
+            epoll_wait(set, &(struct epoll_event){0}, 1, 10000);
+        else if (wrong < 0)
+            wrong = differs(bytes, (size_t)done, place);
+        place += done > 0 ? (uint64_t)done : 0;
+    }
+    say("all read: %s, wrong at %ld\n", place == sent ? "yes" : "no", wrong);
+}
+
+static void descriptors_that_are_no_streams_are_read_as_ever(void) {
+    int two[2], unix_pair[2], event = eventfd(5, EFD_NONBLOCK), file = (int)MUST(open("/proc/self/comm", O_RDONLY));
+    char bytes[64];
+    struct iovec part = {bytes, sizeof bytes};
+    MUST(pipe2(two, O_NONBLOCK));
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, unix_pair));
+    GOT(read(two[0], bytes, 10));
+    MUST(write(two[1], "pipe", 4));
+    got_bytes("readv", bytes, readv(two[0], &part, 1));
+    GOT(read(event, bytes, 4));
+    GOT(read(event, bytes, 8));
+    got_bytes("read", bytes, read(file, bytes, sizeof bytes));
+    GOT(recv(file, bytes, 10, 0));
+    GOT(read(-1, bytes, 10));
+    GOT(recv(-1, bytes, 10, 0));
+    GOT(readv(1 << 20, &part, 1));
+    GOT(recvmsg(-1, &(struct msghdr){0}, 0));
+    MUST(send(unix_pair[1], "first datagram", 14, 0));
+    MUST(send(unix_pair[1], "second", 6, 0));
+    got_bytes("recv", bytes, recv(unix_pair[0], bytes, 5, MSG_TRUNC) > 5 ? 5 : 0);
+    got_bytes("recv", bytes, recv(unix_pair[0], bytes, 64, 0));
+    int fresh = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    GOT(read(fresh, bytes, 10));
+    GOT(write(two[0], "x", 1));
+}
+
+static const struct app_case cases[] = {
+    CASE(every_call_that_receives_takes_the_next_bytes,
+         "served:read served:recv served:readv served:recvmsg"),
+    CASE(calls_with_checks_are_the_same_calls, "served:read served:recv"),
+    CASE(a_buffer_that_is_too_small_for_a_checked_call_ends_the_program, ""),
+    CASE(peeking_takes_nothing, ""),
+    CASE(peeking_sees_no_more_than_there_is_to_read, ""),
+    CASE(the_count_of_waiting_bytes_is_whole, ""),
+    CASE(flags_of_receiving_mean_what_they_mean, ""),
+    CASE(lengths_of_zero_are_answered, ""),
+    CASE(many_parts_and_too_many, ""),
+    CASE(addresses_and_control_bytes_are_left_as_a_stream_leaves_them, ""),
+    CASE(options_that_add_control_bytes_are_honoured, ""),
+    CASE(a_low_water_mark_holds_reports_back, ""),
+    CASE(a_time_limit_on_a_blocking_read_holds, ""),
+    CASE(a_large_stream_arrives_whole, "served:read"),
+    CASE(a_reader_that_stops_stops_its_sender, "served:read"),
+    CASE(descriptors_that_are_no_streams_are_read_as_ever, "passed:not_a_stream"),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

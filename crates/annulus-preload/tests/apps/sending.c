@@ -1,0 +1,478 @@
+/* Every call that hands bytes to a stream: their order among each other, what a full peer does to them, the errors of
+ * one that is gone, and the calls that move bytes without showing them. The rule: the peer gets what was accepted, in
+ * the order in which it was accepted, and as it was at that moment. */
+#include "app.h"
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+
+static volatile sig_atomic_t broken_pipes;
+
+static void count_broken_pipe(int number) {
+    (void)number;
+    broken_pipes++;
+}
+
+static struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    turn(set);
+    return pair;
+}
+
+/* A file of `count` bytes of the known stream, from `place` on. */
+static int file_of(size_t count, uint64_t place) {
+    int file = (int)MUST(memfd_create("bytes", MFD_CLOEXEC));
+    MUST(ftruncate(file, (off_t)count));
+    unsigned char *bytes = mmap(NULL, count, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    fill(bytes, count, place);
+    munmap(bytes, count);
+    return file;
+}
+
+static void every_call_that_sends_keeps_its_place(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    for (int round = 0; round < 3; round++) {
+        GOT(write(pair.app, "write ", 6));
+        GOT(send(pair.app, "send ", 5, 0));
+        GOT(sendto(pair.app, "sendto ", 7, 0, NULL, 0));
+        struct iovec parts[3] = {{"wri", 3}, {NULL, 0}, {"tev ", 4}};
+        GOT(writev(pair.app, parts, 3));
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+        GOT(sendmsg(pair.app, &message, 0));
+        struct mmsghdr messages[2] = {{.msg_hdr = message}, {.msg_hdr = {.msg_iov = &parts[2], .msg_iovlen = 1}}};
+        GOT(sendmmsg(pair.app, messages, 2, 0));
+        say("lengths %u %u\n", messages[0].msg_len, messages[1].msg_len);
+        GOT(send(pair.app, "last", 4, MSG_NOSIGNAL | MSG_DONTWAIT));
+        say_now(set);
+        peer_gets(&pair, 47);
+    }
+}
+
+static void an_address_is_ignored_by_a_stream(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    struct sockaddr_in nowhere = loopback(1);
+    GOT(sendto(pair.app, "one ", 4, 0, (struct sockaddr *)&nowhere, sizeof nowhere));
+    struct iovec part = {"two", 3};
+    struct msghdr message = {.msg_name = &nowhere, .msg_namelen = sizeof nowhere, .msg_iov = &part, .msg_iovlen = 1};
+    GOT(sendmsg(pair.app, &message, 0));
+    say_now(set);
+    peer_gets(&pair, 7);
+}
+
+static void what_was_written_may_be_overwritten_at_once(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    struct reader reader;
+    reader_start(&reader, pair.peer, 0);
+    static unsigned char bytes[200000];
+    uint64_t place = 0;
+    static const size_t lengths[] = {1, 100, 4095, 4096, 5000, 16384, 65536, 200000};
+    for (int i = 0; i < 32; i++) {
+        size_t length = lengths[i % 8];
+        for (size_t done = 0; done < length;) {
+            fill(bytes, length - done, place);
+            long sent = write(pair.app, bytes, length - done);
+            memset(bytes, 0xee, sizeof bytes);
+            done += sent > 0 ? (size_t)sent : 0;
+            place += sent > 0 ? (uint64_t)sent : 0;
+            if (sent < 0 || i % 3 == 0)
+                turn(set);
+        }
+    }
+    MUST(shutdown(pair.app, SHUT_WR));
+    reader_say(&reader);
+}
+
+static void writes_of_nothing_are_answered(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    GOT(write(pair.app, "", 0));
+    GOT(write(pair.app, NULL, 0));
+    GOT(send(pair.app, "", 0, 0));
+    GOT(writev(pair.app, NULL, 0));
+    GOT(writev(pair.app, &(struct iovec){"", 0}, 1));
+    GOT(sendmsg(pair.app, &(struct msghdr){0}, 0));
+    GOT(sendmmsg(pair.app, NULL, 0, 0));
+    GOT(write(pair.app, "x", 1));
+    say_now(set);
+    peer_gets(&pair, 1);
+    GOT(shutdown(pair.app, SHUT_WR));
+    GOT(send(pair.app, "", 0, MSG_NOSIGNAL));
+}
+
+static void parts_in_number_and_too_many(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    struct iovec parts[1025];
+    for (int i = 0; i < 1025; i++)
+        parts[i] = (struct iovec){"abcdefghij" + i % 10, 1};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1025};
+    GOT(writev(pair.app, parts, 1025));
+    GOT(writev(pair.app, parts, -1));
+    GOT(sendmsg(pair.app, &message, 0));
+    struct iovec negative = {"x", (size_t)-1};
+    GOT(writev(pair.app, &negative, 1));
+    message.msg_iovlen = 1024;
+    GOT(writev(pair.app, parts, 1024));
+    GOT(sendmsg(pair.app, &message, 0));
+    say_now(set);
+    peer_gets(&pair, 2048);
+}
+
+static void a_write_after_our_shutdown_breaks_the_pipe(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    signal(SIGPIPE, count_broken_pipe);
+    MUST(write(pair.app, "before", 6));
+    GOT(shutdown(pair.app, SHUT_WR));
+    GOT(write(pair.app, "x", 1));
+    say("signals: %d\n", broken_pipes);
+    GOT(send(pair.app, "x", 1, MSG_NOSIGNAL));
+    say("signals: %d\n", broken_pipes);
+    GOT(writev(pair.app, &(struct iovec){"x", 1}, 1));
+    say("signals: %d\n", broken_pipes);
+    say_now(set);
+    peer_gets(&pair, 10);
+    peer_send(&pair, "still read");
+    say_next(set);
+    say_read(pair.app, 100);
+}
+
+static void a_write_to_a_peer_that_reset_fails_and_then_breaks(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    signal(SIGPIPE, count_broken_pipe);
+    peer_reset(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_next(set);
+    GOT(write(pair.app, "x", 1));
+    say("signals: %d\n", broken_pipes);
+    GOT(write(pair.app, "x", 1));
+    say("signals: %d\n", broken_pipes);
+    say_now(set);
+    say_error_option(pair.app);
+    say_read(pair.app, 1);
+}
+
+static void a_write_to_a_peer_that_closed_is_reset(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    signal(SIGPIPE, count_broken_pipe);
+    peer_close(&pair);
+    say_next(set);
+    say_read(pair.app, 10);
+    GOT(write(pair.app, "nobody hears this", 17));
+    turn(set);
+    settle_state(pair.app, STATE_CLOSED);
+    say_next(set);
+    GOT(write(pair.app, "x", 1));
+    say("signals: %d\n", broken_pipes);
+    GOT(send(pair.app, "x", 1, MSG_NOSIGNAL));
+    say_read(pair.app, 10);
+}
+
+/* Fills a connection until neither the library nor the kernel takes more; the count is theirs to choose, and on a busy
+ * machine the kernel makes its buffers larger a moment later. */
+static uint64_t fill_up(int set, int fd) {
+    static unsigned char bytes[10000];
+    uint64_t place = 0;
+    for (int quiet = 0; quiet < 5;) {
+        fill(bytes, sizeof bytes, place);
+        long done = write(fd, bytes, sizeof bytes);
+        if (done < 0 && errno != EAGAIN)
+            got("write", done);
+        place += done > 0 ? (uint64_t)done : 0;
+        quiet = done > 0 ? 0 : quiet + 1;
+        if (done < 0)
+            epoll_wait(set, &(struct epoll_event){0}, 1, 30);
+    }
+    return place;
+}
+
+static void a_full_peer_is_not_written_until_it_reads(void) {
+    for (int edge = 0; edge < 2; edge++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN | EPOLLOUT | (edge ? EPOLLET : 0));
+        uint64_t place = fill_up(set, pair.app);
+        say("filled: %s\n", place > 100000 ? "yes" : "no");
+        GOT(write(pair.app, "x", 1));
+        GOT(send(pair.app, "x", 1, 0));
+        say_now(set);
+        peer_send(&pair, "ask");
+        settle(&pair);
+        say_now(set);
+        say_read(pair.app, 10);
+        say_now(set);
+        struct reader reader;
+        reader_start(&reader, pair.peer, 0);
+        say_next(set);
+        MUST(shutdown(pair.app, SHUT_WR));
+        pthread_join(reader.thread, NULL);
+        say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+    }
+}
+
+static void twenty_mib_reach_a_slow_reader(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT);
+    struct reader reader;
+    reader_start(&reader, pair.peer, 100);
+    static unsigned char bytes[150000];
+    uint64_t place = 0, random = 77;
+    while (place < 20u << 20) {
+        size_t length = next_random(&random) % sizeof bytes + 1;
+        fill(bytes, length, place);
+        long done = random % 2 ? write(pair.app, bytes, length) : send(pair.app, bytes, length, MSG_NOSIGNAL);
+        place += done > 0 ? (uint64_t)done : 0;
+        struct epoll_event event;
+        if (done < 0 && epoll_wait(set, &event, 1, 20000) != 1)
+            say("the room is not reported\n");
+    }
+    MUST(shutdown(pair.app, SHUT_WR));
+    pthread_join(reader.thread, NULL);
+    say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+}
+
+static void large_and_small_writes_keep_their_order(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+    struct reader reader;
+    reader_start(&reader, pair.peer, 20);
+    static unsigned char bytes[300000];
+    uint64_t place = 0, random = 2024;
+    for (int i = 0; i < 600; i++) {
+        size_t length = next_random(&random) % 10 ? next_random(&random) % 300 + 1 : next_random(&random) % 300000 + 1;
+        for (size_t done = 0; done < length;) {
+            size_t rest = length - done, half = rest / 2;
+            fill(bytes, rest, place);
+            struct iovec parts[2] = {{bytes, half}, {bytes + half, rest - half}};
+            long sent = i % 3 == 0 ? writev(pair.app, parts, 2) : write(pair.app, bytes, rest);
+            if (sent < 0 && epoll_wait(set, &(struct epoll_event){0}, 1, 20000) != 1)
+                say("the room is not reported\n");
+            done += sent > 0 ? (size_t)sent : 0;
+            place += sent > 0 ? (uint64_t)sent : 0;
+        }
+        if (i % 7 == 0)
+            turn(set);
+    }
+    MUST(close(pair.app));
+    join_turning(&reader, set);
+    say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+}
+
+static void many_writes_leave_without_a_wait(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    for (int i = 0; i < 64; i++)
+        MUST(write(pair.app, "0123456789", 10));
+    /* No wait, and the peer sits there: a server that computes for long must not keep its answers. */
+    peer_gets(&pair, 320);
+    say_now(set);
+    peer_gets(&pair, 320);
+}
+
+static void files_are_sent_in_their_place(void) {
+    int set = new_set(), file = file_of(5000, 10);
+    struct pair pair = joined(set, EPOLLIN);
+    struct reader reader;
+    unsigned char head[20];
+    off_t offset = 0;
+    fill(head, sizeof head, 0);
+    MUST(write(pair.app, head, 10));
+    GOT(sendfile(pair.app, file, &offset, 1000));
+    say("offset %ld, position %ld\n", (long)offset, (long)lseek(file, 0, SEEK_CUR));
+    MUST(lseek(file, 1000, SEEK_SET));
+    GOT(sendfile(pair.app, file, NULL, 2000));
+    say("offset %ld, position %ld\n", (long)offset, (long)lseek(file, 0, SEEK_CUR));
+    offset = 3000;
+    GOT(sendfile64(pair.app, file, &offset, 10000));
+    say("offset %ld\n", (long)offset);
+    GOT(sendfile(pair.app, file, &offset, 10000));
+    GOT(sendfile(pair.app, file, NULL, 0));
+    GOT(sendfile(pair.app, pair.app, NULL, 10));
+    GOT(sendfile(pair.app, -1, NULL, 10));
+    GOT(sendfile(-1, file, NULL, 10));
+    GOT(sendfile(pair.app, file, (off_t *)1, 10));
+    offset = -5;
+    GOT(sendfile(pair.app, file, &offset, 10));
+    fill(head, sizeof head, 5010);
+    MUST(write(pair.app, head, 20));
+    say_now(set);
+    MUST(shutdown(pair.app, SHUT_WR));
+    reader_start(&reader, pair.peer, 0);
+    reader_say(&reader);
+}
+
+static void a_large_file_is_sent_as_the_peer_reads(void) {
+    int set = new_set(), file = file_of(4 << 20, 100);
+    struct pair pair = joined(set, EPOLLOUT);
+    struct reader reader;
+    unsigned char head[100];
+    off_t offset = 0;
+    fill(head, sizeof head, 0);
+    MUST(write(pair.app, head, sizeof head));
+    reader_start(&reader, pair.peer, 50);
+    while (offset < 4 << 20) {
+        long done = sendfile(pair.app, file, &offset, (4 << 20) - (size_t)offset);
+        if (done < 0 && errno != EAGAIN)
+            got("sendfile", done);
+        if (done < 0)
+            epoll_wait(set, &(struct epoll_event){0}, 1, 20000);
+    }
+    fill(head, sizeof head, 100 + (4 << 20));
+    while (write(pair.app, head, sizeof head) < 0)
+        epoll_wait(set, &(struct epoll_event){0}, 1, 20000);
+    MUST(close(pair.app));
+    join_turning(&reader, set);
+    reader_result(&reader);
+}
+
+static void splices_keep_their_place_in_both_directions(void) {
+    int set = new_set(), two[2];
+    struct pair pair = joined(set, EPOLLIN);
+    MUST(pipe2(two, O_NONBLOCK));
+    MUST(write(pair.app, "head ", 5));
+    MUST(write(two[1], "from the pipe ", 14));
+    GOT(splice(two[0], NULL, pair.app, NULL, 100, SPLICE_F_NONBLOCK));
+    MUST(write(pair.app, "tail", 4));
+    say_now(set);
+    peer_gets(&pair, 23);
+    peer_send(&pair, "to the program, ");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 7);
+    GOT(splice(pair.app, NULL, two[1], NULL, 5, SPLICE_F_NONBLOCK));
+    peer_send(&pair, "to the pipe");
+    settle(&pair);
+    for (int i = 0; i < 5; i++)
+        if (splice(pair.app, NULL, two[1], NULL, 100, SPLICE_F_NONBLOCK) < 0)
+            break;
+    got("splice", splice(pair.app, NULL, two[1], NULL, 100, SPLICE_F_NONBLOCK));
+    say_read(two[0], 100);
+    GOT(splice(pair.app, NULL, -1, NULL, 5, 0));
+    GOT(splice(pair.app, NULL, set, NULL, 5, 0));
+    peer_send(&pair, "read again");
+    say_next(set);
+    say_read(pair.app, 100);
+    MUST(write(pair.app, "written again", 13));
+    say_now(set);
+    peer_gets(&pair, 13);
+}
+
+static void flags_of_sending_mean_what_they_mean(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    GOT(send(pair.app, "1", 1, MSG_DONTWAIT));
+    GOT(send(pair.app, "2", 1, MSG_MORE));
+    GOT(send(pair.app, "3", 1, MSG_EOR));
+    GOT(send(pair.app, "4", 1, MSG_DONTROUTE));
+    GOT(send(pair.app, "5", 1, MSG_ZEROCOPY));
+    GOT(send(pair.app, "6", 1, MSG_CONFIRM));
+    GOT(send(pair.app, "7", 1, MSG_WAITALL));
+    GOT(send(pair.app, "8", 1, 0x10000000));
+    say_now(set);
+    peer_gets(&pair, 8);
+}
+
+static void bytes_that_wait_for_more_arrive_in_order(void) {
+    int set = new_set(), one = 1, zero = 0;
+    struct pair pair = joined(set, EPOLLIN);
+    for (int i = 0; i < 3; i++) {
+        GOT(send(pair.app, "header ", 7, MSG_MORE));
+        GOT(send(pair.app, "body", 4, 0));
+        say_now(set);
+        peer_gets(&pair, 11);
+        GOT(setsockopt(pair.app, IPPROTO_TCP, TCP_CORK, &one, sizeof one));
+        MUST(write(pair.app, "corked ", 7));
+        MUST(write(pair.app, "cork", 4));
+        say_now(set);
+        GOT(setsockopt(pair.app, IPPROTO_TCP, TCP_CORK, &zero, sizeof zero));
+        say_now(set);
+        peer_gets(&pair, 11);
+    }
+}
+
+static void an_urgent_byte_keeps_its_place(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    char bytes[64];
+    MUST(write(pair.app, "before ", 7));
+    GOT(send(pair.app, "!", 1, MSG_OOB));
+    MUST(write(pair.app, "after", 5));
+    say_now(set);
+    long done = syscall(SYS_read, pair.peer, bytes, sizeof bytes);
+    got_bytes("to the mark", bytes, done);
+    got_bytes("urgent", bytes, syscall(SYS_recvfrom, pair.peer, bytes, 1, MSG_OOB, NULL, NULL));
+    peer_gets(&pair, 5);
+}
+
+static void control_bytes_of_a_message_are_checked(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } space = {0};
+    struct iovec part = {"abc", 3};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
+    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    *control = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    GOT(sendmsg(pair.app, &message, 0));
+    *control = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, 9999};
+    GOT(sendmsg(pair.app, &message, 0));
+    *control = (struct cmsghdr){CMSG_LEN(0), IPPROTO_IP, 9999};
+    GOT(sendmsg(pair.app, &message, 0));
+    message.msg_controllen = 0;
+    GOT(sendmsg(pair.app, &message, 0));
+    say_now(set);
+    turn(set);
+    syscall(SYS_shutdown, pair.app, SHUT_WR);
+    peer_gets_the_end(&pair);
+}
+
+static void descriptors_that_are_no_streams_are_written_as_ever(void) {
+    int two[2], null = (int)MUST(open("/dev/null", O_WRONLY));
+    MUST(pipe2(two, O_NONBLOCK));
+    signal(SIGPIPE, count_broken_pipe);
+    GOT(write(null, "abc", 3));
+    GOT(send(null, "abc", 3, 0));
+    GOT(write(-1, "abc", 3));
+    GOT(send(-1, "abc", 3, 0));
+    GOT(writev(two[1], &(struct iovec){"abc", 3}, 1));
+    say_read(two[0], 10);
+    GOT(sendfile(two[1], file_of(100, 0), NULL, 10));
+    MUST(close(two[0]));
+    GOT(write(two[1], "x", 1));
+    int fresh = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    GOT(write(fresh, "x", 1));
+    GOT(send(fresh, "x", 1, MSG_NOSIGNAL));
+    say("signals: %d\n", broken_pipes);
+}
+
+static const struct app_case cases[] = {
+    CASE(every_call_that_sends_keeps_its_place,
+         "served:write served:send served:writev served:sendmsg"),
+    CASE(an_address_is_ignored_by_a_stream, ""),
+    CASE(what_was_written_may_be_overwritten_at_once, "served:write"),
+    CASE(writes_of_nothing_are_answered, ""),
+    CASE(parts_in_number_and_too_many, ""),
+    CASE(a_write_after_our_shutdown_breaks_the_pipe, ""),
+    CASE(a_write_to_a_peer_that_reset_fails_and_then_breaks, ""),
+    CASE(a_write_to_a_peer_that_closed_is_reset, ""),
+    CASE(a_full_peer_is_not_written_until_it_reads, "served:write"),
+    CASE(twenty_mib_reach_a_slow_reader, "served:write served:send"),
+    CASE(large_and_small_writes_keep_their_order, "served:write served:writev"),
+    CASE(many_writes_leave_without_a_wait, "served:write"),
+    CASE(files_are_sent_in_their_place, "served:write"),
+    CASE(a_large_file_is_sent_as_the_peer_reads, ""),
+    CASE(splices_keep_their_place_in_both_directions, ""),
+    CASE(flags_of_sending_mean_what_they_mean, ""),
+    CASE(bytes_that_wait_for_more_arrive_in_order, ""),
+    CASE(an_urgent_byte_keeps_its_place, ""),
+    CASE(control_bytes_of_a_message_are_checked, ""),
+    CASE(descriptors_that_are_no_streams_are_written_as_ever, "passed:not_a_stream"),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

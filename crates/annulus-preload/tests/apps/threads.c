@@ -1,0 +1,435 @@
+/* Several threads: on one set, on sets of their own, on one socket; changes to a set whose owner sleeps in it, and
+ * threads that end or are cancelled. The rule: what one thread does to a set or a socket, the others see as they
+ * would without the library; who is served and who is not may change, bytes and events may not. */
+#include "app.h"
+#include <sys/eventfd.h>
+
+static struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    turn(set);
+    return pair;
+}
+
+struct task {
+    pthread_t thread;
+    void (*run)(struct task *);
+    int set;
+    struct pair pair;
+    int other;
+    long result;
+};
+
+static void *run_task(void *argument) {
+    struct task *task = argument;
+    task->run(task);
+    return NULL;
+}
+
+static void start(struct task *task, void (*run)(struct task *)) {
+    task->run = run;
+    MUST(-pthread_create(&task->thread, NULL, run_task, task));
+}
+
+static void join(struct task *task) { pthread_join(task->thread, NULL); }
+
+/* Starts it and waits for its end: another thread, but never at the same time. */
+static void elsewhere(struct task *task, void (*run)(struct task *)) {
+    start(task, run);
+    join(task);
+}
+
+static void read_it(struct task *task) { say_read(task->pair.app, 100); }
+static void write_it(struct task *task) { MUST(write(task->pair.app, "from the other", 14)); }
+static void wait_there(struct task *task) { say_next(task->set); }
+static void look_there(struct task *task) { say_now(task->set); }
+
+static void another_thread_may_read_and_write(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    peer_send(&task.pair, "for the other");
+    settle(&task.pair);
+    say_next(task.set);
+    say_read(task.pair.app, 4);
+    MUST(write(task.pair.app, "from the owner ", 15));
+    elsewhere(&task, write_it);
+    elsewhere(&task, read_it);
+    say_now(task.set);
+    peer_gets(&task.pair, 29);
+    peer_send(&task.pair, "for the owner");
+    settle(&task.pair);
+    say_next(task.set);
+    say_read(task.pair.app, 100);
+    peer_send(&task.pair, "once more for the other");
+    settle(&task.pair);
+    elsewhere(&task, read_it);
+}
+
+static void another_thread_may_wait(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    peer_send(&task.pair, "one");
+    settle(&task.pair);
+    say_next(task.set);
+    elsewhere(&task, wait_there);
+    elsewhere(&task, read_it);
+    elsewhere(&task, look_there);
+    say_now(task.set);
+    MUST(write(task.pair.app, "answer", 6));
+    elsewhere(&task, look_there);
+    peer_gets(&task.pair, 6);
+    peer_send(&task.pair, "two");
+    settle(&task.pair);
+    say_next(task.set);
+    say_read(task.pair.app, 100);
+}
+
+/* The usual life of a server: the first thread makes the set and its members, another one runs the loop. */
+static void a_set_may_be_made_by_one_thread_and_run_by_another(void) {
+    struct task task = {.set = new_set()};
+    task.pair = connected();
+    add(task.set, task.pair.app, EPOLLIN, 1);
+    peer_send(&task.pair, "hello");
+    settle(&task.pair);
+    elsewhere(&task, wait_there);
+    elsewhere(&task, read_it);
+    elsewhere(&task, write_it);
+    elsewhere(&task, look_there);
+    peer_gets(&task.pair, 14);
+}
+
+static void write_soon(struct task *task) {
+    pause_ms(10);
+    MUST(write(task->pair.app, "written meanwhile", 17));
+}
+
+static void a_write_of_another_leaves_while_the_owner_sleeps(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    peer_send(&task.pair, "x");
+    say_next(task.set);
+    say_read(task.pair.app, 10);
+    start(&task, write_soon);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        /* The owner sleeps until this answer, which needs the other thread's question. */
+        char bytes[17];
+        for (long done = 0; done < 17;)
+            done += MUST(syscall(SYS_read, task.pair.peer, bytes + done, 17 - done));
+        syscall(SYS_write, task.pair.peer, "heard", 5);
+        syscall(SYS_exit_group, 0);
+    }
+    say_wait(task.set, -1);
+    say_read(task.pair.app, 10);
+    MUST(waitpid(child, NULL, 0));
+    join(&task);
+}
+
+static void change_soon(struct task *task) {
+    pause_ms(10);
+    struct pair pair = connected();
+    add(task->set, pair.app, EPOLLIN, 2);
+    peer_send(&pair, "of the new member");
+    task->other = pair.app;
+}
+
+static void a_member_may_be_added_while_the_owner_sleeps(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    for (int i = 0; i < 2; i++) {
+        start(&task, change_soon);
+        say_wait(task.set, -1);
+        join(&task);
+        say_read(task.other, 100);
+        MUST(close(task.other));
+    }
+    say_now(task.set);
+}
+
+static void modify_soon(struct task *task) {
+    pause_ms(10);
+    mod(task->set, task->pair.app, EPOLLIN | EPOLLOUT, 3);
+}
+
+static void delete_soon(struct task *task) {
+    pause_ms(10);
+    del(task->set, task->pair.app);
+    peer_send(&task->pair, "too late");
+    settle(&task->pair);
+}
+
+static void members_may_be_changed_and_taken_while_the_owner_sleeps(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    start(&task, modify_soon);
+    say_wait(task.set, -1);
+    join(&task);
+    mod(task.set, task.pair.app, EPOLLIN, 1);
+    start(&task, delete_soon);
+    say_wait(task.set, 60);
+    join(&task);
+    say_read(task.pair.app, 100);
+}
+
+static void close_soon(struct task *task) {
+    pause_ms(10);
+    MUST(write(task->pair.app, "last", 4));
+    MUST(close(task->pair.app));
+}
+
+static void a_member_may_be_closed_while_the_owner_sleeps(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN | EPOLLRDHUP);
+    start(&task, close_soon);
+    say_wait(task.set, 60);
+    join(&task);
+    peer_gets(&task.pair, 100);
+    say_now(task.set);
+}
+
+static void arm_again_soon(struct task *task) {
+    pause_ms(10);
+    mod(task->set, task->pair.app, EPOLLIN | EPOLLONESHOT, 1);
+}
+
+/* How pools of threads use oneshot: a worker reads, then arms the socket again under the sleeping owner. */
+static void a_worker_may_arm_oneshot_again_while_the_owner_sleeps(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN | EPOLLONESHOT);
+    for (int i = 0; i < 3; i++) {
+        peer_send(&task.pair, "work ");
+        settle(&task.pair);
+        if (i == 0)
+            say_next(task.set);
+        elsewhere(&task, read_it);
+        peer_send(&task.pair, "while not armed");
+        settle(&task.pair);
+        say_now(task.set);
+        start(&task, arm_again_soon);
+        say_wait(task.set, -1);
+        join(&task);
+        elsewhere(&task, read_it);
+        if (i < 2)
+            mod(task.set, task.pair.app, EPOLLIN | EPOLLONESHOT, 1);
+        else
+            break;
+        peer_send(&task.pair, "again");
+        settle(&task.pair);
+        say_next(task.set);
+    }
+}
+
+static void wake_soon(struct task *task) {
+    pause_ms(10);
+    MUST(eventfd_write(task->other, 1));
+}
+
+static void another_thread_wakes_the_owner_by_an_eventfd(void) {
+    struct task task = {.set = new_set(), .other = eventfd(0, EFD_NONBLOCK)};
+    task.pair = joined(task.set, EPOLLIN);
+    add(task.set, task.other, EPOLLIN | EPOLLET, 5);
+    for (int i = 0; i < 3; i++) {
+        start(&task, wake_soon);
+        say_wait(task.set, -1);
+        join(&task);
+        uint64_t count;
+        GOT(read(task.other, &count, sizeof count));
+        say_now(task.set);
+    }
+}
+
+enum { WORKERS = 3, ASKS = 400 };
+
+static volatile int answers_left;
+
+static void serve_shared(struct task *task) {
+    struct epoll_event event;
+    char bytes[64];
+    while (__atomic_load_n(&answers_left, __ATOMIC_SEQ_CST) > 0) {
+        if (epoll_wait(task->set, &event, 1, 20) != 1)
+            continue;
+        int fd = (int)event.data.u64;
+        long done = read(fd, bytes, sizeof bytes);
+        if (done > 0 && write(fd, bytes, (size_t)done) == done)
+            __atomic_fetch_sub(&answers_left, 1, __ATOMIC_SEQ_CST);
+        mod(task->set, fd, EPOLLIN | EPOLLONESHOT, (uint64_t)fd);
+    }
+}
+
+/* One set, several threads that wait in it, oneshot so that each socket is with one of them at a time. */
+static void several_threads_may_share_a_set(void) {
+    struct task tasks[WORKERS];
+    struct pair pairs[8];
+    int set = new_set(), right = 0;
+    answers_left = ASKS;
+    for (int i = 0; i < 8; i++) {
+        pairs[i] = connected();
+        add(set, pairs[i].app, EPOLLIN | EPOLLONESHOT, (uint64_t)pairs[i].app);
+    }
+    for (int i = 0; i < WORKERS; i++) {
+        tasks[i] = (struct task){.set = set};
+        start(&tasks[i], serve_shared);
+    }
+    for (int i = 0; i < ASKS; i += 8) {
+        char bytes[8][16];
+        for (int k = 0; k < 8; k++) {
+            snprintf(bytes[k], sizeof bytes[k], "ask %d", i + k);
+            peer_send(&pairs[k], bytes[k]);
+        }
+        for (int k = 0; k < 8; k++) {
+            char back[16] = "";
+            syscall(SYS_read, pairs[k].peer, back, sizeof back);
+            right += !strcmp(back, bytes[k]);
+        }
+    }
+    for (int i = 0; i < WORKERS; i++)
+        join(&tasks[i]);
+    say("right: %d\n", right);
+}
+
+static void serve_own(struct task *task) {
+    struct epoll_event event;
+    char bytes[64];
+    int set = new_set();
+    add(set, task->pair.app, EPOLLIN | EPOLLRDHUP, 1);
+    for (;;) {
+        MUST(epoll_wait(set, &event, 1, 20000));
+        long done = read(task->pair.app, bytes, sizeof bytes);
+        if (done <= 0)
+            break;
+        MUST(write(task->pair.app, bytes, (size_t)done));
+        task->result++;
+    }
+    MUST(close(task->pair.app));
+    MUST(close(set));
+}
+
+/* memcached: each worker has its set, and gets its connections from the thread that accepts. */
+static void each_thread_may_have_its_set(void) {
+    struct task tasks[6] = {0};
+    int right = 0;
+    for (int i = 0; i < 6; i++) {
+        tasks[i].pair = connected();
+        start(&tasks[i], serve_own);
+    }
+    for (int round = 0; round < 100; round++)
+        for (int i = 0; i < 6; i++) {
+            char text[32], back[32] = "";
+            snprintf(text, sizeof text, "%d of %d", round, i);
+            peer_send(&tasks[i].pair, text);
+            syscall(SYS_read, tasks[i].pair.peer, back, sizeof back);
+            right += !strcmp(text, back);
+        }
+    for (int i = 0; i < 6; i++) {
+        peer_shutdown(&tasks[i].pair);
+        join(&tasks[i]);
+        say("answers: %ld, ", tasks[i].result);
+        peer_gets(&tasks[i].pair, 1);
+    }
+    say("right: %d\n", right);
+}
+
+static void hand_over(struct task *task) {
+    int set = new_set();
+    add(set, task->pair.app, EPOLLIN, 8);
+    say_next(set);
+    say_read(task->pair.app, 100);
+    MUST(write(task->pair.app, "from the new owner", 18));
+    say_now(set);
+    MUST(close(set));
+}
+
+static void a_socket_may_move_to_another_threads_set(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    peer_send(&task.pair, "bytes that the first set holds");
+    settle(&task.pair);
+    say_next(task.set);
+    say_read(task.pair.app, 6);
+    MUST(write(task.pair.app, "from the first owner, ", 22));
+    del(task.set, task.pair.app);
+    elsewhere(&task, hand_over);
+    peer_gets(&task.pair, 40);
+    add(task.set, task.pair.app, EPOLLIN, 9);
+    peer_send(&task.pair, "back");
+    settle(&task.pair);
+    say_next(task.set);
+    say_read(task.pair.app, 100);
+}
+
+static void read_pipe(struct task *task) {
+    char byte;
+    task->result = 1;
+    task->result = read(task->other, &byte, 1);
+}
+
+static void wait_for_ever(struct task *task) {
+    task->result = 1;
+    epoll_wait(task->set, &(struct epoll_event){0}, 1, -1);
+    task->result = 2;
+}
+
+/* Reading and waiting are points of cancellation, and stay so. */
+static void a_thread_that_sleeps_can_be_cancelled(void) {
+    int two[2];
+    void *end;
+    MUST(pipe(two));
+    struct task task = {.other = two[0], .set = new_set()};
+    start(&task, read_pipe);
+    pause_ms(10);
+    MUST(-pthread_cancel(task.thread));
+    pthread_join(task.thread, &end);
+    say("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
+    task.pair = connected();
+    add(task.set, task.pair.app, EPOLLIN, 1);
+    start(&task, wait_for_ever);
+    pause_ms(10);
+    MUST(-pthread_cancel(task.thread));
+    pthread_join(task.thread, &end);
+    say("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
+    peer_send(&task.pair, "after");
+    settle(&task.pair);
+    say_next(task.set);
+    say_read(task.pair.app, 100);
+}
+
+static void serve_and_leave(struct task *task) {
+    say_next(task->set);
+    say_read(task->pair.app, 4);
+    MUST(write(task->pair.app, "an answer that nobody waits for", 31));
+}
+
+static void a_thread_that_ends_leaves_its_set_to_others(void) {
+    struct task task = {.set = new_set()};
+    task.pair = connected();
+    add(task.set, task.pair.app, EPOLLIN, 1);
+    peer_send(&task.pair, "for two threads");
+    settle(&task.pair);
+    elsewhere(&task, serve_and_leave);
+    say_next(task.set);
+    say_read(task.pair.app, 100);
+    peer_gets(&task.pair, 31);
+    peer_send(&task.pair, "more");
+    settle(&task.pair);
+    say_next(task.set);
+    say_read(task.pair.app, 100);
+}
+
+static const struct app_case cases[] = {
+    CASE(another_thread_may_read_and_write, "back:other_thread"),
+    CASE(another_thread_may_wait, ""),
+    CASE(a_set_may_be_made_by_one_thread_and_run_by_another, ""),
+    CASE(a_write_of_another_leaves_while_the_owner_sleeps, ""),
+    CASE(a_member_may_be_added_while_the_owner_sleeps, ""),
+    CASE(members_may_be_changed_and_taken_while_the_owner_sleeps, ""),
+    CASE(a_member_may_be_closed_while_the_owner_sleeps, ""),
+    CASE(a_worker_may_arm_oneshot_again_while_the_owner_sleeps, ""),
+    CASE(another_thread_wakes_the_owner_by_an_eventfd, "passed:not_a_stream"),
+    CASE(several_threads_may_share_a_set, ""),
+    CASE(each_thread_may_have_its_set, "served:read served:write"),
+    CASE(a_socket_may_move_to_another_threads_set, ""),
+    CASE(a_thread_that_sleeps_can_be_cancelled, ""),
+    CASE(a_thread_that_ends_leaves_its_set_to_others, ""),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

@@ -1,0 +1,543 @@
+/* When an event is reported, and which: level, edge, oneshot and exclusive; what the end of a peer looks like; what
+ * MOD, DEL and a second ADD do to a socket that has something to report. The rule: as the kernel's own epoll does. */
+#include "app.h"
+
+static struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    return pair;
+}
+
+static void level_is_reported_until_all_is_read(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    peer_send(&pair, "hello");
+    say_next(set);
+    say_next(set);
+    say_read(pair.app, 2);
+    say_next(set);
+    say_read(pair.app, 100);
+    say_read(pair.app, 100);
+    say_now(set);
+    peer_send(&pair, "again");
+    say_next(set);
+    say_read(pair.app, 100);
+    say_now(set);
+}
+
+static void level_is_reported_at_the_next_look_without_a_wait(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    for (int i = 0; i < 5; i++) {
+        peer_send(&pair, "now");
+        settle(&pair);
+        say_now(set);
+        say_read(pair.app, 100);
+        say_now(set);
+    }
+}
+
+static void writable_level_is_reported_each_time(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLOUT);
+    say_now(set);
+    say_now(set);
+    peer_send(&pair, "x");
+    settle(&pair);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN | EPOLLOUT, 1);
+    say_now(set);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    say_read(pair.app, 10);
+    say_now(set);
+}
+
+static void an_edge_is_reported_once(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    say_now(set);
+    peer_send(&pair, "hello");
+    settle(&pair);
+    say_next(set);
+    say_now(set);
+    say_read(pair.app, 2);
+    say_now(set);
+    say_read(pair.app, 100);
+    say_read(pair.app, 100);
+    say_now(set);
+}
+
+static void bytes_that_join_unread_ones_are_a_new_edge(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    for (int i = 0; i < 3; i++) {
+        peer_send(&pair, "more ");
+        settle(&pair);
+        say_next(set);
+        say_now(set);
+    }
+    say_read(pair.app, 7);
+    say_now(set);
+    peer_send(&pair, "last");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 100);
+}
+
+static void an_edge_of_both_directions_reports_all_that_holds(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    say_now(set);
+    say_now(set);
+    peer_send(&pair, "hello");
+    settle(&pair);
+    say_next(set);
+    say_now(set);
+    say_read(pair.app, 100);
+    say_now(set);
+    peer_shutdown(&pair);
+    settle(&pair);
+    say_next(set);
+    say_now(set);
+    say_read(pair.app, 100);
+    say_now(set);
+}
+
+static void a_change_reports_an_edge_again(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    peer_send(&pair, "hello");
+    settle(&pair);
+    say_next(set);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN | EPOLLET, 1);
+    say_now(set);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLET, 2);
+    say_now(set);
+    say_now(set);
+    say_read(pair.app, 100);
+    mod(set, pair.app, EPOLLIN | EPOLLET, 3);
+    say_now(set);
+    mod(set, pair.app, EPOLLOUT | EPOLLET, 4);
+    say_now(set);
+    say_now(set);
+}
+
+static void oneshot_is_silent_until_it_is_armed_again(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLONESHOT);
+    peer_send(&pair, "one");
+    settle(&pair);
+    say_next(set);
+    say_now(set);
+    peer_send(&pair, "two");
+    settle(&pair);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN | EPOLLONESHOT, 2);
+    say_now(set);
+    say_now(set);
+    say_read(pair.app, 100);
+    mod(set, pair.app, EPOLLIN | EPOLLONESHOT, 3);
+    say_now(set);
+    peer_send(&pair, "three");
+    say_next(set);
+    say_read(pair.app, 100);
+    mod(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLONESHOT | EPOLLET, 4);
+    say_now(set);
+    say_now(set);
+}
+
+static void oneshot_that_fired_hides_even_a_reset(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLONESHOT);
+    peer_send(&pair, "one");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 100);
+    peer_reset(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN | EPOLLONESHOT, 2);
+    say_now(set);
+    say_now(set);
+    say_error_option(pair.app);
+}
+
+static void exclusive_members_report_and_refuse_changes(void) {
+    int set = new_set();
+    struct pair pair = connected();
+    GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT, 1));
+    GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP, 1));
+    GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN | EPOLLEXCLUSIVE, 1));
+    GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 1));
+    GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLEXCLUSIVE, 1));
+    peer_send(&pair, "x");
+    say_next(set);
+    say_read(pair.app, 10);
+    say_now(set);
+    del(set, pair.app);
+    add(set, pair.app, EPOLLIN, 2);
+    GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLEXCLUSIVE, 1));
+    peer_send(&pair, "y");
+    say_next(set);
+}
+
+static void the_peers_fin_is_read_and_hung_up(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    peer_send(&pair, "bye");
+    peer_shutdown(&pair);
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 100);
+    say_now(set);
+    say_read(pair.app, 100);
+    say_read(pair.app, 100);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    mod(set, pair.app, EPOLLRDHUP, 1);
+    say_now(set);
+    mod(set, pair.app, EPOLLOUT, 1);
+    say_now(set);
+    mod(set, pair.app, 0, 1);
+    say_now(set);
+}
+
+static void hang_up_alone_is_reported_before_the_bytes_are_read(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLRDHUP);
+    peer_send(&pair, "unread");
+    settle(&pair);
+    say_now(set);
+    peer_shutdown(&pair);
+    settle(&pair);
+    say_now(set);
+    say_now(set);
+    say_read(pair.app, 100);
+    say_now(set);
+}
+
+static void both_ends_shut_is_a_hang_up(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    say_now(set);
+    GOT(shutdown(pair.app, SHUT_WR));
+    say_now(set);
+    peer_gets(&pair, 1);
+    peer_shutdown(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    mod(set, pair.app, 0, 1);
+    say_now(set);
+    say_read(pair.app, 10);
+    say_error_option(pair.app);
+}
+
+static void our_own_shutdown_is_reported(void) {
+    int set = new_set();
+    struct pair first = joined(set, EPOLLIN | EPOLLRDHUP), second = connected();
+    say_now(set);
+    GOT(shutdown(first.app, SHUT_RD));
+    say_now(set);
+    say_read(first.app, 10);
+    del(set, first.app);
+    add(set, second.app, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 2);
+    say_now(set);
+    GOT(shutdown(second.app, SHUT_RDWR));
+    say_now(set);
+    say_now(set);
+    say_read(second.app, 10);
+    peer_gets(&second, 1);
+}
+
+static void a_reset_is_an_error_and_a_hang_up(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    say_now(set);
+    peer_reset(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    say_now(set);
+    say_read(pair.app, 10);
+    say_now(set);
+    say_read(pair.app, 10);
+    say_error_option(pair.app);
+    GOT(send(pair.app, "x", 1, MSG_NOSIGNAL));
+    say_now(set);
+}
+
+static void the_error_of_a_reset_can_be_asked_for_once(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    say_error_option(pair.app);
+    peer_reset(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    say_error_option(pair.app);
+    say_now(set);
+    say_error_option(pair.app);
+    say_read(pair.app, 10);
+}
+
+static void bytes_before_a_reset_are_read_first(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    peer_send(&pair, "before");
+    settle(&pair);
+    peer_reset(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    say_read(pair.app, 3);
+    say_now(set);
+    say_read(pair.app, 100);
+    say_read(pair.app, 100);
+    say_read(pair.app, 100);
+    say_now(set);
+}
+
+static void no_interest_still_reports_a_reset(void) {
+    int set = new_set();
+    struct pair pair = joined(set, 0);
+    peer_send(&pair, "x");
+    settle(&pair);
+    say_now(set);
+    peer_reset(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    say_now(set);
+}
+
+static void an_edge_of_a_reset_is_reported_once(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    say_now(set);
+    peer_reset(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    say_now(set);
+    say_read(pair.app, 10);
+    say_now(set);
+}
+
+static void a_member_taken_out_reports_nothing_and_loses_nothing(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "one ");
+    say_next(set);
+    del(set, pair.app);
+    say_now(set);
+    peer_send(&pair, "two ");
+    settle(&pair);
+    say_now(set);
+    add(set, pair.app, EPOLLIN | EPOLLET, 2);
+    say_now(set);
+    say_now(set);
+    say_stream(pair.app, 100);
+    del(set, pair.app);
+    peer_send(&pair, "three");
+    settle(&pair);
+    say_stream(pair.app, 100);
+    add(set, pair.app, EPOLLIN, 3);
+    say_now(set);
+    peer_send(&pair, "four");
+    say_next(set);
+}
+
+static void a_member_taken_out_can_be_read_with_blocking(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    peer_send(&pair, "pending");
+    say_next(set);
+    del(set, pair.app);
+    MUST(fcntl(pair.app, F_SETFL, fcntl(pair.app, F_GETFL) & ~O_NONBLOCK));
+    say_read(pair.app, 4);
+    say_read(pair.app, 100);
+    peer_send(&pair, "after");
+    say_read(pair.app, 100);
+    peer_shutdown(&pair);
+    say_read(pair.app, 100);
+}
+
+static void few_places_reach_all_members_in_turn(void) {
+    int set = new_set(), seen[5] = {0};
+    struct pair pairs[5];
+    for (int i = 0; i < 5; i++) {
+        pairs[i] = connected();
+        add(set, pairs[i].app, EPOLLIN, (uint64_t)i);
+    }
+    for (int i = 0; i < 5; i++) {
+        peer_send(&pairs[i], "x");
+        settle(&pairs[i]);
+    }
+    struct epoll_event events[2];
+    /* Nothing is read, so each call finds five ready: a set that starts anew each time would starve some. */
+    for (int call = 0; call < 5; call++) {
+        int count = epoll_wait(set, events, 2, 1000);
+        say("places filled: %d\n", count);
+        for (int i = 0; i < count; i++)
+            seen[events[i].data.u64]++;
+    }
+    for (int i = 0; i < 5; i++)
+        say("member %d reported %d times\n", i, seen[i]);
+}
+
+static void edges_beyond_the_places_come_at_the_next_call(void) {
+    int set = new_set(), seen[5] = {0}, total = 0;
+    struct pair pairs[5];
+    for (int i = 0; i < 5; i++) {
+        pairs[i] = connected();
+        add(set, pairs[i].app, EPOLLIN | EPOLLET, (uint64_t)i);
+        peer_send(&pairs[i], "x");
+        settle(&pairs[i]);
+    }
+    struct epoll_event events[2];
+    for (int count = 1; count > 0; total++) {
+        count = epoll_wait(set, events, 2, 0);
+        say("places filled: %d\n", count);
+        for (int i = 0; i < count; i++)
+            seen[events[i].data.u64]++;
+    }
+    for (int i = 0; i < 5; i++)
+        say("member %d reported %d times\n", i, seen[i]);
+}
+
+static void a_number_that_is_used_again_is_a_new_member(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    for (int i = 0; i < 4; i++) {
+        struct pair pair = pair_on(listener, port, SOCK_NONBLOCK);
+        add(set, pair.app, EPOLLIN | EPOLLET, (uint64_t)i);
+        say_now(set);
+        peer_send(&pair, "data");
+        say_next(set);
+        if (i % 2)
+            say_read(pair.app, 2);
+        MUST(close(pair.app));
+        say_now(set);
+        peer_close(&pair);
+    }
+}
+
+static void labels_come_back_as_they_were_given(void) {
+    int set = new_set();
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLOUT, UINT64_MAX);
+    say_now(set);
+    mod(set, pair.app, EPOLLOUT, 0);
+    say_now(set);
+    mod(set, pair.app, EPOLLOUT, 0x8000000000000001u);
+    say_now(set);
+}
+
+static void urgent_bytes_are_reported_apart(void) {
+    int set = new_set(), at_mark = -1;
+    char byte = 0;
+    struct pair pair = joined(set, EPOLLIN | EPOLLPRI);
+    peer_send(&pair, "ab");
+    MUST(syscall(SYS_sendto, pair.peer, "c", 1, MSG_OOB, NULL, 0));
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 100);
+    GOT(ioctl(pair.app, SIOCATMARK, &at_mark));
+    say("at the mark: %d\n", at_mark);
+    got_bytes("recv urgent", &byte, recv(pair.app, &byte, 1, MSG_OOB));
+    GOT(recv(pair.app, &byte, 1, MSG_OOB));
+    peer_send(&pair, "d");
+    settle(&pair);
+    say_read(pair.app, 100);
+    say_now(set);
+}
+
+static void urgent_bytes_inline_are_read_in_order(void) {
+    int set = new_set(), one = 1;
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "1");
+    say_next(set);
+    GOT(setsockopt(pair.app, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one));
+    peer_send(&pair, "ab");
+    MUST(syscall(SYS_sendto, pair.peer, "c", 1, MSG_OOB, NULL, 0));
+    peer_send(&pair, "d");
+    settle(&pair);
+    say_stream(pair.app, 100);
+}
+
+static void masks_of_poll_are_reported_as_asked(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLRDNORM | EPOLLWRNORM | EPOLLWRBAND | EPOLLRDBAND | EPOLLMSG);
+    say_now(set);
+    peer_send(&pair, "x");
+    settle(&pair);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN | EPOLLRDNORM, 1);
+    say_now(set);
+    mod(set, pair.app, EPOLLRDNORM | EPOLLET, 1);
+    say_now(set);
+    say_now(set);
+    mod(set, pair.app, EPOLLIN | EPOLLWAKEUP, 1);
+    say_now(set);
+}
+
+static void ask_and_answer_many_times(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    int right = 0;
+    struct epoll_event event;
+    for (int i = 0; i < 500; i++) {
+        char text[32], bytes[32] = "";
+        int length = snprintf(text, sizeof text, "question %d", i);
+        peer_send(&pair, text);
+        if (epoll_wait(set, &event, 1, 10000) != 1 || event.events != EPOLLIN)
+            say("round %d: event 0x%x\n", i, event.events);
+        long count = read(pair.app, bytes, sizeof bytes);
+        if (count != length || memcmp(bytes, text, (size_t)length))
+            say("round %d: %ld \"%.*s\"\n", i, count, (int)count, bytes);
+        if (read(pair.app, bytes, sizeof bytes) != -1 || errno != EAGAIN)
+            say("round %d: more to read\n", i);
+        MUST(write(pair.app, text, (size_t)length));
+        if (epoll_wait(set, &event, 1, 0) != 0)
+            say("round %d: event 0x%x\n", i, event.events);
+        long back = syscall(SYS_read, pair.peer, bytes, sizeof bytes);
+        right += back == length && !memcmp(bytes, text, (size_t)length);
+    }
+    say("right: %d\n", right);
+}
+
+static const struct app_case cases[] = {
+    CASE(level_is_reported_until_all_is_read, "served:read served:epoll_wait"),
+    CASE(level_is_reported_at_the_next_look_without_a_wait, "served:read"),
+    CASE(writable_level_is_reported_each_time, "served:read"),
+    CASE(an_edge_is_reported_once, "served:read"),
+    CASE(bytes_that_join_unread_ones_are_a_new_edge, "served:read"),
+    CASE(an_edge_of_both_directions_reports_all_that_holds, "served:read"),
+    CASE(a_change_reports_an_edge_again, "served:read"),
+    CASE(oneshot_is_silent_until_it_is_armed_again, ""),
+    CASE(oneshot_that_fired_hides_even_a_reset, ""),
+    CASE(exclusive_members_report_and_refuse_changes, ""),
+    CASE(the_peers_fin_is_read_and_hung_up, "served:read"),
+    CASE(hang_up_alone_is_reported_before_the_bytes_are_read, ""),
+    CASE(both_ends_shut_is_a_hang_up, ""),
+    CASE(our_own_shutdown_is_reported, ""),
+    CASE(a_reset_is_an_error_and_a_hang_up, ""),
+    CASE(the_error_of_a_reset_can_be_asked_for_once, ""),
+    CASE(bytes_before_a_reset_are_read_first, "served:read"),
+    CASE(no_interest_still_reports_a_reset, ""),
+    CASE(an_edge_of_a_reset_is_reported_once, ""),
+    CASE(a_member_taken_out_reports_nothing_and_loses_nothing, ""),
+    CASE(a_member_taken_out_can_be_read_with_blocking, ""),
+    CASE(few_places_reach_all_members_in_turn, "served:epoll_wait"),
+    CASE(edges_beyond_the_places_come_at_the_next_call, "served:epoll_wait"),
+    CASE(a_number_that_is_used_again_is_a_new_member, ""),
+    CASE(labels_come_back_as_they_were_given, ""),
+    CASE(urgent_bytes_are_reported_apart, ""),
+    CASE(urgent_bytes_inline_are_read_in_order, ""),
+    CASE(masks_of_poll_are_reported_as_asked, ""),
+    CASE(ask_and_answer_many_times, "served:read served:write served:epoll_wait"),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

@@ -1,0 +1,386 @@
+/* How long a wait lasts and what ends it: timeouts, signals and their masks, handlers that use served sockets, a stop.
+ * The rule: never shorter than asked; a signal is seen exactly where the kernel's epoll sees it. Nothing here is
+ * decided by how late something came. */
+#include "app.h"
+#include <limits.h>
+#include <setjmp.h>
+#include <sys/signalfd.h>
+#include <sys/time.h>
+
+static volatile sig_atomic_t handled;
+static int handler_fd = -1;
+static const char *volatile handler_text;
+
+static void count_signal(int number) {
+    (void)number;
+    handled++;
+}
+
+static volatile sig_atomic_t handler_only_once, handler_ran;
+
+static void write_in_handler(int number) {
+    (void)number;
+    int before = errno;
+    if (handler_only_once && handler_ran)
+        return;
+    handler_ran = 1;
+    handled++;
+    if (write(handler_fd, handler_text, strlen(handler_text)) != (long)strlen(handler_text))
+        handled += 1000;
+    errno = before;
+}
+
+static void on(int number, void (*handler)(int), int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    MUST(sigaction(number, &action, NULL));
+}
+
+static sigset_t only(int number) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    if (number)
+        sigaddset(&signals, number);
+    return signals;
+}
+
+/* Again and again: on a slow machine the first alarm may come before the wait that it is to end. */
+static void ring_each_ms(long ms) {
+    struct itimerval timer = {{0, ms * 1000}, {0, ms * 1000}};
+    MUST(setitimer(ITIMER_REAL, &timer, NULL));
+}
+
+static struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    return pair;
+}
+
+static void a_timeout_is_never_early(void) {
+    int set = new_set(), early = 0;
+    joined(set, EPOLLIN);
+    static const int waits_ms[] = {1, 2, 3, 5, 10, 25, 1, 7};
+    for (int i = 0; i < 8; i++) {
+        double start = now_ms();
+        say_wait(set, waits_ms[i]);
+        early += now_ms() - start < waits_ms[i];
+        start = now_ms();
+        struct timespec precise = {0, 300000 + waits_ms[i] * 100000};
+        struct epoll_event event;
+        GOT(epoll_pwait2(set, &event, 1, &precise, NULL));
+        early += now_ms() - start < (double)precise.tv_nsec / 1e6;
+    }
+    say("early: %d\n", early);
+}
+
+static void bad_timeouts_are_refused(void) {
+    int set = new_set();
+    struct epoll_event event;
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    GOT(epoll_pwait2(set, &event, 1, &(struct timespec){0, 1000000000}, NULL));
+    GOT(epoll_pwait2(set, &event, 1, &(struct timespec){-1, 0}, NULL));
+    GOT(epoll_pwait2(set, &event, 1, &(struct timespec){0, -1}, NULL));
+    GOT(epoll_pwait2(set, &event, 1, &(struct timespec){0, 0}, NULL));
+    GOT(epoll_pwait2(set, &event, 0, &(struct timespec){0, 0}, NULL));
+    peer_send(&pair, "x");
+    GOT(epoll_pwait2(set, &event, 1, NULL, NULL));
+    GOT(epoll_pwait2(set, &event, 1, &(struct timespec){LONG_MAX, 999999999}, NULL));
+    GOT(epoll_wait(set, &event, 1, INT32_MIN));
+    GOT(epoll_pwait(set, &event, 1, -1, NULL));
+}
+
+static void a_wait_without_end_is_ended_by_bytes(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        pause_ms(15);
+        syscall(SYS_write, pair.peer, "late", 4);
+        syscall(SYS_exit_group, 0);
+    }
+    say_wait(set, -1);
+    say_read(pair.app, 10);
+    MUST(waitpid(child, NULL, 0));
+    say_now(set);
+}
+
+static void a_signal_ends_a_wait(void) {
+    int set = new_set();
+    joined(set, EPOLLIN);
+    /* A handler that asks for calls to be started again changes nothing: this call never is. */
+    for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
+        on(SIGALRM, count_signal, flags);
+        ring_each_ms(4);
+        say_wait(set, -1);
+        say_wait(set, 20000);
+        ring_each_ms(0);
+        say("handled: %s\n", handled >= 2 ? "yes" : "no");
+        handled = 0;
+    }
+    on(SIGALRM, SIG_IGN, 0);
+    ring_each_ms(2);
+    say_wait(set, 20);
+}
+
+static void a_mask_lets_a_signal_in_for_the_wait_only(void) {
+    int set = new_set();
+    struct epoll_event event;
+    struct pair pair = joined(set, EPOLLIN);
+    sigset_t blocked = only(SIGUSR1), none = only(0);
+    on(SIGUSR1, count_signal, 0);
+    say_now(set);
+    MUST(sigprocmask(SIG_BLOCK, &blocked, NULL));
+    MUST(kill(getpid(), SIGUSR1));
+    GOT(epoll_pwait(set, &event, 1, 5, NULL));
+    say("handled: %d\n", handled);
+    GOT(epoll_pwait(set, &event, 1, 20000, &none));
+    say("handled: %d\n", handled);
+    MUST(kill(getpid(), SIGUSR1));
+    GOT(epoll_pwait2(set, &event, 1, NULL, &none));
+    say("handled: %d\n", handled);
+    MUST(kill(getpid(), SIGUSR1));
+    say("handled: %d\n", handled);
+    peer_send(&pair, "x");
+    settle(&pair);
+    /* An event that is there goes first, and the signal stays pending. */
+    GOT(epoll_pwait(set, &event, 1, -1, &none));
+    say("handled: %d\n", handled);
+    say_read(pair.app, 10);
+    GOT(epoll_pwait(set, &event, 1, -1, &none));
+    say("handled: %d\n", handled);
+}
+
+static void a_look_without_a_wait_lets_no_signal_in(void) {
+    int set = new_set();
+    struct epoll_event event;
+    struct pair pair = joined(set, EPOLLIN);
+    sigset_t blocked = only(SIGUSR1), none = only(0);
+    on(SIGUSR1, count_signal, 0);
+    say_now(set);
+    MUST(sigprocmask(SIG_BLOCK, &blocked, NULL));
+    MUST(kill(getpid(), SIGUSR1));
+    GOT(epoll_pwait(set, &event, 1, 0, &none));
+    say("handled: %d\n", handled);
+    peer_send(&pair, "x");
+    settle(&pair);
+    GOT(epoll_pwait(set, &event, 1, 0, &none));
+    say("handled: %d\n", handled);
+}
+
+static void a_mask_keeps_a_signal_out_of_the_wait(void) {
+    int set = new_set();
+    struct epoll_event event;
+    joined(set, EPOLLIN);
+    sigset_t alarm_only = only(SIGALRM), after;
+    on(SIGALRM, count_signal, 0);
+    say_now(set);
+    struct itimerval once = {.it_value.tv_usec = 2000};
+    MUST(setitimer(ITIMER_REAL, &once, NULL));
+    GOT(epoll_pwait(set, &event, 1, 15, &alarm_only));
+    say("handled: %d\n", handled);
+    MUST(sigprocmask(SIG_BLOCK, NULL, &after));
+    say("blocked afterwards: %d\n", sigismember(&after, SIGALRM));
+}
+
+static void signals_can_be_members(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    sigset_t blocked = only(SIGUSR1);
+    struct signalfd_siginfo info;
+    MUST(sigprocmask(SIG_BLOCK, &blocked, NULL));
+    int fd = (int)MUST(signalfd(-1, &blocked, SFD_NONBLOCK));
+    add(set, fd, EPOLLIN, 2);
+    say_now(set);
+    MUST(kill(getpid(), SIGUSR1));
+    say_next(set);
+    GOT(read(fd, &info, sizeof info));
+    say("signal %s\n", sigabbrev_np((int)info.ssi_signo));
+    peer_send(&pair, "x");
+    say_next(set);
+    say_read(pair.app, 10);
+    say_now(set);
+}
+
+static void a_handler_may_write_during_the_wait(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN), other = connected();
+    add(set, other.app, EPOLLIN, 2);
+    say_now(set);
+    handler_fd = other.app;
+    handler_text = "from the handler";
+    on(SIGALRM, write_in_handler, SA_RESTART);
+    handler_only_once = 1;
+    for (int i = 0; i < 3; i++) {
+        MUST(write(pair.app, "from the loop", 13));
+        MUST(write(other.app, "first ", 6));
+        handler_ran = 0;
+        ring_each_ms(3);
+        say_wait(set, -1);
+        ring_each_ms(0);
+        say_now(set);
+        peer_gets(&pair, 13);
+        peer_gets(&other, 22);
+    }
+    say("handled: %d\n", handled);
+}
+
+static void read_in_handler(int number) {
+    (void)number;
+    char bytes[64];
+    int before = errno;
+    long count = read(handler_fd, bytes, sizeof bytes);
+    say("in the handler: %ld \"%.*s\"\n", count, count > 0 ? (int)count : 0, bytes);
+    errno = before;
+}
+
+static void a_handler_may_read(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    handler_fd = pair.app;
+    on(SIGUSR1, read_in_handler, 0);
+    peer_send(&pair, "hello");
+    say_next(set);
+    MUST(kill(getpid(), SIGUSR1));
+    say_now(set);
+    MUST(kill(getpid(), SIGUSR1));
+    peer_send(&pair, "again");
+    say_next(set);
+    say_read(pair.app, 10);
+}
+
+/* Signals at any point of any call: what a handler writes must neither be lost nor tear what the loop writes. */
+static void handlers_that_write_at_any_moment_tear_nothing(void) {
+    int set = new_set();
+    struct pair loop = joined(set, EPOLLIN | EPOLLOUT | EPOLLET), other = connected();
+    add(set, other.app, EPOLLIN | EPOLLET, 2);
+    struct reader readers[2];
+    struct epoll_event events[4];
+    reader_start(&readers[0], loop.peer, 0);
+    handler_fd = other.app;
+    handler_text = "x";
+    on(SIGALRM, write_in_handler, SA_RESTART);
+    struct itimerval often = {{0, 400}, {0, 400}};
+    MUST(setitimer(ITIMER_REAL, &often, NULL));
+    unsigned char bytes[3000];
+    uint64_t place = 0, random = 12345;
+    double end = now_ms() + 250;
+    while (now_ms() < end || handled < 20) {
+        for (int i = 0; i < 5; i++) {
+            size_t length = next_random(&random) % sizeof bytes + 1;
+            fill(bytes, length, place);
+            long done = write(loop.app, bytes, length);
+            place += done > 0 ? (uint64_t)done : 0;
+        }
+        epoll_wait(set, events, 4, 1);
+    }
+    ring_each_ms(0);
+    turn(set);
+    MUST(close(loop.app));
+    MUST(shutdown(other.app, SHUT_WR));
+    join_turning(&readers[0], set);
+    say("the loop's bytes are all there: %s, wrong at %ld\n", readers[0].count == place ? "yes" : "no",
+        readers[0].wrong_at);
+    int count = 0;
+    char byte[256];
+    for (long got; (got = syscall(SYS_read, other.peer, byte, sizeof byte)) > 0;)
+        count += (int)got;
+    say("the handler's too: %s\n", count == handled ? "yes" : "no");
+}
+
+static sigjmp_buf back;
+static volatile sig_atomic_t may_jump;
+
+static void jump(int number) {
+    (void)number;
+    if (may_jump) {
+        may_jump = 0;
+        siglongjmp(back, 1);
+    }
+}
+
+static void a_handler_may_jump_out_of_a_wait(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    on(SIGALRM, jump, 0);
+    for (volatile int i = 0; i < 3; i++) {
+        if (sigsetjmp(back, 1) == 0) {
+            MUST(write(pair.app, "before ", 7));
+            may_jump = 1;
+            ring_each_ms(3);
+            say_wait(set, -1);
+            say("not reached\n");
+        }
+        ring_each_ms(0);
+        say_now(set);
+        peer_gets(&pair, 7);
+        peer_send(&pair, "after the jump");
+        say_next(set);
+        say_read(pair.app, 100);
+    }
+}
+
+static void a_stop_and_its_end_interrupt_a_wait(void) {
+    int set = new_set();
+    joined(set, EPOLLIN);
+    say_now(set);
+    pid_t parent = getpid(), child = (pid_t)MUST(fork());
+    while (child == 0) {
+        pause_ms(8);
+        syscall(SYS_kill, parent, SIGSTOP);
+        pause_ms(4);
+        if (syscall(SYS_kill, parent, SIGCONT) < 0)
+            syscall(SYS_exit_group, 0);
+    }
+    say_wait(set, 20000);
+    MUST(kill(child, SIGKILL));
+    MUST(waitpid(child, NULL, 0));
+}
+
+static void a_signal_between_waits_is_not_seen_by_them(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    on(SIGUSR1, count_signal, 0);
+    say_now(set);
+    for (int i = 0; i < 20; i++) {
+        MUST(kill(getpid(), SIGUSR1));
+        MUST(write(pair.app, "x", 1));
+        say_wait(set, 1);
+    }
+    say("handled: %d\n", handled);
+    peer_gets(&pair, 20);
+}
+
+static void an_empty_set_waits_as_long_as_asked(void) {
+    int set = new_set();
+    double start = now_ms();
+    say_wait(set, 12);
+    say("early: %d\n", now_ms() - start < 12);
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    del(set, pair.app);
+    start = now_ms();
+    say_wait(set, 12);
+    say("early: %d\n", now_ms() - start < 12);
+}
+
+static const struct app_case cases[] = {
+    CASE(a_timeout_is_never_early, "served:epoll_wait"),
+    CASE(bad_timeouts_are_refused, "served:epoll_wait"),
+    CASE(a_wait_without_end_is_ended_by_bytes, "served:epoll_wait"),
+    CASE(a_signal_ends_a_wait, "served:epoll_wait"),
+    CASE(a_mask_lets_a_signal_in_for_the_wait_only, ""),
+    CASE(a_look_without_a_wait_lets_no_signal_in, ""),
+    CASE(a_mask_keeps_a_signal_out_of_the_wait, ""),
+    CASE(signals_can_be_members, "served:read passed:not_a_stream"),
+    CASE(a_handler_may_write_during_the_wait, ""),
+    CASE(a_handler_may_read, ""),
+    CASE(handlers_that_write_at_any_moment_tear_nothing, ""),
+    CASE(a_handler_may_jump_out_of_a_wait, ""),
+    CASE(a_stop_and_its_end_interrupt_a_wait, ""),
+    CASE(a_signal_between_waits_is_not_seen_by_them, ""),
+    CASE(an_empty_set_waits_as_long_as_asked, ""),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

@@ -1,0 +1,274 @@
+//! The cases of the programs, a test each. Their names are the programs' own: a test below finds those that are
+//! missing here, or gone there.
+
+use super::{Program, compare};
+
+/// Tests with the names of the cases of a program.
+macro_rules! cases {
+    ($program:ident, $names:ident = $kind:ident($file:literal): $(fn $case:ident;)*) => {
+        pub(crate) static $program: Program = Program::$kind($file);
+        static $names: &[&str] = &[$(stringify!($case)),*];
+        $(
+            #[test]
+            fn $case() {
+                compare(&$program, stringify!($case));
+            }
+        )*
+    };
+}
+
+cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
+    fn level_is_reported_until_all_is_read;
+    fn level_is_reported_at_the_next_look_without_a_wait;
+    fn writable_level_is_reported_each_time;
+    fn an_edge_is_reported_once;
+    fn bytes_that_join_unread_ones_are_a_new_edge;
+    fn an_edge_of_both_directions_reports_all_that_holds;
+    fn a_change_reports_an_edge_again;
+    fn oneshot_is_silent_until_it_is_armed_again;
+    fn oneshot_that_fired_hides_even_a_reset;
+    fn exclusive_members_report_and_refuse_changes;
+    fn the_peers_fin_is_read_and_hung_up;
+    fn hang_up_alone_is_reported_before_the_bytes_are_read;
+    fn both_ends_shut_is_a_hang_up;
+    fn our_own_shutdown_is_reported;
+    fn a_reset_is_an_error_and_a_hang_up;
+    fn the_error_of_a_reset_can_be_asked_for_once;
+    fn bytes_before_a_reset_are_read_first;
+    fn no_interest_still_reports_a_reset;
+    fn an_edge_of_a_reset_is_reported_once;
+    fn a_member_taken_out_reports_nothing_and_loses_nothing;
+    fn a_member_taken_out_can_be_read_with_blocking;
+    fn few_places_reach_all_members_in_turn;
+    fn edges_beyond_the_places_come_at_the_next_call;
+    fn a_number_that_is_used_again_is_a_new_member;
+    fn labels_come_back_as_they_were_given;
+    fn urgent_bytes_are_reported_apart;
+    fn urgent_bytes_inline_are_read_in_order;
+    fn masks_of_poll_are_reported_as_asked;
+    fn ask_and_answer_many_times;
+}
+
+cases! { MEMBERS, MEMBERS_CASES = c("members"):
+    fn errors_of_control_are_the_kernels;
+    fn errors_of_waiting_are_the_kernels;
+    fn members_of_all_kinds_are_reported_together;
+    fn hang_up_is_known_of_unix_sockets;
+    fn sets_can_be_members_of_sets;
+    fn a_set_can_be_polled;
+    fn one_socket_can_be_in_two_sets;
+    fn a_socket_can_move_between_sets;
+    fn a_duplicate_of_a_set_is_the_same_set;
+    fn a_duplicate_of_a_member_is_another_member;
+    fn a_closed_number_whose_duplicate_lives_is_still_reported;
+    fn a_blocking_socket_can_be_a_member;
+    fn a_set_that_is_closed_leaves_its_members_whole;
+    fn sets_and_members_that_come_and_go_leave_no_descriptor;
+    fn a_hundred_members_are_reported_once_each;
+    fn the_order_of_single_arrivals_is_kept;
+    fn reading_into_memory_that_is_not_there_fails_and_loses_nothing;
+    fn writing_from_memory_that_is_not_there_fails;
+}
+
+cases! { WAITS, WAITS_CASES = c("waits"):
+    fn a_timeout_is_never_early;
+    fn bad_timeouts_are_refused;
+    fn a_wait_without_end_is_ended_by_bytes;
+    fn a_signal_ends_a_wait;
+    fn a_mask_lets_a_signal_in_for_the_wait_only;
+    fn a_look_without_a_wait_lets_no_signal_in;
+    fn a_mask_keeps_a_signal_out_of_the_wait;
+    fn signals_can_be_members;
+    fn a_handler_may_write_during_the_wait;
+    fn a_handler_may_read;
+    fn handlers_that_write_at_any_moment_tear_nothing;
+    fn a_handler_may_jump_out_of_a_wait;
+    fn a_stop_and_its_end_interrupt_a_wait;
+    fn a_signal_between_waits_is_not_seen_by_them;
+    fn an_empty_set_waits_as_long_as_asked;
+}
+
+cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
+    fn every_call_that_receives_takes_the_next_bytes;
+    fn calls_with_checks_are_the_same_calls;
+    fn a_buffer_that_is_too_small_for_a_checked_call_ends_the_program;
+    fn peeking_takes_nothing;
+    fn peeking_sees_no_more_than_there_is_to_read;
+    fn the_count_of_waiting_bytes_is_whole;
+    fn flags_of_receiving_mean_what_they_mean;
+    fn lengths_of_zero_are_answered;
+    fn many_parts_and_too_many;
+    fn addresses_and_control_bytes_are_left_as_a_stream_leaves_them;
+    fn options_that_add_control_bytes_are_honoured;
+    fn a_low_water_mark_holds_reports_back;
+    fn a_time_limit_on_a_blocking_read_holds;
+    fn a_large_stream_arrives_whole;
+    fn a_reader_that_stops_stops_its_sender;
+    fn descriptors_that_are_no_streams_are_read_as_ever;
+}
+
+cases! { SENDING, SENDING_CASES = c("sending"):
+    fn every_call_that_sends_keeps_its_place;
+    fn an_address_is_ignored_by_a_stream;
+    fn what_was_written_may_be_overwritten_at_once;
+    fn writes_of_nothing_are_answered;
+    fn parts_in_number_and_too_many;
+    fn a_write_after_our_shutdown_breaks_the_pipe;
+    fn a_write_to_a_peer_that_reset_fails_and_then_breaks;
+    fn a_write_to_a_peer_that_closed_is_reset;
+    fn a_full_peer_is_not_written_until_it_reads;
+    fn twenty_mib_reach_a_slow_reader;
+    fn large_and_small_writes_keep_their_order;
+    fn many_writes_leave_without_a_wait;
+    fn files_are_sent_in_their_place;
+    fn a_large_file_is_sent_as_the_peer_reads;
+    fn splices_keep_their_place_in_both_directions;
+    fn flags_of_sending_mean_what_they_mean;
+    fn bytes_that_wait_for_more_arrive_in_order;
+    fn an_urgent_byte_keeps_its_place;
+    fn control_bytes_of_a_message_are_checked;
+    fn descriptors_that_are_no_streams_are_written_as_ever;
+}
+
+cases! { CLOSING, CLOSING_CASES = c("closing"):
+    fn what_was_written_arrives_before_the_end;
+    fn a_socket_closed_full_is_emptied_first;
+    fn unread_bytes_make_the_end_a_reset;
+    fn linger_of_zero_is_a_reset;
+    fn linger_waits_until_all_has_arrived;
+    fn a_shutdown_comes_after_what_was_written;
+    fn a_shutdown_for_reading_keeps_what_arrived;
+    fn errors_of_shutdown_are_the_kernels;
+    fn a_range_is_closed_with_what_was_written;
+    fn a_range_to_the_end_leaves_a_program_that_works;
+    fn all_numbers_closed_one_by_one_leave_a_program_that_works;
+    fn a_set_works_on_though_all_other_numbers_were_closed;
+    fn a_closed_number_is_bad_in_every_call;
+    fn a_closed_number_is_the_next_to_be_given;
+    fn closing_the_set_lets_writes_arrive;
+    fn connections_come_and_go;
+    fn the_end_of_a_program_sends_what_was_written;
+    fn an_abort_sends_what_was_written;
+    fn handlers_at_exit_run_as_ever;
+}
+
+cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
+    fn a_duplicate_shares_the_stream;
+    fn errors_of_duplicating_are_the_kernels;
+    fn a_duplicate_over_a_member_closes_the_member;
+    fn blocking_can_be_switched_on_and_off;
+    fn questions_about_queues_are_answered;
+    fn bytes_that_are_not_acknowledged_are_counted;
+    fn options_can_be_set_and_read;
+    fn a_served_socket_can_be_polled;
+    fn waiting_in_poll_lets_writes_leave;
+    fn a_served_socket_can_be_selected;
+    fn poll_and_select_of_others_are_untouched;
+    fn a_socket_passed_on_brings_its_bytes;
+    fn a_socket_that_was_passed_to_us_is_served;
+    fn no_numbers_left_is_said_and_survived;
+    fn a_low_limit_from_the_start_is_enough;
+    fn the_numbers_a_program_gets_are_as_without;
+}
+
+cases! { THREADS, THREADS_CASES = c("threads"):
+    fn another_thread_may_read_and_write;
+    fn another_thread_may_wait;
+    fn a_set_may_be_made_by_one_thread_and_run_by_another;
+    fn a_write_of_another_leaves_while_the_owner_sleeps;
+    fn a_member_may_be_added_while_the_owner_sleeps;
+    fn members_may_be_changed_and_taken_while_the_owner_sleeps;
+    fn a_member_may_be_closed_while_the_owner_sleeps;
+    fn a_worker_may_arm_oneshot_again_while_the_owner_sleeps;
+    fn another_thread_wakes_the_owner_by_an_eventfd;
+    fn several_threads_may_share_a_set;
+    fn each_thread_may_have_its_set;
+    fn a_socket_may_move_to_another_threads_set;
+    fn a_thread_that_sleeps_can_be_cancelled;
+    fn a_thread_that_ends_leaves_its_set_to_others;
+}
+
+cases! { PROCESSES, PROCESSES_CASES = c("processes"):
+    fn a_child_that_closes_everything_disturbs_nothing;
+    fn a_child_may_read_and_write_what_it_inherits;
+    fn bytes_that_were_reported_are_read_by_one_of_two_processes;
+    fn a_child_may_wait_in_the_set_it_inherits;
+    fn a_child_may_serve_with_a_set_of_its_own;
+    fn a_connection_ends_though_an_older_child_lives;
+    fn a_killed_process_ends_its_connections_though_its_child_lives;
+    fn a_started_program_inherits_the_stream;
+    fn a_program_that_becomes_another_hands_over_bytes_in_hand;
+    fn an_exec_that_fails_changes_nothing;
+    fn every_way_to_start_a_program_works;
+    fn a_daemon_goes_on_serving;
+    fn a_program_may_give_up_its_rights;
+    fn a_program_that_may_lock_no_memory_runs_as_before;
+    fn a_program_may_move_to_an_empty_root;
+    fn a_filter_that_refuses_rings_from_the_start_is_lived_with;
+    fn a_filter_that_refuses_rings_later_is_lived_with;
+    fn a_filter_that_kills_for_rings_from_the_start_is_not_met;
+    fn a_filter_that_kills_for_rings_later_is_not_met;
+    fn a_program_without_a_stdout_is_not_written_to;
+}
+
+cases! { LOOPS, LOOPS_CASES = c("loops"):
+    fn accept_tells_who_came;
+    fn errors_of_accept_are_the_kernels;
+    fn a_peer_that_is_gone_is_accepted_with_its_address;
+    fn bytes_that_came_before_the_set_are_reported;
+    fn a_connect_that_takes_its_time_becomes_writable;
+    fn a_connect_that_fails_is_an_error;
+    fn a_socket_that_never_connected_hangs_up;
+    fn a_client_that_connected_first_is_served;
+    fn ipv6_is_served_alike;
+    fn a_connection_goes_to_the_process_that_accepts;
+    fn a_listener_that_closes_refuses_those_who_wait;
+    fn a_level_server_answers_all_its_clients;
+    fn an_edge_server_answers_all_its_clients;
+    fn a_oneshot_server_answers_all_its_clients;
+    fn a_server_of_pipelined_clients_answers_all;
+    fn a_server_of_large_messages_answers_all;
+}
+
+cases! { PYTHON, PYTHON_CASES = python("loops"):
+    fn asyncio_serves_itself;
+    fn asyncio_keeps_its_timers;
+    fn each_selector_serves;
+    fn a_bare_epoll_object_serves;
+    fn threads_that_block_serve;
+    fn http_is_served_by_threads;
+    fn a_served_process_starts_others;
+}
+
+cases! { GO, GO_CASES = go("echo"):
+    fn goroutines_answer_all_their_clients;
+    fn goroutines_start_other_programs;
+}
+
+/// All programs, and the cases of each that are tests here.
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 12] = [
+    (&TRIGGERS, TRIGGERS_CASES),
+    (&MEMBERS, MEMBERS_CASES),
+    (&WAITS, WAITS_CASES),
+    (&RECEIVING, RECEIVING_CASES),
+    (&SENDING, SENDING_CASES),
+    (&CLOSING, CLOSING_CASES),
+    (&DESCRIPTORS, DESCRIPTORS_CASES),
+    (&THREADS, THREADS_CASES),
+    (&PROCESSES, PROCESSES_CASES),
+    (&LOOPS, LOOPS_CASES),
+    (&PYTHON, PYTHON_CASES),
+    (&GO, GO_CASES),
+];
+
+#[test]
+fn every_case_of_every_program_is_a_test() {
+    for (program, tests) in PROGRAMS {
+        let cases: Vec<&str> = program.cases().iter().map(|case| &*case.name).collect();
+        assert!(
+            cases.is_empty() || cases == tests,
+            "{}: {cases:?}",
+            program.name
+        );
+    }
+}

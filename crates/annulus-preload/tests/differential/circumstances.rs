@@ -1,0 +1,179 @@
+//! The same programs in other circumstances: switched off, by port, by variables that are wrong, with a log that
+//! can't be written, linked statically, with rights of another user.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use crate::agree;
+use crate::cases::{LOOPS, PROCESSES, SENDING, TRIGGERS};
+use crate::program::{Built, Program, Run, With, library, scratch};
+use crate::skip::root_or_skip;
+
+/// Exchanges over one connection of a listener, much of it served.
+const EXCHANGES: &str = "ask_and_answer_many_times";
+
+/// Runs a case with variables, and holds it to a run without the library.
+#[track_caller]
+fn with(program: &Program, case: &str, with: &With) -> Option<Run> {
+    let built = program.built()?;
+    let run = built.run(&[case], with);
+    agree(
+        program.name,
+        case,
+        &built.run(&[case], &With::nothing()),
+        &run,
+    );
+    Some(run)
+}
+
+#[test]
+fn a_process_that_is_switched_off_is_not_served() {
+    for off in ["1", "yes"] {
+        let off = With::library().set("ANNULUS_DISABLE", off);
+        if let Some(run) = with(&TRIGGERS, EXCHANGES, &off) {
+            assert_eq!(run.counts.all("served"), 0, "{:?}", run.counts);
+        }
+    }
+}
+
+#[test]
+fn connections_of_ports_that_are_passed_are_left_alone() {
+    let all = With::library().set("ANNULUS_PASS_PORTS", "7,1024-65535,80");
+    if let Some(run) = with(&TRIGGERS, EXCHANGES, &all) {
+        assert_eq!(run.counts.of("served:read"), 0, "{:?}", run.counts);
+        assert!(run.counts.of("passed:port") > 0, "{:?}", run.counts);
+    }
+}
+
+#[test]
+fn connections_of_other_ports_are_served() {
+    let others = With::library().set("ANNULUS_PASS_PORTS", "80,100-1000");
+    if let Some(run) = with(&TRIGGERS, EXCHANGES, &others) {
+        assert!(run.counts.of("served:read") > 0, "{:?}", run.counts);
+    }
+}
+
+#[test]
+fn ports_that_make_no_sense_stop_no_program() {
+    for ports in ["", "nonsense", "-", "70000", "9-1", "1-2-3", ",,", "80;90"] {
+        let wrong = With::library().set("ANNULUS_PASS_PORTS", ports);
+        let Some(built) = TRIGGERS.built() else {
+            return;
+        };
+        let run = built.run(&[EXCHANGES], &wrong);
+        let without = built.run(&[EXCHANGES], &With::nothing());
+        assert_eq!((run.stdout, run.exit), (without.stdout, without.exit));
+    }
+}
+
+#[test]
+fn nothing_is_said_unless_asked_for() {
+    let Some(built) = TRIGGERS.built() else {
+        return;
+    };
+    let quiet = built.run(&[EXCHANGES], &With::preloaded_only());
+    let without = built.run(&[EXCHANGES], &With::nothing());
+    agree("triggers", EXCHANGES, &without, &quiet);
+    assert_eq!(quiet.stderr, "");
+}
+
+#[test]
+fn counts_go_to_stderr_where_no_log_is_named() {
+    let Some(built) = TRIGGERS.built() else {
+        return;
+    };
+    let run = built.run(
+        &[EXCHANGES],
+        &With::preloaded_only().set("ANNULUS_STATS", "1"),
+    );
+    let lines: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "{}", run.stderr);
+    assert!(lines[0].starts_with("annulus: {\"pid\":"), "{}", run.stderr);
+    assert!(!run.stdout.contains("annulus"));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_no_program() {
+    for log in ["/nonexistent/log", "/", "/dev/full", ""] {
+        let Some(built) = TRIGGERS.built() else {
+            return;
+        };
+        let run = built.run(&[EXCHANGES], &With::library().set("ANNULUS_LOG", log));
+        let without = built.run(&[EXCHANGES], &With::nothing());
+        assert_eq!((run.stdout, run.exit), (without.stdout, without.exit));
+    }
+}
+
+#[test]
+fn a_refusal_is_said_in_one_line() {
+    let Some(built) = PROCESSES.built() else {
+        return;
+    };
+    let case = "a_filter_that_refuses_rings_from_the_start_is_lived_with";
+    let run = built.run(&[case], &With::preloaded_only());
+    let ours: Vec<&str> = run
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("annulus: "))
+        .collect();
+    assert_eq!(ours.len(), 1, "{}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+}
+
+#[test]
+fn a_polling_kernel_thread_changes_no_answer() {
+    for (program, case) in [
+        (&TRIGGERS, EXCHANGES),
+        (&SENDING, "large_and_small_writes_keep_their_order"),
+        (&LOOPS, "an_edge_server_answers_all_its_clients"),
+    ] {
+        with(program, case, &With::library().set("ANNULUS_SQPOLL", "1"));
+    }
+}
+
+#[test]
+fn a_program_that_loads_no_library_runs_as_before() {
+    static STATIC: Program = Program::static_c("triggers");
+    if let Some(run) = with(&STATIC, EXCHANGES, &With::library()) {
+        assert_eq!(run.counts.processes, 0);
+    }
+}
+
+/// For such a program the loader ignores a library that is named by a path.
+#[test]
+fn a_program_with_rights_of_another_user_runs_as_before() {
+    let Some(built) = TRIGGERS
+        .built()
+        .filter(|_| root_or_skip("a setuid program"))
+    else {
+        return;
+    };
+    let copy = scratch("setuid");
+    std::fs::copy(&built.command[0], &copy).unwrap();
+    chown(&copy, Some(65534), Some(65534)).unwrap();
+    std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o4755)).unwrap();
+    let setuid = Built {
+        command: vec![copy.clone()],
+    };
+    let run = setuid.run(&[EXCHANGES], &With::library());
+    let without = setuid.run(&[EXCHANGES], &With::nothing());
+    agree("a setuid program", EXCHANGES, &without, &run);
+    assert_eq!(run.counts.processes, 0);
+    std::fs::remove_file(copy).unwrap();
+}
+
+#[test]
+fn the_library_may_be_loaded_with_others_and_twice() {
+    let path = library().display();
+    for several in [
+        format!("{path} {path}"),
+        format!("{path}:libm.so.6"),
+        format!("libm.so.6 {path}"),
+    ] {
+        let run = with(
+            &TRIGGERS,
+            EXCHANGES,
+            &With::library().set("LD_PRELOAD", &several),
+        );
+        assert!(run.is_none_or(|run| run.counts.of("served:read") > 0));
+    }
+}

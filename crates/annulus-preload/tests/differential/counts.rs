@@ -1,0 +1,63 @@
+//! What the library counted: the lines that it writes to its log at the end of each process.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// The sums over all processes of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) processes: usize,
+    /// By the kind and the name: `served:read`, `passed:blocking`, `back:duplicated`, `failed:kernel`.
+    sums: BTreeMap<String, u64>,
+}
+
+/// How the log calls the kinds, and how the cases do.
+const KINDS: [(&str, &str); 4] = [
+    ("served", "served"),
+    ("passed", "passed"),
+    ("failed", "failed"),
+    ("handed_back", "back"),
+];
+
+impl Counts {
+    pub(crate) fn of_log(log: &str) -> Counts {
+        let mut counts = Counts::default();
+        let lines = log.lines().filter_map(|line| {
+            let rest = line.strip_prefix("annulus")?;
+            Some((line, &rest[rest.find(": {")? + 2..]))
+        });
+        for (line, text) in lines {
+            let value: Value = serde_json::from_str(text)
+                .unwrap_or_else(|error| panic!("a line of counts is no JSON: {error}\n{line}"));
+            counts.processes += 1;
+            for (kind, short) in KINDS {
+                let by_name = value.get(kind).and_then(Value::as_object);
+                for (name, count) in by_name.into_iter().flatten() {
+                    *counts.sums.entry(format!("{short}:{name}")).or_default() +=
+                        count.as_u64().unwrap_or_default();
+                }
+            }
+        }
+        counts
+    }
+
+    pub(crate) fn of(&self, what: &str) -> u64 {
+        self.sums.get(what).copied().unwrap_or_default()
+    }
+
+    /// The sum over all names of a kind.
+    pub(crate) fn all(&self, kind: &str) -> u64 {
+        let of_kind = self.sums.iter().filter(|(name, _)| {
+            name.strip_prefix(kind)
+                .is_some_and(|rest| rest.starts_with(':'))
+        });
+        of_kind.map(|(_, count)| count).sum()
+    }
+
+    /// Those of the expected that were never counted.
+    pub(crate) fn missing(&self, expected: &[String]) -> Vec<String> {
+        let never = expected.iter().filter(|what| self.of(what) == 0);
+        never.cloned().collect()
+    }
+}

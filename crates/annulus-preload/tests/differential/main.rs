@@ -1,0 +1,84 @@
+//! Programs run with the preload library and without it: the same bytes, the same errno, the same order.
+//!
+//! The programs are in `tests/apps`, one topic each, and name their cases themselves, with what the library must have
+//! counted in each (served, passed through, handed back). Here each case is a test: it runs without the library, then
+//! with it, and the two transcripts, the exits and what was said on stderr must be equal byte for byte. A case prints
+//! nothing that the kernel is free to choose, and no measured time.
+
+mod cases;
+mod circumstances;
+mod counts;
+mod hooks;
+mod program;
+#[path = "../../../annulus/tests/child/skip.rs"]
+mod skip;
+
+use std::time::{Duration, Instant};
+
+use counts::Counts;
+use program::{Program, Run, With};
+
+/// Runs a case with and without the library, and holds the one to the other.
+#[track_caller]
+fn compare(program: &Program, case: &str) {
+    let Some(built) = program.built() else {
+        return;
+    };
+    let expected = program
+        .cases()
+        .iter()
+        .find(|known| known.name == case)
+        .unwrap_or_else(|| panic!("{} has no case {case}", program.name));
+    if expected.as_root && !skip::root_or_skip(case) {
+        return;
+    }
+    let without = built.run(&[case], &With::nothing());
+    let with = built.run(&[case], &With::library());
+    agree(program.name, case, &without, &with);
+    let wrong = with.counts.missing(&expected.counted);
+    assert!(
+        wrong.is_empty(),
+        "{} {case}: the transcripts agree, but the library counted no {}; it counted {:?}",
+        program.name,
+        wrong.join(", "),
+        with.counts
+    );
+}
+
+/// Holds one run to the other. Where the library is refused its rings it says so in one line on stderr.
+#[track_caller]
+fn agree(program: &str, case: &str, without: &Run, with: &Run) {
+    let complaints = if with.counts.of("passed:refused") > 0 {
+        with.stderr_but_ours()
+    } else {
+        with.stderr.clone()
+    };
+    if without.stdout == with.stdout && without.exit == with.exit && without.stderr == complaints {
+        return;
+    }
+    let first = without
+        .stdout
+        .lines()
+        .zip(with.stdout.lines())
+        .position(|(a, b)| a != b)
+        .unwrap_or(
+            without
+                .stdout
+                .lines()
+                .count()
+                .min(with.stdout.lines().count()),
+        );
+    panic!(
+        "{program} {case} differs under the library, first in line {}\n\
+         -- without it: {}\n{}{}\n-- with it: {}\n{}{}\n{:?}\n{}",
+        first + 1,
+        without.exit,
+        without.stdout,
+        without.stderr,
+        with.exit,
+        with.stdout,
+        with.stderr,
+        with.counts,
+        with.log
+    );
+}

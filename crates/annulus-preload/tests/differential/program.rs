@@ -1,0 +1,389 @@
+//! The programs: found, built once, and run to their end.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+
+use super::{Counts, Duration, Instant};
+use crate::skip::skip;
+
+/// No case takes more than two seconds; a program that still runs then hangs, and its group is killed.
+const LONGEST: Duration = Duration::from_secs(40);
+
+/// What a program is written in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Language {
+    C,
+    /// Linked so that nothing can be loaded before it.
+    StaticC,
+    Python,
+    Go,
+}
+
+/// A program of `tests/apps`; each is one of the statics below.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    language: Language,
+    built: OnceLock<Option<Built>>,
+    cases: OnceLock<Vec<Case>>,
+}
+
+/// What starts a program that was built.
+pub(crate) struct Built {
+    pub(crate) command: Vec<PathBuf>,
+}
+
+/// A case as its program describes it.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// It changes what only root may change.
+    pub(crate) as_root: bool,
+    /// What the library must have counted: words such as `served:read`.
+    pub(crate) counted: Vec<String>,
+}
+
+/// How a program came to its end, and what it said.
+pub(crate) struct Run {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) exit: String,
+    pub(crate) counts: Counts,
+    /// What the library wrote to its log.
+    pub(crate) log: String,
+}
+
+/// What is loaded before a program, with which variables.
+pub(crate) struct With {
+    library: bool,
+    counted: bool,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl With {
+    pub(crate) fn nothing() -> With {
+        With {
+            library: false,
+            counted: false,
+            variables: Vec::new(),
+        }
+    }
+
+    /// The library, which counts into a log that the run then reads.
+    pub(crate) fn library() -> With {
+        With {
+            counted: true,
+            ..With::preloaded_only()
+        }
+    }
+
+    /// The library, with none of its variables.
+    pub(crate) fn preloaded_only() -> With {
+        With {
+            library: true,
+            ..With::nothing()
+        }
+    }
+
+    pub(crate) fn set(mut self, name: &'static str, value: &str) -> With {
+        self.variables.push((name, value.to_owned()));
+        self
+    }
+}
+
+impl Program {
+    pub(crate) const fn c(name: &'static str) -> Program {
+        Program::new(name, Language::C)
+    }
+
+    pub(crate) const fn static_c(name: &'static str) -> Program {
+        Program::new(name, Language::StaticC)
+    }
+
+    pub(crate) const fn python(name: &'static str) -> Program {
+        Program::new(name, Language::Python)
+    }
+
+    pub(crate) const fn go(name: &'static str) -> Program {
+        Program::new(name, Language::Go)
+    }
+
+    const fn new(name: &'static str, language: Language) -> Program {
+        Program {
+            name,
+            language,
+            built: OnceLock::new(),
+            cases: OnceLock::new(),
+        }
+    }
+
+    /// Built on first use; `None`, said once, where its compiler or interpreter is missing.
+    pub(crate) fn built(&self) -> Option<&Built> {
+        let build = || match self.language {
+            Language::C => compile(self.name, &["-pthread"]),
+            Language::StaticC => compile(self.name, &["-pthread", "-static"]),
+            Language::Python => python(self.name),
+            Language::Go => go(self.name),
+        };
+        self.built.get_or_init(build).as_ref()
+    }
+
+    /// The cases that it has; empty where it can't be built.
+    pub(crate) fn cases(&self) -> &[Case] {
+        let list = || {
+            let Some(built) = self.built() else {
+                return Vec::new();
+            };
+            let said = built.run(&["--cases"], &With::nothing()).stdout;
+            said.lines().map(Case::of_line).collect()
+        };
+        self.cases.get_or_init(list)
+    }
+}
+
+impl Case {
+    fn of_line(line: &str) -> Case {
+        let (name, counted) = line.split_once('\t').unwrap();
+        let words = || counted.split_whitespace();
+        let counted = words().filter(|word| word.contains(':'));
+        Case {
+            name: name.to_owned(),
+            as_root: words().any(|word| word == "root"),
+            counted: counted.map(str::to_owned).collect(),
+        }
+    }
+}
+
+impl Built {
+    /// A program just built, under a name that the next run of the tests uses again.
+    fn kept(output: PathBuf, name: &str) -> Built {
+        let path = output.with_file_name(format!("preload-app-{name}"));
+        std::fs::rename(output, &path).unwrap();
+        Built {
+            command: vec![path],
+        }
+    }
+
+    /// Runs it to the end of all its processes: the last of them to close the pipes ends the transcript.
+    pub(crate) fn run(&self, arguments: &[&str], with: &With) -> Run {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).args(arguments);
+        for (name, _) in std::env::vars_os() {
+            if name == "LD_PRELOAD" || name.to_string_lossy().starts_with("ANNULUS_") {
+                command.env_remove(name);
+            }
+        }
+        let log = scratch("log");
+        if with.library {
+            command.env("LD_PRELOAD", library());
+        }
+        if with.counted {
+            command.env("ANNULUS_STATS", "1").env("ANNULUS_LOG", &log);
+        }
+        command.envs(with.variables.iter().map(|(name, value)| (name, value)));
+        let (stdout, stderr, exit) = to_the_end(command);
+        let log_text = std::fs::read_to_string(&log).unwrap_or_default();
+        let _ = std::fs::remove_file(&log);
+        Run {
+            stdout,
+            stderr,
+            exit,
+            counts: Counts::of_log(&log_text),
+            log: log_text,
+        }
+    }
+}
+
+impl Run {
+    /// What was said on stderr, without lines of the library.
+    pub(crate) fn stderr_but_ours(&self) -> String {
+        let lines = self.stderr.lines();
+        let others = lines.filter(|line| !line.starts_with("annulus: "));
+        others.map(|line| format!("{line}\n")).collect()
+    }
+}
+
+fn to_the_end(mut command: Command) -> (String, String, String) {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    let mut child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdout = collect(child.stdout.take().unwrap());
+    let stderr = collect(child.stderr.take().unwrap());
+    let end = Instant::now() + LONGEST;
+    let mut late = false;
+    let mut rest = |said: Receiver<Vec<u8>>, child: &Child| {
+        let mut text = said.recv_timeout(end.saturating_duration_since(Instant::now()));
+        if text.is_err() {
+            late = true;
+            kill_group(child);
+            text = said.recv_timeout(Duration::from_secs(5));
+        }
+        String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
+    };
+    let (stdout, stderr) = (rest(stdout, &child), rest(stderr, &child));
+    let status = wait(&mut child, end);
+    let exit = if late {
+        format!("killed after {} s", LONGEST.as_secs())
+    } else {
+        ended(status)
+    };
+    (stdout, stderr, exit)
+}
+
+/// A program may close its pipes and live on.
+fn wait(child: &mut Child, end: Instant) -> ExitStatus {
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > end {
+            kill_group(child);
+            return child.wait().unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+fn ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, signal) => format!("signal {}", signal.unwrap_or(-1)),
+    }
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+fn kill_group(child: &Child) {
+    let group = format!("-{}", child.id());
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+}
+
+/// A file of this run's own.
+pub(crate) fn scratch(kind: &str) -> PathBuf {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("preload-{}-{number}.{kind}", std::process::id());
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn apps() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
+}
+
+/// The library. Cargo builds no `cdylib` for the tests of its package, so it is asked to here; it also says where.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args([
+            "build",
+            "-p",
+            "annulus-preload",
+            "--message-format=json",
+        ]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let output = cargo.output().unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{cargo:?}: {complaints}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let found = said.lines().filter_map(artifact).next_back();
+        found.unwrap_or_else(|| panic!("{cargo:?} named no library\n{said}"))
+    })
+}
+
+/// The shared library that one of cargo's messages names.
+fn artifact(message: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let files = message.get("filenames")?.as_array()?;
+    let library = files
+        .iter()
+        .filter_map(|file| file.as_str())
+        .find(|file| file.ends_with("/libannulus_preload.so"))?;
+    Some(PathBuf::from(library))
+}
+
+fn compile(name: &str, flags: &[&str]) -> Option<Built> {
+    let output = scratch("app");
+    let source = apps().join(format!("{name}.c"));
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-O1", "-g", "-w", "-o"])
+        .arg(&output)
+        .arg(source)
+        .args(flags);
+    let name = if flags.contains(&"-static") {
+        &format!("{name}-static")
+    } else {
+        name
+    };
+    let result = match compiler.output() {
+        Ok(result) => result,
+        Err(error) => {
+            skip(format_args!("no C compiler for {name}: {error}"));
+            return None;
+        }
+    };
+    let complaints = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "{compiler:?}: {complaints}");
+    Some(Built::kept(output, name))
+}
+
+fn python(name: &str) -> Option<Built> {
+    let asked = Command::new("python3")
+        .args([
+            "-c",
+            "import asyncio, http.server, sys; print(sys.executable)",
+        ])
+        .output();
+    let found = asked.ok().filter(|output| output.status.success());
+    let Some(found) = found else {
+        skip(format_args!("no python3 with its library for {name}"));
+        return None;
+    };
+    // The interpreter itself: what is found by name may be a script that starts it.
+    let interpreter = String::from_utf8(found.stdout).unwrap().trim().into();
+    Some(Built {
+        command: vec![interpreter, apps().join(format!("{name}.py"))],
+    })
+}
+
+fn go(name: &str) -> Option<Built> {
+    let output = scratch("app");
+    let mut compiler = Command::new("go");
+    compiler
+        .args(["build", "-o"])
+        .arg(&output)
+        .arg(apps().join(format!("{name}.go")))
+        // The language's own library is compiled once, for both builds of this test.
+        .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"))
+        .env("GOFLAGS", "-trimpath")
+        .env("GO111MODULE", "off");
+    let result = match compiler.output() {
+        Ok(result) => result,
+        Err(error) => {
+            skip(format_args!("no Go for {name}: {error}"));
+            return None;
+        }
+    };
+    let complaints = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "{compiler:?}: {complaints}");
+    Some(Built::kept(output, name))
+}

@@ -45,18 +45,7 @@ impl Inner {
             }
         }
         counts::count(Event::Answers, count as u64);
-        self.tell();
         count
-    }
-
-    /// How it is now, for those who look.
-    fn tell(&mut self) {
-        let connections = u64::from(self.served);
-        if let Some(machine) = &mut self.ring {
-            let (buffers, free) = machine.pool.room();
-            let flying = machine.ring.lasting;
-            machine.counts.tell([flying, connections, buffers, free]);
-        }
     }
 
     /// What was pushed has been sent, or its rest has been put aside; `closed`: closes were pushed, too.

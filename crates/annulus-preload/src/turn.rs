@@ -147,6 +147,17 @@ impl Inner {
         self.ring = Some(machine);
         self.pushed = true;
         self.closes_pushed = self.closing.len();
+        self.tell();
+    }
+
+    /// How it is now, for those who look: on the way into the kernel, where it stays so for a while.
+    fn tell(&mut self) {
+        let connections = u64::from(self.served);
+        if let Some(machine) = &mut self.ring {
+            let (buffers, free) = machine.pool.room();
+            let flying = machine.ring.lasting;
+            machine.counts.tell([flying, connections, buffers, free]);
+        }
     }
 
     fn push_sends(&mut self, ring: &mut ServerRing, arena: &Arena) {

@@ -169,6 +169,7 @@ fn begin(
 /// Makes the set's ring. The calling thread is the one that waits on it.
 pub(crate) fn start(set: &'static Set, held: &mut Held) {
     if config::get().disabled || !crate::process::may_make_rings() {
+        counts::passed(Why::Filtered);
         held.mode = Mode::Passing;
         return;
     }

@@ -250,6 +250,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let Some(mut connection) = held.connection(fd) else {
         return false;
     };
+    let in_handler = held.in_handler();
     let inner: &mut Inner = held;
     let was_served = entry.kind() == Kind::Served;
     inner.unready(fd, connection);
@@ -263,8 +264,11 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
             sys::reset_when_closed(fd);
         }
     }
-    let by_ring =
-        inner.ring.is_some() && inner.mode == Mode::Serving && set.is_mine() && !inner.pushed;
+    let by_ring = inner.ring.is_some()
+        && inner.mode == Mode::Serving
+        && set.is_mine()
+        && !inner.pushed
+        && !in_handler;
     if !by_ring {
         send::flush(inner, fd, connection);
         stop_receiving(inner, fd, connection);

@@ -70,7 +70,7 @@ pub(crate) unsafe fn read(
         && connection.round != held.round
         && entry.kind() == Kind::Served
         && held.mode == Mode::Serving
-        && !held.pushed;
+        && !held.in_handler();
     if may_look
         && held
             .ring
@@ -242,7 +242,7 @@ pub(crate) fn spill_all(inner: &mut Inner) {
 pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
     let held = served(entry, fd).ok()?;
     let mut held = held;
-    if !held.pushed
+    if !held.in_handler()
         && entry.kind() == Kind::Served
         && held
             .ring

@@ -80,7 +80,12 @@ pub(crate) unsafe fn write(
         }
     } else {
         // SAFETY: Lent, passed on.
-        unsafe { write_served(inner, fd, connection, vectors) }
+        let answer = unsafe { write_served(inner, fd, connection, vectors) };
+        if held.in_handler() {
+            // Its thread may be about to sleep.
+            flush(&mut held, fd, connection);
+        }
+        answer
     };
     if answer == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         drop(held);
@@ -108,18 +113,14 @@ unsafe fn write_served(
             return Err(libc::EFAULT);
         }
     }
-    if total == 0 {
-        return Ok(0);
-    }
     if connection.error != 0 {
         return Err(std::mem::take(&mut connection.error));
     }
     if connection.is(flag::BROKEN | flag::SHUT) {
         return Err(libc::EPIPE);
     }
-    if inner.pushed {
-        // A signal handler while the ring is being entered: after what has been pushed.
-        return later(inner, fd, connection, vectors);
+    if total == 0 {
+        return Ok(0);
     }
     if !connection.backlog.is_empty() {
         // The kernel may have made room since.
@@ -138,21 +139,6 @@ unsafe fn write_served(
     }
     // SAFETY: Lent, passed on.
     unsafe { write_at_once(inner, fd, connection, vectors, total) }
-}
-
-fn later(inner: &mut Inner, fd: i32, mut connection: Conn, vectors: &[iovec]) -> Answer {
-    let before = connection.backlog.len();
-    if before > QUEUED_MAX {
-        return Err(libc::EAGAIN);
-    }
-    for vector in vectors {
-        // SAFETY: Lent: by the caller of `write`.
-        connection.backlog.append(unsafe {
-            std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len)
-        });
-    }
-    is_full(inner, fd, connection);
-    Ok(connection.backlog.len() - before)
 }
 
 /// Puts it into the arena. False: there is no room.
@@ -448,7 +434,7 @@ pub(crate) fn write_file(
     count: usize,
 ) -> Option<Answer> {
     let mut held = served(entry, to).ok()?;
-    if entry.kind() != Kind::Served || held.pushed {
+    if entry.kind() != Kind::Served || held.in_handler() {
         return None;
     }
     let connection = held.connection(to)?;

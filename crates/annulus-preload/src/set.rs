@@ -167,9 +167,19 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// Whether a signal handler has interrupted its thread on the way into the kernel, or out of it.
+    pub(crate) fn in_handler(&self) -> bool {
+        self.set.inside.load(Ordering::Relaxed)
+    }
+
+    /// The thread is about to wait: whatever it was in before is over.
+    pub(crate) fn is_back(&self) {
+        self.set.inside.store(false, Ordering::Relaxed);
+    }
+
     /// Whether the calling thread is the one that waits on the set, and is not just about to.
     pub(crate) fn is_mine(&self) -> bool {
-        self.set.is_mine() && !self.pushed
+        self.set.is_mine() && !self.in_handler()
     }
 }
 
@@ -315,9 +325,13 @@ impl Set {
         if self.process.load(Ordering::Relaxed) != caller::process() || !self.lock.take() {
             return None;
         }
-        let held = Held { set: self };
-        // A handler that interrupts its owner: the thread is not in the kernel then.
-        if !self.inside.load(Ordering::Relaxed) || self.is_mine() {
+        let mut held = Held { set: self };
+        if !self.inside.load(Ordering::Relaxed) {
+            return Some(held);
+        }
+        if self.is_mine() {
+            // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
+            held.recover();
             return Some(held);
         }
         drop(held);
@@ -380,7 +394,8 @@ impl Set {
         self.wake.store(fd, Ordering::Relaxed);
     }
 
-    /// Lets others have the set while `during` is in the kernel with the ring; then waits until they are through.
+    /// Lets go of the lock while `during` is in the kernel with the ring. Others wait until the turn is over
+    /// ([`come_out`](Set::come_out)).
     pub(crate) fn outside(mut held: Held, during: impl FnOnce(&mut ServerRing)) -> Held {
         let set = held.set;
         let Some(machine) = held.ring.as_mut() else {
@@ -391,15 +406,22 @@ impl Set {
         drop(held);
         // SAFETY: Held: while `inside` is set nobody else touches the ring, and it is not dropped.
         during(unsafe { &mut *ring });
+        while !set.lock.take() {}
+        Held { set }
+    }
+
+    /// The turn is over, its answers have been taken in: whoever wants the set may have it.
+    pub(crate) fn come_out(mut held: Held) -> Held {
+        let set = held.set;
         loop {
-            while !set.lock.take() {}
-            let held = Held { set };
             set.inside.store(false, Ordering::Relaxed);
             if set.visitors.load(Ordering::Acquire) == 0 {
                 return held;
             }
             drop(held);
             sys::pause_us(5);
+            while !set.lock.take() {}
+            held = Held { set };
         }
     }
 }

@@ -247,3 +247,10 @@ pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {
     // SAFETY: Lent: as above.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, 1) };
 }
+
+/// Whether a filter of system calls is set on the calling thread.
+pub(crate) fn has_filter() -> bool {
+    // SAFETY: Typed: numbers only.
+    let mode = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    mode > 0
+}

@@ -14,6 +14,7 @@ use crate::control;
 use crate::counts::{self, Call, Why};
 use crate::errno::Answer;
 use crate::leave;
+use crate::process;
 use crate::receive;
 use crate::send;
 use crate::set::{Guest, Held, Mode, Set};
@@ -50,16 +51,17 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
         }
         _ => {}
     }
+    if process::is_now_filtered() {
+        process::is_filtered_in(&mut held);
+    }
     if held.mode == Mode::Fresh {
         if !held.wanted || config::get().disabled {
             return None;
         }
         control::start(set, &mut held);
     }
-    if held.pushed {
-        // A handler has left the wait that it interrupted by a jump, or waits itself.
-        held.recover();
-    }
+    // A handler may have left the wait that it interrupted by a jump, or may wait itself.
+    held.is_back();
     if held.mode == Mode::Passing {
         // SAFETY: Lent, passed on.
         return unsafe { wait_passing(held, room) };

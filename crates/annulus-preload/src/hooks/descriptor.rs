@@ -67,6 +67,11 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let shared = shares(fd);
     free_numbers();

@@ -139,9 +139,6 @@ unsafe extern "C-unwind" fn abort() -> ! {
     }
 }
 
-/// What usually comes before a filter of system calls, and what sets one.
-const BEFORE_A_FILTER: [c_int; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCOMP];
-
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
     what: c_int,
@@ -150,11 +147,16 @@ unsafe extern "C-unwind" fn prctl(
     c: c_ulong,
     d: c_ulong,
 ) -> c_int {
-    if BEFORE_A_FILTER.contains(&what) {
-        guard(|| {
-            process::is_filtered();
-            None
-        });
+    match what {
+        // It usually comes before a filter.
+        libc::PR_SET_NO_NEW_PRIVS => process::may_be_filtered_soon(),
+        libc::PR_SET_SECCOMP => {
+            guard(|| {
+                process::is_filtered();
+                None
+            });
+        }
+        _ => {}
     }
     unsafe { real::prctl(what, a, b, c, d) }
 }

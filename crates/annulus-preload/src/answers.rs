@@ -318,6 +318,7 @@ impl Inner {
     /// The kernel has room again, or the connection is over.
     fn polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
         let found = u32::try_from(res).unwrap_or(0);
+        let before = connection.report();
         if found & (ERR | HUP) != 0 {
             if found & ERR != 0
                 && let Ok(errno @ 1..) = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)
@@ -331,7 +332,10 @@ impl Inner {
             connection.backlog.clear();
             connection.clear(flag::BULK | flag::READABLE);
             self.arm(fd, connection);
-            self.notify(fd, connection, 0);
+            // What the ring has found before is no news.
+            if connection.report() != before {
+                self.notify(fd, connection, 0);
+            }
         } else {
             if connection.is(flag::FULL) && found & OUT != 0 {
                 send::go_on(self, fd, connection);

@@ -14,6 +14,9 @@ use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::turn;
 
+/// It can't be changed to.
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
 /// What the set is asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
@@ -170,6 +173,7 @@ fn begin(
 pub(crate) fn start(set: &'static Set, held: &mut Held) {
     if config::get().disabled || !crate::process::may_make_rings() {
         counts::passed(Why::Filtered);
+        log::refused("the program has set a filter of system calls");
         held.mode = Mode::Passing;
         return;
     }
@@ -216,6 +220,9 @@ fn served(
         libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !member => Some(Err(libc::ENOENT)),
         libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
             if asked.events & !KNOWN != 0 {
+                if asked.operation == libc::EPOLL_CTL_MOD && asked.events & EXCLUSIVE != 0 {
+                    return Some(Err(libc::EINVAL));
+                }
                 if asked.operation == libc::EPOLL_CTL_ADD {
                     connection.mark(flag::MEMBER);
                     connection.mark(flag::DISABLED);

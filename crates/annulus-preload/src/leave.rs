@@ -84,6 +84,12 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
     send::flush(inner, fd, connection);
     receive::spill(inner, connection);
     stop_receiving(inner, fd, connection);
+    // SAFETY: Owned: the set that the connection belongs to.
+    let is_mine = unsafe { inner.itself.as_ref() }.is_some_and(Set::is_idle_and_mine);
+    if is_mine && connection.is(flag::ARMED) {
+        // What the ring holds of it would keep its end back.
+        inner.submit_cancels();
+    }
     ends(inner);
     entry.become_kind(Kind::Replay, LEFT_ALONE | entry.flags());
     inner.replays += 1;
@@ -284,6 +290,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         backlog,
         receive: armed,
         is_over: false,
+        is_shared: entry.flags() & LEFT_ALONE != 0,
     };
     (
         connection.out_from,
@@ -360,7 +367,7 @@ fn finish(held: &mut Held, tell: bool) {
             continue;
         }
         closed(1);
-        if tell && armed {
+        if tell && armed && !closing.is_shared {
             // What the ring holds of it would keep its end back.
             let _ = sys::shutdown(closing.fd, libc::SHUT_RDWR);
         }

@@ -43,7 +43,7 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
     }
     let mut held = set.take()?;
     match held.mode {
-        Mode::Passing if held.replays > 0 || !held.known.is_empty() => {}
+        Mode::Passing if held.has_guest() || held.replays > 0 || !held.known.is_empty() => {}
         Mode::Passing => return None,
         _ if set.owner() == 0 => set.own(),
         _ if !set.is_mine() => {
@@ -56,6 +56,10 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
     }
     if held.mode == Mode::Fresh {
         if !held.wanted || config::get().disabled {
+            if held.has_guest() {
+                // SAFETY: Lent, passed on.
+                return unsafe { wait_passing(held, room) };
+            }
             return None;
         }
         control::start(set, &mut held);
@@ -376,7 +380,7 @@ unsafe fn merge(events: *mut epoll_event, found: usize, count: usize) -> usize {
 unsafe fn wait_passing(mut held: Held, room: &Room) -> Option<Answer> {
     held.round = held.round.wrapping_add(1);
     let known = !held.known.is_empty();
-    if !(known || held.replays > 0 && held.has_ready()) {
+    if !(known || held.has_guest() || held.replays > 0 && held.has_ready()) {
         return None;
     }
     held.kernel_ready = true;

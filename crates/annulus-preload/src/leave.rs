@@ -389,6 +389,9 @@ pub(crate) fn pass_whole(held: &mut Held, why: Why) {
         return;
     }
     counts::passed(why);
+    if why == Why::Filtered {
+        log::refused("the program has set a filter of system calls");
+    }
     log::say(&format!(
         "an epoll set passes through from now on: {}",
         why.name()

@@ -14,6 +14,7 @@ use crate::counts::{self, Event, RingCounts, Why};
 use crate::memory::{Arena, PLACES, Pool};
 use crate::process;
 use crate::set::{Held, Inner, Listener, Machine, Set};
+use crate::table::{self, Kind};
 
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
@@ -283,8 +284,16 @@ fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
     }
 }
 
+/// Not handed back since it was put into the list.
+fn is_served(fd: i32) -> bool {
+    table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served)
+}
+
 fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     connection.clear(flag::TO_ARM);
+    if !is_served(fd) {
+        return;
+    }
     if connection.is(flag::ARMED | flag::ENDED | flag::DEAD) || !connection.is(flag::MEMBER) {
         return;
     }
@@ -311,7 +320,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     if connection.is(flag::FULL) {
         events |= OUT;
     }
-    let member = connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
+    let member = is_served(fd) && connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
     if member
         && connection.is(flag::BULK)
         && connection.in_hand() == 0

@@ -7,6 +7,7 @@ mod net;
 mod nop;
 mod receive;
 mod report;
+mod run;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -19,10 +20,13 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
-pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName};
+pub(crate) use net::{
+    LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
+};
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
+pub(crate) use run::RunArgs;
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
 pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;
@@ -44,6 +48,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Run a small server on the library's own runtime
     Serve(Serve),
+    /// Run a server that is installed here on io_uring, unmodified
+    Run(Box<RunArgs>),
     /// Look at the rings of a running process, live
     Top(TopArgs),
 }

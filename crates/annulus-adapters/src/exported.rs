@@ -1,6 +1,6 @@
 //! What the exporters share: names with their meaning, and totals that never go back.
 
-use annulus::metrics::{Snapshot, Source, SourceKind};
+use annulus::metrics::{PreloadCounts, Snapshot, Source, SourceKind};
 
 /// What the counters of a source are called outside, without the `annulus_` before and the `_total` behind, and what
 /// they mean. By the names of `Counts::fields`; `in_flight` is a gauge and not among them.
@@ -107,6 +107,39 @@ pub(crate) const BACKEND: (&str, &str) = (
 );
 pub(crate) const ALERT: (&str, &str) = ("alert", "1 while the alert is raised");
 
+pub(crate) const PASSED: (&str, &str) = (
+    "preload_passed",
+    "Calls that the preload library left to the kernel",
+);
+pub(crate) const HANDED_BACK: (&str, &str) = (
+    "preload_handbacks",
+    "Descriptors that the preload library gave back to the kernel",
+);
+/// Name, meaning, and where the number is.
+type PreloadGauge = (&'static str, &'static str, fn(&PreloadCounts) -> u64);
+pub(crate) const PRELOAD: [PreloadGauge; 4] = [
+    (
+        "preload_rings",
+        "Rings of the preload library right now",
+        |counts| counts.rings,
+    ),
+    (
+        "preload_connections",
+        "Connections on these rings right now",
+        |counts| counts.connections,
+    ),
+    (
+        "preload_buffers",
+        "Buffers for what these rings receive",
+        |counts| counts.buffers,
+    ),
+    (
+        "preload_buffers_free",
+        "Those of them that hold nothing",
+        |counts| counts.buffers_free,
+    ),
+];
+
 /// What each kind of source has counted, all that have ended in the meantime included.
 ///
 /// In a snapshot, what a driver had counted goes over to the ended ones when it ends: as a series by kind it would go
@@ -129,7 +162,12 @@ impl Totals {
         }
         for kind in &mut self.kinds {
             let same = now.sources.iter().filter(|source| source.kind == kind.kind);
-            kind.counters.in_flight = same.map(|source| source.counters.in_flight).sum();
+            let sum = |of: fn(&Source) -> u64| same.clone().map(of).sum();
+            kind.counters.in_flight = sum(|source| source.counters.in_flight);
+            kind.preload.rings = sum(|source| source.preload.rings);
+            kind.preload.connections = sum(|source| source.preload.connections);
+            kind.preload.buffers = sum(|source| source.preload.buffers);
+            kind.preload.buffers_free = sum(|source| source.preload.buffers_free);
         }
         self.before = Some(now.clone());
         between
@@ -154,7 +192,7 @@ impl Totals {
 
 #[cfg(test)]
 mod tests {
-    use annulus::metrics::Counts;
+    use annulus::metrics::{Counts, ReasonCounts};
 
     use super::*;
 
@@ -193,6 +231,26 @@ mod tests {
             enters(&totals),
             [(driver, 111, 2), (SourceKind::Ended, 5, 2)]
         );
+    }
+
+    #[test]
+    fn what_the_preload_library_has_now_is_no_sum_over_time_and_its_reasons_are() {
+        let ring = |passed| {
+            let mut ring = source(SourceKind::Preload, 0, 1);
+            ring.preload.connections = 300;
+            let mut reason = ReasonCounts::default();
+            (reason.reason, reason.count) = ("port", passed);
+            ring.preload.passed = vec![reason];
+            ring
+        };
+        let mut totals = Totals::default();
+        totals.advance(&snapshot(&[ring(1)]));
+        totals.advance(&snapshot(&[ring(5)]));
+        let [kind] = totals.kinds() else {
+            panic!("{totals:?}");
+        };
+        assert_eq!(kind.preload.connections, 300);
+        assert_eq!(kind.preload.passed[0].count, 5);
     }
 
     #[test]

@@ -13,7 +13,7 @@
 use std::io;
 use std::time::Duration;
 
-use annulus::metrics::{Every, Histogram, Snapshot, alert, every};
+use annulus::metrics::{Every, Histogram, PreloadCounts, Snapshot, alert, every};
 use metrics::{Label, counter, gauge, histogram};
 
 use crate::exported::{self, Totals};
@@ -57,6 +57,7 @@ impl Publisher {
                     .absolute(operation.failed);
             }
         }
+        self.publish_preload();
         for operation in &new.operations {
             let op = operation.name;
             record(exported::LATENCY, op, &operation.latency);
@@ -79,6 +80,36 @@ impl Publisher {
         for (rule, raised) in alert::states() {
             gauge!(named(exported::ALERT, ""), "rule" => rule.to_string())
                 .set(f64::from(u8::from(raised)));
+        }
+    }
+}
+
+impl Publisher {
+    /// Nothing where there is none.
+    fn publish_preload(&self) {
+        let kinds = self.totals.kinds().iter();
+        let kinds: Vec<_> = kinds
+            .filter(|kind| kind.preload != PreloadCounts::default())
+            .collect();
+        for kind in &kinds {
+            for (name, reasons) in [
+                (exported::PASSED, &kind.preload.passed),
+                (exported::HANDED_BACK, &kind.preload.handed_back),
+            ] {
+                for one in reasons {
+                    let labels = [
+                        Label::new("reason", one.reason),
+                        Label::new("source", kind.kind.name()),
+                    ];
+                    counter!(named(name, "_total"), labels.iter()).absolute(one.count);
+                }
+            }
+        }
+        for (name, means, value) in exported::PRELOAD {
+            if !kinds.is_empty() {
+                let sum: u64 = kinds.iter().map(|kind| value(&kind.preload)).sum();
+                gauge!(named((name, means), "")).set(sum as f64);
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ mod net;
 mod nop;
 mod receive;
 mod report;
+mod run;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ pub(crate) use net::{
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
+pub(crate) use run::RunArgs;
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
 pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;
@@ -46,6 +48,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Run a small server on the library's own runtime
     Serve(Serve),
+    /// Run a server that is installed here on io_uring, unmodified
+    Run(Box<RunArgs>),
     /// Look at the rings of a running process, live
     Top(TopArgs),
 }

@@ -10,6 +10,7 @@ mod bench;
 mod doctor;
 mod fault;
 mod report;
+mod run;
 mod serve;
 mod signals;
 mod top;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => match serve.what {
             ServeWhat::Echo(echo) => serve::echo(&echo),
         },
+        Command::Run(args) => run::run(&args),
         Command::Top(top) => top::top(&top),
     };
     match outcome {

@@ -9,6 +9,7 @@
 
 mod call;
 mod failure;
+mod given;
 mod job;
 mod libaio;
 mod memory;
@@ -25,6 +26,7 @@ mod tokio_fs;
 mod usage;
 
 pub use failure::Failure;
+pub use given::give_on;
 pub use job::{Answer, Bench, Contender, Finished, Job, Lane, Op};
 pub use libaio::LinuxAio;
 pub use memory::Memory;

@@ -8,14 +8,14 @@ use annulus::preload::Answer;
 
 use crate::bytes::Moved;
 use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
-use crate::counts::{self, COUNTS};
+use crate::counts::{self, Event};
 use crate::leave;
 use crate::listeners;
 use crate::send;
 use crate::set::{Closing, Inner, Lingering, Machine};
 use crate::sys;
 use crate::table::{self, Kind};
-use crate::turn::{About, push_linger, receive_token, token};
+use crate::turn::{self, About, push_linger, receive_token, token};
 
 /// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
 const BULK_BYTES: u32 = 8 << 10;
@@ -44,23 +44,29 @@ impl Inner {
                 break;
             }
         }
-        counts::add(&COUNTS.answers, count as u64);
+        counts::count(Event::Answers, count as u64);
         count
     }
 
     /// What was pushed has been sent, or its rest has been put aside; `closed`: closes were pushed, too.
     pub(crate) fn forget_sent(&mut self, closed: bool) {
         let mut queued = std::mem::take(&mut self.queued);
-        for fd in queued.drain(..) {
-            if let Some(mut connection) = self.connection(fd) {
-                (
-                    connection.out_from,
-                    connection.out_bytes,
-                    connection.out_room,
-                ) = (0, 0, 0);
-                connection.clear(flag::QUEUED);
+        queued.retain(|&fd| {
+            let Some(mut connection) = self.connection(fd) else {
+                return false;
+            };
+            if connection.out_bytes > 0 && !connection.is(flag::PUSHED) {
+                return true;
             }
-        }
+            let nothing = (0, 0, 0);
+            (
+                connection.out_from,
+                connection.out_bytes,
+                connection.out_room,
+            ) = nothing;
+            connection.clear(flag::QUEUED | flag::PUSHED);
+            false
+        });
         self.queued = queued;
         if closed {
             let pushed = std::mem::take(&mut self.closes_pushed);
@@ -71,10 +77,11 @@ impl Inner {
             self.pushed = false;
         }
         if self.closing.is_empty()
+            && self.queued.is_empty()
             && let Some(machine) = &mut self.ring
         {
             machine.arena.reset();
-            self.queued_at_ns = 0;
+            self.is_queued_since(0);
         }
     }
 
@@ -110,6 +117,9 @@ impl Inner {
         let number = answer.user_data as u32 as i32;
         let generation = (answer.user_data >> 32) as u32 & flag::GENERATION_MAX;
         let about = (answer.user_data >> 56) as u8;
+        if !answer.more && turn::is_lasting(answer.user_data) {
+            machine.ring.lasting = machine.ring.lasting.saturating_sub(1);
+        }
         let connection = || {
             let found = self.connection(number)?;
             (found.generation == generation).then_some(found)
@@ -190,7 +200,7 @@ impl Inner {
             }
             errno => match -errno {
                 libc::ENOBUFS => {
-                    counts::add(&COUNTS.no_buffers, 1);
+                    counts::count(Event::NoBuffers, 1);
                     if machine.pool.run_short(&mut machine.ring) {
                         self.arm(fd, connection);
                     } else {
@@ -204,6 +214,8 @@ impl Inner {
         }
         if !answer.more {
             self.arm(fd, connection);
+            // What came with it is reported with it.
+            self.again |= answer.has_more && answer.res > 0;
         }
         leave::settle(self, fd, connection);
     }
@@ -306,6 +318,7 @@ impl Inner {
     /// The kernel has room again, or the connection is over.
     fn polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
         let found = u32::try_from(res).unwrap_or(0);
+        let before = connection.report();
         if found & (ERR | HUP) != 0 {
             if found & ERR != 0
                 && let Ok(errno @ 1..) = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)
@@ -313,13 +326,16 @@ impl Inner {
                 connection.error = errno;
             }
             if found & HUP != 0 {
-                connection.mark(flag::DEAD);
+                connection.mark(flag::DEAD | flag::BROKEN);
             }
             connection.clear(flag::FULL);
             connection.backlog.clear();
             connection.clear(flag::BULK | flag::READABLE);
             self.arm(fd, connection);
-            self.notify(fd, connection, 0);
+            // What the ring has found before is no news.
+            if connection.report() != before {
+                self.notify(fd, connection, 0);
+            }
         } else {
             if connection.is(flag::FULL) && found & OUT != 0 {
                 send::go_on(self, fd, connection);

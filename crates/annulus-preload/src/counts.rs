@@ -1,168 +1,309 @@
+//! # Safety
+//!
 //! What is counted: calls that were served, those that passed through and why, descriptors that were handed back.
+//!
+//! A thread that has made a ring counts into words of its own, by a load and a store; all others share some, and pay
+//! for a locked instruction. They lie where `annulus top` finds them from the first ring on (`annulus::metrics`); a
+//! process that makes none shares nothing. What is counted before is moved there.
+//!
+//! Words are never freed, so that a pointer to them is always good (Owned); those of a thread that has ended are given
+//! to another. A child of a fork begins anew.
+#![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::{Cell, RefCell};
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-macro_rules! named {
-    ($(#[$about:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $name:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum $type {
-            $($(#[$each])* $variant,)*
-        }
+use annulus::metrics;
+pub(crate) use annulus::metrics::preload::{Call, Event, Gauge, Served, Totals, Why};
 
-        impl $type {
-            pub(crate) const NAMES: &[&str] = &[$($name),*];
-        }
-    };
+use crate::{log, process, table};
+
+const CALLS: usize = Call::ALL.len();
+const WHYS: usize = Why::ALL.len();
+
+/// What has been counted before there was a ring.
+struct Early {
+    served: [AtomicU64; CALLS],
+    passed: [AtomicU64; WHYS],
+    handed_back: [AtomicU64; WHYS],
 }
 
-named! {
-    /// A hooked call, as the C library names it; the other spellings of one are counted as one.
-    Call {
-        Read = "read",
-        Readv = "readv",
-        Recv = "recv",
-        Recvmsg = "recvmsg",
-        Write = "write",
-        Writev = "writev",
-        Send = "send",
-        Sendmsg = "sendmsg",
-        Sendfile = "sendfile",
-        Close = "close",
-        Shutdown = "shutdown",
-        Getsockopt = "getsockopt",
-        EpollCtl = "epoll_ctl",
-        EpollWait = "epoll_wait",
-    }
-}
-
-named! {
-    /// Why a call passed through, or a descriptor was handed back to the kernel.
-    Why {
-        /// The operator said so, for the whole process.
-        Disabled = "disabled",
-        /// io_uring is missing or refused.
-        Refused = "refused",
-        NotAStream = "not_a_stream",
-        NotConnected = "not_connected",
-        /// It was put into a set that nobody has waited on.
-        NotWaitedFor = "not_waited_for",
-        Blocking = "blocking",
-        SeveralSets = "several_sets",
-        SeveralThreads = "several_threads",
-        OtherThread = "other_thread",
-        Duplicated = "duplicated",
-        PassedOn = "passed_on",
-        UnknownOption = "unknown_option",
-        UnknownFlags = "unknown_flags",
-        /// A parent of this process served it.
-        Forked = "forked",
-        /// The listener's port is one that the operator excluded.
-        Port = "port",
-        /// Somebody waits for it otherwise than by its epoll set.
-        PolledOtherwise = "polled_otherwise",
-        /// The kernel has an answer to the ring that it should not have.
-        Kernel = "kernel",
-        /// The program is about to set a filter of system calls.
-        Filtered = "filtered",
-        /// It changes its user or group, and a kernel thread polls for it.
-        ChangedRights = "changed_rights",
-        /// A signal handler called in the middle of a call.
-        InHandler = "in_handler",
-    }
-}
-
-const CALLS: usize = Call::NAMES.len();
-const WHYS: usize = Why::NAMES.len();
-
-/// Where the numbers stand.
-pub(crate) struct Counts {
-    pub(crate) served: [AtomicU64; CALLS],
-    pub(crate) failed: [AtomicU64; CALLS],
-    pub(crate) passed: [AtomicU64; WHYS],
-    pub(crate) handed_back: [AtomicU64; WHYS],
-    pub(crate) rings: AtomicU64,
-    pub(crate) enters: AtomicU64,
-    pub(crate) waits: AtomicU64,
-    pub(crate) entries: AtomicU64,
-    pub(crate) answers: AtomicU64,
-    pub(crate) no_buffers: AtomicU64,
-    /// Connections that are served now.
-    pub(crate) serving: AtomicU64,
-}
-
-pub(crate) static COUNTS: Counts = Counts {
+static EARLY: Early = Early {
     served: [const { AtomicU64::new(0) }; CALLS],
-    failed: [const { AtomicU64::new(0) }; CALLS],
     passed: [const { AtomicU64::new(0) }; WHYS],
     handed_back: [const { AtomicU64::new(0) }; WHYS],
-    rings: AtomicU64::new(0),
-    enters: AtomicU64::new(0),
-    waits: AtomicU64::new(0),
-    entries: AtomicU64::new(0),
-    answers: AtomicU64::new(0),
-    no_buffers: AtomicU64::new(0),
-    serving: AtomicU64::new(0),
 };
 
-/// In a child of a fork: it counts for itself.
-pub(crate) fn reset() {
-    let lists = [
-        &COUNTS.served[..],
-        &COUNTS.failed,
-        &COUNTS.passed,
-        &COUNTS.handed_back,
-    ];
-    let single = [
-        &COUNTS.rings,
-        &COUNTS.enters,
-        &COUNTS.waits,
-        &COUNTS.entries,
-        &COUNTS.answers,
-        &COUNTS.no_buffers,
-        &COUNTS.serving,
-    ];
-    for counter in lists.into_iter().flatten().chain(single) {
-        counter.store(0, Ordering::Relaxed);
+/// Where threads count that have made no ring.
+static OTHERS: AtomicPtr<Served> = AtomicPtr::new(ptr::null_mut());
+/// Words that nobody has.
+static IDLE: Mutex<Vec<&'static Served>> = Mutex::new(Vec::new());
+/// How many have been made.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// Those of this thread, if it has made a ring.
+    static MINE: Cell<Option<&'static Served>> = const { Cell::new(None) };
+    /// Gives them back when the thread ends.
+    static HOLDS: RefCell<Option<Holds>> = const { RefCell::new(None) };
+}
+
+struct Holds(&'static Served);
+
+impl Drop for Holds {
+    fn drop(&mut self) {
+        MINE.set(None);
+        if let Ok(mut idle) = IDLE.try_lock() {
+            idle.push(self.0);
+        }
     }
 }
 
-/// Whether there is anything to say.
-pub(crate) fn any() -> bool {
-    let lists = [&COUNTS.served[..], &COUNTS.passed];
-    (lists.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
-}
-
-/// One more. Threads of several sets may lose one against each other, which is cheaper than a locked instruction.
 #[inline]
-fn bump(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+fn others() -> Option<&'static Served> {
+    // SAFETY: Owned: null, or a box that is never freed.
+    unsafe { OTHERS.load(Ordering::Acquire).as_ref() }
 }
 
 /// A call was answered from what the ring has brought, or queued for it.
 #[inline]
 pub(crate) fn served(call: Call) {
-    bump(&COUNTS.served[call as usize]);
+    match MINE.get() {
+        Some(mine) => mine.serve(call, 1),
+        None => served_by_others(call),
+    }
+}
+
+#[cold]
+fn served_by_others(call: Call) {
+    match others() {
+        Some(others) => others.serve_shared(call, 1),
+        None => add(&EARLY.served[call as usize]),
+    }
 }
 
 /// A served call had an error for an answer, other than EAGAIN.
-pub(crate) fn failed(call: Call) {
-    bump(&COUNTS.failed[call as usize]);
+#[cold]
+pub(crate) fn failed(call: Call, errno: i32) {
+    if let Some(counts) = MINE.get().or_else(others) {
+        counts.fail(call, errno);
+    }
 }
 
 /// A call went to the kernel as it is.
 pub(crate) fn passed(why: Why) {
-    bump(&COUNTS.passed[why as usize]);
+    match MINE.get().or_else(others) {
+        Some(counts) => counts.pass(why, 1),
+        None => add(&EARLY.passed[why as usize]),
+    }
 }
 
 /// A descriptor was served, and is not any more.
 pub(crate) fn handed_back(why: Why) {
-    bump(&COUNTS.handed_back[why as usize]);
+    match MINE.get().or_else(others) {
+        Some(counts) => counts.hand_back(why, 1),
+        None => add(&EARLY.handed_back[why as usize]),
+    }
 }
 
-pub(crate) fn add(counter: &AtomicU64, count: u64) {
-    counter.store(
-        counter.load(Ordering::Relaxed).wrapping_add(count),
-        Ordering::Relaxed,
-    );
+/// Of the ring of this thread.
+#[inline]
+pub(crate) fn count(event: Event, times: u64) {
+    match MINE.get() {
+        Some(mine) => mine.count(event, times),
+        None => count_by_others(event, times),
+    }
+}
+
+#[cold]
+fn count_by_others(event: Event, times: u64) {
+    if let Some(others) = others() {
+        others.count_shared(event, times);
+    }
+}
+
+#[cold]
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What a ring is known by to those who look: gauges, which go with it.
+pub(crate) struct RingCounts {
+    counts: &'static Served,
+    told: [u64; 4],
+}
+
+/// In which order they are told.
+const GAUGES: [Gauge; 4] = [
+    Gauge::InFlight,
+    Gauge::Connections,
+    Gauge::Buffers,
+    Gauge::BuffersFree,
+];
+
+impl RingCounts {
+    /// The calling thread has made a ring.
+    pub(crate) fn begin(backend: &str) -> RingCounts {
+        let counts = MINE.get().unwrap_or_else(begin_thread);
+        counts.describe(backend, None);
+        counts.count(Event::Rings, 1);
+        counts.change(Gauge::Rings, 1);
+        RingCounts {
+            counts,
+            told: [0; 4],
+        }
+    }
+
+    /// How it is now: operations in flight, connections, buffers, and those of them that are free.
+    #[inline]
+    pub(crate) fn tell(&mut self, now: [u64; 4]) {
+        if now == self.told {
+            return;
+        }
+        for ((gauge, now), told) in GAUGES.into_iter().zip(now).zip(&mut self.told) {
+            if now != *told {
+                self.counts
+                    .change(gauge, now.wrapping_sub(*told).cast_signed());
+                *told = now;
+            }
+        }
+    }
+
+    /// The ring has ended.
+    pub(crate) fn end(mut self) {
+        self.tell([0; 4]);
+        self.counts.change(Gauge::Rings, -1);
+    }
+}
+
+/// The first ring of the calling thread.
+#[cold]
+fn begin_thread() -> &'static Served {
+    if others().is_none() {
+        begin_process();
+    }
+    let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.pop());
+    let counts = idle.unwrap_or_else(|| {
+        let nth = MADE.fetch_add(1, Ordering::Relaxed);
+        Box::leak(Box::new(Served::ring(nth)))
+    });
+    MINE.set(Some(counts));
+    // A thread that is about to end has none any more.
+    let _ = HOLDS.try_with(|holds| holds.replace(Some(Holds(counts))));
+    counts
+}
+
+/// The first ring of the process: from now on others can look.
+fn begin_process() {
+    match metrics::share_above(log::NUMBER_MIN) {
+        Ok(descriptor) => {
+            if let Some(entry) = table::entry(descriptor) {
+                entry.become_kind(table::Kind::Ours, 0);
+            }
+            process::remember([descriptor, -1]);
+        }
+        // It counts all the same; only `annulus top` does not see it.
+        Err(error) => log::say(&format!("its counts can't be looked at: {error}")),
+    }
+    let made = Box::into_raw(Box::new(Served::process()));
+    let first = OTHERS.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Relaxed);
+    if first.is_err() {
+        // SAFETY: Owned: made above, and nobody else has seen it.
+        drop(unsafe { Box::from_raw(made) });
+        return;
+    }
+    // SAFETY: Owned: never freed from now on.
+    let others = unsafe { &*made };
+    for call in Call::ALL {
+        others.serve_shared(
+            *call,
+            EARLY.served[*call as usize].swap(0, Ordering::Relaxed),
+        );
+    }
+    for why in Why::ALL {
+        others.pass(*why, EARLY.passed[*why as usize].swap(0, Ordering::Relaxed));
+        others.hand_back(
+            *why,
+            EARLY.handed_back[*why as usize].swap(0, Ordering::Relaxed),
+        );
+    }
+}
+
+/// In a child of a fork, which has one thread: nothing has been counted yet.
+pub(crate) fn reset() {
+    OTHERS.store(ptr::null_mut(), Ordering::Release);
+    MADE.store(0, Ordering::Relaxed);
+    if let Ok(mut idle) = IDLE.try_lock() {
+        idle.clear();
+    }
+    MINE.set(None);
+    let _ = HOLDS.try_with(|holds| {
+        holds
+            .try_borrow_mut()
+            .map(|mut holds| holds.take().map(std::mem::forget))
+    });
+    let early = [&EARLY.served[..], &EARLY.passed, &EARLY.handed_back];
+    early
+        .into_iter()
+        .flatten()
+        .for_each(|counter| counter.store(0, Ordering::Relaxed));
+}
+
+/// Whether there is anything to say.
+pub(crate) fn any() -> bool {
+    let early = [&EARLY.served[..], &EARLY.passed];
+    others().is_some()
+        || (early.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
+}
+
+/// All of it as one line of JSON.
+pub(crate) fn line() -> String {
+    let early = |counters: &[AtomicU64], nth: usize| counters[nth].load(Ordering::Relaxed);
+    static NONE: [AtomicU64; CALLS] = [const { AtomicU64::new(0) }; CALLS];
+    let totals = Totals::now();
+    let by_name = |title: &str, count: &dyn Fn(usize) -> (&'static str, u64), of: usize| {
+        let pairs: Vec<String> = (0..of)
+            .map(count)
+            .filter(|&(_, count)| count > 0)
+            .map(|(name, count)| format!("\"{name}\":{count}"))
+            .collect();
+        format!("\"{title}\":{{{}}}", pairs.join(","))
+    };
+    let calls = |title: &str, counters: &[AtomicU64; CALLS], of: fn(&Totals, Call) -> u64| {
+        let count = |nth: usize| {
+            let call = Call::ALL[nth];
+            let shared = totals.as_ref().map_or(0, |totals| of(totals, call));
+            (call.name(), early(counters, nth) + shared)
+        };
+        by_name(title, &count, CALLS)
+    };
+    let whys = |title: &str, counters: &[AtomicU64; WHYS], of: fn(&Totals, Why) -> u64| {
+        let count = |nth: usize| {
+            let why = Why::ALL[nth];
+            let shared = totals.as_ref().map_or(0, |totals| of(totals, why));
+            (why.name(), early(counters, nth) + shared)
+        };
+        by_name(title, &count, WHYS)
+    };
+    let event = |name: &str, event: Event| {
+        let count = totals.as_ref().map_or(0, |totals| totals.event(event));
+        format!("\"{name}\":{count}")
+    };
+    let parts = [
+        format!("\"pid\":{}", std::process::id()),
+        format!("\"command\":\"{}\"", process::command()),
+        event("rings", Event::Rings),
+        calls("served", &EARLY.served, Totals::served),
+        whys("passed", &EARLY.passed, Totals::passed),
+        calls("failed", &NONE, Totals::failed),
+        whys("handed_back", &EARLY.handed_back, Totals::handed_back),
+        event("enters", Event::Enters),
+        event("waits", Event::Waits),
+        event("entries", Event::Entries),
+        event("answers", Event::Answers),
+        event("no_buffers", Event::NoBuffers),
+    ];
+    format!("{{{}}}", parts.join(","))
 }

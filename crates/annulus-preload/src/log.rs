@@ -13,7 +13,8 @@ use crate::table::{self, Kind};
 /// A line for the log, if there is one.
 pub(crate) fn say(line: &str) {
     if config::get().log.is_some() {
-        write_to_log(line);
+        let pid = std::process::id();
+        write_to_log(&format!("process {pid}: {line}"));
     }
 }
 
@@ -39,7 +40,7 @@ static DEVICE: AtomicU64 = AtomicU64::new(0);
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// The log is opened with a high number, out of the program's way.
-const NUMBER_MIN: i32 = 512;
+pub(crate) const NUMBER_MIN: i32 = 512;
 
 pub(crate) fn open() {
     let Some(path) = &config::get().log else {
@@ -111,8 +112,7 @@ fn write_to_log(line: &str) -> bool {
 
 /// In one call, so that lines of several processes do not mix.
 fn write(fd: i32, line: &str) {
-    let pid = std::process::id();
-    let line = format!("annulus[{pid}]: {line}\n");
+    let line = format!("annulus: {line}\n");
     // SAFETY: Lent: borrowed for the call.
     unsafe { libc::syscall(libc::SYS_write, fd, line.as_ptr(), line.len()) };
 }

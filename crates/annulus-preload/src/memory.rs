@@ -62,6 +62,8 @@ pub(crate) struct Pool {
     parts: Box<[Part]>,
     /// Those that nobody has, and the kernel is not given for now.
     spare: Vec<u16>,
+    /// Those that have readers.
+    busy: usize,
     /// How many the kernel is to have, or its readers.
     wanted: usize,
     wanted_min: usize,
@@ -88,6 +90,7 @@ impl Pool {
             bytes,
             parts: vec![Part::default(); usize::from(count)].into_boxed_slice(),
             spare: (0..count).rev().collect(),
+            busy: 0,
             wanted: wanted_min,
             wanted_min,
             calm: 0,
@@ -119,6 +122,7 @@ impl Pool {
         }
         let from = part.filled;
         part.filled += bytes;
+        self.busy += usize::from(part.readers == 0);
         part.readers += 1;
         part.finished = !keeps;
         // SAFETY: Owned: within the buffer, as was just compared.
@@ -130,6 +134,7 @@ impl Pool {
     pub(crate) fn release(&mut self, id: u16, ring: &mut ServerRing) -> bool {
         let part = &mut self.parts[usize::from(id)];
         part.readers -= 1;
+        self.busy -= usize::from(part.readers == 0);
         if part.readers > 0 || !part.finished {
             return false;
         }
@@ -141,6 +146,12 @@ impl Pool {
         // SAFETY: Lent, Still, Once: the kernel has let go of it, and so has the last reader.
         unsafe { ring.provide(self.base(id), self.bytes, id) };
         true
+    }
+
+    /// How many buffers there are, and how many of them hold nothing that is still to be read.
+    pub(crate) fn room(&self) -> (u64, u64) {
+        let all = self.parts.len();
+        (all as u64, (all - self.busy) as u64)
     }
 
     /// A receive found none. True: there are more now.

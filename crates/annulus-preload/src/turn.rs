@@ -10,7 +10,7 @@ use std::ptr;
 use annulus::preload::{ServerRing, Sqe, ask};
 
 use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
-use crate::counts::{self, COUNTS, Why};
+use crate::counts::{self, Event, RingCounts, Why};
 use crate::memory::{Arena, PLACES, Pool};
 use crate::process;
 use crate::set::{Held, Inner, Listener, Machine, Set};
@@ -39,6 +39,19 @@ pub(crate) fn token(about: About, generation: u32, number: i32) -> u64 {
         | u64::from(number as u32)
 }
 
+/// Whether that entry stays with the kernel until something happens. A send never does: it is through when it has
+/// been submitted.
+pub(crate) fn is_lasting(user_data: u64) -> bool {
+    const LASTING: [u8; 5] = [
+        About::Receive as u8,
+        About::Poll as u8,
+        About::Members as u8,
+        About::Linger as u8,
+        About::Listener as u8,
+    ];
+    LASTING.contains(&((user_data >> 56) as u8))
+}
+
 /// The token of a connection's receive.
 pub(crate) fn receive_token(fd: i32, connection: Conn) -> u64 {
     token(About::Receive, connection.generation, fd)
@@ -58,11 +71,17 @@ pub(crate) fn make() -> Result<Box<Machine>, String> {
     let pool = Pool::new(&mut ring).map_err(starved)?;
     let arena = Arena::new().map_err(starved)?;
     ring.arm_wake(token(About::Wake, 0, 0));
+    let counts = RingCounts::begin(match (ring.is_polled(), ring.is_incremental()) {
+        (true, _) => "io_uring, polled by the kernel (SQPOLL), under an epoll set",
+        (false, true) => "io_uring (deferred task work, incremental buffers), under an epoll set",
+        (false, false) => "io_uring (deferred task work), under an epoll set",
+    });
     Ok(Box::new(Machine {
         ring,
         pool,
         arena,
         answers: Vec::with_capacity(512),
+        counts,
     }))
 }
 
@@ -70,12 +89,13 @@ pub(crate) fn make() -> Result<Box<Machine>, String> {
 fn push(ring: &mut ServerRing, sqe: Sqe) {
     // SAFETY: Lent, Open: as the header says.
     while !unsafe { ring.push(sqe) } {
-        counts::add(&COUNTS.enters, 1);
+        counts::count(Event::Enters, 1);
         if ring.submit().is_err() {
             std::thread::yield_now();
         }
     }
-    counts::add(&COUNTS.entries, 1);
+    counts::count(Event::Entries, 1);
+    ring.lasting += u64::from(is_lasting(sqe.user_data));
 }
 
 impl Inner {
@@ -127,16 +147,28 @@ impl Inner {
         self.ring = Some(machine);
         self.pushed = true;
         self.closes_pushed = self.closing.len();
+        self.tell();
+    }
+
+    /// How it is now, for those who look: on the way into the kernel, where it stays so for a while.
+    fn tell(&mut self) {
+        let connections = u64::from(self.served);
+        if let Some(machine) = &mut self.ring {
+            let (buffers, free) = machine.pool.room();
+            let flying = machine.ring.lasting;
+            machine.counts.tell([flying, connections, buffers, free]);
+        }
     }
 
     fn push_sends(&mut self, ring: &mut ServerRing, arena: &Arena) {
         for &fd in &self.queued {
-            let Some(connection) = self.connection(fd) else {
+            let Some(mut connection) = self.connection(fd) else {
                 continue;
             };
-            if connection.out_bytes == 0 {
+            if connection.out_bytes == 0 || connection.is(flag::PUSHED) {
                 continue;
             }
+            connection.mark(flag::PUSHED);
             let sqe = send_entry(fd, arena, connection.out_from, connection.out_bytes);
             let user_data = token(About::Send, connection.generation, fd);
             push(ring, Sqe { user_data, ..sqe });
@@ -174,6 +206,9 @@ impl Inner {
 
     /// A turn was begun and not ended: what was pushed is submitted, and its answers are taken in.
     pub(crate) fn recover(&mut self) {
+        if !self.pushed {
+            return;
+        }
         if let Some(machine) = &mut self.ring {
             while machine.ring.unsubmitted() > 0 {
                 if machine.ring.submit().is_err() {
@@ -204,7 +239,7 @@ impl Inner {
         };
         self.push_sends(&mut machine.ring, &machine.arena);
         while machine.ring.unsubmitted() > 0 {
-            counts::add(&COUNTS.enters, 1);
+            counts::count(Event::Enters, 1);
             if machine.ring.submit().is_err() {
                 std::thread::yield_now();
             }
@@ -319,8 +354,8 @@ pub(crate) unsafe fn enter(
     mask: *const u64,
 ) -> (Held, Ended) {
     let mut said = Ok(());
-    counts::add(&COUNTS.enters, 1);
-    counts::add(&COUNTS.waits, u64::from(wait));
+    counts::count(Event::Enters, 1);
+    counts::count(Event::Waits, u64::from(wait));
     held.push_all();
     let mut held = Set::outside(held, |ring| {
         // SAFETY: Lent, passed on.
@@ -336,6 +371,7 @@ pub(crate) unsafe fn enter(
     });
     let count = held.take_in();
     held.forget_sent(true);
+    let held = Set::come_out(held);
     let ended = match &said {
         _ if count > 0 => Ended::Answered,
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ended::Interrupted,
@@ -349,16 +385,14 @@ pub(crate) unsafe fn enter(
 }
 
 /// Takes in what has come since, without submitting anything.
-pub(crate) fn look(mut held: Held) -> Held {
-    held.pushed = true;
-    counts::add(&COUNTS.enters, 1);
+pub(crate) fn look(held: Held) -> Held {
+    counts::count(Event::Enters, 1);
     let mut held = Set::outside(held, |ring| {
         // SAFETY: Lent: no mask. An error shows in the next turn.
         let _ = unsafe { ring.enter(false, None, ptr::null()) };
     });
-    held.pushed = false;
     held.take_in();
-    held
+    Set::come_out(held)
 }
 
 /// Whether the ring is gone for this thread: closed by number, or it is another thread.

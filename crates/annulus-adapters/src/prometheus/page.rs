@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use annulus::metrics::{Histogram, OperationCounts, Snapshot, Source, Watch, alert, watch};
+use annulus::metrics::{
+    Histogram, OperationCounts, PreloadCounts, ReasonCounts, Snapshot, Source, Watch, alert, watch,
+};
 use nix::errno::Errno;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -151,6 +153,7 @@ impl Collector for Page {
         let workers = (Vec::new(), self.now.kernel_workers);
         gauges(out, exported::KERNEL_WORKERS, [workers].into_iter())?;
         self.backends(out)?;
+        self.preload(out)?;
         let alerts = self.alerts.iter();
         let alerts =
             alerts.map(|(rule, raised)| (vec![("rule", rule.as_str())], u64::from(*raised)));
@@ -235,6 +238,37 @@ impl Page {
         histograms(out, exported::LATENCY, &all, |operation| &operation.latency)?;
         histograms(out, exported::QUEUE, &all, |operation| &operation.queue)?;
         histograms(out, exported::DEVICE, &all, |operation| &operation.device)
+    }
+
+    /// Nothing where there is none.
+    fn preload(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let kinds = || {
+            let has = |kind: &&Source| kind.preload != PreloadCounts::default();
+            self.kinds.iter().filter(has)
+        };
+        if kinds().next().is_none() {
+            return Ok(());
+        }
+        let rows = |reasons: fn(&PreloadCounts) -> &[ReasonCounts]| {
+            kinds().flat_map(move |kind| {
+                let of_kind = reasons(&kind.preload).iter();
+                of_kind.map(|one| {
+                    let labels = vec![("reason", one.reason), ("source", kind.kind.name())];
+                    (labels, one.count)
+                })
+            })
+        };
+        counters(out, exported::PASSED, rows(|counts| &counts.passed))?;
+        counters(
+            out,
+            exported::HANDED_BACK,
+            rows(|counts| &counts.handed_back),
+        )?;
+        for (name, means, value) in exported::PRELOAD {
+            let sum = kinds().map(|kind| value(&kind.preload)).sum();
+            gauges(out, (name, means), [(Vec::new(), sum)].into_iter())?;
+        }
+        Ok(())
     }
 
     fn backends(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -360,6 +394,28 @@ mod tests {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
         }
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn a_program_under_the_preload_library_has_its_reasons_and_others_have_no_such_lines() {
+        let text = Exposition::new().text(&planted());
+        assert!(!text.contains("preload"), "{text}");
+        let mut snapshot = planted();
+        let source = &mut snapshot.sources[0];
+        source.kind = SourceKind::Preload;
+        source.preload.connections = 300;
+        let mut reason = ReasonCounts::default();
+        (reason.reason, reason.count) = ("port", 2);
+        source.preload.passed.push(reason);
+        let text = Exposition::new().text(&snapshot);
+        for line in [
+            r#"annulus_preload_passed_total{reason="port",source="preload"} 2"#,
+            r#"annulus_preload_connections{} 300.0"#,
+            r#"annulus_preload_rings{} 0.0"#,
+            r#"annulus_operations_total{op="read_at",source="preload"} 100"#,
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
     }
 
     #[test]

@@ -8,8 +8,9 @@ use super::value::parse_seconds;
 
 const TOP_HELP: &str = "\
 A process can be looked at once it has called annulus::metrics::share(); `annulus serve` and
-`annulus bench` do. Without a PID, the only process that shares is shown; of several, a list.
-It records latencies only while somebody looks.
+`annulus bench` do, and a program under `annulus run` once it has a ring. Without a PID, the
+only process that shares is shown; of several, a list. It records latencies only while somebody
+looks.
 
 Keys: q quits, p pauses, s sorts, + and - change the interval, ? explains the columns.
 Where standard output is no terminal, one look is printed, as by --once.";

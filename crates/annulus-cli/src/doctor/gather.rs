@@ -174,7 +174,6 @@ fn capabilities(mask: &str) -> Vec<String> {
 }
 
 fn limits(support: &Support) -> Limits {
-    let online = text(Path::new("/sys/devices/system/cpu/online"));
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib: Option<u64> =
         line(&memory, "MemTotal").and_then(|value| value.trim_end_matches(" kB").parse().ok());
@@ -185,12 +184,15 @@ fn limits(support: &Support) -> Limits {
         descriptors: support.descriptors(),
         descriptors_hard: getrlimit(Resource::Nofile).maximum,
         processors: support.processors(),
-        processors_online: online
-            .and_then(|list| count(&list))
-            .unwrap_or(support.processors()),
+        processors_online: processors_online().unwrap_or(support.processors()),
         processor_quota: quota(),
         memory_bytes: kib.map(|kib| kib << 10),
     }
+}
+
+/// Processors that the machine has, whoever may use them.
+pub(crate) fn processors_online() -> Option<usize> {
+    count(&text(Path::new("/sys/devices/system/cpu/online"))?)
 }
 
 /// How many numbers `0-3,6` stands for.

@@ -32,6 +32,7 @@ mod traps;
 
 use facts::Environment;
 use figures::Figures;
+pub(crate) use gather::processors_online;
 use json::Report;
 use place::{Place, Sample};
 

@@ -15,8 +15,8 @@ use crate::args::TopArgs;
 use crate::fault::Fault;
 
 /// How a process comes to share its metrics.
-const HOW: &str = "`annulus serve` and `annulus bench` share theirs, and every program that calls \
-     annulus::metrics::share() before it makes an engine or a runtime";
+const HOW: &str = "`annulus serve` and `annulus bench` share theirs, a program under `annulus run` does once it has a \
+     ring, and every program that calls annulus::metrics::share() before it makes an engine or a runtime";
 
 /// The only process that shares its metrics. Of several a list is shown, and `None` is the answer.
 pub(super) fn only_one(args: &TopArgs) -> Result<Option<u32>, Fault> {

@@ -9,6 +9,7 @@ mod look;
 mod notes;
 #[cfg(test)]
 mod planted;
+mod preload;
 mod process;
 mod report;
 mod rows;

@@ -1,5 +1,6 @@
 //! What is worth a second look, and what to do about it.
 
+use super::preload;
 use super::report::{Report, SourceReport};
 use super::units::count;
 
@@ -12,9 +13,13 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
         ));
     }
     if let Some((times, most)) = most(report, "no_buffers") {
+        let cure = match report.total.preload {
+            None => "give each core more receive buffers, or larger ones",
+            // Its own grow by themselves.
+            Some(_) => "the program is slow to read what has come",
+        };
         notes.push(format!(
-            "receives found no buffer free (ENOBUFS) {times} times/s, most of {most}; \
-             give each core more receive buffers, or larger ones"
+            "receives found no buffer free (ENOBUFS) {times} times/s, most of {most}; {cure}"
         ));
     }
     let waiting = report.sources.iter().filter(|source| is_stuck(source));
@@ -22,6 +27,7 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
         let (name, in_flight) = (source.name(), source.done.in_flight);
         format!("{name}: {in_flight} in flight, and none was answered within the interval")
     }));
+    notes.extend(preload::notes(report));
     let leaked = report.total.since_start("leaked");
     if leaked > 0 {
         notes.push(format!(

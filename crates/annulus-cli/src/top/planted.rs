@@ -1,6 +1,6 @@
 //! Snapshots for tests: a process whose every number is known.
 
-use annulus::metrics::{ErrorCounts, OperationCounts, Snapshot, Source, SourceKind};
+use annulus::metrics::{ErrorCounts, OperationCounts, ReasonCounts, Snapshot, Source, SourceKind};
 
 use super::report::{ProcessFacts, Report};
 
@@ -90,6 +90,46 @@ pub(super) fn facts() -> ProcessFacts {
 
 pub(super) fn report() -> Report {
     Report::between(facts(), &earlier(), &now())
+}
+
+/// A program of somebody else's, under `annulus run`: a second in which it has answered, and given back.
+pub(super) fn report_of_preload() -> Report {
+    let reason = |reason: &'static str, count: u64| {
+        let mut counted = ReasonCounts::default();
+        (counted.reason, counted.count) = (reason, count);
+        counted
+    };
+    let mut ring = source(SourceKind::Preload, 0, "io_uring (deferred task work)");
+    ring.counters.completed = 1_000;
+    ring.counters.enters = 50;
+    ring.operations = vec![operation("read", 500, 0), operation("write", 500, 0)];
+    let mut process = source(SourceKind::Passed, 0, "");
+    process.preload.passed = vec![reason("port", 2), reason("not_a_stream", 5)];
+    let mut earlier = Snapshot::default();
+    earlier.process = 4321;
+    earlier.sources = vec![ring, process];
+    let mut now = earlier.clone();
+    now.at_ns = 1_000_000_000;
+    let ring = &mut now.sources[0];
+    ring.counters.completed += 20_500;
+    ring.counters.enters += 500;
+    ring.counters.entries += 10_000;
+    ring.counters.in_flight = 301;
+    ring.operations[0].completed += 10_000;
+    ring.operations[1].completed += 10_000;
+    ring.operations[1].failed += 3;
+    ring.counters.failed = 3;
+    ring.errors = vec![error(32, 3)];
+    let preload = &mut ring.preload;
+    (preload.rings, preload.connections) = (1, 300);
+    (preload.buffers, preload.buffers_free) = (32, 30);
+    preload.handed_back = vec![reason("duplicated", 4)];
+    now.sources[1].preload.passed[1].count += 1;
+    let facts = ProcessFacts {
+        command: "redis-server *:6379".to_owned(),
+        ..facts()
+    };
+    Report::between(facts, &earlier, &now)
 }
 
 /// The same with many cores, as on a large machine.

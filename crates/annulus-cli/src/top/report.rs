@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::notes::notes;
+use super::preload::PreloadReport;
 use super::units::harmless;
 
 /// Changed whenever a reader of older lines would misread a newer one.
@@ -60,7 +61,8 @@ pub(crate) struct ProcessFacts {
 /// One thing that counts.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct SourceReport {
-    /// `driver`, `own_ring`, `threads`, `inline`, `core`, `core_files`, `ended`; there may be more in newer versions.
+    /// `driver`, `own_ring`, `threads`, `inline`, `core`, `core_files`, `preload`, `passed`, `ended`; there may be more
+    /// in newer versions.
     pub(super) kind: String,
     /// Which engine or runtime of the process it belongs to, from 1.
     pub(super) owner: u64,
@@ -89,6 +91,8 @@ pub(super) struct Done {
     pub(super) operations: Vec<OperationReport>,
     /// By errno, most frequent first.
     pub(super) errors: Vec<ErrorReport>,
+    /// What the preload library did; null where there is none.
+    pub(super) preload: Option<PreloadReport>,
 }
 
 /// One operation.
@@ -209,6 +213,7 @@ impl Done {
             since_start: counted(&now.counters).collect(),
             operations: between.operations.iter().map(operation).collect(),
             errors: now.errors.iter().map(error).collect(),
+            preload: PreloadReport::new(&between.preload, &now.preload, seconds),
         }
     }
 

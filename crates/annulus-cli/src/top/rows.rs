@@ -238,7 +238,7 @@ pub(super) fn alerts(report: &Report) -> Vec<Piece> {
     lines
 }
 
-fn total(since_start: u64, per_second: f64) -> Piece {
+pub(super) fn total(since_start: u64, per_second: f64) -> Piece {
     let text = whole(since_start);
     match per_second > 0.0 {
         true => (format!("{text}{GREW}"), Tone::Attention),
@@ -258,6 +258,6 @@ fn column(heading: &'static str, align: Align, rank: u8) -> Column {
     }
 }
 
-fn plain(text: impl Into<String>) -> Piece {
+pub(super) fn plain(text: impl Into<String>) -> Piece {
     (text.into(), Tone::Plain)
 }

@@ -10,6 +10,7 @@ use ratatui::widgets::Paragraph;
 
 use super::app::App;
 use super::grid::{Grid, Piece, Tone};
+use super::preload;
 use super::report::Report;
 use super::rows;
 
@@ -86,7 +87,7 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
     let backends = rows::backends(report).into_iter().take(BACKENDS_MAX);
     head.extend(backends.map(|piece| vec![piece]));
     head.push(vec![(rows::summary(report), Tone::Plain)]);
-    let mut tail = Vec::new();
+    let mut tail = preload::lines(report);
     let errors = rows::errors(report);
     if !errors.is_empty() {
         let title = ("ERRORS  ".to_owned(), Tone::Heading);

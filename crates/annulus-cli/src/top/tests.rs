@@ -79,6 +79,55 @@ ERRORS  EIO 5+  ECONNRESET 3
 }
 
 #[test]
+fn of_a_program_under_the_preload_library_it_is_shown_what_is_served_and_what_is_not() {
+    let report = planted::report_of_preload();
+    let expected = "\
+4321  up 1:02:03  redis-server *:6379
+io_uring (deferred task work)
+20.5k ops/s  3.00 errors/s  301 in flight  20.0 entries/enter  0 kernel workers
+
+SOURCE       ops/s  flight  ent/enter  enters/s  wakes/s  ENOBUFS  CQovf
+preload 1.0  20.5k     301       20.0       500        0        0      0
+
+OPERATION  ops/s  err/s  p50  p99  max  q p99  dev p99  p99 OVER TIME
+read       10.0k      0    -    -    -      -        -  ·
+write      10.0k   3.00    -    -    -      -        -  ·
+SERVED  300 connections on 1 ring, 30 of 32 buffers free
+PASSED  not_a_stream 6+  port 2
+HANDED BACK  duplicated 4+
+ERRORS  EPIPE 3+
+! 4.00 connections/s are given back to the kernel: duplicated";
+    let lines = drawn(&app(report.clone()), 80, 24);
+    assert_eq!(lines[..15].join("\n"), expected);
+    let text = text::text(&report);
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    assert_eq!(
+        line(&lines, "PASSED"),
+        "PASSED  not_a_stream 6+  port 2",
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&json(&report)).unwrap();
+    let preload = &json["total"]["preload"];
+    assert_eq!(preload["connections"], 300);
+    assert_eq!(preload["passed"][0]["reason"], "not_a_stream");
+    assert_eq!(preload["passed"][0]["per_second"], 1.0);
+    assert_eq!(preload["handed_back"][0]["since_start"], 4);
+    assert_eq!(json["sources"][1]["preload"]["rings"], 0);
+    let other: serde_json::Value = serde_json::from_str(&self::json(&planted::report())).unwrap();
+    assert!(other["total"]["preload"].is_null());
+}
+
+#[test]
+fn where_the_library_has_given_up_every_ring_that_is_said_with_its_reasons() {
+    let mut report = planted::report_of_preload();
+    let preload = report.total.preload.as_mut().unwrap();
+    preload.rings = 0;
+    let notes = super::preload::notes(&report);
+    let says = "nothing is on a ring any more; left to the kernel for: not_a_stream, port";
+    assert_eq!(notes[0], says);
+}
+
+#[test]
 fn a_wider_screen_has_more_columns() {
     let lines = drawn(&app(planted::report()), 120, 40);
     let heading = "SOURCE       ops/s  flight  ent/enter  enters/s  waits/s  wakes/s  sqwk/s  ENOBUFS  CQovf  short  \

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::grid::{Grid, Piece};
+use super::preload;
 use super::report::Report;
 use super::rows::{self, Sort};
 use super::units::duration;
@@ -20,6 +21,13 @@ pub(super) fn text(report: &Report) -> String {
     );
     table(&mut text, &rows::sources(report));
     table(&mut text, &rows::operations(report, Sort::Rate, None));
+    let preload = preload::lines(report);
+    if !preload.is_empty() {
+        text.push('\n');
+    }
+    for pieces in preload {
+        line(&mut text, &joined(&pieces));
+    }
     let errors = rows::errors(report);
     if !errors.is_empty() {
         text.push('\n');

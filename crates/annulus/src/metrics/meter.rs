@@ -1,5 +1,6 @@
 //! What a source counts by: its record, and the few things that are done to it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -76,7 +77,7 @@ impl Meter {
     }
 
     #[inline]
-    fn word(&self, place: usize) -> Counter<'_> {
+    pub(super) fn word(&self, place: usize) -> Counter<'_> {
         Counter(&self.record[place])
     }
 
@@ -120,6 +121,12 @@ impl Meter {
     #[cold]
     pub(crate) fn fail(&self, operation: OperationNumber, errno: i32) {
         self.word(record::failed(operation)).add_shared(1);
+        self.error(errno);
+    }
+
+    /// Counts an error by its kind; any thread may.
+    #[cold]
+    pub(super) fn error(&self, errno: i32) {
         count_error(&self.record, errno, 1);
     }
 
@@ -177,6 +184,12 @@ impl Meter {
             completed: self.cqes().get(),
             wakeups: self.wakeups().get(),
         }
+    }
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meter").finish_non_exhaustive()
     }
 }
 

@@ -30,6 +30,8 @@ pub mod alert;
 mod every;
 mod histogram;
 mod meter;
+#[doc(hidden)]
+pub mod preload;
 mod record;
 mod registry;
 mod remote;
@@ -38,8 +40,10 @@ mod watch;
 
 pub use every::{Every, every};
 pub use histogram::Histogram;
-pub use registry::share;
-pub use snapshot::{Counts, ErrorCounts, OperationCounts, Snapshot, Source, SourceKind};
+pub use registry::{share, share_above};
+pub use snapshot::{
+    Counts, ErrorCounts, OperationCounts, PreloadCounts, ReasonCounts, Snapshot, Source, SourceKind,
+};
 pub use watch::{Watch, watch};
 
 pub(crate) use meter::{Counter, Meter, Times};

@@ -4,10 +4,13 @@
 use std::ops::Range;
 
 use super::histogram::{BUCKETS, Histogram};
-use super::snapshot::{Counts, ErrorCounts, OperationCounts, Source, SourceKind};
+use super::preload::{Call, Why};
+use super::snapshot::{
+    Counts, ErrorCounts, OperationCounts, PreloadCounts, ReasonCounts, Source, SourceKind,
+};
 
 /// Of the layout: of the header (`registry.rs`), of a record, of the buckets and of the names below.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 /// Operations by number, as docs/KERNELS.md lists them. The last is for what only tests have.
 pub(crate) const OPERATIONS: [&str; 29] = [
@@ -112,9 +115,30 @@ pub(super) const HEAD_WORDS: usize = 512;
 const _: () = assert!(FALLBACK + FALLBACK_WORDS <= HEAD_WORDS);
 /// The words of a page, where pages are largest.
 pub(super) const PAGE_WORDS: usize = (64 << 10) / size_of::<u64>();
+/// What only the preload library counts: a page of its own, behind the buckets.
+const PRELOAD: usize = HEAD_WORDS + OPERATIONS_MAX * PARTS * BUCKETS;
+/// Of a call: how often it was served, and errors among them.
+const CALL_WORDS: usize = 2;
+/// Places for calls; some are left for those to come.
+const CALLS_MAX: usize = 96;
+const _: () = assert!(Call::ALL.len() <= CALLS_MAX);
+const PASSED: usize = PRELOAD + CALLS_MAX * CALL_WORDS;
+/// Places for reasons, likewise.
+const REASONS_MAX: usize = 64;
+const _: () = assert!(Why::ALL.len() <= REASONS_MAX);
+const HANDED_BACK: usize = PASSED + REASONS_MAX;
+/// Rings that were made.
+pub(super) const RINGS_MADE: usize = HANDED_BACK + REASONS_MAX;
+/// Up to here, sums may be made of two records' words.
+const PRELOAD_COUNTED: Range<usize> = PRELOAD..RINGS_MADE + 1;
+pub(super) const RINGS: usize = PRELOAD_COUNTED.end;
+pub(super) const CONNECTIONS: usize = RINGS + 1;
+pub(super) const BUFFERS: usize = CONNECTIONS + 1;
+pub(super) const BUFFERS_FREE: usize = BUFFERS + 1;
+const PRELOAD_WORDS: usize = 512;
+const _: () = assert!(BUFFERS_FREE < PRELOAD + PRELOAD_WORDS);
 /// The words of a record: whole pages.
-pub(super) const WORDS: usize =
-    (HEAD_WORDS + OPERATIONS_MAX * PARTS * BUCKETS).next_multiple_of(PAGE_WORDS);
+pub(super) const WORDS: usize = (PRELOAD + PRELOAD_WORDS).next_multiple_of(PAGE_WORDS);
 
 /// The histograms of an operation.
 #[derive(Clone, Copy)]
@@ -145,6 +169,31 @@ pub(super) fn sum(operation: OperationNumber, part: Part) -> usize {
 pub(super) fn buckets(operation: OperationNumber, part: Part) -> Range<usize> {
     let from = HEAD_WORDS + (operation.index() * PARTS + part as usize) * BUCKETS;
     from..from + BUCKETS
+}
+
+#[inline]
+pub(super) fn served(call: Call) -> usize {
+    PRELOAD + call as usize * CALL_WORDS
+}
+
+#[inline]
+pub(super) fn served_failed(call: Call) -> usize {
+    served(call) + 1
+}
+
+#[inline]
+pub(super) fn passed(why: Why) -> usize {
+    PASSED + why as usize
+}
+
+#[inline]
+pub(super) fn handed_back(why: Why) -> usize {
+    HANDED_BACK + why as usize
+}
+
+/// The words in which the preload library counts what only grows.
+pub(super) fn preload() -> Range<usize> {
+    PRELOAD_COUNTED
 }
 
 /// All operations that have a name.
@@ -233,7 +282,7 @@ counters! {
     /// Of a core: entries of its queues.
     sqes,
     cqes,
-    /// Of a core: operations on sockets with the kernel.
+    /// Of a core: operations on sockets with the kernel; of a ring of the preload library: all.
     flying,
 }
 const _: () = assert!(NUMBERS <= COUNTERS_MAX);
@@ -272,6 +321,16 @@ pub(super) fn read(
             device: histogram(Part::Device),
         });
     }
+    let mut preload = PreloadCounts::default();
+    // Others have nothing there.
+    if matches!(
+        kind,
+        SourceKind::Preload | SourceKind::Passed | SourceKind::Ended
+    ) && let Some(words) = fetch(PRELOAD, PRELOAD_WORDS)
+    {
+        calls(&words, &mut operations);
+        preload = preloaded(&words);
+    }
     let fallback = text_of(&head[FALLBACK..FALLBACK + FALLBACK_WORDS]);
     Some(Source {
         kind,
@@ -282,7 +341,52 @@ pub(super) fn read(
         counters: counts(head, kind, &operations),
         operations,
         errors: errors(head),
+        preload,
     })
+}
+
+/// Adds the calls that were served to the operations, of which some have the same name.
+fn calls(words: &[u64], operations: &mut Vec<OperationCounts>) {
+    for call in Call::ALL {
+        let [completed, failed] =
+            [served(*call), served_failed(*call)].map(|place| words[place - PRELOAD]);
+        if completed == 0 && failed == 0 {
+            continue;
+        }
+        let name = call.name();
+        let known = operations
+            .iter()
+            .position(|operation| operation.name == name);
+        let at = known.unwrap_or_else(|| {
+            operations.push(OperationCounts {
+                name,
+                ..OperationCounts::default()
+            });
+            operations.len() - 1
+        });
+        let known = &mut operations[at];
+        known.completed = known.completed.saturating_add(completed);
+        known.failed = known.failed.saturating_add(failed);
+    }
+}
+
+fn preloaded(words: &[u64]) -> PreloadCounts {
+    let reasons = |place: fn(Why) -> usize| {
+        let counted = Why::ALL.iter().map(|why| ReasonCounts {
+            reason: why.name(),
+            count: words[place(*why) - PRELOAD],
+        });
+        counted.filter(|counted| counted.count > 0).collect()
+    };
+    let gauge = |place: usize| words[place - PRELOAD];
+    PreloadCounts {
+        passed: reasons(passed),
+        handed_back: reasons(handed_back),
+        rings: gauge(RINGS),
+        connections: gauge(CONNECTIONS),
+        buffers: gauge(BUFFERS),
+        buffers_free: gauge(BUFFERS_FREE),
+    }
 }
 
 fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCounts]) -> Counts {
@@ -295,14 +399,15 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
     };
     Counts {
         submitted: match kind {
-            SourceKind::Inline => completed,
+            // Asked and answered at once.
+            SourceKind::Inline | SourceKind::Preload | SourceKind::Passed => completed,
             _ => word(Number::submitted),
         },
         completed,
         failed: operations.iter().map(|operation| operation.failed).sum(),
         in_flight: match kind {
-            SourceKind::Core => word(Number::flying),
-            SourceKind::Inline | SourceKind::Ended => 0,
+            SourceKind::Core | SourceKind::Preload => word(Number::flying),
+            SourceKind::Inline | SourceKind::Passed | SourceKind::Ended => 0,
             _ => word(Number::submitted).saturating_sub(completed),
         },
         enters: ring(Number::enters),
@@ -334,7 +439,7 @@ fn errors(head: &[u64; HEAD_WORDS]) -> Vec<ErrorCounts> {
 }
 
 /// Kinds by number, from 1.
-const KINDS: [SourceKind; 7] = [
+const KINDS: [SourceKind; 9] = [
     SourceKind::Ended,
     SourceKind::Driver,
     SourceKind::OwnRing,
@@ -342,6 +447,8 @@ const KINDS: [SourceKind; 7] = [
     SourceKind::Inline,
     SourceKind::Core,
     SourceKind::CoreFiles,
+    SourceKind::Preload,
+    SourceKind::Passed,
 ];
 
 pub(super) fn kind_number(kind: SourceKind) -> u64 {

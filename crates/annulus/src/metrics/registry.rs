@@ -4,6 +4,7 @@
 //! called, a part of a file of memory, which others find among the descriptors of this process.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -174,6 +175,7 @@ fn fold(from: &Record, to: &Record) {
             count_error(to, from[place].load(Ordering::Relaxed) as i32, count);
         }
     }
+    record::preload().for_each(add);
     for operation in record::operations() {
         add(record::completed(operation));
         add(record::failed(operation));
@@ -188,8 +190,8 @@ fn fold(from: &Record, to: &Record) {
 }
 
 impl Shares {
-    fn new() -> io::Result<Shares> {
-        let file = WordFile::new(FILE_NAME, offset_of(PLACES_MAX))?;
+    fn new(lowest: RawFd) -> io::Result<Shares> {
+        let file = WordFile::new(FILE_NAME, offset_of(PLACES_MAX), lowest)?;
         let header = Header::of(&file, 0)?;
         for (word, says) in [
             (HEADER_VERSION, record::VERSION),
@@ -226,15 +228,7 @@ impl Shares {
     }
 
     fn give_back(&mut self, place: usize, record: &Record) {
-        if self
-            .file
-            .clear(offset_of(place), (WORDS * size_of::<u64>()) as u64)
-            .is_err()
-        {
-            record
-                .iter()
-                .for_each(|word| word.store(0, Ordering::Relaxed));
-        }
+        record.clear();
         self.free.push(place);
     }
 }
@@ -252,16 +246,28 @@ impl Shares {
 /// The kernel makes no file of memory: there are no more descriptors, or files may not be that large (it has
 /// half a GiB, of which what is never written takes no memory).
 pub fn share() -> io::Result<()> {
+    share_above(0).map(|_| ())
+}
+
+/// The same, with a descriptor that is not below `lowest` where the limit on descriptors leaves room for one: for a
+/// library in somebody else's program, which counts on the low ones. Its number; where the program closes it, it can
+/// be looked at no more, and counts on.
+///
+/// # Errors
+///
+/// As [`share`].
+pub fn share_above(lowest: RawFd) -> io::Result<RawFd> {
     let Some(mut registry) = lock() else {
         return Err(io::Error::other(
             "this child of a fork can't share its metrics: its parent was just looking at them; try again in \
              another child, or call share() before anything else there",
         ));
     };
-    if registry.file.is_some() {
-        return Ok(());
+    if let Some(shares) = &registry.file {
+        return Ok(shares.file.descriptor());
     }
-    let mut shares = Shares::new()?;
+    let mut shares = Shares::new(lowest)?;
+    let descriptor = shares.file.descriptor();
     let ended = Record::of(&shares.file, offset_of(0))?;
     if let Some(before) = &registry.ended {
         fold(before, &ended);
@@ -270,7 +276,23 @@ pub fn share() -> io::Result<()> {
     shares.free.clear();
     registry.ended = Some(Arc::new(ended));
     registry.file = Some(shares);
-    Ok(())
+    Ok(descriptor)
+}
+
+/// Has `look` see every record. False, and nothing seen, if that would have to wait.
+pub(super) fn each(mut look: impl FnMut(&Record)) -> bool {
+    let registry = match REGISTRY.try_lock() {
+        Ok(registry) => registry,
+        Err(TryLockError::Poisoned(registry)) => registry.into_inner(),
+        Err(TryLockError::WouldBlock) => return false,
+    };
+    if registry.process == forked::process() {
+        let records = registry.entries.iter().map(|entry| &entry.record);
+        records
+            .chain(&registry.ended)
+            .for_each(|record| look(record));
+    }
+    true
 }
 
 /// What every source says now, the ended ones last.

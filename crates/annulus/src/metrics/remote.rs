@@ -3,14 +3,14 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::record::{self, HEAD_WORDS, WORDS};
 use super::registry::{
     FILE_NAME, HEADER_LEASE, HEADER_MOVES, HEADER_PLACES, HEADER_PROCESS, HEADER_SAYS,
     HEADER_VERSION, HEADER_WORDS, MAGIC, PLACES_MAX, offset_of,
 };
-use super::snapshot::{Snapshot, Source};
+use super::snapshot::{Snapshot, Source, SourceKind};
 use crate::sys::call::now_ns;
 
 /// How long a process goes on recording latencies after somebody has looked at it.
@@ -19,8 +19,32 @@ const LEASE_NS: u64 = 10_000_000_000;
 const LOOKS_MAX: u32 = 16;
 
 pub(super) fn snapshot(process: u32) -> io::Result<Snapshot> {
-    let file = find(process)?;
-    let says = words(&file, 0, HEADER_SAYS)?;
+    let now = now_ns();
+    let mut all: Vec<Source> = Vec::new();
+    for file in find(process)? {
+        look(process, &file, now)?;
+        for source in sources(&file)? {
+            match all.iter_mut().find(|one| ended(one) && ended(&source)) {
+                Some(one) => one.add(&source),
+                None => all.push(source),
+            }
+        }
+    }
+    Ok(Snapshot {
+        process,
+        at_ns: now,
+        sources: super::in_order(all),
+        kernel_workers: super::kernel_workers(&format!("/proc/{process}/task")),
+    })
+}
+
+fn ended(source: &Source) -> bool {
+    source.kind == SourceKind::Ended
+}
+
+/// Whether the file can be read, and that somebody does.
+fn look(process: u32, file: &File, now: u64) -> io::Result<()> {
+    let says = words(file, 0, HEADER_SAYS)?;
     if says[HEADER_VERSION] != record::VERSION || says[HEADER_WORDS] != WORDS as u64 {
         let what = format!(
             "process {process} counts in another layout (version {}; this is {}): look at it with the version of \
@@ -30,18 +54,12 @@ pub(super) fn snapshot(process: u32) -> io::Result<Snapshot> {
         );
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
-    let now = now_ns();
     // Of a file that may only be read: then it records what it would have recorded anyway.
     if says[HEADER_LEASE] < now + LEASE_NS {
         let lease = (now + LEASE_NS).to_ne_bytes();
         let _ = file.write_at(&lease, (HEADER_LEASE * size_of::<u64>()) as u64);
     }
-    Ok(Snapshot {
-        process,
-        at_ns: now,
-        sources: sources(&file)?,
-        kernel_workers: super::kernel_workers(&format!("/proc/{process}/task")),
-    })
+    Ok(())
 }
 
 /// A source that ends meanwhile is not counted twice, and not lost.
@@ -66,7 +84,7 @@ fn sources(file: &File) -> io::Result<Vec<Source>> {
             && before[HEADER_PLACES] == after[HEADER_PLACES];
         // One that was killed in the middle of it will not come to the end of it.
         if whole || looks >= LOOKS_MAX {
-            return Ok(super::in_order(sources));
+            return Ok(sources);
         }
     }
 }
@@ -78,8 +96,9 @@ fn words(file: &File, offset: u64, count: usize) -> io::Result<Vec<u64>> {
     Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
-/// The file of `process`, opened.
-fn find(process: u32) -> io::Result<File> {
+/// The files of `process`, opened: a program with Annulus in it has one, and under the preload library a second.
+fn find(process: u32) -> io::Result<Vec<File>> {
+    let (mut files, mut inodes) = (Vec::new(), Vec::new());
     let folder = format!("/proc/{process}/fd");
     let entries = fs::read_dir(&folder).map_err(|error| explain(process, &error))?;
     let named = format!("/memfd:{FILE_NAME}");
@@ -102,12 +121,21 @@ fn find(process: u32) -> io::Result<File> {
         };
         // A child of a fork has its parent's.
         if says[0] == MAGIC && names(process).contains(&says[HEADER_PROCESS]) {
-            return Ok(file);
+            // It may have several descriptors.
+            let inode = file.metadata()?.ino();
+            if !inodes.contains(&inode) {
+                inodes.push(inode);
+                files.push(file);
+            }
         }
+    }
+    if !files.is_empty() {
+        return Ok(files);
     }
     let what = format!(
         "process {process} shares no metrics: it is no program with Annulus in it, or one that does not call \
-         annulus::metrics::share() when it starts; `annulus serve` and `annulus bench` do"
+         annulus::metrics::share() when it starts; `annulus serve` and `annulus bench` do, and a program under \
+         `annulus run` once it has a ring"
     );
     Err(io::Error::new(io::ErrorKind::Unsupported, what))
 }

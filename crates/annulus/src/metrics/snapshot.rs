@@ -36,10 +36,16 @@ pub enum SourceKind {
     Core,
     /// The files of such a core: their operations, on the ring that the core counts.
     CoreFiles,
+    /// A ring that the preload library put under an epoll set of an unmodified program. Its operations are that
+    /// program's calls.
+    Preload,
+    /// What the preload library left to the kernel, all of the process.
+    Passed,
 }
 
 impl SourceKind {
-    /// As it is called in labels: `driver`, `own_ring`, `threads`, `inline`, `core`, `core_files`, `ended`.
+    /// As it is called in labels: `driver`, `own_ring`, `threads`, `inline`, `core`, `core_files`, `preload`, `passed`,
+    /// `ended`.
     pub fn name(self) -> &'static str {
         match self {
             SourceKind::Ended => "ended",
@@ -49,6 +55,8 @@ impl SourceKind {
             SourceKind::Inline => "inline",
             SourceKind::Core => "core",
             SourceKind::CoreFiles => "core_files",
+            SourceKind::Preload => "preload",
+            SourceKind::Passed => "passed",
         }
     }
 }
@@ -73,6 +81,8 @@ pub struct Source {
     pub operations: Vec<OperationCounts>,
     /// Operations that failed, by errno, most frequent first. A cancel that was asked for is none of them.
     pub errors: Vec<ErrorCounts>,
+    /// What only the preload library counts.
+    pub preload: PreloadCounts,
 }
 
 /// One list of the numbers, so that none can be forgotten where all are needed.
@@ -181,6 +191,76 @@ pub struct ErrorCounts {
     pub count: u64,
 }
 
+/// What the preload library did besides answering calls; of others, nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PreloadCounts {
+    /// Calls that were left to the kernel.
+    pub passed: Vec<ReasonCounts>,
+    /// Descriptors that were served, and then given back to the kernel.
+    pub handed_back: Vec<ReasonCounts>,
+    /// Rings that serve right now.
+    pub rings: u64,
+    /// Connections that are served right now.
+    pub connections: u64,
+    /// Buffers for what is received, right now.
+    pub buffers: u64,
+    /// Those of them that hold nothing.
+    pub buffers_free: u64,
+}
+
+/// How often something had that reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReasonCounts {
+    /// As [`Why`](super::preload::Why) names it: `not_a_stream`, `duplicated`.
+    pub reason: &'static str,
+    /// How often.
+    pub count: u64,
+}
+
+impl PreloadCounts {
+    fn add(&mut self, other: &PreloadCounts) {
+        add_reasons(&mut self.passed, &other.passed);
+        add_reasons(&mut self.handed_back, &other.handed_back);
+        self.rings = self.rings.wrapping_add(other.rings);
+        self.connections = self.connections.wrapping_add(other.connections);
+        self.buffers = self.buffers.wrapping_add(other.buffers);
+        self.buffers_free = self.buffers_free.wrapping_add(other.buffers_free);
+    }
+
+    fn since(&self, earlier: &PreloadCounts) -> PreloadCounts {
+        PreloadCounts {
+            passed: reasons_since(&self.passed, &earlier.passed),
+            handed_back: reasons_since(&self.handed_back, &earlier.handed_back),
+            rings: self.rings,
+            connections: self.connections,
+            buffers: self.buffers,
+            buffers_free: self.buffers_free,
+        }
+    }
+}
+
+fn add_reasons(own: &mut Vec<ReasonCounts>, others: &[ReasonCounts]) {
+    for other in others {
+        match own.iter_mut().find(|own| own.reason == other.reason) {
+            Some(own) => own.count = own.count.saturating_add(other.count),
+            None => own.push(*other),
+        }
+    }
+}
+
+fn reasons_since(now: &[ReasonCounts], earlier: &[ReasonCounts]) -> Vec<ReasonCounts> {
+    let grown = now.iter().map(|now| {
+        let then = earlier.iter().find(|then| then.reason == now.reason);
+        ReasonCounts {
+            reason: now.reason,
+            count: now.count.saturating_sub(then.map_or(0, |then| then.count)),
+        }
+    });
+    grown.filter(|grown| grown.count > 0).collect()
+}
+
 impl OperationCounts {
     fn add(&mut self, other: &OperationCounts) {
         self.completed += other.completed;
@@ -231,6 +311,7 @@ impl Source {
         }
         self.errors
             .sort_by_key(|error| std::cmp::Reverse(error.count));
+        self.preload.add(&other.preload);
     }
 
     fn is(&self, other: &Source) -> bool {
@@ -254,6 +335,7 @@ impl Source {
             counters: self.counters.since(&earlier.counters),
             operations: self.operations.iter().map(operation).collect(),
             errors: errors.filter(|error| error.count > 0).collect(),
+            preload: self.preload.since(&earlier.preload),
             ..self.clone()
         }
     }

@@ -54,6 +54,8 @@ pub struct Answer {
     pub more: bool,
     /// The buffer that was taken; an error may name one, too.
     pub buffer: Option<u16>,
+    /// A receive left something behind, be it the end. Since Linux 5.19.
+    pub has_more: bool,
     /// The kernel goes on in that buffer.
     pub keeps_buffer: bool,
 }
@@ -66,6 +68,7 @@ impl From<&Cqe> for Answer {
             res: cqe.res,
             more: cqe.more(),
             buffer: cqe.buffer_id(),
+            has_more: cqe.leaves_more(),
             keeps_buffer: cqe.keeps_buffer(),
         }
     }
@@ -78,6 +81,8 @@ pub struct ServerRing {
     incremental: bool,
     polled: bool,
     cqes: Vec<Cqe>,
+    /// Entries that stay with the kernel until something happens, as the holder counts them.
+    pub lasting: u64,
 }
 
 // SAFETY: One side: whoever has a `&mut` of it holds the lock; only enters are bound to a thread, and the kernel
@@ -125,6 +130,7 @@ impl ServerRing {
             incremental,
             polled,
             cqes: Vec::with_capacity(super::ring::REAP_MAX),
+            lasting: 0,
         })
     }
 

@@ -8,15 +8,17 @@
 //! child's own as the first thing that happens in the child.
 #![allow(unsafe_code)]
 
-use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
 /// `N` words, zero at first.
@@ -75,8 +77,9 @@ impl<const N: usize> Words<N> {
         if offset + bytes as u64 > file.bytes {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
+        file.check()?;
         // SAFETY: Words: a new mapping of a file whose size is sealed, so that all of it is there.
-        let base = unsafe { mmap(ptr::null_mut(), bytes, access, flags, &file.file, offset)? };
+        let base = unsafe { mmap(ptr::null_mut(), bytes, access, flags, &*file.file, offset)? };
         let Some(place) = remember(base.expose_provenance(), bytes) else {
             // SAFETY: Owned: made just now, and nobody has its address.
             let _ = unsafe { munmap(base, bytes) };
@@ -87,6 +90,19 @@ impl<const N: usize> Words<N> {
             base,
             from: From::File(place),
         })
+    }
+
+    /// Makes them zero. Those of a file give their memory back, too; by their address, for the descriptor may mean
+    /// another's file by now.
+    pub(crate) fn clear(&self) {
+        let base = self.base.as_ptr().cast();
+        // SAFETY: Words: the whole of the range, which reads as zero from now on.
+        let removed = matches!(self.from, From::File(_))
+            && unsafe { madvise(base, Words::<N>::BYTES, Advice::LinuxRemove) }.is_ok();
+        if !removed {
+            self.iter()
+                .for_each(|word| word.store(0, Ordering::Relaxed));
+        }
     }
 }
 
@@ -115,13 +131,17 @@ impl<const N: usize> Drop for Words<N> {
 
 /// A file of memory, which other processes find among this one's descriptors. It goes with the process.
 pub(crate) struct WordFile {
-    file: File,
+    /// Closed by a call of our own: libc's may be the preload library's (Sealed).
+    file: ManuallyDrop<OwnedFd>,
+    /// What tells it from others, on which device.
+    inode: (u64, u64),
     bytes: u64,
 }
 
 impl WordFile {
-    /// Of so many bytes, for good. What is never written costs nothing.
-    pub(crate) fn new(name: &str, bytes: u64) -> io::Result<WordFile> {
+    /// Of so many bytes, for good; its descriptor is not below `lowest` where there is room. What is never written
+    /// costs nothing.
+    pub(crate) fn new(name: &str, bytes: u64, lowest: RawFd) -> io::Result<WordFile> {
         // A process that exceeds this one is killed.
         if getrlimit(Resource::Fsize)
             .current
@@ -134,20 +154,64 @@ impl WordFile {
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Since Linux 6.3; where vm.memfd_noexec is 2, none is made without it.
-        let file = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+        let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| memfd_create(name, flags))?;
-        let file = File::from(file);
-        file.set_len(bytes)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let mut file = WordFile {
+            inode: inode_of(&made)?,
+            file: ManuallyDrop::new(made),
+            bytes,
+        };
+        if file.file.as_raw_fd() < lowest
+            && let Ok(higher) = fcntl_dupfd_cloexec(&*file.file, lowest)
+        {
+            file.replace(higher);
+        }
+        ftruncate(&*file.file, bytes)?;
+        fcntl_add_seals(
+            &*file.file,
+            SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+        )?;
         if_forked();
-        Ok(WordFile { file, bytes })
+        Ok(file)
     }
 
-    /// Makes so many bytes from `offset` on zero, and gives their memory back.
-    pub(crate) fn clear(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(&self.file, flags, offset, bytes)?)
+    /// The number of its descriptor.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
+
+    /// Whoever closes all descriptors that are not its own, as daemons do, closed this one, and its number may mean a
+    /// file by now that must not be written to.
+    fn check(&self) -> io::Result<()> {
+        match inode_of(&*self.file) {
+            Ok(inode) if inode == self.inode => Ok(()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn replace(&mut self, file: OwnedFd) {
+        let before = std::mem::replace(&mut self.file, ManuallyDrop::new(file));
+        close(ManuallyDrop::into_inner(before));
+    }
+}
+
+impl Drop for WordFile {
+    fn drop(&mut self) {
+        if self.check().is_ok() {
+            // SAFETY: Owned: taken once, for it is not used after this.
+            close(unsafe { ManuallyDrop::take(&mut self.file) });
+        }
+    }
+}
+
+fn close(file: OwnedFd) {
+    // SAFETY: Owned: whose descriptor it was has given it up.
+    unsafe { rustix::io::close(file.into_raw_fd()) };
+}
+
+fn inode_of(file: impl AsFd) -> io::Result<(u64, u64)> {
+    let stat = fstat(file)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// A value that is there for good once it is set; another may take its place.
@@ -222,25 +286,47 @@ unsafe extern "C" fn in_child() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::FileExt;
+    use rustix::io::pread;
 
     const N: usize = 1024;
     static INSTEAD: [AtomicU64; N] = [const { AtomicU64::new(0) }; N];
 
     #[test]
     fn words_of_a_file_are_what_others_read_in_it_and_are_zero_when_cleared() {
-        let file = WordFile::new("annulus-test", 3 * 8192).unwrap();
+        let file = WordFile::new("annulus-test", 3 * 8192, 200).unwrap();
+        assert!(
+            (200..300).contains(&file.descriptor()),
+            "{}",
+            file.descriptor()
+        );
         let words = Words::<N>::of(&file, 8192).unwrap();
         words[7].store(5, Ordering::Relaxed);
         let mut read = [0; 8];
-        file.file.read_exact_at(&mut read, 8192 + 7 * 8).unwrap();
+        pread(&*file.file, &mut read, 8192 + 7 * 8).unwrap();
         assert_eq!(u64::from_ne_bytes(read), 5);
-        file.clear(8192, 8192).unwrap();
+        words.clear();
         assert_eq!(words[7].load(Ordering::Relaxed), 0);
+        pread(&*file.file, &mut read, 8192 + 7 * 8).unwrap();
+        assert_eq!(u64::from_ne_bytes(read), 0);
         assert!(Words::<N>::of(&file, 3 * 8192).is_err(), "there is no more");
-        assert!(file.file.set_len(4096).is_err(), "its size is sealed");
+        assert!(ftruncate(&*file.file, 4096).is_err(), "its size is sealed");
         let own = Words::own(&INSTEAD);
         assert!(own.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn a_file_whose_descriptor_has_become_anothers_is_not_mapped_and_the_other_not_closed() {
+        let mut file = WordFile::new("annulus-test", 8192, 0).unwrap();
+        let mut other = WordFile::new("annulus-other", 8192, 0).unwrap();
+        let theirs = format!("/proc/self/fd/{}", other.descriptor());
+        std::mem::swap(&mut file.file, &mut other.file);
+        assert!(Words::<N>::of(&file, 0).is_err());
+        drop(file);
+        let named = std::fs::read_link(theirs).unwrap();
+        assert!(
+            named.to_string_lossy().contains("annulus-other"),
+            "{named:?}"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod process;
 mod skip;
 
 mod counts;
+mod preload;
 mod sharing;
 #[cfg(feature = "sim")]
 mod simulated;

@@ -84,7 +84,7 @@ impl Drop for Looked {
 }
 
 /// Descriptors of a process that are files of counters.
-fn shared_files(process: u32) -> Vec<PathBuf> {
+pub(crate) fn shared_files(process: u32) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let named = |path: &PathBuf| {
@@ -245,7 +245,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
 }
 
 /// Runs `body` in a child of a fork, where nothing but what it does goes on; its end is the child's.
-fn forked(body: impl FnOnce()) -> libc::pid_t {
+pub(crate) fn forked(body: impl FnOnce()) -> libc::pid_t {
     // SAFETY: this process has one thread that matters to the child, which ends without running anything else.
     let pid = unsafe { libc::fork() };
     if pid == 0 {

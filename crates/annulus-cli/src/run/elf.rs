@@ -1,0 +1,184 @@
+//! What a file of a program says about itself. The file is anybody's: whatever stands in it, this ends with an answer,
+//! and what can't be made sense of is left to the kernel.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use object::elf::{self, FileHeader32, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache};
+
+/// The kernel reads no more of a script's first line.
+const LINE_BYTES: u64 = 256;
+/// Sections of a Go program: what it was built from, and by what.
+const OF_GO: [&[u8]; 2] = [b".go.buildinfo", b".note.go.buildid"];
+
+/// What a file is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Elf(Facts),
+    /// Its first line names what runs it.
+    Script(PathBuf),
+    /// Neither, or broken.
+    Other,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) machine: Machine,
+    /// It can be loaded anywhere, as libraries and most programs can.
+    pub(super) is_shared: bool,
+    /// Who loads it; `None`: the kernel alone.
+    pub(super) interpreter: Option<PathBuf>,
+    pub(super) is_go: bool,
+}
+
+/// A kind of processor, as far as loaders tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Machine {
+    number: elf::Machine,
+    is_64: bool,
+    is_little: bool,
+}
+
+/// That of this program.
+pub(super) const OWN: Machine = Machine {
+    number: if cfg!(target_arch = "aarch64") {
+        elf::EM_AARCH64
+    } else if cfg!(target_arch = "riscv64") {
+        elf::EM_RISCV
+    } else {
+        elf::EM_X86_64
+    },
+    is_64: cfg!(target_pointer_width = "64"),
+    is_little: cfg!(target_endian = "little"),
+};
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.number, self.is_64) {
+            (elf::EM_X86_64, true) => f.write_str("x86-64"),
+            (elf::EM_X86_64, false) => f.write_str("x32"),
+            (elf::EM_386, _) => f.write_str("32-bit x86"),
+            (elf::EM_AARCH64, _) => f.write_str("64-bit Arm"),
+            (elf::EM_ARM, _) => f.write_str("32-bit Arm"),
+            (elf::EM_RISCV, true) => f.write_str("64-bit RISC-V"),
+            (other, _) => write!(f, "machine {} of ELF's list", other.0),
+        }
+    }
+}
+
+/// Looks at the file.
+pub(super) fn look(path: &Path) -> io::Result<Kind> {
+    let mut file = File::open(path)?;
+    let mut line = Vec::new();
+    file.by_ref().take(LINE_BYTES).read_to_end(&mut line)?;
+    if let Some(line) = line.strip_prefix(b"#!") {
+        return Ok(script(line));
+    }
+    file.rewind()?;
+    let data = ReadCache::new(file);
+    let kind = match FileKind::parse(&data) {
+        Ok(FileKind::Elf64) => facts::<FileHeader64<Endianness>>(&data, true),
+        Ok(FileKind::Elf32) => facts::<FileHeader32<Endianness>>(&data, false),
+        _ => return Ok(Kind::Other),
+    };
+    Ok(kind.map_or(Kind::Other, Kind::Elf))
+}
+
+/// The first word behind `#!`.
+fn script(line: &[u8]) -> Kind {
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or(&[]);
+    let mut words = line.split(|byte| b" \t\0".contains(byte));
+    match words.find(|word| !word.is_empty()) {
+        Some(word) => Kind::Script(OsString::from_vec(word.to_vec()).into()),
+        None => Kind::Other,
+    }
+}
+
+fn facts<Header: FileHeader<Endian = Endianness>>(
+    data: &ReadCache<File>,
+    is_64: bool,
+) -> object::Result<Facts> {
+    let header = Header::parse(data)?;
+    let endian = header.endian()?;
+    let mut interpreter = None;
+    for segment in header.program_headers(endian, data)? {
+        if let Some(name) = segment.interpreter(endian, data)? {
+            interpreter = Some(OsString::from_vec(name.to_vec()).into());
+        }
+    }
+    // A program that was stripped of its sections is not asked for them.
+    let is_go = header.sections(endian, data).is_ok_and(|sections| {
+        let named = |name| sections.section_by_name(endian, name).is_some();
+        OF_GO.into_iter().any(named)
+    });
+    Ok(Facts {
+        machine: Machine {
+            number: header.e_machine(endian),
+            is_64,
+            is_little: endian == Endianness::Little,
+        },
+        is_shared: header.e_type(endian) == elf::ET_DYN,
+        interpreter,
+        is_go,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looked(bytes: &[u8]) -> Kind {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, bytes).unwrap();
+        look(&path).unwrap()
+    }
+
+    #[test]
+    fn this_program_is_one_of_this_machine_with_a_loader() {
+        let Kind::Elf(facts) = look(&std::env::current_exe().unwrap()).unwrap() else {
+            panic!("it is a program");
+        };
+        assert_eq!(facts.machine, OWN);
+        assert!(!facts.is_go && facts.interpreter.is_some(), "{facts:?}");
+    }
+
+    #[test]
+    fn the_first_line_of_a_script_names_what_runs_it() {
+        for (line, runs) in [
+            ("#!/bin/sh\necho", "/bin/sh"),
+            ("#! /usr/bin/env python3\n", "/usr/bin/env"),
+            ("#!\t/bin/awk -f", "/bin/awk"),
+        ] {
+            assert_eq!(looked(line.as_bytes()), Kind::Script(runs.into()));
+        }
+        for line in ["#!", "#!\n/bin/sh", "echo", ""] {
+            assert_eq!(looked(line.as_bytes()), Kind::Other);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_or_garbled_anywhere_gets_an_answer() {
+        let mut head = Vec::new();
+        let own = File::open(std::env::current_exe().unwrap()).unwrap();
+        own.take(4096).read_to_end(&mut head).unwrap();
+        for end in (0..512).chain([1024, 4096]) {
+            looked(&head[..end]);
+        }
+        let mut dice = fastrand::Rng::with_seed(6);
+        for _ in 0..500 {
+            let mut garbled = head.clone();
+            for _ in 0..dice.usize(1..20) {
+                // Behind the first bytes, which make it a program.
+                garbled[dice.usize(5..1024)] = dice.u8(..);
+            }
+            looked(&garbled);
+        }
+    }
+}

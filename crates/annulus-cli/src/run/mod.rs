@@ -1,0 +1,202 @@
+//! `annulus run`: becomes another program, with the preload library in it.
+//!
+//! What is in the way of that is said before, in a line each, and mostly is no reason not to go on: a program that
+//! can't be helped runs as it would have run.
+
+mod cores;
+mod elf;
+mod library;
+mod look;
+mod program;
+
+use std::env;
+use std::ffi::{CString, NulError, OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::process::ExitCode;
+
+use annulus::Support;
+use nix::errno::Errno;
+use nix::unistd::execve;
+
+use crate::args::RunArgs;
+use crate::fault::Fault;
+use look::Remark;
+use program::Lost;
+
+/// What the loader puts in front of libc.
+const PRELOAD: &str = "LD_PRELOAD";
+/// What runs a file that is neither a program nor says who is to run it, as `execvp` has it.
+const SHELL: &str = "/bin/sh";
+
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
+    let Some(name) = args.command.first() else {
+        return Err(Fault::usage("no command; write it behind `--`"));
+    };
+    let library = library::find(args.library.as_deref())?;
+    let program = match program::find(name) {
+        Ok(program) => program,
+        Err(lost) => return Ok(lost_program(&lost)),
+    };
+    if args.sqpoll
+        && let Some(warning) = cores::warning()
+    {
+        say(&warning);
+    }
+    let is_set = serves(name, &program);
+    let mut variables = Variables::inherited();
+    if is_set {
+        variables.prepend(PRELOAD, &library)?;
+    }
+    options(args, &mut variables)?;
+    let error = become_program(&program, &args.command, &variables.0);
+    Ok(lost_program(&Lost::of(
+        name,
+        &program,
+        io::Error::from(error),
+    )))
+}
+
+/// Whether the library is to be given to the program; what there is to say about that is said.
+fn serves(name: &OsStr, program: &Path) -> bool {
+    let remarks = look::at(program);
+    for remark in &remarks {
+        say(&remark.sentence(name));
+    }
+    if !remarks.iter().all(Remark::is_harmless) {
+        return false;
+    }
+    match Support::detect().ring() {
+        Ok(_) => true,
+        Err(error) => {
+            let name = name.display();
+            say(&format!(
+                "{name} runs as it is, without the library: {error}"
+            ));
+            false
+        }
+    }
+}
+
+/// The environment of the program.
+struct Variables(Vec<(OsString, OsString)>);
+
+impl Variables {
+    fn inherited() -> Variables {
+        Variables(env::vars_os().collect())
+    }
+
+    fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        let value = value.into();
+        match self.0.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = value,
+            None => self.0.push((name.into(), value)),
+        }
+    }
+
+    /// In front of what others have put there.
+    fn prepend(&mut self, name: &str, path: &Path) -> Result<(), Fault> {
+        if path
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .any(|byte| b": ".contains(byte))
+        {
+            let path = path.display();
+            return Err(Fault::usage(format!(
+                "{PRELOAD} can't name {path}: it divides paths at colons and spaces; give a copy of it, or a link \
+                 to it, elsewhere by --library"
+            )));
+        }
+        let before = self.0.iter().find(|(known, _)| known == name);
+        let mut value = path.as_os_str().to_owned();
+        if let Some((_, before)) = before.filter(|(_, before)| !before.is_empty()) {
+            let mut parts = before.as_bytes().split(|byte| b": ".contains(byte));
+            // Another `annulus run` has been here.
+            if parts.any(|part| part == path.as_os_str().as_bytes()) {
+                return Ok(());
+            }
+            value.push(":");
+            value.push(before);
+        }
+        self.set(name, value);
+        Ok(())
+    }
+}
+
+/// What the library is to know. A variable whose option is not given stays as it is.
+fn options(args: &RunArgs, variables: &mut Variables) -> Result<(), Fault> {
+    if args.sqpoll {
+        variables.set("ANNULUS_SQPOLL", "1");
+    }
+    if args.stats {
+        variables.set("ANNULUS_STATS", "1");
+    }
+    if let Some(log) = &args.log {
+        let refused = |error: io::Error| {
+            let log = log.display();
+            Fault::usage(format!(
+                "--log {log} can't be written to: {error}; name a file in a folder that exists and is writable"
+            ))
+        };
+        // The program may go to another folder before the library writes.
+        let path = std::path::absolute(log).map_err(refused)?;
+        let mut options = OpenOptions::new();
+        options.append(true).create(true);
+        options.open(&path).map_err(refused)?;
+        variables.set("ANNULUS_LOG", path);
+    }
+    if !args.pass_port.is_empty() {
+        let ports: Vec<String> = args.pass_port.iter().map(ToString::to_string).collect();
+        variables.set("ANNULUS_PASS_PORTS", ports.join(","));
+    }
+    Ok(())
+}
+
+/// Returns only if it can't.
+fn become_program(program: &Path, args: &[OsString], variables: &[(OsString, OsString)]) -> Errno {
+    let variables = variables.iter().map(|(name, value)| {
+        let mut variable = name.clone();
+        variable.push("=");
+        variable.push(value);
+        variable
+    });
+    let prepared = (
+        c_strings([program.into(), SHELL.into()]),
+        c_strings(args.iter().cloned()),
+        c_strings(variables),
+    );
+    let (Ok(paths), Ok(args), Ok(variables)) = prepared else {
+        // Of text that holds a zero byte; what this process was given holds none.
+        return Errno::EINVAL;
+    };
+    annulus_peers::give_on();
+    let Err(error) = execve(&paths[0], &args, &variables);
+    if error != Errno::ENOEXEC {
+        return error;
+    }
+    let given = args.into_iter().skip(1);
+    let through_shell: Vec<CString> = (paths.iter().rev().cloned()).chain(given).collect();
+    let Err(error) = execve(&paths[1], &through_shell, &variables);
+    error
+}
+
+fn c_strings(texts: impl IntoIterator<Item = OsString>) -> Result<Vec<CString>, NulError> {
+    let strings = texts.into_iter();
+    strings.map(|text| CString::new(text.into_vec())).collect()
+}
+
+fn lost_program(lost: &Lost) -> ExitCode {
+    say(&lost.to_string());
+    ExitCode::from(lost.exit_code())
+}
+
+/// A line on standard error; if that is closed, there is nobody left to tell.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "annulus: {line}");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! What becomes of the environment.
+
+use super::*;
+
+fn value<'a>(variables: &'a Variables, name: &str) -> Option<&'a str> {
+    let found = variables.0.iter().find(|(known, _)| known == name);
+    found.and_then(|(_, value)| value.to_str())
+}
+
+#[test]
+fn the_library_comes_before_those_of_others_and_only_once() {
+    let mut variables = Variables(Vec::new());
+    let library = Path::new("/usr/lib/annulus/libannulus_preload.so");
+    for _ in 0..2 {
+        variables.prepend(PRELOAD, library).unwrap();
+        assert_eq!(value(&variables, PRELOAD), library.to_str());
+    }
+    variables.set(PRELOAD, "/a.so /b.so");
+    for _ in 0..2 {
+        variables.prepend(PRELOAD, library).unwrap();
+        let expected = "/usr/lib/annulus/libannulus_preload.so:/a.so /b.so";
+        assert_eq!(value(&variables, PRELOAD), Some(expected));
+    }
+    variables.set(PRELOAD, "");
+    variables.prepend(PRELOAD, library).unwrap();
+    assert_eq!(value(&variables, PRELOAD), library.to_str());
+    assert_eq!(variables.0.len(), 1);
+}
+
+#[test]
+fn a_library_that_the_loader_could_not_be_told_is_refused() {
+    for path in ["/with space/lib.so", "/with:colon/lib.so"] {
+        let refused = Variables(Vec::new()).prepend(PRELOAD, Path::new(path));
+        let Err(Fault::Usage(says)) = refused else {
+            panic!("{path}");
+        };
+        assert!(says.contains("--library"), "{says}");
+    }
+}

@@ -1,0 +1,113 @@
+//! Runs the command, with a library that leaves a mark, and programs made for a test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+/// What stands in a process in which the library has been loaded.
+pub(crate) const MARK: &str = "ANNULUS_TEST_MARK";
+
+/// Writes to the file that the variable names, before `main`.
+const LIBRARY: &str = r#"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void mark(void) {
+    const char *name = getenv("ANNULUS_TEST_MARK");
+    int file = name ? open(name, O_WRONLY | O_CREAT | O_APPEND, 0666) : -1;
+    if (file >= 0) {
+        if (write(file, "loaded\n", 7) != 7)
+            abort();
+        close(file);
+    }
+}
+"#;
+
+/// Where files of these tests lie: a file system on which programs may get rights, and which everybody can read.
+pub(crate) fn folder() -> TempDir {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(dir.path(), all).unwrap();
+    dir
+}
+
+/// Compiles C to a file.
+pub(crate) fn compiled(into: &Path, source: &str, flags: &[&str]) {
+    let text = into.with_extension("c");
+    fs::write(&text, source).unwrap();
+    let output = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-o"])
+        .args([into, &text])
+        .args(flags)
+        .output()
+        .expect("the C compiler, which Rust links by, is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+/// A library in place of the real one.
+pub(crate) fn library() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let place = format!("run-library-{}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(place);
+        fs::create_dir_all(&path).unwrap();
+        let path = path.join("libannulus_preload.so");
+        compiled(&path, LIBRARY, &["-shared", "-fPIC"]);
+        path
+    })
+}
+
+/// `annulus run` with these words, the library named.
+pub(crate) fn run(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command.arg("run").arg("--library").arg(library());
+    command.args(words);
+    command.env_remove("LD_PRELOAD");
+    command
+}
+
+/// The same, by the shell, so that it can be given something odd: `"$@"` is the command.
+pub(crate) fn run_by_shell(script: &str, words: &[&str]) -> Command {
+    let run = run(words);
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script, "sh"]);
+    command.arg(run.get_program()).args(run.get_args());
+    command.env_remove("LD_PRELOAD");
+    command
+}
+
+pub(crate) struct Said {
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) code: Option<i32>,
+}
+
+pub(crate) fn said(mut command: Command) -> Said {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    Said {
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+        code: status.code(),
+    }
+}
+
+/// What a program said that succeeded, where nothing else was said.
+#[track_caller]
+pub(crate) fn quiet(command: Command) -> String {
+    let said = said(command);
+    assert_eq!(
+        (said.err.as_str(), said.code),
+        ("", Some(0)),
+        "{}",
+        said.out
+    );
+    said.out
+}

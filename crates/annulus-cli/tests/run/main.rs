@@ -1,0 +1,8 @@
+//! `annulus run` from outside: what the program that it becomes is given, and what is said before.
+
+mod command;
+mod given;
+mod remarks;
+#[path = "../../../annulus/tests/child/skip.rs"]
+mod skip;
+mod wrong;

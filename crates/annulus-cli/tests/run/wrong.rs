@@ -1,0 +1,93 @@
+//! What is refused, with which exit code.
+
+use std::fs;
+use std::process::Command;
+
+use crate::command::{folder, run, said};
+
+#[track_caller]
+fn refused(command: Command, code: i32, says: &str) {
+    let said = said(command);
+    assert_eq!(said.code, Some(code), "{}", said.err);
+    assert!(said.err.contains(says), "{}", said.err);
+    assert!(!said.err.contains("panicked"), "{}", said.err);
+    assert_eq!(said.out, "");
+}
+
+#[test]
+fn a_command_that_is_not_there_is_127_and_one_that_cannot_be_run_126() {
+    refused(
+        run(&["--", "no-such-command"]),
+        127,
+        "no-such-command in PATH",
+    );
+    refused(run(&["./no-such-file"]), 127, "there is no file");
+    refused(run(&["--", ""]), 127, "no name");
+    refused(run(&["--", "/etc/passwd"]), 126, "chmod");
+    refused(run(&["--", "/etc"]), 126, "it is a folder");
+    let dir = folder();
+    let script = dir.path().join("script");
+    fs::write(&script, "#!/no/such/shell\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&script, mode).unwrap();
+    let script = script.to_str().unwrap();
+    refused(
+        run(&["--", script]),
+        127,
+        "by /no/such/shell, which is not there",
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_as_used_wrongly() {
+    refused(run(&[]), 2, "COMMAND");
+    refused(run(&["--pass-port", "0", "--", "true"]), 2, "no port");
+    refused(run(&["--pass-port", "9-8", "--", "true"]), 2, "write 8-9");
+    refused(
+        run(&["--pass-port", "80,,81", "--", "true"]),
+        2,
+        "--pass-port",
+    );
+    refused(run(&["--log", "/no/folder/log", "--", "true"]), 2, "--log");
+    refused(run(&["--log", "/etc", "--", "true"]), 2, "--log /etc");
+    refused(run(&["--sqpol", "--", "true"]), 2, "--sqpoll");
+    let named = |path: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+        command.args(["run", "--library", path, "--", "true"]);
+        command
+    };
+    refused(named("/no/such.so"), 2, "can't be read");
+    refused(named("/etc/passwd"), 2, "no shared library");
+    refused(named("/bin/sh"), 2, "is a program");
+}
+
+#[test]
+fn a_library_whose_path_the_loader_cannot_be_told_is_refused() {
+    let dir = folder();
+    let path = dir.path().join("with space.so");
+    fs::copy(crate::command::library(), &path).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command.arg("run").arg("--library").arg(&path);
+    command.args(["--", "true"]);
+    refused(command, 2, "colons and spaces");
+}
+
+#[test]
+fn where_no_library_is_installed_every_place_is_named_and_one_beside_the_program_is_found() {
+    let dir = folder();
+    let program = dir.path().join("annulus");
+    fs::copy(env!("CARGO_BIN_EXE_annulus"), &program).unwrap();
+    let alone = || {
+        let mut command = Command::new(&program);
+        command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+        command.env_remove("LD_PRELOAD");
+        command
+    };
+    refused(alone(), 1, "/usr/lib/annulus/libannulus_preload.so");
+    refused(alone(), 1, "--library FILE");
+    let beside = dir.path().join("libannulus_preload.so");
+    fs::copy(crate::command::library(), &beside).unwrap();
+    let found = said(alone());
+    assert_eq!(found.out.trim_end(), beside.to_str().unwrap());
+    assert_eq!((found.err.as_str(), found.code), ("", Some(0)));
+}

@@ -1,0 +1,118 @@
+/*
+ * An echo server with as many threads as it is told, each with a listener and an epoll set of its own, which counts
+ * its own calls on connections: what the library says it has counted must be that.
+ *
+ * It prints the port of each thread. Then it does what it is told on standard input, a word a line:
+ *   counts   prints how often it has called read and write on connections, and epoll_wait
+ *   close    closes all descriptors from 3 on that are neither listener, set nor connection, as daemons do
+ *   fork     forks a child that is such a server with one thread; prints its number, and its port
+ * and ends when its standard input does. A message that begins with `d` duplicates its connection for a moment.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static atomic_ulong reads, writes, waits;
+static atomic_bool ours[1024];
+
+static void check(int said, const char *what) {
+    if (said < 0) {
+        perror(what);
+        exit(3);
+    }
+}
+
+static void answer(int set, int fd) {
+    char bytes[4096];
+    ssize_t said = read(fd, bytes, sizeof bytes);
+    reads++;
+    if (said < 0 && errno == EAGAIN)
+        return;
+    if (said <= 0) {
+        check(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL), "epoll_ctl");
+        ours[fd] = false;
+        close(fd);
+        return;
+    }
+    if (bytes[0] == 'd')
+        close(dup(fd));
+    writes++;
+    check(write(fd, bytes, said) == said ? 0 : -1, "write");
+}
+
+static void *serve(void *argument) {
+    int listener = (int)(long)argument;
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    check(set, "epoll_create1");
+    ours[listener] = ours[set] = true;
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = listener};
+    check(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event), "epoll_ctl");
+    for (;;) {
+        struct epoll_event events[64];
+        int count = epoll_wait(set, events, 64, -1);
+        waits++;
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.fd != listener) {
+                answer(set, events[i].data.fd);
+                continue;
+            }
+            int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+            check(fd, "accept4");
+            ours[fd] = true;
+            event.data.fd = fd;
+            check(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+        }
+    }
+    return NULL;
+}
+
+static void begin(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    check(listener, "socket");
+    check(bind(listener, (struct sockaddr *)&address, bytes), "bind");
+    check(listen(listener, 64), "listen");
+    check(getsockname(listener, (struct sockaddr *)&address, &bytes), "getsockname");
+    printf("%d\n", ntohs(address.sin_port));
+    fflush(stdout);
+    pthread_t thread;
+    check(-pthread_create(&thread, NULL, serve, (void *)(long)listener), "pthread_create");
+}
+
+int main(int argc, char **argv) {
+    for (int threads = argc > 1 ? atoi(argv[1]) : 1; threads > 0; threads--)
+        begin();
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        if (!strcmp(line, "counts\n"))
+            printf("%lu %lu %lu\n", reads, writes, waits);
+        if (!strcmp(line, "close\n")) {
+            for (int fd = 3; fd < 1024; fd++)
+                if (!ours[fd])
+                    close(fd);
+            printf("closed\n");
+        }
+        if (!strcmp(line, "fork\n")) {
+            pid_t child = fork();
+            if (child == 0) {
+                printf("%d\n", getpid());
+                begin();
+                pause();
+            }
+            continue;
+        }
+        fflush(stdout);
+    }
+    return 0;
+}

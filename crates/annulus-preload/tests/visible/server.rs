@@ -1,0 +1,170 @@
+//! The server of `echo.c` under the library.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus::metrics::Snapshot;
+use serde_json::Value;
+
+use crate::library::library;
+use crate::skip::skip;
+
+/// What takes longer hangs. It decides nothing else.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Server {
+    child: Child,
+    tell: Option<ChildStdin>,
+    said: Lines<BufReader<ChildStdout>>,
+    log: PathBuf,
+    /// Of each thread.
+    pub(crate) ports: Vec<u16>,
+}
+
+/// `None`: it can't run here, and that has been said.
+pub(crate) struct Started(pub(crate) Option<Server>);
+
+impl Server {
+    pub(crate) fn start(threads: usize, variables: &[(&str, &str)]) -> Started {
+        if let Err(error) = annulus::Engine::builder()
+            .backend(annulus::Backend::Uring)
+            .build()
+        {
+            skip(error);
+            return Started(None);
+        }
+        let log = scratch("log");
+        let mut child = Command::new(program())
+            .arg(threads.to_string())
+            .env("LD_PRELOAD", library())
+            .env("ANNULUS_STATS", "1")
+            .env("ANNULUS_LOG", &log)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let tell = child.stdin.take();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = |_| said.next().unwrap().unwrap().parse().unwrap();
+        let ports = (0..threads).map(port).collect();
+        Started(Some(Server {
+            child,
+            tell,
+            said,
+            log,
+            ports,
+        }))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn ask(&mut self, word: &str) -> String {
+        writeln!(self.tell.as_ref().unwrap(), "{word}").unwrap();
+        self.said.next().unwrap().unwrap()
+    }
+
+    /// How often it has called `read`, `write` and `epoll_wait`.
+    pub(crate) fn counts(&mut self) -> [u64; 3] {
+        let said = self.ask("counts");
+        let numbers = said.split(' ').map(|number| number.parse().unwrap());
+        numbers.collect::<Vec<u64>>().try_into().unwrap()
+    }
+
+    pub(crate) fn close_all(&mut self) {
+        assert_eq!(self.ask("close"), "closed");
+    }
+
+    /// A child's number, and its port.
+    pub(crate) fn fork(&mut self) -> (u32, u16) {
+        let pid = self.ask("fork").parse().unwrap();
+        let port = self.said.next().unwrap().unwrap().parse().unwrap();
+        (pid, port)
+    }
+
+    pub(crate) fn kill(&self, child: u32) {
+        let number = child.to_string();
+        let status = Command::new("kill").arg(number).status();
+        assert!(status.unwrap().success());
+    }
+
+    pub(crate) fn look(&self) -> Snapshot {
+        Snapshot::of(self.id()).unwrap()
+    }
+
+    /// Until it is so: numbers that a ring has are told when its thread comes out of the kernel.
+    pub(crate) fn look_until(&self, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let now = self.look();
+            if is_so(&now) {
+                return now;
+            }
+            assert!(Instant::now() < until, "{now:#?}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Has it end, and reads the line of counts that it leaves.
+    pub(crate) fn end(&mut self) -> Value {
+        drop(self.tell.take());
+        assert!(self.child.wait().unwrap().success());
+        let log = fs::read_to_string(&self.log).unwrap();
+        let of_its_own = format!("annulus[{}]: {{", self.id());
+        let line = log.lines().find(|line| line.starts_with(&of_its_own));
+        let line = line.unwrap_or_else(|| panic!("no counts in {log:?}"));
+        serde_json::from_str(&line[of_its_own.len() - 1..]).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+/// Sends a message so many times, and gets it back each time.
+pub(crate) fn exchange(stream: &mut TcpStream, message: &[u8], times: usize) {
+    let mut answer = vec![0; message.len()];
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for _ in 0..times {
+        stream.write_all(message).unwrap();
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, message);
+    }
+}
+
+fn scratch(kind: &str) -> PathBuf {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let nth = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("visible-{}-{nth}.{kind}", std::process::id());
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn program() -> &'static PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let path = scratch("echo");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/visible/echo.c");
+        let output = Command::new("cc")
+            .args(["-O1", "-Wall", "-Werror", "-pthread", "-o"])
+            .arg(&path)
+            .arg(source)
+            .output()
+            .expect("the C compiler, which Rust links by, is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        path
+    })
+}

@@ -20,7 +20,9 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
-pub(crate) use net::{LoadArgs, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName};
+pub(crate) use net::{
+    LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
+};
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};

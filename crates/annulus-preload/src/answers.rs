@@ -51,16 +51,22 @@ impl Inner {
     /// What was pushed has been sent, or its rest has been put aside; `closed`: closes were pushed, too.
     pub(crate) fn forget_sent(&mut self, closed: bool) {
         let mut queued = std::mem::take(&mut self.queued);
-        for fd in queued.drain(..) {
-            if let Some(mut connection) = self.connection(fd) {
-                (
-                    connection.out_from,
-                    connection.out_bytes,
-                    connection.out_room,
-                ) = (0, 0, 0);
-                connection.clear(flag::QUEUED);
+        queued.retain(|&fd| {
+            let Some(mut connection) = self.connection(fd) else {
+                return false;
+            };
+            if connection.out_bytes > 0 && !connection.is(flag::PUSHED) {
+                return true;
             }
-        }
+            let nothing = (0, 0, 0);
+            (
+                connection.out_from,
+                connection.out_bytes,
+                connection.out_room,
+            ) = nothing;
+            connection.clear(flag::QUEUED | flag::PUSHED);
+            false
+        });
         self.queued = queued;
         if closed {
             let pushed = std::mem::take(&mut self.closes_pushed);
@@ -71,10 +77,11 @@ impl Inner {
             self.pushed = false;
         }
         if self.closing.is_empty()
+            && self.queued.is_empty()
             && let Some(machine) = &mut self.ring
         {
             machine.arena.reset();
-            self.queued_at_ns = 0;
+            self.is_queued_since(0);
         }
     }
 
@@ -207,6 +214,8 @@ impl Inner {
         }
         if !answer.more {
             self.arm(fd, connection);
+            // What came with it is reported with it.
+            self.again |= answer.has_more && answer.res > 0;
         }
         leave::settle(self, fd, connection);
     }
@@ -316,7 +325,7 @@ impl Inner {
                 connection.error = errno;
             }
             if found & HUP != 0 {
-                connection.mark(flag::DEAD);
+                connection.mark(flag::DEAD | flag::BROKEN);
             }
             connection.clear(flag::FULL);
             connection.backlog.clear();

@@ -14,6 +14,8 @@ struct Held {
     bytes: Vec<u8>,
     /// So many have been taken.
     taken: usize,
+    /// Descriptors that have them in hand.
+    holders: u32,
 }
 
 impl Bytes {
@@ -48,6 +50,7 @@ impl Bytes {
             let held = Held {
                 bytes: Vec::with_capacity(more.len()),
                 taken: 0,
+                holders: 1,
             };
             self.0 = Box::into_raw(Box::new(held));
         }
@@ -67,17 +70,30 @@ impl Bytes {
             return;
         };
         held.taken = (held.taken + count).min(held.bytes.len());
-        if held.taken == held.bytes.len() {
+        if held.taken == held.bytes.len() && held.holders == 1 {
             self.clear();
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: Owned: leaked in `append`, and not used any more.
-            drop(unsafe { Box::from_raw(self.0) });
+        // SAFETY: Owned, as in `as_slice`.
+        if let Some(held) = unsafe { self.0.as_mut() } {
+            held.holders -= 1;
+            if held.holders == 0 {
+                // SAFETY: Owned: leaked in `append`, and not used any more.
+                drop(unsafe { Box::from_raw(self.0) });
+            }
             self.0 = ptr::null_mut();
         }
+    }
+
+    /// The same bytes once more: what one holder takes the others do not find.
+    pub(crate) fn share(&mut self) -> Bytes {
+        // SAFETY: Owned, as in `as_slice`.
+        if let Some(held) = unsafe { self.0.as_mut() } {
+            held.holders += 1;
+        }
+        Bytes(self.0)
     }
 
     /// All of it, to another place.

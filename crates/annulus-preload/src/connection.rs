@@ -113,6 +113,9 @@ pub(crate) const BULK: u32 = 1 << 16;
 /// The kernel has something to be read by them.
 pub(crate) const READABLE: u32 = 1 << 17;
 
+/// What is queued of it has been pushed.
+pub(crate) const PUSHED: u32 = 1 << 18;
+
 /// What data makes of a socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// What space makes of it.

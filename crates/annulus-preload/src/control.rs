@@ -1,5 +1,6 @@
 //! `epoll_ctl`: what enters and leaves a set.
 
+use crate::bytes::Moved;
 use crate::classify;
 use crate::config;
 use crate::connection::{self as flag, KNOWN};
@@ -8,7 +9,7 @@ use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
 use crate::log;
-use crate::set::{Held, Mode, Set};
+use crate::set::{Guest, Held, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::turn;
@@ -34,13 +35,30 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
         counts::passed(Why::InHandler);
         return None;
     };
+    let moves = asked.operation == libc::EPOLL_CTL_ADD
+        && matches!(entry.kind(), Kind::Served | Kind::Replay)
+        && leave::may_move(entry, set);
+    if moves {
+        let in_hand = reclaim(&mut held, entry, fd);
+        let mut answer = add(set, &mut held, entry, fd, asked, in_hand.as_slice());
+        if entry.kind() != Kind::Served {
+            // Not served here: what is in hand waits for its reader.
+            leave::keep_in_hand(&mut held, entry, fd, in_hand.as_slice());
+            answer = None;
+        }
+        held.kernel_has |= answer.is_none();
+        return answer;
+    }
     let answer = match entry.kind() {
         Kind::Closing => Some(Err(libc::EBADF)),
         Kind::Served => served(set, &mut held, entry, fd, asked),
         Kind::Replay => replayed(set, &mut held, entry, fd, asked),
         Kind::Listener => listeners::control(&mut held, fd, asked),
-        _ if asked.operation == libc::EPOLL_CTL_ADD => add(set, &mut held, entry, fd, asked),
-        _ => None,
+        _ if asked.operation == libc::EPOLL_CTL_ADD => add(set, &mut held, entry, fd, asked, &[]),
+        _ => {
+            change_early(&mut held, fd, asked);
+            None
+        }
     };
     if answer.is_none() && asked.operation == libc::EPOLL_CTL_ADD {
         held.kernel_has = true;
@@ -61,6 +79,7 @@ fn add(
     entry: &'static Entry,
     fd: i32,
     asked: Asked,
+    in_hand: &[u8],
 ) -> Option<Answer> {
     let pass = |why: Why| {
         counts::passed(why);
@@ -81,28 +100,76 @@ fn add(
     if held.mode == Mode::Fresh {
         // Before its thread has waited on it once, nobody knows whose it is.
         if !set.is_mine() {
-            held.wanted = true;
-            return pass(Why::NotWaitedFor);
+            // The kernel's set has it until there is a ring.
+            let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
+            if answer.is_ok() {
+                held.wanted = true;
+                held.kernel_has = true;
+                held.early.push((fd, asked.events, asked.data));
+            }
+            return Some(answer);
         }
         start(set, held);
         if held.mode != Mode::Serving {
             return None;
         }
     }
+    begin(set, held, entry, fd, (asked.events, asked.data), in_hand);
+    Some(Ok(0))
+}
+
+/// What is said of a member that was put in before there was a ring.
+fn change_early(held: &mut Held, fd: i32, asked: Asked) {
+    let Some(nth) = held.early.iter().position(|early| early.0 == fd) else {
+        return;
+    };
+    if asked.operation == libc::EPOLL_CTL_MOD && asked.events & !KNOWN == 0 {
+        held.early[nth] = (fd, asked.events, asked.data);
+    } else {
+        held.early.swap_remove(nth);
+    }
+}
+
+/// The ring serves those that the kernel's set had until now.
+fn take_over_early(set: &'static Set, held: &mut Held) {
+    for (fd, events, data) in std::mem::take(&mut held.early) {
+        let Some(entry) = table::entry(fd) else {
+            continue;
+        };
+        // One that was closed since, or is shared now, is not to be served.
+        let still = classify::can_be_served(entry, fd).is_ok()
+            && sys::control(held.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok();
+        if still {
+            begin(set, held, entry, fd, (events, data), &[]);
+        }
+    }
+}
+
+/// Serves a connection from now on; `in_hand` was received before.
+fn begin(
+    set: &'static Set,
+    held: &mut Held,
+    entry: &'static Entry,
+    fd: i32,
+    (events, data): (u32, u64),
+    in_hand: &[u8],
+) {
     entry.belong_to(std::ptr::from_ref(set).cast_mut());
     entry.become_kind(Kind::Served, entry.flags());
-    let mut connection = held.connection(fd)?;
-    connection.begin(asked.events, asked.data);
-    leave::begins(held, fd);
-    held.arm(fd, connection);
-    held.notify(fd, connection, 0);
-    counts::served(Call::EpollCtl);
-    Some(Ok(0))
+    if let Some(mut connection) = held.connection(fd) {
+        connection.begin(events, data);
+        connection.spilled.append(in_hand);
+        leave::begins(held, fd);
+        held.arm(fd, connection);
+        held.notify(fd, connection, 0);
+        counts::served(Call::EpollCtl);
+    }
 }
 
 /// Makes the set's ring. The calling thread is the one that waits on it.
 pub(crate) fn start(set: &'static Set, held: &mut Held) {
     if config::get().disabled || !crate::process::may_make_rings() {
+        counts::passed(Why::Filtered);
         held.mode = Mode::Passing;
         return;
     }
@@ -118,7 +185,9 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
             crate::process::remember(descriptors);
             held.ring = Some(machine);
             held.mode = Mode::Serving;
+            crate::watchdog::begin_thread();
             listeners::watch_all(held);
+            take_over_early(set, held);
         }
         Err(why) => {
             held.mode = Mode::Passing;
@@ -151,6 +220,7 @@ fn served(
                     connection.mark(flag::MEMBER);
                     connection.mark(flag::DISABLED);
                 }
+                (connection.events, connection.data) = (asked.events, asked.data);
                 leave::hand_back(held, fd, Why::UnknownFlags);
                 let operation = libc::EPOLL_CTL_MOD;
                 return Some(sys::control(
@@ -184,6 +254,15 @@ fn served(
     }
 }
 
+/// Takes a connection that was removed from its set, with what is in hand of it.
+fn reclaim(held: &mut Held, entry: &'static Entry, fd: i32) -> Moved {
+    if std::ptr::eq(entry.set(), held.itself) {
+        return leave::reclaim(held, fd);
+    }
+    let theirs = Set::of(entry).and_then(|other| other.take_second(held));
+    theirs.map_or(Moved::none(), |mut theirs| leave::reclaim(&mut theirs, fd))
+}
+
 /// A second set asks about a connection that one serves.
 fn in_another(held: &mut Held, entry: &'static Entry, fd: i32, asked: Asked) -> Option<Answer> {
     if asked.operation != libc::EPOLL_CTL_ADD {
@@ -194,7 +273,20 @@ fn in_another(held: &mut Held, entry: &'static Entry, fd: i32, asked: Asked) -> 
     held.kernel_has = true;
     let mut theirs = other.take_second(held)?;
     leave::hand_back(&mut theirs, fd, Why::SeveralSets);
+    drop(theirs);
+    be_guest(held, fd, asked);
     None
+}
+
+/// What another set has in hand of it, this one reports, too.
+fn be_guest(held: &mut Held, fd: i32, asked: Asked) {
+    let (events, data) = (asked.events, asked.data);
+    held.guests.push(Guest {
+        fd,
+        events,
+        data,
+        told: false,
+    });
 }
 
 /// One that was handed back: the kernel's set knows it, and what is in hand of it is ours to report.
@@ -206,6 +298,10 @@ fn replayed(
     asked: Asked,
 ) -> Option<Answer> {
     if !Set::of(entry).is_some_and(|own| std::ptr::eq(own, set)) {
+        held.guests.retain(|guest| guest.fd != fd);
+        if asked.operation != libc::EPOLL_CTL_DEL {
+            be_guest(held, fd, asked);
+        }
         return None;
     }
     let mut connection = held.connection(fd)?;

@@ -87,7 +87,11 @@ pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
 }
 
 /// `to` is a second number of what `from` is.
-pub(crate) fn duplicate(from: Option<&'static Entry>, to: &'static Entry) {
+pub(crate) fn duplicate(
+    (from, from_fd): (Option<&'static Entry>, i32),
+    to: &'static Entry,
+    to_fd: i32,
+) {
     let Some(from) = from else {
         return to.forget();
     };
@@ -99,6 +103,11 @@ pub(crate) fn duplicate(from: Option<&'static Entry>, to: &'static Entry) {
                 held.numbers += 1;
                 to.belong_to(std::ptr::from_ref(set).cast_mut());
                 to.become_kind(Kind::Set, 0);
+            }
+        }
+        Kind::Replay => {
+            if let Some(mut held) = Set::of(from).and_then(Set::take) {
+                leave::share_in_hand(&mut held, from_fd, to, to_fd);
             }
         }
         Kind::Stream => {

@@ -18,6 +18,7 @@ use crate::set::{Closing, Held, Inner, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE, NONBLOCK};
 use crate::turn;
+use crate::watchdog;
 
 /// So many descriptors of a set that other threads touch, and it is theirs as much as its owner's.
 const STRANGERS_MAX: u32 = 64;
@@ -94,6 +95,10 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
         };
         if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, connection.data).is_ok() {
             inner.kernel_has = true;
+            let edge = events & flag::EDGE_TRIGGERED != 0 && !connection.is(flag::EDGE);
+            if edge && connection.report() != 0 {
+                inner.known.push((connection.data, connection.report()));
+            }
         }
     }
     if connection.in_hand() > 0 {
@@ -145,6 +150,73 @@ pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
     inner.leaving.push(fd);
 }
 
+/// Whether a connection that was taken out of its set may be served by `set`.
+pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
+    // SAFETY: Held: one word, of a connection of which the program itself says that nobody uses it.
+    let flags = unsafe { (*entry.connection()).flags };
+    let own = std::ptr::eq(entry.set(), set);
+    // In its own set it has not left yet, if it is served.
+    let left = flags & flag::MEMBER == 0 && !(own && entry.kind() == Kind::Served);
+    left && entry.flags() & LEFT_ALONE == 0
+}
+
+/// A connection that was taken out of its set is another's from now on; what is in hand of it.
+pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> Moved {
+    let (Some(entry), Some(mut connection)) = (table::entry(fd), inner.connection(fd)) else {
+        return Moved::none();
+    };
+    send::flush(inner, fd, connection);
+    receive::spill(inner, connection);
+    stop_receiving(inner, fd, connection);
+    inner.unready(fd, connection);
+    if entry.kind() == Kind::Served {
+        ends(inner);
+    } else {
+        inner.replays = inner.replays.saturating_sub(1);
+    }
+    let in_hand = connection.spilled.move_out();
+    connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
+    entry.become_kind(Kind::Stream, entry.flags());
+    in_hand
+}
+
+/// One that came from another set with something in hand, and is not served here.
+pub(crate) fn keep_in_hand(inner: &mut Inner, entry: &'static Entry, fd: i32, in_hand: &[u8]) {
+    if in_hand.is_empty() {
+        return;
+    }
+    entry.belong_to(inner.itself.cast_mut());
+    entry.become_kind(Kind::Replay, LEFT_ALONE | entry.flags());
+    if let Some(mut connection) = inner.connection(fd) {
+        connection.begin(0, 0);
+        connection.clear(flag::MEMBER);
+        connection.spilled.append(in_hand);
+        inner.replays += 1;
+    }
+}
+
+/// A second number of one that was handed back has the same in hand.
+pub(crate) fn share_in_hand(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
+    let Some(mut source) = inner.connection(from) else {
+        return entry.become_kind(Kind::Stream, LEFT_ALONE);
+    };
+    if source.in_hand() == 0 {
+        return entry.become_kind(Kind::Stream, LEFT_ALONE);
+    }
+    receive::spill(inner, source);
+    entry.belong_to(inner.itself.cast_mut());
+    entry.become_kind(Kind::Replay, LEFT_ALONE);
+    if let Some(mut twin) = inner.connection(to) {
+        twin.begin(0, 0);
+        twin.clear(flag::MEMBER);
+        twin.spilled = source.spilled.share();
+        inner.replays += 1;
+        if to as usize >= served_max() {
+            SERVED_MAX.fetch_max(to as usize + 1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Those that were taken out of their set and not put in again are the kernel's.
 pub(crate) fn let_go(inner: &mut Inner) {
     for fd in std::mem::take(&mut inner.leaving) {
@@ -178,6 +250,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let Some(mut connection) = held.connection(fd) else {
         return false;
     };
+    let in_handler = held.in_handler();
     let inner: &mut Inner = held;
     let was_served = entry.kind() == Kind::Served;
     inner.unready(fd, connection);
@@ -191,8 +264,11 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
             sys::reset_when_closed(fd);
         }
     }
-    let by_ring =
-        inner.ring.is_some() && inner.mode == Mode::Serving && set.is_mine() && !inner.pushed;
+    let by_ring = inner.ring.is_some()
+        && inner.mode == Mode::Serving
+        && set.is_mine()
+        && !inner.pushed
+        && !in_handler;
     if !by_ring {
         send::flush(inner, fd, connection);
         stop_receiving(inner, fd, connection);
@@ -230,7 +306,8 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     inner.closing.push(closing);
     CLOSES.fetch_add(1, Ordering::Relaxed);
     if inner.queued_at_ns == 0 {
-        inner.queued_at_ns = sys::now_ns();
+        inner.is_queued_since(sys::now_ns());
+        watchdog::look_out();
     }
     true
 }
@@ -238,6 +315,15 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
 /// Closes at once what the ring was to close: the process ends, has no more descriptors, or is about to become
 /// another program.
 pub(crate) fn finish_closes(held: &mut Held) {
+    finish(held, false);
+}
+
+/// As [`finish_closes`], by a thread that can't have the ring let go of them: the peer is told now.
+pub(crate) fn finish_closes_late(held: &mut Held) {
+    finish(held, true);
+}
+
+fn finish(held: &mut Held, tell: bool) {
     if held.pushed {
         return;
     }
@@ -274,6 +360,10 @@ pub(crate) fn finish_closes(held: &mut Held) {
             continue;
         }
         closed(1);
+        if tell && armed {
+            // What the ring holds of it would keep its end back.
+            let _ = sys::shutdown(closing.fd, libc::SHUT_RDWR);
+        }
         let _ = sys::close(closing.fd);
         if let Some(entry) = table::entry(closing.fd)
             && entry.kind() == Kind::Closing

@@ -49,3 +49,4 @@ mod sys;
 mod table;
 mod turn;
 mod wait;
+mod watchdog;

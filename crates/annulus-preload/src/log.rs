@@ -13,7 +13,8 @@ use crate::table::{self, Kind};
 /// A line for the log, if there is one.
 pub(crate) fn say(line: &str) {
     if config::get().log.is_some() {
-        write_to_log(line);
+        let pid = std::process::id();
+        write_to_log(&format!("process {pid}: {line}"));
     }
 }
 
@@ -111,8 +112,7 @@ fn write_to_log(line: &str) -> bool {
 
 /// In one call, so that lines of several processes do not mix.
 fn write(fd: i32, line: &str) {
-    let pid = std::process::id();
-    let line = format!("annulus[{pid}]: {line}\n");
+    let line = format!("annulus: {line}\n");
     // SAFETY: Lent: borrowed for the call.
     unsafe { libc::syscall(libc::SYS_write, fd, line.as_ptr(), line.len()) };
 }

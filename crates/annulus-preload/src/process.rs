@@ -4,7 +4,7 @@
 //! becomes another program; a child of a fork uses nothing of its parent's (Typed: functions of the C library).
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use crate::caller;
 use crate::config;
@@ -50,15 +50,24 @@ extern "C" fn load() {
     log::keep();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
+        libc::pthread_atfork(Some(before_fork), None, Some(in_child));
         libc::atexit(at_exit);
     }
     READY.store(true, Ordering::Release);
 }
 
+/// What was written before a fork is sent before whatever the child writes.
+extern "C" fn before_fork() {
+    set::for_each_of_mine(|held| {
+        held.submit_sends();
+        leave::finish_closes(held);
+    });
+}
+
 extern "C" fn in_child() {
     caller::is_child();
     counts::reset();
+    crate::watchdog::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     for place in &OURS {
@@ -102,7 +111,36 @@ pub(crate) fn is_filtered() {
     set::for_each(|held| leave::pass_whole(held, Why::Filtered));
 }
 
+/// How often is asked whether there is a filter now: a program that gives up new privileges often sets one next.
+static ASKS: AtomicU32 = AtomicU32::new(0);
+const ASKS_MAX: u32 = 64;
+
+pub(crate) fn may_be_filtered_soon() {
+    ASKS.store(ASKS_MAX, Ordering::Relaxed);
+}
+
+/// Whether there is a filter that was not there before.
+#[inline]
+pub(crate) fn is_now_filtered() -> bool {
+    ASKS.load(Ordering::Relaxed) > 0 && asks()
+}
+
+#[cold]
+fn asks() -> bool {
+    ASKS.fetch_sub(1, Ordering::Relaxed);
+    sys::has_filter()
+}
+
+/// One set of a program that has one.
+pub(crate) fn is_filtered_in(held: &mut set::Held) {
+    FILTERED.store(true, Ordering::Relaxed);
+    leave::pass_whole(held, Why::Filtered);
+}
+
 pub(crate) fn may_make_rings() -> bool {
+    if is_now_filtered() {
+        FILTERED.store(true, Ordering::Relaxed);
+    }
     !FILTERED.load(Ordering::Relaxed)
 }
 

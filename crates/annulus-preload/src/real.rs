@@ -36,6 +36,12 @@ fn look_up(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     found
 }
 
+/// The next function of a name, whatever its type.
+pub(crate) fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: Typed: as above.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
 macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
         $(

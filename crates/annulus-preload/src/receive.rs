@@ -50,11 +50,12 @@ pub(crate) unsafe fn read(
     let mut connection = held.connection(fd)?;
     let mut total = 0_usize;
     for vector in vectors {
-        let Some(sum) = total.checked_add(vector.iov_len) else {
+        if vector.iov_len > isize::MAX as usize {
             return Some(Err(libc::EINVAL));
-        };
-        total = sum;
-        if vector.iov_base.is_null() && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
+        }
+        total = total.saturating_add(vector.iov_len);
+        let nowhere = !(4096..1 << 47).contains(&vector.iov_base.addr());
+        if nowhere && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
             return Some(Err(libc::EFAULT));
         }
     }
@@ -69,7 +70,7 @@ pub(crate) unsafe fn read(
         && connection.round != held.round
         && entry.kind() == Kind::Served
         && held.mode == Mode::Serving
-        && !held.pushed;
+        && !held.in_handler();
     if may_look
         && held
             .ring
@@ -241,7 +242,7 @@ pub(crate) fn spill_all(inner: &mut Inner) {
 pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
     let held = served(entry, fd).ok()?;
     let mut held = held;
-    if !held.pushed
+    if !held.in_handler()
         && entry.kind() == Kind::Served
         && held
             .ring

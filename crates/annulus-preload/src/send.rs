@@ -14,6 +14,7 @@ use crate::leave;
 use crate::set::{Held, Inner, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
+use crate::watchdog;
 
 /// From so many bytes on a write is not queued: a copy costs more than a call.
 const AT_ONCE_BYTES: usize = 4096;
@@ -79,7 +80,12 @@ pub(crate) unsafe fn write(
         }
     } else {
         // SAFETY: Lent, passed on.
-        unsafe { write_served(inner, fd, connection, vectors) }
+        let answer = unsafe { write_served(inner, fd, connection, vectors) };
+        if held.in_handler() {
+            // Its thread may be about to sleep.
+            flush(&mut held, fd, connection);
+        }
+        answer
     };
     if answer == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         drop(held);
@@ -99,13 +105,13 @@ unsafe fn write_served(
 ) -> Answer {
     let mut total = 0_usize;
     for vector in vectors {
-        total = total.checked_add(vector.iov_len).ok_or(libc::EINVAL)?;
-        if vector.iov_base.is_null() && vector.iov_len > 0 {
+        if vector.iov_len > isize::MAX as usize {
+            return Err(libc::EINVAL);
+        }
+        total = total.saturating_add(vector.iov_len);
+        if !(4096..1 << 47).contains(&vector.iov_base.addr()) && vector.iov_len > 0 {
             return Err(libc::EFAULT);
         }
-    }
-    if total == 0 {
-        return Ok(0);
     }
     if connection.error != 0 {
         return Err(std::mem::take(&mut connection.error));
@@ -113,9 +119,8 @@ unsafe fn write_served(
     if connection.is(flag::BROKEN | flag::SHUT) {
         return Err(libc::EPIPE);
     }
-    if inner.pushed {
-        // A signal handler while the ring is being entered: after what has been pushed.
-        return later(inner, fd, connection, vectors);
+    if total == 0 {
+        return Ok(0);
     }
     if !connection.backlog.is_empty() {
         // The kernel may have made room since.
@@ -134,21 +139,6 @@ unsafe fn write_served(
     }
     // SAFETY: Lent, passed on.
     unsafe { write_at_once(inner, fd, connection, vectors, total) }
-}
-
-fn later(inner: &mut Inner, fd: i32, mut connection: Conn, vectors: &[iovec]) -> Answer {
-    let before = connection.backlog.len();
-    if before > QUEUED_MAX {
-        return Err(libc::EAGAIN);
-    }
-    for vector in vectors {
-        // SAFETY: Lent: by the caller of `write`.
-        connection.backlog.append(unsafe {
-            std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len)
-        });
-    }
-    is_full(inner, fd, connection);
-    Ok(connection.backlog.len() - before)
 }
 
 /// Puts it into the arena. False: there is no room.
@@ -204,7 +194,8 @@ pub(crate) fn is_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes:
         connection.mark(flag::QUEUED);
         inner.queued.push(fd);
         if inner.queued_at_ns == 0 {
-            inner.queued_at_ns = sys::now_ns();
+            inner.is_queued_since(sys::now_ns());
+            watchdog::look_out();
         }
     }
     let looks = inner.writes.is_multiple_of(WRITES_A_LOOK);
@@ -443,7 +434,7 @@ pub(crate) fn write_file(
     count: usize,
 ) -> Option<Answer> {
     let mut held = served(entry, to).ok()?;
-    if entry.kind() != Kind::Served || held.pushed {
+    if entry.kind() != Kind::Served || held.in_handler() {
         return None;
     }
     let connection = held.connection(to)?;

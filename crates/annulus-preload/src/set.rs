@@ -9,8 +9,9 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
+use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use annulus::preload::{Answer, ServerRing};
 
@@ -44,6 +45,8 @@ pub(crate) struct Set {
     visitors: AtomicU32,
     /// What wakes the owner.
     wake: AtomicI32,
+    /// Since when something has been queued, ns; 0: nothing is.
+    queued_since_ns: AtomicU64,
     process: AtomicU32,
     inner: UnsafeCell<Inner>,
 }
@@ -55,6 +58,8 @@ unsafe impl Send for Set {}
 
 /// What only the holder of the lock touches.
 pub(crate) struct Inner {
+    /// The set that this is of.
+    pub(crate) itself: *const Set,
     /// A number of the kernel's set.
     pub(crate) fd: i32,
     /// How many numbers it has.
@@ -89,14 +94,32 @@ pub(crate) struct Inner {
     pub(crate) strangers: u32,
     /// When the first of what is queued was written, ns; 0: nothing is, or nobody asked.
     pub(crate) queued_at_ns: u64,
+    /// The kernel has more of something that was received: it is asked once more before anything is reported.
+    pub(crate) again: bool,
     /// Writes that were queued in this round.
     pub(crate) writes: u32,
+    /// Members that were put into it before it had a ring: descriptor, events, data.
+    pub(crate) early: Vec<(i32, u32, u64)>,
+    /// Those that another set of this thread had first, and of which something is in hand.
+    pub(crate) guests: Vec<Guest>,
+    /// What the kernel's set is going to report once too often, as it was put in anew: data, and what was known.
+    pub(crate) known: Vec<(u64, u32)>,
     /// Rounds that were late, less those that were not.
     pub(crate) late: u32,
     /// Rounds for which writes are not held back.
     pub(crate) hurry: u32,
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
+}
+
+/// A member of two sets; the kernel's set knows it, but not what is in hand.
+#[derive(Clone, Copy)]
+pub(crate) struct Guest {
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+    /// It was reported, and is not to be again.
+    pub(crate) told: bool,
 }
 
 /// A listener that is a member of the set, level-triggered.
@@ -144,9 +167,19 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// Whether a signal handler has interrupted its thread on the way into the kernel, or out of it.
+    pub(crate) fn in_handler(&self) -> bool {
+        self.set.inside.load(Ordering::Relaxed)
+    }
+
+    /// The thread is about to wait: whatever it was in before is over.
+    pub(crate) fn is_back(&self) {
+        self.set.inside.store(false, Ordering::Relaxed);
+    }
+
     /// Whether the calling thread is the one that waits on the set, and is not just about to.
     pub(crate) fn is_mine(&self) -> bool {
-        self.set.is_mine() && !self.pushed
+        self.set.is_mine() && !self.in_handler()
     }
 }
 
@@ -190,6 +223,23 @@ pub(crate) fn for_each(mut each: impl FnMut(&mut Held)) {
             each(&mut held);
         }
     }
+}
+
+/// Calls for each set in which something is queued, and since when; without its lock.
+pub(crate) fn for_each_queued(mut each: impl FnMut(&'static Set, u64)) {
+    let sets = SETS.try_lock().map(|sets| sets.clone()).unwrap_or_default();
+    for set in sets {
+        let since_ns = set.queued_since_ns();
+        if since_ns != 0 {
+            each(set, since_ns);
+        }
+    }
+}
+
+pub(crate) fn none_is_queued() -> bool {
+    let mut none = true;
+    for_each_queued(|_, _| none = false);
+    none
 }
 
 /// Calls for each set that the calling thread waits on.
@@ -236,6 +286,7 @@ impl Set {
                 inside: AtomicBool::new(false),
                 visitors: AtomicU32::new(0),
                 wake: AtomicI32::new(-1),
+                queued_since_ns: AtomicU64::new(0),
                 process: AtomicU32::new(0),
                 inner: UnsafeCell::new(Inner::new()),
             }),
@@ -244,6 +295,7 @@ impl Set {
         set.owner.store(0, Ordering::Relaxed);
         let mut held = set.take()?;
         *held = Inner::new();
+        held.itself = set;
         held.fd = fd;
         held.numbers = 1;
         drop(held);
@@ -273,9 +325,13 @@ impl Set {
         if self.process.load(Ordering::Relaxed) != caller::process() || !self.lock.take() {
             return None;
         }
-        let held = Held { set: self };
-        // A handler that interrupts its owner: the thread is not in the kernel then.
-        if !self.inside.load(Ordering::Relaxed) || self.is_mine() {
+        let mut held = Held { set: self };
+        if !self.inside.load(Ordering::Relaxed) {
+            return Some(held);
+        }
+        if self.is_mine() {
+            // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
+            held.recover();
             return Some(held);
         }
         drop(held);
@@ -321,11 +377,25 @@ impl Set {
         self.owner.store(me(), Ordering::Relaxed);
     }
 
+    pub(crate) fn queued_since_ns(&self) -> u64 {
+        self.queued_since_ns.load(Ordering::Relaxed)
+    }
+
+    /// Takes the lock unless its owner is in the kernel with the ring, and sees to it.
+    pub(crate) fn take_idle(&'static self) -> Option<Held> {
+        if self.process.load(Ordering::Relaxed) != caller::process() || !self.lock.take() {
+            return None;
+        }
+        let held = Held { set: self };
+        (!self.inside.load(Ordering::Relaxed)).then_some(held)
+    }
+
     pub(crate) fn set_wake(&self, fd: i32) {
         self.wake.store(fd, Ordering::Relaxed);
     }
 
-    /// Lets others have the set while `during` is in the kernel with the ring; then waits until they are through.
+    /// Lets go of the lock while `during` is in the kernel with the ring. Others wait until the turn is over
+    /// ([`come_out`](Set::come_out)).
     pub(crate) fn outside(mut held: Held, during: impl FnOnce(&mut ServerRing)) -> Held {
         let set = held.set;
         let Some(machine) = held.ring.as_mut() else {
@@ -336,15 +406,22 @@ impl Set {
         drop(held);
         // SAFETY: Held: while `inside` is set nobody else touches the ring, and it is not dropped.
         during(unsafe { &mut *ring });
+        while !set.lock.take() {}
+        Held { set }
+    }
+
+    /// The turn is over, its answers have been taken in: whoever wants the set may have it.
+    pub(crate) fn come_out(mut held: Held) -> Held {
+        let set = held.set;
         loop {
-            while !set.lock.take() {}
-            let held = Held { set };
             set.inside.store(false, Ordering::Relaxed);
             if set.visitors.load(Ordering::Acquire) == 0 {
                 return held;
             }
             drop(held);
             sys::pause_us(5);
+            while !set.lock.take() {}
+            held = Held { set };
         }
     }
 }
@@ -352,6 +429,7 @@ impl Set {
 impl Inner {
     const fn new() -> Inner {
         Inner {
+            itself: ptr::null(),
             fd: -1,
             numbers: 0,
             mode: Mode::Fresh,
@@ -376,10 +454,23 @@ impl Inner {
             round: 0,
             strangers: 0,
             queued_at_ns: 0,
+            again: false,
             writes: 0,
+            early: Vec::new(),
+            guests: Vec::new(),
+            known: Vec::new(),
             late: 0,
             hurry: 0,
             listeners: Vec::new(),
+        }
+    }
+
+    /// Something is queued from now on, or nothing any more (0).
+    pub(crate) fn is_queued_since(&mut self, now_ns: u64) {
+        self.queued_at_ns = now_ns;
+        // SAFETY: Owned: null, or this set.
+        if let Some(set) = unsafe { self.itself.as_ref() } {
+            set.queued_since_ns.store(now_ns, Ordering::Relaxed);
         }
     }
 
@@ -392,7 +483,9 @@ impl Inner {
     #[inline]
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
         let entry = table::entry(fd)?;
-        matches!(entry.kind(), Kind::Served | Kind::Replay).then(|| {
+        let ours = matches!(entry.kind(), Kind::Served | Kind::Replay)
+            && std::ptr::eq(entry.set(), self.itself);
+        ours.then(|| {
             // SAFETY: Held: of this set, whose lock the caller has.
             unsafe { Conn::new(entry.connection()) }
         })

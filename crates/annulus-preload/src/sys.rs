@@ -226,3 +226,31 @@ pub(crate) fn reset_when_closed(fd: i32) {
         )
     };
 }
+
+/// Sleeps while `word` is `value`, or until somebody wakes it.
+pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32) {
+    let call = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: Lent: the word is there for the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            call,
+            value,
+            ptr::null::<c_void>(),
+        )
+    };
+}
+
+pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {
+    let call = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: Lent: as above.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, 1) };
+}
+
+/// Whether a filter of system calls is set on the calling thread.
+pub(crate) fn has_filter() -> bool {
+    // SAFETY: Typed: numbers only.
+    let mode = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    mode > 0
+}

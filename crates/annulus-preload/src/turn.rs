@@ -162,12 +162,13 @@ impl Inner {
 
     fn push_sends(&mut self, ring: &mut ServerRing, arena: &Arena) {
         for &fd in &self.queued {
-            let Some(connection) = self.connection(fd) else {
+            let Some(mut connection) = self.connection(fd) else {
                 continue;
             };
-            if connection.out_bytes == 0 {
+            if connection.out_bytes == 0 || connection.is(flag::PUSHED) {
                 continue;
             }
+            connection.mark(flag::PUSHED);
             let sqe = send_entry(fd, arena, connection.out_from, connection.out_bytes);
             let user_data = token(About::Send, connection.generation, fd);
             push(ring, Sqe { user_data, ..sqe });
@@ -205,6 +206,9 @@ impl Inner {
 
     /// A turn was begun and not ended: what was pushed is submitted, and its answers are taken in.
     pub(crate) fn recover(&mut self) {
+        if !self.pushed {
+            return;
+        }
         if let Some(machine) = &mut self.ring {
             while machine.ring.unsubmitted() > 0 {
                 if machine.ring.submit().is_err() {
@@ -367,6 +371,7 @@ pub(crate) unsafe fn enter(
     });
     let count = held.take_in();
     held.forget_sent(true);
+    let held = Set::come_out(held);
     let ended = match &said {
         _ if count > 0 => Ended::Answered,
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ended::Interrupted,
@@ -380,16 +385,14 @@ pub(crate) unsafe fn enter(
 }
 
 /// Takes in what has come since, without submitting anything.
-pub(crate) fn look(mut held: Held) -> Held {
-    held.pushed = true;
+pub(crate) fn look(held: Held) -> Held {
     counts::count(Event::Enters, 1);
     let mut held = Set::outside(held, |ring| {
         // SAFETY: Lent: no mask. An error shows in the next turn.
         let _ = unsafe { ring.enter(false, None, ptr::null()) };
     });
-    held.pushed = false;
     held.take_in();
-    held
+    Set::come_out(held)
 }
 
 /// Whether the ring is gone for this thread: closed by number, or it is another thread.

@@ -14,11 +14,12 @@ use crate::control;
 use crate::counts::{self, Call, Why};
 use crate::errno::Answer;
 use crate::leave;
+use crate::process;
 use crate::receive;
 use crate::send;
-use crate::set::{Held, Mode, Set};
+use crate::set::{Guest, Held, Mode, Set};
 use crate::sys;
-use crate::table::{Entry, Kind};
+use crate::table::{self, Entry, Kind};
 use crate::turn::{self, Ended};
 
 /// Where the program wants its events.
@@ -42,7 +43,7 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
     }
     let mut held = set.take()?;
     match held.mode {
-        Mode::Passing if held.replays > 0 => {}
+        Mode::Passing if held.replays > 0 || !held.known.is_empty() => {}
         Mode::Passing => return None,
         _ if set.owner() == 0 => set.own(),
         _ if !set.is_mine() => {
@@ -50,16 +51,17 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
         }
         _ => {}
     }
+    if process::is_now_filtered() {
+        process::is_filtered_in(&mut held);
+    }
     if held.mode == Mode::Fresh {
         if !held.wanted || config::get().disabled {
             return None;
         }
         control::start(set, &mut held);
     }
-    if held.pushed {
-        // A handler has left the wait that it interrupted by a jump, or waits itself.
-        held.recover();
-    }
+    // A handler may have left the wait that it interrupted by a jump, or may wait itself.
+    held.is_back();
     if held.mode == Mode::Passing {
         // SAFETY: Lent, passed on.
         return unsafe { wait_passing(held, room) };
@@ -81,6 +83,7 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Answer {
     loop {
         begin_round(&mut held);
         let something = held.has_ready()
+            || held.has_guest()
             || held.kernel_ready
             || held.listeners.iter().any(|listener| listener.found != 0);
         let sleeps = !something && left_ns != Some(0);
@@ -101,6 +104,11 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Answer {
                 // As if a signal had been handled: the program asks again, and the kernel answers.
                 None => Err(libc::EINTR),
             };
+        }
+        if std::mem::take(&mut held.again) && ended != Ended::Lost {
+            // SAFETY: Lent: no mask, as it does not sleep.
+            (held, _) = unsafe { turn::enter(held, false, None, ptr::null()) };
+            held.again = false;
         }
         // SAFETY: Lent, passed on.
         let found = unsafe { collect(&mut held, room) };
@@ -140,6 +148,23 @@ fn begin_round(held: &mut Held) {
 }
 
 impl Held {
+    fn is_in_hand(&self, guest: Guest) -> bool {
+        let host = || {
+            let entry = table::entry(guest.fd)?;
+            let set = Set::of(entry).filter(|_| entry.kind() == Kind::Replay)?;
+            // Of another thread's nothing is looked at.
+            set.is_mine().then_some(entry)
+        };
+        !guest.told
+            && guest.events & flag::IN != 0
+            // SAFETY: Held: of a set that this thread waits on, and is not in the kernel with.
+            && host().is_some_and(|entry| unsafe { (*entry.connection()).in_hand() > 0 })
+    }
+
+    fn has_guest(&self) -> bool {
+        self.guests.iter().any(|&guest| self.is_in_hand(guest))
+    }
+
     /// Whether anything is to be reported; drops those from the list that are not ready any more, and frees the
     /// buffers of those that have not read them.
     fn has_ready(&mut self) -> bool {
@@ -248,6 +273,21 @@ unsafe fn collect(held: &mut Held, room: &Room) -> usize {
             }
         }
     }
+    for nth in 0..held.guests.len() {
+        let guest = held.guests[nth];
+        if found < max && held.is_in_hand(guest) {
+            // SAFETY: Lent: fewer than there is room for.
+            unsafe {
+                room.events.add(found).write_unaligned(epoll_event {
+                    events: guest.events & flag::IN,
+                    u64: guest.data,
+                });
+            }
+            held.guests[nth].told = guest.events & (EDGE_TRIGGERED | ONESHOT) != 0;
+            replayed = true;
+            found += 1;
+        }
+    }
     if !held.kernel_ready || found == max {
         return found;
     }
@@ -257,11 +297,39 @@ unsafe fn collect(held: &mut Held, room: &Room) -> usize {
     let count = theirs.unwrap_or(0).min(left);
     // Fewer than there was room for: all of them. The ring looks again in the next turn.
     held.kernel_ready = count == left;
+    let count = if held.known.is_empty() {
+        count
+    } else {
+        // SAFETY: Lent: so many have been written there.
+        unsafe { drop_known(held, room.events.add(found), count) }
+    };
     if !replayed {
         return found + count;
     }
     // SAFETY: Lent: all of these have been written.
     unsafe { merge(room.events, found, count) }
+}
+
+/// Of one that was handed back and put into the kernel's set anew, the first report is an old one.
+///
+/// # Safety
+///
+/// Lent: `count` events have been written.
+unsafe fn drop_known(held: &mut Held, events: *mut epoll_event, count: usize) -> usize {
+    let mut kept = 0;
+    for at in 0..count {
+        // SAFETY: Lent, as said.
+        let event = unsafe { events.add(at).read_unaligned() };
+        let (said, data) = (event.events, event.u64);
+        let known = held.known.iter().position(|&(whose, _)| whose == data);
+        let is_old = known.is_some_and(|nth| said & !held.known.swap_remove(nth).1 == 0);
+        if !is_old {
+            // SAFETY: Lent, as said: not behind where it was read.
+            unsafe { events.add(kept).write_unaligned(event) };
+            kept += 1;
+        }
+    }
+    kept
 }
 
 /// One event per member: what is in hand of one that was handed back, and what the kernel says of it.
@@ -307,13 +375,19 @@ unsafe fn merge(events: *mut epoll_event, found: usize, count: usize) -> usize {
 /// Lent: as [`wait`].
 unsafe fn wait_passing(mut held: Held, room: &Room) -> Option<Answer> {
     held.round = held.round.wrapping_add(1);
-    if held.replays == 0 || !held.has_ready() {
+    let known = !held.known.is_empty();
+    if !(known || held.replays > 0 && held.has_ready()) {
         return None;
     }
     held.kernel_ready = true;
     // SAFETY: Lent, passed on.
     let found = unsafe { collect(&mut held, room) };
     held.kernel_ready = false;
+    if found == 0 && room.timeout_ns == Some(0) {
+        return Some(Ok(0));
+    }
+    // What was old has been dropped.
+    held.known.clear();
     (found > 0).then_some(Ok(found))
 }
 

@@ -18,13 +18,15 @@ Examples:
       a server that runs: requests a second, latency, and what each request costs it
   annulus bench net http 127.0.0.1:8080 --path /index.html --reconnect
   annulus bench net redis unix:/run/redis.sock --command set --size 1k --pipeline 16
+  annulus bench net memcached 127.0.0.1:11211 --size 3,1k --fill
   annulus bench net echo --contenders epoll --server-cmd mine='/opt/mine --listen {addr}'
 
 How it measures:
   All connections are opened first, then the load warms up, then it is measured. Every answer is
-  checked: echoes byte for byte, HTTP by status and length, redis by kind (and length, with
-  --fill). Every request is answered or counted as an error of its kind; one error, a connection
-  missing at the end or a count that does not match, and the run has failed.
+  checked: echoes byte for byte, HTTP by status and length (byte for byte, with --body), redis and
+  memcached by kind (memcached's key too; values byte for byte, with --fill). Every request is
+  answered or counted as an error of its kind; one error, a connection missing at the end or a
+  count that does not match, and the run has failed.
   Without --rate each connection keeps --pipeline requests in flight: latency is from sending to
   answer and says nothing about requests that were not sent because the server was slow. With
   --rate requests are due by the clock, and latency is from when they were due.
@@ -60,6 +62,9 @@ pub(crate) enum NetProtocol {
         /// What stands in the header `Host` [default: ADDR]
         #[arg(long)]
         host: Option<String>,
+        /// What every answer's body must be, byte for byte
+        #[arg(long, value_name = "FILE")]
+        body: Option<PathBuf>,
         #[command(flatten)]
         load: LoadArgs,
     },
@@ -69,19 +74,37 @@ pub(crate) enum NetProtocol {
         /// Which command
         #[arg(long, value_enum, default_value = "get")]
         command: RedisName,
-        /// How many keys there are
-        #[arg(long, value_name = "N", default_value_t = 100_000)]
-        #[arg(value_parser = clap::value_parser!(u64).range(1..=999_999_999_999))]
-        keys: u64,
-        /// Length of a value; several are measured one after the other
-        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3", value_parser = parse_bytes)]
-        size: Vec<u64>,
-        /// Give every key a value of that length first, and check that answers have it: OVERWRITES `key:…`
-        #[arg(long)]
-        fill: bool,
+        #[command(flatten)]
+        store: StoreArgs,
         #[command(flatten)]
         load: LoadArgs,
     },
+    /// Memcached commands over random keys, in the text protocol
+    #[command(after_long_help = NET_HELP)]
+    Memcached {
+        /// Which command
+        #[arg(long, value_enum, default_value = "get")]
+        command: MemcachedName,
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        load: LoadArgs,
+    },
+}
+
+/// What is the same for every store of values by keys.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArgs {
+    /// How many keys there are
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=999_999_999_999))]
+    pub(crate) keys: u64,
+    /// Length of a value; several are measured one after the other
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3", value_parser = parse_bytes)]
+    pub(crate) size: Vec<u64>,
+    /// Give every key a value of that length first, and check that answers have it: OVERWRITES `key:…`
+    #[arg(long)]
+    pub(crate) fill: bool,
 }
 
 impl NetProtocol {
@@ -90,7 +113,8 @@ impl NetProtocol {
         match self {
             NetProtocol::Echo { load, .. }
             | NetProtocol::Http { load, .. }
-            | NetProtocol::Redis { load, .. } => load,
+            | NetProtocol::Redis { load, .. }
+            | NetProtocol::Memcached { load, .. } => load,
         }
     }
 }
@@ -100,6 +124,12 @@ pub(crate) enum RedisName {
     Get,
     Set,
     Ping,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MemcachedName {
+    Get,
+    Set,
 }
 
 /// What is the same for every protocol.

@@ -91,6 +91,14 @@ const REFUSED: &[(&[&str], &str)] = &[
         &["redis", "127.0.0.1:9", "--keys", "0"],
         "0 is not in 1..=999999999999",
     ),
+    (
+        &["memcached", "127.0.0.1:9", "--command", "delete"],
+        "possible values: get, set",
+    ),
+    (
+        &["http", "127.0.0.1:9", "--body", "/not/there"],
+        "give a file with the body's bytes",
+    ),
 ];
 
 #[test]

@@ -122,23 +122,32 @@ fn a_stall_fails_the_run() {
 }
 
 #[test]
-fn an_http_status_and_a_redis_error_fail_the_run() {
+fn an_http_status_another_body_and_a_stores_error_fail_the_run() {
     let addr = servers::http("HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh");
     assert_fails("http status", "http", &addr, &[]);
     let addr = servers::answering(36, |_, _| Some(b"-ERR no\r\n".to_vec()));
     assert_fails("redis error", "redis", &addr, &[]);
+    let addr = servers::answering(22, |_, _| Some(b"SERVER_ERROR no\r\n".to_vec()));
+    assert_fails("memcached error", "memcached", &addr, &[]);
+    let addr = servers::http("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let body = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(body.path(), "no").unwrap();
+    let body = ["--body", body.path().to_str().unwrap()];
+    assert_fails("wrong answer", "http", &addr, &body);
 }
 
 #[test]
-fn http_and_redis_are_measured() {
+fn http_redis_and_memcached_are_measured() {
     let addr = servers::http("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     report("http", &addr, &["--reconnect"], 0);
     let addr = servers::answering(36, |_, _| Some(b"$-1\r\n".to_vec()));
-    let Some(report) = report("redis", &addr, &[], 0) else {
-        return;
-    };
-    let totals = &report["runs"][0]["sample"]["totals"];
-    assert_eq!(totals["nils"], totals["answered"]);
+    let redis = report("redis", &addr, &[], 0);
+    let addr = servers::answering(22, |_, _| Some(b"END\r\n".to_vec()));
+    let memcached = report("memcached", &addr, &[], 0);
+    for report in redis.iter().chain(&memcached) {
+        let totals = &report["runs"][0]["sample"]["totals"];
+        assert_eq!(totals["nils"], totals["answered"]);
+    }
 }
 
 #[test]

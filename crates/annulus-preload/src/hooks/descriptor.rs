@@ -67,6 +67,11 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let shared = shares(fd);
     free_numbers();
@@ -120,12 +125,12 @@ fn shares(fd: c_int) -> Option<&'static table::Entry> {
     table::entry(fd).filter(|entry| entry.kind() != Kind::Free)
 }
 
-fn duplicated(_: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_int {
+fn duplicated(fd: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_int {
     if to >= 0
         && let Some(entry) = table::entry(to)
     {
         guard(|| {
-            of::duplicate(shared, entry);
+            of::duplicate((shared, fd), entry, to);
             None
         });
     }

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 
 use libc::{epoll_event, sigset_t, timespec};
 
-use super::guard;
+use super::{guard, may_be};
 use crate::child;
 use crate::control::{self, Asked};
 use crate::errno::say_int;
@@ -54,12 +54,14 @@ unsafe extern "C-unwind" fn epoll_ctl(
     }
     if let Some(number) = table::entry(set)
         && number.kind() == Kind::Set
-        && (!event.is_null() || operation == libc::EPOLL_CTL_DEL)
+        && (may_be(event) || operation == libc::EPOLL_CTL_DEL)
         && set != fd
     {
-        let (events, data) = match unsafe { event.as_ref() } {
-            Some(_) => unsafe { ((*event).events, (*event).u64) },
-            None => (0, 0),
+        let (events, data) = if may_be(event) {
+            let event = unsafe { event.read_unaligned() };
+            (event.events, event.u64)
+        } else {
+            (0, 0)
         };
         let asked = Asked {
             operation,
@@ -110,8 +112,10 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let timeout_ns = match unsafe { timeout.as_ref() } {
-        None => Some(None),
+    let given = may_be(timeout).then(|| unsafe { timeout.read_unaligned() });
+    let timeout_ns = match given {
+        None if timeout.is_null() => Some(None),
+        None => None,
         Some(time) if time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec) => {
             let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
             Some(Some(seconds.saturating_add(time.tv_nsec as u64)))
@@ -127,6 +131,9 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     unsafe { real::epoll_pwait2(set, events, max, timeout, mask) }
 }
 
+/// The kernel's own bound on the events of a call.
+const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
+
 unsafe fn wait_on(
     set: c_int,
     events: *mut epoll_event,
@@ -141,7 +148,7 @@ unsafe fn wait_on(
             None
         });
     }
-    if number.kind() != Kind::Set || events.is_null() {
+    if number.kind() != Kind::Set || !may_be(events) || max > EVENTS_MAX {
         return None;
     }
     let room = Room {

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::{Found, find, guard};
+use super::{Found, find, guard, may_be};
 use crate::counts::{self, Call, Why};
 use crate::errno::{Answer, say};
 use crate::leave;
@@ -51,11 +51,16 @@ unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Op
 
 /// Up to 1,024 vectors, as the kernel counts them; `None`: it says what is wrong.
 unsafe fn slice<'a>(vectors: *const iovec, count: usize) -> Option<&'a [iovec]> {
-    if vectors.is_null() || count > VECTORS_MAX {
+    if !may_be(vectors) || count > VECTORS_MAX {
         return None;
     }
     // SAFETY: Lent: the caller's, so many.
     Some(unsafe { std::slice::from_raw_parts(vectors, count) })
+}
+
+fn plain<'a>(message: *mut msghdr) -> Option<&'a msghdr> {
+    let aligned = message.is_aligned() && may_be(message);
+    aligned.then(|| unsafe { &*message })
 }
 
 fn one(base: *const c_void, bytes: size_t) -> [iovec; 1] {
@@ -179,8 +184,11 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    hand_back(fd, Why::UnknownFlags);
-    unsafe { real::recvmmsg(fd, messages, count, flags, timeout) }
+    let Found::Ours(_) = find(fd) else {
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    };
+    let one = flags & !libc::MSG_WAITFORONE;
+    unsafe { each(messages, count, |message| recvmsg(fd, message, one)) }
 }
 
 #[unsafe(no_mangle)]
@@ -234,7 +242,7 @@ unsafe extern "C-unwind" fn sendto(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if let Some(given) = unsafe { message.as_ref() } {
+    if let Some(given) = plain(message.cast_mut()) {
         let plain = given.msg_name.is_null() && given.msg_controllen == 0;
         if plain
             && let Some(vectors) = unsafe { slice(given.msg_iov, given.msg_iovlen) }
@@ -257,15 +265,36 @@ unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    hand_back(fd, Why::UnknownFlags);
-    if let Found::Theirs = find(fd)
-        && !messages.is_null()
-    {
+    if let Found::Ours(_) = find(fd) {
+        return unsafe { each(messages, count, |message| sendmsg(fd, message, flags)) };
+    }
+    if may_be(messages) {
         for nth in 0..count.min(VECTORS_MAX as c_uint) as usize {
             unsafe { super::socket::pass_on(&(*messages.add(nth)).msg_hdr) };
         }
     }
     unsafe { real::sendmmsg(fd, messages, count, flags) }
+}
+
+/// One message after the other, as the kernel does it: how many there were, or the error of the first.
+unsafe fn each(
+    messages: *mut mmsghdr,
+    count: c_uint,
+    call: impl Fn(*mut msghdr) -> ssize_t,
+) -> c_int {
+    for nth in 0..count.min(VECTORS_MAX as c_uint) {
+        let message = unsafe { messages.add(nth as usize) };
+        let said = call(unsafe { &raw mut (*message).msg_hdr });
+        if said < 0 {
+            return if nth == 0 { -1 } else { nth as c_int };
+        }
+        unsafe { (*message).msg_len = said as c_uint };
+        // The end of the stream is one message.
+        if said == 0 {
+            return nth as c_int + 1;
+        }
+    }
+    count as c_int
 }
 
 /// Most of a file that is read into the queue, bytes; more is sent from the page cache.
@@ -281,14 +310,14 @@ unsafe extern "C-unwind" fn sendfile64(
     hand_back(from, Why::UnknownFlags);
     if let Found::Ours(entry) = find(to)
         && count <= FILE_MAX
-        && !offset.is_null()
+        && may_be(offset)
     {
-        let at = unsafe { *offset };
+        let at = unsafe { offset.read_unaligned() };
         let sent = guard(|| send::write_file(entry, to, from, at, count));
         send::count(Call::Sendfile, sent);
         if let Some(answer) = sent {
             if let Ok(bytes) = answer {
-                unsafe { *offset = at + bytes as off64_t };
+                unsafe { offset.write_unaligned(at + bytes as off64_t) };
             }
             return say(answer);
         }

@@ -60,3 +60,12 @@ fn free_numbers() {
         None
     });
 }
+
+/// Whether a pointer may lead to memory of the program: where it can't, the kernel says so. One that might, and does
+/// not, ends the program, where the kernel would have answered EFAULT.
+#[inline]
+fn may_be<T>(pointer: *const T) -> bool {
+    /// The first page is never mapped, and user space ends here or before.
+    const MAPPED: std::ops::Range<usize> = 4096..1 << 47;
+    MAPPED.contains(&pointer.addr())
+}

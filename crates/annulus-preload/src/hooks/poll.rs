@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use super::io::hand_back;
-use super::{Found, find, guard};
+use super::{Found, find, guard, may_be};
 use crate::control;
 use crate::counts::Why;
 use crate::real;
@@ -62,6 +62,17 @@ unsafe extern "C-unwind" fn __poll_chk(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    _room: usize,
+) -> c_int {
+    unsafe { ppoll(fds, count, timeout, mask) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
@@ -83,7 +94,7 @@ unsafe extern "C-unwind" fn ppoll(
 }
 
 unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
-    if fds.is_null() {
+    if !may_be(fds) || count > table::count() as nfds_t {
         return false;
     }
     let mut any = false;
@@ -119,7 +130,7 @@ unsafe fn select_with(
 ) -> c_int {
     let mut in_hand: Vec<c_int> = Vec::new();
     for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
-        let has = |set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+        let has = |set: *mut fd_set| may_be(set) && unsafe { libc::FD_ISSET(fd, set) };
         if has(read) || has(write) || has(except) {
             let ready = prepare(fd);
             if ready && has(read) {

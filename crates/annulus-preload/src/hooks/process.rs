@@ -66,6 +66,40 @@ unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, variables: St
     unsafe { real::fexecve(fd, arguments, variables) }
 }
 
+/// The functions with a list of arguments: what is queued is sent, then the next of the name goes on, with registers
+/// and stack as they were.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_a_list {
+    ($($name:ident, $next:ident, $symbol:literal;)*) => {
+        $(
+            extern "C" fn $next() -> *mut std::ffi::c_void {
+                before_another();
+                real::next($symbol)
+            }
+
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                std::arch::naked_asm!(
+                    "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                    "call {next}",
+                    "mov r11, rax",
+                    "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                    "jmp r11",
+                    next = sym $next,
+                )
+            }
+        )*
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+with_a_list! {
+    execl, next_execl, c"execl";
+    execlp, next_execlp, c"execlp";
+    execle, next_execle, c"execle";
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     guard(|| {
@@ -105,9 +139,6 @@ unsafe extern "C-unwind" fn abort() -> ! {
     }
 }
 
-/// What usually comes before a filter of system calls, and what sets one.
-const BEFORE_A_FILTER: [c_int; 2] = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_SECCOMP];
-
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
     what: c_int,
@@ -116,11 +147,16 @@ unsafe extern "C-unwind" fn prctl(
     c: c_ulong,
     d: c_ulong,
 ) -> c_int {
-    if BEFORE_A_FILTER.contains(&what) {
-        guard(|| {
-            process::is_filtered();
-            None
-        });
+    match what {
+        // It usually comes before a filter.
+        libc::PR_SET_NO_NEW_PRIVS => process::may_be_filtered_soon(),
+        libc::PR_SET_SECCOMP => {
+            guard(|| {
+                process::is_filtered();
+                None
+            });
+        }
+        _ => {}
     }
     unsafe { real::prctl(what, a, b, c, d) }
 }

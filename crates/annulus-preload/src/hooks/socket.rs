@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use libc::{msghdr, sockaddr, socklen_t};
 
 use super::io::hand_back;
-use super::{Found, find, guard};
+use super::{Found, find, guard, may_be};
 use crate::classify;
 use crate::counts::{self, Call, Why};
 use crate::errno::{self, say_int};
@@ -104,6 +104,10 @@ unsafe extern "C-unwind" fn setsockopt(
     bytes: socklen_t,
 ) -> c_int {
     match find(fd) {
+        Found::Closed => {
+            errno::set(libc::EBADF);
+            return -1;
+        }
         Found::Ours(_) if !options::is_known(level, name) => hand_back(fd, Why::UnknownOption),
         Found::Theirs if options::changes_reading(level, name) => leave_alone(fd),
         _ => {}
@@ -129,10 +133,14 @@ unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     bytes: *mut socklen_t,
 ) -> c_int {
+    if let Found::Closed = find(fd) {
+        errno::set(libc::EBADF);
+        return -1;
+    }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
         && let Found::Ours(entry) = find(fd)
-        && !value.is_null()
-        && !bytes.is_null()
+        && may_be(value)
+        && may_be(bytes)
         && unsafe { *bytes } as usize >= size_of::<c_int>()
         && let Some(Ok(error)) = guard(|| send::take_error(entry, fd))
     {

@@ -321,6 +321,8 @@ static void a_daemon_goes_on_serving(void) {
     exchange(set, &pair);
     MUST(write(pair.app, "queued", 6));
     MUST(daemon(1, 1));
+    /* Nobody is left who would end it if it hung. */
+    alarm(30);
     peer_gets(&pair, 6);
     exchange(set, &pair);
     struct pair late = connected();

@@ -54,6 +54,8 @@ pub struct Answer {
     pub more: bool,
     /// The buffer that was taken; an error may name one, too.
     pub buffer: Option<u16>,
+    /// A receive left something behind, be it the end. Since Linux 5.19.
+    pub has_more: bool,
     /// The kernel goes on in that buffer.
     pub keeps_buffer: bool,
 }
@@ -66,6 +68,7 @@ impl From<&Cqe> for Answer {
             res: cqe.res,
             more: cqe.more(),
             buffer: cqe.buffer_id(),
+            has_more: cqe.leaves_more(),
             keeps_buffer: cqe.keeps_buffer(),
         }
     }

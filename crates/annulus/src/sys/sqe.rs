@@ -64,6 +64,12 @@ impl Cqe {
         io_uring::cqueue::buffer_select(self.flags)
     }
 
+    /// The socket had more than was received, or its end (`IORING_CQE_F_SOCK_NONEMPTY`).
+    #[cfg(feature = "preload")]
+    pub(crate) fn leaves_more(&self) -> bool {
+        io_uring::cqueue::sock_nonempty(self.flags)
+    }
+
     /// The kernel keeps the buffer that it names, and goes on in it (`IORING_CQE_F_BUF_MORE`).
     pub(crate) fn keeps_buffer(&self) -> bool {
         io_uring::cqueue::buffer_more(self.flags)

@@ -187,6 +187,12 @@ pub(crate) struct Latency {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ServerUse {
     pub(crate) cpu_us_per_request: f64,
+    /// Of the program's own threads, the one that used most: the loop of a server that has one.
+    #[serde(default)]
+    pub(crate) busiest_thread_us_per_request: f64,
+    /// The threads that the kernel has for its rings, together: with SQPOLL it is they who submit.
+    #[serde(default)]
+    pub(crate) ring_threads_us_per_request: f64,
     /// Processors used on average.
     pub(crate) cpus: f64,
     pub(crate) voluntary_switches_per_1000: f64,
@@ -256,6 +262,8 @@ pub(crate) struct Medians {
     pub(crate) client_cpu_share: f64,
     pub(crate) server_cpus: Option<f64>,
     pub(crate) server_cpu_us_per_request: Option<f64>,
+    #[serde(default)]
+    pub(crate) busiest_thread_us_per_request: Option<f64>,
     pub(crate) syscalls_per_request: Option<f64>,
     pub(crate) voluntary_switches_per_1000: Option<f64>,
     pub(crate) involuntary_switches_per_1000: Option<f64>,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use annulus_peers::Failure;
-use annulus_peers::net::load::{self, Workload};
+use annulus_peers::net::load;
 
 use super::json::Destination;
 use super::machine::{Machine, Usage};
@@ -210,18 +210,12 @@ fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
         _ => return Err(Fault::failed("a contender without a server")),
     };
     let plan = question.plan(cell, target);
-    if let Workload::Redis {
-        keys,
-        value_bytes,
-        filled: true,
-        ..
-    } = plan.workload
-    {
-        let target = plan.target.clone();
+    if plan.workload.wants_filling() {
+        let (target, workload) = (plan.target.clone(), plan.workload.clone());
         let doing = "the server's keys were being given values (--fill)";
-        let filled = signals::unless_asked(doing, move || load::fill(&target, keys, value_bytes))?;
+        let filled = signals::unless_asked(doing, move || load::fill(&target, &workload))?;
         filled.map_err(|error| {
-            Fault::failed(format!("--fill: giving {keys} keys a value: {error}"))
+            Fault::failed(format!("--fill: giving the keys their values: {error}"))
         })?;
     }
     Ok(Ready { server, plan, pid })

@@ -1,12 +1,13 @@
 //! What was asked, checked: which load, against whom.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_peers::net::load::{Pace, Plan, RedisCommand, Target, Workload};
+use annulus_peers::net::load::{MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::args::{BenchWatchArgs, LoadArgs, NetProtocol, RedisName};
+use crate::args::{BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName};
 use crate::fault::Fault;
 use crate::trace::Trace;
 
@@ -140,7 +141,9 @@ impl Question {
         let mut workload = self.workload.clone();
         match &mut workload {
             Workload::Echo { bytes } => *bytes = cell.size.unwrap_or(1) as usize,
-            Workload::Redis { value_bytes, .. } => *value_bytes = cell.size.unwrap_or(0) as usize,
+            Workload::Redis { value_bytes, .. } | Workload::Memcached { value_bytes, .. } => {
+                *value_bytes = cell.size.unwrap_or(0) as usize;
+            }
             Workload::Http { host, .. } if !self.host_given => {
                 *host = match &target {
                     Target::Tcp(address) => address.to_string(),
@@ -197,7 +200,12 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
             load,
             false,
         ),
-        NetProtocol::Http { path, host, load } => {
+        NetProtocol::Http {
+            path,
+            host,
+            body,
+            load,
+        } => {
             for (name, value) in [("path", Some(path)), ("host", host.as_ref())] {
                 let plain = |text: &String| text.bytes().all(|byte| byte.is_ascii_graphic());
                 if !value.is_none_or(plain) {
@@ -214,14 +222,13 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
             let workload = Workload::Http {
                 path: path.clone(),
                 host: host.clone().unwrap_or_default(),
+                body: body.as_deref().map(expected).transpose()?,
             };
             ("http", workload, vec![None], load, host.is_some())
         }
         NetProtocol::Redis {
             command,
-            keys,
-            size,
-            fill,
+            store,
             load,
         } => {
             let workload = Workload::Redis {
@@ -230,13 +237,40 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
                     RedisName::Set => RedisCommand::Set,
                     RedisName::Ping => RedisCommand::Ping,
                 },
-                keys: *keys,
+                keys: store.keys,
                 value_bytes: 0,
-                filled: *fill,
+                filled: store.fill,
             };
-            ("redis", workload, sizes(size, 0)?, load, false)
+            ("redis", workload, sizes(&store.size, 0)?, load, false)
+        }
+        NetProtocol::Memcached {
+            command,
+            store,
+            load,
+        } => {
+            let workload = Workload::Memcached {
+                command: match command {
+                    MemcachedName::Get => MemcachedCommand::Get,
+                    MemcachedName::Set => MemcachedCommand::Set,
+                },
+                keys: store.keys,
+                value_bytes: 0,
+                filled: store.fill,
+            };
+            ("memcached", workload, sizes(&store.size, 0)?, load, false)
         }
     })
+}
+
+/// What every body must be.
+fn expected(path: &Path) -> Result<Arc<[u8]>, Fault> {
+    let wrong = |why: String| Fault::usage(format!("--body {}: {why}", path.display()));
+    let bytes = std::fs::read(path)
+        .map_err(|error| wrong(format!("{error}; give a file with the body's bytes")))?;
+    match bytes.len() as u64 > SIZE_MAX {
+        true => Err(wrong(format!("more than {SIZE_MAX} bytes"))),
+        false => Ok(bytes.into()),
+    }
 }
 
 fn sizes(asked: &[u64], least: u64) -> Result<Vec<Option<u64>>, Fault> {

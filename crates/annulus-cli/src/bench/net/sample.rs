@@ -98,6 +98,8 @@ fn server(outcome: &Outcome, watch: &Watch) -> Result<ServerUse, String> {
     };
     Ok(ServerUse {
         cpu_us_per_request: used.cpu_ns / 1000.0 / answers,
+        busiest_thread_us_per_request: used.busiest_cpu_ns / 1000.0 / answers,
+        ring_threads_us_per_request: used.rings_cpu_ns / 1000.0 / answers,
         cpus: used.cpu_ns / 1e9 / used.seconds,
         voluntary_switches_per_1000: used.voluntary * 1000.0 / answers,
         involuntary_switches_per_1000: used.involuntary * 1000.0 / answers,

@@ -101,6 +101,7 @@ fn medians(samples: &[&Sample], ratio_to_epoll: Option<Spread>) -> Option<Median
         client_cpu_share: median(&column(&busiest))?,
         server_cpus: server(|server| Some(server.cpus)),
         server_cpu_us_per_request: server(|server| Some(server.cpu_us_per_request)),
+        busiest_thread_us_per_request: server(|server| Some(server.busiest_thread_us_per_request)),
         syscalls_per_request: server(|server| server.syscalls_per_request),
         voluntary_switches_per_1000: server(|server| Some(server.voluntary_switches_per_1000)),
         involuntary_switches_per_1000: server(|server| Some(server.involuntary_switches_per_1000)),

@@ -21,6 +21,8 @@ pub(crate) const HEADINGS: [&str; 12] = [
 ];
 /// Above this share of a processor taken by others, a reader is told.
 const DISTURBED: f64 = 0.1;
+/// A thread with more than this share of its process' processor time is as good as alone.
+const ALONE: f64 = 0.98;
 /// Which contender the verdict is about, if it is there.
 const OURS: &str = "annulus";
 
@@ -42,7 +44,8 @@ pub(crate) fn tables(report: &Report) -> String {
             "\nlatency: from sending, closed loop (not corrected for coordinated omission; --rate is)\n"
         }
     };
-    text += "client: processor time of its busiest thread; server: processors used; switches: voluntary/involuntary\n";
+    text += "client: processor time of its busiest thread; server: processors used; CPU: of all threads (of the \
+             program's busiest, where that is less); switches: voluntary/involuntary\n";
     for warning in &report.warnings {
         text += &format!("warning: {warning}\n");
     }
@@ -80,7 +83,6 @@ fn limits(rows: &[&Row]) -> String {
 pub(crate) fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
     let medians = row.medians.as_ref()?;
     let dash = || "–".to_string();
-    let number = |value: Option<f64>| value.map_or_else(dash, short);
     let percent = |value: f64| format!("{:.0} %", value * 100.0);
     let speed = &medians.requests_per_second;
     let ratio = medians.ratio_to_epoll.map_or_else(dash, |ratio| {
@@ -104,12 +106,23 @@ pub(crate) fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
         short(medians.max_us),
         percent(medians.client_cpu_share),
         medians.server_cpus.map_or_else(dash, percent),
-        number(medians.server_cpu_us_per_request),
+        processor_time(medians),
         (medians.syscalls_per_request).map_or_else(dash, |calls| format!("{calls:.3}")),
         switches.map_or_else(dash, |(voluntary, involuntary)| {
             format!("{}/{}", short(voluntary), short(involuntary))
         }),
     ])
+}
+
+/// What a request costs the server, and its busiest thread if others have a part in it.
+fn processor_time(medians: &Medians) -> String {
+    let Some(all) = medians.server_cpu_us_per_request else {
+        return "–".into();
+    };
+    match medians.busiest_thread_us_per_request {
+        Some(busiest) if busiest < all * ALONE => format!("{} ({})", short(all), short(busiest)),
+        _ => short(all),
+    }
 }
 
 /// What a reader should know before believing the numbers.

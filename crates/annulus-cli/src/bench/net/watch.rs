@@ -13,9 +13,14 @@ use crate::trace::PerfCounter;
 /// How long system calls are counted, after the measured time: counting them slows the server.
 const COUNTED: Duration = Duration::from_millis(300);
 
+/// What the kernel calls the threads that it starts for a process's rings: workers, and those that poll.
+const RING_THREADS: &str = "iou-";
+
 /// What a thread has used since it began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
+    /// Of the kernel's own, for a ring.
+    of_ring: bool,
     cpu_ns: u64,
     voluntary: u64,
     involuntary: u64,
@@ -31,11 +36,19 @@ struct Account {
 impl Account {
     /// What those that are there now have used since `begin`; what one used that has ended is lost.
     fn since(&self, begin: &Account, of: fn(&Thread) -> u64) -> f64 {
-        let used = |(folder, now): (&PathBuf, &Thread)| {
+        self.each_since(begin, of).map(|(_, used)| used).sum()
+    }
+
+    /// The same of each thread.
+    fn each_since(
+        &self,
+        begin: &Account,
+        of: fn(&Thread) -> u64,
+    ) -> impl Iterator<Item = (&Thread, f64)> {
+        self.threads.iter().map(move |(folder, now)| {
             let before = begin.threads.get(folder).map_or(0, of);
-            of(now).saturating_sub(before)
-        };
-        self.threads.iter().map(used).sum::<u64>() as f64
+            (now, of(now).saturating_sub(before) as f64)
+        })
     }
 }
 
@@ -43,6 +56,10 @@ impl Account {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     pub(crate) cpu_ns: f64,
+    /// Of the program's own threads, the one that used most.
+    pub(crate) busiest_cpu_ns: f64,
+    /// Of the threads that the kernel has for its rings, together.
+    pub(crate) rings_cpu_ns: f64,
     pub(crate) voluntary: f64,
     pub(crate) involuntary: f64,
     pub(crate) seconds: f64,
@@ -84,7 +101,16 @@ impl Watch {
             (Some(begin), Some(end)) => end.duration_since(begin).as_secs_f64(),
             _ => 0.0,
         };
+        let (mut busiest_cpu_ns, mut rings_cpu_ns) = (0.0_f64, 0.0);
+        for (thread, used) in end.each_since(begin, |thread| thread.cpu_ns) {
+            match thread.of_ring {
+                true => rings_cpu_ns += used,
+                false => busiest_cpu_ns = busiest_cpu_ns.max(used),
+            }
+        }
         Ok(Used {
+            busiest_cpu_ns,
+            rings_cpu_ns,
             cpu_ns: end.since(begin, |thread| thread.cpu_ns),
             voluntary: end.since(begin, |thread| thread.voluntary),
             involuntary: end.since(begin, |thread| thread.involuntary),
@@ -138,6 +164,7 @@ fn account(pid: u32) -> Result<Account, String> {
         let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
         let status = read("status");
         let thread = Thread {
+            of_ring: read("comm").starts_with(RING_THREADS),
             cpu_ns: run_time_ns(&read("schedstat")),
             voluntary: field(&status, "voluntary_ctxt_switches"),
             involuntary: field(&status, "nonvoluntary_ctxt_switches"),

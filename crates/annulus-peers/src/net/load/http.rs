@@ -1,5 +1,7 @@
 //! HTTP/1.1 GET. The first answer is parsed; one with the same head, byte for byte, needs no parsing again.
 
+use std::sync::Arc;
+
 use httparse::{EMPTY_HEADER, Response, Status};
 
 use super::protocol::{Answer, Protocol, Step};
@@ -12,6 +14,8 @@ const LINE_BYTES_MAX: usize = 1024;
 
 pub(super) struct Http {
     request: Vec<u8>,
+    /// What every body must be, if that is known.
+    expected: Option<Arc<[u8]>>,
     /// The head that came last, and what it means.
     known: Vec<u8>,
     meaning: Head,
@@ -50,16 +54,19 @@ pub(super) struct Reader {
     in_body: bool,
     status: u16,
     body: Body,
+    /// How many bytes of the body have come, lengths of chunks and the like not counted.
+    seen: usize,
     /// A head or a line of which only a part has come.
     part: Vec<u8>,
 }
 
 impl Http {
-    pub(super) fn new(path: &str, host: &str, close: bool) -> Http {
+    pub(super) fn new(path: &str, host: &str, close: bool, expected: Option<Arc<[u8]>>) -> Http {
         let close = if close { "Connection: close\r\n" } else { "" };
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{close}\r\n");
         Http {
             request: request.into_bytes(),
+            expected,
             known: Vec::new(),
             meaning: Head::default(),
         }
@@ -125,21 +132,28 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, String> {
 
 impl Reader {
     /// Goes on in the body: how many of `bytes` it has, and whether it has ended.
-    fn body(&mut self, bytes: &[u8]) -> Result<(usize, bool), String> {
+    fn body(&mut self, bytes: &[u8], expected: Option<&[u8]>) -> Result<(usize, bool), String> {
         let mut at = 0;
         loop {
             let left = bytes.len() - at;
             match self.body {
                 Body::None => return Ok((at, true)),
-                Body::UntilClosed => return Ok((bytes.len(), false)),
+                Body::UntilClosed => {
+                    self.compare(expected, &bytes[at..])?;
+                    return Ok((bytes.len(), false));
+                }
                 Body::Bytes(length) => {
                     let take = length.min(left as u64);
+                    self.compare(expected, &bytes[at..at + take as usize])?;
                     at += take as usize;
                     self.body = Body::Bytes(length - take);
                     return Ok((at, length == take));
                 }
                 Body::Chunk(Chunk::Data(length)) if length > 0 => {
                     let take = length.min(left as u64);
+                    // The line's end is no data.
+                    let data = take.min(length.saturating_sub(2));
+                    self.compare(expected, &bytes[at..at + data as usize])?;
                     at += take as usize;
                     self.body = Body::Chunk(Chunk::Data(length - take));
                     if length > take {
@@ -159,6 +173,22 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// Holds bytes of the body to what is expected there.
+    fn compare(&mut self, expected: Option<&[u8]>, bytes: &[u8]) -> Result<(), String> {
+        let Some(expected) = expected else {
+            return Ok(());
+        };
+        let rest = expected.get(self.seen..).unwrap_or_default();
+        if !rest.starts_with(bytes) {
+            return Err(format!(
+                "a body with other bytes than expected from byte {} on",
+                self.seen
+            ));
+        }
+        self.seen += bytes.len();
+        Ok(())
     }
 
     /// A line without its end, if all of it is here; what there is of it is kept otherwise.
@@ -224,12 +254,23 @@ impl Protocol for Http {
                 };
             }
             reader.in_body = true;
+            reader.seen = 0;
         }
-        match reader.body(&bytes[at..]) {
+        let expected = self.expected.as_deref();
+        // What goes with another status is another body.
+        let expected = expected.filter(|_| (200..300).contains(&reader.status));
+        match reader.body(&bytes[at..], expected) {
             Err(why) => Step::Wrong(why),
             Ok((_, false)) => Step::More,
             Ok((used, true)) => {
                 reader.in_body = false;
+                if let Some(expected) = expected.filter(|expected| expected.len() != reader.seen) {
+                    return Step::Wrong(format!(
+                        "a body of {} bytes instead of {}",
+                        reader.seen,
+                        expected.len()
+                    ));
+                }
                 let answer = match reader.status {
                     200..300 => Answer::Right,
                     status => Answer::Status(status),
@@ -240,7 +281,9 @@ impl Protocol for Http {
     }
 
     fn ends_with_connection(&self, reader: &Reader) -> bool {
-        reader.in_body && reader.body == Body::UntilClosed
+        reader.in_body
+            && reader.body == Body::UntilClosed
+            && (self.expected.as_ref()).is_none_or(|expected| expected.len() == reader.seen)
     }
 }
 
@@ -265,7 +308,7 @@ mod tests {
             right(),
         ];
         for piece in 1..=text.len() {
-            let mut http = Http::new("/", "localhost", false);
+            let mut http = Http::new("/", "localhost", false, None);
             assert_eq!(
                 read_in_pieces(&mut http, text, piece),
                 expected,
@@ -281,16 +324,50 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n",
         ] {
-            let steps = read_in_pieces(&mut Http::new("/", "h", false), text.as_bytes(), 1000);
+            let steps =
+                read_in_pieces(&mut Http::new("/", "h", false, None), text.as_bytes(), 1000);
             assert!(matches!(steps[..], [Step::Wrong(_)]), "{text}: {steps:?}");
         }
     }
 
     #[test]
     fn an_answer_without_a_length_ends_with_its_connection() {
-        let (mut http, mut reader) = (Http::new("/", "h", true), Reader::default());
+        let (mut http, mut reader) = (Http::new("/", "h", true, None), Reader::default());
         let step = http.read(&mut reader, 0, 0, b"HTTP/1.0 200 OK\r\n\r\nabc");
         assert_eq!(step, Step::More);
         assert!(http.ends_with_connection(&reader));
+    }
+
+    #[test]
+    fn another_body_than_expected_is_wrong_however_it_is_cut() {
+        let new = || Http::new("/", "h", false, Some(Arc::from(&b"hello"[..])));
+        let with = |body: &str| format!("HTTP/1.1 200 OK\r\n{body}");
+        for body in [
+            "Content-Length: 5\r\n\r\nhello",
+            "Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+        ] {
+            let text = with(body).repeat(2);
+            for piece in 1..=text.len() {
+                let steps = read_in_pieces(&mut new(), text.as_bytes(), piece);
+                let right = || Step::Done(0, Answer::Right);
+                assert_eq!(steps, [right(), right()], "{body}, pieces of {piece}");
+            }
+        }
+        for body in [
+            "Content-Length: 5\r\n\r\nhellO",
+            "Content-Length: 4\r\n\r\nhell",
+            "Content-Length: 6\r\n\r\nhello!",
+            "Content-Length: 0\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n2\r\nll\r\n0\r\n\r\n",
+        ] {
+            let text = with(body);
+            for piece in 1..=text.len() {
+                let steps = read_in_pieces(&mut new(), text.as_bytes(), piece);
+                assert!(
+                    matches!(steps[..], [Step::Wrong(_)]),
+                    "{body}, pieces of {piece}: {steps:?}"
+                );
+            }
+        }
     }
 }

@@ -7,7 +7,10 @@
 mod address;
 mod conn;
 mod echo;
+mod fill;
 mod http;
+mod keyed;
+mod memcached;
 mod os;
 mod plan;
 mod protocol;
@@ -22,8 +25,8 @@ mod tests;
 mod worker;
 
 pub use address::Target;
+pub use fill::fill;
 pub use os::{kernel_refuses, raise_open_files};
-pub use plan::{Pace, Plan, RedisCommand, Workload};
-pub use redis::fill;
+pub use plan::{MemcachedCommand, Pace, Plan, RedisCommand, Workload};
 pub use run::{Live, Moment, run, run_until};
 pub use tally::{Errors, Kind, Outcome};

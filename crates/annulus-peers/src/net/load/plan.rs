@@ -1,5 +1,6 @@
 //! What is asked of the generator.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::Target;
@@ -56,6 +57,8 @@ pub enum Workload {
         path: String,
         /// The `Host:` header.
         host: String,
+        /// What every answer's body must be, if that is known.
+        body: Option<Arc<[u8]>>,
     },
     /// A redis command over keys of the form `key:000000000042`.
     Redis {
@@ -63,11 +66,32 @@ pub enum Workload {
         command: RedisCommand,
         /// How many keys there are.
         keys: u64,
-        /// Length of a value; of answers to GET it is checked if `filled`.
+        /// Length of a value; answers to GET are compared with the key's value if `filled`.
         value_bytes: usize,
-        /// Every key has a value of that length: [`super::fill`] was there.
+        /// Every key has its value of that length: [`super::fill`] was there.
         filled: bool,
     },
+    /// A memcached command, in the text protocol, over keys of the same form.
+    Memcached {
+        /// Which.
+        command: MemcachedCommand,
+        /// How many keys there are.
+        keys: u64,
+        /// As for redis.
+        value_bytes: usize,
+        /// As for redis.
+        filled: bool,
+    },
+}
+
+impl Workload {
+    /// Whether [`super::fill`] must give every key its value before the load.
+    pub fn wants_filling(&self) -> bool {
+        match self {
+            Workload::Redis { filled, .. } | Workload::Memcached { filled, .. } => *filled,
+            Workload::Echo { .. } | Workload::Http { .. } => false,
+        }
+    }
 }
 
 /// The redis commands that are asked.
@@ -79,4 +103,13 @@ pub enum RedisCommand {
     Set,
     /// `PING`
     Ping,
+}
+
+/// The memcached commands that are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemcachedCommand {
+    /// `get key`
+    Get,
+    /// `set key 0 0 length`
+    Set,
 }

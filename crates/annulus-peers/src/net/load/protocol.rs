@@ -1,5 +1,7 @@
 //! What a protocol does: one request's bytes, and the checking of its answer.
 
+use super::tally::Kind;
+
 /// A protocol, known when the generator is compiled. Every request of a run has the same length.
 pub(super) trait Protocol {
     /// What is kept about an answer that has begun to arrive.
@@ -46,8 +48,8 @@ pub(super) enum Answer {
     Nil,
     /// HTTP said so instead of 2xx.
     Status(u16),
-    /// Redis said so instead of a value.
-    RedisError(String),
+    /// The server said so instead of doing what was asked.
+    Error(Kind, String),
 }
 
 /// Every answer of `text` when it comes in pieces of `piece` bytes.

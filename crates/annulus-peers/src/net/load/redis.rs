@@ -1,27 +1,23 @@
 //! Redis: GET, SET and PING over keys of one length, and the answers to them (RESP 2).
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-
-use super::address::Target;
+use super::keyed::{KEY_DIGITS, Keys, Value, write_key};
 use super::plan::RedisCommand;
 use super::protocol::{Answer, Protocol, Step};
+use super::tally::Kind;
 
-/// Where the digits of a key stand: `key:000000000042`.
-const KEY_DIGITS: usize = 12;
 /// The longest line of an answer.
 const LINE_BYTES_MAX: usize = 1024;
-/// How many SETs [`fill`] sends before it reads their answers.
-const FILL_BATCH: u64 = 128;
+/// Where in a request the digits of its key begin.
+const DIGITS_AT: usize = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:".len();
 
 pub(super) struct Redis {
     command: RedisCommand,
     request: Vec<u8>,
-    /// Where in a request the digits of its key begin.
-    digits_at: usize,
-    keys: u64,
-    /// The length that every value has, if it is known.
+    keys: Keys,
+    /// Where in a SET the value stands.
+    value_at: std::ops::Range<usize>,
+    /// The length that every value has, and that it is the key's, if that is known.
     value_bytes: Option<usize>,
-    rng: fastrand::Rng,
 }
 
 /// An answer that has begun.
@@ -29,6 +25,8 @@ pub(super) struct Redis {
 pub(super) struct Reader {
     /// The first line, as far as it has come.
     line: Vec<u8>,
+    /// Of a value, its length.
+    length: usize,
     /// Of a value, how many bytes are still to come, with the line's end behind them.
     left: usize,
 }
@@ -36,35 +34,35 @@ pub(super) struct Reader {
 impl Redis {
     pub(super) fn new(
         command: RedisCommand,
-        keys: u64,
+        keys: Keys,
         value_bytes: usize,
         filled: bool,
-        seed: u64,
     ) -> Redis {
+        let mut value_at = 0..0;
         let request = match command {
             RedisCommand::Ping => b"*1\r\n$4\r\nPING\r\n".to_vec(),
             RedisCommand::Get => b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000000\r\n".to_vec(),
             RedisCommand::Set => {
                 let head =
                     format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000000\r\n${value_bytes}\r\n");
+                value_at = head.len()..head.len() + value_bytes;
                 [head.as_bytes(), &vec![b'x'; value_bytes], b"\r\n"].concat()
             }
         };
         Redis {
             command,
             request,
-            digits_at: b"*2\r\n$3\r\nGET\r\n$16\r\nkey:".len(),
             keys,
+            value_at,
             value_bytes: filled.then_some(value_bytes),
-            rng: fastrand::Rng::with_seed(seed),
         }
     }
 
-    fn write_key(&self, mut key: u64, request: &mut [u8]) {
-        for place in (self.digits_at..self.digits_at + KEY_DIGITS).rev() {
-            request[place] = b'0' + (key % 10) as u8;
-            key /= 10;
-        }
+    /// Makes a request one for this key.
+    #[inline]
+    pub(super) fn write(&self, key: u64, request: &mut [u8]) {
+        write_key(key, &mut request[DIGITS_AT..DIGITS_AT + KEY_DIGITS]);
+        Value::of(key).write(&mut request[self.value_at.clone()]);
     }
 
     /// What a whole first line means, or how many bytes follow it.
@@ -74,7 +72,7 @@ impl Redis {
         match (line.first(), self.command) {
             (Some(b'-'), _) => {
                 let text = String::from_utf8_lossy(rest).into_owned();
-                Ok(Meaning::Whole(Answer::RedisError(text)))
+                Ok(Meaning::Whole(Answer::Error(Kind::RedisError, text)))
             }
             (Some(b'+'), RedisCommand::Set) if rest == b"OK" => Ok(Meaning::Whole(Answer::Right)),
             (Some(b'+'), RedisCommand::Ping) if rest == b"PONG" => {
@@ -91,7 +89,7 @@ impl Redis {
                     Some(value_bytes) if value_bytes != length => Err(format!(
                         "a value of {length} bytes instead of {value_bytes}"
                     )),
-                    _ => Ok(Meaning::Follow(length.saturating_add(2))),
+                    _ => Ok(Meaning::Follow(length)),
                 }
             }
             _ => Err(shown()),
@@ -111,21 +109,14 @@ impl Protocol for Redis {
         self.request.clone()
     }
 
-    fn stamp(&mut self, _connection: u32, _sequence: u64, request: &mut [u8]) {
+    fn stamp(&mut self, connection: u32, sequence: u64, request: &mut [u8]) {
         if self.command != RedisCommand::Ping {
-            let key = self.rng.u64(..self.keys);
-            self.write_key(key, request);
+            self.write(self.keys.of(connection, sequence), request);
         }
     }
 
     #[inline]
-    fn read(
-        &mut self,
-        reader: &mut Reader,
-        _connection: u32,
-        _sequence: u64,
-        bytes: &[u8],
-    ) -> Step {
+    fn read(&mut self, reader: &mut Reader, connection: u32, sequence: u64, bytes: &[u8]) -> Step {
         let mut at = 0;
         if reader.left == 0 {
             let end = bytes.iter().position(|&byte| byte == b'\n');
@@ -148,10 +139,20 @@ impl Protocol for Redis {
             match meaning {
                 Err(why) => return Step::Wrong(why),
                 Ok(Meaning::Whole(answer)) => return Step::Done(at, answer),
-                Ok(Meaning::Follow(left)) => reader.left = left,
+                Ok(Meaning::Follow(length)) => {
+                    reader.length = length;
+                    reader.left = length.saturating_add(2);
+                }
             }
         }
         let take = reader.left.min(bytes.len() - at);
+        if self.value_bytes.is_some() {
+            let key = self.keys.of(connection, sequence);
+            let from = reader.length + 2 - reader.left;
+            if !Value::of(key).is_at(from, reader.length, &bytes[at..at + take]) {
+                return Step::Wrong(format!("key {key} has another value than it was given"));
+            }
+        }
         reader.left -= take;
         match reader.left {
             0 => Step::Done(at + take, Answer::Right),
@@ -160,40 +161,12 @@ impl Protocol for Redis {
     }
 }
 
-/// Gives each of `keys` keys a value of `value_bytes` bytes.
-pub fn fill(target: &Target, keys: u64, value_bytes: usize) -> io::Result<()> {
-    let redis = Redis::new(RedisCommand::Set, keys, value_bytes, false, 0);
-    let mut stream = BufReader::with_capacity(64 << 10, target.connect()?);
-    let (mut request, mut line) = (redis.template(), Vec::new());
-    let mut next = 0;
-    while next < keys {
-        let batch = next..(next + FILL_BATCH).min(keys);
-        next = batch.end;
-        let mut bytes = Vec::new();
-        for key in batch.clone() {
-            redis.write_key(key, &mut request);
-            bytes.extend_from_slice(&request);
-        }
-        stream.get_mut().write_all(&bytes)?;
-        for _ in batch {
-            line.clear();
-            stream
-                .by_ref()
-                .take(LINE_BYTES_MAX as u64)
-                .read_until(b'\n', &mut line)?;
-            if line.trim_ascii_end() != b"+OK" {
-                let said = String::from_utf8_lossy(&line).trim_end().to_string();
-                return Err(io::Error::other(format!("SET was answered `{said}`")));
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::net::load::protocol::read_in_pieces;
+
+    const KEYS: Keys = Keys { count: 10, seed: 1 };
 
     #[test]
     fn values_nils_and_errors_are_told_apart_however_they_are_cut() {
@@ -201,11 +174,11 @@ mod tests {
         let expected = [
             Step::Done(0, Answer::Right),
             Step::Done(0, Answer::Nil),
-            Step::Done(0, Answer::RedisError("ERR no".into())),
+            Step::Done(0, Answer::Error(Kind::RedisError, "ERR no".into())),
             Step::Done(0, Answer::Right),
         ];
         for piece in 1..=text.len() {
-            let mut redis = Redis::new(RedisCommand::Get, 10, 3, false, 1);
+            let mut redis = Redis::new(RedisCommand::Get, KEYS, 3, false);
             assert_eq!(
                 read_in_pieces(&mut redis, text, piece),
                 expected,
@@ -224,22 +197,41 @@ mod tests {
             (RedisCommand::Get, "$-1\r\n"),
             (RedisCommand::Get, "\r\n"),
         ] {
-            let mut redis = Redis::new(command, 10, 3, true, 1);
+            let mut redis = Redis::new(command, KEYS, 3, true);
             let steps = read_in_pieces(&mut redis, text.as_bytes(), 100);
             assert!(matches!(steps[..], [Step::Wrong(_)]), "{text}: {steps:?}");
         }
     }
 
     #[test]
-    fn a_request_names_one_of_the_keys() {
-        let mut redis = Redis::new(RedisCommand::Set, 10, 2, false, 1);
+    fn a_value_of_another_key_is_wrong_however_it_is_cut() {
+        let key = KEYS.of(0, 0);
+        let mut value = [0; 5];
+        Value::of(key).write(&mut value);
+        let right = [&b"$5\r\n"[..], &value, b"\r\n"].concat();
+        value[4] ^= 1;
+        let wrong = [&b"$5\r\n"[..], &value, b"\r\n"].concat();
+        for piece in 1..=right.len() {
+            let mut redis = Redis::new(RedisCommand::Get, KEYS, 5, true);
+            let steps = read_in_pieces(&mut redis, &right, piece);
+            assert_eq!(steps, [Step::Done(0, Answer::Right)], "pieces of {piece}");
+            let steps = read_in_pieces(&mut redis, &wrong, piece);
+            assert!(
+                matches!(steps[..], [Step::Wrong(_)]),
+                "pieces of {piece}: {steps:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_request_names_one_of_the_keys_and_its_value() {
+        let mut redis = Redis::new(RedisCommand::Set, KEYS, 2, false);
         let mut request = redis.template();
         redis.stamp(0, 0, &mut request);
         let text = String::from_utf8(request).unwrap();
-        assert!(
-            text.starts_with("*3\r\n$3\r\nSET\r\n$16\r\nkey:00000000000"),
-            "{text}"
-        );
-        assert!(text.ends_with("\r\n$2\r\nxx\r\n"), "{text}");
+        let digit = KEYS.of(0, 0);
+        let expected =
+            format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:00000000000{digit}\r\n$2\r\n{digit}0\r\n");
+        assert_eq!(text, expected);
     }
 }

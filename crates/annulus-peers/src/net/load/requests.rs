@@ -163,7 +163,7 @@ impl<P: Protocol> Requests<P> {
                 let text = || format!("answered with status {status}");
                 self.err(Kind::HttpStatus, now_ns, text);
             }
-            Answer::RedisError(text) => self.err(Kind::RedisError, now_ns, || text),
+            Answer::Error(kind, text) => self.err(kind, now_ns, || text),
         }
     }
 

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::echo::Echo;
 use super::http::Http;
+use super::keyed::Keys;
+use super::memcached::Memcached;
 use super::os;
 use super::plan::{Pace, Plan, Workload};
 use super::protocol::Protocol;
@@ -140,14 +142,26 @@ pub fn run_until(
     let close = plan.reconnect;
     let outcome = match &plan.workload {
         Workload::Echo { bytes } => start(plan, stop, on, |seed| Echo::new(*bytes, seed)),
-        Workload::Http { path, host } => start(plan, stop, on, |_| Http::new(path, host, close)),
+        Workload::Http { path, host, body } => start(plan, stop, on, |_| {
+            Http::new(path, host, close, body.clone())
+        }),
         Workload::Redis {
             command,
             keys,
             value_bytes,
             filled,
         } => start(plan, stop, on, |seed| {
-            Redis::new(*command, *keys, *value_bytes, *filled, seed)
+            let keys = Keys { count: *keys, seed };
+            Redis::new(*command, keys, *value_bytes, *filled)
+        }),
+        Workload::Memcached {
+            command,
+            keys,
+            value_bytes,
+            filled,
+        } => start(plan, stop, on, |seed| {
+            let keys = Keys { count: *keys, seed };
+            Memcached::new(*command, keys, *value_bytes, *filled)
         }),
     };
     outcome.map(|mut outcome| {

@@ -23,6 +23,8 @@ pub enum Kind {
     HttpStatus,
     /// Redis answered with an error.
     RedisError,
+    /// Memcached answered with an error.
+    MemcachedError,
     /// This machine has no port left for another connection to that address.
     NoPort,
     /// Any other error of the kernel.
@@ -31,7 +33,7 @@ pub enum Kind {
 
 impl Kind {
     /// Each of them.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Refused,
         Kind::Reset,
         Kind::Timeout,
@@ -39,6 +41,7 @@ impl Kind {
         Kind::WrongAnswer,
         Kind::HttpStatus,
         Kind::RedisError,
+        Kind::MemcachedError,
         Kind::NoPort,
         Kind::Other,
     ];
@@ -53,6 +56,7 @@ impl Kind {
             Kind::WrongAnswer => "wrong answer",
             Kind::HttpStatus => "http status",
             Kind::RedisError => "redis error",
+            Kind::MemcachedError => "memcached error",
             Kind::NoPort => "no port left",
             Kind::Other => "other",
         }

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::{Kind, Moment, Outcome, Pace, Plan, RedisCommand, Target, Workload, fill, run};
+use super::{Kind, Moment, Outcome, Pace, Plan, Target, Workload, run};
 use crate::Failure;
+
+mod stores;
 
 /// A server with a thread for each connection, which is told the connection's number.
 fn serve(each: impl Fn(TcpStream, usize) + Send + Sync + 'static) -> Target {
@@ -317,6 +319,7 @@ fn get() -> Workload {
     Workload::Http {
         path: "/x".into(),
         host: "localhost".into(),
+        body: None,
     }
 }
 
@@ -338,63 +341,23 @@ fn http_answers_are_read_with_a_length_and_in_chunks() {
 }
 
 #[test]
+fn an_http_answer_with_another_body_is_counted() {
+    let with = |body: &[u8]| Workload::Http {
+        path: "/x".into(),
+        host: "localhost".into(),
+        body: Some(body.into()),
+    };
+    let target = http(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc");
+    assert_good(&plan(target.clone(), with(b"abc")));
+    assert_counted(Kind::WrongAnswer, &plan(target, with(b"abd")));
+}
+
+#[test]
 fn http_errors_are_counted() {
     let target = http(b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh");
     assert_counted(Kind::HttpStatus, &plan(target, get()));
     let target = http(b"220 mail.example ESMTP\r\n");
     assert_counted(Kind::WrongAnswer, &plan(target, get()));
-}
-
-/// Answers each command of the wanted length with `answer`.
-fn redis(request_bytes: usize, answer: &'static [u8]) -> Target {
-    serve(move |mut stream, _| {
-        let mut buffer = vec![0; request_bytes];
-        while stream.read_exact(&mut buffer).is_ok() && stream.write_all(answer).is_ok() {}
-    })
-}
-
-fn ask_redis(command: RedisCommand, filled: bool) -> Workload {
-    Workload::Redis {
-        command,
-        keys: 100,
-        value_bytes: 3,
-        filled,
-    }
-}
-
-#[test]
-fn redis_commands_are_answered() {
-    use RedisCommand::{Get, Ping, Set};
-    for (command, request_bytes, answer) in [
-        (Get, 36, &b"$3\r\nxxx\r\n"[..]),
-        (Set, 45, b"+OK\r\n"),
-        (Ping, 14, b"+PONG\r\n"),
-    ] {
-        let target = redis(request_bytes, answer);
-        if command == Set {
-            fill(&target, 300, 3).unwrap();
-        }
-        assert_good(&Plan {
-            pipeline: 4,
-            ..plan(target, ask_redis(command, true))
-        });
-    }
-}
-
-#[test]
-fn redis_errors_and_nils_are_counted() {
-    let target = redis(36, b"-ERR no\r\n");
-    assert_counted(
-        Kind::RedisError,
-        &plan(target, ask_redis(RedisCommand::Get, false)),
-    );
-    let target = redis(36, b"$-1\r\n");
-    let plan = plan(target, ask_redis(RedisCommand::Get, false));
-    let Some(outcome) = outcome(&plan) else {
-        return;
-    };
-    assert_eq!(outcome.faults, Vec::<String>::new());
-    assert_eq!(outcome.nils, outcome.answered);
 }
 
 #[test]

@@ -1,0 +1,91 @@
+"""What is measured: a server, a load, and what the ratio must be (docs/PRELOAD.md)."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Cell:
+    server: str
+    load: tuple
+    connections: int
+    name: str
+    pipeline: int = 1
+    # The least ratio of requests a second, with the library over without; None: only looked at.
+    least: float = None
+    # The most of p99, of processor time per request, and of system calls per request with the library.
+    p99: float = None
+    cpu: float = None
+    calls: float = None
+    tool: tuple = ()
+    words: dict = field(default_factory=dict, compare=False)
+
+    @property
+    def key(self):
+        pipelined = f" P{self.pipeline}" if self.pipeline > 1 else ""
+        return f"{self.server} {self.name} c{self.connections}{pipelined}"
+
+
+def redis():
+    least = {50: 1.12, 300: None, 500: 1.28, 1000: 1.22}
+    for size, name in (("3", "3 B"), ("1k", "1 KiB")):
+        for command in ("get", "set"):
+            load = ("redis", "--command", command, "--size", size, "--fill")
+            shown = f"{command.upper()} {name}"
+            for connections in (50, 300, 500, 1000):
+                if connections == 300 and size == "1k":
+                    continue
+                yield Cell(
+                    "redis", load, connections, shown, least=least[connections],
+                    p99=0.65 if connections == 500 else None, calls=0.05 if connections == 300 else None,
+                )
+            for connections, wanted in ((50, 1.0), (500, 1.10)):
+                yield Cell("redis", load, connections, shown, pipeline=16, least=wanted)
+
+
+def nginx():
+    hello = ("http", "--path", "/hello")
+    file = ("http", "--path", "/1k")
+    for connections, wanted in ((50, None), (100, 1.15), (300, None), (500, 1.06), (1000, 1.06)):
+        yield Cell(
+            "nginx", hello, connections, "return 200", least=wanted, calls=0.05 if connections == 300 else None
+        )
+    yield Cell("nginx", file, 100, "1 KiB file", least=1.5)
+    yield Cell("nginx-uncached", file, 100, "1 KiB file, opened each time")
+    yield Cell("nginx", hello, 50, "return 200", pipeline=16, least=4.5)
+    yield Cell("nginx", (*hello, "--reconnect"), 100, "return 200, short connections", least=1.0, cpu=0.93)
+    for connections in (100, 500):
+        yield Cell("nginx-2", hello, connections, "return 200, two workers", least=1.0)
+    yield Cell("nginx-2", (*hello, "--reconnect"), 100, "short connections, two workers", least=1.0)
+
+
+def memcached():
+    for size, name in (("3", "3 B"), ("1k", "1 KiB")):
+        get = ("memcached", "--command", "get", "--size", size, "--fill")
+        for connections in (50, 300, 500) if size == "3" else (50, 500):
+            yield Cell(
+                "memcached", get, connections, f"get {name}", least=1.08 if connections != 300 else None,
+                calls=0.05 if connections == 300 else None,
+            )
+        yield Cell("memcached", get, 50, f"get {name}", pipeline=16, least=3.0)
+    put = ("memcached", "--command", "set", "--size", "3", "--fill")
+    yield Cell("memcached", put, 50, "set 3 B")
+    yield Cell("memcached", put, 50, "set 3 B", pipeline=16)
+
+
+def others():
+    root = ("http", "--path", "/hello")
+    for connections in (50, 300):
+        yield Cell("haproxy", root, connections, "answers by itself")
+        yield Cell("haproxy-http", root, connections, "HTTP proxy of nginx")
+        yield Cell("haproxy-tcp", root, connections, "TCP proxy of nginx")
+        yield Cell("node", root, connections, "http.createServer")
+        yield Cell("hyper", root, connections, "hyper, one thread")
+    yield Cell("hyper-2", root, 300, "hyper, two threads")
+    yield Cell("node", root, 50, "http.createServer", pipeline=16)
+    yield Cell("hyper", root, 50, "hyper, one thread", pipeline=16)
+    for connections in (50, 300):
+        yield Cell("tokio-echo", ("echo", "--size", "128"), connections, "tokio echo, one thread")
+
+
+def every():
+    return [*redis(), *nginx(), *memcached(), *others()]

@@ -1,0 +1,204 @@
+"""One run after the other: without and with the library in turn, each on a server that was started for it."""
+
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from servers import AGAIN, PLAIN, PRELOADED, Missing, Server
+
+COLUMNS = ("requests_per_second", "p50_us", "p99_us", "cpu_us", "thread_us", "calls", "client")
+
+
+class Failed(Exception):
+    """A run that counts for nothing, and why."""
+
+
+def load(annulus, cell, server, options, body=None):
+    """Loads a server once; the sample of the run."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.json"
+        command = [
+            str(annulus), "bench", "net", cell.load[0], server.address, *cell.load[1:],
+            "--connections", str(cell.connections), "--pipeline", str(cell.pipeline), "--pid", str(server.pid),
+            "--cpu", options.client_cpu, "--runtime", str(options.runtime), "--warmup", str(options.warmup),
+            "--repeats", "1", "--json", str(path), "--seed", str(random.randrange(1_000_000)),
+        ]
+        if "--path" in cell.load and "/1k" in cell.load:
+            command += ["--body", str(server.folder / "html" / "1k")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if done.returncode or not path.exists():
+            raise Failed((done.stderr + done.stdout)[-600:].strip())
+        run = json.loads(path.read_text())["runs"][0]
+    sample = run["sample"]
+    used = sample["server"] or {}
+    return {
+        "requests_per_second": sample["requests_per_second"],
+        "p50_us": sample["latency_uncorrected"]["p50_us"],
+        "p99_us": sample["latency_uncorrected"]["p99_us"],
+        "cpu_us": used.get("cpu_us_per_request"),
+        "thread_us": used.get("busiest_thread_us_per_request"),
+        "ring_threads_us": used.get("ring_threads_us_per_request"),
+        "calls": used.get("syscalls_per_request"),
+        "server_cpus": used.get("cpus"),
+        "client": max(sample["client_cpu_share"]),
+        # What is behind a proxy is no other.
+        "others_busy": 0.0 if server.behind else sample["others_busy"],
+        "limit": sample["limit"],
+    }
+
+
+def counts(lines):
+    """The library's line of counts: of all processes of a server together."""
+    total = {}
+
+    def add(into, more):
+        for key, value in more.items():
+            if isinstance(value, dict):
+                add(into.setdefault(key, {}), value)
+            elif isinstance(value, int) and key != "pid":
+                into[key] = into.get(key, 0) + value
+
+    for line in lines:
+        found = re.search(r"^annulus(?:\[\d+\])?: (\{.*\})\s*$", line)
+        if found:
+            add(total, json.loads(found.group(1)))
+    return total
+
+
+def once(cell, how, options, work):
+    server = Server(
+        cell.server, how, options.library, work, cpus=options.server_cpu,
+        binaries={"hyper": options.hyper, "annulus": options.annulus},
+    )
+    try:
+        sample = load(options.annulus, cell, server, options)
+        if how not in (PLAIN, AGAIN) and not server.has(options.library.resolve()):
+            raise Failed("the library is not loaded")
+        if not server.alive():
+            raise Failed(f"the server ended by itself: {server.words()}")
+    finally:
+        server.stop()
+    # Nothing of one that a signal kills: it has no exit at which to say it.
+    sample["counts"] = counts(server.lines())
+    return sample
+
+
+def disturbed(runs, options):
+    """Whether others had more of the processors than a pair of runs bears."""
+    return any(run["sample"]["others_busy"] > options.quiet for run in runs if "sample" in run)
+
+
+def cell_runs(cell, options, work, hows=(PLAIN, PRELOADED)):
+    """All runs of a cell; one that others disturbed is made once more, with its pair, as often as --patience allows."""
+    kept, left = [], options.patience
+    for repeat in range(options.repeats):
+        runs = pair(cell, options, work, hows, repeat)
+        while disturbed(runs, options) and left:
+            left -= 1
+            runs = pair(cell, options, work, hows, repeat)
+        kept += runs
+    return kept
+
+
+def pair(cell, options, work, hows, repeat):
+    """A run in each way, in a shuffled order; a server that is missing is said and left out."""
+    runs = []
+    order = list(hows)
+    random.shuffle(order)
+    for how in order:
+        run = {"repeat": repeat, "how": how}
+        try:
+            run["sample"] = once(cell, how, options, work)
+        except Missing as missing:
+            print(f"{cell.key}: left out: {missing}", file=sys.stderr)
+            return []
+        except (Failed, RuntimeError, subprocess.TimeoutExpired) as failed:
+            run["failed"] = str(failed)
+            print(f"{cell.key} {how}: FAILED: {failed}", file=sys.stderr)
+        runs.append(run)
+    return runs
+
+
+def median(values):
+    values = [value for value in values if value is not None]
+    return statistics.median(values) if values else None
+
+
+def row(cell, runs, how=PRELOADED):
+    """Medians of a cell, and of the ratios inside each repeat."""
+    good = {(run["repeat"], run["how"]): run["sample"] for run in runs if "sample" in run}
+    pairs = [
+        (good[repeat, PLAIN], good[repeat, how])
+        for repeat in sorted({repeat for repeat, _ in good})
+        if (repeat, PLAIN) in good and (repeat, how) in good
+    ]
+    out = {
+        "cell": cell.key, "server": cell.server, "load": cell.name, "connections": cell.connections,
+        "pipeline": cell.pipeline, "how": how, "pairs": len(pairs),
+        "failed": sum("failed" in run for run in runs),
+    }
+    for name in COLUMNS:
+        out[f"{name}_without"] = median(plain[name] for plain, _ in pairs)
+        out[f"{name}_with"] = median(own[name] for _, own in pairs)
+        ratios = [own[name] / plain[name] for plain, own in pairs if own[name] is not None and plain[name]]
+        out[f"{name}_ratio"] = median(ratios)
+        out[f"{name}_ratio_min"] = min(ratios, default=None)
+        out[f"{name}_ratio_max"] = max(ratios, default=None)
+    out["limit_without"] = most([plain["limit"] for plain, _ in pairs])
+    out["limit_with"] = most([own["limit"] for _, own in pairs])
+    out["missed"] = missed(cell, out)
+    return out
+
+
+def most(words):
+    return max(set(words), key=words.count) if words else None
+
+
+def missed(cell, out):
+    """What the issue asks for and the row does not have."""
+    said = []
+    if not out["pairs"]:
+        return ["no pair of runs"]
+    ratio = out["requests_per_second_ratio"]
+    if cell.least and ratio < cell.least:
+        said.append(f"{ratio:.2f} < {cell.least:.2f}")
+    if cell.p99 and out["p99_us_ratio"] > cell.p99:
+        said.append(f"p99 {out['p99_us_ratio']:.2f} > {cell.p99:.2f}")
+    if cell.cpu and out["cpu_us_ratio"] and out["cpu_us_ratio"] > cell.cpu:
+        said.append(f"CPU {out['cpu_us_ratio']:.2f} > {cell.cpu:.2f}")
+    if cell.calls and out["calls_with"] and out["calls_with"] > cell.calls:
+        said.append(f"{out['calls_with']:.3f} calls > {cell.calls:.2f}")
+    return said
+
+
+HEAD = (
+    "| server and load | requests/s without | with | × (min–max) | p99 µs without | with | × "
+    "| CPU µs/req without | with | × | calls/req without | with | client | wanted |\n"
+    "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n"
+)
+
+
+def table(rows, wanted):
+    """A table in Markdown; `wanted` gives what the issue asks of a row."""
+    text = HEAD
+    for one in rows:
+        if not one["pairs"]:
+            text += f"| {one['cell']} | {' | '.join(['–'] * 12)} | all runs failed |\n"
+            continue
+        number = lambda name, form: "–" if one[name] is None else format(one[name], form)
+        text += "| " + " | ".join([
+            one["cell"],
+            number("requests_per_second_without", ",.0f"), number("requests_per_second_with", ",.0f"),
+            f"{one['requests_per_second_ratio']:.2f} ({one['requests_per_second_ratio_min']:.2f}–"
+            f"{one['requests_per_second_ratio_max']:.2f})",
+            number("p99_us_without", ",.0f"), number("p99_us_with", ",.0f"), number("p99_us_ratio", ".2f"),
+            number("cpu_us_without", ".2f"), number("cpu_us_with", ".2f"), number("cpu_us_ratio", ".2f"),
+            number("calls_without", ".3f"), number("calls_with", ".3f"), number("client_with", ".0%"),
+            wanted.get(one["cell"], "") + (f" **missed: {'; '.join(one['missed'])}**" if one["missed"] else ""),
+        ]) + " |\n"
+    return text

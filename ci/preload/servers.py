@@ -1,0 +1,297 @@
+"""Servers as a user has installed them: started with a configuration of ours on loopback, with or without the preload
+library, found listening, looked into by /proc, and stopped by the pids that were started."""
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+PATIENCE_S = 20.0
+BODY_BYTES = 1024
+NUMBERS = itertools.count(1)
+
+# How a server is run: without the library, with it, or with it and a kernel thread that submits.
+PLAIN, PRELOADED, POLLED = "without", "with", "sqpoll"
+# Without once more: what a ratio is when nothing differs.
+AGAIN = "again"
+
+
+def free_port():
+    """A port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def environment(library, how, log, more=None):
+    """What a server's environment has besides ours."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("ANNULUS_", "LD_PRELOAD"))}
+    if how not in (PLAIN, AGAIN):
+        env |= {"LD_PRELOAD": str(library), "ANNULUS_STATS": "1", "ANNULUS_LOG": str(log)}
+    if how == POLLED:
+        env["ANNULUS_SQPOLL"] = "1"
+    return env | (more or {})
+
+
+class Missing(Exception):
+    """A program that is not installed, or cannot do what is asked."""
+
+
+def program(name, *others):
+    for candidate in (name, *others):
+        found = shutil.which(candidate, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+        if found:
+            return found
+    raise Missing(f"{name} is not installed (apt install it)")
+
+
+def write(folder, name, text):
+    path = Path(folder) / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def nginx_configuration(folder, port, workers, cached, more_http="", more_main=""):
+    """One location that answers from memory, one that answers with a file of 1 KiB."""
+    cache = "open_file_cache max=1000 inactive=60s; open_file_cache_valid 60s;" if cached else ""
+    (folder / "html").mkdir(exist_ok=True)
+    write(folder / "html", "1k", bytes(33 + at % 90 for at in range(BODY_BYTES)))
+    return f"""
+daemon off;
+worker_processes {workers};
+pid {folder}/nginx.pid;
+error_log {folder}/error.log warn;
+worker_rlimit_nofile 30000;
+{more_main}
+events {{ worker_connections 15000; }}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nopush off;
+    keepalive_requests 1000000000;
+    keepalive_timeout 3600s;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    {cache}
+    {more_http}
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location = /hello {{ default_type text/plain; return 200 "Hello, World!"; }}
+        location / {{ root {folder}/html; }}
+    }}
+}}
+"""
+
+
+def haproxy_configuration(port, mode, backend):
+    """A proxy in front of `backend`, or, with no backend, one that answers by itself. By default HAProxy says that it
+    will gain no rights (PR_SET_NO_NEW_PRIVS), as programs do before they filter system calls; then it is left alone."""
+    answer = 'http-request return status 200 content-type text/plain string "Hello, World!"'
+    behind = f"server one 127.0.0.1:{backend} maxconn 4000" if backend else ""
+    return f"""
+global
+    nbthread 1
+    insecure-setuid-wanted
+    maxconn 8000
+defaults
+    mode {mode}
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+    {"option http-keep-alive" if mode == "http" else ""}
+    {"http-reuse always" if mode == "http" else ""}
+frontend in
+    bind 127.0.0.1:{port} backlog 4096
+    {answer if not backend else "default_backend out"}
+{"backend out" if backend else ""}
+    {behind}
+"""
+
+
+NODE = """
+const http = require('http');
+const server = http.createServer((request, response) => {
+    response.writeHead(200, {'Content-Type': 'text/plain', 'Content-Length': 13});
+    response.end('Hello, World!');
+});
+server.keepAliveTimeout = 3600000;
+// Ends by itself, so that the library says its counts.
+process.on('SIGTERM', () => process.exit(0));
+server.listen(Number(process.argv[2]), '127.0.0.1', 4096);
+"""
+
+
+class Server:
+    """A server that runs. `kind` says which, `how` whether with the library."""
+
+    def __init__(self, kind, how, library, work, cpus="0", more_env=None, options=(), binaries=None):
+        self.kind, self.how = kind, how
+        self.port = free_port()
+        self.folder = Path(work) / f"{kind}-{how}-{next(NUMBERS)}"
+        self.folder.mkdir(parents=True)
+        self.log = self.folder / "annulus.log"
+        self.behind = None
+        self.binaries = binaries or {}
+        env = environment(library, how, self.log, more_env)
+        command = self.command(list(options))
+        if cpus:
+            command = ["taskset", "-c", cpus, *command]
+        self.said = open(self.folder / "said", "wb")
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said, start_new_session=True
+        )
+        try:
+            self.wait()
+        except Exception:
+            self.stop()
+            raise
+
+    def command(self, options):
+        port, folder = str(self.port), self.folder
+        match self.kind:
+            case "redis":
+                return [
+                    program("redis-server"), "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+                    "--protected-mode", "no", "--daemonize", "no", "--dir", str(folder), "--maxclients", "12000",
+                    "--tcp-backlog", "4096", *options,
+                ]
+            case "memcached":
+                return [
+                    program("memcached"), "-l", "127.0.0.1", "-p", port, "-U", "0", "-u", "root", "-t", "1",
+                    "-m", "1024", "-c", "12000", "-b", "4096", *options,
+                ]
+            case "nginx" | "nginx-uncached" | "nginx-2":
+                text = nginx_configuration(folder, port, 2 if self.kind == "nginx-2" else 1, self.kind == "nginx")
+                conf = write(folder, "nginx.conf", text)
+                return [program("nginx"), "-p", str(folder), "-c", str(conf), *options]
+            case "haproxy" | "haproxy-http" | "haproxy-tcp":
+                backend = None
+                if self.kind != "haproxy":
+                    self.behind = Server("nginx", PLAIN, None, self.folder)
+                    backend = self.behind.port
+                mode = "tcp" if self.kind == "haproxy-tcp" else "http"
+                conf = write(folder, "haproxy.cfg", haproxy_configuration(port, mode, backend))
+                return [program("haproxy"), "-f", str(conf), "-db", *options]
+            case "node":
+                return [program("node"), str(write(folder, "server.js", NODE)), port, *options]
+            case "hyper" | "hyper-2":
+                binary = self.binaries.get("hyper")
+                if not binary:
+                    raise Missing("hyper: give --hyper, the example hyper_hello of annulus-adapters")
+                threads = "2" if self.kind == "hyper-2" else "1"
+                return [str(binary), f"127.0.0.1:{port}", threads, *options]
+            case "tokio-echo":
+                return [str(self.binaries["annulus"]), "bench", "net-server", "tokio", "--addr", f"127.0.0.1:{port}"]
+        raise Missing(f"no server is called {self.kind}")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def words(self):
+        return (self.folder / "said").read_text(errors="replace")[-2000:]
+
+    def wait(self):
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.kind} {self.how} ended with {self.process.returncode}: {self.words()}")
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.005)
+        raise RuntimeError(f"{self.kind} {self.how} does not listen after {PATIENCE_S} s: {self.words()}")
+
+    def pids(self):
+        """The process and its children."""
+        found, asked = [self.pid], 0
+        while asked < len(found):
+            try:
+                for task in os.listdir(f"/proc/{found[asked]}/task"):
+                    children = Path(f"/proc/{found[asked]}/task/{task}/children").read_text()
+                    found += [int(child) for child in children.split()]
+            except OSError:
+                pass
+            asked += 1
+        return found
+
+    def rss_kib(self):
+        """Memory of the process and its children that is in RAM, each page counted for its share."""
+        total = 0
+        for pid in self.pids():
+            try:
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except OSError:
+                continue
+            total += int(re.search(r"^Pss:\s+(\d+)", text, re.M).group(1))
+        return total
+
+    def descriptors(self):
+        total = 0
+        for pid in self.pids():
+            try:
+                total += len(os.listdir(f"/proc/{pid}/fd"))
+            except OSError:
+                pass
+        return total
+
+    def threads(self):
+        names = []
+        for pid in self.pids():
+            for task in Path(f"/proc/{pid}/task").glob("*/comm"):
+                names.append(task.read_text().strip())
+        return names
+
+    def sockets_of_children(self):
+        """How many connections each worker holds."""
+        counts = {}
+        for pid in self.pids()[1:]:
+            links = []
+            for entry in os.listdir(f"/proc/{pid}/fd"):
+                try:
+                    links.append(os.readlink(f"/proc/{pid}/fd/{entry}"))
+                except OSError:
+                    pass
+            counts[pid] = sum(link.startswith("socket:") for link in links)
+        return counts
+
+    def has(self, library):
+        """Whether every process of it has the library loaded."""
+        name = str(library)
+        return all(name in Path(f"/proc/{pid}/maps").read_text() for pid in self.pids())
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def stop(self):
+        """Asks it to end, insists after a while, and gives what the library wrote into its log."""
+        ended = self.process.poll()
+        if ended is None:
+            # HAProxy dies of SIGTERM, and says nothing.
+            self.process.send_signal(signal.SIGUSR1 if self.kind.startswith("haproxy") else signal.SIGTERM)
+            try:
+                ended = self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                for pid in self.pids():
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+                ended = self.process.wait()
+        self.said.close()
+        if self.behind:
+            self.behind.stop()
+        return ended
+
+    def lines(self):
+        return self.log.read_text().splitlines() if self.log.exists() else []

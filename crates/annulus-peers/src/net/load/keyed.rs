@@ -1,0 +1,120 @@
+//! Keys and values of the stores that are asked: which key a request is for follows from the request's number, and its
+//! value from the key, so that an answer to another request is seen.
+
+/// Where the digits of a key stand: `key:000000000042`.
+pub(super) const KEY_DIGITS: usize = 12;
+/// A value repeats after so many bytes.
+const PERIOD: usize = 16;
+/// What stands behind a value in an answer of either store.
+const LINE_END: &[u8] = b"\r\n";
+
+/// Random keys that can be told again.
+#[derive(Clone, Copy)]
+pub(super) struct Keys {
+    pub(super) count: u64,
+    pub(super) seed: u64,
+}
+
+impl Keys {
+    /// The key of a request.
+    #[inline]
+    pub(super) fn of(&self, connection: u32, sequence: u64) -> u64 {
+        // SplitMix64's finish: neighbouring numbers come out unrelated.
+        let mut mixed = (self.seed ^ u64::from(connection).rotate_left(40))
+            .wrapping_add(sequence.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        ((u128::from(mixed) * u128::from(self.count)) >> 64) as u64
+    }
+}
+
+/// Writes a key's digits.
+#[inline]
+pub(super) fn write_key(mut key: u64, digits: &mut [u8]) {
+    for place in digits.iter_mut().rev() {
+        *place = b'0' + (key % 10) as u8;
+        key /= 10;
+    }
+}
+
+/// A key's value, of any length: the digits of the key, the fast-changing ones first, again and again.
+#[derive(Clone, Copy)]
+pub(super) struct Value {
+    /// Twice, so that what follows any of its bytes is one slice.
+    twice: [u8; 2 * PERIOD],
+}
+
+impl Value {
+    #[inline]
+    pub(super) fn of(key: u64) -> Value {
+        let mut twice = [b'.'; 2 * PERIOD];
+        write_key(key, &mut twice[..KEY_DIGITS]);
+        twice[..KEY_DIGITS].reverse();
+        let (once, again) = twice.split_at_mut(PERIOD);
+        again.copy_from_slice(once);
+        Value { twice }
+    }
+
+    #[inline]
+    pub(super) fn write(&self, into: &mut [u8]) {
+        for piece in into.chunks_mut(PERIOD) {
+            piece.copy_from_slice(&self.twice[..piece.len()]);
+        }
+    }
+
+    /// Whether `bytes` are what stands from `from` on in a value of `length` bytes and the line's end behind it.
+    #[inline]
+    pub(super) fn is_at(&self, from: usize, length: usize, bytes: &[u8]) -> bool {
+        let (value, end) = bytes.split_at(bytes.len().min(length.saturating_sub(from)));
+        let turned = &self.twice[from % PERIOD..][..PERIOD];
+        let mut pieces = value.chunks(PERIOD);
+        let end_from = (from + value.len()).saturating_sub(length);
+        pieces.all(|piece| piece == &turned[..piece.len()])
+            && (LINE_END.get(end_from..)).is_some_and(|line_end| line_end.starts_with(end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_among_those_there_are_and_come_again() {
+        let keys = Keys { count: 10, seed: 7 };
+        let mut seen = [0; 10];
+        for connection in 0..10 {
+            for sequence in 0..1000 {
+                let key = keys.of(connection, sequence);
+                assert_eq!(key, keys.of(connection, sequence));
+                seen[key as usize] += 1;
+            }
+        }
+        assert!(
+            seen.iter().all(|count| (800..1200).contains(count)),
+            "{seen:?}"
+        );
+    }
+
+    #[test]
+    fn a_value_is_known_however_it_is_cut_and_no_other_is() {
+        for length in [0, 1, 3, 16, 17, 100] {
+            let mut bytes = vec![0; length];
+            Value::of(42).write(&mut bytes);
+            bytes.extend_from_slice(LINE_END);
+            for from in 0..bytes.len() {
+                for to in from..=bytes.len() {
+                    let is = |key| Value::of(key).is_at(from, length, &bytes[from..to]);
+                    assert!(is(42), "{length}: {from}..{to}");
+                    assert!(
+                        !is(43) || from > 0 || to == 0 || length == 0,
+                        "{length}: {from}..{to}"
+                    );
+                }
+            }
+            assert!(!Value::of(42).is_at(0, length + 1, &bytes), "{length}");
+            bytes.push(b'x');
+            assert!(!Value::of(42).is_at(0, length, &bytes), "{length}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! # Safety
+//!
+//! What is written leaves when its thread waits on its set again. Should the thread do something else first, and for
+//! long, a thread of ours sends it: whatever the program waits for may be waiting for that answer. It looks while
+//! something is queued, twice in that time, and sleeps for good where nothing is (Typed: numbers for the kernel).
+//!
+//! It handles no signal, and ends with each thread that waits on a set, so that a process ends with its last thread.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use crate::leave;
+use crate::send;
+use crate::set;
+use crate::sys;
+
+/// How long it sleeps between two looks, us; and what has waited for so long is sent, ns.
+const LOOK_US: i64 = 2000;
+const LATE_NS: u64 = 2_000_000;
+/// After so many looks at nothing it sleeps until it is woken.
+const LOOKS_MAX: u32 = 20;
+const STACK_BYTES: usize = 64 << 10;
+
+const NONE: u32 = 0;
+const LOOKING: u32 = 1;
+const ASLEEP: u32 = 2;
+const TO_END: u32 = 3;
+
+static STATE: AtomicU32 = AtomicU32::new(NONE);
+
+/// Something is queued.
+#[inline]
+pub(crate) fn look_out() {
+    if STATE.load(Ordering::Relaxed) != LOOKING {
+        rouse();
+    }
+}
+
+#[cold]
+fn rouse() {
+    let swap = |from, to| STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    if swap(ASLEEP, LOOKING).is_ok() {
+        sys::wake_one(&STATE);
+    } else if swap(NONE, LOOKING).is_ok() && start().is_err() {
+        // What is late stays so until its thread comes back.
+        STATE.store(NONE, Ordering::Release);
+    }
+}
+
+/// With all signals blocked, which the new thread inherits.
+fn start() -> std::io::Result<()> {
+    // SAFETY: Typed: plain integers; filled by the call.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: Typed: as above.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: Typed: both are of this stack.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let name = "annulus-late".to_owned();
+    let made = thread::Builder::new()
+        .name(name)
+        .stack_size(STACK_BYTES)
+        .spawn(watch);
+    // SAFETY: Typed: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    made.map(drop)
+}
+
+fn watch() {
+    let mut idle = 0;
+    loop {
+        sys::pause_us(LOOK_US);
+        if STATE.load(Ordering::Acquire) == TO_END {
+            STATE.store(NONE, Ordering::Release);
+            return;
+        }
+        idle = if look() { 0 } else { idle + 1 };
+        if idle < LOOKS_MAX {
+            continue;
+        }
+        idle = 0;
+        let sleeps = STATE.compare_exchange(LOOKING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
+        // Something may have been queued since: whoever did has not woken it.
+        if sleeps.is_ok() && set::none_is_queued() {
+            while STATE.load(Ordering::Acquire) == ASLEEP {
+                sys::wait_while(&STATE, ASLEEP);
+            }
+        } else {
+            let _ = STATE.compare_exchange(ASLEEP, LOOKING, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Sends what is late; whether anything is queued at all.
+fn look() -> bool {
+    let mut any = false;
+    set::for_each_queued(|set, since_ns| {
+        any = true;
+        if sys::now_ns().saturating_sub(since_ns) < LATE_NS {
+            return;
+        }
+        let Some(mut held) = set.take_idle() else {
+            return;
+        };
+        if held.pushed {
+            return;
+        }
+        for fd in held.queued.clone() {
+            if let Some(connection) = held.connection(fd) {
+                send::flush(&mut held, fd, connection);
+            }
+        }
+        leave::finish_closes_late(&mut held);
+        held.is_queued_since(0);
+    });
+    any
+}
+
+thread_local! {
+    static ENDS: Ends = const { Ends(Cell::new(false)) };
+}
+
+struct Ends(Cell<bool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        set::for_each_of_mine(|held| {
+            for fd in held.queued.clone() {
+                if let Some(connection) = held.connection(fd) {
+                    send::flush(held, fd, connection);
+                }
+            }
+            leave::finish_closes_late(held);
+        });
+        let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
+        if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
+            sys::wake_one(&STATE);
+        }
+    }
+}
+
+/// The calling thread waits on a set: when it ends, so does the thread that looks after it.
+pub(crate) fn begin_thread() {
+    let _ = ENDS.try_with(|ends| ends.0.set(true));
+}
+
+/// In a child of a fork: the thread is not here.
+pub(crate) fn reset() {
+    STATE.store(NONE, Ordering::Relaxed);
+}

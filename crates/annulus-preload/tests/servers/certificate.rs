@@ -1,0 +1,38 @@
+//! A certificate for servers of the tests.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::skip::skip;
+
+/// A key and a certificate that nobody else would trust, `key.pem` and `cert.pem` in `folder`; a skip without openssl.
+pub(crate) fn certificate(folder: &Path) -> Option<()> {
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+        ])
+        .args([
+            "-keyout",
+            "key.pem",
+            "-out",
+            "cert.pem",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+        ])
+        .current_dir(folder)
+        .output();
+    let Ok(output) = made else {
+        skip("no openssl; install the package openssl");
+        return None;
+    };
+    assert!(output.status.success(), "{output:?}");
+    Some(())
+}

@@ -1,0 +1,286 @@
+//! nginx' processes: a new configuration and a new program under load, and connections shared among workers.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tempfile::TempDir;
+
+use super::{Config, Nginx, command, nginx};
+use crate::http::Http;
+use crate::library::library;
+use crate::server::{How, free_port, until};
+
+/// Clients that ask until they are stopped, and take no failure.
+struct Load {
+    stop: Arc<AtomicBool>,
+    answers: Arc<AtomicU64>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(port: u16) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let answers = Arc::new(AtomicU64::new(0));
+        let client = |kept: bool| {
+            let (stop, answers) = (stop.clone(), answers.clone());
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    match kept {
+                        true => ask_on_one(port, &stop, &answers),
+                        false => ask_once(port, &answers),
+                    }
+                }
+            })
+        };
+        let clients = (0..4).map(|n| client(n % 2 == 0)).collect();
+        Load {
+            stop,
+            answers,
+            clients,
+        }
+    }
+
+    /// Waits until that many more requests have been answered.
+    fn goes_on(&self, more: u64) {
+        let now = self.answers.load(Ordering::Relaxed);
+        until("requests are answered", || {
+            (self.answers.load(Ordering::Relaxed) >= now + more).then_some(())
+        });
+    }
+
+    #[track_caller]
+    fn finish(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            client.join().unwrap();
+        }
+    }
+}
+
+/// A connection per request: a listener that stays open loses none of them.
+fn ask_once(port: u16, answers: &AtomicU64) {
+    let mut client = Http::connect(port);
+    let response = client.get_with("/file", "Connection: close\r\n");
+    assert_eq!((response.status, response.body.len()), (200, 3000));
+    client.assert_ended();
+    answers.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One connection, until the server ends it, as it may between two requests.
+fn ask_on_one(port: u16, stop: &AtomicBool, answers: &AtomicU64) {
+    let mut client = Http::connect(port);
+    let mut asked = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let answer = client.send("/file", "").and_then(|()| client.read());
+        match answer {
+            Ok(response) => assert_eq!((response.status, response.body.len()), (200, 3000)),
+            Err(error) => {
+                let ends = [
+                    io::ErrorKind::UnexpectedEof,
+                    io::ErrorKind::ConnectionReset,
+                    io::ErrorKind::BrokenPipe,
+                ];
+                assert!(
+                    asked > 0 && ends.contains(&error.kind()),
+                    "{error} after {asked}"
+                );
+                return;
+            }
+        }
+        asked += 1;
+        answers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_new_configuration_under_load_fails_no_request() {
+    let Some(nginx) = nginx(Config {
+        workers: 2,
+        ..Config::default()
+    }) else {
+        return;
+    };
+    nginx.file("file", 3000);
+    let load = Load::start(nginx.port());
+    let mut workers = vec![nginx.client().get("/pid").text().to_owned()];
+    for _ in 0..4 {
+        load.goes_on(100);
+        nginx.server.signal(Signal::HUP);
+        let worker = until("a new worker answers", || {
+            let worker = nginx.client().get("/pid").text().to_owned();
+            (!workers.contains(&worker)).then_some(worker)
+        });
+        // Two old ones may answer by turns: all of a generation are old once the load has gone on.
+        load.goes_on(50);
+        workers.push(worker);
+        workers.push(nginx.client().get("/pid").text().to_owned());
+    }
+    load.finish();
+    nginx.finish_served();
+}
+
+/// An nginx in the background, which is no child of this test.
+struct Daemon {
+    port: u16,
+    folder: TempDir,
+}
+
+impl Daemon {
+    fn start() -> Option<Daemon> {
+        let (folder, port) = (TempDir::new().unwrap(), free_port());
+        let config = Config {
+            // nginx gives a new program only what is named here.
+            main: "env LD_PRELOAD; env ANNULUS_STATS; env ANNULUS_LOG;",
+            ..Config::default()
+        };
+        config.write(folder.path(), port);
+        fs::write(folder.path().join("file"), vec![b'x'; 3000]).unwrap();
+        let mut command = command(folder.path())?;
+        command.current_dir(folder.path()).stdin(Stdio::null());
+        if let Some(library) = library() {
+            command
+                .env("LD_PRELOAD", library)
+                .env("ANNULUS_STATS", "1")
+                .env("ANNULUS_LOG", folder.path().join("annulus.log"));
+        }
+        let daemon = Daemon { port, folder };
+        assert!(command.status().unwrap().success());
+        until("it answers", || Http::open(port).ok().map(|_| ()));
+        Some(daemon)
+    }
+
+    fn pid_file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// The process that a file names.
+fn pid_in(file: &Path) -> Option<Pid> {
+    Pid::from_raw(fs::read_to_string(file).ok()?.trim().parse().ok()?)
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        for name in ["nginx.pid", "nginx.pid.oldbin"] {
+            if let Some(pid) = pid_in(&self.pid_file(name)) {
+                _ = kill_process(pid, Signal::TERM);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_new_program_takes_over_under_load_and_fails_no_request() {
+    let Some(daemon) = Daemon::start() else {
+        return;
+    };
+    let load = Load::start(daemon.port);
+    let old = pid_in(&daemon.pid_file("nginx.pid")).unwrap();
+    let old_worker = Http::connect(daemon.port).get("/pid").text().to_owned();
+    load.goes_on(50);
+    kill_process(old, Signal::USR2).unwrap();
+    let new = until("the new program runs", || {
+        pid_in(&daemon.pid_file("nginx.pid")).filter(|pid| *pid != old)
+    });
+    load.goes_on(50);
+    kill_process(old, Signal::QUIT).unwrap();
+    until("the old one has ended", || {
+        test_kill_process(old).is_err().then_some(())
+    });
+    load.goes_on(50);
+    assert_ne!(Http::connect(daemon.port).get("/pid").text(), old_worker);
+    load.finish();
+    kill_process(new, Signal::QUIT).unwrap();
+    until("the new one has ended", || {
+        test_kill_process(new).is_err().then_some(())
+    });
+    if library().is_some() {
+        let log = fs::read_to_string(daemon.folder.path().join("annulus.log")).unwrap();
+        let served = log.lines().filter(|line| line.contains("\"epoll_wait\":"));
+        assert!(
+            served.count() >= 2,
+            "the old and the new worker were served:\n{log}"
+        );
+    }
+}
+
+/// How many of `count` connections the less and the more loaded of two workers has.
+fn shares(how: How, count: usize, listen: &str) -> Option<(usize, usize)> {
+    let nginx = Nginx::start(
+        how,
+        Config {
+            workers: 2,
+            listen,
+            ..Config::default()
+        },
+    )?;
+    let port = nginx.port();
+    // Until both workers are there, one takes all.
+    until("both workers answer", || {
+        let ask = || Http::connect(port).get("/pid").text().to_owned();
+        let first = ask();
+        (0..200).any(|_| ask() != first).then_some(())
+    });
+    let opened: Vec<_> = (0..4)
+        .map(|_| {
+            thread::spawn(move || {
+                let open = |_| {
+                    let mut client = Http::connect(port);
+                    let worker = client.get("/pid").text().to_owned();
+                    (client, worker)
+                };
+                (0..count / 4).map(open).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let opened: Vec<_> = opened
+        .into_iter()
+        .flat_map(|thread| thread.join().unwrap())
+        .collect();
+    let mut workers: HashMap<&str, usize> = HashMap::new();
+    for (_, worker) in &opened {
+        *workers.entry(worker).or_default() += 1;
+    }
+    let least = workers
+        .values()
+        .copied()
+        .min()
+        .filter(|_| workers.len() == 2);
+    let most = workers.values().copied().max();
+    println!("{how:?} {listen}: {workers:?}");
+    drop(opened);
+    let stats = nginx.server.finish();
+    if how == How::With {
+        stats.assert_served();
+    }
+    Some((least.unwrap_or(0), most.unwrap_or(0)))
+}
+
+#[test]
+fn two_workers_share_connections_about_as_evenly_as_without() {
+    const CONNECTIONS: usize = 400;
+    let Some((without, _)) = shares(How::Without, CONNECTIONS, "") else {
+        return;
+    };
+    let (with, _) = shares(How::With, CONNECTIONS, "").unwrap();
+    assert!(
+        with * 3 + CONNECTIONS / 20 >= without,
+        "the lesser share is {with} with, {without} without"
+    );
+}
+
+#[test]
+fn two_workers_with_a_listener_each_share_as_the_kernel_does() {
+    let Some((least, most)) = shares(How::With, 400, "reuseport") else {
+        return;
+    };
+    // Each connection goes to either by a hash: less than a quarter for one is out of the question.
+    assert!(least >= 100 && least + most == 400, "{least} and {most}");
+}

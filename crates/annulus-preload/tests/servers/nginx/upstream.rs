@@ -1,0 +1,133 @@
+//! nginx between a client and another server: two kinds of connections in one worker.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use super::{Config, nginx};
+
+/// A server that sends each request's body back, until nobody asks any more.
+fn echo_bodies() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            thread::spawn(move || echo_on(stream.unwrap()));
+        }
+    });
+    port
+}
+
+fn echo_on(stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut line, mut length) = (String::new(), 0);
+        while line != "\r\n" {
+            line.clear();
+            if reader.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            if let Some(given) = line.strip_prefix("Content-Length: ") {
+                length = given.trim().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).ok()?;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        reader.get_mut().write_all(head.as_bytes()).ok()?;
+        reader.get_mut().write_all(&body).ok()?;
+    }
+}
+
+#[test]
+fn what_is_posted_reaches_the_upstream_and_its_answer_comes_back() {
+    let upstream = echo_bodies();
+    let http = format!(
+        "upstream back {{ server 127.0.0.1:{upstream}; keepalive 4; }}\nclient_max_body_size 20m;"
+    );
+    let proxied = "proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection '';";
+    let server = format!(
+        "location /buffered {{ {proxied} }}\n\
+         location /direct {{ {proxied} proxy_request_buffering off; proxy_buffering off; }}"
+    );
+    let Some(nginx) = nginx(Config {
+        http: &http,
+        server: &server,
+        ..Config::default()
+    }) else {
+        return;
+    };
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut client = nginx.client();
+    for length in [0, 1, 1000, 70_000, 3_000_000, 9, 5000] {
+        let mut body = vec![0; length];
+        random.fill(&mut body);
+        for path in ["/buffered", "/direct"] {
+            let response = client.send_with_body("POST", path, &body);
+            assert_eq!(response.status, 200);
+            assert!(response.body == body, "{path}, {length} bytes");
+        }
+    }
+    nginx.finish_served();
+}
+
+#[test]
+fn many_clients_share_the_connections_to_an_upstream() {
+    let upstream = echo_bodies();
+    let http = format!("upstream back {{ server 127.0.0.1:{upstream}; keepalive 2; }}");
+    let Some(nginx) = nginx(Config {
+        http: &http,
+        server: "location / { proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection ''; }",
+        ..Config::default()
+    }) else {
+        return;
+    };
+    let clients: Vec<_> = (0..10)
+        .map(|n| {
+            let mut client = nginx.client();
+            thread::spawn(move || {
+                for i in 0..30 {
+                    let body = format!("{n} {i} ").repeat(1 + i * 7);
+                    assert_eq!(
+                        client.send_with_body("POST", "/", body.as_bytes()).text(),
+                        body
+                    );
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    nginx.finish_served();
+}
+
+#[test]
+fn an_upstream_that_is_not_there_or_goes_gives_an_error_and_no_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let goes = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            // With the request unread, this is a reset.
+            let mut stream = stream.unwrap();
+            stream.read_exact(&mut [0; 10]).unwrap();
+        }
+    });
+    let nowhere = crate::server::free_port();
+    let server = format!(
+        "location /goes {{ proxy_pass http://127.0.0.1:{goes}; }}\n\
+         location /nowhere {{ proxy_pass http://127.0.0.1:{nowhere}; }}"
+    );
+    let Some(nginx) = nginx(Config {
+        server: &server,
+        ..Config::default()
+    }) else {
+        return;
+    };
+    let mut client = nginx.client();
+    for _ in 0..10 {
+        assert_eq!(client.get("/goes").status, 502);
+        assert_eq!(client.get("/nowhere").status, 502);
+    }
+    nginx.finish_served();
+}

@@ -1,0 +1,201 @@
+//! Bytes that come in pieces, in masses, or not at all: clients that break off, don't read, or ask for much.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use super::{moment, redis};
+use crate::resp::{Client, Reply, command};
+use crate::server::until;
+
+fn connected(client: &mut Client) -> usize {
+    client.info("connected_clients").parse().unwrap()
+}
+
+/// Bytes that are the same for the same seed, and seldom each other's.
+fn bytes_of(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut bytes = vec![0; length];
+    random.fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_client_that_goes_in_the_middle_of_a_command_changes_nothing() {
+    let Some(server) = redis("") else { return };
+    let mut other = server.client();
+    let set = command(&[b"SET", b"key", &bytes_of(1, 1 << 20)]);
+    for at in [1, 5, 30, 4_096, 70_000, set.len() - 1] {
+        let mut gone = server.client();
+        gone.send_raw(&set[..at]).unwrap();
+        if at % 2 == 0 {
+            moment();
+        }
+    }
+    until("all are forgotten", || {
+        (connected(&mut other) == 1).then_some(())
+    });
+    assert_eq!(other.call("EXISTS key"), Reply::Number(0));
+    server.finish_served();
+}
+
+#[test]
+fn a_reset_in_the_middle_of_a_pipeline_harms_nobody_else() {
+    let Some(server) = redis("") else { return };
+    let mut other = server.client();
+    other.call_words(&[b"SET", b"big", &bytes_of(2, 100_000)]);
+    for _ in 0..20 {
+        let mut gone = server.client();
+        let pipeline = command(&[b"GET", b"big"]).repeat(50);
+        gone.send_raw(&pipeline).unwrap();
+        // What is unread when a socket is closed makes the close a reset.
+        let mut some = [0; 1000];
+        gone.stream().read_exact(&mut some).unwrap();
+        drop(gone);
+        assert_eq!(other.call("PING"), Reply::Status("PONG".to_owned()));
+    }
+    until("all are forgotten", || {
+        (connected(&mut other) == 1).then_some(())
+    });
+    server.finish_served();
+}
+
+#[test]
+fn a_client_that_has_shut_down_its_side_still_gets_its_answers() {
+    let Some(server) = redis("") else { return };
+    let mut client = server.client();
+    for n in 0..100 {
+        client.send(&format!("ECHO {n}"));
+    }
+    client.stream().shutdown(Shutdown::Write).unwrap();
+    // Redis gives up a connection when it reads the FIN, which comes after all that was sent before.
+    for n in 0..100 {
+        assert_eq!(client.read().unwrap(), Reply::bytes(n.to_string()));
+    }
+    client.assert_ended();
+    let mut other = server.client();
+    until("it is forgotten", || {
+        (connected(&mut other) == 1).then_some(())
+    });
+    server.finish_served();
+}
+
+#[test]
+fn a_pipeline_of_ten_thousand_commands_is_answered_in_order() {
+    const COMMANDS: usize = 10_000;
+    let Some(server) = redis("") else { return };
+    let mut client = server.client();
+    let mut writer = client.stream().try_clone().unwrap();
+    let sender = thread::spawn(move || {
+        for n in 0..COMMANDS {
+            let number = n.to_string();
+            let value = number.repeat(1 + n % 90);
+            writer
+                .write_all(&command(&[b"SET", number.as_bytes(), value.as_bytes()]))
+                .unwrap();
+            writer
+                .write_all(&command(&[b"GET", number.as_bytes()]))
+                .unwrap();
+        }
+    });
+    for n in 0..COMMANDS {
+        assert_eq!(client.read().unwrap(), Reply::ok());
+        assert_eq!(
+            client.read().unwrap(),
+            Reply::bytes(n.to_string().repeat(1 + n % 90))
+        );
+    }
+    sender.join().unwrap();
+    server.finish_served();
+}
+
+#[test]
+fn values_of_megabytes_come_back_byte_for_byte() {
+    let Some(server) = redis("") else { return };
+    let mut clients: Vec<_> = (0..3).map(|_| server.client()).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        let value = bytes_of(n as u64, 5_000_000 + n);
+        let key = n.to_string();
+        client
+            .send_raw(&command(&[b"SET", key.as_bytes(), &value]))
+            .unwrap();
+        client.send(&format!("GET {n}"));
+    }
+    for (n, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.read().unwrap(), Reply::ok());
+        assert!(client.read().unwrap() == Reply::Bytes(bytes_of(n as u64, 5_000_000 + n)));
+    }
+    server.finish_served();
+}
+
+#[test]
+fn others_are_served_while_twenty_megabytes_wait_for_a_slow_reader() {
+    let Some(server) = redis("") else { return };
+    let mut slow = server.client();
+    let value = bytes_of(3, 20_000_000);
+    assert_eq!(slow.call_words(&[b"SET", b"big", &value]), Reply::ok());
+    slow.send("GET big");
+    let mut other = server.client();
+    for n in 0..1000 {
+        assert_eq!(
+            other.call(&format!("ECHO {n}")),
+            Reply::bytes(n.to_string())
+        );
+    }
+    assert!(slow.read().unwrap() == Reply::Bytes(value));
+    assert_eq!(slow.call("PING"), Reply::Status("PONG".to_owned()));
+    server.finish_served();
+}
+
+#[test]
+fn a_client_over_its_output_limit_is_ended_and_others_are_not() {
+    let Some(server) = redis("") else { return };
+    let mut other = server.client();
+    let limit = [
+        "CONFIG",
+        "SET",
+        "client-output-buffer-limit",
+        "normal 1000000 0 0",
+    ];
+    assert_eq!(other.call_words(&limit.map(str::as_bytes)), Reply::ok());
+    let value = bytes_of(4, 500_000);
+    assert_eq!(other.call_words(&[b"SET", b"big", &value]), Reply::ok());
+    assert!(other.call("GET big") == Reply::Bytes(value));
+    let mut greedy = server.client();
+    // More than the kernel holds for a client that doesn't read.
+    greedy
+        .send_raw(&command(&[b"GET", b"big"]).repeat(200))
+        .unwrap();
+    until("it is ended", || (connected(&mut other) == 1).then_some(()));
+    greedy.assert_ended();
+
+    let mut subscriber = server.client();
+    let limit = [
+        "CONFIG",
+        "SET",
+        "client-output-buffer-limit",
+        "pubsub 1000000 0 0",
+    ];
+    assert_eq!(other.call_words(&limit.map(str::as_bytes)), Reply::ok());
+    subscriber.call("SUBSCRIBE news");
+    until("the subscriber is ended", || {
+        let message = vec![b'x'; 500_000];
+        (other.call_words(&[b"PUBLISH", b"news", &message]).number() == 0).then_some(())
+    });
+    subscriber.assert_ended();
+    server.finish_served();
+}
+
+#[test]
+fn a_byte_at_a_time_makes_a_command_too() {
+    let Some(server) = redis("") else { return };
+    let mut client = server.client();
+    for byte in command(&[b"SET", b"key", b"value"]) {
+        client.send_raw(&[byte]).unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(client.read().unwrap(), Reply::ok());
+    assert_eq!(client.call("GET key"), Reply::bytes("value"));
+    server.finish_served();
+}

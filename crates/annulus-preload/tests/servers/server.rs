@@ -1,0 +1,214 @@
+//! A server of the distribution, on a free port and in a folder of its own, with the preload library or without; and
+//! what the library says about itself when the server has ended.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::library::library;
+use crate::skip::skip;
+
+/// Longer than anything here takes on a busy machine: who waits longer has been forgotten.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where servers look for work, and the machine's package that has them.
+const SERVERS: [(&str, &str, &str); 3] = [
+    ("redis-server", "/usr/bin/redis-server", "redis-server"),
+    ("nginx", "/usr/sbin/nginx", "nginx-light"),
+    ("memcached", "/usr/bin/memcached", "memcached"),
+];
+
+/// Whether the server runs on the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    With,
+    Without,
+}
+
+/// The path of an installed server, or a skip.
+pub(crate) fn installed(name: &str) -> Option<&'static Path> {
+    let (_, path, package) = SERVERS.iter().find(|(server, ..)| *server == name).unwrap();
+    let path = Path::new(path);
+    if !path.exists() {
+        skip(format_args!("no {name}; install the package {package}"));
+        return None;
+    }
+    Some(path)
+}
+
+/// A port that nothing listens on, nor 10,000 higher, where a cluster's nodes talk. Below the ephemeral ports, so that
+/// no client of another test takes it meanwhile.
+pub(crate) fn free_port() -> u16 {
+    const FIRST: u16 = 12_000;
+    const COUNT: u16 = 7_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let process = (std::process::id() % 97) as u16 * 71;
+    for _ in 0..COUNT {
+        let port = FIRST + (process + NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(port + 10_000) {
+            return port;
+        }
+    }
+    panic!("no free port from {FIRST}");
+}
+
+/// A server that runs. Dropping it kills it.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    log: PathBuf,
+    how: How,
+}
+
+impl Server {
+    /// Starts `command`, which listens on `port`, and waits until it answers. What it prints is in `output.log` of
+    /// `folder`.
+    pub(crate) fn start(how: How, folder: &Path, port: u16, command: &mut Command) -> Server {
+        let log = folder.join("annulus.log");
+        let output = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(folder.join("output.log"))
+            .unwrap();
+        command
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output);
+        if how == How::With
+            && let Some(library) = library()
+        {
+            command
+                .env("LD_PRELOAD", library)
+                .env("ANNULUS_STATS", "1")
+                .env("ANNULUS_LOG", &log);
+        }
+        let mut server = Server {
+            child: command.spawn().unwrap(),
+            port,
+            log,
+            how,
+        };
+        server.wait_until_it_listens(folder);
+        server
+    }
+
+    fn wait_until_it_listens(&mut self, folder: &Path) {
+        let start = Instant::now();
+        while let Err(error) = TcpStream::connect(("127.0.0.1", self.port)) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+            let ended = self.child.try_wait().unwrap();
+            if ended.is_some() || start.elapsed() > PATIENCE {
+                let said = fs::read_to_string(folder.join("output.log")).unwrap();
+                panic!(
+                    "the server doesn't listen on {} ({ended:?}):\n{said}",
+                    self.port
+                );
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Waits until the server ends by itself.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "the server doesn't end");
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks the server to end, which it does well, and returns what the library did in it.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> Stats {
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        assert!(status.success(), "the server ended with {status}");
+        self.stats()
+    }
+
+    /// What the library did in processes of this server that have ended.
+    #[track_caller]
+    pub(crate) fn stats(&self) -> Stats {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        // annulus[123]: {"pid":123, …
+        let counts = text
+            .lines()
+            .filter_map(|line| Some(&line[line.find(": {")? + 2..]));
+        let processes = counts.map(|counts| serde_json::from_str(counts).unwrap());
+        let stats = Stats(processes.collect());
+        assert_eq!(
+            stats.0.is_empty(),
+            self.how == How::Without || library().is_none(),
+            "{text}"
+        );
+        stats
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child.try_wait().unwrap().is_none() {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+        }
+    }
+}
+
+/// What the library counted, a value per process.
+#[derive(Debug)]
+pub(crate) struct Stats(pub(crate) Vec<serde_json::Value>);
+
+impl Stats {
+    /// How often `call` was served in all of them.
+    pub(crate) fn served(&self, call: &str) -> u64 {
+        let of = |process: &serde_json::Value| process["served"][call].as_u64().unwrap_or(0);
+        self.0.iter().map(of).sum()
+    }
+
+    /// Holds that reads, writes and waits were served: otherwise a test shows nothing.
+    #[track_caller]
+    pub(crate) fn assert_served(&self) {
+        if library().is_none() {
+            return;
+        }
+        let any = |calls: &[&str]| calls.iter().any(|call| self.served(call) > 0);
+        let read = any(&["read", "recv", "readv", "recvmsg", "recvfrom"]);
+        let written = any(&["write", "send", "writev", "sendmsg", "sendto"]);
+        let waited = any(&["epoll_wait", "epoll_pwait"]);
+        assert!(read && written && waited, "not served: {self:?}");
+    }
+}
+
+/// Asks again until there is an answer.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}

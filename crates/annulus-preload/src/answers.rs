@@ -258,8 +258,12 @@ impl Inner {
                 .append(unsafe { std::slice::from_raw_parts(at, bytes as usize) });
             self.release(machine, id);
         }
-        if bytes >= BULK_BYTES || connection.in_hand() >= IN_HAND_MAX {
-            connection.mark(flag::BULK);
+        // An edge is what a poll that is asked again can't tell apart from what was there before.
+        let edge = connection.events & flag::EDGE_TRIGGERED != 0;
+        if (bytes >= BULK_BYTES && !edge) || connection.in_hand() >= IN_HAND_MAX {
+            if !edge {
+                connection.mark(flag::BULK);
+            }
             if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
                 connection.mark(flag::CANCELLED);
                 self.cancels.push(receive_token(fd, connection));

@@ -241,6 +241,9 @@ fn served(
             (connection.events, connection.data) = (asked.events, asked.data);
             connection.mark(flag::MEMBER);
             connection.clear(flag::DISABLED);
+            if connection.is(flag::BULK) && asked.events & flag::EDGE_TRIGGERED != 0 {
+                connection.clear(flag::BULK | flag::READABLE);
+            }
             if connection.events & flag::IN == 0 {
                 crate::receive::spill(held, connection);
             }
@@ -312,8 +315,19 @@ fn replayed(
         return None;
     }
     let mut connection = held.connection(fd)?;
-    let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
+    let silent = connection.is(flag::DISABLED) && connection.is(flag::MEMBER);
+    let answer = match asked.operation {
+        // The kernel's set has not got it yet.
+        libc::EPOLL_CTL_DEL if silent => Ok(0),
+        libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
+        libc::EPOLL_CTL_MOD if silent => {
+            let add = libc::EPOLL_CTL_ADD;
+            sys::control(held.fd, add, fd, asked.events, asked.data)
+        }
+        operation => sys::control(held.fd, operation, fd, asked.events, asked.data),
+    };
     if answer.is_ok() {
+        connection.clear(flag::DISABLED);
         if asked.operation == libc::EPOLL_CTL_DEL {
             connection.clear(flag::MEMBER);
             held.unready(fd, connection);

@@ -152,6 +152,8 @@ pub(crate) struct Closing {
     pub(crate) backlog: Moved,
     /// The receive that is with the kernel.
     pub(crate) receive: Option<u64>,
+    /// Likewise the poll.
+    pub(crate) poll: Option<u64>,
     pub(crate) is_over: bool,
     /// Another number, or another process, has it, too.
     pub(crate) is_shared: bool,

@@ -58,6 +58,11 @@ pub(crate) fn receive_token(fd: i32, connection: Conn) -> u64 {
     token(About::Receive, connection.generation, fd)
 }
 
+/// The token of a connection's poll.
+pub(crate) fn poll_token(fd: i32, connection: Conn) -> u64 {
+    token(About::Poll, connection.generation, fd)
+}
+
 /// The token of a listener's poll.
 pub(crate) fn listener_token(listener: &Listener) -> u64 {
     token(About::Listener, listener.generation, listener.fd)
@@ -178,8 +183,8 @@ impl Inner {
 
     fn push_closes(&mut self, ring: &mut ServerRing, arena: &Arena) {
         for (nth, closing) in self.closing.iter().enumerate() {
-            if let Some(receive) = closing.receive {
-                push(ring, cancel(receive));
+            for target in [closing.receive, closing.poll].into_iter().flatten() {
+                push(ring, cancel(target));
             }
             if !closing.backlog.is_empty() {
                 continue;

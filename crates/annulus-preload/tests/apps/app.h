@@ -194,9 +194,17 @@ static inline int say_events(struct epoll_event *events, int count) {
     return count;
 }
 
+/* Whether a case is about signals. Elsewhere a wait that somebody interrupts (a debugger, a job that is stopped and goes
+ * on) is begun anew. */
+static bool interrupts_matter;
+
 static inline int say_wait(int set, int timeout_ms) {
     struct epoll_event events[64];
-    return say_events(events, epoll_wait(set, events, 64, timeout_ms));
+    int count;
+    do
+        count = epoll_wait(set, events, 64, timeout_ms);
+    while (count < 0 && errno == EINTR && !interrupts_matter);
+    return say_events(events, count);
 }
 /* For something that comes, however slow the machine is. */
 static inline int say_next(int set) { return say_wait(set, 10000); }
@@ -315,7 +323,7 @@ static inline struct tcp_info tcp_state(int fd) {
     return info;
 }
 
-enum { STATE_ESTABLISHED = 1, STATE_CLOSED = 7, STATE_CLOSE_WAIT = 8 };
+enum { STATE_ESTABLISHED = 1, STATE_FIN_WAIT2 = 5, STATE_CLOSED = 7, STATE_CLOSE_WAIT = 8 };
 
 /* Returns when all that the peer sent has reached the socket of the other side, its FIN too. The socket is asked, not
  * the program: bytes that the library took out of it count as arrived. */

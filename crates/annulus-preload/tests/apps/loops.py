@@ -159,6 +159,7 @@ def a_bare_epoll_object_serves():
         server, _ = listener.accept()
         server.setblocking(False)
         epoll = select.epoll()
+        epoll.poll(0)
         epoll.register(server, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
         for question in (b"one", b"two", b""):
             client.sendall(question) if question else client.shutdown(socket.SHUT_WR)
@@ -226,6 +227,7 @@ def a_served_process_starts_others():
         client = socket.create_connection(listener.getsockname())
         server, _ = listener.accept()
         server.setblocking(False)
+        epoll.poll(0)
         epoll.register(server, select.EPOLLIN)
         for i in range(3):
             client.sendall(b"question")
@@ -235,7 +237,10 @@ def a_served_process_starts_others():
             print(result.stdout, result.stderr, result.returncode, server.recv(100))
             server.send(b"answer")
             epoll.poll(0)
-            print(client.recv(13, socket.MSG_WAITALL))
+            answer = b""
+            while len(answer) < 13:
+                answer += client.recv(13 - len(answer))
+            print(answer)
         child = os.fork()
         if child == 0:
             server.close()

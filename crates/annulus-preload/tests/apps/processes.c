@@ -428,6 +428,14 @@ static void a_filter_that_kills_for_rings_from_the_start_is_not_met(void) {
 
 static void a_filter_that_kills_for_rings_later_is_not_met(void) { under_a_filter(false, SECCOMP_RET_KILL_PROCESS); }
 
+static void filtered_program(void) { under_a_filter(false, SECCOMP_RET_ALLOW); }
+
+/* As in a container: the filter is there before the program is. */
+static void a_filter_that_was_there_before_is_lived_with(void) {
+    forbid_rings(SECCOMP_RET_ERRNO | EPERM);
+    execl("/proc/self/exe", "processes", "filtered", (char *)NULL);
+}
+
 /* With 0, 1 and 2 closed, the next files get these numbers: whatever is printed there goes to a client. */
 static void a_program_without_a_stdout_is_not_written_to(void) {
     struct pair pairs[3];
@@ -480,12 +488,17 @@ static const struct app_case cases[] = {
     CASE(a_filter_that_refuses_rings_later_is_lived_with, ""),
     CASE(a_filter_that_kills_for_rings_from_the_start_is_not_met, ""),
     CASE(a_filter_that_kills_for_rings_later_is_not_met, ""),
+    CASE(a_filter_that_was_there_before_is_lived_with, "passed:refused"),
     CASE(a_program_without_a_stdout_is_not_written_to, ""),
 };
 
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "started")) {
         started_program(atoi(argv[2]));
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "filtered")) {
+        filtered_program();
         return 0;
     }
     return RUN(cases);

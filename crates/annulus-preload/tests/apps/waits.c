@@ -383,4 +383,7 @@ static const struct app_case cases[] = {
     CASE(an_empty_set_waits_as_long_as_asked, ""),
 };
 
-int main(int argc, char **argv) { return RUN(cases); }
+int main(int argc, char **argv) {
+    interrupts_matter = true;
+    return RUN(cases);
+}

@@ -208,6 +208,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_filter_that_refuses_rings_later_is_lived_with;
     fn a_filter_that_kills_for_rings_from_the_start_is_not_met;
     fn a_filter_that_kills_for_rings_later_is_not_met;
+    fn a_filter_that_was_there_before_is_lived_with;
     fn a_program_without_a_stdout_is_not_written_to;
 }
 

@@ -5,7 +5,8 @@
  * It prints the port of each thread. Then it does what it is told on standard input, a word a line:
  *   counts   prints how often it has called read and write on connections, and epoll_wait
  *   close    closes all descriptors from 3 on that are neither listener, set nor connection, as daemons do
- *   fork     forks a child that is such a server with one thread; prints its number, and its port
+ *   fork     forks a child that is such a server with one thread, and ends with this one; prints its number, and its
+ *            port
  * and ends when its standard input does. A message that begins with `d` duplicates its connection for a moment.
  */
 #define _GNU_SOURCE
@@ -18,7 +19,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -106,6 +109,7 @@ int main(int argc, char **argv) {
         if (!strcmp(line, "fork\n")) {
             pid_t child = fork();
             if (child == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
                 printf("%d\n", getpid());
                 begin();
                 pause();

@@ -91,12 +91,6 @@ impl Server {
         (pid, port)
     }
 
-    pub(crate) fn kill(&self, child: u32) {
-        let number = child.to_string();
-        let status = Command::new("kill").arg(number).status();
-        assert!(status.unwrap().success());
-    }
-
     pub(crate) fn look(&self) -> Snapshot {
         Snapshot::of(self.id()).unwrap()
     }

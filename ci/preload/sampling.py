@@ -18,16 +18,18 @@ class Failed(Exception):
     """A run that counts for nothing, and why."""
 
 
-def load(annulus, cell, server, options, body=None):
+def load(cell, server, options, filled):
     """Loads a server once; the sample of the run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"
         command = [
-            str(annulus), "bench", "net", cell.load[0], server.address, *cell.load[1:],
+            str(options.annulus), "bench", "net", cell.load[0], server.address, *cell.load[1:],
             "--connections", str(cell.connections), "--pipeline", str(cell.pipeline), "--pid", str(server.pid),
             "--cpu", options.client_cpu, "--runtime", str(options.runtime), "--warmup", str(options.warmup),
             "--repeats", "1", "--json", str(path), "--seed", str(random.randrange(1_000_000)),
         ]
+        if filled:
+            command = ["--filled" if word == "--fill" else word for word in command]
         if "--path" in cell.load and "/1k" in cell.load:
             command += ["--body", str(server.folder / "html" / "1k")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -70,54 +72,71 @@ def counts(lines):
     return total
 
 
-def once(cell, how, options, work):
-    server = Server(
-        cell.server, how, options.library, work, cpus=options.server_cpu,
-        binaries={"hyper": options.hyper, "annulus": options.annulus},
-    )
-    try:
-        sample = load(options.annulus, cell, server, options)
-        if how not in (PLAIN, AGAIN) and not server.has(options.library.resolve()):
-            raise Failed("the library is not loaded")
-        if not server.alive():
-            raise Failed(f"the server ended by itself: {server.words()}")
-    finally:
-        server.stop()
-    # Nothing of one that a signal kills: it has no exit at which to say it.
-    sample["counts"] = counts(server.lines())
-    return sample
-
-
 def disturbed(runs, options):
     """Whether others had more of the processors than a pair of runs bears."""
     return any(run["sample"]["others_busy"] > options.quiet for run in runs if "sample" in run)
 
 
+def start(cell, how, options, work):
+    server = Server(
+        cell.server, how, options.library, work, cpus=options.server_cpu,
+        binaries={"hyper": options.hyper, "annulus": options.annulus},
+    )
+    if how not in (PLAIN, AGAIN) and not server.has(options.library.resolve()):
+        server.stop()
+        raise RuntimeError("the library is not loaded")
+    return server
+
+
 def cell_runs(cell, options, work, hows=(PLAIN, PRELOADED)):
-    """All runs of a cell; one that others disturbed is made once more, with its pair, as often as --patience allows."""
-    kept, left = [], options.patience
-    for repeat in range(options.repeats):
-        runs = pair(cell, options, work, hows, repeat)
+    """All runs of a cell, and what the library counted. A few servers in each way, one after the other, take turns in
+    answering: how fast a machine is changes within seconds, and memory lies otherwise in each process."""
+    runs, said = [], {how: [] for how in hows}
+    for instance in range(min(options.instances, options.repeats)):
+        repeats = range(instance, options.repeats, options.instances)
+        servers = {}
+        try:
+            for how in hows:
+                servers[how] = start(cell, how, options, work)
+            runs += instance_runs(cell, servers, repeats, options)
+        except Missing as missing:
+            print(f"{cell.key}: left out: {missing}", file=sys.stderr)
+            return [], {}
+        except RuntimeError as failed:
+            print(f"{cell.key}: FAILED: {failed}", file=sys.stderr)
+            runs += [{"repeat": repeat, "how": how, "failed": str(failed)} for repeat in repeats for how in hows]
+        finally:
+            for how, server in servers.items():
+                server.stop()
+                # Nothing of one that a signal kills: it has no exit at which to say it.
+                said[how] += server.lines()
+    return runs, {how: counts(lines) for how, lines in said.items() if how not in (PLAIN, AGAIN)}
+
+
+def instance_runs(cell, servers, repeats, options):
+    """Pairs of runs; one that others disturbed is made once more, as often as --patience allows."""
+    kept, left, filled = [], options.patience, set()
+    for repeat in repeats:
+        runs = pair(cell, servers, repeat, options, filled)
         while disturbed(runs, options) and left:
             left -= 1
-            runs = pair(cell, options, work, hows, repeat)
+            runs = pair(cell, servers, repeat, options, filled)
         kept += runs
     return kept
 
 
-def pair(cell, options, work, hows, repeat):
-    """A run in each way, in a shuffled order; a server that is missing is said and left out."""
-    runs = []
-    order = list(hows)
+def pair(cell, servers, repeat, options, filled):
+    """A run of each server, in a shuffled order."""
+    runs, order = [], list(servers)
     random.shuffle(order)
     for how in order:
         run = {"repeat": repeat, "how": how}
         try:
-            run["sample"] = once(cell, how, options, work)
-        except Missing as missing:
-            print(f"{cell.key}: left out: {missing}", file=sys.stderr)
-            return []
-        except (Failed, RuntimeError, subprocess.TimeoutExpired) as failed:
+            run["sample"] = load(cell, servers[how], options, how in filled)
+            filled.add(how)
+            if not servers[how].alive():
+                raise Failed(f"the server ended by itself: {servers[how].words()}")
+        except (Failed, subprocess.TimeoutExpired) as failed:
             run["failed"] = str(failed)
             print(f"{cell.key} {how}: FAILED: {failed}", file=sys.stderr)
         runs.append(run)

@@ -258,8 +258,12 @@ impl Inner {
                 .append(unsafe { std::slice::from_raw_parts(at, bytes as usize) });
             self.release(machine, id);
         }
-        if bytes >= BULK_BYTES || connection.in_hand() >= IN_HAND_MAX {
-            connection.mark(flag::BULK);
+        // An edge is what a poll that is asked again can't tell apart from what was there before.
+        let edge = connection.events & flag::EDGE_TRIGGERED != 0;
+        if (bytes >= BULK_BYTES && !edge) || connection.in_hand() >= IN_HAND_MAX {
+            if !edge {
+                connection.mark(flag::BULK);
+            }
             if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
                 connection.mark(flag::CANCELLED);
                 self.cancels.push(receive_token(fd, connection));
@@ -318,6 +322,7 @@ impl Inner {
     /// The kernel has room again, or the connection is over.
     fn polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
         let found = u32::try_from(res).unwrap_or(0);
+        let before = connection.report();
         if found & (ERR | HUP) != 0 {
             if found & ERR != 0
                 && let Ok(errno @ 1..) = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)
@@ -331,7 +336,10 @@ impl Inner {
             connection.backlog.clear();
             connection.clear(flag::BULK | flag::READABLE);
             self.arm(fd, connection);
-            self.notify(fd, connection, 0);
+            // What the ring has found before is no news.
+            if connection.report() != before {
+                self.notify(fd, connection, 0);
+            }
         } else {
             if connection.is(flag::FULL) && found & OUT != 0 {
                 send::go_on(self, fd, connection);

@@ -14,6 +14,9 @@ use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::turn;
 
+/// It can't be changed to.
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
 /// What the set is asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
@@ -170,6 +173,7 @@ fn begin(
 pub(crate) fn start(set: &'static Set, held: &mut Held) {
     if config::get().disabled || !crate::process::may_make_rings() {
         counts::passed(Why::Filtered);
+        log::refused("the program has set a filter of system calls");
         held.mode = Mode::Passing;
         return;
     }
@@ -216,6 +220,9 @@ fn served(
         libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !member => Some(Err(libc::ENOENT)),
         libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
             if asked.events & !KNOWN != 0 {
+                if asked.operation == libc::EPOLL_CTL_MOD && asked.events & EXCLUSIVE != 0 {
+                    return Some(Err(libc::EINVAL));
+                }
                 if asked.operation == libc::EPOLL_CTL_ADD {
                     connection.mark(flag::MEMBER);
                     connection.mark(flag::DISABLED);
@@ -234,6 +241,9 @@ fn served(
             (connection.events, connection.data) = (asked.events, asked.data);
             connection.mark(flag::MEMBER);
             connection.clear(flag::DISABLED);
+            if connection.is(flag::BULK) && asked.events & flag::EDGE_TRIGGERED != 0 {
+                connection.clear(flag::BULK | flag::READABLE);
+            }
             if connection.events & flag::IN == 0 {
                 crate::receive::spill(held, connection);
             }
@@ -305,8 +315,19 @@ fn replayed(
         return None;
     }
     let mut connection = held.connection(fd)?;
-    let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
+    let silent = connection.is(flag::DISABLED) && connection.is(flag::MEMBER);
+    let answer = match asked.operation {
+        // The kernel's set has not got it yet.
+        libc::EPOLL_CTL_DEL if silent => Ok(0),
+        libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
+        libc::EPOLL_CTL_MOD if silent => {
+            let add = libc::EPOLL_CTL_ADD;
+            sys::control(held.fd, add, fd, asked.events, asked.data)
+        }
+        operation => sys::control(held.fd, operation, fd, asked.events, asked.data),
+    };
     if answer.is_ok() {
+        connection.clear(flag::DISABLED);
         if asked.operation == libc::EPOLL_CTL_DEL {
             connection.clear(flag::MEMBER);
             held.unready(fd, connection);

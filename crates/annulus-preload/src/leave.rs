@@ -16,7 +16,7 @@ use crate::receive;
 use crate::send;
 use crate::set::{Closing, Held, Inner, Mode, Set};
 use crate::sys;
-use crate::table::{self, Entry, Kind, LEFT_ALONE, NONBLOCK};
+use crate::table::{self, Entry, Kind, LEFT_ALONE};
 use crate::turn;
 use crate::watchdog;
 
@@ -84,20 +84,24 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
     send::flush(inner, fd, connection);
     receive::spill(inner, connection);
     stop_receiving(inner, fd, connection);
+    // SAFETY: Owned: the set that the connection belongs to.
+    let is_mine = unsafe { inner.itself.as_ref() }.is_some_and(Set::is_idle_and_mine);
+    if is_mine && connection.is(flag::ARMED) {
+        // What the ring holds of it would keep its end back.
+        inner.submit_cancels();
+    }
     ends(inner);
     entry.become_kind(Kind::Replay, LEFT_ALONE | entry.flags());
     inner.replays += 1;
-    if connection.is(flag::MEMBER) {
-        let events = if connection.is(flag::DISABLED) {
-            connection.events & (flag::ONESHOT | flag::EDGE_TRIGGERED)
-        } else {
-            connection.events
-        };
-        if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, connection.data).is_ok() {
+    // One that was reported once and is silent can't be put into the kernel's set as such: not before it is to speak.
+    if connection.is(flag::MEMBER) && !connection.is(flag::DISABLED) {
+        let (events, data) = (connection.events, connection.data);
+        if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
             inner.kernel_has = true;
             let edge = events & flag::EDGE_TRIGGERED != 0 && !connection.is(flag::EDGE);
-            if edge && connection.report() != 0 {
-                inner.known.push((connection.data, connection.report()));
+            let there = if edge { sys::poll_now(fd, events) } else { 0 };
+            if there != 0 {
+                inner.known.push((data, there));
             }
         }
     }
@@ -108,6 +112,9 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
 }
 
 fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
+    if connection.is(flag::POLLED) && !connection.is(flag::FULL) {
+        inner.cancels.push(turn::poll_token(fd, connection));
+    }
     if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
         connection.mark(flag::CANCELLED);
         inner.cancels.push(turn::receive_token(fd, connection));
@@ -135,6 +142,7 @@ pub(crate) fn settle(inner: &mut Inner, fd: i32, connection: Conn) {
         || connection.error != 0
         || !connection.backlog.is_empty()
         || connection.is(flag::ARMED)
+        || (connection.is(flag::DISABLED) && connection.is(flag::MEMBER))
     {
         return;
     }
@@ -150,10 +158,16 @@ pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
     inner.leaving.push(fd);
 }
 
+/// What a set that begins to serve a connection would not know of it.
+const OVER: u32 = flag::SHUT | flag::BROKEN | flag::ENDED | flag::DEAD;
+
 /// Whether a connection that was taken out of its set may be served by `set`.
 pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
     // SAFETY: Held: one word, of a connection of which the program itself says that nobody uses it.
     let flags = unsafe { (*entry.connection()).flags };
+    if flags & OVER != 0 {
+        return false;
+    }
     let own = std::ptr::eq(entry.set(), set);
     // In its own set it has not left yet, if it is served.
     let left = flags & flag::MEMBER == 0 && !(own && entry.kind() == Kind::Served);
@@ -232,15 +246,18 @@ pub(crate) fn let_go(inner: &mut Inner) {
         if connection.is(flag::MEMBER) {
             continue;
         }
+        send::flush(inner, fd, connection);
         receive::spill(inner, connection);
         stop_receiving(inner, fd, connection);
         ends(inner);
         inner.replays += 1;
-        let flags = entry.flags();
+        // One that is over in a direction is the kernel's for good.
+        let over = connection.is(OVER);
+        let flags = entry.flags() | if over { LEFT_ALONE } else { 0 };
         entry.become_kind(Kind::Replay, flags);
         settle(inner, fd, connection);
         if entry.kind() == Kind::Stream {
-            entry.become_kind(Kind::Stream, flags & NONBLOCK);
+            entry.become_kind(Kind::Stream, flags);
         }
     }
 }
@@ -276,6 +293,9 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let armed = connection
         .is(flag::ARMED)
         .then(|| turn::receive_token(fd, connection));
+    let polled = connection
+        .is(flag::POLLED)
+        .then(|| turn::poll_token(fd, connection));
     let backlog = connection.backlog.move_out();
     let closing = Closing {
         fd,
@@ -283,7 +303,9 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         out_bytes: connection.out_bytes,
         backlog,
         receive: armed,
+        poll: polled,
         is_over: false,
+        is_shared: entry.flags() & LEFT_ALONE != 0,
     };
     (
         connection.out_from,
@@ -298,7 +320,8 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     // Answers that are still to come are not for whoever gets the number next.
     connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
     let simple = closing.out_bytes == 0 && closing.backlog.is_empty();
-    if simple && (armed.is_none() || !by_ring) || (!by_ring && inner.ring.is_none()) {
+    let idle = armed.is_none() && polled.is_none();
+    if simple && (idle || !by_ring) || (!by_ring && inner.ring.is_none()) {
         entry.forget();
         return false;
     }
@@ -330,8 +353,11 @@ fn finish(held: &mut Held, tell: bool) {
     let closing = std::mem::take(&mut held.closing);
     let mut armed = false;
     for mut closing in closing {
-        if let Some(receive) = closing.receive.take() {
-            held.cancels.push(receive);
+        for held_by_ring in [closing.receive.take(), closing.poll.take()]
+            .into_iter()
+            .flatten()
+        {
+            held.cancels.push(held_by_ring);
             armed = true;
         }
         let mut over = closing.backlog.is_empty();
@@ -360,7 +386,7 @@ fn finish(held: &mut Held, tell: bool) {
             continue;
         }
         closed(1);
-        if tell && armed {
+        if tell && armed && !closing.is_shared {
             // What the ring holds of it would keep its end back.
             let _ = sys::shutdown(closing.fd, libc::SHUT_RDWR);
         }
@@ -382,6 +408,9 @@ pub(crate) fn pass_whole(held: &mut Held, why: Why) {
         return;
     }
     counts::passed(why);
+    if why == Why::Filtered {
+        log::refused("the program has set a filter of system calls");
+    }
     log::say(&format!(
         "an epoll set passes through from now on: {}",
         why.name()

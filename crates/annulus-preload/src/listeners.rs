@@ -25,32 +25,7 @@ pub(crate) fn control(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> 
     let plain = asked.events & !KNOWN == 0;
     let by_ring = held.mode == Mode::Serving;
     let Some(nth) = known else {
-        if asked.operation != libc::EPOLL_CTL_ADD || !plain {
-            if asked.operation == libc::EPOLL_CTL_ADD {
-                counts::passed(Why::UnknownFlags);
-            }
-            return None;
-        }
-        let listener = Listener {
-            fd,
-            events: asked.events,
-            data: asked.data,
-            polled: false,
-            generation: held.round,
-            found: 0,
-        };
-        if !by_ring {
-            // The kernel's set has it until there is a ring.
-            let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
-            if answer.is_ok() {
-                held.kernel_has = true;
-                held.listeners.push(listener);
-            }
-            return Some(answer);
-        }
-        held.listeners.push(listener);
-        counts::served(Call::EpollCtl);
-        return Some(Ok(0));
+        return add(held, fd, asked, plain);
     };
     if !by_ring {
         let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
@@ -84,10 +59,44 @@ pub(crate) fn control(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> 
         }
         libc::EPOLL_CTL_DEL => {
             remove(held, nth);
+            if held.is_mine() {
+                // Its port is free as soon as nothing refers to it.
+                held.submit_cancels();
+            }
             Some(Ok(0))
         }
         _ => Some(Err(libc::EINVAL)),
     }
+}
+
+/// One that the set does not have.
+fn add(held: &mut Held, fd: i32, asked: Asked, plain: bool) -> Option<Answer> {
+    if asked.operation != libc::EPOLL_CTL_ADD || !plain {
+        if asked.operation == libc::EPOLL_CTL_ADD {
+            counts::passed(Why::UnknownFlags);
+        }
+        return None;
+    }
+    let listener = Listener {
+        fd,
+        events: asked.events,
+        data: asked.data,
+        polled: false,
+        generation: held.round,
+        found: 0,
+    };
+    if held.mode != Mode::Serving {
+        // The kernel's set has it until there is a ring.
+        let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
+        if answer.is_ok() {
+            held.kernel_has = true;
+            held.listeners.push(listener);
+        }
+        return Some(answer);
+    }
+    held.listeners.push(listener);
+    counts::served(Call::EpollCtl);
+    Some(Ok(0))
 }
 
 /// The ring takes over those that the kernel's set has.

@@ -147,7 +147,8 @@ pub(crate) fn may_make_rings() -> bool {
 pub(crate) fn changes_rights() {
     if !CHANGED_RIGHTS.swap(true, Ordering::Relaxed) && config::get().sqpoll {
         log::say(
-            "SQPOLL is off from now on: the program changes its user or group and a kernel thread would keep the old ones",
+            "SQPOLL is off from now on: the program changes its user or group, and a kernel thread would keep the \
+             old ones",
         );
         set::for_each(|held| {
             if held

@@ -48,17 +48,10 @@ pub(crate) unsafe fn read(
         leave::hand_back(&mut held, fd, Why::UnknownFlags);
     }
     let mut connection = held.connection(fd)?;
-    let mut total = 0_usize;
-    for vector in vectors {
-        if vector.iov_len > isize::MAX as usize {
-            return Some(Err(libc::EINVAL));
-        }
-        total = total.saturating_add(vector.iov_len);
-        let nowhere = !(4096..1 << 47).contains(&vector.iov_base.addr());
-        if nowhere && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
-            return Some(Err(libc::EFAULT));
-        }
-    }
+    let total = match room_of(vectors, flags) {
+        Ok(total) => total,
+        Err(errno) => return Some(Err(errno)),
+    };
     if total == 0 && by_read {
         return Some(Ok(0));
     }
@@ -84,7 +77,8 @@ pub(crate) unsafe fn read(
         // SAFETY: Lent, passed on.
         return Some(Ok(unsafe { take(inner, fd, connection, vectors, flags) }));
     }
-    if connection.error != 0 {
+    // The end that was received comes before an error.
+    if connection.error != 0 && !connection.is(flag::ENDED) {
         return Some(Err(std::mem::take(&mut connection.error)));
     }
     if connection.is(flag::ENDED | flag::DEAD) {
@@ -103,6 +97,25 @@ pub(crate) unsafe fn read(
     }
     // Nothing has been asked of the kernel: it has what there is.
     None
+}
+
+/// With less than this in hand a receive that was stopped goes on.
+const AGAIN_BYTES: usize = 32 << 10;
+
+/// How much the vectors hold.
+fn room_of(vectors: &[iovec], flags: i32) -> Answer {
+    let mut total = 0_usize;
+    for vector in vectors {
+        if vector.iov_len > isize::MAX as usize {
+            return Err(libc::EINVAL);
+        }
+        total = total.saturating_add(vector.iov_len);
+        let nowhere = !(4096..1 << 47).contains(&vector.iov_base.addr());
+        if nowhere && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
+            return Err(libc::EFAULT);
+        }
+    }
+    Ok(total)
 }
 
 /// Less than this of a connection that so much came from, and the ring receives again.
@@ -194,7 +207,7 @@ fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
         }
     }
     connection.spilled.take(bytes - first);
-    if connection.in_hand() == 0 {
+    if connection.in_hand() < AGAIN_BYTES {
         inner.arm(fd, connection);
         leave::settle(inner, fd, connection);
     }

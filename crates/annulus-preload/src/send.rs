@@ -464,6 +464,8 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
     let mut held = served(entry, fd).ok()?;
     if how == libc::SHUT_RD {
         leave::hand_back(&mut held, fd, Why::UnknownFlags);
+        // The call makes an edge of its own.
+        held.known.clear();
         return None;
     }
     let mut connection = held.connection(fd)?;
@@ -476,10 +478,9 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
     let answer = sys::shutdown(fd, how);
     if answer.is_ok() {
         connection.mark(flag::SHUT);
-        if connection.is(flag::ENDED) {
-            inner.notify(fd, connection, 0);
-        }
     }
+    // The kernel tells whoever waits, whatever came of it.
+    inner.notify(fd, connection, 0);
     Some(answer)
 }
 

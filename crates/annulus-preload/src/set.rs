@@ -152,7 +152,11 @@ pub(crate) struct Closing {
     pub(crate) backlog: Moved,
     /// The receive that is with the kernel.
     pub(crate) receive: Option<u64>,
+    /// Likewise the poll.
+    pub(crate) poll: Option<u64>,
     pub(crate) is_over: bool,
+    /// Another number, or another process, has it, too.
+    pub(crate) is_shared: bool,
 }
 
 /// One whose last bytes the kernel had no room for.
@@ -367,6 +371,11 @@ impl Set {
     #[inline]
     pub(crate) fn is_mine(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == me()
+    }
+
+    /// Whether the calling thread waits on it, and is not on its way into the kernel.
+    pub(crate) fn is_idle_and_mine(&self) -> bool {
+        self.is_mine() && !self.inside.load(Ordering::Relaxed)
     }
 
     pub(crate) fn owner(&self) -> usize {

@@ -254,3 +254,32 @@ pub(crate) fn has_filter() -> bool {
     let mode = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
     mode > 0
 }
+
+/// What the kernel finds at a descriptor, of those events.
+pub(crate) fn poll_now(fd: i32, events: u32) -> u32 {
+    let mut asked = libc::pollfd {
+        fd,
+        events: events as i16,
+        revents: 0,
+    };
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: Lent: both of this stack.
+    let said = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut asked,
+            1,
+            &raw const now,
+            ptr::null::<c_void>(),
+            8,
+        )
+    };
+    if said > 0 {
+        u32::from(asked.revents as u16)
+    } else {
+        0
+    }
+}

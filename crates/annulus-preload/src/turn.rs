@@ -14,6 +14,7 @@ use crate::counts::{self, Event, RingCounts, Why};
 use crate::memory::{Arena, PLACES, Pool};
 use crate::process;
 use crate::set::{Held, Inner, Listener, Machine, Set};
+use crate::table::{self, Kind};
 
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
@@ -55,6 +56,11 @@ pub(crate) fn is_lasting(user_data: u64) -> bool {
 /// The token of a connection's receive.
 pub(crate) fn receive_token(fd: i32, connection: Conn) -> u64 {
     token(About::Receive, connection.generation, fd)
+}
+
+/// The token of a connection's poll.
+pub(crate) fn poll_token(fd: i32, connection: Conn) -> u64 {
+    token(About::Poll, connection.generation, fd)
 }
 
 /// The token of a listener's poll.
@@ -177,8 +183,8 @@ impl Inner {
 
     fn push_closes(&mut self, ring: &mut ServerRing, arena: &Arena) {
         for (nth, closing) in self.closing.iter().enumerate() {
-            if let Some(receive) = closing.receive {
-                push(ring, cancel(receive));
+            for target in [closing.receive, closing.poll].into_iter().flatten() {
+                push(ring, cancel(target));
             }
             if !closing.backlog.is_empty() {
                 continue;
@@ -283,8 +289,16 @@ fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
     }
 }
 
+/// Not handed back since it was put into the list.
+fn is_served(fd: i32) -> bool {
+    table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served)
+}
+
 fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     connection.clear(flag::TO_ARM);
+    if !is_served(fd) {
+        return;
+    }
     if connection.is(flag::ARMED | flag::ENDED | flag::DEAD) || !connection.is(flag::MEMBER) {
         return;
     }
@@ -311,7 +325,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     if connection.is(flag::FULL) {
         events |= OUT;
     }
-    let member = connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
+    let member = is_served(fd) && connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
     if member
         && connection.is(flag::BULK)
         && connection.in_hand() == 0

@@ -43,7 +43,7 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
     }
     let mut held = set.take()?;
     match held.mode {
-        Mode::Passing if held.replays > 0 || !held.known.is_empty() => {}
+        Mode::Passing if held.has_guest() || held.replays > 0 || !held.known.is_empty() => {}
         Mode::Passing => return None,
         _ if set.owner() == 0 => set.own(),
         _ if !set.is_mine() => {
@@ -56,6 +56,10 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
     }
     if held.mode == Mode::Fresh {
         if !held.wanted || config::get().disabled {
+            if held.has_guest() {
+                // SAFETY: Lent, passed on.
+                return unsafe { wait_passing(held, room) };
+            }
             return None;
         }
         control::start(set, &mut held);
@@ -212,81 +216,12 @@ impl Held {
 /// Lent: as [`wait`].
 unsafe fn collect(held: &mut Held, room: &Room) -> usize {
     let max = room.max as usize;
-    let mut found = 0;
-    let last = held.ready.1;
-    // The kernel's set has its turn even where ours would fill the room.
-    let ours = if held.kernel_ready && max > 1 {
-        max - 1
-    } else {
-        max
-    };
-    let mut replayed = false;
-    while found < ours && last != 0 {
-        let Some((fd, entry, mut connection)) = held.next_ready() else {
-            break;
-        };
-        let edge = connection.events & EDGE_TRIGGERED != 0;
-        let mut report = connection.report();
-        match entry.kind() {
-            Kind::Served => {}
-            // The rest of it the kernel's set knows.
-            Kind::Replay => {
-                report &= flag::IN | flag::ERR;
-                replayed |= report != 0;
-            }
-            _ => report = 0,
-        }
-        if report != 0 && (!edge || connection.is(flag::EDGE)) {
-            // SAFETY: Lent: fewer than there is room for.
-            unsafe {
-                room.events.add(found).write_unaligned(epoll_event {
-                    events: report,
-                    u64: connection.data,
-                });
-            }
-            found += 1;
-            connection.clear(flag::EDGE);
-            if connection.events & ONESHOT != 0 {
-                connection.mark(flag::DISABLED);
-            } else if !edge {
-                // Still ready, for all we know; after the others.
-                held.make_ready(fd, connection);
-            }
-        }
-        if fd as u32 + 1 == last {
-            break;
-        }
-    }
-    for listener in &mut held.listeners {
-        let report = listener.found & (listener.events | flag::ERR | flag::HUP);
-        if found < max && listener.found != 0 {
-            listener.found = 0;
-            if report != 0 {
-                // SAFETY: Lent: fewer than there is room for.
-                unsafe {
-                    room.events.add(found).write_unaligned(epoll_event {
-                        events: report,
-                        u64: listener.data,
-                    });
-                }
-                found += 1;
-            }
-        }
-    }
-    for nth in 0..held.guests.len() {
-        let guest = held.guests[nth];
-        if found < max && held.is_in_hand(guest) {
-            // SAFETY: Lent: fewer than there is room for.
-            unsafe {
-                room.events.add(found).write_unaligned(epoll_event {
-                    events: guest.events & flag::IN,
-                    u64: guest.data,
-                });
-            }
-            held.guests[nth].told = guest.events & (EDGE_TRIGGERED | ONESHOT) != 0;
-            replayed = true;
-            found += 1;
-        }
+    let (mut found, mut replayed) = (0, false);
+    // SAFETY: Lent, passed on, to each.
+    unsafe {
+        collect_ours(held, room, &mut found, &mut replayed);
+        collect_listeners(held, room, &mut found);
+        collect_guests(held, room, &mut found, &mut replayed);
     }
     if !held.kernel_ready || found == max {
         return found;
@@ -308,6 +243,101 @@ unsafe fn collect(held: &mut Held, room: &Room) -> usize {
     }
     // SAFETY: Lent: all of these have been written.
     unsafe { merge(room.events, found, count) }
+}
+
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed: &mut bool) {
+    let max = room.max as usize;
+    let last = held.ready.1;
+    // The kernel's set has its turn even where ours would fill the room.
+    let ours = if held.kernel_ready && max > 1 {
+        max - 1
+    } else {
+        max
+    };
+    while *found < ours && last != 0 {
+        let Some((fd, entry, mut connection)) = held.next_ready() else {
+            break;
+        };
+        let edge = connection.events & EDGE_TRIGGERED != 0;
+        let mut report = connection.report();
+        match entry.kind() {
+            Kind::Served => {}
+            // The rest of it the kernel's set knows.
+            Kind::Replay => {
+                report &= flag::IN | flag::ERR;
+                *replayed |= report != 0;
+            }
+            _ => report = 0,
+        }
+        if report != 0 && (!edge || connection.is(flag::EDGE)) {
+            // SAFETY: Lent: fewer than there is room for.
+            unsafe {
+                room.events.add(*found).write_unaligned(epoll_event {
+                    events: report,
+                    u64: connection.data,
+                });
+            }
+            *found += 1;
+            connection.clear(flag::EDGE);
+            if connection.events & ONESHOT != 0 {
+                connection.mark(flag::DISABLED);
+            } else if !edge {
+                // Still ready, for all we know; after the others.
+                held.make_ready(fd, connection);
+            }
+        }
+        if fd as u32 + 1 == last {
+            break;
+        }
+    }
+}
+
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn collect_listeners(held: &mut Held, room: &Room, found: &mut usize) {
+    let max = room.max as usize;
+    for listener in &mut held.listeners {
+        let report = listener.found & (listener.events | flag::ERR | flag::HUP);
+        if *found < max && listener.found != 0 {
+            listener.found = 0;
+            if report != 0 {
+                // SAFETY: Lent: fewer than there is room for.
+                unsafe {
+                    room.events.add(*found).write_unaligned(epoll_event {
+                        events: report,
+                        u64: listener.data,
+                    });
+                }
+                *found += 1;
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn collect_guests(held: &mut Held, room: &Room, found: &mut usize, replayed: &mut bool) {
+    let max = room.max as usize;
+    for nth in 0..held.guests.len() {
+        let guest = held.guests[nth];
+        if *found < max && held.is_in_hand(guest) {
+            // SAFETY: Lent: fewer than there is room for.
+            unsafe {
+                room.events.add(*found).write_unaligned(epoll_event {
+                    events: guest.events & flag::IN,
+                    u64: guest.data,
+                });
+            }
+            held.guests[nth].told = guest.events & (EDGE_TRIGGERED | ONESHOT) != 0;
+            *replayed = true;
+            *found += 1;
+        }
+    }
 }
 
 /// Of one that was handed back and put into the kernel's set anew, the first report is an old one.
@@ -376,7 +406,7 @@ unsafe fn merge(events: *mut epoll_event, found: usize, count: usize) -> usize {
 unsafe fn wait_passing(mut held: Held, room: &Room) -> Option<Answer> {
     held.round = held.round.wrapping_add(1);
     let known = !held.known.is_empty();
-    if !(known || held.replays > 0 && held.has_ready()) {
+    if !(known || held.has_guest() || held.replays > 0 && held.has_ready()) {
         return None;
     }
     held.kernel_ready = true;

@@ -7,8 +7,9 @@
 //! It handles no signal, and ends with each thread that waits on a set, so that a process ends with its last thread.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
+use std::ffi::c_void;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
@@ -121,32 +122,35 @@ fn look() -> bool {
     any
 }
 
-thread_local! {
-    static ENDS: Ends = const { Ends(Cell::new(false)) };
-}
-
-struct Ends(Cell<bool>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        set::for_each_of_mine(|held| {
-            for fd in held.queued.clone() {
-                if let Some(connection) = held.connection(fd) {
-                    send::flush(held, fd, connection);
-                }
-            }
-            leave::finish_closes_late(held);
-        });
-        let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
-        if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
-            sys::wake_one(&STATE);
-        }
-    }
-}
+/// What is called when a thread that has set it ends; also for the first thread, for which the destructors of
+/// thread-local values are not.
+static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
 /// The calling thread waits on a set: when it ends, so does the thread that looks after it.
 pub(crate) fn begin_thread() {
-    let _ = ENDS.try_with(|ends| ends.0.set(true));
+    let key = KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: Typed: of this stack; a function that may be called at the end of any thread.
+        unsafe { libc::pthread_key_create(&raw mut key, Some(at_end)) };
+        key
+    });
+    // SAFETY: Typed: any value but null; it is not followed.
+    unsafe { libc::pthread_setspecific(*key, ptr::from_ref(&STATE).cast()) };
+}
+
+unsafe extern "C" fn at_end(_: *mut c_void) {
+    set::for_each_of_mine(|held| {
+        for fd in held.queued.clone() {
+            if let Some(connection) = held.connection(fd) {
+                send::flush(held, fd, connection);
+            }
+        }
+        leave::finish_closes_late(held);
+    });
+    let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
+    if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
+        sys::wake_one(&STATE);
+    }
 }
 
 /// In a child of a fork: the thread is not here.

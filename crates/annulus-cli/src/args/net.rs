@@ -105,6 +105,9 @@ pub(crate) struct StoreArgs {
     /// Give every key a value of that length first, and check that answers have it: OVERWRITES `key:…`
     #[arg(long)]
     pub(crate) fill: bool,
+    /// Every key has its value from an earlier --fill of as many keys and that length: check answers, change nothing
+    #[arg(long, conflicts_with = "fill")]
+    pub(crate) filled: bool,
 }
 
 impl NetProtocol {
@@ -115,6 +118,14 @@ impl NetProtocol {
             | NetProtocol::Http { load, .. }
             | NetProtocol::Redis { load, .. }
             | NetProtocol::Memcached { load, .. } => load,
+        }
+    }
+
+    /// What is the same for those that have keys.
+    pub(crate) fn store(&self) -> Option<&StoreArgs> {
+        match self {
+            NetProtocol::Redis { store, .. } | NetProtocol::Memcached { store, .. } => Some(store),
+            NetProtocol::Echo { .. } | NetProtocol::Http { .. } => None,
         }
     }
 }

@@ -5,7 +5,9 @@ use std::fmt::Write;
 
 use super::advice::Severity;
 use super::device::Device;
-use super::facts::{Environment, Has, Limits, Policy, RingFacts, Rung, RunsOn, Seccomp, Tried};
+use super::facts::{
+    Environment, Has, Limits, Policy, RingFacts, Rung, RunsOn, Seccomp, Tried, Version,
+};
 use super::figures::Figures;
 use super::json::Report;
 use super::place::{Kind, Place};
@@ -14,6 +16,10 @@ use crate::bench::short;
 /// Where the facts begin, and where their lines end.
 const LABEL_COLUMNS: usize = 16;
 const COLUMNS: usize = 100;
+/// As the library calls that registration.
+const BUFFER_GROUPS: &str = "buffer groups";
+/// Buffers that are filled by one receive after the other.
+const INCREMENTAL_SINCE: Version = Version(6, 12, 0);
 
 /// All of it.
 pub(crate) fn text(report: &Report) -> String {
@@ -21,6 +27,7 @@ pub(crate) fn text(report: &Report) -> String {
     let env = &report.environment;
     kernel(&mut lines, env);
     ring(&mut lines, &env.ring);
+    lines.row("servers", &servers(env));
     lines.row("policy", &policy(&env.policy));
     lines.row("locked memory", &locked_memory(&env.limits));
     lines.row("descriptors", &descriptors(&env.limits));
@@ -138,6 +145,25 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
             &format!("{}: {answer}; {}", behaviour.name, behaviour.meaning),
         );
     }
+}
+
+/// Whether the preload library has what it needs.
+fn servers(env: &Environment) -> String {
+    let group = env.ring.registrations.iter();
+    let mut group = group.filter(|tried| tried.name == BUFFER_GROUPS);
+    let lacks = match env.ring.rung {
+        None => "no ring",
+        Some(Rung::Deferred) if group.all(|tried| tried.works) => {
+            let by_parts = match env.kernel.version >= INCREMENTAL_SINCE {
+                true => "",
+                false => ", with more memory for receives than on Linux 6.12 and later",
+            };
+            return format!("annulus run puts installed epoll servers on rings{by_parts}");
+        }
+        Some(Rung::Deferred) => "no buffer groups, which Linux has since 5.19",
+        Some(_) => "no deferred task work, which Linux has since 6.1",
+    };
+    format!("annulus run leaves installed servers as they are: {lacks}")
 }
 
 fn calls(ring: &RingFacts) -> String {
@@ -421,6 +447,48 @@ fn measured(lines: &mut Lines, figures: &Figures) {
                 "not measured",
                 &format!("{}: {}", missing.what.name(), missing.why),
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::facts::RefusalKind;
+    use crate::doctor::tests::machines::{good, refused};
+
+    #[test]
+    fn whether_installed_servers_can_be_put_on_rings_is_said_with_what_is_lacking() {
+        let says = |change: &dyn Fn(&mut Environment)| {
+            let mut env = good();
+            change(&mut env);
+            servers(&env)
+        };
+        let groups = |env: &mut Environment| -> usize {
+            let mut registrations = env.ring.registrations.iter();
+            let groups = registrations.position(|tried| tried.name == BUFFER_GROUPS);
+            groups.unwrap()
+        };
+        let can = "annulus run puts installed epoll servers on rings";
+        assert_eq!(says(&|env| env.kernel.version = Version(6, 12, 0)), can);
+        let older = says(&|env| env.kernel.version = Version(6, 11, 9));
+        assert!(older.starts_with(can) && older.contains("6.12"), "{older}");
+        for (lacks, says) in [
+            (
+                "since 5.19",
+                says(&|env| {
+                    let groups = groups(env);
+                    env.ring.registrations[groups].works = false;
+                }),
+            ),
+            ("since 6.1", says(&|env| env.ring.rung = Some(Rung::Plain))),
+            (
+                "no ring",
+                servers(&refused(RefusalKind::Missing, [38, 38, 38])),
+            ),
+        ] {
+            assert!(says.contains("leaves installed servers"), "{says}");
+            assert!(says.contains(lacks), "{says}");
         }
     }
 }

@@ -96,6 +96,10 @@ const REFUSED: &[(&[&str], &str)] = &[
         "possible values: get, set",
     ),
     (
+        &["redis", "127.0.0.1:9", "--fill", "--filled"],
+        "cannot be used with",
+    ),
+    (
         &["http", "127.0.0.1:9", "--body", "/not/there"],
         "give a file with the body's bytes",
     ),

@@ -92,6 +92,8 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         counts::served(Call::Shutdown);
         return say_int(answer);
     }
+    // One that is over in a direction before a set has it is not served.
+    leave_alone(fd);
     unsafe { real::shutdown(fd, how) }
 }
 

@@ -7,9 +7,9 @@ use crate::skip::skip;
 
 /// The symbols that the library must define, so that programs find them before those of libc.
 const HOOKS: &str = "read write readv writev recv send recvfrom sendto recvmsg sendmsg recvmmsg sendmmsg \
-    accept accept4 socket close close_range dup dup2 dup3 fcntl fcntl64 ioctl shutdown setsockopt getsockopt \
+    accept accept4 socket close close_range closefrom dup dup2 dup3 fcntl fcntl64 ioctl shutdown setsockopt getsockopt \
     sendfile sendfile64 splice poll ppoll select pselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait \
-    epoll_pwait2 vfork execve execv execvp execvpe execl execlp execle fexecve _exit _Exit abort \
+    epoll_pwait2 vfork execve execv execvp execvpe execl execlp execle fexecve prctl _exit _Exit abort \
     __read_chk __recv_chk __recvfrom_chk __poll_chk __ppoll_chk";
 
 #[test]

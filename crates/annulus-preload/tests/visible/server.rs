@@ -119,10 +119,15 @@ impl Server {
         drop(self.tell.take());
         assert!(self.child.wait().unwrap().success());
         let log = fs::read_to_string(&self.log).unwrap();
-        let of_its_own = format!("annulus[{}]: {{", self.id());
-        let line = log.lines().find(|line| line.starts_with(&of_its_own));
-        let line = line.unwrap_or_else(|| panic!("no counts in {log:?}"));
-        serde_json::from_str(&line[of_its_own.len() - 1..]).unwrap()
+        let counts = log.lines().filter_map(|line| {
+            let line: Value = serde_json::from_str(line.strip_prefix("annulus: ")?).ok()?;
+            (line["pid"] == self.id()).then_some(line)
+        });
+        let counts: Vec<Value> = counts.collect();
+        let [counts] = &counts[..] else {
+            panic!("not one line of counts in {log:?}");
+        };
+        counts.clone()
     }
 }
 

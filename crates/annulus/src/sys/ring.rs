@@ -8,23 +8,24 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::ptr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use io_uring::{IoUring, cqueue};
-use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
+use rustix::io_uring::IoringEnterFlags;
 
 use super::errno::{EACCES, EAGAIN, EBUSY, EINTR, EINVAL, ENOMEM, ENOSYS, EPERM, ETIME};
 use super::kernel::{Entered, Kernel};
 use super::lent::Lent;
 use super::mapping::Mapping;
-use super::polling::{RingPoll, must_wake_poller};
+use super::polling::RingPoll;
 use super::probe;
 use super::sqe::{Cqe, Sqe, opcode, to_entry};
 use super::wake::EventFd;
 use crate::error::SetupError;
+
+mod enter;
 
 /// How far up the ladder of set-up flags a ring came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -388,104 +389,6 @@ impl Ring {
         self.enter(0, IoringEnterFlags::GETEVENTS.bits(), None)
     }
 
-    /// What an enter has to do for the poller of the submission queue: to wake it, and to wait for a
-    /// place in a full queue.
-    fn poller_flags(&mut self) -> u32 {
-        let queue = self.ring.submission();
-        let mut flags = IoringEnterFlags::empty();
-        // Dropping the queue's view stores the tail; nothing was pushed through this one.
-        if must_wake_poller(|| queue.need_wakeup_after_intermittent_seqcst()) {
-            flags |= IoringEnterFlags::SQ_WAKEUP;
-        }
-        if queue.is_full() {
-            flags |= IoringEnterFlags::SQ_WAIT;
-        }
-        if queue.cq_overflow() {
-            flags |= IoringEnterFlags::GETEVENTS;
-        }
-        drop(queue);
-        self.entered.sq_wakeups += u64::from(flags.contains(IoringEnterFlags::SQ_WAKEUP));
-        flags.bits()
-    }
-
-    /// What the poller of the submission queue, if there is one, has to be told in the next enter.
-    #[cfg(feature = "preload")]
-    pub(super) fn poller_wakes(&mut self) -> u32 {
-        if self.sq_polled {
-            self.poller_flags() & IoringEnterFlags::SQ_WAKEUP.bits()
-        } else {
-            0
-        }
-    }
-
-    fn enter(&mut self, min_complete: u32, flags: u32, timeout_ns: Option<u64>) -> io::Result<()> {
-        // SAFETY: Lent: no mask is passed.
-        unsafe { self.enter_masked(min_complete, flags, timeout_ns, ptr::null()) }
-    }
-
-    /// As `enter`; while it sleeps, the thread's signal mask is `mask`, if there is one.
-    ///
-    /// # Safety
-    ///
-    /// Lent: `mask` is null, or the 8 bytes of a kernel's signal set until this returns.
-    pub(super) unsafe fn enter_masked(
-        &mut self,
-        min_complete: u32,
-        flags: u32,
-        timeout_ns: Option<u64>,
-        mask: *const u64,
-    ) -> io::Result<()> {
-        self.entered.enters += 1;
-        let to_submit = self.unsubmitted();
-        let mut flags = flags | self.flags_enter;
-        let fd = match self.registered {
-            Some(index) => {
-                flags |= IoringEnterFlags::REGISTERED_RING.bits();
-                index
-            }
-            None => self.ring.as_raw_fd(),
-        };
-        // SAFETY: Open. Our own ring, or its index in this thread's table of registered rings, for
-        // which the call takes the same type.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        let result = match timeout_ns {
-            None if mask.is_null() => {
-                let flags = IoringEnterFlags::from_bits_retain(flags);
-                // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns.
-                unsafe { rustix::io_uring::io_uring_enter(fd, to_submit, min_complete, flags) }
-            }
-            _ => {
-                let timeout = timeout_ns.map(|ns| rustix::io_uring::Timespec {
-                    tv_sec: (ns / 1_000_000_000) as i64,
-                    tv_nsec: (ns % 1_000_000_000) as _,
-                });
-                let ts = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-                let arg = io_uring_getevents_arg {
-                    ts: rustix::io_uring::io_uring_ptr::new(ts.cast_mut().cast()),
-                    sigmask: rustix::io_uring::io_uring_ptr::new(mask.cast_mut().cast()),
-                    sigmask_sz: if mask.is_null() { 0 } else { SIGNAL_SET_BYTES },
-                    ..Default::default()
-                };
-                let flags = IoringEnterFlags::from_bits_retain(flags) | IoringEnterFlags::EXT_ARG;
-                // SAFETY: Lent, as above; `timeout` outlives the call, and `mask` by the caller's promise.
-                unsafe {
-                    rustix::io_uring::io_uring_enter_arg(
-                        fd,
-                        to_submit,
-                        min_complete,
-                        flags,
-                        Some(&arg),
-                    )
-                }
-            }
-        };
-        let taken = result?;
-        if !self.sq_polled {
-            self.entered.entries += u64::from(taken);
-        }
-        Ok(())
-    }
-
     /// Whether completions wait for room in their queue. An enter follows, which sees to them.
     fn overflows(&mut self) -> bool {
         let overflows = self.ring.submission().cq_overflow();
@@ -494,8 +397,6 @@ impl Ring {
     }
 }
 
-/// Bytes of a signal set, as the kernel counts them.
-const SIGNAL_SET_BYTES: u32 = 8;
 /// `IORING_ENTER_NO_IOWAIT`: a sleeping driver does not look like a busy disk. Since Linux 6.15.
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
 

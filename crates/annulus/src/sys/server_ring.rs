@@ -24,7 +24,7 @@ use crate::error::SetupError;
 /// The opcodes of a server, and the flags that go with them.
 pub mod ask {
     #![allow(missing_docs, reason = "the kernel's names")]
-    use super::super::sqe;
+    use crate::sys::sqe;
 
     pub const RECV: u8 = sqe::opcode::RECV;
     pub const SEND: u8 = sqe::opcode::SEND;

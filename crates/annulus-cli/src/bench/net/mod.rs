@@ -210,7 +210,7 @@ fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
         _ => return Err(Fault::failed("a contender without a server")),
     };
     let plan = question.plan(cell, target);
-    if plan.workload.wants_filling() {
+    if question.fill {
         let (target, workload) = (plan.target.clone(), plan.workload.clone());
         let doing = "the server's keys were being given values (--fill)";
         let filled = signals::unless_asked(doing, move || load::fill(&target, &workload))?;

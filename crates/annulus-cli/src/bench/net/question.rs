@@ -62,6 +62,8 @@ impl Cell {
 pub(crate) struct Question {
     pub(crate) protocol: &'static str,
     workload: Workload,
+    /// Whether each key is given its value before the load.
+    pub(crate) fill: bool,
     host_given: bool,
     pub(crate) sizes: Vec<Option<u64>>,
     pub(crate) connections: Vec<usize>,
@@ -97,6 +99,7 @@ impl Question {
         Ok(Question {
             protocol,
             workload,
+            fill: asked.store().is_some_and(|store| store.fill),
             host_given,
             sizes,
             connections,
@@ -239,7 +242,7 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
                 },
                 keys: store.keys,
                 value_bytes: 0,
-                filled: store.fill,
+                filled: store.fill || store.filled,
             };
             ("redis", workload, sizes(&store.size, 0)?, load, false)
         }
@@ -255,7 +258,7 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
                 },
                 keys: store.keys,
                 value_bytes: 0,
-                filled: store.fill,
+                filled: store.fill || store.filled,
             };
             ("memcached", workload, sizes(&store.size, 0)?, load, false)
         }

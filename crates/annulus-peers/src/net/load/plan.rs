@@ -84,16 +84,6 @@ pub enum Workload {
     },
 }
 
-impl Workload {
-    /// Whether [`super::fill`] must give every key its value before the load.
-    pub fn wants_filling(&self) -> bool {
-        match self {
-            Workload::Redis { filled, .. } | Workload::Memcached { filled, .. } => *filled,
-            Workload::Echo { .. } | Workload::Http { .. } => false,
-        }
-    }
-}
-
 /// The redis commands that are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedisCommand {

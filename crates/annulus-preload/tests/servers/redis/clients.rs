@@ -1,11 +1,12 @@
 //! What clients see of one server: subscriptions, commands that block, transactions, scripts.
 
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{moment, redis};
 use crate::resp::{Client, Reply};
-use crate::server::until;
+use crate::server::{free_port, until};
 
 fn push_of(words: &[&str]) -> Reply {
     Reply::List(words.iter().map(Reply::bytes).collect())
@@ -223,5 +224,39 @@ fn monitoring_shows_what_other_clients_do() {
         client.join().unwrap();
     }
     moment();
+    server.finish_served();
+}
+
+/// Redis closes its listener and opens another on the same port, or on a new one, from within a command.
+#[test]
+fn a_listener_is_closed_and_its_port_bound_again_at_once() {
+    let Some(server) = redis("") else { return };
+    let mut client = server.client();
+    for addresses in ["127.0.0.1 127.0.0.2", "127.0.0.1"] {
+        let bind = ["CONFIG", "SET", "bind", addresses];
+        assert_eq!(client.call_words(&bind.map(str::as_bytes)), Reply::ok());
+        assert_eq!(
+            server.client().call("PING"),
+            Reply::Status("PONG".to_owned())
+        );
+    }
+    let other = free_port();
+    assert_eq!(
+        client.call(&format!("CONFIG SET port {other}")),
+        Reply::ok()
+    );
+    assert_eq!(
+        Client::connect(other).call("PING"),
+        Reply::Status("PONG".to_owned())
+    );
+    assert!(TcpStream::connect(("127.0.0.1", server.port())).is_err());
+    assert_eq!(
+        client.call(&format!("CONFIG SET port {}", server.port())),
+        Reply::ok()
+    );
+    assert_eq!(
+        server.client().call("PING"),
+        Reply::Status("PONG".to_owned())
+    );
     server.finish_served();
 }

@@ -333,8 +333,10 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     {
         events |= IN | RDHUP;
     }
+    // What is left unread must not hide an error.
+    let unread = member && connection.is(flag::BULK) && connection.is(flag::READABLE);
     // Errors and the end of both directions are always told.
-    if events == 0 && !(member && connection.is(flag::ENDED)) {
+    if events == 0 && !unread && !(member && connection.is(flag::ENDED)) {
         return;
     }
     if connection.is(flag::POLLED) {

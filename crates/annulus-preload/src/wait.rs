@@ -187,6 +187,9 @@ impl Held {
             if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
                 receive::spill(self, connection);
             }
+            if stays && connection.is(flag::READABLE) && !connection.is(flag::POLLED) {
+                self.to_poll.push(fd);
+            }
             if stays {
                 self.make_ready(fd, connection);
                 any = true;

@@ -138,10 +138,6 @@ unsafe fn read_directly(
     connection.burst = connection.burst.saturating_add(answer.unwrap_or(0) as u32);
     if drained {
         connection.clear(flag::READABLE);
-        if connection.is(flag::POLLED) && !connection.is(flag::FULL) {
-            // It waits for an error only: its answer has it asked again for all.
-            inner.cancels.push(turn::poll_token(fd, connection));
-        }
         let burst = std::mem::take(&mut connection.burst);
         if burst > 0 && burst < SMALL_BYTES {
             connection.clear(flag::BULK);

@@ -340,8 +340,14 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
         return;
     }
     if connection.is(flag::POLLED) {
+        // One that waits for less is asked again: it comes back cancelled, and is pushed anew.
+        if events & !connection.polled != 0 {
+            connection.polled = events;
+            push(ring, cancel(poll_token(fd, connection)));
+        }
         return;
     }
+    connection.polled = events;
     connection.mark(flag::POLLED);
     let user_data = token(About::Poll, connection.generation, fd);
     push(ring, poll(fd, events, user_data));

@@ -87,7 +87,11 @@ fn counts_go_to_stderr_where_no_log_is_named() {
     );
     let lines: Vec<&str> = run.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{}", run.stderr);
-    assert!(lines[0].starts_with("annulus[") && lines[0].contains("]: {\"pid\":"), "{}", run.stderr);
+    assert!(
+        lines[0].starts_with("annulus[") && lines[0].contains("]: {\"pid\":"),
+        "{}",
+        run.stderr
+    );
     assert!(!run.stdout.contains("annulus"));
 }
 

@@ -282,7 +282,8 @@ pub(crate) fn scratch(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-fn apps() -> PathBuf {
+/// Where the programs are.
+pub(crate) fn apps() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
 }
 

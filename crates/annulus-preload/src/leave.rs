@@ -272,15 +272,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let was_served = entry.kind() == Kind::Served;
     inner.unready(fd, connection);
     connection.clear(flag::MEMBER);
-    if connection.in_hand() > 0 {
-        // As the kernel does where something was not read: what is on its way is sent, then the peer is told.
-        receive::spill(inner, connection);
-        connection.spilled.clear();
-        if entry.flags() & LEFT_ALONE == 0 {
-            send::flush(inner, fd, connection);
-            sys::reset_when_closed(fd);
-        }
-    }
+    discard(inner, entry, fd, connection);
     let by_ring = inner.ring.is_some()
         && inner.mode == Mode::Serving
         && set.is_mine()
@@ -333,6 +325,19 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         watchdog::look_out();
     }
     true
+}
+
+/// As the kernel does where something was not read: what is on its way is sent, then the peer is told.
+fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Conn) {
+    if connection.in_hand() == 0 {
+        return;
+    }
+    receive::spill(inner, connection);
+    connection.spilled.clear();
+    if entry.flags() & LEFT_ALONE == 0 {
+        send::flush(inner, fd, connection);
+        sys::reset_when_closed(fd);
+    }
 }
 
 /// Closes at once what the ring was to close: the process ends, has no more descriptors, or is about to become

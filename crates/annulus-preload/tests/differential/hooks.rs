@@ -44,16 +44,56 @@ const HOOKS: [Hook; 59] = [
     ("write", WRITTEN, "served:write", NO_STREAM_WRITTEN),
     ("writev", WRITTEN, "served:writev", NO_STREAM_WRITTEN),
     ("send", WRITTEN, "served:send", NO_STREAM_WRITTEN),
-    ("sendto", WRITTEN, "served:send", "members_of_all_kinds_are_reported_together"),
+    (
+        "sendto",
+        WRITTEN,
+        "served:send",
+        "members_of_all_kinds_are_reported_together",
+    ),
     ("sendmsg", WRITTEN, "served:sendmsg", DATAGRAMS),
     ("sendmmsg", WRITTEN, "served:sendmsg", DATAGRAMS),
-    ("sendfile", "files_are_sent_in_their_place", "served:sendfile", NO_STREAM_WRITTEN),
-    ("sendfile64", "files_are_sent_in_their_place", "served:sendfile", NO_STREAM_WRITTEN),
-    ("splice", "splices_keep_their_place_in_both_directions", "back:unknown_flags", NO_STREAM_WRITTEN),
-    ("accept", "accept_tells_who_came", "-", "errors_of_accept_are_the_kernels"),
-    ("accept4", "connections_come_and_go", "served:read", "errors_of_accept_are_the_kernels"),
-    ("socket", "connections_come_and_go", "served:read", "a_socket_that_never_connected_hangs_up"),
-    ("close", "what_was_written_arrives_before_the_end", "served:close", "a_closed_number_is_bad_in_every_call"),
+    (
+        "sendfile",
+        "files_are_sent_in_their_place",
+        "served:sendfile",
+        NO_STREAM_WRITTEN,
+    ),
+    (
+        "sendfile64",
+        "files_are_sent_in_their_place",
+        "served:sendfile",
+        NO_STREAM_WRITTEN,
+    ),
+    (
+        "splice",
+        "splices_keep_their_place_in_both_directions",
+        "back:unknown_flags",
+        NO_STREAM_WRITTEN,
+    ),
+    (
+        "accept",
+        "accept_tells_who_came",
+        "-",
+        "errors_of_accept_are_the_kernels",
+    ),
+    (
+        "accept4",
+        "connections_come_and_go",
+        "served:read",
+        "errors_of_accept_are_the_kernels",
+    ),
+    (
+        "socket",
+        "connections_come_and_go",
+        "served:read",
+        "a_socket_that_never_connected_hangs_up",
+    ),
+    (
+        "close",
+        "what_was_written_arrives_before_the_end",
+        "served:close",
+        "a_closed_number_is_bad_in_every_call",
+    ),
     ("close_range", CLOSED_RANGE, "served:close", CLOSED_RANGE),
     (
         "closefrom",
@@ -64,11 +104,31 @@ const HOOKS: [Hook; 59] = [
     ("dup", DUPLICATES, "back:duplicated", DATAGRAMS),
     ("dup2", DUPLICATES, "back:duplicated", DATAGRAMS),
     ("dup3", DUPLICATES, "back:duplicated", DATAGRAMS),
-    ("fcntl", DUPLICATES, "back:duplicated", "a_client_that_connected_first_is_served"),
+    (
+        "fcntl",
+        DUPLICATES,
+        "back:duplicated",
+        "a_client_that_connected_first_is_served",
+    ),
     ("fcntl64", DUPLICATES, "back:duplicated", DATAGRAMS),
-    ("ioctl", "questions_about_queues_are_answered", "served:read", DATAGRAMS),
-    ("shutdown", "both_ends_shut_is_a_hang_up", "served:shutdown", DATAGRAMS),
-    ("setsockopt", "options_that_add_control_bytes_are_honoured", "back:unknown_option", DATAGRAMS),
+    (
+        "ioctl",
+        "questions_about_queues_are_answered",
+        "served:read",
+        DATAGRAMS,
+    ),
+    (
+        "shutdown",
+        "both_ends_shut_is_a_hang_up",
+        "served:shutdown",
+        DATAGRAMS,
+    ),
+    (
+        "setsockopt",
+        "options_that_add_control_bytes_are_honoured",
+        "back:unknown_option",
+        DATAGRAMS,
+    ),
     (
         "getsockopt",
         "the_error_of_a_reset_can_be_asked_for_once",
@@ -78,22 +138,52 @@ const HOOKS: [Hook; 59] = [
     ("poll", POLLED, "back:polled_otherwise", POLLED_OTHERS),
     ("ppoll", POLLED, "back:polled_otherwise", POLLED_OTHERS),
     ("__poll_chk", POLLED, "back:polled_otherwise", POLLED_OTHERS),
-    ("__ppoll_chk", POLLED, "back:polled_otherwise", POLLED_OTHERS),
+    (
+        "__ppoll_chk",
+        POLLED,
+        "back:polled_otherwise",
+        POLLED_OTHERS,
+    ),
     ("select", SELECTED, "back:polled_otherwise", POLLED_OTHERS),
     ("pselect", SELECTED, "back:polled_otherwise", POLLED_OTHERS),
     ("epoll_create", BAD_SETS, "-", BAD_SETS),
     ("epoll_create1", MASKED, "served:epoll_wait", BAD_SETS),
-    ("epoll_ctl", "oneshot_is_silent_until_it_is_armed_again", "served:epoll_ctl", "errors_of_control_are_the_kernels"),
+    (
+        "epoll_ctl",
+        "oneshot_is_silent_until_it_is_armed_again",
+        "served:epoll_ctl",
+        "errors_of_control_are_the_kernels",
+    ),
     ("epoll_wait", TIMED, "served:epoll_wait", BAD_SETS),
     ("epoll_pwait", MASKED, "served:epoll_wait", EMPTY_SET),
     ("epoll_pwait2", TIMED, "served:epoll_wait", EMPTY_SET),
-    ("vfork", "every_way_to_start_a_program_works", "served:read", "every_way_to_start_a_program_works"),
-    ("execv", FAILED_EXEC, "served:write", "every_way_to_start_a_program_works"),
+    (
+        "vfork",
+        "every_way_to_start_a_program_works",
+        "served:read",
+        "every_way_to_start_a_program_works",
+    ),
+    (
+        "execv",
+        FAILED_EXEC,
+        "served:write",
+        "every_way_to_start_a_program_works",
+    ),
     ("execve", FAILED_EXEC, "served:write", FAILED_EXEC),
     ("execvp", FAILED_EXEC, "served:write", FAILED_EXEC),
     ("execvpe", FAILED_EXEC, "served:write", FAILED_EXEC),
-    ("execl", LAST_WORDS, "served:write", "a_filter_that_was_there_before_is_lived_with"),
-    ("execlp", FAILED_EXEC, "served:write", "every_way_to_start_a_program_works"),
+    (
+        "execl",
+        LAST_WORDS,
+        "served:write",
+        "a_filter_that_was_there_before_is_lived_with",
+    ),
+    (
+        "execlp",
+        FAILED_EXEC,
+        "served:write",
+        "every_way_to_start_a_program_works",
+    ),
     ("execle", FAILED_EXEC, "served:write", FAILED_EXEC),
     ("fexecve", FAILED_EXEC, "served:write", FAILED_EXEC),
     (
@@ -104,8 +194,18 @@ const HOOKS: [Hook; 59] = [
     ),
     ("_exit", LAST_WORDS, "served:write", CHILD_ENDS),
     ("_Exit", LAST_WORDS, "served:write", LAST_WORDS),
-    ("abort", "an_abort_sends_what_was_written", "served:write", "an_abort_of_others_is_an_abort"),
-    ("exit", LAST_WORDS, "served:write", "handlers_at_exit_run_as_ever"),
+    (
+        "abort",
+        "an_abort_sends_what_was_written",
+        "served:write",
+        "an_abort_of_others_is_an_abort",
+    ),
+    (
+        "exit",
+        LAST_WORDS,
+        "served:write",
+        "handlers_at_exit_run_as_ever",
+    ),
 ];
 
 /// glibc ends a program by a list of handlers, in which the library has one; it has no `exit` of its own.
@@ -171,7 +271,10 @@ fn texts() -> BTreeMap<&'static str, BTreeMap<String, String>> {
         all.extend(header.clone());
         (name, all)
     };
-    PROGRAMS.iter().map(|(program, _)| of_program(program.name)).collect()
+    PROGRAMS
+        .iter()
+        .map(|(program, _)| of_program(program.name))
+        .collect()
 }
 
 /// The functions that a file defines: a line that begins with `static` and ends with a brace, to the next line that is
@@ -188,7 +291,9 @@ fn functions(text: &str) -> BTreeMap<String, String> {
         let body = if line.ends_with('}') {
             line
         } else {
-            &from_here[..from_here.find("\n}\n").map_or(from_here.len(), |end| end + 3)]
+            &from_here[..from_here
+                .find("\n}\n")
+                .map_or(from_here.len(), |end| end + 3)]
         };
         if let Some(name) = name.filter(|_| begins_line) {
             found.insert(name.to_owned(), body.to_owned());
@@ -216,4 +321,14 @@ fn calls(functions: &BTreeMap<String, String>, from: &str, hook: &str) -> bool {
         }
     }
     false
+}
+
+#[test]
+fn a_call_is_found_in_what_a_case_calls_and_nowhere_else() {
+    let text = "static void first(void) {\n    second(1);\n}\n\nstatic int second(int fd) { return read(fd); }\n\n\
+                static void third(void) {\n    write(1);\n}\n";
+    let functions = functions(text);
+    assert!(calls(&functions, "first", "read"));
+    assert!(!calls(&functions, "first", "write"));
+    assert!(!calls(&functions, "nobody", "read"));
 }

@@ -479,7 +479,7 @@ static const struct app_case cases[] = {
     CASE(a_program_that_becomes_another_hands_over_bytes_in_hand, ""),
     CASE(an_exec_that_fails_changes_nothing, "served:read served:write"),
     CASE(every_way_to_start_a_program_works, "served:read"),
-    CASE(a_daemon_goes_on_serving, "served:read"),
+    CASE(a_daemon_goes_on_serving, "passed:forked"),
     CASE(a_program_may_give_up_its_rights, "root served:read"),
     CASE(a_program_that_may_lock_no_memory_runs_as_before, "root"),
     CASE(a_program_may_move_to_an_empty_root, "root served:read"),

@@ -103,6 +103,7 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Answer {
         }
         if ended == Ended::Lost {
             leave::pass_whole(&mut held, turn::LOST);
+            // SAFETY: Lent, passed on.
             return match unsafe { wait_passing(held, room) } {
                 Some(answer) => answer,
                 // As if a signal had been handled: the program asks again, and the kernel answers.

@@ -35,6 +35,8 @@ pub(crate) struct Connection {
     pub(crate) error: i32,
     /// The next of the ready ones, and one more; 0: none.
     pub(crate) next: u32,
+    /// What a poll that is with the kernel waits for, besides errors.
+    pub(crate) polled: u32,
     /// Bytes that the program's own calls have read since the kernel had none.
     pub(crate) burst: u32,
     /// The round of its set in which something came last.
@@ -203,6 +205,7 @@ impl Connection {
         self.next = 0;
         self.round = 0;
         self.burst = 0;
+        self.polled = 0;
     }
 }
 

@@ -16,7 +16,7 @@ use crate::receive;
 use crate::send;
 use crate::set::{Closing, Held, Inner, Mode, Set};
 use crate::sys;
-use crate::table::{self, Entry, Kind, LEFT_ALONE};
+use crate::table::{self, Entry, Kind, LEFT_ALONE, SHARED};
 use crate::turn;
 use crate::watchdog;
 
@@ -91,7 +91,9 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
         inner.submit_cancels();
     }
     ends(inner);
-    entry.become_kind(Kind::Replay, LEFT_ALONE | entry.flags());
+    let shared = matches!(why, Why::Duplicated | Why::PassedOn);
+    let shared = if shared { SHARED } else { 0 };
+    entry.become_kind(Kind::Replay, LEFT_ALONE | shared | entry.flags());
     inner.replays += 1;
     // One that was reported once and is silent can't be put into the kernel's set as such: not before it is to speak.
     if connection.is(flag::MEMBER) && !connection.is(flag::DISABLED) {
@@ -212,14 +214,14 @@ pub(crate) fn keep_in_hand(inner: &mut Inner, entry: &'static Entry, fd: i32, in
 /// A second number of one that was handed back has the same in hand.
 pub(crate) fn share_in_hand(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
     let Some(mut source) = inner.connection(from) else {
-        return entry.become_kind(Kind::Stream, LEFT_ALONE);
+        return entry.become_kind(Kind::Stream, LEFT_ALONE | SHARED);
     };
     if source.in_hand() == 0 {
-        return entry.become_kind(Kind::Stream, LEFT_ALONE);
+        return entry.become_kind(Kind::Stream, LEFT_ALONE | SHARED);
     }
     receive::spill(inner, source);
     entry.belong_to(inner.itself.cast_mut());
-    entry.become_kind(Kind::Replay, LEFT_ALONE);
+    entry.become_kind(Kind::Replay, LEFT_ALONE | SHARED);
     if let Some(mut twin) = inner.connection(to) {
         twin.begin(0, 0);
         twin.clear(flag::MEMBER);
@@ -272,15 +274,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let was_served = entry.kind() == Kind::Served;
     inner.unready(fd, connection);
     connection.clear(flag::MEMBER);
-    if connection.in_hand() > 0 {
-        // As the kernel does where something was not read: what is on its way is sent, then the peer is told.
-        receive::spill(inner, connection);
-        connection.spilled.clear();
-        if entry.flags() & LEFT_ALONE == 0 {
-            send::flush(inner, fd, connection);
-            sys::reset_when_closed(fd);
-        }
-    }
+    discard(inner, entry, fd, connection);
     let by_ring = inner.ring.is_some()
         && inner.mode == Mode::Serving
         && set.is_mine()
@@ -305,7 +299,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         receive: armed,
         poll: polled,
         is_over: false,
-        is_shared: entry.flags() & LEFT_ALONE != 0,
+        is_shared: entry.flags() & SHARED != 0,
     };
     (
         connection.out_from,
@@ -333,6 +327,19 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         watchdog::look_out();
     }
     true
+}
+
+/// As the kernel does where something was not read: what is on its way is sent, then the peer is told.
+fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Conn) {
+    if connection.in_hand() == 0 {
+        return;
+    }
+    receive::spill(inner, connection);
+    connection.spilled.clear();
+    if entry.flags() & SHARED == 0 {
+        send::flush(inner, fd, connection);
+        sys::reset_when_closed(fd);
+    }
 }
 
 /// Closes at once what the ring was to close: the process ends, has no more descriptors, or is about to become

@@ -11,7 +11,7 @@ use crate::counts::{self, Why};
 use crate::errno::Answer;
 use crate::leave;
 use crate::send::served;
-use crate::set::{Inner, Mode, Set};
+use crate::set::{Held, Inner, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::turn;
@@ -58,24 +58,17 @@ pub(crate) unsafe fn read(
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return None;
     }
-    let may_look = connection.is(flag::ARMED)
-        && connection.in_hand() == 0
-        && connection.round != held.round
-        && entry.kind() == Kind::Served
-        && held.mode == Mode::Serving
-        && !held.in_handler();
-    if may_look
-        && held
-            .ring
-            .as_mut()
-            .is_some_and(|machine| machine.ring.is_ready())
-    {
-        held = turn::look(held);
-    }
+    held = look_first(held, entry, connection);
     let inner: &mut Inner = &mut held;
     if connection.in_hand() > 0 {
+        let replayed = entry.kind() != Kind::Served;
         // SAFETY: Lent, passed on.
-        return Some(Ok(unsafe { take(inner, fd, connection, vectors, flags) }));
+        let done = unsafe { take(inner, fd, connection, vectors, flags) };
+        // SAFETY: Lent, passed on.
+        return Some(Ok(done
+            + unsafe {
+                what_follows(fd, (vectors, total), done, replayed, flags)
+            }));
     }
     // The end that was received comes before an error.
     if connection.error != 0 && !connection.is(flag::ENDED) {
@@ -152,6 +145,49 @@ unsafe fn read_directly(
         inner.arm(fd, connection);
     }
     answer
+}
+
+/// A read with nothing in hand sees what has come since the program waited, unless it has read in this round.
+fn look_first(mut held: Held, entry: &'static Entry, connection: Conn) -> Held {
+    let may_look = connection.is(flag::ARMED)
+        && connection.in_hand() == 0
+        && connection.round != held.round
+        && entry.kind() == Kind::Served
+        && held.mode == Mode::Serving
+        && !held.in_handler();
+    if may_look
+        && held
+            .ring
+            .as_mut()
+            .is_some_and(|machine| machine.ring.is_ready())
+    {
+        return turn::look(held);
+    }
+    held
+}
+
+/// Of one that was handed back the kernel may have what follows what was in hand: so much of it.
+///
+/// # Safety
+///
+/// Lent: the vectors are valid for writes, `total` bytes of them.
+unsafe fn what_follows(
+    fd: i32,
+    (vectors, total): (&[iovec], usize),
+    done: usize,
+    replayed: bool,
+    flags: i32,
+) -> usize {
+    let [vector] = vectors else { return 0 };
+    if done == total || !replayed || flags & libc::MSG_PEEK != 0 {
+        return 0;
+    }
+    let rest = iovec {
+        iov_base: vector.iov_base.wrapping_byte_add(done),
+        iov_len: total - done,
+    };
+    // SAFETY: Lent, passed on: the rest of the vector.
+    unsafe { sys::receive_vectors(fd, &[rest], flags) }.unwrap_or(0)
 }
 
 /// Copies what is in hand to the vectors, which have room for something or nothing.

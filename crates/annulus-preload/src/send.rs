@@ -462,7 +462,8 @@ pub(crate) fn write_file(
 /// The program sends FIN, behind what it has written. `None`: the kernel does it.
 pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
     let mut held = served(entry, fd).ok()?;
-    if how == libc::SHUT_RD {
+    // Of one that is over for reading the kernel knows all that is still to be said.
+    if how != libc::SHUT_WR {
         leave::hand_back(&mut held, fd, Why::UnknownFlags);
         // The call makes an edge of its own.
         held.known.clear();
@@ -471,7 +472,7 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
     let mut connection = held.connection(fd)?;
     let inner: &mut Inner = &mut held;
     flush(inner, fd, connection);
-    if how == libc::SHUT_WR && !connection.backlog.is_empty() {
+    if !connection.backlog.is_empty() {
         connection.mark(flag::TO_SHUT | flag::SHUT);
         return Some(Ok(0));
     }

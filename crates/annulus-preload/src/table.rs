@@ -53,6 +53,8 @@ pub(crate) const LEFT_ALONE: u32 = 1 << 9;
 
 /// It is left alone because of its listener's port.
 pub(crate) const BY_PORT: u32 = 1 << 10;
+/// Another number, or another process, has it, too.
+pub(crate) const SHARED: u32 = 1 << 11;
 
 const KIND_MASK: u32 = 0xff;
 const PROCESS_SHIFT: u32 = 16;
@@ -91,7 +93,7 @@ impl Entry {
 
     #[inline]
     pub(crate) fn flags(&self) -> u32 {
-        self.state.load(Ordering::Relaxed) & (NONBLOCK | LEFT_ALONE | BY_PORT)
+        self.state.load(Ordering::Relaxed) & (NONBLOCK | LEFT_ALONE | BY_PORT | SHARED)
     }
 
     #[inline]

@@ -333,13 +333,21 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     {
         events |= IN | RDHUP;
     }
+    // What is left unread must not hide an error.
+    let unread = member && connection.is(flag::BULK) && connection.is(flag::READABLE);
     // Errors and the end of both directions are always told.
-    if events == 0 && !(member && connection.is(flag::ENDED)) {
+    if events == 0 && !unread && !(member && connection.is(flag::ENDED)) {
         return;
     }
     if connection.is(flag::POLLED) {
+        // One that waits for less is asked again: it comes back cancelled, and is pushed anew.
+        if events & !connection.polled != 0 {
+            connection.polled = events;
+            push(ring, cancel(poll_token(fd, connection)));
+        }
         return;
     }
+    connection.polled = events;
     connection.mark(flag::POLLED);
     let user_data = token(About::Poll, connection.generation, fd);
     push(ring, poll(fd, events, user_data));

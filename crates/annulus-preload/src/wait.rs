@@ -103,6 +103,7 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Answer {
         }
         if ended == Ended::Lost {
             leave::pass_whole(&mut held, turn::LOST);
+            // SAFETY: Lent, passed on.
             return match unsafe { wait_passing(held, room) } {
                 Some(answer) => answer,
                 // As if a signal had been handled: the program asks again, and the kernel answers.
@@ -185,6 +186,9 @@ impl Held {
                 && (!edge || connection.is(flag::EDGE));
             if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
                 receive::spill(self, connection);
+            }
+            if stays && connection.is(flag::READABLE) && !connection.is(flag::POLLED) {
+                self.to_poll.push(fd);
             }
             if stays {
                 self.make_ready(fd, connection);

@@ -7,7 +7,11 @@
 //! `C-unwind`: glibc ends a cancelled thread by unwinding it, also through these functions, which own nothing while
 //! they are in the next one.
 #![allow(unsafe_code)]
-#![allow(clippy::missing_safety_doc)]
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the header's note holds for each: what the program passed is passed on"
+)]
 
 mod descriptor;
 mod epoll;

@@ -3,7 +3,11 @@
 //! Sockets: accepted, shut down, their options, and those that are passed to other processes (Typed, Lent: as the
 //! header of the hooks says).
 #![allow(unsafe_code)]
-#![allow(clippy::missing_safety_doc)]
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the header's note holds for each: what the program passed is passed on"
+)]
 
 use std::ffi::{c_int, c_void};
 

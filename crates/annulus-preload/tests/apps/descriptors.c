@@ -291,6 +291,10 @@ static void poll_and_select_of_others_are_untouched(void) {
     GOT(select(0, NULL, NULL, NULL, &(struct timeval){0, 1000}));
     GOT(select(-1, NULL, NULL, NULL, NULL));
     GOT(ppoll(NULL, 0, &(struct timespec){0, -1}, NULL));
+    GOT(pselect(0, NULL, NULL, NULL, &(struct timespec){0, 1000}, NULL));
+    struct pollfd ask = {two[0], POLLIN, 0};
+    GOT(__poll_chk(&ask, 1, 0, sizeof ask));
+    GOT(__ppoll_chk(&ask, 1, &(struct timespec){0, 0}, NULL, sizeof ask));
     peer_send(&pair, "y");
     say_next(set);
     say_read(pair.app, 10);
@@ -323,27 +327,51 @@ static int receive_number(int from) {
     return fd;
 }
 
-static void a_socket_passed_on_brings_its_bytes(void) {
-    int set = new_set(), two[2];
-    struct pair pair = joined(set, EPOLLIN);
+/* Passes a socket to a child, which reads it and writes to it; `more` arrives when it is on its way. */
+static void pass_on(struct pair *pair, const char *more) {
+    int two[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
-        syscall(SYS_close, pair.app);
-        int fd = receive_number(two[1]);
-        MUST(fcntl(fd, F_SETFL, O_RDWR));
-        char bytes[16];
-        got_bytes("in the other process", bytes, recv(fd, bytes, 16, MSG_WAITALL));
-        MUST(write(fd, "from the child", 14));
+        syscall(SYS_close, pair->app);
+        pair->app = receive_number(two[1]);
+        peer_send(pair, more);
+        settle(pair);
+        say_stream(pair->app, 100);
+        MUST(write(pair->app, "from the child", 14));
         _exit(0);
     }
+    send_number(two[0], pair->app);
+    MUST(waitpid(child, NULL, 0));
+}
+
+static void a_socket_passed_on_goes_on_in_both_processes(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "read here");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 100);
+    MUST(write(pair.app, "from the parent, ", 17));
+    pass_on(&pair, "read there");
+    peer_gets(&pair, 31);
+    peer_send(&pair, "for the parent");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 100);
+    MUST(write(pair.app, "answer", 6));
+    say_now(set);
+    peer_gets(&pair, 6);
+}
+
+static void a_socket_passed_on_brings_its_bytes(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "in hand ");
     settle(&pair);
     say_next(set);
     MUST(write(pair.app, "from the parent, ", 17));
-    send_number(two[0], pair.app);
-    peer_send(&pair, "and late");
-    MUST(waitpid(child, NULL, 0));
+    pass_on(&pair, "and late");
     peer_gets(&pair, 31);
     peer_send(&pair, "for the parent");
     settle(&pair);
@@ -441,14 +469,15 @@ static const struct app_case cases[] = {
     CASE(a_duplicate_shares_the_stream, "back:duplicated"),
     CASE(errors_of_duplicating_are_the_kernels, ""),
     CASE(a_duplicate_over_a_member_closes_the_member, ""),
-    CASE(blocking_can_be_switched_on_and_off, ""),
-    CASE(questions_about_queues_are_answered, ""),
+    CASE(blocking_can_be_switched_on_and_off, "back:blocking"),
+    CASE(questions_about_queues_are_answered, "served:read"),
     CASE(bytes_that_are_not_acknowledged_are_counted, ""),
     CASE(options_can_be_set_and_read, ""),
-    CASE(a_served_socket_can_be_polled, ""),
-    CASE(waiting_in_poll_lets_writes_leave, ""),
-    CASE(a_served_socket_can_be_selected, ""),
+    CASE(a_served_socket_can_be_polled, "back:polled_otherwise"),
+    CASE(waiting_in_poll_lets_writes_leave, "back:polled_otherwise"),
+    CASE(a_served_socket_can_be_selected, "back:polled_otherwise"),
     CASE(poll_and_select_of_others_are_untouched, "served:read"),
+    CASE(a_socket_passed_on_goes_on_in_both_processes, "back:passed_on"),
     CASE(a_socket_passed_on_brings_its_bytes, "back:passed_on"),
     CASE(a_socket_that_was_passed_to_us_is_served, ""),
     CASE(no_numbers_left_is_said_and_survived, ""),

@@ -13,7 +13,8 @@ enum { SLOTS = 6, WRITTEN_MAX = 8192 };
 struct slot {
     struct pair pair;
     bool open, member, fills, full, again;
-    /* Was full since the last report: whether and when there was room for a little more is the kernel's to say. */
+    /* Was full since the last report: whether and when there was room for a little more, which is an edge, is the
+     * kernel's to say. */
     bool was_full;
     /* The last call of this round on it: what follows a write to a peer that is gone is a matter of time. */
     bool done;
@@ -80,8 +81,8 @@ static void report(void) {
     say("looks:");
     for (int i = 0; i < SLOTS; i++) {
         struct slot *slot = &slots[i];
-        if (slot->full || (slot->was_full && slot->mask & EPOLLET))
-            slot->seen &= ~(uint32_t)EPOLLOUT;
+        if (slot->full || slot->was_full)
+            slot->seen &= slot->mask & EPOLLET ? 0 : slot->full ? ~(uint32_t)EPOLLOUT : ~0u;
         slot->was_full = slot->full;
         if (slot->again && slot->member)
             say(" %d~%s", i, mask_text(slot->seen, text));
@@ -427,8 +428,9 @@ static void peers_act(void) {
             break;
         case 9:
             if (one_in(3) && !slot->pair.peer_ended) {
-                peer_shutdown(&slot->pair);
-                say("%d its peer ended\n", number(slot));
+                int result = (int)syscall(SYS_shutdown, slot->pair.peer, SHUT_WR);
+                slot->pair.peer_ended = true;
+                say("%d its peer ended: %s\n", number(slot), result < 0 ? strerrorname_np(errno) : "ok");
                 arrive(slot);
             }
             break;

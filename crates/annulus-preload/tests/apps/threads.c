@@ -417,15 +417,15 @@ static void a_thread_that_ends_leaves_its_set_to_others(void) {
 
 static const struct app_case cases[] = {
     CASE(another_thread_may_read_and_write, "back:other_thread"),
-    CASE(another_thread_may_wait, ""),
-    CASE(a_set_may_be_made_by_one_thread_and_run_by_another, ""),
+    CASE(another_thread_may_wait, "back:several_threads"),
+    CASE(a_set_may_be_made_by_one_thread_and_run_by_another, "back:several_threads"),
     CASE(a_write_of_another_leaves_while_the_owner_sleeps, ""),
     CASE(a_member_may_be_added_while_the_owner_sleeps, ""),
     CASE(members_may_be_changed_and_taken_while_the_owner_sleeps, ""),
     CASE(a_member_may_be_closed_while_the_owner_sleeps, ""),
     CASE(a_worker_may_arm_oneshot_again_while_the_owner_sleeps, ""),
     CASE(another_thread_wakes_the_owner_by_an_eventfd, "passed:not_a_stream"),
-    CASE(several_threads_may_share_a_set, ""),
+    CASE(several_threads_may_share_a_set, "back:several_threads"),
     CASE(each_thread_may_have_its_set, "served:read served:write"),
     CASE(a_socket_may_move_to_another_threads_set, ""),
     CASE(a_thread_that_sleeps_can_be_cancelled, ""),

@@ -104,6 +104,7 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn a_time_limit_on_a_blocking_read_holds;
     fn a_large_stream_arrives_whole;
     fn a_reader_that_stops_stops_its_sender;
+    fn messages_of_datagrams_pass;
     fn descriptors_that_are_no_streams_are_read_as_ever;
 }
 
@@ -149,6 +150,7 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn connections_come_and_go;
     fn the_end_of_a_program_sends_what_was_written;
     fn an_abort_sends_what_was_written;
+    fn an_abort_of_others_is_an_abort;
     fn handlers_at_exit_run_as_ever;
 }
 
@@ -164,6 +166,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn waiting_in_poll_lets_writes_leave;
     fn a_served_socket_can_be_selected;
     fn poll_and_select_of_others_are_untouched;
+    fn a_socket_passed_on_goes_on_in_both_processes;
     fn a_socket_passed_on_brings_its_bytes;
     fn a_socket_that_was_passed_to_us_is_served;
     fn no_numbers_left_is_said_and_survived;

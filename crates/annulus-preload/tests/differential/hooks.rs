@@ -1,16 +1,215 @@
-//! That each call the library takes over is there.
+//! That each call the library takes over is there, and has a case in which it meets what the library serves and one in
+//! which it meets something else.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use crate::program::library;
+use crate::cases::PROGRAMS;
+use crate::program::{apps, library};
 use crate::skip::skip;
 
-/// The symbols that the library must define, so that programs find them before those of libc.
-const HOOKS: &str = "read write readv writev recv send recvfrom sendto recvmsg sendmsg recvmmsg sendmmsg \
-    accept accept4 socket close close_range closefrom dup dup2 dup3 fcntl fcntl64 ioctl shutdown setsockopt getsockopt \
-    sendfile sendfile64 splice poll ppoll select pselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait \
-    epoll_pwait2 vfork execve execv execvp execvpe execl execlp execle fexecve prctl _exit _Exit abort \
-    __read_chk __recv_chk __recvfrom_chk __poll_chk __ppoll_chk";
+/// A call; the case in which it is used on a served connection or set, or by a process that has one, and what the
+/// library counts then (`-`: that nothing differs is all there is to say); the case in which it is used on others.
+type Hook = (&'static str, &'static str, &'static str, &'static str);
+
+const READ: &str = "every_call_that_receives_takes_the_next_bytes";
+const CHECKED: &str = "calls_with_checks_are_the_same_calls";
+const WRITTEN: &str = "every_call_that_sends_keeps_its_place";
+const NO_STREAM_READ: &str = "descriptors_that_are_no_streams_are_read_as_ever";
+const NO_STREAM_WRITTEN: &str = "descriptors_that_are_no_streams_are_written_as_ever";
+const DATAGRAMS: &str = "messages_of_datagrams_pass";
+const BAD_SETS: &str = "errors_of_waiting_are_the_kernels";
+const MASKED: &str = "a_mask_lets_a_signal_in_for_the_wait_only";
+const TIMED: &str = "a_timeout_is_never_early";
+const EMPTY_SET: &str = "an_empty_set_waits_as_long_as_asked";
+const DUPLICATES: &str = "a_duplicate_shares_the_stream";
+const POLLED: &str = "a_served_socket_can_be_polled";
+const SELECTED: &str = "a_served_socket_can_be_selected";
+const POLLED_OTHERS: &str = "poll_and_select_of_others_are_untouched";
+const FAILED_EXEC: &str = "an_exec_that_fails_changes_nothing";
+const LAST_WORDS: &str = "the_end_of_a_program_sends_what_was_written";
+const CLOSED_RANGE: &str = "a_range_is_closed_with_what_was_written";
+const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child_lives";
+
+const HOOKS: [Hook; 59] = [
+    ("read", READ, "served:read", NO_STREAM_READ),
+    ("readv", READ, "served:readv", NO_STREAM_READ),
+    ("recv", READ, "served:recv", NO_STREAM_READ),
+    ("recvfrom", READ, "served:recv", DATAGRAMS),
+    ("recvmsg", READ, "served:recvmsg", NO_STREAM_READ),
+    ("recvmmsg", READ, "served:recvmsg", DATAGRAMS),
+    ("__read_chk", CHECKED, "served:read", CHECKED),
+    ("__recv_chk", CHECKED, "served:recv", DATAGRAMS),
+    ("__recvfrom_chk", CHECKED, "served:recv", DATAGRAMS),
+    ("write", WRITTEN, "served:write", NO_STREAM_WRITTEN),
+    ("writev", WRITTEN, "served:writev", NO_STREAM_WRITTEN),
+    ("send", WRITTEN, "served:send", NO_STREAM_WRITTEN),
+    (
+        "sendto",
+        WRITTEN,
+        "served:send",
+        "members_of_all_kinds_are_reported_together",
+    ),
+    ("sendmsg", WRITTEN, "served:sendmsg", DATAGRAMS),
+    ("sendmmsg", WRITTEN, "served:sendmsg", DATAGRAMS),
+    (
+        "sendfile",
+        "files_are_sent_in_their_place",
+        "served:sendfile",
+        NO_STREAM_WRITTEN,
+    ),
+    (
+        "sendfile64",
+        "files_are_sent_in_their_place",
+        "served:sendfile",
+        NO_STREAM_WRITTEN,
+    ),
+    (
+        "splice",
+        "splices_keep_their_place_in_both_directions",
+        "back:unknown_flags",
+        NO_STREAM_WRITTEN,
+    ),
+    (
+        "accept",
+        "accept_tells_who_came",
+        "-",
+        "errors_of_accept_are_the_kernels",
+    ),
+    (
+        "accept4",
+        "connections_come_and_go",
+        "served:read",
+        "errors_of_accept_are_the_kernels",
+    ),
+    (
+        "socket",
+        "connections_come_and_go",
+        "served:read",
+        "a_socket_that_never_connected_hangs_up",
+    ),
+    (
+        "close",
+        "what_was_written_arrives_before_the_end",
+        "served:close",
+        "a_closed_number_is_bad_in_every_call",
+    ),
+    ("close_range", CLOSED_RANGE, "served:close", CLOSED_RANGE),
+    (
+        "closefrom",
+        "a_set_works_on_though_all_other_numbers_were_closed",
+        "served:close",
+        "a_set_works_on_though_all_other_numbers_were_closed",
+    ),
+    ("dup", DUPLICATES, "back:duplicated", DATAGRAMS),
+    ("dup2", DUPLICATES, "back:duplicated", DATAGRAMS),
+    ("dup3", DUPLICATES, "back:duplicated", DATAGRAMS),
+    (
+        "fcntl",
+        DUPLICATES,
+        "back:duplicated",
+        "a_client_that_connected_first_is_served",
+    ),
+    ("fcntl64", DUPLICATES, "back:duplicated", DATAGRAMS),
+    (
+        "ioctl",
+        "questions_about_queues_are_answered",
+        "served:read",
+        DATAGRAMS,
+    ),
+    (
+        "shutdown",
+        "both_ends_shut_is_a_hang_up",
+        "served:shutdown",
+        DATAGRAMS,
+    ),
+    (
+        "setsockopt",
+        "options_that_add_control_bytes_are_honoured",
+        "back:unknown_option",
+        DATAGRAMS,
+    ),
+    (
+        "getsockopt",
+        "the_error_of_a_reset_can_be_asked_for_once",
+        "served:getsockopt",
+        "a_connect_that_fails_is_an_error",
+    ),
+    ("poll", POLLED, "back:polled_otherwise", POLLED_OTHERS),
+    ("ppoll", POLLED, "back:polled_otherwise", POLLED_OTHERS),
+    ("__poll_chk", POLLED, "back:polled_otherwise", POLLED_OTHERS),
+    (
+        "__ppoll_chk",
+        POLLED,
+        "back:polled_otherwise",
+        POLLED_OTHERS,
+    ),
+    ("select", SELECTED, "back:polled_otherwise", POLLED_OTHERS),
+    ("pselect", SELECTED, "back:polled_otherwise", POLLED_OTHERS),
+    ("epoll_create", BAD_SETS, "-", BAD_SETS),
+    ("epoll_create1", MASKED, "served:epoll_wait", BAD_SETS),
+    (
+        "epoll_ctl",
+        "oneshot_is_silent_until_it_is_armed_again",
+        "served:epoll_ctl",
+        "errors_of_control_are_the_kernels",
+    ),
+    ("epoll_wait", TIMED, "served:epoll_wait", BAD_SETS),
+    ("epoll_pwait", MASKED, "served:epoll_wait", EMPTY_SET),
+    ("epoll_pwait2", TIMED, "served:epoll_wait", EMPTY_SET),
+    (
+        "vfork",
+        "every_way_to_start_a_program_works",
+        "served:read",
+        "every_way_to_start_a_program_works",
+    ),
+    (
+        "execv",
+        FAILED_EXEC,
+        "served:write",
+        "every_way_to_start_a_program_works",
+    ),
+    ("execve", FAILED_EXEC, "served:write", FAILED_EXEC),
+    ("execvp", FAILED_EXEC, "served:write", FAILED_EXEC),
+    ("execvpe", FAILED_EXEC, "served:write", FAILED_EXEC),
+    (
+        "execl",
+        LAST_WORDS,
+        "served:write",
+        "a_filter_that_was_there_before_is_lived_with",
+    ),
+    (
+        "execlp",
+        FAILED_EXEC,
+        "served:write",
+        "every_way_to_start_a_program_works",
+    ),
+    ("execle", FAILED_EXEC, "served:write", FAILED_EXEC),
+    ("fexecve", FAILED_EXEC, "served:write", FAILED_EXEC),
+    (
+        "prctl",
+        "a_filter_that_refuses_rings_later_is_lived_with",
+        "back:filtered",
+        "a_filter_that_refuses_rings_from_the_start_is_lived_with",
+    ),
+    ("_exit", LAST_WORDS, "served:write", CHILD_ENDS),
+    ("_Exit", LAST_WORDS, "served:write", LAST_WORDS),
+    (
+        "abort",
+        "an_abort_sends_what_was_written",
+        "served:write",
+        "an_abort_of_others_is_an_abort",
+    ),
+    (
+        "exit",
+        LAST_WORDS,
+        "served:write",
+        "handlers_at_exit_run_as_ever",
+    ),
+];
+
+/// glibc ends a program by a list of handlers, in which the library has one; it has no `exit` of its own.
+const NOT_EXPORTED: [&str; 1] = ["exit"];
 
 #[test]
 fn every_hook_is_exported() {
@@ -22,13 +221,114 @@ fn every_hook_is_exported() {
         return skip("no nm to list the library's symbols");
     };
     let listed = String::from_utf8(listed.stdout).unwrap();
-    let defined: Vec<&str> = listed
+    let defined: BTreeSet<&str> = listed
         .lines()
         .filter_map(|line| line.split(' ').next())
         .collect();
-    let missing: Vec<&str> = HOOKS
-        .split_whitespace()
-        .filter(|hook| !defined.contains(hook))
+    let hooks = HOOKS.iter().map(|hook| hook.0);
+    let missing: Vec<&str> = hooks
+        .filter(|hook| !defined.contains(hook) && !NOT_EXPORTED.contains(hook))
         .collect();
     assert!(missing.is_empty(), "not exported: {missing:?}");
+}
+
+#[test]
+fn every_hook_has_a_case_that_is_served_and_one_that_is_not() {
+    let texts = texts();
+    let mut wrong = Vec::new();
+    for (hook, served, counted, others) in HOOKS {
+        for case in [served, others] {
+            let Some((program, known)) = find(case) else {
+                wrong.push(format!("{hook}: there is no case {case}"));
+                continue;
+            };
+            if !calls(&texts[program], case, hook) {
+                wrong.push(format!("{hook}: {case} of {program}.c does not call it"));
+            }
+            let missing = counted != "-" && !known.iter().any(|what| what == counted);
+            if case == served && missing {
+                wrong.push(format!("{hook}: {case} does not expect {counted}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The program of a case, and what it expects to be counted.
+fn find(case: &str) -> Option<(&'static str, &'static [String])> {
+    PROGRAMS.iter().find_map(|(program, _)| {
+        let known = program.cases().iter().find(|known| known.name == case)?;
+        Some((program.name, &*known.counted))
+    })
+}
+
+/// The functions of each program in C, by name, with those of the header that all have.
+fn texts() -> BTreeMap<&'static str, BTreeMap<String, String>> {
+    let read = |name: &str| std::fs::read_to_string(apps().join(name)).unwrap_or_default();
+    let header = functions(&read("app.h"));
+    let of_program = |name: &'static str| {
+        let mut all = functions(&read(&format!("{name}.c")));
+        all.extend(header.clone());
+        (name, all)
+    };
+    PROGRAMS
+        .iter()
+        .map(|(program, _)| of_program(program.name))
+        .collect()
+}
+
+/// The functions that a file defines: a line that begins with `static` and ends with a brace, to the next line that is
+/// one; and those of one line.
+fn functions(text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("static ") {
+        let begins_line = at == 0 || rest[..at].ends_with('\n');
+        let from_here = &rest[at..];
+        let line = from_here.lines().next().unwrap_or_default();
+        let name = line.split_once('(').map(|(before, _)| before);
+        let name = name.and_then(|before| before.rsplit([' ', '*']).next());
+        let body = if line.ends_with('}') {
+            line
+        } else {
+            &from_here[..from_here
+                .find("\n}\n")
+                .map_or(from_here.len(), |end| end + 3)]
+        };
+        if let Some(name) = name.filter(|_| begins_line) {
+            found.insert(name.to_owned(), body.to_owned());
+        }
+        rest = &from_here["static ".len()..];
+    }
+    found
+}
+
+/// Whether a function calls another, itself or by way of those that it names.
+fn calls(functions: &BTreeMap<String, String>, from: &str, hook: &str) -> bool {
+    let mut next = vec![from.to_owned()];
+    let mut seen = BTreeSet::new();
+    while let Some(name) = next.pop() {
+        let Some(body) = functions.get(&name).filter(|_| seen.insert(name.clone())) else {
+            continue;
+        };
+        for word in body.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if word == hook {
+                return true;
+            }
+            if word != name && functions.contains_key(word) {
+                next.push(word.to_owned());
+            }
+        }
+    }
+    false
+}
+
+#[test]
+fn a_call_is_found_in_what_a_case_calls_and_nowhere_else() {
+    let text = "static void first(void) {\n    second(1);\n}\n\nstatic int second(int fd) { return read(fd); }\n\n\
+                static void third(void) {\n    write(1);\n}\n";
+    let functions = functions(text);
+    assert!(calls(&functions, "first", "read"));
+    assert!(!calls(&functions, "first", "write"));
+    assert!(!calls(&functions, "nobody", "read"));
 }

@@ -201,7 +201,7 @@ impl Run {
     /// What was said on stderr, without lines of the library.
     pub(crate) fn stderr_but_ours(&self) -> String {
         let lines = self.stderr.lines();
-        let others = lines.filter(|line| !line.starts_with("annulus["));
+        let others = lines.filter(|line| !line.starts_with("annulus: "));
         others.map(|line| format!("{line}\n")).collect()
     }
 }
@@ -282,7 +282,8 @@ pub(crate) fn scratch(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-fn apps() -> PathBuf {
+/// Where the programs are.
+pub(crate) fn apps() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
 }
 

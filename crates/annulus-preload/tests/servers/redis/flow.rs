@@ -110,6 +110,42 @@ fn a_pipeline_of_ten_thousand_commands_is_answered_in_order() {
     server.finish_served();
 }
 
+/// The server has more to send than the kernel takes, and goes on reading all the same: the client would wait for ever.
+#[test]
+fn a_client_that_writes_all_before_it_reads_finds_all_its_answers() {
+    const GETS: usize = 100;
+    const SETS: usize = 30;
+    let Some(server) = redis("") else { return };
+    let mut client = server.client();
+    let (asked, given) = (bytes_of(5, 100_000), bytes_of(6, 500_000));
+    assert_eq!(client.call_words(&[b"SET", b"big", &asked]), Reply::ok());
+    client
+        .send_raw(&command(&[b"GET", b"big"]).repeat(GETS))
+        .unwrap();
+    // It has answered until the kernel took no more.
+    let mut other = server.client();
+    until("all are answered", || {
+        (other
+            .call("INFO commandstats")
+            .text()
+            .contains("cmdstat_get:calls=100"))
+        .then_some(())
+    });
+    for _ in 0..SETS {
+        client
+            .send_raw(&command(&[b"SET", b"bulk", &given]))
+            .unwrap();
+    }
+    for _ in 0..GETS {
+        assert!(client.read().unwrap() == Reply::bytes(&asked));
+    }
+    for _ in 0..SETS {
+        assert_eq!(client.read().unwrap(), Reply::ok());
+    }
+    assert!(client.call("GET bulk") == Reply::Bytes(given));
+    server.finish_served();
+}
+
 #[test]
 fn values_of_megabytes_come_back_byte_for_byte() {
     let Some(server) = redis("") else { return };

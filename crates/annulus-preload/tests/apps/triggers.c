@@ -249,6 +249,8 @@ static void our_own_shutdown_is_reported(void) {
     add(set, second.app, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 2);
     say_now(set);
     GOT(shutdown(second.app, SHUT_RDWR));
+    /* That the peer has acknowledged the end is one more edge. */
+    settle_state(second.app, STATE_FIN_WAIT2);
     say_now(set);
     say_now(set);
     say_read(second.app, 10);

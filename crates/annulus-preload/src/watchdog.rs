@@ -3,8 +3,8 @@
 //! What is written leaves when its thread waits on its set again. Should the thread do something else first, and for
 //! long, a thread of ours sends it: whatever the program waits for may be waiting for that answer. It looks while
 //! something is queued, and sleeps for good where nothing is (Typed: numbers for the kernel). On a server's own
-//! processor each look costs a timer and two switches: at one every 2 ms, 6 % of the requests that a busy Redis
-//! answers. So it looks ever less often as long as it finds nothing late, and often again once it has.
+//! processor each look costs a timer and two switches, so it looks ever less often as long as it finds nothing
+//! late, and often again once it has.
 //!
 //! It handles no signal, and ends with each thread that waits on a set, so that a process ends with its last thread.
 #![allow(unsafe_code)]

@@ -268,6 +268,7 @@ impl Inner {
                 connection.mark(flag::CANCELLED);
                 self.cancels.push(receive_token(fd, connection));
             }
+            self.to_poll.push(fd);
         }
         self.notify(fd, connection, IN);
     }
@@ -334,7 +335,7 @@ impl Inner {
             }
             connection.clear(flag::FULL);
             connection.backlog.clear();
-            connection.clear(flag::BULK | flag::READABLE);
+            self.leave_to_program(fd, connection);
             self.arm(fd, connection);
             // What the ring has found before is no news.
             if connection.report() != before {
@@ -356,6 +357,15 @@ impl Inner {
             }
         }
         leave::settle(self, fd, connection);
+    }
+
+    /// Of one that is over the program reads what the kernel has left, behind what is in hand, if the ring does not.
+    fn leave_to_program(&mut self, fd: i32, mut connection: Conn) {
+        if !connection.is(flag::ARMED) && sys::readable(fd) > 0 {
+            connection.mark(flag::BULK | flag::READABLE);
+        } else {
+            connection.clear(flag::BULK | flag::READABLE);
+        }
     }
 
     fn last_send(&mut self, machine: &Machine, nth: i32, res: i32) {

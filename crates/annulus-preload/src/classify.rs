@@ -3,7 +3,7 @@
 use crate::config;
 use crate::counts::Why;
 use crate::sys;
-use crate::table::{BY_PORT, Entry, Kind, LEFT_ALONE, NONBLOCK};
+use crate::table::{BY_PORT, Entry, Kind, LEFT_ALONE, LET_GO, NONBLOCK};
 
 /// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
@@ -35,6 +35,9 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
     if entry.flags() & LEFT_ALONE != 0 {
         let by_port = entry.flags() & BY_PORT != 0;
         return Err(if by_port { Why::Port } else { Why::Duplicated });
+    }
+    if entry.flags() & LET_GO != 0 && !sys::is_connected(fd) {
+        return Err(Why::NotConnected);
     }
     if entry.flags() & NONBLOCK == 0 {
         let flags = sys::flags_of(fd).map_err(|_| Why::Kernel)?;

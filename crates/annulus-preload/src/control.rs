@@ -316,15 +316,15 @@ fn replayed(
     }
     let mut connection = held.connection(fd)?;
     let silent = connection.is(flag::DISABLED) && connection.is(flag::MEMBER);
+    let ask = |operation| sys::control(held.fd, operation, fd, asked.events, asked.data);
     let answer = match asked.operation {
-        // The kernel's set has not got it yet.
-        libc::EPOLL_CTL_DEL if silent => Ok(0),
         libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
-        libc::EPOLL_CTL_MOD if silent => {
-            let add = libc::EPOLL_CTL_ADD;
-            sys::control(held.fd, add, fd, asked.events, asked.data)
-        }
-        operation => sys::control(held.fd, operation, fd, asked.events, asked.data),
+        // The kernel's set may not have got it yet.
+        operation => match ask(operation) {
+            Err(libc::ENOENT) if silent && operation == libc::EPOLL_CTL_DEL => Ok(0),
+            Err(libc::ENOENT) if silent => ask(libc::EPOLL_CTL_ADD),
+            answer => answer,
+        },
     };
     if answer.is_ok() {
         connection.clear(flag::DISABLED);
@@ -336,7 +336,7 @@ fn replayed(
             connection.mark(flag::MEMBER);
             connection.clear(flag::DISABLED);
             held.kernel_has = true;
-            if connection.in_hand() > 0 {
+            if connection.in_hand() > 0 || connection.error != 0 {
                 held.notify(fd, connection, 0);
             }
         }

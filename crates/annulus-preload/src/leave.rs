@@ -16,7 +16,7 @@ use crate::receive;
 use crate::send;
 use crate::set::{Closing, Held, Inner, Mode, Set};
 use crate::sys;
-use crate::table::{self, Entry, Kind, LEFT_ALONE, SHARED};
+use crate::table::{self, Entry, Kind, LEFT_ALONE, LET_GO, SHARED};
 use crate::turn;
 use crate::watchdog;
 
@@ -100,14 +100,16 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
         let (events, data) = (connection.events, connection.data);
         if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
             inner.kernel_has = true;
-            let edge = events & flag::EDGE_TRIGGERED != 0 && !connection.is(flag::EDGE);
+            // An option may wake whoever waits, as the low-water mark does: an edge of its own.
+            let silent = !connection.is(flag::EDGE) && why != Why::UnknownOption;
+            let edge = events & flag::EDGE_TRIGGERED != 0 && silent;
             let there = if edge { sys::poll_now(fd, events) } else { 0 };
             if there != 0 {
                 inner.known.push((data, there));
             }
         }
     }
-    if connection.in_hand() > 0 {
+    if connection.in_hand() > 0 || connection.error != 0 {
         inner.notify(fd, connection, 0);
     }
     settle(inner, fd, connection);
@@ -255,7 +257,7 @@ pub(crate) fn let_go(inner: &mut Inner) {
         inner.replays += 1;
         // One that is over in a direction is the kernel's for good.
         let over = connection.is(OVER);
-        let flags = entry.flags() | if over { LEFT_ALONE } else { 0 };
+        let flags = LET_GO | entry.flags() | if over { LEFT_ALONE } else { 0 };
         entry.become_kind(Kind::Replay, flags);
         settle(inner, fd, connection);
         if entry.kind() == Kind::Stream {

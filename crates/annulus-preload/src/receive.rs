@@ -70,6 +70,16 @@ pub(crate) unsafe fn read(
                 what_follows(fd, (vectors, total), done, replayed, flags)
             }));
     }
+    // What the kernel has comes before both, if the ring has left it there.
+    let over = connection.error != 0 || connection.is(flag::DEAD);
+    if over && connection.is(flag::READABLE) && !connection.is(flag::ARMED) {
+        // SAFETY: Lent, passed on.
+        let answer = unsafe { read_directly(inner, fd, connection, (vectors, total), flags) };
+        if matches!(answer, Ok(1..)) {
+            return Some(answer);
+        }
+        connection.clear(flag::READABLE);
+    }
     // The end that was received comes before an error.
     if connection.error != 0 && !connection.is(flag::ENDED) {
         return Some(Err(std::mem::take(&mut connection.error)));
@@ -179,7 +189,9 @@ unsafe fn what_follows(
     flags: i32,
 ) -> usize {
     let [vector] = vectors else { return 0 };
-    if done == total || !replayed || flags & libc::MSG_PEEK != 0 {
+    // An error is the next read's to say: with nothing there the kernel is not asked.
+    let ask = replayed && done < total && flags & libc::MSG_PEEK == 0 && sys::readable(fd) > 0;
+    if !ask {
         return 0;
     }
     let rest = iovec {

@@ -67,8 +67,14 @@ pub(crate) unsafe fn write(
     if entry.kind() == Kind::Served && flags & !KNOWN != 0 {
         leave::hand_back(inner, fd, Why::UnknownFlags);
     }
-    let connection = inner.connection(fd)?;
+    let mut connection = inner.connection(fd)?;
     let answer = if entry.kind() == Kind::Replay {
+        if connection.error != 0 {
+            // The ring was told of it, and the kernel tells it once.
+            let error = std::mem::take(&mut connection.error);
+            leave::settle(inner, fd, connection);
+            return Some(Err(error));
+        }
         if connection.backlog.is_empty() {
             return None;
         }

@@ -113,6 +113,18 @@ pub(crate) fn option(fd: i32, level: c_int, name: c_int) -> Result<c_int, i32> {
     answer(said).map(|_| value)
 }
 
+/// How many bytes can be read; 0 also if that can't be said.
+pub(crate) fn readable(fd: i32) -> usize {
+    let mut bytes: c_int = 0;
+    // SAFETY: Lent: of this stack.
+    let said = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) };
+    if said < 0 {
+        0
+    } else {
+        usize::try_from(bytes).unwrap_or(0)
+    }
+}
+
 /// The port of a socket's own address; `None`: it is none of IP.
 pub(crate) fn own_port(fd: i32) -> Option<u16> {
     name(fd, libc::SYS_getsockname)

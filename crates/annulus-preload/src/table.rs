@@ -55,6 +55,8 @@ pub(crate) const LEFT_ALONE: u32 = 1 << 9;
 pub(crate) const BY_PORT: u32 = 1 << 10;
 /// Another number, or another process, has it, too.
 pub(crate) const SHARED: u32 = 1 << 11;
+/// It was served, and used outside of a set since: it may be connected no more.
+pub(crate) const LET_GO: u32 = 1 << 12;
 
 const KIND_MASK: u32 = 0xff;
 const PROCESS_SHIFT: u32 = 16;
@@ -93,7 +95,7 @@ impl Entry {
 
     #[inline]
     pub(crate) fn flags(&self) -> u32 {
-        self.state.load(Ordering::Relaxed) & (NONBLOCK | LEFT_ALONE | BY_PORT | SHARED)
+        self.state.load(Ordering::Relaxed) & (NONBLOCK | LEFT_ALONE | BY_PORT | SHARED | LET_GO)
     }
 
     #[inline]

@@ -334,7 +334,9 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
         events |= IN | RDHUP;
     }
     // What is left unread must not hide an error.
-    let unread = member && connection.is(flag::BULK) && connection.is(flag::READABLE);
+    let stopped = !connection.is(flag::ARMED) || connection.is(flag::CANCELLED);
+    let in_kernel = connection.is(flag::BULK) && connection.is(flag::READABLE);
+    let unread = member && (in_kernel || connection.in_hand() > 0 && stopped);
     // Errors and the end of both directions are always told.
     if events == 0 && !unread && !(member && connection.is(flag::ENDED)) {
         return;

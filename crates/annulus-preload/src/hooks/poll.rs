@@ -9,7 +9,7 @@
     reason = "the header's note holds for each: what the program passed is passed on"
 )]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
@@ -21,8 +21,8 @@ use crate::real;
 use crate::send;
 use crate::table::{self, Kind};
 
-/// The kernel is to answer for it; whether something of it is in hand.
-fn prepare(fd: c_int) -> bool {
+/// The kernel is to answer for it; what it does not know of, as `poll` says it.
+fn prepare(fd: c_int) -> c_short {
     if let Some(entry) = table::entry(fd)
         && entry.kind() == Kind::Set
     {
@@ -30,18 +30,25 @@ fn prepare(fd: c_int) -> bool {
             control::polled_otherwise(entry);
             None
         });
-        return false;
+        return 0;
     }
     hand_back(fd, Why::PolledOtherwise);
     let Found::Ours(entry) = find(fd) else {
-        return false;
+        return 0;
     };
-    let in_hand = guard(|| {
+    let mut found = 0;
+    guard(|| {
         let held = send::served(entry, fd).ok()?;
         let connection = held.connection(fd)?;
-        Some(Ok(connection.in_hand() + connection.error as usize))
+        if connection.in_hand() > 0 || connection.error != 0 {
+            found |= libc::POLLIN | libc::POLLRDNORM;
+        }
+        if connection.error != 0 {
+            found |= libc::POLLERR;
+        }
+        None
     });
-    matches!(in_hand, Some(Ok(1..)))
+    found
 }
 
 #[unsafe(no_mangle)]
@@ -104,7 +111,7 @@ unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
     let mut any = false;
     for nth in 0..count as usize {
         let asked = unsafe { fds.add(nth).read() };
-        any |= asked.fd >= 0 && prepare(asked.fd) && asked.events & libc::POLLIN != 0;
+        any |= asked.fd >= 0 && prepare(asked.fd) & (asked.events | libc::POLLERR) != 0;
     }
     any
 }
@@ -116,8 +123,8 @@ unsafe fn add_in_hand(fds: *mut pollfd, count: nfds_t, said: c_int) -> c_int {
     let mut found = 0;
     for nth in 0..count as usize {
         let asked = unsafe { &mut *fds.add(nth) };
-        if asked.fd >= 0 && asked.events & libc::POLLIN != 0 && prepare(asked.fd) {
-            asked.revents |= libc::POLLIN | (asked.events & libc::POLLRDNORM);
+        if asked.fd >= 0 {
+            asked.revents |= prepare(asked.fd) & (asked.events | libc::POLLERR);
         }
         found += c_int::from(asked.revents != 0);
     }
@@ -136,7 +143,7 @@ unsafe fn select_with(
     for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
         let has = |set: *mut fd_set| may_be(set) && unsafe { libc::FD_ISSET(fd, set) };
         if has(read) || has(write) || has(except) {
-            let ready = prepare(fd);
+            let ready = prepare(fd) != 0;
             if ready && has(read) {
                 in_hand.push(fd);
             }

@@ -14,7 +14,7 @@ use crate::buf::Chunk;
 use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
-use crate::op::{Interest, Leftover, ReceiveTurn, Recv, recv_multishot};
+use crate::op::{Interest, Leftover, ReceiveTurn, Recv, Shots, recv_into_group};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
 
@@ -46,6 +46,8 @@ pub(super) struct Receiver {
     stopped: Cell<bool>,
     /// What comes after what is queued.
     end: Cell<End>,
+    /// Something has been asked of the kernel before.
+    begun: Cell<bool>,
     /// The kernel has no multishot receive (before 6.0).
     single: Cell<bool>,
     /// Whole buffers in a row.
@@ -83,6 +85,7 @@ impl Receiver {
             armed: Cell::new(None),
             stopped: Cell::new(false),
             end: Cell::new(End::Open),
+            begun: Cell::new(false),
             single: Cell::new(false),
             whole: Cell::new(0),
             bulk_from: Cell::new(BULK_FROM),
@@ -182,7 +185,13 @@ impl Receiver {
             if self.core.is_ending() {
                 return Poll::Ready(None);
             }
-            let sqe = recv_multishot(&self.socket, self.core.group_id(), self.core.receive_mode());
+            // A connection may be over after one message: then there is nothing to cancel.
+            let shots = match self.begun.replace(true) {
+                false => Shots::One,
+                true => Shots::Many,
+            };
+            let (group, mode) = (self.core.group_id(), self.core.receive_mode());
+            let sqe = recv_into_group(&self.socket, group, mode, shots);
             self.stopped.set(false);
             self.armed.set(self.core.arm(
                 OperationNumber::RECV,

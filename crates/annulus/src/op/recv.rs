@@ -120,16 +120,28 @@ impl<B> fmt::Debug for Recv<B> {
     }
 }
 
-/// A receive that goes on until it is cancelled, into buffers of `group`, which are filled as `mode` says.
-/// Since Linux 6.0.
-pub(crate) fn multishot(socket: &Socket, group: u16, mode: ReceiveMode) -> Sqe {
+/// How long a receive into a buffer group goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shots {
+    /// One answer. Since Linux 5.19 with a ring of buffers.
+    One,
+    /// Until it is cancelled. Since Linux 6.0.
+    Many,
+}
+
+/// A receive into buffers of `group`, which are filled as `mode` says.
+pub(crate) fn into_group(socket: &Socket, group: u16, mode: ReceiveMode, shots: Shots) -> Sqe {
     let bundle = match mode {
         ReceiveMode::Bundled => RECV_BUNDLE,
         ReceiveMode::Whole | ReceiveMode::Incremental => 0,
     };
+    let multishot = match shots {
+        Shots::One => 0,
+        Shots::Many => RECV_MULTISHOT,
+    };
     Sqe {
         flags: BUFFER_SELECT,
-        ioprio: RECV_MULTISHOT | bundle,
+        ioprio: multishot | bundle,
         buf_index: group,
         ..Sqe::new(opcode::RECV, socket.raw())
     }

@@ -13,7 +13,7 @@ use super::Plain;
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::error::SetupError;
 use crate::fd::Socket;
-use crate::op::recv_multishot;
+use crate::op::{Shots, recv_into_group};
 use crate::sys::call;
 use crate::sys::errno::ENOBUFS;
 use crate::sys::kernel::Kernel;
@@ -171,7 +171,7 @@ impl Trial {
     fn arm(&mut self) {
         for (index, end) in self.ends.iter_mut().enumerate() {
             if !end.is_armed && !end.has_ended {
-                let sqe = recv_multishot(&end.socket, self.group.id(), self.mode);
+                let sqe = recv_into_group(&end.socket, self.group.id(), self.mode, Shots::Many);
                 end.is_armed = self.ring.push(Sqe {
                     user_data: index as u64,
                     ..sqe

@@ -355,6 +355,10 @@ impl Inner {
             } else {
                 self.to_poll.push(fd);
             }
+            if connection.is(flag::FULL) {
+                // Something came before there was room.
+                self.to_poll.push(fd);
+            }
         }
         leave::settle(self, fd, connection);
     }

@@ -23,6 +23,8 @@ pub(crate) fn make_own(number: &'static Entry, fd: i32) {
     let set = number.set();
     number.forget();
     counts::passed(Why::Forked);
+    // SAFETY: Owned: null, or a set, which is never freed.
+    let inherited = unsafe { set.as_ref() }.map_or(&[][..], |set| set.inherited_listeners());
     let members: Vec<Member> = (0..leave::served_max() as i32)
         .filter_map(|fd| {
             let entry = table::entry(fd)?;
@@ -40,13 +42,11 @@ pub(crate) fn make_own(number: &'static Entry, fd: i32) {
                 data: connection.data,
             })
         })
-        .chain(
-            crate::set::inherited_listeners(set).map(|(fd, events, data)| Member {
-                fd,
-                events,
-                data,
-            }),
-        )
+        .chain(inherited.iter().map(|listener| Member {
+            fd: listener.fd,
+            events: listener.events,
+            data: listener.data,
+        }))
         .collect();
     if members.is_empty() {
         return;

@@ -7,10 +7,11 @@ use crate::table::{BY_PORT, Entry, Kind, LEFT_ALONE, LET_GO, NONBLOCK};
 
 /// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
-    if entry.kind() == Kind::Listener {
+    let kind = entry.kind();
+    if !matches!(kind, Kind::Free | Kind::Stream) {
         return Err(Why::NotAStream);
     }
-    if entry.kind() != Kind::Stream {
+    if kind == Kind::Free {
         let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
         // Not that of MPTCP, whose streams have rules of their own.
         if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {

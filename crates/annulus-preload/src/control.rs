@@ -5,6 +5,7 @@ use crate::classify;
 use crate::config;
 use crate::connection::{self as flag, KNOWN};
 use crate::counts::{self, Call, Why};
+use crate::descriptor;
 use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
@@ -34,6 +35,9 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
         polled_otherwise(entry);
         return None;
     }
+    if entry.kind() == Kind::Closing {
+        descriptor::see_closed(entry);
+    }
     let Some(mut held) = set.take() else {
         counts::passed(Why::InHandler);
         return None;
@@ -42,7 +46,8 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
         && matches!(entry.kind(), Kind::Served | Kind::Replay)
         && leave::may_move(entry, set);
     if moves {
-        let in_hand = reclaim(&mut held, entry, fd);
+        let (again, in_hand) = reclaim(set, held, entry, fd)?;
+        held = again;
         let mut answer = add(set, &mut held, entry, fd, asked, in_hand.as_slice());
         if entry.kind() != Kind::Served {
             // Not served here: what is in hand waits for its reader.
@@ -52,9 +57,13 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
         held.kernel_has |= answer.is_none();
         return answer;
     }
+    let elsewhere = entry.kind() == Kind::Served && !std::ptr::eq(entry.set(), held.itself);
+    if elsewhere {
+        return in_another(set, held, entry, fd, asked);
+    }
     let answer = match entry.kind() {
         Kind::Closing => Some(Err(libc::EBADF)),
-        Kind::Served => served(set, &mut held, entry, fd, asked),
+        Kind::Served => served(&mut held, fd, asked),
         Kind::Replay => replayed(set, &mut held, entry, fd, asked),
         Kind::Listener => listeners::control(&mut held, fd, asked),
         _ if asked.operation == libc::EPOLL_CTL_ADD => add(set, &mut held, entry, fd, asked, &[]),
@@ -108,6 +117,8 @@ fn add(
             if answer.is_ok() {
                 held.wanted = true;
                 held.kernel_has = true;
+                // The number may have been another's, which the program has closed.
+                held.early.retain(|early| early.0 != fd);
                 held.early.push((fd, asked.events, asked.data));
             }
             return Some(answer);
@@ -201,17 +212,7 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
     }
 }
 
-fn served(
-    set: &'static Set,
-    held: &mut Held,
-    entry: &'static Entry,
-    fd: i32,
-    asked: Asked,
-) -> Option<Answer> {
-    let own = Set::of(entry).is_some_and(|own| std::ptr::eq(own, set));
-    if !own {
-        return in_another(held, entry, fd, asked);
-    }
+fn served(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
     let mut connection = held.connection(fd)?;
     counts::served(Call::EpollCtl);
     let member = connection.is(flag::MEMBER);
@@ -264,27 +265,42 @@ fn served(
     }
 }
 
-/// Takes a connection that was removed from its set, with what is in hand of it.
-fn reclaim(held: &mut Held, entry: &'static Entry, fd: i32) -> Moved {
+/// Takes a connection that was removed from its set, with what is in hand of it. One lock at a time: two threads might
+/// take two sets the other way round.
+fn reclaim(
+    set: &'static Set,
+    mut held: Held,
+    entry: &'static Entry,
+    fd: i32,
+) -> Option<(Held, Moved)> {
     if std::ptr::eq(entry.set(), held.itself) {
-        return leave::reclaim(held, fd);
+        let in_hand = leave::reclaim(&mut held, fd);
+        return Some((held, in_hand));
     }
-    let theirs = Set::of(entry).and_then(|other| other.take_second(held));
-    theirs.map_or(Moved::none(), |mut theirs| leave::reclaim(&mut theirs, fd))
+    drop(held);
+    let theirs = Set::of(entry).and_then(Set::take);
+    let in_hand = theirs.map_or(Moved::none(), |mut theirs| leave::reclaim(&mut theirs, fd));
+    Some((set.take()?, in_hand))
 }
 
-/// A second set asks about a connection that one serves.
-fn in_another(held: &mut Held, entry: &'static Entry, fd: i32, asked: Asked) -> Option<Answer> {
+/// A second set asks about a connection that one serves. One lock at a time, as above.
+fn in_another(
+    set: &'static Set,
+    held: Held,
+    entry: &'static Entry,
+    fd: i32,
+    asked: Asked,
+) -> Option<Answer> {
     if asked.operation != libc::EPOLL_CTL_ADD {
         return Some(Err(libc::ENOENT));
     }
-    let other = Set::of(entry)?;
-    // One lock at a time: two threads might take two sets the other way round.
-    held.kernel_has = true;
-    let mut theirs = other.take_second(held)?;
+    drop(held);
+    let mut theirs = Set::of(entry).and_then(Set::take)?;
     leave::hand_back(&mut theirs, fd, Why::SeveralSets);
     drop(theirs);
-    be_guest(held, fd, asked);
+    let mut held = set.take()?;
+    held.kernel_has = true;
+    be_guest(&mut held, fd, asked);
     None
 }
 
@@ -316,6 +332,7 @@ fn replayed(
     }
     let mut connection = held.connection(fd)?;
     let silent = connection.is(flag::DISABLED) && connection.is(flag::MEMBER);
+    let asked_before = connection.data;
     let ask = |operation| sys::control(held.fd, operation, fd, asked.events, asked.data);
     let answer = match asked.operation {
         libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
@@ -331,6 +348,7 @@ fn replayed(
         if asked.operation == libc::EPOLL_CTL_DEL {
             connection.clear(flag::MEMBER);
             held.unready(fd, connection);
+            held.knows_no_more(asked_before);
         } else {
             (connection.events, connection.data) = (asked.events, asked.data);
             connection.mark(flag::MEMBER);

@@ -1,9 +1,12 @@
 //! What becomes of descriptor numbers: closed, given a second one, taken by another.
 
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
 use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
 use crate::set::Set;
+use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE};
 
 /// A number that nothing is known of is closed: what a parent knew of it is over, too.
@@ -22,8 +25,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
         Kind::Served | Kind::Replay => {
             let set = Set::of(entry)?;
             let Some(mut held) = set.take() else {
-                entry.forget();
-                return None;
+                return close_later(entry, fd);
             };
             if !matches!(entry.kind(), Kind::Served | Kind::Replay) {
                 return None;
@@ -31,8 +33,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
             leave::close(set, &mut held, entry, fd).then_some(Ok(0))
         }
         Kind::Closing => {
-            // Another thread may have got the number from the kernel already.
-            drop(Set::of(entry).and_then(Set::take));
+            see_closed(entry);
             if entry.kind() == Kind::Closing {
                 return Some(Err(libc::EBADF));
             }
@@ -63,6 +64,71 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
             None
         }
     }
+}
+
+/// Numbers that a signal handler has closed in the middle of a call of its own thread, which may be about them: its
+/// next wait, or the next call that makes a number, closes them. 0: none.
+static LATER: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
+static ANY_LATER: AtomicBool = AtomicBool::new(false);
+
+#[cold]
+fn close_later(entry: &'static Entry, fd: i32) -> Option<Answer> {
+    let was = entry.kind() as i32;
+    let free = LATER.iter().find(|place| {
+        let name = fd << 4 | was;
+        (place.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed)).is_ok()
+    });
+    if free.is_none() {
+        // More than any handler has been seen to close.
+        entry.forget();
+        return None;
+    }
+    entry.become_kind(Kind::Closing, entry.flags());
+    ANY_LATER.store(true, Ordering::Release);
+    Some(Ok(0))
+}
+
+/// In a child of a fork: what waits is the parent's.
+pub(crate) fn reset() {
+    LATER
+        .iter()
+        .for_each(|place| place.store(0, Ordering::Relaxed));
+}
+
+/// Closes what a signal handler could not.
+#[inline]
+pub(crate) fn close_what_waits() {
+    if ANY_LATER.load(Ordering::Relaxed) {
+        close_all_that_wait();
+    }
+}
+
+#[cold]
+fn close_all_that_wait() {
+    ANY_LATER.store(false, Ordering::Release);
+    for place in &LATER {
+        let name = place.swap(0, Ordering::AcqRel);
+        let Some(entry) = table::entry(name >> 4).filter(|_| name != 0) else {
+            continue;
+        };
+        let was = if name & 15 == Kind::Served as i32 {
+            Kind::Served
+        } else {
+            Kind::Replay
+        };
+        entry.become_kind(was, entry.flags());
+        if close(entry, name >> 4).is_none() {
+            let _ = sys::close(name >> 4);
+        }
+    }
+}
+
+/// A number that is to be closed is so at the beginning of its set's turn, and may be another file's while its owner
+/// sleeps in there: a thread that comes upon it has the owner come out.
+#[cold]
+pub(crate) fn see_closed(entry: &'static Entry) {
+    let others = Set::of(entry).filter(|set| !set.is_mine());
+    drop(others.and_then(Set::take));
 }
 
 fn another_number(set: &'static Set, but: i32) -> Option<i32> {

@@ -36,8 +36,9 @@ pub(crate) fn closed(count: usize) {
 
 /// The program is about to be given a number: the lowest that is free, as far as it knows.
 pub(crate) fn free_numbers() {
+    crate::descriptor::close_what_waits();
     if CLOSES.load(Ordering::Relaxed) > 0 {
-        crate::set::for_each_of_mine(finish_closes);
+        crate::sets::for_each_of_mine(finish_closes);
     }
 }
 
@@ -104,6 +105,11 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
             let silent = !connection.is(flag::EDGE) && why != Why::UnknownOption;
             let edge = events & flag::EDGE_TRIGGERED != 0 && silent;
             let there = if edge { sys::poll_now(fd, events) } else { 0 };
+            // What can be read of the kernel has not been reported: the ring reports what it has taken.
+            let there = match connection.is(flag::ENDED | flag::DEAD) {
+                true => there,
+                false => there & !(flag::IN | flag::RDHUP | flag::ERR | flag::HUP),
+            };
             if there != 0 {
                 inner.known.push((data, there));
             }
@@ -152,13 +158,16 @@ pub(crate) fn settle(inner: &mut Inner, fd: i32, connection: Conn) {
     }
     inner.unready(fd, connection);
     inner.replays = inner.replays.saturating_sub(1);
-    entry.become_kind(Kind::Stream, LEFT_ALONE | entry.flags());
+    // One that is over in a direction is the kernel's for good.
+    let over = if connection.is(OVER) { LEFT_ALONE } else { 0 };
+    entry.become_kind(Kind::Stream, entry.flags() | over);
 }
 
 /// The program has taken it out of its set. If it is put in again before the round is over, nothing has happened.
 pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.clear(flag::MEMBER | flag::EDGE);
     inner.unready(fd, connection);
+    inner.knows_no_more(connection.data);
     inner.leaving.push(fd);
 }
 
@@ -255,14 +264,8 @@ pub(crate) fn let_go(inner: &mut Inner) {
         stop_receiving(inner, fd, connection);
         ends(inner);
         inner.replays += 1;
-        // One that is over in a direction is the kernel's for good.
-        let over = connection.is(OVER);
-        let flags = LET_GO | entry.flags() | if over { LEFT_ALONE } else { 0 };
-        entry.become_kind(Kind::Replay, flags);
+        entry.become_kind(Kind::Replay, LET_GO | entry.flags());
         settle(inner, fd, connection);
-        if entry.kind() == Kind::Stream {
-            entry.become_kind(Kind::Stream, flags);
-        }
     }
 }
 
@@ -275,6 +278,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let inner: &mut Inner = held;
     let was_served = entry.kind() == Kind::Served;
     inner.unready(fd, connection);
+    inner.knows_no_more(connection.data);
     connection.clear(flag::MEMBER);
     discard(inner, entry, fd, connection);
     let by_ring = inner.ring.is_some()
@@ -507,6 +511,14 @@ pub(crate) fn end_set(held: &mut Held, set: &'static Set) {
         {
             send::flush(held, fd, connection);
             remove(held, fd, connection);
+        }
+        if ours
+            && entry.kind() == Kind::Replay
+            && let Some(mut connection) = held.connection(fd)
+        {
+            held.unready(fd, connection);
+            connection.clear(flag::MEMBER | flag::EDGE | flag::DISABLED);
+            settle(held, fd, connection);
         }
     }
     let_go(held);

@@ -12,7 +12,8 @@
 //! # The map
 //!
 //! - `hooks/`: the exported functions; they convert types and call the rest, or `real`.
-//! - `table`, `connection`, `set`: what each descriptor is; what is known of a connection; an epoll set and its lock.
+//! - `table`, `connection`, `set`, `sets`: what each descriptor is; what is known of a connection; an epoll set and its
+//!   lock; all of them.
 //! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
 //! - `leave`, `descriptor`: handed back, removed, closed. `classify`, `options`: who can be served at all.
 //! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
@@ -45,6 +46,7 @@ mod real;
 mod receive;
 mod send;
 mod set;
+mod sets;
 mod sys;
 mod table;
 mod turn;

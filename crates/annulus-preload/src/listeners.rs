@@ -122,7 +122,7 @@ pub(crate) fn hand_back_all(held: &mut Held) {
 /// The program closes a listener, or gives it a second number.
 pub(crate) fn leaves(fd: i32, duplicated: bool) {
     // Which sets have it is not written anywhere: there are few sets, and few listeners.
-    crate::set::for_each(|held| {
+    crate::sets::for_each(|held| {
         let found = (held.listeners.iter()).position(|listener| listener.fd == fd);
         let Some(nth) = found else { return };
         let Listener { events, data, .. } = held.listeners[nth];

@@ -13,6 +13,7 @@ use crate::leave;
 use crate::log;
 use crate::send;
 use crate::set;
+use crate::sets;
 use crate::sys;
 use crate::table;
 
@@ -58,7 +59,7 @@ extern "C" fn load() {
 
 /// What was written before a fork is sent before whatever the child writes.
 extern "C" fn before_fork() {
-    set::for_each_of_mine(|held| {
+    sets::for_each_of_mine(|held| {
         held.submit_sends();
         leave::finish_closes(held);
     });
@@ -68,6 +69,7 @@ extern "C" fn in_child() {
     caller::is_child();
     counts::reset();
     crate::watchdog::reset();
+    crate::descriptor::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     for place in &OURS {
@@ -108,7 +110,7 @@ static CHANGED_RIGHTS: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn is_filtered() {
     FILTERED.store(true, Ordering::Relaxed);
-    set::for_each(|held| leave::pass_whole(held, Why::Filtered));
+    sets::for_each(|held| leave::pass_whole(held, Why::Filtered));
 }
 
 /// How often is asked whether there is a filter now: a program that gives up new privileges often sets one next.
@@ -150,7 +152,7 @@ pub(crate) fn changes_rights() {
             "SQPOLL is off from now on: the program changes its user or group, and a kernel thread would keep the \
              old ones",
         );
-        set::for_each(|held| {
+        sets::for_each(|held| {
             if held
                 .ring
                 .as_ref()

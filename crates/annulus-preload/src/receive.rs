@@ -70,15 +70,9 @@ pub(crate) unsafe fn read(
                 what_follows(fd, (vectors, total), done, replayed, flags)
             }));
     }
-    // What the kernel has comes before both, if the ring has left it there.
-    let over = connection.error != 0 || connection.is(flag::DEAD);
-    if over && connection.is(flag::READABLE) && !connection.is(flag::ARMED) {
-        // SAFETY: Lent, passed on.
-        let answer = unsafe { read_directly(inner, fd, connection, (vectors, total), flags) };
-        if matches!(answer, Ok(1..)) {
-            return Some(answer);
-        }
-        connection.clear(flag::READABLE);
+    // SAFETY: Lent, passed on.
+    if let Some(answer) = unsafe { read_last(inner, fd, connection, (vectors, total), flags) } {
+        return Some(answer);
     }
     // The end that was received comes before an error.
     if connection.error != 0 && !connection.is(flag::ENDED) {
@@ -155,6 +149,31 @@ unsafe fn read_directly(
         inner.arm(fd, connection);
     }
     answer
+}
+
+/// Of one that is over: what the kernel has comes before its error and its end, if the ring has left it there.
+///
+/// # Safety
+///
+/// Lent: the vectors are valid for writes, as many bytes as is said.
+unsafe fn read_last(
+    inner: &mut Inner,
+    fd: i32,
+    mut connection: Conn,
+    room: (&[iovec], usize),
+    flags: i32,
+) -> Option<Answer> {
+    let over = connection.error != 0 || connection.is(flag::DEAD);
+    if !over || !connection.is(flag::READABLE) || connection.is(flag::ARMED) {
+        return None;
+    }
+    // SAFETY: Lent, passed on.
+    let answer = unsafe { read_directly(inner, fd, connection, room, flags) };
+    if matches!(answer, Ok(1..)) {
+        return Some(answer);
+    }
+    connection.clear(flag::READABLE);
+    None
 }
 
 /// A read with nothing in hand sees what has come since the program waited, unless it has read in this round.

@@ -10,8 +10,9 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use annulus::preload::{Answer, ServerRing};
 
@@ -21,6 +22,7 @@ use crate::connection::{self as flag, Conn};
 use crate::counts::RingCounts;
 use crate::lock::Lock;
 use crate::memory::{Arena, Pool};
+use crate::sets;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 
@@ -48,6 +50,10 @@ pub(crate) struct Set {
     /// Since when something has been queued, ns; 0: nothing is.
     queued_since_ns: AtomicU64,
     process: AtomicU32,
+    /// Nothing refers to it any more but what looks at its mode.
+    idle: AtomicBool,
+    /// The one that was made before it ([`sets`](crate::sets)).
+    pub(crate) older: AtomicPtr<Set>,
     inner: UnsafeCell<Inner>,
 }
 
@@ -212,79 +218,13 @@ impl Drop for Held {
     }
 }
 
-/// All sets there are, those that are closed among them; and those.
-static SETS: Mutex<Vec<&'static Set>> = Mutex::new(Vec::new());
-static IDLE: Mutex<Vec<&'static Set>> = Mutex::new(Vec::new());
-
-/// Calls for each set of this process that is open. One that another thread of its parent's was just making when it
-/// forked is left out.
-pub(crate) fn for_each(mut each: impl FnMut(&mut Held)) {
-    let sets = SETS.try_lock().map(|sets| sets.clone()).unwrap_or_default();
-    for set in sets {
-        if let Some(mut held) = set.take()
-            && held.numbers > 0
-        {
-            each(&mut held);
-        }
-    }
-}
-
-/// Calls for each set in which something is queued, and since when; without its lock.
-pub(crate) fn for_each_queued(mut each: impl FnMut(&'static Set, u64)) {
-    let sets = SETS.try_lock().map(|sets| sets.clone()).unwrap_or_default();
-    for set in sets {
-        let since_ns = set.queued_since_ns();
-        if since_ns != 0 {
-            each(set, since_ns);
-        }
-    }
-}
-
-pub(crate) fn none_is_queued() -> bool {
-    let mut none = true;
-    for_each_queued(|_, _| none = false);
-    none
-}
-
-/// Calls for each set that the calling thread waits on.
-pub(crate) fn for_each_of_mine(mut each: impl FnMut(&mut Held)) {
-    let sets = SETS.try_lock().map(|sets| sets.clone()).unwrap_or_default();
-    for set in sets.into_iter().filter(|set| set.is_mine()) {
-        if let Some(mut held) = set.take() {
-            each(&mut held);
-        }
-    }
-}
-
-/// In a child of a fork: the listeners that its parent's ring polled for a set.
-pub(crate) fn inherited_listeners(set: *mut Set) -> impl Iterator<Item = (i32, u32, u64)> {
-    // SAFETY: Owned: null, or a set, which is never freed. Held: whatever the parent's threads were doing, this is a
-    // copy that nobody changes.
-    let inner = unsafe { set.as_ref().map(|set| &*set.inner.get()) };
-    let served = inner.filter(|inner| inner.mode == Mode::Serving);
-    let listeners = served.map_or(&[][..], |inner| &inner.listeners);
-    listeners
-        .iter()
-        .map(|listener| (listener.fd, listener.events, listener.data))
-}
-
-fn make(set: Set) -> &'static Set {
-    let set: &'static Set = Box::leak(Box::new(set));
-    if let Ok(mut sets) = SETS.try_lock() {
-        sets.push(set);
-    }
-    set
-}
-
 impl Set {
     /// The set of a descriptor that `epoll_create` has just answered with.
     pub(crate) fn adopt(fd: i32) -> Option<&'static Set> {
         let entry = table::entry(fd)?;
-        // A child of a fork can't know who held it in the parent.
-        let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.pop());
-        let set = match idle {
+        let set = match sets::all().find(|set| set.idle.swap(false, Ordering::AcqRel)) {
             Some(set) => set,
-            None => make(Set {
+            None => sets::add(Set {
                 lock: Lock::new(),
                 owner: AtomicUsize::new(0),
                 inside: AtomicBool::new(false),
@@ -292,9 +232,17 @@ impl Set {
                 wake: AtomicI32::new(-1),
                 queued_since_ns: AtomicU64::new(0),
                 process: AtomicU32::new(0),
+                idle: AtomicBool::new(false),
+                older: AtomicPtr::new(ptr::null_mut()),
                 inner: UnsafeCell::new(Inner::new()),
             }),
         };
+        if set.process.load(Ordering::Relaxed) != caller::process() {
+            // In a child of a fork: whoever held it in the parent is not here.
+            set.lock.release();
+            set.inside.store(false, Ordering::Relaxed);
+            set.visitors.store(0, Ordering::Relaxed);
+        }
         set.process.store(caller::process(), Ordering::Relaxed);
         set.owner.store(0, Ordering::Relaxed);
         let mut held = set.take()?;
@@ -308,11 +256,9 @@ impl Set {
         Some(set)
     }
 
-    /// The set is closed, and nothing refers to it any more but what looks at its mode.
+    /// The set is closed, and may be another's.
     pub(crate) fn retire(&'static self) {
-        if let Ok(mut idle) = IDLE.try_lock() {
-            idle.push(self);
-        }
+        self.idle.store(true, Ordering::Release);
     }
 
     /// The set of an entry that is one, or belongs to one.
@@ -336,6 +282,8 @@ impl Set {
         if self.is_mine() {
             // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
             held.recover();
+            // What it does here may lead to more: the wait that it has interrupted, or is about to, is begun anew.
+            sys::wake(self.wake.load(Ordering::Relaxed));
             return Some(held);
         }
         drop(held);
@@ -347,25 +295,17 @@ impl Set {
     fn visit(&'static self) -> Held {
         self.visitors.fetch_add(1, Ordering::AcqRel);
         loop {
-            sys::wake(self.wake.load(Ordering::Relaxed));
-            sys::pause_us(20);
             if self.lock.take() {
                 let held = Held { set: self };
                 if !self.inside.load(Ordering::Relaxed) {
                     self.visitors.fetch_sub(1, Ordering::AcqRel);
                     return held;
                 }
+                // Under the lock: its number is not another file's.
+                sys::wake(self.wake.load(Ordering::Relaxed));
             }
+            sys::pause_us(20);
         }
-    }
-
-    /// Another set, by whoever holds one already; `held` is not used meanwhile.
-    pub(crate) fn take_second(&'static self, held: &mut Held) -> Option<Held> {
-        held.set.lock.release();
-        let theirs = self.take();
-        // The caller's own lock is needed to be given back by its holder.
-        while !held.set.lock.take() {}
-        theirs
     }
 
     #[inline]
@@ -376,6 +316,16 @@ impl Set {
     /// Whether the calling thread waits on it, and is not on its way into the kernel.
     pub(crate) fn is_idle_and_mine(&self) -> bool {
         self.is_mine() && !self.inside.load(Ordering::Relaxed)
+    }
+
+    /// The listeners that its ring polls, without its lock: a copy in a child of a fork, which nobody changes.
+    pub(crate) fn inherited_listeners(&self) -> &[Listener] {
+        // SAFETY: Held: whatever the parent's threads were doing, they are not here.
+        let inner = unsafe { &*self.inner.get() };
+        match inner.mode {
+            Mode::Serving => &inner.listeners,
+            _ => &[],
+        }
     }
 
     pub(crate) fn owner(&self) -> usize {
@@ -481,6 +431,11 @@ impl Inner {
         if let Some(set) = unsafe { self.itself.as_ref() } {
             set.queued_since_ns.store(now_ns, Ordering::Relaxed);
         }
+    }
+
+    /// The member with these data is one no more: the next one with the same has nothing that was reported before.
+    pub(crate) fn knows_no_more(&mut self, data: u64) {
+        self.known.retain(|known| known.0 != data);
     }
 
     /// Whether a kernel thread takes what is pushed.

@@ -37,13 +37,14 @@ pub(crate) struct Room {
 ///
 /// Lent: `room` has place for as many events as it says; its mask is null, or the 8 bytes of a signal set.
 pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer> {
+    crate::descriptor::close_what_waits();
     let set = Set::of(number)?;
     if room.max <= 0 {
         return None;
     }
     let mut held = set.take()?;
     match held.mode {
-        Mode::Passing if held.has_guest() || held.replays > 0 || !held.known.is_empty() => {}
+        Mode::Passing if held.has_guest() || held.ready.1 != 0 || !held.known.is_empty() => {}
         Mode::Passing => return None,
         _ if set.owner() == 0 => set.own(),
         _ if !set.is_mine() => {
@@ -56,11 +57,8 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
     }
     if held.mode == Mode::Fresh {
         if !held.wanted || config::get().disabled {
-            if held.has_guest() {
-                // SAFETY: Lent, passed on.
-                return unsafe { wait_passing(held, room) };
-            }
-            return None;
+            // SAFETY: Lent, passed on.
+            return unsafe { wait_passing(held, room) };
         }
         control::start(set, &mut held);
     }
@@ -255,12 +253,14 @@ unsafe fn collect(held: &mut Held, room: &Room) -> usize {
 unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed: &mut bool) {
     let max = room.max as usize;
     let last = held.ready.1;
-    // The kernel's set has its turn even where ours would fill the room.
-    let ours = if held.kernel_ready && max > 1 {
-        max - 1
-    } else {
-        max
+    // Others have their turn even where ours would fill the room: in a room for one, every second time.
+    let listeners = held.listeners.iter().filter(|listener| listener.found != 0);
+    let others = listeners.count() + usize::from(held.kernel_ready);
+    let theirs = match max {
+        1 => others.min(held.round as usize & 1),
+        _ => others.min(max / 2),
     };
+    let ours = max - theirs;
     while *found < ours && last != 0 {
         let Some((fd, entry, mut connection)) = held.next_ready() else {
             break;
@@ -304,6 +304,9 @@ unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed
 /// Lent: as [`wait`].
 unsafe fn collect_listeners(held: &mut Held, room: &Room, found: &mut usize) {
     let max = room.max as usize;
+    if max == 1 && held.kernel_ready && held.round & 2 != 0 {
+        return;
+    }
     for listener in &mut held.listeners {
         let report = listener.found & (listener.events | flag::ERR | flag::HUP);
         if *found < max && listener.found != 0 {
@@ -410,7 +413,7 @@ unsafe fn merge(events: *mut epoll_event, found: usize, count: usize) -> usize {
 unsafe fn wait_passing(mut held: Held, room: &Room) -> Option<Answer> {
     held.round = held.round.wrapping_add(1);
     let known = !held.known.is_empty();
-    if !(known || held.has_guest() || held.replays > 0 && held.has_ready()) {
+    if !(known || held.has_guest() || held.has_ready()) {
         return None;
     }
     held.kernel_ready = true;

@@ -17,7 +17,8 @@ use std::thread;
 
 use crate::leave;
 use crate::send;
-use crate::set;
+use crate::set::Held;
+use crate::sets;
 use crate::sys;
 
 /// How long it sleeps between two looks, us: at first and after it has found something late, and at most.
@@ -82,7 +83,14 @@ fn watch() {
         sys::pause_us(pause_us);
         if STATE.load(Ordering::Acquire) == TO_END {
             STATE.store(NONE, Ordering::Release);
-            return;
+            // The thread that ended may not have been the only one that waits on a set.
+            let goes_on = !sets::none_is_queued()
+                && (STATE.compare_exchange(NONE, LOOKING, Ordering::AcqRel, Ordering::Relaxed))
+                    .is_ok();
+            if !goes_on {
+                return;
+            }
+            continue;
         }
         let found = look();
         pause_us = match found {
@@ -96,13 +104,21 @@ fn watch() {
         (idle, pause_us) = (0, LOOK_US);
         let sleeps = STATE.compare_exchange(LOOKING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
         // Something may have been queued since: whoever did has not woken it.
-        if sleeps.is_ok() && set::none_is_queued() {
+        if sleeps.is_ok() && sets::none_is_queued() {
             while STATE.load(Ordering::Acquire) == ASLEEP {
                 sys::wait_while(&STATE, ASLEEP);
             }
         } else {
             let _ = STATE.compare_exchange(ASLEEP, LOOKING, Ordering::AcqRel, Ordering::Relaxed);
         }
+    }
+}
+
+/// All that was queued has been sent, or waits for room: what is written next is queued anew.
+fn is_sent(held: &mut Held) {
+    if !held.pushed {
+        held.forget_sent(false);
+        held.is_queued_since(0);
     }
 }
 
@@ -116,7 +132,7 @@ enum Found {
 /// Sends what is late.
 fn look() -> Found {
     let mut found = Found::Nothing;
-    set::for_each_queued(|set, since_ns| {
+    sets::for_each_queued(|set, since_ns| {
         if sys::now_ns().saturating_sub(since_ns) < LATE_NS {
             if found == Found::Nothing {
                 found = Found::Queued;
@@ -136,7 +152,7 @@ fn look() -> Found {
             }
         }
         leave::finish_closes_late(&mut held);
-        held.is_queued_since(0);
+        is_sent(&mut held);
     });
     found
 }
@@ -158,13 +174,14 @@ pub(crate) fn begin_thread() {
 }
 
 unsafe extern "C" fn at_end(_: *mut c_void) {
-    set::for_each_of_mine(|held| {
+    sets::for_each_of_mine(|held| {
         for fd in held.queued.clone() {
             if let Some(connection) = held.connection(fd) {
                 send::flush(held, fd, connection);
             }
         }
         leave::finish_closes_late(held);
+        is_sent(held);
     });
     let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {

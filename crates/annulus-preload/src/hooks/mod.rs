@@ -42,8 +42,23 @@ fn find(fd: i32) -> Found {
     };
     match entry.kind() {
         Kind::Served | Kind::Replay => Found::Ours(entry),
-        Kind::Closing | Kind::Ours => Found::Closed,
+        Kind::Ours => Found::Closed,
+        Kind::Closing => closing(entry),
         Kind::Free if entry.inherited() != Kind::Free => Found::Inherited(entry),
+        _ => Found::Theirs,
+    }
+}
+
+/// One that the program has closed, if it has not been given anew since.
+#[cold]
+fn closing(entry: &'static Entry) -> Found {
+    guard(|| {
+        crate::descriptor::see_closed(entry);
+        None
+    });
+    match entry.kind() {
+        Kind::Closing => Found::Closed,
+        Kind::Served | Kind::Replay => Found::Ours(entry),
         _ => Found::Theirs,
     }
 }

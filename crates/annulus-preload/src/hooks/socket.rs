@@ -23,7 +23,7 @@ use crate::options;
 use crate::real;
 use crate::send;
 use crate::set::Set;
-use crate::table::{self, Kind, LEFT_ALONE};
+use crate::table::{self, BY_PORT, Kind, LEFT_ALONE};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn accept(
@@ -128,6 +128,11 @@ fn leave_alone(fd: c_int) {
     {
         // Of one that is no stream nothing comes of it, and `close` forgets it.
         entry.become_kind(Kind::Stream, entry.flags() | LEFT_ALONE);
+    } else if let Some(entry) = table::entry(fd)
+        && entry.kind() == Kind::Listener
+    {
+        // Those that it accepts inherit the option.
+        entry.become_kind(Kind::Listener, entry.flags() | LEFT_ALONE | BY_PORT);
     }
 }
 

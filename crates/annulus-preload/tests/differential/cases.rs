@@ -191,6 +191,17 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn a_thread_that_ends_leaves_its_set_to_others;
 }
 
+cases! { HISTORIES, HISTORIES_CASES = c("histories"):
+    fn a_number_given_anew_before_the_first_wait_is_the_last_owners;
+    fn lines_that_are_written_without_a_wait_leave_one_by_one;
+    fn another_thread_may_be_given_the_number_that_was_closed;
+    fn a_listener_has_its_turn_where_there_is_room_for_one;
+    fn an_edge_that_came_before_a_duplicate_is_reported;
+    fn room_is_reported_though_more_has_come_before;
+    fn two_threads_may_exchange_sockets_between_their_sets;
+    fn what_is_in_hand_is_reported_by_a_later_set;
+}
+
 cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_child_that_closes_everything_disturbs_nothing;
     fn a_child_may_read_and_write_what_it_inherits;
@@ -250,7 +261,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 12] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 13] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
@@ -259,6 +270,7 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 12] = [
     (&CLOSING, CLOSING_CASES),
     (&DESCRIPTORS, DESCRIPTORS_CASES),
     (&THREADS, THREADS_CASES),
+    (&HISTORIES, HISTORIES_CASES),
     (&PROCESSES, PROCESSES_CASES),
     (&LOOPS, LOOPS_CASES),
     (&PYTHON, PYTHON_CASES),

@@ -31,8 +31,8 @@ static DRIVER: Program = Program::c("model");
 /// Sequences of one process: what one leaves behind, the next may stumble over.
 const OF_ONE_PROCESS: u64 = 10;
 const SEEDS: u64 = 200;
-/// Sequences that are known to differ, each by closing all numbers of a connection that was duplicated with bytes unread
-/// (docs/PRELOAD.md, "What differs").
+/// Sequences that are known to differ, each by closing all numbers of a connection that was duplicated with bytes
+/// unread (docs/PRELOAD.md, "What differs").
 const KNOWN: [u64; 3] = [70, 184, 197];
 const ROUNDS: &str = "25";
 /// Differences that are shown; the rest is counted.

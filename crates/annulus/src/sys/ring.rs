@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread;
@@ -414,8 +415,10 @@ impl Kernel for Ring {
 
     #[inline]
     fn unsubmitted(&self) -> u32 {
+        // Dropped, a view writes the tail back: a signal handler of the preload library may have pushed since.
         // SAFETY: One side. `&self` of the only owner; no other view of the queue is alive.
-        unsafe { self.ring.submission_shared() }.len() as u32
+        let queue = ManuallyDrop::new(unsafe { self.ring.submission_shared() });
+        queue.len() as u32
     }
 
     fn submit(&mut self) -> io::Result<()> {

@@ -1,0 +1,67 @@
+//! # Safety
+//!
+//! All the sets that were ever made, in a list that only grows (Owned: they are never freed): it can be gone through at
+//! any time without a lock, by signal handlers and by children of a fork as well.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::set::{Held, Set};
+
+static NEWEST: AtomicPtr<Set> = AtomicPtr::new(ptr::null_mut());
+
+/// Puts a new one into the list.
+pub(crate) fn add(set: Set) -> &'static Set {
+    let set: &'static Set = Box::leak(Box::new(set));
+    let this = ptr::from_ref(set).cast_mut();
+    let mut newest = NEWEST.load(Ordering::Acquire);
+    loop {
+        set.older.store(newest, Ordering::Relaxed);
+        match NEWEST.compare_exchange_weak(newest, this, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return set,
+            Err(other) => newest = other,
+        }
+    }
+}
+
+/// All of them, those that are closed among them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Set> {
+    // SAFETY: Owned: null, or a set.
+    let follow = |at: &AtomicPtr<Set>| unsafe { at.load(Ordering::Acquire).as_ref() };
+    std::iter::successors(follow(&NEWEST), move |set| follow(&set.older))
+}
+
+/// Calls for each set of this process that is open.
+pub(crate) fn for_each(mut each: impl FnMut(&mut Held)) {
+    for set in all() {
+        if let Some(mut held) = set.take()
+            && held.numbers > 0
+        {
+            each(&mut held);
+        }
+    }
+}
+
+/// Calls for each set in which something is queued, and since when; without its lock.
+pub(crate) fn for_each_queued(mut each: impl FnMut(&'static Set, u64)) {
+    for set in all() {
+        let since_ns = set.queued_since_ns();
+        if since_ns != 0 {
+            each(set, since_ns);
+        }
+    }
+}
+
+pub(crate) fn none_is_queued() -> bool {
+    all().all(|set| set.queued_since_ns() == 0)
+}
+
+/// Calls for each set that the calling thread waits on.
+pub(crate) fn for_each_of_mine(mut each: impl FnMut(&mut Held)) {
+    for set in all().filter(|set| set.is_mine()) {
+        if let Some(mut held) = set.take() {
+            each(&mut held);
+        }
+    }
+}

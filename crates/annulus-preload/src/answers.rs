@@ -37,7 +37,8 @@ impl Inner {
                 self.take_answer(&mut machine, answer);
             }
             count += answers.len();
-            let done = answers.is_empty();
+            // What there was no room for comes now: a send of this turn that failed must be seen in this turn.
+            let done = answers.is_empty() && !machine.ring.bring_overflow();
             machine.answers = answers;
             self.ring = Some(machine);
             if done {
@@ -70,8 +71,9 @@ impl Inner {
         self.queued = queued;
         if closed {
             let pushed = std::mem::take(&mut self.closes_pushed);
-            let later = self.closing.split_off(pushed.min(self.closing.len()));
-            for mut closing in std::mem::replace(&mut self.closing, later) {
+            let pushed = pushed.min(self.closing.len());
+            // The list itself stays: it has room that a handler may need.
+            for mut closing in self.closing.drain(..pushed).collect::<Vec<_>>() {
                 self.finish_closing(&mut closing);
             }
             self.pushed = false;
@@ -89,7 +91,7 @@ impl Inner {
         leave::closed(1);
         if !closing.backlog.is_empty() {
             let backlog = std::mem::replace(&mut closing.backlog, Moved::none());
-            return self.linger(closing.fd, backlog);
+            return self.linger(closing.fd, backlog, closing.is_shared);
         }
         if closing.is_over {
             let _ = sys::close(closing.fd);
@@ -101,13 +103,17 @@ impl Inner {
         }
     }
 
-    fn linger(&mut self, fd: i32, backlog: Moved) {
+    fn linger(&mut self, fd: i32, backlog: Moved, is_shared: bool) {
         let free = self.lingering.iter().position(Option::is_none);
         let nth = free.unwrap_or_else(|| {
             self.lingering.push(None);
             self.lingering.len() - 1
         });
-        self.lingering[nth] = Some(Lingering { fd, backlog });
+        self.lingering[nth] = Some(Lingering {
+            fd,
+            backlog,
+            is_shared,
+        });
         if let Some(machine) = &mut self.ring {
             push_linger(&mut machine.ring, nth, fd);
         }
@@ -146,9 +152,7 @@ impl Inner {
             }
             about if about == About::Wake as u8 => {
                 let wake = token(About::Wake, 0, 0);
-                while !machine.ring.arm_wake(wake) {
-                    let _ = machine.ring.submit();
-                }
+                while !machine.ring.arm_wake(wake) && turn::submit_once(&mut machine.ring) {}
             }
             about if about == About::Listener as u8 => {
                 listeners::found(&mut self.listeners, number, generation, answer.res);

@@ -198,6 +198,7 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
             }
             set.set_wake(descriptors[1]);
             crate::process::remember(descriptors);
+            held.make_room();
             held.ring = Some(machine);
             held.mode = Mode::Serving;
             crate::watchdog::begin_thread();

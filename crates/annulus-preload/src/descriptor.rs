@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
+use crate::orphans;
 use crate::set::Set;
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE};
@@ -148,6 +149,7 @@ pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
         && let Some(mut held) = Set::of(entry).and_then(Set::take)
     {
         leave::finish_closes(&mut held);
+        orphans::make_way(&mut held, fd);
     }
     None
 }

@@ -12,6 +12,7 @@ use crate::connection::{self as flag, Conn};
 use crate::counts::{self, Why};
 use crate::listeners;
 use crate::log;
+use crate::orphans;
 use crate::receive;
 use crate::send;
 use crate::set::{Closing, Held, Inner, Mode, Set};
@@ -121,6 +122,17 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
     settle(inner, fd, connection);
 }
 
+/// One that was handed back can be written to again. The kernel's set did not know that it could not, and may have
+/// reported it meanwhile; a change makes it report an edge anew.
+pub(crate) fn has_room(inner: &Inner, fd: i32, connection: Conn) {
+    let edge = connection.events & (flag::EDGE_TRIGGERED | flag::ONESHOT) == flag::EDGE_TRIGGERED;
+    let replay = table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Replay);
+    if replay && edge && connection.is(flag::MEMBER) && connection.events & flag::OUT != 0 {
+        let (events, data) = (connection.events, connection.data);
+        let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, fd, events, data);
+    }
+}
+
 fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::POLLED) && !connection.is(flag::FULL) {
         inner.cancels.push(turn::poll_token(fd, connection));
@@ -132,8 +144,7 @@ fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::ARMED) && inner.is_polled() {
         // The ring does not stand still: something may come until the kernel says that it is over.
         for _ in 0..SETTLE_TURNS_MAX {
-            inner.submit_cancels();
-            if !connection.is(flag::ARMED) {
+            if !inner.submit_cancels() || !connection.is(flag::ARMED) {
                 return;
             }
             std::thread::yield_now();
@@ -178,7 +189,8 @@ const OVER: u32 = flag::SHUT | flag::BROKEN | flag::ENDED | flag::DEAD;
 pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
     // SAFETY: Held: one word, of a connection of which the program itself says that nobody uses it.
     let flags = unsafe { (*entry.connection()).flags };
-    if flags & OVER != 0 {
+    // What had no room is sent by the set that it was written in.
+    if flags & (OVER | flag::FULL) != 0 {
         return false;
     }
     let own = std::ptr::eq(entry.set(), set);
@@ -322,6 +334,9 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let simple = closing.out_bytes == 0 && closing.backlog.is_empty();
     let idle = armed.is_none() && polled.is_none();
     if simple && (idle || !by_ring) || (!by_ring && inner.ring.is_none()) {
+        if !closing.backlog.is_empty() {
+            orphans::take_over(fd, closing.backlog.as_slice(), false);
+        }
         entry.forget();
         return false;
     }
@@ -363,7 +378,7 @@ fn finish(held: &mut Held, tell: bool) {
     if held.pushed {
         return;
     }
-    let closing = std::mem::take(&mut held.closing);
+    let closing: Vec<Closing> = held.closing.drain(..).collect();
     let mut armed = false;
     for mut closing in closing {
         for held_by_ring in [closing.receive.take(), closing.poll.take()]
@@ -458,6 +473,13 @@ fn hand_back_all(held: &mut Held, set: &'static Set, why: Why) {
 /// The ring goes. Whatever it may still write to stays for ever, unless its owner sees to it that nothing is with
 /// the kernel.
 fn end_ring(held: &mut Held, set: &'static Set) {
+    orphans::take_all(held);
+    let nothing_comes = held.is_mine() && held.end_all();
+    for fd in 0..served_max() as i32 {
+        if let Some(connection) = held.connection(fd) {
+            receive::spill(held, connection);
+        }
+    }
     let Some(mut machine) = held.ring.take() else {
         return;
     };
@@ -468,6 +490,7 @@ fn end_ring(held: &mut Held, set: &'static Set) {
         }
     }
     set.set_wake(-1);
+    held.to_poll.clear();
     // Closing the ring cancels what is with the kernel, and does not wait for it (trap 2).
     for fd in 0..served_max() as i32 {
         let ours = table::entry(fd)
@@ -477,6 +500,9 @@ fn end_ring(held: &mut Held, set: &'static Set) {
             connection
                 .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
             settle(held, fd, connection);
+            if !connection.backlog.is_empty() {
+                orphans::waits_without_ring(held, fd);
+            }
         }
     }
     machine.answers.clear();
@@ -489,15 +515,17 @@ fn end_ring(held: &mut Held, set: &'static Set) {
     } = *machine;
     counts.end();
     drop(ring);
-    // What a cancelled receive could still write to.
-    std::mem::forget(pool);
+    if nothing_comes {
+        drop(pool);
+    } else {
+        // What a cancelled receive could still write to.
+        std::mem::forget(pool);
+    }
     drop(arena);
     held.queued.clear();
     held.cancels.clear();
     held.to_arm.clear();
-    held.to_poll.clear();
     held.kernel_polled = false;
-    let _ = Moved::none();
 }
 
 /// The last number of a set is closed: its connections are nobody's, until they are put into another.

@@ -15,7 +15,8 @@
 //! - `table`, `connection`, `set`, `sets`: what each descriptor is; what is known of a connection; an epoll set and its
 //!   lock; all of them.
 //! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
-//! - `leave`, `descriptor`: handed back, removed, closed. `classify`, `options`: who can be served at all.
+//! - `leave`, `descriptor`: handed back, removed, closed. `orphans`: closed, with something still to be sent.
+//! - `classify`, `options`: who can be served at all.
 //! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
 //!
 //! # Sealed
@@ -41,6 +42,7 @@ mod lock;
 mod log;
 mod memory;
 mod options;
+mod orphans;
 mod process;
 mod real;
 mod receive;

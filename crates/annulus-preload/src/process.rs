@@ -15,13 +15,14 @@ use crate::send;
 use crate::set;
 use crate::sets;
 use crate::sys;
-use crate::table;
+use crate::table::{self, Kind};
 
 /// What a process that ends waits for, at most, until its last bytes have found room, ms.
-const LAST_BYTES_MS: u64 = 1000;
+pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
-/// Descriptors of rings: a child closes them, or they would live as long as it (trap 54).
-static OURS: [AtomicI32; 256] = [const { AtomicI32::new(-1) }; 256];
+/// Descriptors of rings, and of what was closed with a rest to send: a child closes them, or they would live as long
+/// as it (trap 54).
+static OURS: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
 /// Nothing is served before the library is ready.
 static READY: AtomicBool = AtomicBool::new(false);
 
@@ -69,12 +70,20 @@ extern "C" fn in_child() {
     caller::is_child();
     counts::reset();
     crate::watchdog::reset();
+    crate::orphans::in_child();
     crate::descriptor::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     for place in &OURS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
+            let _ = sys::close(fd);
+        }
+    }
+    // Likewise what the parent has closed and not sent all of: its peer is to be told the end when the parent is.
+    for fd in sets::all().flat_map(set::Set::inherited_closed) {
+        if let Some(entry) = table::entry(fd).filter(|entry| entry.inherited() == Kind::Closing) {
+            entry.forget();
             let _ = sys::close(fd);
         }
     }

@@ -316,6 +316,12 @@ pub(crate) fn spill_all(inner: &mut Inner) {
             spill(inner, connection);
         }
     }
+    // The buffers may all have been free before: then nobody has said so.
+    for fd in std::mem::take(&mut inner.starved) {
+        if let Some(connection) = inner.connection(fd) {
+            inner.arm(fd, connection);
+        }
+    }
 }
 
 /// What FIONREAD says: what is in hand, and what the kernel has.

@@ -11,6 +11,7 @@ use crate::connection::{self as flag, Conn, OUT};
 use crate::counts::{self, Call, Why};
 use crate::errno::Answer;
 use crate::leave;
+use crate::orphans;
 use crate::set::{Held, Inner, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
@@ -78,12 +79,14 @@ pub(crate) unsafe fn write(
         if connection.backlog.is_empty() {
             return None;
         }
-        go_on(inner, fd, connection);
-        if !connection.backlog.is_empty() {
-            Err(libc::EAGAIN)
-        } else {
+        let shut = connection.is(flag::SHUT);
+        if !shut {
+            go_on(inner, fd, connection);
+        }
+        if connection.backlog.is_empty() {
             return None;
         }
+        Err(if shut { libc::EPIPE } else { libc::EAGAIN })
     } else {
         // SAFETY: Lent, passed on.
         let answer = unsafe { write_served(inner, fd, connection, vectors) };
@@ -142,6 +145,16 @@ unsafe fn write_served(
         if unsafe { queue(inner, fd, connection, vectors, total) } {
             return Ok(total);
         }
+        // Room was looked for, and what was queued has been sent, perhaps in part.
+        if connection.error != 0 {
+            return Err(std::mem::take(&mut connection.error));
+        }
+        if connection.is(flag::BROKEN) {
+            return Err(libc::EPIPE);
+        }
+        if connection.is(flag::FULL) {
+            return Err(libc::EAGAIN);
+        }
     }
     // SAFETY: Lent, passed on.
     unsafe { write_at_once(inner, fd, connection, vectors, total) }
@@ -187,6 +200,10 @@ pub(crate) fn make_room(inner: &mut Inner, mut connection: Conn, more: usize) ->
         }
         if attempt == 0 {
             inner.submit_sends();
+            // What the kernel had no room for comes first.
+            if connection.is(flag::FULL | flag::BROKEN) {
+                return None;
+            }
         }
     }
     None
@@ -392,6 +409,7 @@ pub(crate) fn go_on(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::FULL) {
         connection.clear(flag::FULL);
         inner.notify(fd, connection, OUT);
+        leave::has_room(inner, fd, connection);
     }
 }
 
@@ -408,6 +426,7 @@ pub(crate) fn flush_everything(wait_ms: u64) {
             continue;
         };
         leave::finish_closes(&mut held);
+        orphans::take_all(&mut held);
         let Some(connection) = held.connection(fd) else {
             continue;
         };
@@ -417,6 +436,7 @@ pub(crate) fn flush_everything(wait_ms: u64) {
             go_on(&mut held, fd, connection);
         }
     }
+    orphans::wait_until(deadline_ns);
 }
 
 /// Counts what became of a write.
@@ -473,7 +493,13 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
         leave::hand_back(&mut held, fd, Why::UnknownFlags);
         // The call makes an edge of its own.
         held.known.clear();
-        return None;
+        let mut connection = held.connection(fd)?;
+        if how != libc::SHUT_RDWR || connection.backlog.is_empty() {
+            return None;
+        }
+        // What had no room comes before FIN.
+        connection.mark(flag::TO_SHUT | flag::SHUT);
+        return Some(sys::shutdown(fd, libc::SHUT_RD));
     }
     let mut connection = held.connection(fd)?;
     let inner: &mut Inner = &mut held;

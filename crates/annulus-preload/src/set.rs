@@ -26,6 +26,9 @@ use crate::sets;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 
+/// So many entries each list of a set has room for from the start.
+const LIST_ROOM: usize = 256;
+
 /// How a set answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -169,6 +172,7 @@ pub(crate) struct Closing {
 pub(crate) struct Lingering {
     pub(crate) fd: i32,
     pub(crate) backlog: Moved,
+    pub(crate) is_shared: bool,
 }
 
 /// The right to touch a set; its ring stands still.
@@ -190,6 +194,11 @@ impl Held {
     /// Whether the calling thread is the one that waits on the set, and is not just about to.
     pub(crate) fn is_mine(&self) -> bool {
         self.set.is_mine() && !self.in_handler()
+    }
+
+    /// The thread that waited on it ends. The next one that is made may have its number.
+    pub(crate) fn is_nobodys(&self) {
+        self.set.owner.store(usize::MAX, Ordering::Relaxed);
     }
 }
 
@@ -246,7 +255,10 @@ impl Set {
         set.process.store(caller::process(), Ordering::Relaxed);
         set.owner.store(0, Ordering::Relaxed);
         let mut held = set.take()?;
+        // What those of a set before it had no room for is still to be sent.
+        let to_poll = std::mem::take(&mut held.to_poll);
         *held = Inner::new();
+        held.to_poll = to_poll;
         held.itself = set;
         held.fd = fd;
         held.numbers = 1;
@@ -326,6 +338,21 @@ impl Set {
             Mode::Serving => &inner.listeners,
             _ => &[],
         }
+    }
+
+    /// In a child of a fork: numbers that its parent had closed, and the kernel had not. None are known of a set that
+    /// somebody was just changing.
+    pub(crate) fn inherited_closed(&self) -> Vec<i32> {
+        let of_parent = self.process.load(Ordering::Relaxed) + 1 == caller::process();
+        if !of_parent || !self.lock.is_free() {
+            return Vec::new();
+        }
+        // SAFETY: Held: nobody was changing it, and nobody does here.
+        let inner = unsafe { &*self.inner.get() };
+        let lingering = inner.lingering.iter().flatten().map(|those| those.fd);
+        // What has been pushed the kernel may have closed, and given the number to another file.
+        let closing = (inner.closing.iter()).filter(|_| !inner.pushed);
+        lingering.chain(closing.map(|those| those.fd)).collect()
     }
 
     pub(crate) fn owner(&self) -> usize {
@@ -436,6 +463,15 @@ impl Inner {
     /// The member with these data is one no more: the next one with the same has nothing that was reported before.
     pub(crate) fn knows_no_more(&mut self, data: u64) {
         self.known.retain(|known| known.0 != data);
+    }
+
+    /// Its lists grow no more, as a rule: a handler that writes or closes may have interrupted `malloc`.
+    pub(crate) fn make_room(&mut self) {
+        for list in [&mut self.queued, &mut self.to_arm, &mut self.to_poll] {
+            list.reserve(LIST_ROOM);
+        }
+        self.cancels.reserve(LIST_ROOM);
+        self.closing.reserve(LIST_ROOM);
     }
 
     /// Whether a kernel thread takes what is pushed.

@@ -205,6 +205,13 @@ pub(crate) fn dup_to(fd: i32, to: i32, flags: c_int) -> Answer {
     answer(unsafe { libc::syscall(libc::SYS_dup3, fd, to, flags) })
 }
 
+/// A second number of a descriptor, of `from` or above, that exec closes.
+pub(crate) fn dup_above(fd: i32, from: i32) -> Result<i32, i32> {
+    // SAFETY: Typed: numbers only.
+    answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) })
+        .map(|fd| fd as i32)
+}
+
 /// Receives without waiting.
 ///
 /// # Safety
@@ -235,6 +242,27 @@ pub(crate) fn reset_when_closed(fd: i32) {
             libc::SO_LINGER,
             &raw const linger,
             size_of::<libc::linger>(),
+        )
+    };
+}
+
+/// Whether the calling thread is not the only one of the process.
+pub(crate) fn has_other_threads() -> bool {
+    // One that is just ending counts no more.
+    pause_us(1000);
+    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
+}
+
+pub(crate) fn set_send_buffer(fd: i32, bytes: i32) {
+    // SAFETY: Lent: of this stack, with its size.
+    unsafe {
+        libc::syscall(
+            libc::SYS_setsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF,
+            &raw const bytes,
+            size_of::<i32>(),
         )
     };
 }

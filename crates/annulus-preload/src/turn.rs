@@ -19,6 +19,9 @@ use crate::table::{self, Kind};
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
 
+/// How often the kernel is asked to let go of everything before a ring ends: once, as a rule.
+const ENDS_MAX: u32 = 16;
+
 /// What an answer is about: kind, generation, descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -91,17 +94,36 @@ pub(crate) fn make() -> Result<Box<Machine>, String> {
     }))
 }
 
-/// Queues an entry, and makes room for it first if there is none.
+/// Queues an entry, and makes room for it first if there is none. One for a ring that is lost is dropped.
 fn push(ring: &mut ServerRing, sqe: Sqe) {
     // SAFETY: Lent, Open: as the header says.
     while !unsafe { ring.push(sqe) } {
-        counts::count(Event::Enters, 1);
-        if ring.submit().is_err() {
-            std::thread::yield_now();
+        if !submit_once(ring) {
+            return;
         }
     }
     counts::count(Event::Entries, 1);
     ring.lasting += u64::from(is_lasting(sqe.user_data));
+}
+
+/// False: the ring is lost, and takes nothing any more.
+pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
+    counts::count(Event::Enters, 1);
+    let said = ring.submit();
+    if said.is_err() {
+        std::thread::yield_now();
+    }
+    !is_lost(&said)
+}
+
+/// Hands over all that was pushed. False: as [`submit_once`].
+fn submit_all(ring: &mut ServerRing) -> bool {
+    while ring.unsubmitted() > 0 {
+        if !submit_once(ring) {
+            return false;
+        }
+    }
+    true
 }
 
 impl Inner {
@@ -174,6 +196,7 @@ impl Inner {
             if connection.out_bytes == 0 || connection.is(flag::PUSHED) {
                 continue;
             }
+            debug_assert!(connection.backlog.is_empty(), "it comes first");
             connection.mark(flag::PUSHED);
             let sqe = send_entry(fd, arena, connection.out_from, connection.out_bytes);
             let user_data = token(About::Send, connection.generation, fd);
@@ -215,27 +238,53 @@ impl Inner {
         if !self.pushed {
             return;
         }
-        if let Some(machine) = &mut self.ring {
-            while machine.ring.unsubmitted() > 0 {
-                if machine.ring.submit().is_err() {
-                    std::thread::yield_now();
-                }
-            }
-        }
+        let all = (self.ring.as_mut()).is_none_or(|machine| submit_all(&mut machine.ring));
         self.take_in();
-        self.forget_sent(true);
+        if all {
+            self.forget_sent(true);
+        } else {
+            self.unpush();
+        }
     }
 
-    /// Has the kernel let go at once of what is to be cancelled. By the ring's owner.
-    pub(crate) fn submit_cancels(&mut self) {
+    /// The ring is lost, and has taken nothing of what was pushed: it is queued as before, to be sent and closed by
+    /// other means. (A ring is not lost in the middle of a turn but by a thread that closes its number.)
+    fn unpush(&mut self) {
+        for &fd in &self.queued {
+            if let Some(mut connection) = self.connection(fd) {
+                connection.clear(flag::PUSHED);
+            }
+        }
+        self.closes_pushed = 0;
+        self.pushed = false;
+    }
+
+    /// Has the kernel let go at once of what is to be cancelled. By the ring's owner. False: the ring is lost.
+    pub(crate) fn submit_cancels(&mut self) -> bool {
+        let mut said = Ok(());
         if let Some(machine) = &mut self.ring {
             for target in self.cancels.drain(..) {
                 push(&mut machine.ring, cancel(target));
             }
             // SAFETY: Lent: no mask. Refused, it is done in the next turn.
-            let _ = unsafe { machine.ring.enter(false, None, ptr::null()) };
+            said = unsafe { machine.ring.enter(false, None, ptr::null()) };
         }
         self.take_in();
+        !is_lost(&said)
+    }
+
+    /// Has the kernel let go of all that it has of the ring. By its owner. True: it writes to nothing any more.
+    pub(crate) fn end_all(&mut self) -> bool {
+        for _ in 0..ENDS_MAX {
+            match &mut self.ring {
+                Some(machine) if machine.ring.lasting > 0 => push(&mut machine.ring, cancel_all()),
+                _ => return true,
+            }
+            if !self.submit_cancels() {
+                return false;
+            }
+        }
+        false
     }
 
     /// Submits what is queued to be sent, without looking for anything else: not to be late.
@@ -244,15 +293,14 @@ impl Inner {
             return;
         };
         self.push_sends(&mut machine.ring, &machine.arena);
-        while machine.ring.unsubmitted() > 0 {
-            counts::count(Event::Enters, 1);
-            if machine.ring.submit().is_err() {
-                std::thread::yield_now();
-            }
-        }
+        let all = submit_all(&mut machine.ring);
         self.ring = Some(machine);
         self.take_in();
-        self.forget_sent(false);
+        if all {
+            self.forget_sent(false);
+        } else {
+            self.unpush();
+        }
     }
 }
 
@@ -266,6 +314,13 @@ fn cancel(target: u64) -> Sqe {
         addr: target,
         user_data: token(About::Nothing, 0, 0),
         ..Sqe::new(ask::ASYNC_CANCEL, -1)
+    }
+}
+
+fn cancel_all() -> Sqe {
+    Sqe {
+        op_flags: ask::CANCEL_ALL | ask::CANCEL_ANY,
+        ..cancel(0)
     }
 }
 
@@ -386,15 +441,18 @@ pub(crate) unsafe fn enter(
         said = unsafe { ring.enter(wait, timeout_ns, mask) };
         // What was not taken still points into the arena.
         while ring.unsubmitted() > 0 && !is_lost(&said) {
-            if let Err(error) = ring.submit()
-                && is_lost(&Err(error))
-            {
-                break;
+            let submitted = ring.submit();
+            if is_lost(&submitted) {
+                said = submitted;
             }
         }
     });
     let count = held.take_in();
-    held.forget_sent(true);
+    if is_lost(&said) {
+        held.unpush();
+    } else {
+        held.forget_sent(true);
+    }
     let held = Set::come_out(held);
     let ended = match &said {
         _ if count > 0 => Ended::Answered,
@@ -433,6 +491,8 @@ fn is_lost(said: &std::io::Result<()>) -> bool {
                     | libc::EPERM
                     | libc::ENOSYS
                     | libc::EACCES
+                    // The kernel thread that polled for it has ended.
+                    | libc::EOWNERDEAD
             )
         )
     })

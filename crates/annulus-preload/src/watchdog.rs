@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use crate::leave;
+use crate::orphans;
+use crate::process;
 use crate::send;
 use crate::set::Held;
 use crate::sets;
@@ -82,9 +84,12 @@ fn watch() {
     loop {
         sys::pause_us(pause_us);
         if STATE.load(Ordering::Acquire) == TO_END {
+            // The process may be about to end with its last thread.
+            orphans::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
             STATE.store(NONE, Ordering::Release);
             // The thread that ended may not have been the only one that waits on a set.
-            let goes_on = !sets::none_is_queued()
+            let goes_on = (orphans::any() || !sets::none_is_queued())
+                && sys::has_other_threads()
                 && (STATE.compare_exchange(NONE, LOOKING, Ordering::AcqRel, Ordering::Relaxed))
                     .is_ok();
             if !goes_on {
@@ -92,7 +97,10 @@ fn watch() {
             }
             continue;
         }
-        let found = look();
+        let mut found = look();
+        if orphans::go_on() && found == Found::Nothing {
+            found = Found::Queued;
+        }
         pause_us = match found {
             Found::Late => LOOK_US,
             Found::Queued | Found::Nothing => (2 * pause_us).min(LOOK_MAX_US),
@@ -104,7 +112,7 @@ fn watch() {
         (idle, pause_us) = (0, LOOK_US);
         let sleeps = STATE.compare_exchange(LOOKING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
         // Something may have been queued since: whoever did has not woken it.
-        if sleeps.is_ok() && sets::none_is_queued() {
+        if sleeps.is_ok() && sets::none_is_queued() && !orphans::any() {
             while STATE.load(Ordering::Acquire) == ASLEEP {
                 sys::wait_while(&STATE, ASLEEP);
             }
@@ -152,7 +160,11 @@ fn look() -> Found {
             }
         }
         leave::finish_closes_late(&mut held);
+        orphans::take_all(&mut held);
         is_sent(&mut held);
+        if orphans::go_on_without_ring(&mut held) {
+            held.is_queued_since(sys::now_ns());
+        }
     });
     found
 }
@@ -181,7 +193,9 @@ unsafe extern "C" fn at_end(_: *mut c_void) {
             }
         }
         leave::finish_closes_late(held);
+        orphans::take_all(held);
         is_sent(held);
+        held.is_nobodys();
     });
     let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {

@@ -240,7 +240,9 @@ unsafe extern "C-unwind" fn sendto(
     {
         return say(answer);
     }
-    flush(fd);
+    if let Some(answer) = flush(fd) {
+        return say(answer);
+    }
     unsafe { real::sendto(fd, base, bytes, flags, to, to_bytes) }
 }
 
@@ -257,6 +259,9 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
         unsafe { super::socket::pass_on(given) };
         if !plain {
             hand_back(fd, Why::UnknownFlags);
+            if let Some(answer) = flush(fd) {
+                return say(answer);
+            }
         }
     }
     unsafe { real::sendmsg(fd, message, flags) }
@@ -286,7 +291,9 @@ unsafe fn each(
     count: c_uint,
     call: impl Fn(*mut msghdr) -> ssize_t,
 ) -> c_int {
-    for nth in 0..count.min(VECTORS_MAX as c_uint) {
+    // More are not looked at: the kernel does so many at most.
+    let count = count.min(VECTORS_MAX as c_uint);
+    for nth in 0..count {
         let message = unsafe { messages.add(nth as usize) };
         let said = call(unsafe { &raw mut (*message).msg_hdr });
         if said < 0 {
@@ -326,7 +333,9 @@ unsafe extern "C-unwind" fn sendfile64(
             return say(answer);
         }
     }
-    flush(to);
+    if let Some(answer) = flush(to) {
+        return say(answer);
+    }
     let said = unsafe { real::sendfile64(to, from, offset, count) };
     after_real(to, said, count);
     said
@@ -359,6 +368,9 @@ unsafe extern "C-unwind" fn splice(
     {
         return say(answer);
     }
+    if let Some(answer) = flush(to) {
+        return say(answer);
+    }
     unsafe { real::splice(from, from_offset, to, to_offset, bytes, flags) }
 }
 
@@ -373,16 +385,17 @@ pub(super) fn hand_back(fd: c_int, why: Why) {
     }
 }
 
-/// What is queued goes out now.
-pub(super) fn flush(fd: c_int) {
-    if let Found::Ours(entry) = find(fd) {
-        guard(|| {
-            let mut held = send::served(entry, fd).ok()?;
-            let connection = held.connection(fd)?;
-            send::flush(&mut held, fd, connection);
-            None
-        });
-    }
+/// What is queued goes out now. An answer: the kernel has no room for all of it, and nothing may be sent before it.
+pub(super) fn flush(fd: c_int) -> Option<Answer> {
+    let Found::Ours(entry) = find(fd) else {
+        return None;
+    };
+    guard(|| {
+        let mut held = send::served(entry, fd).ok()?;
+        let connection = held.connection(fd)?;
+        send::flush(&mut held, fd, connection);
+        (!connection.backlog.is_empty()).then_some(Err(libc::EAGAIN))
+    })
 }
 
 /// The kernel has taken less than it was given: the ring waits until it has room.

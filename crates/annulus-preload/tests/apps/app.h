@@ -265,6 +265,19 @@ static inline struct pair connected(void) {
     return pair;
 }
 
+/* The same, with as little room on its way as the kernel allows: some KiB that the peer does not read, and it is full. */
+static inline struct pair connected_narrow(void) {
+    int port, listener = listen_on(0, &port), bytes = 4096;
+    struct sockaddr_in address = loopback(port);
+    struct pair pair = {.peer = (int)MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+    MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes));
+    MUST(syscall(SYS_connect, pair.peer, &address, sizeof address));
+    pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+    MUST(close(listener));
+    return pair;
+}
+
 static inline void peer_send(struct pair *pair, const char *text) {
     size_t length = strlen(text);
     long done = syscall(SYS_write, pair->peer, text, length);

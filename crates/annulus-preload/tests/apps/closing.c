@@ -47,6 +47,196 @@ static void a_socket_closed_full_is_emptied_first(void) {
         reader.error ? strerrorname_np(reader.error) : "ended");
 }
 
+/* Writes to one who does not read, until nothing more is taken by the library or the kernel; how much was. */
+static uint64_t write_much(struct pair *pair) {
+    static unsigned char bytes[60000];
+    uint64_t place = 0;
+    if (bytes[1] != byte_at(1))
+        fill(bytes, sizeof bytes, 0);
+    for (int i = 0; i < 20; i++) {
+        long done = write(pair->app, bytes + place, 3000);
+        place += done > 0 ? (uint64_t)done : 0;
+    }
+    return place;
+}
+
+/* Says whether the peer gets as much. */
+static void say_all(struct reader *reader, uint64_t count) {
+    say("the peer got all: %s, wrong at %ld, %s\n", reader->count == count ? "yes" : "no", reader->wrong_at,
+        reader->error ? strerrorname_np(reader->error) : "ended");
+}
+
+static struct pair joined_narrow(int set) {
+    struct pair pair = connected_narrow();
+    add(set, pair.app, EPOLLIN, 1);
+    turn(set);
+    return pair;
+}
+
+static void a_shutdown_of_both_directions_comes_after_what_had_no_room(void) {
+    int set = new_set();
+    struct pair pair = joined_narrow(set);
+    uint64_t count = write_much(&pair);
+    turn(set);
+    GOT(shutdown(pair.app, SHUT_RDWR));
+    GOT(send(pair.app, "x", 1, MSG_NOSIGNAL));
+    say_read(pair.app, 1);
+    struct reader reader;
+    reader_start(&reader, pair.peer, 0);
+    join_turning(&reader, set);
+    say_all(&reader, count);
+}
+
+/* Another file is put in the place of one that is full: open, closed just now, closed a round ago. */
+static void a_number_closed_full_can_be_taken_by_another(void) {
+    for (int waits = 0; waits < 3; waits++) {
+        int set = new_set();
+        struct pair slow = joined_narrow(set), other = connected();
+        uint64_t count = write_much(&slow);
+        if (waits < 2)
+            MUST(close(slow.app));
+        if (waits == 1)
+            turn(set);
+        say("taken: %s\n", dup2(other.app, slow.app) == slow.app ? "yes" : "no");
+        MUST(write(slow.app, "its own", 7));
+        struct reader reader;
+        reader_start(&reader, slow.peer, 0);
+        join_turning(&reader, set);
+        say_all(&reader, count);
+        say("open: %s\n", fcntl(slow.app, F_GETFD) >= 0 ? "yes" : strerrorname_np(errno));
+        MUST(close(other.app));
+        MUST(close(slow.app));
+        peer_gets(&other, 100);
+    }
+}
+
+/* A set that is closed, by itself or before or after its connections, leaves what had no room to be sent. */
+static void closing_the_set_lets_what_had_no_room_arrive(void) {
+    static const char *const orders[] = {"set", "set, connection", "connection, set", "connection, wait, set"};
+    for (int order = 0; order < 4; order++) {
+        int set = new_set();
+        struct pair pair = joined_narrow(set);
+        uint64_t count = write_much(&pair);
+        turn(set);
+        if (order >= 2)
+            MUST(close(pair.app));
+        if (order == 3)
+            turn(set);
+        MUST(close(set));
+        if (order == 1)
+            MUST(close(pair.app));
+        struct reader reader;
+        reader_start(&reader, pair.peer, 0);
+        if (order == 0) {
+            pause_ms(300);
+            MUST(shutdown(pair.app, SHUT_WR));
+        }
+        pthread_join(reader.thread, NULL);
+        say("%s: ", orders[order]);
+        say_all(&reader, count);
+    }
+}
+
+/* A second thread waits on the set: the kernel answers from then on, and what had no room is sent all the same. */
+static void *wait_once(void *set) {
+    turn(*(int *)set);
+    return NULL;
+}
+
+static void a_set_that_is_shared_lets_what_had_no_room_arrive(void) {
+    int set = new_set();
+    struct pair pair = joined_narrow(set);
+    mod(set, pair.app, EPOLLOUT | EPOLLET, 1);
+    uint64_t count = write_much(&pair);
+    turn(set);
+    pthread_t thread;
+    MUST(-pthread_create(&thread, NULL, wait_once, &set));
+    pthread_join(thread, NULL);
+    struct reader reader;
+    reader_start(&reader, pair.peer, 0);
+    /* Until all of it has gone nothing may be written. */
+    for (long done = -1; done < 0;) {
+        done = write(pair.app, &(unsigned char){byte_at(count)}, 1);
+        if (done < 0 && epoll_wait(set, &(struct epoll_event){0}, 1, 10000) != 1)
+            say("the room is not reported\n");
+    }
+    MUST(close(pair.app));
+    pthread_join(reader.thread, NULL);
+    say_all(&reader, count + 1);
+}
+
+/* A server that lets all its clients go at once, more than there is room for answers, and some of them are full. */
+static void thousands_closed_at_once_leave_nothing_out(void) {
+    enum { IDLE = 2300, SLOW = 6 };
+    static struct pair idle[IDLE], slow[SLOW];
+    static struct reader readers[SLOW];
+    uint64_t counts[SLOW];
+    struct rlimit most;
+    MUST(getrlimit(RLIMIT_NOFILE, &most));
+    if (most.rlim_max < 5000)
+        return;
+    most.rlim_cur = most.rlim_max;
+    MUST(setrlimit(RLIMIT_NOFILE, &most));
+    int set = new_set(), port, listener = listen_on(0, &port);
+    for (int i = 0; i < IDLE; i++) {
+        idle[i] = pair_on(listener, port, SOCK_NONBLOCK);
+        add(set, idle[i].app, EPOLLIN, (uint64_t)i);
+    }
+    for (int i = 0; i < SLOW; i++)
+        slow[i] = joined_narrow(set);
+    turn(set);
+    for (int i = 0; i < IDLE; i++)
+        MUST(close(idle[i].app));
+    for (int i = 0; i < SLOW; i++) {
+        counts[i] = write_much(&slow[i]);
+        MUST(close(slow[i].app));
+    }
+    turn(set);
+    struct pair next[SLOW];
+    for (int i = 0; i < SLOW; i++) {
+        next[i] = joined(set, EPOLLIN);
+        MUST(write(next[i].app, "written", 7));
+        MUST(close(next[i].app));
+    }
+    /* A wait that may sleep: the kernel ends only some of what it has cancelled with each look. */
+    epoll_wait(set, &(struct epoll_event){0}, 1, 200);
+    for (int i = 0; i < SLOW; i++) {
+        reader_start(&readers[i], slow[i].peer, 0);
+        join_turning(&readers[i], set);
+        say_all(&readers[i], counts[i]);
+        peer_gets(&next[i], 100);
+    }
+    for (int i = 0; i < IDLE; i++)
+        if (syscall(SYS_read, idle[i].peer, &(char){0}, 1) != 0)
+            say("%d has not ended\n", i);
+}
+
+/* A child that lives on does not keep the peer from its end. */
+static void what_was_closed_full_ends_though_a_child_lives(void) {
+    for (int waits = 0; waits < 2; waits++) {
+        int set = new_set();
+        struct pair pair = joined_narrow(set);
+        uint64_t count = write_much(&pair);
+        turn(set);
+        MUST(close(pair.app));
+        if (waits)
+            turn(set);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            pause_ms(5000);
+            syscall(SYS_exit_group, 0);
+        }
+        struct reader reader;
+        reader_start(&reader, pair.peer, 0);
+        join_turning(&reader, set);
+        say_all(&reader, count);
+        say("the child lives: %s\n", waitpid(child, NULL, WNOHANG) == 0 ? "yes" : "no");
+        MUST(kill(child, SIGKILL));
+        waitpid(child, NULL, 0);
+        MUST(close(set));
+    }
+}
+
 /* The kernel answers a close with bytes unread by RST, whoever holds those bytes. */
 static void unread_bytes_make_the_end_a_reset(void) {
     int set = new_set();
@@ -293,6 +483,37 @@ static void closing_the_set_lets_writes_arrive(void) {
     say_read(pair.app, 100);
 }
 
+/* As a program does that makes an event loop for each of its tasks. */
+static void sets_come_and_go_and_leave_no_memory(void) {
+    long pages[2] = {0, 0};
+    int right = 0;
+    for (int i = 0; i < 60; i++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN), idle = joined(set, EPOLLIN);
+        peer_send(&pair, "ask");
+        settle(&pair);
+        epoll_wait(set, &(struct epoll_event){0}, 1, 10000);
+        MUST(write(pair.app, "answer", 6));
+        peer_send(&idle, "late");
+        settle(&idle);
+        if (i % 2)
+            MUST(close(pair.app));
+        MUST(close(set));
+        char bytes[16];
+        right += syscall(SYS_read, pair.peer, bytes, sizeof bytes) == 6;
+        right += read(idle.app, bytes, sizeof bytes) == 4;
+        if (i % 2 == 0)
+            MUST(close(pair.app));
+        MUST(close(idle.app));
+        peer_close(&pair);
+        peer_close(&idle);
+        FILE *file = fopen("/proc/self/statm", "r");
+        MUST(fscanf(file, "%ld", &pages[i >= 20]));
+        fclose(file);
+    }
+    say("right: %d, memory stays: %s\n", right, pages[1] - pages[0] < 5000 ? "yes" : "no");
+}
+
 static void connections_come_and_go(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), right = 0;
     add(set, listener, EPOLLIN, 1000);
@@ -366,6 +587,50 @@ static void the_end_of_a_program_sends_what_was_written(void) {
 
 static void an_abort_sends_what_was_written(void) { say_end(end_by_abort); }
 
+/* The program ends while what it has closed waits for room. */
+static void say_rest(bool waits, void (*end)(void)) {
+    int port, listener = listen_on(0, &port), status = 0, report[2], bytes = 4096;
+    uint64_t count = 0;
+    struct sockaddr_in address = loopback(port);
+    struct pair pair = {.peer = (int)MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+    MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes));
+    MUST(syscall(SYS_connect, pair.peer, &address, sizeof address));
+    MUST(pipe(report));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        syscall(SYS_close, pair.peer);
+        int set = new_set();
+        pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+        MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+        add(set, pair.app, EPOLLIN, 1);
+        turn(set);
+        count = write_much(&pair);
+        turn(set);
+        MUST(close(pair.app));
+        if (waits)
+            turn(set);
+        MUST(syscall(SYS_write, report[1], &count, sizeof count));
+        end();
+    }
+    MUST(close(listener));
+    MUST(syscall(SYS_read, report[0], &count, sizeof count));
+    struct reader reader;
+    reader_start(&reader, pair.peer, 0);
+    MUST(waitpid(child, &status, 0));
+    pthread_join(reader.thread, NULL);
+    say_all(&reader, count);
+    say("exit %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+
+static void the_end_of_a_program_waits_for_what_was_closed_full(void) {
+    for (int waits = 0; waits < 2; waits++) {
+        say_rest(waits, end_by_exit);
+        say_rest(waits, end_at_once);
+        say_rest(waits, end_by_exec);
+        say_rest(waits, end_of_the_first_thread);
+    }
+}
+
 static void an_abort_of_others_is_an_abort(void) {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     say("before\n");
@@ -385,10 +650,16 @@ static void handlers_at_exit_run_as_ever(void) {
 static const struct app_case cases[] = {
     CASE(what_was_written_arrives_before_the_end, "served:write served:close"),
     CASE(a_socket_closed_full_is_emptied_first, "served:write"),
+    CASE(a_number_closed_full_can_be_taken_by_another, "served:write"),
+    CASE(closing_the_set_lets_what_had_no_room_arrive, "served:write"),
+    CASE(a_set_that_is_shared_lets_what_had_no_room_arrive, "served:write"),
+    CASE(thousands_closed_at_once_leave_nothing_out, ""),
+    CASE(what_was_closed_full_ends_though_a_child_lives, "served:write"),
     CASE(unread_bytes_make_the_end_a_reset, ""),
     CASE(linger_of_zero_is_a_reset, ""),
     CASE(linger_waits_until_all_has_arrived, ""),
     CASE(a_shutdown_comes_after_what_was_written, "served:write"),
+    CASE(a_shutdown_of_both_directions_comes_after_what_had_no_room, "served:write"),
     CASE(a_shutdown_for_reading_keeps_what_arrived, ""),
     CASE(errors_of_shutdown_are_the_kernels, ""),
     CASE(a_range_is_closed_with_what_was_written, "served:write served:close"),
@@ -398,9 +669,11 @@ static const struct app_case cases[] = {
     CASE(a_closed_number_is_bad_in_every_call, ""),
     CASE(a_closed_number_is_the_next_to_be_given, "served:close"),
     CASE(closing_the_set_lets_writes_arrive, ""),
+    CASE(sets_come_and_go_and_leave_no_memory, "served:write"),
     CASE(connections_come_and_go, "served:read served:write"),
     CASE(the_end_of_a_program_sends_what_was_written, "served:write"),
     CASE(an_abort_sends_what_was_written, "served:write"),
+    CASE(the_end_of_a_program_waits_for_what_was_closed_full, "served:write"),
     CASE(an_abort_of_others_is_an_abort, ""),
     CASE(handlers_at_exit_run_as_ever, ""),
 };

@@ -121,6 +121,19 @@ static void parts_in_number_and_too_many(void) {
     peer_gets(&pair, 2048);
 }
 
+static void messages_in_number_and_too_many(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    static struct mmsghdr messages[1500];
+    struct iovec part = {"x", 1};
+    for (int i = 0; i < 1500; i++)
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1};
+    GOT(sendmmsg(pair.app, messages, 1500, 0));
+    GOT(sendmmsg(pair.app, messages, 2, 0));
+    MUST(shutdown(pair.app, SHUT_WR));
+    peer_gets_the_end(&pair);
+}
+
 static void a_write_after_our_shutdown_breaks_the_pipe(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -260,6 +273,138 @@ static void large_and_small_writes_keep_their_order(void) {
     MUST(close(pair.app));
     join_turning(&reader, set);
     say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+}
+
+static uint64_t taken(long done) { return done > 0 ? (uint64_t)done : 0; }
+
+/* Much is written in one round to many, one of whom is full: what it has to wait for stays in its place. */
+static void what_had_no_room_stays_before_what_is_written_later(void) {
+    enum { OTHERS = 8 };
+    static unsigned char bytes[23 * 3000];
+    fill(bytes, sizeof bytes, 0);
+    int set = new_set();
+    for (int i = 0; i < 2; i++) {
+        struct pair slow = connected_narrow(), others[OTHERS];
+        add(set, slow.app, EPOLLIN, 1);
+        for (int k = 0; k < OTHERS; k++)
+            others[k] = joined(set, EPOLLIN);
+        turn(set);
+        uint64_t place = 0;
+        for (int k = 0; k < 20; k++)
+            place += taken(write(slow.app, bytes + place, 3000));
+        for (int k = 0; k < OTHERS; k++)
+            for (int n = 0; n < (k == OTHERS - 1 ? 14 : 20); n++)
+                taken(write(others[k].app, bytes, 3000));
+        for (int k = 0; k < 3; k++)
+            place += taken(write(slow.app, bytes + place, 3000));
+        turn(set);
+        struct reader reader;
+        MUST(shutdown(slow.app, SHUT_WR));
+        reader_start(&reader, slow.peer, 0);
+        join_turning(&reader, set);
+        say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+        for (int k = 0; k < OTHERS; k++)
+            MUST(close(others[k].app));
+        MUST(close(slow.app));
+        turn(set);
+    }
+}
+
+/* Calls that the library does not queue, between writes that it does, to a peer that is full over and over. */
+static void calls_of_all_kinds_keep_their_order_to_a_full_peer(void) {
+    static unsigned char bytes[1 << 21];
+    fill(bytes, sizeof bytes, 0);
+    int set = new_set(), file = file_of(sizeof bytes, 0), room = 8192;
+    struct pair pair = connected();
+    struct sockaddr_in nowhere = loopback(1);
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &room, sizeof room));
+    add(set, pair.app, EPOLLOUT, 1);
+    turn(set);
+    struct reader reader;
+    reader_start(&reader, pair.peer, 0);
+    uint64_t place = 0;
+    for (int i = 0; place < sizeof bytes; i++) {
+        size_t length = sizeof bytes - place < 3000 ? sizeof bytes - place : 3000;
+        off_t offset = (off_t)place;
+        long done = 0;
+        if (i % 8 < 5)
+            done = write(pair.app, bytes + place, length);
+        else if (i % 8 == 5)
+            done = sendto(pair.app, bytes + place, length, 0, (struct sockaddr *)&nowhere, sizeof nowhere);
+        else
+            done = sendfile(pair.app, file, &offset, sizeof bytes - place);
+        if (done < 0 && errno != EAGAIN)
+            got("a call", done);
+        place += taken(done);
+        if (done < 0 && i % 3)
+            epoll_wait(set, &(struct epoll_event){0}, 1, 20000);
+    }
+    MUST(shutdown(pair.app, SHUT_RDWR));
+    join_turning(&reader, set);
+    reader_result(&reader);
+}
+
+/* Closes all rings of this process by numbers, as a program may that closes whatever it does not know. */
+static void lose_rings(void) {
+    for (int fd = 3; fd < 1000; fd++) {
+        char path[64], name[64] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, name, sizeof name - 1) > 0 && strstr(name, "io_uring"))
+            MUST(syscall(SYS_close, fd));
+    }
+}
+
+static void a_ring_that_is_lost_takes_no_bytes_with_it(void) {
+    int set = new_set();
+    struct pair stays = joined(set, EPOLLIN), leaves = joined(set, EPOLLIN);
+    peer_send(&stays, "ask");
+    peer_send(&leaves, "ask");
+    settle(&stays);
+    settle(&leaves);
+    say_next(set);
+    say_read(stays.app, 10);
+    say_read(leaves.app, 10);
+    turn(set);
+    lose_rings();
+    MUST(write(stays.app, "answer", 6));
+    MUST(write(leaves.app, "the last answer", 15));
+    MUST(close(leaves.app));
+    for (int i = 0; i < 3; i++)
+        turn(set);
+    peer_gets(&stays, 6);
+    peer_gets(&leaves, 100);
+    peer_send(&stays, "still there?");
+    say_next(set);
+    say_read(stays.app, 100);
+}
+
+static void a_program_that_lost_its_ring_can_go_on_writing_and_forking(void) {
+    static unsigned char bytes[3000];
+    int set = new_set(), status = -1;
+    struct pair pairs[12];
+    struct reader readers[12];
+    for (int i = 0; i < 12; i++) {
+        pairs[i] = joined(set, EPOLLIN);
+        reader_start(&readers[i], pairs[i].peer, 0);
+    }
+    turn(set);
+    lose_rings();
+    fill(bytes, 1, 0);
+    MUST(write(pairs[0].app, bytes, 1));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0)
+        syscall(SYS_exit_group, 5);
+    MUST(waitpid(child, &status, 0));
+    say("the child: %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    for (int i = 0; i < 12; i++)
+        for (uint64_t place = i == 0; place < 60000; place += 1000) {
+            fill(bytes, 1000, place);
+            MUST(write(pairs[i].app, bytes, 1000));
+        }
+    for (int i = 0; i < 12; i++) {
+        MUST(shutdown(pairs[i].app, SHUT_WR));
+        reader_say(&readers[i]);
+    }
 }
 
 static void many_writes_leave_without_a_wait(void) {
@@ -462,12 +607,17 @@ static const struct app_case cases[] = {
     CASE(what_was_written_may_be_overwritten_at_once, "served:write"),
     CASE(writes_of_nothing_are_answered, ""),
     CASE(parts_in_number_and_too_many, ""),
+    CASE(messages_in_number_and_too_many, ""),
     CASE(a_write_after_our_shutdown_breaks_the_pipe, "served:write served:shutdown failed:write"),
     CASE(a_write_to_a_peer_that_reset_fails_and_then_breaks, ""),
     CASE(a_write_to_a_peer_that_closed_is_reset, ""),
     CASE(a_full_peer_is_not_written_until_it_reads, "served:write"),
     CASE(twenty_mib_reach_a_slow_reader, "served:write served:send"),
     CASE(large_and_small_writes_keep_their_order, "served:write served:writev"),
+    CASE(what_had_no_room_stays_before_what_is_written_later, "served:write"),
+    CASE(calls_of_all_kinds_keep_their_order_to_a_full_peer, "served:write"),
+    CASE(a_ring_that_is_lost_takes_no_bytes_with_it, "served:write"),
+    CASE(a_program_that_lost_its_ring_can_go_on_writing_and_forking, "served:write"),
     CASE(many_writes_leave_without_a_wait, "served:write"),
     CASE(files_are_sent_in_their_place, "served:write served:sendfile"),
     CASE(a_large_file_is_sent_as_the_peer_reads, "served:write"),

@@ -415,6 +415,33 @@ static void a_thread_that_ends_leaves_its_set_to_others(void) {
     say_read(task.pair.app, 100);
 }
 
+static void make_and_serve(struct task *task) {
+    task->set = new_set();
+    task->pair = joined(task->set, EPOLLIN);
+    peer_send(&task->pair, "ask");
+    settle(&task->pair);
+    serve_and_leave(task);
+}
+
+static void write_and_wait(struct task *task) {
+    MUST(write(task->pair.app, ", and another", 13));
+    say_now(task->set);
+}
+
+/* A thread that is made when another has ended has its stack, as a rule, and is the same one to pthread_self. */
+static void a_thread_in_the_place_of_one_that_ended_is_another(void) {
+    struct task task = {.set = -1};
+    elsewhere(&task, make_and_serve);
+    elsewhere(&task, write_and_wait);
+    peer_gets(&task.pair, 44);
+    elsewhere(&task, write_it);
+    peer_gets(&task.pair, 14);
+    peer_send(&task.pair, "more");
+    settle(&task.pair);
+    elsewhere(&task, wait_there);
+    say_read(task.pair.app, 100);
+}
+
 static const struct app_case cases[] = {
     CASE(another_thread_may_read_and_write, "back:other_thread"),
     CASE(another_thread_may_wait, "back:several_threads"),
@@ -429,6 +456,7 @@ static const struct app_case cases[] = {
     CASE(each_thread_may_have_its_set, "served:read served:write"),
     CASE(a_socket_may_move_to_another_threads_set, ""),
     CASE(a_thread_that_sleeps_can_be_cancelled, ""),
+    CASE(a_thread_in_the_place_of_one_that_ended_is_another, "back:other_thread"),
     CASE(a_thread_that_ends_leaves_its_set_to_others, ""),
 };
 

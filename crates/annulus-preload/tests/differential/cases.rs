@@ -114,12 +114,17 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn what_was_written_may_be_overwritten_at_once;
     fn writes_of_nothing_are_answered;
     fn parts_in_number_and_too_many;
+    fn messages_in_number_and_too_many;
     fn a_write_after_our_shutdown_breaks_the_pipe;
     fn a_write_to_a_peer_that_reset_fails_and_then_breaks;
     fn a_write_to_a_peer_that_closed_is_reset;
     fn a_full_peer_is_not_written_until_it_reads;
     fn twenty_mib_reach_a_slow_reader;
     fn large_and_small_writes_keep_their_order;
+    fn what_had_no_room_stays_before_what_is_written_later;
+    fn calls_of_all_kinds_keep_their_order_to_a_full_peer;
+    fn a_ring_that_is_lost_takes_no_bytes_with_it;
+    fn a_program_that_lost_its_ring_can_go_on_writing_and_forking;
     fn many_writes_leave_without_a_wait;
     fn files_are_sent_in_their_place;
     fn a_large_file_is_sent_as_the_peer_reads;
@@ -134,10 +139,16 @@ cases! { SENDING, SENDING_CASES = c("sending"):
 cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn what_was_written_arrives_before_the_end;
     fn a_socket_closed_full_is_emptied_first;
+    fn a_number_closed_full_can_be_taken_by_another;
+    fn closing_the_set_lets_what_had_no_room_arrive;
+    fn a_set_that_is_shared_lets_what_had_no_room_arrive;
+    fn thousands_closed_at_once_leave_nothing_out;
+    fn what_was_closed_full_ends_though_a_child_lives;
     fn unread_bytes_make_the_end_a_reset;
     fn linger_of_zero_is_a_reset;
     fn linger_waits_until_all_has_arrived;
     fn a_shutdown_comes_after_what_was_written;
+    fn a_shutdown_of_both_directions_comes_after_what_had_no_room;
     fn a_shutdown_for_reading_keeps_what_arrived;
     fn errors_of_shutdown_are_the_kernels;
     fn a_range_is_closed_with_what_was_written;
@@ -147,9 +158,11 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn a_closed_number_is_bad_in_every_call;
     fn a_closed_number_is_the_next_to_be_given;
     fn closing_the_set_lets_writes_arrive;
+    fn sets_come_and_go_and_leave_no_memory;
     fn connections_come_and_go;
     fn the_end_of_a_program_sends_what_was_written;
     fn an_abort_sends_what_was_written;
+    fn the_end_of_a_program_waits_for_what_was_closed_full;
     fn an_abort_of_others_is_an_abort;
     fn handlers_at_exit_run_as_ever;
 }
@@ -188,6 +201,7 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn each_thread_may_have_its_set;
     fn a_socket_may_move_to_another_threads_set;
     fn a_thread_that_sleeps_can_be_cancelled;
+    fn a_thread_in_the_place_of_one_that_ended_is_another;
     fn a_thread_that_ends_leaves_its_set_to_others;
 }
 

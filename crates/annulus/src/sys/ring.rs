@@ -391,7 +391,7 @@ impl Ring {
     }
 
     /// Whether completions wait for room in their queue. An enter follows, which sees to them.
-    fn overflows(&mut self) -> bool {
+    pub(super) fn overflows(&mut self) -> bool {
         let overflows = self.ring.submission().cq_overflow();
         self.entered.overflows += u64::from(overflows);
         overflows

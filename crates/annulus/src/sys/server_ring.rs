@@ -31,6 +31,10 @@ pub mod ask {
     pub const CLOSE: u8 = sqe::opcode::CLOSE;
     pub const POLL_ADD: u8 = sqe::opcode::POLL_ADD;
     pub const ASYNC_CANCEL: u8 = sqe::opcode::ASYNC_CANCEL;
+    /// In `op_flags` of a cancel: all that it names, not the first. Since Linux 5.19, as the next.
+    pub const CANCEL_ALL: u32 = 1;
+    /// In `op_flags` of a cancel: it names everything.
+    pub const CANCEL_ANY: u32 = 1 << 2;
     /// In `flags`: the buffer is of the group 0.
     pub const BUFFER_SELECT: u8 = sqe::BUFFER_SELECT;
     /// In `flags`: the next entry waits for this one, and is cancelled if it fails.
@@ -215,6 +219,15 @@ impl ServerRing {
     #[inline]
     pub fn is_ready(&mut self) -> bool {
         self.ring.ready()
+    }
+
+    /// Has the kernel bring the answers that its queue had no room for; false: there were none, or it does not.
+    #[inline]
+    pub fn bring_overflow(&mut self) -> bool {
+        let flags = IoringEnterFlags::GETEVENTS.bits();
+        // SAFETY: Lent: no mask is passed.
+        self.ring.overflows()
+            && unsafe { self.ring.enter_masked(0, flags, None, ptr::null()) }.is_ok()
     }
 
     /// Takes the answers that are there, at most 256, into `answers`.

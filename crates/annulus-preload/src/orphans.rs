@@ -1,0 +1,216 @@
+//! Connections that the program has closed, of which the kernel had no room for all that was written, and that no ring
+//! looks after: it has ended, or their number is another's now. They live on under numbers out of the program's way
+//! until the rest has been sent: by the thread that looks for late writes (`watchdog`), and at the end of the process,
+//! which waits for it (`send`).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::leave;
+use crate::log::NUMBER_MIN;
+use crate::process;
+use crate::send;
+use crate::set::Held;
+use crate::sys;
+use crate::table::{self, Kind};
+use crate::turn::{self, About};
+use crate::watchdog;
+
+struct Orphan {
+    fd: i32,
+    rest: Vec<u8>,
+    sent: usize,
+    /// A ring may still hold it, and would keep its end back.
+    is_held: bool,
+}
+
+static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
+/// How many there are, those among them that somebody is just dealing with.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// How often one looks whether another thread has done with the list: in a handler it may be the thread's own.
+const TRIES_MAX: u32 = 1000;
+
+/// A send buffer of more than so many bytes has grown beyond what it could be made by being told.
+const ROOM_MAX: i32 = 256 << 10;
+
+fn with<T>(each: impl FnOnce(&mut Vec<Orphan>) -> T) -> Option<T> {
+    for _ in 0..TRIES_MAX {
+        if let Ok(mut orphans) = ORPHANS.try_lock() {
+            return Some(each(&mut orphans));
+        }
+        std::thread::yield_now();
+    }
+    None
+}
+
+pub(crate) fn any() -> bool {
+    COUNT.load(Ordering::Relaxed) > 0
+}
+
+/// Has the kernel take as much of the rest as it may: nobody writes to that connection any more, and what the kernel
+/// has outlives the process. What it has not taken.
+fn give(fd: i32, rest: &[u8]) -> &[u8] {
+    let room = sys::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(i32::MAX);
+    if room <= ROOM_MAX {
+        // The kernel counts its own records as well, doubles what it is told, and has a limit of its own.
+        let more = i32::try_from(rest.len()).unwrap_or(i32::MAX);
+        sys::set_send_buffer(fd, room.saturating_add(more));
+    }
+    let sent = sys::send(fd, rest).unwrap_or(0);
+    &rest[sent..]
+}
+
+/// Has the rest sent by a second number of the descriptor, so that the first can be closed. Where there is none, the
+/// peer is told by a reset that something is missing.
+pub(crate) fn take_over(fd: i32, rest: &[u8], is_held: bool) {
+    let rest = give(fd, rest);
+    if rest.is_empty() && !is_held {
+        return;
+    }
+    let Ok(own) = sys::dup_above(fd, NUMBER_MIN).or_else(|_| sys::dup_above(fd, 0)) else {
+        return sys::reset_when_closed(fd);
+    };
+    if let Some(entry) = table::entry(own) {
+        entry.become_kind(Kind::Ours, 0);
+    }
+    process::remember([own, -1]);
+    let orphan = Orphan {
+        fd: own,
+        rest: rest.to_vec(),
+        sent: 0,
+        is_held,
+    };
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    if with(|orphans| orphans.push(orphan)).is_none() {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        close(own);
+        return sys::reset_when_closed(fd);
+    }
+    watchdog::look_out();
+}
+
+fn close(own: i32) {
+    if let Some(entry) = table::entry(own) {
+        entry.forget();
+    }
+    process::forget([own, -1]);
+    let _ = sys::close(own);
+}
+
+impl Orphan {
+    /// Sends what there is room for. True: nothing is left to do.
+    fn is_over(&mut self) -> bool {
+        while self.sent < self.rest.len() {
+            match sys::send(self.fd, &self.rest[self.sent..]) {
+                Ok(sent) => self.sent += sent,
+                Err(libc::EINTR) => {}
+                Err(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS) => return false,
+                Err(_) => break,
+            }
+        }
+        if self.is_held {
+            let _ = sys::shutdown(self.fd, libc::SHUT_RDWR);
+        }
+        close(self.fd);
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Sends what there is room for. True: something is left.
+pub(crate) fn go_on() -> bool {
+    if any()
+        && let Some(mut orphans) = with(std::mem::take)
+    {
+        orphans.retain_mut(|orphan| !orphan.is_over());
+        // No handler comes here that has interrupted a holder: it would have got none of them.
+        let mut list = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
+        list.append(&mut orphans);
+    }
+    any()
+}
+
+/// Waits until all has been sent, or until then.
+pub(crate) fn wait_until(deadline_ns: u64) {
+    while go_on() && sys::now_ns() < deadline_ns {
+        sys::pause_us(500);
+    }
+}
+
+/// In a child of a fork: they are its parent's. Their numbers are closed with those of rings.
+pub(crate) fn in_child() {
+    COUNT.store(0, Ordering::Relaxed);
+    if let Ok(mut orphans) = ORPHANS.try_lock() {
+        orphans.clear();
+    }
+}
+
+/// Takes over all that the program has closed of a set and that has not been sent yet. By whoever has had the set's
+/// closes finished as far as that is possible.
+pub(crate) fn take_all(held: &mut Held) {
+    for fd in take_over_of(held, |_| true) {
+        let _ = sys::close(fd);
+    }
+}
+
+/// Likewise of the descriptor that is about to become another's.
+pub(crate) fn make_way(held: &mut Held, fd: i32) {
+    take_over_of(held, |closed| closed == fd);
+}
+
+/// The numbers of those that have been taken over: still open, and nothing is known of them any more.
+fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
+    let mut numbers = Vec::new();
+    if held.pushed {
+        return numbers;
+    }
+    let all = std::mem::take(&mut held.closing).into_iter();
+    let (meant, others) = all.partition(|closing| is_meant(closing.fd));
+    held.closing = others;
+    for closing in meant {
+        leave::closed(1);
+        take_over(closing.fd, closing.backlog.as_slice(), !closing.is_shared);
+        numbers.push(closing.fd);
+    }
+    for nth in 0..held.lingering.len() {
+        if let Some(lingering) = held.lingering[nth].take_if(|lingering| is_meant(lingering.fd)) {
+            held.cancels.push(turn::token(About::Linger, 0, nth as i32));
+            let rest = lingering.backlog.as_slice();
+            take_over(lingering.fd, rest, !lingering.is_shared);
+            numbers.push(lingering.fd);
+        }
+    }
+    for &fd in &numbers {
+        if let Some(entry) = table::entry(fd)
+            && entry.kind() == Kind::Closing
+        {
+            entry.forget();
+        }
+    }
+    numbers
+}
+
+/// A connection has put something aside, and its set has no ring any more to wait for room.
+pub(crate) fn waits_without_ring(held: &mut Held, fd: i32) {
+    held.to_poll.push(fd);
+    held.is_queued_since(sys::now_ns());
+    watchdog::look_out();
+}
+
+/// Of a set that has no ring any more: sends what its connections have put aside. True: something is left.
+pub(crate) fn go_on_without_ring(held: &mut Held) -> bool {
+    if held.ring.is_some() {
+        return false;
+    }
+    let mut waiting = std::mem::take(&mut held.to_poll);
+    waiting.sort_unstable();
+    waiting.dedup();
+    for fd in waiting {
+        let Some(connection) = held.connection(fd) else {
+            continue;
+        };
+        send::go_on(held, fd, connection);
+        leave::settle(held, fd, connection);
+    }
+    !held.to_poll.is_empty()
+}

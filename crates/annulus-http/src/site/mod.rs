@@ -10,7 +10,12 @@
 //! reads, `conditional` and `range` decide how much of it is sent, and `listing` is for directories.
 
 mod answer;
+pub mod conditional;
+mod content_type;
+mod encoding;
 mod load;
+pub mod path;
+pub mod range;
 mod service;
 
 pub use answer::{Answer, Body, Fields, Piece, Ready};

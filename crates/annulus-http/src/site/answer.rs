@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{self, HeaderName, HeaderValue};
 use http::StatusCode;
+use http::header::{self, HeaderName, HeaderValue};
 
 use super::load::OpenFile;
 
@@ -93,7 +93,11 @@ impl Answer {
             _ => {}
         }
         if status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
-            return Answer { status, fields, body: Body::Empty };
+            return Answer {
+                status,
+                fields,
+                body: Body::Empty,
+            };
         }
         let reason = status.canonical_reason().unwrap_or("Unknown");
         let body = Bytes::from(format!("{} {reason}\n", status.as_u16()));
@@ -109,12 +113,19 @@ impl Answer {
     ) -> Answer {
         fields.push((header::CONTENT_TYPE, content_type));
         fields.push((header::CONTENT_LENGTH, HeaderValue::from(body.len())));
-        Answer { status, fields, body: Body::Bytes(body) }
+        Answer {
+            status,
+            fields,
+            body: Body::Bytes(body),
+        }
     }
 
     /// The first field of a name.
     pub fn field(&self, name: &HeaderName) -> Option<&HeaderValue> {
-        self.fields.iter().find(|(named, _)| named == name).map(|(_, value)| value)
+        self.fields
+            .iter()
+            .find(|(named, _)| named == name)
+            .map(|(_, value)| value)
     }
 }
 
@@ -132,7 +143,9 @@ pub struct Ready {
 
 impl Ready {
     pub(crate) fn new(status: StatusCode, fields: Fields, body: &[u8]) -> Ready {
-        let lines = fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+        let lines = fields
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + 4);
         let head_bytes = lines.sum::<usize>() + 2;
         let mut tail = BytesMut::with_capacity(head_bytes + body.len());
         for (name, value) in &fields {
@@ -143,7 +156,12 @@ impl Ready {
         }
         tail.put_slice(b"\r\n");
         tail.put_slice(body);
-        Ready { status, fields, tail: tail.freeze(), head_bytes }
+        Ready {
+            status,
+            fields,
+            tail: tail.freeze(),
+            head_bytes,
+        }
     }
 
     /// The status, for the status line.
@@ -177,7 +195,11 @@ impl Ready {
             body if body.is_empty() => Body::Empty,
             body => Body::Bytes(body),
         };
-        Answer { status: self.status, fields: self.fields.clone(), body }
+        Answer {
+            status: self.status,
+            fields: self.fields.clone(),
+            body,
+        }
     }
 
     /// The memory that it takes, about.

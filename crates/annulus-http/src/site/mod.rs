@@ -7,16 +7,21 @@
 //! The way of a request: [`Site::ready`] is the short cut, which finds a small file in memory and allocates
 //! nothing. [`Site::answer`] is the whole way: `path` takes the target apart, `cache` knows what was found
 //! lately, `survey` asks the file system through `beneath`, which never leaves the root; `load` opens or
-//! reads, `conditional` and `range` decide how much of it is sent, and `listing` is for directories.
+//! reads, `deliver` sends as much of it as `conditional` and `range` say, and `listing` is for directories.
 
 mod answer;
+mod beneath;
+mod cache;
 pub mod conditional;
 mod content_type;
+mod deliver;
 mod encoding;
+mod listing;
 mod load;
 pub mod path;
 pub mod range;
 mod service;
+mod survey;
 
 pub use answer::{Answer, Body, Fields, Piece, Ready};
 pub use load::OpenFile;

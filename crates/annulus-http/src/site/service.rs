@@ -1,14 +1,27 @@
 //! The site: options in, requests in, answers out. One per core.
 
+use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
+use async_lock::Semaphore;
 use bytes::Bytes;
 use http::StatusCode;
+use http::header::{self, HeaderValue};
+use rustix::io::Errno;
 
-use super::answer::{Answer, Ready};
+use super::answer::{ALLOW, Answer, Body, Ready};
+use super::beneath::{FileState, Reach, Root};
+use super::cache::{Cache, Entry, Found, OpenFiles};
+use super::deliver::{Boundaries, Source, deliver};
+use super::encoding::{Accepted, Encoding};
+use super::listing::Listing;
+use super::load::{Head, Held, Loaded, OpenFile, in_background, load};
+use super::path::{self, Resolved};
+use super::survey::{Page, Rules, Surveyed, Variant, below_root, status_of, survey};
 
 /// The fields that make a request more than "all of it, please": [`Site::ready`] is not for requests with one
 /// of them.
@@ -94,9 +107,35 @@ pub struct Asked<'a> {
     pub fields: &'a dyn FieldLines,
 }
 
+/// How many answers of a core may wait for a disk, or read a small file, at once; others wait for their turn, and
+/// often find it done. It bounds what a crowd that asks for what is not in memory makes a core hold.
+const LOADS_MAX: usize = 64;
+
 /// Files below a directory, as one core serves them. It stays on its core, inside a runtime.
 #[derive(Debug)]
-pub struct Site {}
+pub struct Site {
+    root: Option<Arc<Root>>,
+    rules: Arc<Rules>,
+    hidden: bool,
+    cache_file_bytes: u32,
+    recheck: Duration,
+    /// The answer to everything, if there is one.
+    respond: Option<Rc<Ready>>,
+    cache: Cache,
+    open: OpenFiles,
+    loads: Semaphore,
+    /// The last `Accept-Encoding` and what it means: most clients of a moment say the same.
+    accepted: RefCell<(Vec<u8>, Accepted)>,
+    boundaries: Boundaries,
+}
+
+/// A page's content, chosen for a request.
+enum Content {
+    Held(Rc<Variant>),
+    Open(Rc<OpenFile>, FileState),
+    /// One that is being written to, as it was at some moment.
+    Unsteady(Bytes),
+}
 
 impl Site {
     /// Opens the root.
@@ -105,8 +144,31 @@ impl Site {
     ///
     /// The kernel's, errno kept, if the root can't be opened or is no directory.
     pub fn open(options: &SiteOptions) -> io::Result<Site> {
-        let _ = options;
-        Err(io::ErrorKind::Unsupported.into())
+        let respond = options
+            .respond
+            .as_ref()
+            .map(|(status, body)| fixed(*status, body));
+        let root = match &respond {
+            Some(_) => None,
+            None => Some(Arc::new(Root::open(&options.root)?)),
+        };
+        Ok(Site {
+            root,
+            rules: Arc::new(Rules {
+                index: options.index.clone(),
+                listing: options.listing,
+                precompressed: options.precompressed,
+            }),
+            hidden: options.hidden,
+            cache_file_bytes: options.cache_file_bytes,
+            recheck: options.recheck,
+            respond,
+            cache: Cache::new(options.cache_bytes),
+            open: OpenFiles::new(options.open_files),
+            loads: Semaphore::new(LOADS_MAX),
+            accepted: RefCell::new((Vec::new(), Accepted::parse(b""))),
+            boundaries: Boundaries::default(),
+        })
     }
 
     /// The short cut: a GET or HEAD without a field of [`CONDITIONAL`], and with at most one line of
@@ -119,18 +181,314 @@ impl Site {
         target: &[u8],
         accept_encoding: Option<&[u8]>,
     ) -> Option<Rc<Ready>> {
-        let _ = (now, target, accept_encoding);
-        None
+        if let Some(respond) = &self.respond {
+            return Some(Rc::clone(respond));
+        }
+        let entry = self.cache.get(path::plain(target)?)?;
+        if !self.is_fresh(&entry, now) {
+            return None;
+        }
+        match &entry.found {
+            Found::Fixed(ready) => Some(Rc::clone(ready)),
+            Found::Page(page) => {
+                let variant = self.choose(page, accept_encoding)?;
+                let held = variant.held.borrow();
+                held.as_ref().map(|held| Rc::clone(&held.ready))
+            }
+            Found::Directory => None,
+        }
     }
 
     /// What a request is answered. Never fails: an error is an answer.
     pub async fn answer(&self, asked: &Asked<'_>) -> Answer {
-        let _ = asked;
-        Answer::of(StatusCode::NOT_FOUND)
+        match asked.method {
+            Method::Other => return Answer::of(StatusCode::METHOD_NOT_ALLOWED),
+            Method::Options => return self.options(asked.target),
+            Method::Get | Method::Head => {}
+        }
+        if let Some(respond) = &self.respond {
+            return respond.answer();
+        }
+        let resolved = match path::resolve(asked.target, self.hidden) {
+            Ok(resolved) => resolved,
+            Err(status) => return Answer::of(status),
+        };
+        self.sweep(Instant::now());
+        let answer = match self.look_up(asked, &resolved).await {
+            // Those that are open for nobody are the first to go.
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.open.clear();
+                self.look_up(asked, &resolved).await
+            }
+            other => other,
+        };
+        answer.unwrap_or_else(|error| Answer::of(status_of(error)))
     }
 
-    /// Closes files that nobody has asked for lately. To be called every second or so.
+    /// Closes files that nobody has asked for lately; answers do it, too. To be called every few seconds where
+    /// there may be no requests.
     pub fn sweep(&self, now: Instant) {
-        let _ = now;
+        self.open.sweep(now);
     }
+
+    fn options(&self, target: &[u8]) -> Answer {
+        if target != b"*"
+            && self.respond.is_none()
+            && let Err(status) = path::resolve(target, self.hidden)
+        {
+            return Answer::of(status);
+        }
+        let mut answer = Answer::of(StatusCode::NO_CONTENT);
+        answer.fields.push((header::ALLOW, ALLOW));
+        answer
+    }
+
+    fn is_fresh(&self, entry: &Entry, now: Instant) -> bool {
+        // Also for a `now` that is a little older than the look.
+        now.saturating_duration_since(entry.checked.get()) < self.recheck
+    }
+
+    async fn look_up(&self, asked: &Asked<'_>, resolved: &Resolved<'_>) -> Result<Answer, Errno> {
+        let entry = self.entry(&resolved.path).await?;
+        let page = match &entry.found {
+            Found::Fixed(ready) => return Ok(ready.answer()),
+            Found::Directory => return Ok(redirect(resolved)),
+            Found::Page(page) => page,
+        };
+        let Some(variant) = self.choose(page, asked.joined("accept-encoding").as_deref()) else {
+            return Err(Errno::NOENT);
+        };
+        let variant = Rc::clone(variant);
+        let now = SystemTime::now();
+        let head = |state: &FileState| {
+            Head::new(
+                state,
+                &page.content_type,
+                variant.encoding,
+                page.varies(),
+                now,
+            )
+        };
+        Ok(
+            match self.content(&resolved.path, &entry, page, &variant).await? {
+                Content::Held(variant) => match &*variant.held.borrow() {
+                    Some(held) => {
+                        let source = Source::Memory(held.ready.body());
+                        deliver(asked, &held.head, &source, &self.boundaries)
+                    }
+                    // Taken away between the two lines above: can't be.
+                    None => Answer::of(StatusCode::INTERNAL_SERVER_ERROR),
+                },
+                Content::Open(file, state) => {
+                    let source = Source::File {
+                        file,
+                        bytes: state.bytes,
+                    };
+                    deliver(asked, &head(&state), &source, &self.boundaries)
+                }
+                Content::Unsteady(body) => {
+                    Answer::with_body(StatusCode::OK, Vec::new(), page.content_type.clone(), body)
+                }
+            },
+        )
+    }
+
+    /// The encoding that a client is sent.
+    fn choose<'a>(
+        &self,
+        page: &'a Page,
+        accept_encoding: Option<&[u8]>,
+    ) -> Option<&'a Rc<Variant>> {
+        if !page.varies() {
+            return page.variant(Encoding::Identity);
+        }
+        let accepted = match accept_encoding {
+            None => Accepted::UNSAID,
+            Some(value) => {
+                let mut last = self.accepted.borrow_mut();
+                if last.0 != value {
+                    *last = (value.to_vec(), Accepted::parse(value));
+                }
+                last.1
+            }
+        };
+        page.variant(accepted.choose(|encoding| page.variant(encoding).is_some()))
+    }
+
+    /// What a path names, as of at most `recheck` ago.
+    async fn entry(&self, path: &[u8]) -> Result<Rc<Entry>, Errno> {
+        let Some(root) = &self.root else {
+            return Err(Errno::NOENT);
+        };
+        let mut asked_at = Instant::now();
+        let mut old = self.cache.get(path);
+        if let Some(entry) = old.as_ref().filter(|entry| self.is_fresh(entry, asked_at)) {
+            return Ok(Rc::clone(entry));
+        }
+        let surveyed = match survey(root, &self.rules, path, Reach::Now) {
+            Err(Errno::AGAIN) => {
+                let _turn = self.loads.acquire().await;
+                asked_at = Instant::now();
+                old = self.cache.get(path);
+                if let Some(entry) = old.as_ref().filter(|entry| self.is_fresh(entry, asked_at)) {
+                    return Ok(Rc::clone(entry));
+                }
+                let (root, rules, path) =
+                    (Arc::clone(root), Arc::clone(&self.rules), path.to_vec());
+                in_background(move || survey(&root, &rules, &path, Reach::Wait)).await?
+            }
+            other => other?,
+        };
+        let found = match surveyed {
+            Surveyed::Page {
+                path: found_as,
+                states,
+            } => {
+                let before = old.as_ref().and_then(|entry| match &entry.found {
+                    Found::Page(page) => Some((entry, page)),
+                    _ => None,
+                });
+                if let Some((entry, page)) = before
+                    && page.is_still(&found_as, &states)
+                {
+                    entry.checked.set(asked_at);
+                    return Ok(Rc::clone(entry));
+                }
+                Found::Page(Page::new(found_as, &states, before.map(|(_, page)| page)))
+            }
+            Surveyed::Directory => Found::Directory,
+            Surveyed::Missing(status) => Found::Fixed(Rc::new(fixed_error(status))),
+            Surveyed::Listing => match self.listing(root, path).await {
+                Ok(listing) => Found::Fixed(Rc::new(listing)),
+                Err(error) if status_of(error).is_client_error() => {
+                    Found::Fixed(Rc::new(fixed_error(status_of(error))))
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        let entry = Entry::new(found, asked_at);
+        self.cache.put(path, &entry);
+        Ok(entry)
+    }
+
+    async fn listing(&self, root: &Arc<Root>, path: &[u8]) -> Result<Ready, Errno> {
+        let _turn = self.loads.acquire().await;
+        let (root, hidden, path) = (Arc::clone(root), self.hidden, path.to_vec());
+        let page = in_background(move || {
+            let listing = Listing::read(&root, below_root(&path), hidden)?;
+            Ok(listing.page(&path))
+        });
+        let page = page.await?;
+        let fields = vec![
+            (
+                header::CONTENT_TYPE,
+                HeaderValue::from_static("text/html; charset=utf-8"),
+            ),
+            (
+                header::X_CONTENT_TYPE_OPTIONS,
+                HeaderValue::from_static("nosniff"),
+            ),
+            (
+                header::CONTENT_SECURITY_POLICY,
+                HeaderValue::from_static("default-src 'none'"),
+            ),
+            (header::CONTENT_LENGTH, HeaderValue::from(page.len())),
+        ];
+        Ok(Ready::new(StatusCode::OK, fields, page.as_bytes()))
+    }
+
+    async fn content(
+        &self,
+        path: &[u8],
+        entry: &Rc<Entry>,
+        page: &Page,
+        variant: &Rc<Variant>,
+    ) -> Result<Content, Errno> {
+        let Some(root) = &self.root else {
+            return Err(Errno::NOENT);
+        };
+        if variant.held.borrow().is_some() {
+            return Ok(Content::Held(Rc::clone(variant)));
+        }
+        let id = (variant.state.device, variant.state.inode);
+        if let Some(file) = self.open.get(id, Instant::now()) {
+            let state = file.state()?;
+            return Ok(Content::Open(file, state));
+        }
+        let _turn = self.loads.acquire().await;
+        if variant.held.borrow().is_some() {
+            return Ok(Content::Held(Rc::clone(variant)));
+        }
+        match load(root, &variant.path, self.cache_file_bytes).await? {
+            Loaded::Open(file) => {
+                let (state, file) = (file.state()?, Rc::new(file));
+                self.open
+                    .put((state.device, state.inode), &file, Instant::now());
+                Ok(Content::Open(file, state))
+            }
+            Loaded::Whole {
+                body,
+                steady: false,
+                ..
+            } => Ok(Content::Unsteady(Bytes::from(body))),
+            Loaded::Whole { state, body, .. } => {
+                let (encoding, now) = (variant.encoding, SystemTime::now());
+                let head = Head::new(&state, &page.content_type, encoding, page.varies(), now);
+                let ready = Ready::new(StatusCode::OK, head.whole(state.bytes), &body);
+                variant.held.replace(Some(Held::new(state, head, ready)));
+                self.cache.grown(path, entry);
+                Ok(Content::Held(Rc::clone(variant)))
+            }
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// All lines of a list, joined.
+    pub(crate) fn joined(&self, name: &str) -> Option<Vec<u8>> {
+        let mut joined: Option<Vec<u8>> = None;
+        self.fields.each(name, &mut |value| match &mut joined {
+            None => joined = Some(value.to_vec()),
+            Some(before) => {
+                before.extend_from_slice(b", ");
+                before.extend_from_slice(value);
+            }
+        });
+        joined
+    }
+
+    /// The only line of a name; none if there are several.
+    pub(crate) fn only(&self, name: &str) -> Option<&[u8]> {
+        let (mut found, mut lines) = (None, 0);
+        self.fields.each(name, &mut |value| {
+            found = Some(value);
+            lines += 1;
+        });
+        found.filter(|_| lines == 1)
+    }
+}
+
+fn fixed(status: StatusCode, body: &Bytes) -> Rc<Ready> {
+    let type_of_it = HeaderValue::from_static("text/plain; charset=utf-8");
+    let answer = Answer::with_body(status, Vec::new(), type_of_it, body.clone());
+    Rc::new(Ready::new(status, answer.fields, body))
+}
+
+fn fixed_error(status: StatusCode) -> Ready {
+    let Answer { fields, body, .. } = Answer::of(status);
+    match body {
+        Body::Bytes(body) => Ready::new(status, fields, &body),
+        _ => Ready::new(status, fields, b""),
+    }
+}
+
+/// To the same path with its slash.
+fn redirect(resolved: &Resolved<'_>) -> Answer {
+    let location = HeaderValue::try_from(path::with_slash(resolved));
+    let Ok(location) = location else {
+        return Answer::of(StatusCode::NOT_FOUND);
+    };
+    let mut answer = Answer::of(StatusCode::MOVED_PERMANENTLY);
+    answer.fields.push((header::LOCATION, location));
+    answer
 }

@@ -492,3 +492,70 @@ fn redirect(resolved: &Resolved<'_>) -> Answer {
     answer.fields.push((header::LOCATION, location));
     answer
 }
+
+#[cfg(test)]
+mod tests {
+    use annulus::runtime::{Backend, Runtime};
+
+    use super::*;
+
+    struct NoFields;
+
+    impl FieldLines for NoFields {
+        fn each<'a>(&'a self, _: &str, _: &mut dyn FnMut(&'a [u8])) {}
+    }
+
+    #[test]
+    fn without_openat2_all_is_served_but_links() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::write(dir.path().join("sub/index.html"), "index").unwrap();
+        std::fs::write(dir.path().join("sub/index.html.gz"), "encoded").unwrap();
+        std::fs::write(dir.path().join("large"), vec![b'x'; 100_000]).unwrap();
+        std::os::unix::fs::symlink("large", dir.path().join("link")).unwrap();
+        for backend in [Backend::Uring, Backend::Epoll] {
+            let (root, path) = (Root::walking(dir.path()).unwrap(), dir.path().to_owned());
+            let run = Runtime::builder().backend(backend).block_on(async move {
+                let options = SiteOptions {
+                    root: path,
+                    listing: true,
+                    ..SiteOptions::default()
+                };
+                let mut site = Site::open(&options).unwrap();
+                site.root = Some(Arc::new(root));
+                for (target, status, bytes) in [
+                    ("/sub/", 200, 5),
+                    ("/sub/index.html.gz", 200, 7),
+                    ("/sub", 301, 22),
+                    ("/large", 200, 100_000),
+                    ("/link", 404, 14),
+                    ("/large/", 404, 14),
+                    ("/missing", 404, 14),
+                ] {
+                    let target = target.as_bytes();
+                    let asked = Asked {
+                        method: Method::Get,
+                        target,
+                        fields: &NoFields,
+                    };
+                    let answer = site.answer(&asked).await;
+                    assert_eq!(
+                        (answer.status.as_u16(), answer.body.bytes()),
+                        (status, bytes)
+                    );
+                }
+                let asked = Asked {
+                    method: Method::Get,
+                    target: b"/",
+                    fields: &NoFields,
+                };
+                assert_eq!(site.answer(&asked).await.status, StatusCode::OK);
+            });
+            match run {
+                Ok(()) => {}
+                Err(error) if error.allows_fallback() => println!("skip: {error}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}

@@ -109,8 +109,11 @@ fn any_tag(list: &[u8], matches: impl Fn(&[u8]) -> bool) -> bool {
             return false;
         };
         rest = &rest[tag.len()..];
+        while let [b' ' | b'\t', after @ ..] = rest {
+            rest = after;
+        }
         // Between two tags there is a comma.
-        if !matches!(rest.trim_ascii_start().first(), None | Some(b',')) {
+        if !matches!(rest.first(), None | Some(b',')) {
             return false;
         }
         if matches(tag) {

@@ -5,9 +5,12 @@
 //! |---|---|
 //! | an escape that is none (`%`, `%2`, `%zz`), an encoded NUL, a space or control byte, `#` | 400 |
 //! | `..` beyond the root | 400 |
-//! | an encoded slash (`%2f`), a backslash, plain or encoded | 404: no file that we serve has one in its name, and whoever sits before us may take it for a separator |
+//! | an encoded slash (`%2f`), a backslash, plain or encoded | 404 |
 //! | a segment that begins with a dot, unless asked for; `/.well-known` is let through | 404 |
 //! | more than [`PATH_BYTES_MAX`] | 414 |
+//!
+//! A slash or backslash within a name is 404 because no file that we serve has one there, and because whoever sits
+//! before us may take it for a separator: what it lets through must mean the same here.
 //!
 //! Escapes are decoded once: `%252e` is the name `%2e`. Bytes that are not UTF-8 are bytes, as in the file system.
 
@@ -137,7 +140,7 @@ fn decode(raw: &[u8]) -> Result<Vec<u8>, StatusCode> {
 
 /// The path of a target whose bytes stand for themselves, so that it may be looked up as it is; it need not be
 /// one that [`resolve`] would give, only mean the same if it is.
-pub(crate) fn plain(target: &[u8]) -> Option<&[u8]> {
+pub fn plain(target: &[u8]) -> Option<&[u8]> {
     let special =
         |&byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'%' | b'?' | b'#' | b'\\');
     match target.iter().position(special) {

@@ -100,21 +100,16 @@ impl Ground {
         let mut encodings = fields.iter().filter(|(name, _)| *name == "accept-encoding");
         let encoding = encodings.next().map(|(_, value)| value.as_bytes());
         let plain = plain && encodings.next().is_none();
-        if method == Method::Get && plain && self.recheck > Duration::ZERO {
-            if let Some(ready) = self.site.ready(Instant::now(), target, encoding) {
-                let head: String = shown
-                    .fields
-                    .iter()
-                    .map(|(name, value)| format!("{name}: {value}\r\n"))
-                    .collect();
-                let head = [head.as_bytes(), b"\r\n"].concat();
-                assert_eq!(ready.status(), status);
-                assert_eq!(
-                    String::from_utf8_lossy(ready.head()),
-                    String::from_utf8_lossy(&head)
-                );
-                assert!(ready.tail() == [&head[..], &shown.body].concat());
-            }
+        if method == Method::Get
+            && plain
+            && self.recheck > Duration::ZERO
+            && let Some(ready) = self.site.ready(Instant::now(), target, encoding)
+        {
+            let line = |(name, value): &(String, String)| format!("{name}: {value}\r\n");
+            let head = shown.fields.iter().map(line).collect::<String>() + "\r\n";
+            assert_eq!(ready.status(), status);
+            assert_eq!(String::from_utf8_lossy(ready.head()), head);
+            assert!(ready.tail() == [head.as_bytes(), &shown.body].concat());
         }
         shown
     }

@@ -74,7 +74,7 @@ fn what_may_not_be_read_is_forbidden() {
             ground.write("shut/file", "s");
             ground.write("listed/file", "s");
             let deny = |name: &str| {
-                let none = std::fs::Permissions::from_mode(0);
+                let none = std::fs::Permissions::from_mode(0o000);
                 std::fs::set_permissions(ground.path(name), none).unwrap();
             };
             deny("secret");

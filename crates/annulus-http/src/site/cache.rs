@@ -80,6 +80,14 @@ impl Cache {
         self.entries.borrow_mut().get(path).map(Rc::clone)
     }
 
+    /// What `ask` says of the path's entry, which is now the most recent one.
+    pub(crate) fn ask<T>(&self, path: &[u8], ask: impl FnOnce(&Entry) -> Option<T>) -> Option<T> {
+        self.entries
+            .borrow_mut()
+            .get(path)
+            .and_then(|entry| ask(entry))
+    }
+
     /// Puts an entry in the place of the path's old one, and lets go of others until all fit.
     pub(crate) fn put(&self, path: &[u8], entry: &Rc<Entry>) {
         let old = self.entries.borrow_mut().put(path.into(), Rc::clone(entry));

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use annulus::net::Descriptor;
 use annulus::{File, runtime};
+use http::StatusCode;
 use http::header::{self, HeaderValue};
 use rustix::io::Errno;
 
@@ -132,6 +133,17 @@ impl Head {
         }
     }
 
+    /// The fields of an answer with what was read of a file that changed meanwhile: it is no version of it.
+    pub(crate) fn without_validators(&self, bytes: usize) -> Fields {
+        let validators = [header::ETAG, header::LAST_MODIFIED];
+        let fields = self
+            .fields
+            .iter()
+            .filter(|(name, _)| !validators.contains(name));
+        let length = (header::CONTENT_LENGTH, HeaderValue::from(bytes));
+        fields.cloned().chain([length]).collect()
+    }
+
     /// The fields of an answer with all of it.
     pub(crate) fn whole(&self, bytes: u64) -> Fields {
         let mut fields = self.fields.clone();
@@ -169,7 +181,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn new(state: FileState, head: Head, ready: Ready) -> Held {
+    pub(crate) fn new(state: FileState, head: Head, body: &[u8]) -> Held {
+        let ready = Ready::new(StatusCode::OK, head.whole(state.bytes), body);
         Held {
             state,
             head,

@@ -138,12 +138,24 @@ fn decode(raw: &[u8]) -> Result<Vec<u8>, StatusCode> {
     Ok(decoded)
 }
 
+/// Which bytes stand for themselves in a path.
+const STANDS_FOR_ITSELF: [bool; 256] = {
+    let mut stands = [false; 256];
+    let mut byte = b'!';
+    while byte <= b'~' {
+        stands[byte as usize] = !matches!(byte, b'%' | b'?' | b'#' | b'\\');
+        byte += 1;
+    }
+    stands
+};
+
 /// The path of a target whose bytes stand for themselves, so that it may be looked up as it is; it need not be
 /// one that [`resolve`] would give, only mean the same if it is.
 pub fn plain(target: &[u8]) -> Option<&[u8]> {
-    let special =
-        |&byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'%' | b'?' | b'#' | b'\\');
-    match target.iter().position(special) {
+    match target
+        .iter()
+        .position(|&byte| !STANDS_FOR_ITSELF[usize::from(byte)])
+    {
         None => Some(target),
         Some(at) if target[at] == b'?' => Some(&target[..at]),
         Some(_) => None,

@@ -18,10 +18,9 @@ use super::beneath::{FileState, Reach, Root};
 use super::cache::{Cache, Entry, Found, OpenFiles};
 use super::deliver::{Boundaries, Source, deliver};
 use super::encoding::{Accepted, Encoding};
-use super::listing::Listing;
 use super::load::{Head, Held, Loaded, OpenFile, in_background, load};
 use super::path::{self, Resolved};
-use super::survey::{Page, Rules, Surveyed, Variant, below_root, status_of, survey};
+use super::survey::{Page, Rules, Surveyed, Variant, status_of, survey};
 
 /// The fields that make a request more than "all of it, please": [`Site::ready`] is not for requests with one
 /// of them.
@@ -116,7 +115,6 @@ const LOADS_MAX: usize = 64;
 pub struct Site {
     root: Option<Arc<Root>>,
     rules: Arc<Rules>,
-    hidden: bool,
     cache_file_bytes: u32,
     recheck: Duration,
     /// The answer to everything, if there is one.
@@ -131,7 +129,7 @@ pub struct Site {
 
 /// A page's content, chosen for a request.
 enum Content {
-    Held(Rc<Variant>),
+    Held(Rc<Held>),
     Open(Rc<OpenFile>, FileState),
     /// One that is being written to, as it was at some moment.
     Unsteady(Bytes),
@@ -158,8 +156,8 @@ impl Site {
                 index: options.index.clone(),
                 listing: options.listing,
                 precompressed: options.precompressed,
+                hidden: options.hidden,
             }),
-            hidden: options.hidden,
             cache_file_bytes: options.cache_file_bytes,
             recheck: options.recheck,
             respond,
@@ -184,19 +182,16 @@ impl Site {
         if let Some(respond) = &self.respond {
             return Some(Rc::clone(respond));
         }
-        let entry = self.cache.get(path::plain(target)?)?;
-        if !self.is_fresh(&entry, now) {
-            return None;
-        }
-        match &entry.found {
-            Found::Fixed(ready) => Some(Rc::clone(ready)),
-            Found::Page(page) => {
-                let variant = self.choose(page, accept_encoding)?;
-                let held = variant.held.borrow();
-                held.as_ref().map(|held| Rc::clone(&held.ready))
-            }
-            Found::Directory => None,
-        }
+        self.cache
+            .ask(path::plain(target)?, |entry| match &entry.found {
+                _ if !self.is_fresh(entry, now) => None,
+                Found::Fixed(ready) => Some(Rc::clone(ready)),
+                Found::Page(page) => {
+                    let held = self.choose(page, accept_encoding)?.held.borrow();
+                    held.as_ref().map(|held| Rc::clone(&held.ready))
+                }
+                Found::Directory => None,
+            })
     }
 
     /// What a request is answered. Never fails: an error is an answer.
@@ -209,7 +204,7 @@ impl Site {
         if let Some(respond) = &self.respond {
             return respond.answer();
         }
-        let resolved = match path::resolve(asked.target, self.hidden) {
+        let resolved = match path::resolve(asked.target, self.rules.hidden) {
             Ok(resolved) => resolved,
             Err(status) => return Answer::of(status),
         };
@@ -234,7 +229,7 @@ impl Site {
     fn options(&self, target: &[u8]) -> Answer {
         if target != b"*"
             && self.respond.is_none()
-            && let Err(status) = path::resolve(target, self.hidden)
+            && let Err(status) = path::resolve(target, self.rules.hidden)
         {
             return Answer::of(status);
         }
@@ -258,39 +253,30 @@ impl Site {
         let Some(variant) = self.choose(page, asked.joined("accept-encoding").as_deref()) else {
             return Err(Errno::NOENT);
         };
-        let variant = Rc::clone(variant);
-        let now = SystemTime::now();
-        let head = |state: &FileState| {
-            Head::new(
-                state,
-                &page.content_type,
-                variant.encoding,
-                page.varies(),
-                now,
-            )
-        };
-        Ok(
-            match self.content(&resolved.path, &entry, page, &variant).await? {
-                Content::Held(variant) => match &*variant.held.borrow() {
-                    Some(held) => {
-                        let source = Source::Memory(held.ready.body());
-                        deliver(asked, &held.head, &source, &self.boundaries)
-                    }
-                    // Taken away between the two lines above: can't be.
-                    None => Answer::of(StatusCode::INTERNAL_SERVER_ERROR),
-                },
-                Content::Open(file, state) => {
-                    let source = Source::File {
-                        file,
-                        bytes: state.bytes,
-                    };
-                    deliver(asked, &head(&state), &source, &self.boundaries)
-                }
-                Content::Unsteady(body) => {
-                    Answer::with_body(StatusCode::OK, Vec::new(), page.content_type.clone(), body)
-                }
+        let content = self.content(&resolved.path, &entry, page, variant).await?;
+        Ok(match content {
+            Content::Held(held) => {
+                let source = Source::Memory(held.ready.body());
+                deliver(asked, &held.head, &source, &self.boundaries)
+            }
+            Content::Open(file, state) => {
+                let source = Source::File {
+                    file,
+                    bytes: state.bytes,
+                };
+                deliver(
+                    asked,
+                    &head(page, variant, &state),
+                    &source,
+                    &self.boundaries,
+                )
+            }
+            Content::Unsteady(body) => Answer {
+                status: StatusCode::OK,
+                fields: head(page, variant, &variant.state).without_validators(body.len()),
+                body: Body::Bytes(body),
             },
-        )
+        })
     }
 
     /// The encoding that a client is sent.
@@ -315,35 +301,44 @@ impl Site {
         page.variant(accepted.choose(|encoding| page.variant(encoding).is_some()))
     }
 
+    /// The cache's entry of a path, if it may still be believed.
+    fn fresh(&self, path: &[u8], now: Instant) -> Option<Rc<Entry>> {
+        self.cache
+            .get(path)
+            .filter(|entry| self.is_fresh(entry, now))
+    }
+
     /// What a path names, as of at most `recheck` ago.
     async fn entry(&self, path: &[u8]) -> Result<Rc<Entry>, Errno> {
         let Some(root) = &self.root else {
             return Err(Errno::NOENT);
         };
-        let mut asked_at = Instant::now();
-        let mut old = self.cache.get(path);
-        if let Some(entry) = old.as_ref().filter(|entry| self.is_fresh(entry, asked_at)) {
-            return Ok(Rc::clone(entry));
+        let now = Instant::now();
+        if let Some(entry) = self.fresh(path, now) {
+            return Ok(entry);
         }
-        let surveyed = match survey(root, &self.rules, path, Reach::Now) {
-            Err(Errno::AGAIN) => {
-                let _turn = self.loads.acquire().await;
-                asked_at = Instant::now();
-                old = self.cache.get(path);
-                if let Some(entry) = old.as_ref().filter(|entry| self.is_fresh(entry, asked_at)) {
-                    return Ok(Rc::clone(entry));
-                }
-                let (root, rules, path) =
-                    (Arc::clone(root), Arc::clone(&self.rules), path.to_vec());
-                in_background(move || survey(&root, &rules, &path, Reach::Wait)).await?
-            }
-            other => other?,
-        };
+        match survey(root, &self.rules, path, Reach::Now) {
+            Err(Errno::AGAIN) => {}
+            surveyed => return Ok(self.found(path, surveyed?, now)),
+        }
+        let _turn = self.loads.acquire().await;
+        let now = Instant::now();
+        if let Some(entry) = self.fresh(path, now) {
+            return Ok(entry);
+        }
+        let (root, rules, below) = (Arc::clone(root), Arc::clone(&self.rules), path.to_vec());
+        let surveyed = in_background(move || survey(&root, &rules, &below, Reach::Wait)).await?;
+        Ok(self.found(path, surveyed, now))
+    }
+
+    /// Puts what was found into the cache; of what is as it was before, the old entry stays.
+    fn found(&self, path: &[u8], surveyed: Surveyed, now: Instant) -> Rc<Entry> {
         let found = match surveyed {
             Surveyed::Page {
                 path: found_as,
                 states,
             } => {
+                let old = self.cache.get(path);
                 let before = old.as_ref().and_then(|entry| match &entry.found {
                     Found::Page(page) => Some((entry, page)),
                     _ => None,
@@ -351,52 +346,21 @@ impl Site {
                 if let Some((entry, page)) = before
                     && page.is_still(&found_as, &states)
                 {
-                    entry.checked.set(asked_at);
-                    return Ok(Rc::clone(entry));
+                    entry.checked.set(now);
+                    return Rc::clone(entry);
                 }
                 Found::Page(Page::new(found_as, &states, before.map(|(_, page)| page)))
             }
             Surveyed::Directory => Found::Directory,
             Surveyed::Missing(status) => Found::Fixed(Rc::new(fixed_error(status))),
-            Surveyed::Listing => match self.listing(root, path).await {
-                Ok(listing) => Found::Fixed(Rc::new(listing)),
-                Err(error) if status_of(error).is_client_error() => {
-                    Found::Fixed(Rc::new(fixed_error(status_of(error))))
-                }
-                Err(error) => return Err(error),
-            },
+            Surveyed::Listed(page) => Found::Fixed(Rc::new(listing(&page))),
         };
-        let entry = Entry::new(found, asked_at);
+        let entry = Entry::new(found, now);
         self.cache.put(path, &entry);
-        Ok(entry)
+        entry
     }
 
-    async fn listing(&self, root: &Arc<Root>, path: &[u8]) -> Result<Ready, Errno> {
-        let _turn = self.loads.acquire().await;
-        let (root, hidden, path) = (Arc::clone(root), self.hidden, path.to_vec());
-        let page = in_background(move || {
-            let listing = Listing::read(&root, below_root(&path), hidden)?;
-            Ok(listing.page(&path))
-        });
-        let page = page.await?;
-        let fields = vec![
-            (
-                header::CONTENT_TYPE,
-                HeaderValue::from_static("text/html; charset=utf-8"),
-            ),
-            (
-                header::X_CONTENT_TYPE_OPTIONS,
-                HeaderValue::from_static("nosniff"),
-            ),
-            (
-                header::CONTENT_SECURITY_POLICY,
-                HeaderValue::from_static("default-src 'none'"),
-            ),
-            (header::CONTENT_LENGTH, HeaderValue::from(page.len())),
-        ];
-        Ok(Ready::new(StatusCode::OK, fields, page.as_bytes()))
-    }
-
+    /// A variant's content: in memory if it is small, else open.
     async fn content(
         &self,
         path: &[u8],
@@ -407,39 +371,49 @@ impl Site {
         let Some(root) = &self.root else {
             return Err(Errno::NOENT);
         };
-        if variant.held.borrow().is_some() {
-            return Ok(Content::Held(Rc::clone(variant)));
+        let held = || {
+            variant
+                .held
+                .borrow()
+                .as_ref()
+                .map(|held| Content::Held(Rc::clone(held)))
+        };
+        if let Some(content) = held() {
+            return Ok(content);
         }
         let id = (variant.state.device, variant.state.inode);
-        if let Some(file) = self.open.get(id, Instant::now()) {
+        if variant.state.bytes > u64::from(self.cache_file_bytes)
+            && let Some(file) = self.open.get(id, Instant::now())
+        {
+            // In whatever state it is by now.
             let state = file.state()?;
             return Ok(Content::Open(file, state));
         }
         let _turn = self.loads.acquire().await;
-        if variant.held.borrow().is_some() {
-            return Ok(Content::Held(Rc::clone(variant)));
+        if let Some(content) = held() {
+            return Ok(content);
         }
-        match load(root, &variant.path, self.cache_file_bytes).await? {
-            Loaded::Open(file) => {
-                let (state, file) = (file.state()?, Rc::new(file));
-                self.open
-                    .put((state.device, state.inode), &file, Instant::now());
-                Ok(Content::Open(file, state))
-            }
-            Loaded::Whole {
-                body,
-                steady: false,
-                ..
-            } => Ok(Content::Unsteady(Bytes::from(body))),
-            Loaded::Whole { state, body, .. } => {
-                let (encoding, now) = (variant.encoding, SystemTime::now());
-                let head = Head::new(&state, &page.content_type, encoding, page.varies(), now);
-                let ready = Ready::new(StatusCode::OK, head.whole(state.bytes), &body);
-                variant.held.replace(Some(Held::new(state, head, ready)));
-                self.cache.grown(path, entry);
-                Ok(Content::Held(Rc::clone(variant)))
-            }
-        }
+        Ok(
+            match load(root, &variant.path, self.cache_file_bytes).await? {
+                Loaded::Open(file) => {
+                    let (state, file) = (file.state()?, Rc::new(file));
+                    let id = (state.device, state.inode);
+                    self.open.put(id, &file, Instant::now());
+                    Content::Open(file, state)
+                }
+                Loaded::Whole {
+                    body,
+                    steady: false,
+                    ..
+                } => Content::Unsteady(Bytes::from(body)),
+                Loaded::Whole { state, body, .. } => {
+                    let held = Rc::new(Held::new(state, head(page, variant, &state), &body));
+                    variant.held.replace(Some(Rc::clone(&held)));
+                    self.cache.grown(path, entry);
+                    Content::Held(held)
+                }
+            },
+        )
     }
 }
 
@@ -480,6 +454,36 @@ fn fixed_error(status: StatusCode) -> Ready {
         Body::Bytes(body) => Ready::new(status, fields, &body),
         _ => Ready::new(status, fields, b""),
     }
+}
+
+/// What describes a file of a page in a state.
+fn head(page: &Page, variant: &Variant, state: &FileState) -> Head {
+    Head::new(
+        state,
+        &page.content_type,
+        variant.encoding,
+        page.varies(),
+        SystemTime::now(),
+    )
+}
+
+fn listing(page: &str) -> Ready {
+    let fields = vec![
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/html; charset=utf-8"),
+        ),
+        (
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        ),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static("default-src 'none'"),
+        ),
+        (header::CONTENT_LENGTH, HeaderValue::from(page.len())),
+    ];
+    Ready::new(StatusCode::OK, fields, page.as_bytes())
 }
 
 /// To the same path with its slash.

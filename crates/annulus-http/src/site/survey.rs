@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::beneath::{FileState, Kind, Reach, Root};
 use super::content_type;
 use super::encoding::{ENCODINGS, Encoding};
+use super::listing::Listing;
 use super::load::Held;
 
 /// What of the options matters here; shared with blocking threads.
@@ -18,6 +19,7 @@ pub(crate) struct Rules {
     pub(crate) index: Vec<String>,
     pub(crate) listing: bool,
     pub(crate) precompressed: bool,
+    pub(crate) hidden: bool,
 }
 
 /// The states of a file's encodings, of those that there are.
@@ -30,8 +32,8 @@ pub(crate) enum Surveyed {
     Page { path: Vec<u8>, states: Box<States> },
     /// A directory, asked without its slash.
     Directory,
-    /// A directory without an index, to be listed.
-    Listing,
+    /// A directory without an index, as a page.
+    Listed(String),
     /// Nothing that is served.
     Missing(StatusCode),
 }
@@ -52,7 +54,7 @@ pub(crate) struct Variant {
     /// When it was surveyed.
     pub(crate) state: FileState,
     /// Its content, if it is small and has been asked for.
-    pub(crate) held: RefCell<Option<Held>>,
+    pub(crate) held: RefCell<Option<Rc<Held>>>,
 }
 
 impl Page {
@@ -148,7 +150,7 @@ pub(crate) fn survey(
     reach: Reach,
 ) -> Result<Surveyed, Errno> {
     let surveyed = if path.ends_with(b"/") {
-        directory(root, rules, below_root(path), reach)
+        directory(root, rules, path, reach)
     } else {
         match root.look(below_root(path), reach) {
             Ok(state) => match state.kind {
@@ -167,7 +169,7 @@ pub(crate) fn survey(
 
 fn directory(root: &Root, rules: &Rules, path: &[u8], reach: Reach) -> Result<Surveyed, Errno> {
     for name in &rules.index {
-        let mut index = path.to_vec();
+        let mut index = below_root(path).to_vec();
         if !index.is_empty() {
             index.push(b'/');
         }
@@ -178,12 +180,19 @@ fn directory(root: &Root, rules: &Rules, path: &[u8], reach: Reach) -> Result<Su
             Err(error) => return Err(error),
         }
     }
-    Ok(match root.look(path, reach)?.kind {
-        Kind::Directory if rules.listing => Surveyed::Listing,
-        Kind::Directory => Surveyed::Missing(StatusCode::FORBIDDEN),
+    match root.look(below_root(path), reach)?.kind {
+        Kind::Directory if rules.listing => match reach {
+            // Many names: nothing for a core.
+            Reach::Now => Err(Errno::AGAIN),
+            Reach::Wait => {
+                let listing = Listing::read(root, below_root(path), rules.hidden)?;
+                Ok(Surveyed::Listed(listing.page(path)))
+            }
+        },
+        Kind::Directory => Ok(Surveyed::Missing(StatusCode::FORBIDDEN)),
         // A file has nothing below it.
-        _ => Surveyed::Missing(StatusCode::NOT_FOUND),
-    })
+        _ => Ok(Surveyed::Missing(StatusCode::NOT_FOUND)),
+    }
 }
 
 fn page(

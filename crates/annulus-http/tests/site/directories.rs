@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 
 use annulus_http::site::{Method, SiteOptions};
 
@@ -144,5 +145,25 @@ fn every_link_of_a_listing_leads_to_its_file() {
             assert!(made.remove(answer.text()).is_some(), "{target}");
         }
         assert!(made.is_empty());
+    });
+}
+
+#[test]
+fn many_who_ask_for_one_listing_are_all_answered() {
+    each_way(listed(), async |ground| {
+        for index in 0..500 {
+            ground.write(format!("dir/{index}"), "x");
+        }
+        let ground = Rc::new(ground);
+        let asks: Vec<_> = (0..300)
+            .map(|_| {
+                let ground = Rc::clone(&ground);
+                annulus::runtime::spawn(async move { ground.get("/dir/").await.body.len() })
+            })
+            .collect();
+        let first = ground.get("/dir/").await.body.len();
+        for ask in asks {
+            assert_eq!(ask.await.unwrap(), first);
+        }
     });
 }

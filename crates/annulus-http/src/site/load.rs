@@ -33,17 +33,12 @@ const SETTLED: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
-    /// The same once more, for calls that are not the engine's.
-    std: std::fs::File,
 }
 
 impl OpenFile {
     fn new(std: std::fs::File) -> Result<OpenFile, Errno> {
-        let file = std
-            .try_clone()
-            .and_then(runtime::fs::from_std)
-            .map_err(|error| errno_of(&error))?;
-        Ok(OpenFile { file, std })
+        let file = runtime::fs::from_std(std).map_err(|error| errno_of(&error))?;
+        Ok(OpenFile { file })
     }
 
     /// For [`read_exact_at`](File::read_exact_at), whose `UnexpectedEof` says that the file has been cut: the
@@ -60,15 +55,16 @@ impl OpenFile {
     /// Outside a runtime, without `/proc`, or if no descriptor is left; reading is the way then.
     pub fn descriptor_at(&self, offset: u64) -> io::Result<Descriptor> {
         use io::Seek;
+        let descriptor = self.file.descriptor().ok_or(io::ErrorKind::Unsupported)?;
         // Opened anew: of a duplicate the position is shared.
-        let path = format!("/proc/self/fd/{}", self.std.as_raw_fd());
+        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         let mut again = std::fs::File::open(path)?;
         again.seek(io::SeekFrom::Start(offset))?;
         Descriptor::new(again)
     }
 
     pub(crate) fn state(&self) -> Result<FileState, Errno> {
-        FileState::of(&self.std)
+        FileState::of(self.file.descriptor().ok_or(Errno::BADF)?)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use annulus_http::site::{Body, Method, SiteOptions};
 
@@ -134,6 +134,36 @@ fn a_file_replaced_while_it_is_sent_is_sent_as_it_was() {
         std::fs::rename(ground.path("new"), ground.path("file")).unwrap();
         assert!(ground.get("/file").await.body == vec![b'b'; LARGE / 2]);
         assert!(Shown::of(answer).await.body == vec![b'a'; LARGE]);
+    });
+}
+
+#[test]
+fn a_file_that_is_gone_is_let_go_of() {
+    each_way(SiteOptions::default(), async |ground| {
+        ground.write("file", vec![b'a'; LARGE]);
+        let answer = ground.answer(Method::Get, b"/file", &[]).await;
+        let (path, now) = (ground.path("file"), Instant::now());
+        std::fs::remove_file(&path).unwrap();
+        let gone = format!("{} (deleted)", path.display());
+        let is_open = || {
+            let links = std::fs::read_dir("/proc/self/fd").unwrap();
+            let mut files = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
+            files.any(|file| file.as_os_str() == &*gone)
+        };
+        ground.site.sweep(now + Duration::from_secs(5));
+        assert!(is_open());
+        // Who is being sent it has it to the end.
+        ground.site.sweep(now + Duration::from_secs(60));
+        assert!(is_open());
+        assert_eq!(Shown::of(answer).await.body.len(), LARGE);
+        // Closing is the engine's.
+        for _ in 0..1000 {
+            if !is_open() {
+                return;
+            }
+            annulus::time::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("still open");
     });
 }
 

@@ -10,5 +10,6 @@ mod changing;
 mod conditions;
 mod directories;
 mod escapes;
+mod fallback;
 mod limits;
 mod oddities;

@@ -176,7 +176,9 @@ fn directory(root: &Root, rules: &Rules, path: &[u8], reach: Reach) -> Result<Su
         index.extend_from_slice(name.as_bytes());
         match root.look(&index, reach) {
             Ok(state) if state.kind == Kind::File => return page(root, rules, index, state, reach),
-            Ok(_) | Err(Errno::NOENT) => {}
+            Ok(_) => {}
+            // A link that leads out is no index, either.
+            Err(error) if status_of(error) == StatusCode::NOT_FOUND => {}
             Err(error) => return Err(error),
         }
     }

@@ -12,4 +12,5 @@ mod directories;
 mod escapes;
 mod fallback;
 mod limits;
+mod model;
 mod oddities;

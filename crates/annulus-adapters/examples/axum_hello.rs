@@ -1,7 +1,8 @@
 //! A router of axum's, the same on our cores and on Tokio:
 //! `axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers]`.
 //!
-//! `--layers` puts middleware of tower around it. `ci/http-bench` compares both on one thread each.
+//! `--layers` puts middleware of tower around it. One of them asks for Tokio's clock, so that a runtime of Tokio's is
+//! beside ours then. `ci/http-bench` compares both on one thread each.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -44,6 +45,14 @@ fn main() -> ExitCode {
     };
     let (address, router) = (asked.address, router(asked.layers));
     let served = match asked.on {
+        On::Annulus(backend) if asked.layers => match clock() {
+            Ok(clock) => {
+                // Core 0 runs on this thread. Other cores' threads would enter it, too.
+                let _context = clock.enter();
+                on_annulus(backend, address, router)
+            }
+            Err(error) => Err(error),
+        },
         On::Annulus(backend) => on_annulus(backend, address, router),
         On::Tokio => on_tokio(address, router),
     };
@@ -132,6 +141,12 @@ fn on_annulus(backend: Backend, address: SocketAddr, router: Router) -> io::Resu
                 serve(listener, service).await
             }
         })
+}
+
+/// What drives Tokio's timers.
+fn clock() -> io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_time().build()
 }
 
 fn on_tokio(address: SocketAddr, router: Router) -> io::Result<()> {

@@ -40,6 +40,8 @@
 //!
 //! axum: `serve(listener, TowerToHyperService::new(router))` with `hyper_util::service`, on each core
 //! (`examples/axum_hello.rs`). Handlers are asked for `Send` futures by axum, and never leave their core.
+//! What asks for Tokio's own clock or tasks, such as `tower_http::timeout`, needs a runtime of Tokio's beside
+//! ours, entered by the core's thread: `std::mem::forget(tokio.enter())` where its main future is made.
 //!
 //! What is received is copied once, from the core's receive buffer into hyper's; what is written once, into
 //! one buffer per send: hyper lends its memory for the length of a call, and the kernel needs it for longer.

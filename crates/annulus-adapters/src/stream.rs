@@ -63,7 +63,11 @@ mod sealed {
         fn chunks(&self) -> Receiving<'_>;
         fn gathers(&self) -> Writer;
         #[cfg(feature = "hyper")]
-        fn try_send(&self, buf: Vec<u8>) -> Result<(), Vec<u8>>;
+        fn try_send_then(
+            &self,
+            buf: Vec<u8>,
+            then: impl FnOnce(Vec<u8>) + 'static,
+        ) -> Result<(), Vec<u8>>;
     }
 
     impl Sealed for TcpStream {
@@ -76,8 +80,12 @@ mod sealed {
         }
 
         #[cfg(feature = "hyper")]
-        fn try_send(&self, buf: Vec<u8>) -> Result<(), Vec<u8>> {
-            self.try_send(buf)
+        fn try_send_then(
+            &self,
+            buf: Vec<u8>,
+            then: impl FnOnce(Vec<u8>) + 'static,
+        ) -> Result<(), Vec<u8>> {
+            self.try_send_then(buf, then)
         }
     }
 
@@ -91,8 +99,12 @@ mod sealed {
         }
 
         #[cfg(feature = "hyper")]
-        fn try_send(&self, buf: Vec<u8>) -> Result<(), Vec<u8>> {
-            self.try_send(buf)
+        fn try_send_then(
+            &self,
+            buf: Vec<u8>,
+            then: impl FnOnce(Vec<u8>) + 'static,
+        ) -> Result<(), Vec<u8>> {
+            self.try_send_then(buf, then)
         }
     }
 }
@@ -161,9 +173,14 @@ impl<S: Stream> AsyncStream<S> {
         &mut self.writer
     }
 
-    /// Begins to send `buf`, ahead of what waits in the writer, unless the stream is sending.
-    pub(crate) fn try_send(&self, buf: Vec<u8>) -> Result<(), Vec<u8>> {
-        self.stream.try_send(buf)
+    /// Begins to send `buf`, ahead of what waits in the writer, unless the stream is sending; `then` is
+    /// given it at the end.
+    pub(crate) fn try_send_then(
+        &self,
+        buf: Vec<u8>,
+        then: impl FnOnce(Vec<u8>) + 'static,
+    ) -> Result<(), Vec<u8>> {
+        self.stream.try_send_then(buf, then)
     }
 }
 

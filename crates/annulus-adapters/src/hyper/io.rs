@@ -4,7 +4,7 @@
 //! costs its connection's task one wake-up, that of the request. Only what comes while a send is on its way
 //! goes through the stream's writer, which is bounded and has a task of its own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -20,6 +20,8 @@ use crate::stream::{AsyncStream, Stream};
 /// So many bytes are gathered, by which they go out without a flush. As many may be on their way, and twice
 /// as many wait in the stream's writer: a connection whose peer does not read holds no more.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
+/// Room for so many bytes is kept for the next answer, also by connections that are idle.
+const KEPT_BYTES_MAX: usize = 2 << 10;
 /// Behind a chunk of so many bytes there often is another, which then goes into the same read.
 const MORE_FROM_BYTES: usize = 2 << 10;
 
@@ -46,6 +48,8 @@ struct Inner<S: Stream> {
     early: Vec<u8>,
     /// What is to go out next. If there is any, it goes before whatever is written now.
     gathered: Vec<u8>,
+    /// To gather into; where a send leaves it.
+    spare: Rc<Cell<Vec<u8>>>,
     /// A `TurnEnd` hands over what is flushed.
     has_turns: bool,
     /// Came behind what has been read: for the next read.
@@ -73,6 +77,7 @@ impl<S: Stream> From<AsyncStream<S>> for HyperStream<S> {
             stream,
             early: Vec::new(),
             gathered: Vec::new(),
+            spare: Rc::default(),
             has_turns: false,
             failed: None,
         };
@@ -178,6 +183,9 @@ impl<S: Stream> Inner<S> {
         let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
         let mut room = wanted.min(GATHERED_BYTES_MAX - self.gathered.len());
         let written = room;
+        if self.gathered.capacity() == 0 {
+            self.gathered = self.spare.take();
+        }
         self.gathered.reserve(room);
         for piece in pieces {
             let taken = piece.len().min(room);
@@ -211,7 +219,14 @@ impl<S: Stream> Inner<S> {
         }
         let mut gathered = std::mem::take(&mut self.gathered);
         if self.stream.writer().unsent() == 0 {
-            gathered = match self.stream.try_send(gathered) {
+            let spare = Rc::clone(&self.spare);
+            let keep = move |mut sent: Vec<u8>| {
+                if sent.capacity() <= KEPT_BYTES_MAX {
+                    sent.clear();
+                    spare.set(sent);
+                }
+            };
+            gathered = match self.stream.try_send_then(gathered, keep) {
                 Ok(()) => return,
                 Err(gathered) => gathered,
             };

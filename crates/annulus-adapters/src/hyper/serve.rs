@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ::hyper::body;
@@ -14,6 +14,7 @@ use annulus::net::{Incoming, TcpListener, TcpStream, UnixListener, UnixStream};
 use annulus::{runtime, time};
 
 use super::io::{HyperStream, TurnEnd};
+use super::time::HeadTimer;
 use super::{CoreExecutor, CoreTimer};
 use crate::stream::Stream;
 
@@ -248,7 +249,11 @@ impl Server {
             let connection = Box::pin(self.http2.serve_connection(stream, service));
             drive(connection, stopping, turns).await?;
         } else {
-            let connection = self.http1.serve_connection(stream, service);
+            let mut http1 = self.http1.clone();
+            if let Some(timeout) = self.header_read_timeout {
+                http1.timer(HeadTimer::new(timeout));
+            }
+            let connection = http1.serve_connection(stream, service);
             drive(Box::pin(connection.with_upgrades()), stopping, turns).await?;
         }
         Ok(())
@@ -314,10 +319,16 @@ async fn drive<C: Connection, T: Stream>(
     turns: TurnEnd<T>,
 ) -> ::hyper::Result<()> {
     let mut finishes = false;
+    // Who is woken when it is time to stop.
+    let mut waiting: Option<Waker> = None;
     poll_fn(|context| {
-        if !finishes && stopping.as_mut().poll(context).is_ready() {
-            finishes = true;
-            connection.as_mut().finish_up();
+        let waits = |waker: &Waker| waker.will_wake(context.waker());
+        if !finishes && (runtime::is_stopping() || !waiting.as_ref().is_some_and(waits)) {
+            finishes = stopping.as_mut().poll(context).is_ready();
+            waiting = Some(context.waker().clone());
+            if finishes {
+                connection.as_mut().finish_up();
+            }
         }
         let polled = connection.as_mut().poll(context);
         turns.hand_over();

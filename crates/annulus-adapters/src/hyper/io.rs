@@ -50,6 +50,8 @@ struct Inner<S: Stream> {
     gathered: Vec<u8>,
     /// To gather into; where a send leaves it.
     spare: Rc<Cell<Vec<u8>>>,
+    /// The writer has been given something; it may have sent it since.
+    used_writer: bool,
     /// A `TurnEnd` hands over what is flushed.
     has_turns: bool,
     /// Came behind what has been read: for the next read.
@@ -78,6 +80,7 @@ impl<S: Stream> From<AsyncStream<S>> for HyperStream<S> {
             early: Vec::new(),
             gathered: Vec::new(),
             spare: Rc::default(),
+            used_writer: false,
             has_turns: false,
             failed: None,
         };
@@ -171,7 +174,7 @@ impl<S: Stream> Inner<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.stream.writer().unsent() > 0 {
+        if self.writer_waits() {
             // Behind what waits already, and what was gathered before that.
             ready!(self.pass_gathered(context))?;
             return self.stream.writer().poll_write_vectored(context, pieces);
@@ -200,9 +203,9 @@ impl<S: Stream> Inner<S> {
             self.hand_over();
         }
         // What is handed over at the end of the turn must find room then.
-        match self.stream.writer().unsent() {
-            0 => Poll::Ready(Ok(())),
-            _ => self.pass_gathered(context),
+        match self.writer_waits() {
+            false => Poll::Ready(Ok(())),
+            true => self.pass_gathered(context),
         }
     }
 
@@ -218,7 +221,7 @@ impl<S: Stream> Inner<S> {
             return;
         }
         let mut gathered = std::mem::take(&mut self.gathered);
-        if self.stream.writer().unsent() == 0 {
+        if !self.writer_waits() {
             let spare = Rc::clone(&self.spare);
             let keep = move |mut sent: Vec<u8>| {
                 if sent.capacity() <= KEPT_BYTES_MAX {
@@ -231,14 +234,22 @@ impl<S: Stream> Inner<S> {
                 Err(gathered) => gathered,
             };
         }
+        self.used_writer = true;
         if let Err(gathered) = self.stream.writer().try_write_buf(gathered) {
             self.gathered = gathered;
         }
     }
 
+    /// Whether the writer has not sent all that it was given.
+    fn writer_waits(&mut self) -> bool {
+        self.used_writer = self.used_writer && self.stream.writer().unsent() > 0;
+        self.used_writer
+    }
+
     /// Leaves to the writer what has stayed, as there is room for it.
     fn pass_gathered(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.gathered.is_empty() {
+            self.used_writer = true;
             let written = ready!(self.stream.writer().poll_write(context, &self.gathered))?;
             self.gathered.drain(..written);
         }

@@ -95,19 +95,15 @@ fn a_request_may_be_cut_anywhere() {
     on_each(|| async {
         let address = start()?;
         let request = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        let expected = HELLO.replace("date: ", "connection: close\r\ndate: ");
-        let expected = [HELLO.len(), expected.len()].map(|_| expected.as_str())[0];
         for cut in 1..request.len() {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
             stream.send_all(request[..cut].to_owned()).await?;
             annulus::time::sleep(Duration::from_micros(200)).await;
             stream.send_all(request[cut..].to_owned()).await?;
-            let mut answer = without_dates(&rest_of(&stream).await?);
-            if let Some(line) = answer.find("connection: close\r\n") {
-                answer.replace_range(line..line + "connection: close\r\n".len(), "");
-            }
-            assert_eq!(answer, HELLO, "cut at {cut}; {expected}");
+            let answer = without_dates(&rest_of(&stream).await?);
+            let answer = answer.replace("connection: close\r\n", "");
+            assert_eq!(answer, HELLO, "cut at {cut}");
         }
         Ok(())
     });

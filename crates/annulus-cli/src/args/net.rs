@@ -239,8 +239,8 @@ pub(crate) struct LoadArgs {
     )]
     pub(crate) contenders: Vec<String>,
 
-    /// Another contender: its name and command, where {addr} stands for the address to listen on and {dir} for the folder
-    /// with the files of --what
+    /// Another contender: its name and command, where {addr} stands for the address to listen on, and {dir} for the
+    /// folder with the files of --what
     #[arg(long, value_name = "NAME=CMD", conflicts_with = "addr")]
     pub(crate) server_cmd: Vec<String>,
 

@@ -210,26 +210,7 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
             what,
             load,
         } => {
-            let path = path.clone().unwrap_or_else(|| "/".into());
-            for (name, value) in [("path", Some(&path)), ("host", host.as_ref())] {
-                let plain = |text: &String| text.bytes().all(|byte| byte.is_ascii_graphic());
-                if !value.is_none_or(plain) {
-                    return Err(Fault::usage(format!(
-                        "--{name}: only visible ASCII letters; write others as %20"
-                    )));
-                }
-            }
-            if !path.starts_with('/') {
-                return Err(Fault::usage(format!(
-                    "--path {path}: a path begins with `/`"
-                )));
-            }
-            let workload = Workload::Http {
-                path,
-                host: host.clone().unwrap_or_default(),
-                body: body.as_deref().map(expected).transpose()?,
-                compared: 1,
-            };
+            let workload = page(path.as_deref(), host.as_ref(), body.as_deref())?;
             ("http", workload, lengths(what)?, load, host.is_some())
         }
         NetProtocol::Redis {
@@ -265,6 +246,30 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
             };
             ("memcached", workload, sizes(&store.size, 0)?, load, false)
         }
+    })
+}
+
+/// What is asked of an HTTP server.
+fn page(path: Option<&str>, host: Option<&String>, body: Option<&Path>) -> Result<Workload, Fault> {
+    let path = path.unwrap_or("/");
+    let host = host.cloned().unwrap_or_default();
+    for (name, value) in [("path", path), ("host", &host)] {
+        if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Fault::usage(format!(
+                "--{name}: only visible ASCII letters; write others as %20"
+            )));
+        }
+    }
+    if !path.starts_with('/') {
+        return Err(Fault::usage(format!(
+            "--path {path}: a path begins with `/`"
+        )));
+    }
+    Ok(Workload::Http {
+        path: path.into(),
+        host,
+        body: body.map(expected).transpose()?,
+        compared: 1,
     })
 }
 

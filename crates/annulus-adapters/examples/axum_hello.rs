@@ -1,8 +1,8 @@
 //! A router of axum's, the same on our cores and on Tokio:
-//! `axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers]`.
+//! `axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers] [--no-timeout]`.
 //!
 //! `--layers` puts middleware of tower around it. One of them asks for Tokio's clock, so that a runtime of Tokio's is
-//! beside ours then. `ci/http-bench` compares both on one thread each.
+//! beside ours then. `--no-timeout` gives clients any time for the head of a request, as `axum::serve` does on Tokio. `ci/http-bench` compares both on one thread each.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use annulus::net::TcpListener;
 use annulus::runtime::{Backend, Runtime};
-use annulus_adapters::hyper::serve;
+use annulus_adapters::hyper::Server;
 use axum::Router;
 use axum::extract::Path;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -23,8 +23,7 @@ use tower_http::compression::CompressionLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
-const USAGE: &str =
-    "axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers]";
+const USAGE: &str = "axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers] [--no-timeout]";
 
 #[derive(Clone, Copy)]
 enum On {
@@ -36,6 +35,7 @@ struct Asked {
     on: On,
     address: SocketAddr,
     layers: bool,
+    no_timeout: bool,
 }
 
 fn main() -> ExitCode {
@@ -44,16 +44,20 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let (address, router) = (asked.address, router(asked.layers));
+    let mut server = Server::new();
+    if asked.no_timeout {
+        server = server.with_header_read_timeout(None);
+    }
     let served = match asked.on {
         On::Annulus(backend) if asked.layers => match clock() {
             Ok(clock) => {
                 // Core 0 runs on this thread. Other cores' threads would enter it, too.
                 let _context = clock.enter();
-                on_annulus(backend, address, router)
+                on_annulus(backend, address, server, router)
             }
             Err(error) => Err(error),
         },
-        On::Annulus(backend) => on_annulus(backend, address, router),
+        On::Annulus(backend) => on_annulus(backend, address, server, router),
         On::Tokio => on_tokio(address, router),
     };
     match served {
@@ -69,10 +73,11 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Asked> {
     let mut backend = Backend::Auto;
     let mut is_tokio = false;
     let mut address = SocketAddr::from(([127, 0, 0, 1], 8080));
-    let mut layers = false;
+    let (mut layers, mut no_timeout) = (false, false);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--layers" => layers = true,
+            "--no-timeout" => no_timeout = true,
             "--runtime" => {
                 is_tokio = match words.next()?.as_str() {
                     "annulus" => false,
@@ -101,6 +106,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Asked> {
         on,
         address,
         layers,
+        no_timeout,
     })
 }
 
@@ -129,16 +135,21 @@ fn router(layers: bool) -> Router {
     )
 }
 
-fn on_annulus(backend: Backend, address: SocketAddr, router: Router) -> io::Result<()> {
+fn on_annulus(
+    backend: Backend,
+    address: SocketAddr,
+    server: Server,
+    router: Router,
+) -> io::Result<()> {
     Runtime::builder()
         .threads(1)
         .backend(backend)
         .run(move |_core| {
-            let service = TowerToHyperService::new(router.clone());
+            let (server, service) = (server.clone(), TowerToHyperService::new(router.clone()));
             async move {
                 let listener = TcpListener::bind(address)?;
                 say(listener.local_addr()?)?;
-                serve(listener, service).await
+                server.serve(listener, service).await
             }
         })
 }

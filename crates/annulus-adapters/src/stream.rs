@@ -51,7 +51,7 @@ use annulus::Chunk;
 use annulus::net::{Receiving, TcpStream, UnixStream, Writer};
 
 /// The library's connected streams.
-pub trait Stream: sealed::Sealed {}
+pub trait Stream: sealed::Sealed + 'static {}
 
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}

@@ -9,7 +9,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use ::hyper::rt::{Read, ReadBufCursor, Write};
@@ -36,20 +36,25 @@ const MORE_FROM_BYTES: usize = 2 << 10;
 ///
 /// Used or dropped on another thread.
 pub struct HyperStream<S: Stream> {
-    inner: SendWrapper<Rc<RefCell<Inner<S>>>>,
+    shared: SendWrapper<Rc<Shared<S>>>,
 }
 
 /// Hands over at the end of a task's turn what was flushed during it, until it is dropped.
-pub(super) struct TurnEnd<S: Stream>(Rc<RefCell<Inner<S>>>);
+pub(super) struct TurnEnd<S: Stream>(Rc<Shared<S>>);
+
+struct Shared<S: Stream> {
+    inner: RefCell<Inner<S>>,
+    /// To gather into; where a send leaves it. A send may end while `inner` is borrowed.
+    spare: Cell<Vec<u8>>,
+}
 
 struct Inner<S: Stream> {
+    this: Weak<Shared<S>>,
     stream: AsyncStream<S>,
     /// What was looked at to learn which HTTP it is, if it came in pieces; it is read first.
     early: Vec<u8>,
     /// What is to go out next. If there is any, it goes before whatever is written now.
     gathered: Vec<u8>,
-    /// To gather into; where a send leaves it.
-    spare: Rc<Cell<Vec<u8>>>,
     /// The writer has been given something; it may have sent it since.
     used_writer: bool,
     /// A `TurnEnd` hands over what is flushed.
@@ -67,25 +72,28 @@ impl<S: Stream> HyperStream<S> {
     /// For a task that calls `TurnEnd::hand_over` after each of its polls of what uses this stream.
     pub(super) fn with_turns(stream: S) -> (HyperStream<S>, TurnEnd<S>) {
         let stream = HyperStream::new(stream);
-        stream.inner.borrow_mut().has_turns = true;
-        let turns = TurnEnd(Rc::clone(&stream.inner));
+        stream.shared.inner.borrow_mut().has_turns = true;
+        let turns = TurnEnd(Rc::clone(&stream.shared));
         (stream, turns)
     }
 }
 
 impl<S: Stream> From<AsyncStream<S>> for HyperStream<S> {
     fn from(stream: AsyncStream<S>) -> HyperStream<S> {
-        let inner = Inner {
-            stream,
-            early: Vec::new(),
-            gathered: Vec::new(),
-            spare: Rc::default(),
-            used_writer: false,
-            has_turns: false,
-            failed: None,
-        };
+        let shared = Rc::new_cyclic(|this| Shared {
+            inner: RefCell::new(Inner {
+                this: Weak::clone(this),
+                stream,
+                early: Vec::new(),
+                gathered: Vec::new(),
+                used_writer: false,
+                has_turns: false,
+                failed: None,
+            }),
+            spare: Cell::default(),
+        });
         HyperStream {
-            inner: SendWrapper::new(Rc::new(RefCell::new(inner))),
+            shared: SendWrapper::new(shared),
         }
     }
 }
@@ -93,18 +101,18 @@ impl<S: Stream> From<AsyncStream<S>> for HyperStream<S> {
 impl<S: Stream> TurnEnd<S> {
     /// Whether what comes begins with `preface`. `None`: nothing comes.
     pub(super) async fn begins_with(&self, preface: &[u8]) -> io::Result<Option<bool>> {
-        poll_fn(|context| self.0.borrow_mut().begins_with(preface, context)).await
+        poll_fn(|context| self.0.inner.borrow_mut().begins_with(preface, context)).await
     }
 
     pub(super) fn hand_over(&self) {
-        self.0.borrow_mut().hand_over();
+        self.0.inner.borrow_mut().hand_over();
     }
 }
 
 /// What uses the stream now does so without turns: it was upgraded.
 impl<S: Stream> Drop for TurnEnd<S> {
     fn drop(&mut self) {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.0.inner.borrow_mut();
         inner.has_turns = false;
         inner.hand_over();
     }
@@ -187,7 +195,8 @@ impl<S: Stream> Inner<S> {
         let mut room = wanted.min(GATHERED_BYTES_MAX - self.gathered.len());
         let written = room;
         if self.gathered.capacity() == 0 {
-            self.gathered = self.spare.take();
+            let spare = self.this.upgrade().map(|shared| shared.spare.take());
+            self.gathered = spare.unwrap_or_default();
         }
         self.gathered.reserve(room);
         for piece in pieces {
@@ -222,11 +231,14 @@ impl<S: Stream> Inner<S> {
         }
         let mut gathered = std::mem::take(&mut self.gathered);
         if !self.writer_waits() {
-            let spare = Rc::clone(&self.spare);
+            // Not the stream itself, which is to be closed when it is dropped.
+            let this = Weak::clone(&self.this);
             let keep = move |mut sent: Vec<u8>| {
-                if sent.capacity() <= KEPT_BYTES_MAX {
+                if sent.capacity() <= KEPT_BYTES_MAX
+                    && let Some(shared) = this.upgrade()
+                {
                     sent.clear();
-                    spare.set(sent);
+                    shared.spare.set(sent);
                 }
             };
             gathered = match self.stream.try_send_then(gathered, keep) {
@@ -269,7 +281,7 @@ impl<S: Stream> Read for HyperStream<S> {
         context: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        self.inner.borrow_mut().read(context, buf)
+        self.shared.inner.borrow_mut().read(context, buf)
     }
 }
 
@@ -279,7 +291,7 @@ impl<S: Stream> Write for HyperStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        (self.inner.borrow_mut()).write(context, &[IoSlice::new(bytes)])
+        (self.shared.inner.borrow_mut()).write(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -287,7 +299,7 @@ impl<S: Stream> Write for HyperStream<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.inner.borrow_mut().write(context, pieces)
+        self.shared.inner.borrow_mut().write(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -295,19 +307,19 @@ impl<S: Stream> Write for HyperStream<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner.borrow_mut().flush(context)
+        self.shared.inner.borrow_mut().flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner.borrow_mut().shutdown(context)
+        self.shared.inner.borrow_mut().shutdown(context)
     }
 }
 
 impl<S: Stream + fmt::Debug> fmt::Debug for HyperStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("HyperStream");
-        if self.inner.valid()
-            && let Ok(inner) = self.inner.try_borrow()
+        if self.shared.valid()
+            && let Ok(inner) = self.shared.inner.try_borrow()
         {
             shown.field("stream", &inner.stream);
             shown.field("gathered", &inner.gathered.len());

@@ -2,7 +2,8 @@
 //! `axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers] [--no-timeout]`.
 //!
 //! `--layers` puts middleware of tower around it. One of them asks for Tokio's clock, so that a runtime of Tokio's is
-//! beside ours then. `--no-timeout` gives clients any time for the head of a request, as `axum::serve` does on Tokio. `ci/http-bench` compares both on one thread each.
+//! beside ours then. `--no-timeout` gives clients any time for the head of a request, as `axum::serve` does on Tokio.
+//! `ci/http-bench` compares both on one thread each.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ use tower_http::compression::CompressionLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
-const USAGE: &str = "axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] [--layers] [--no-timeout]";
+const USAGE: &str = "axum_hello [--runtime annulus|tokio] [--backend auto|uring|epoll] [--addr ADDRESS] \
+                     [--layers] [--no-timeout]";
 
 #[derive(Clone, Copy)]
 enum On {

@@ -261,6 +261,17 @@ impl TcpStream {
         SocketOptions::of(&self.0.socket)
     }
 
+    /// As [`try_send`](TcpStream::try_send), for a buffer that is to be used again: `then` is given it when all
+    /// of it has been sent, or could not be. It may be called before this returns.
+    ///
+    /// # Errors
+    ///
+    /// The buffer.
+    #[inline]
+    pub fn try_send_then<B: IoBuf>(&self, buf: B, then: impl FnOnce(B) + 'static) -> Result<(), B> {
+        self.0.try_send_then(buf, then)
+    }
+
     /// Begins to send all of `buf`, without waiting for the end of it, unless another send is under way:
     /// then `buf` comes back, and [`send_all`](TcpStream::send_all) is the way to wait. An error is the next
     /// send's.

@@ -32,7 +32,9 @@ fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
             let guard = seen.guard();
             let (finished, stopper) = (finishes.clone(), Arc::clone(&stopper));
             let task = runtime::spawn(async move {
+                assert!(!runtime::is_stopping());
                 runtime::stopping().await;
+                assert!(runtime::is_stopping());
                 time::sleep(Duration::from_millis(5)).await;
                 finished.raise();
             });

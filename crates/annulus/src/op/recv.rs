@@ -121,15 +121,16 @@ impl<B> fmt::Debug for Recv<B> {
 }
 
 /// A receive that goes on until it is cancelled, into buffers of `group`, which are filled as `mode` says.
-/// Since Linux 6.0.
-pub(crate) fn multishot(socket: &Socket, group: u16, mode: ReceiveMode) -> Sqe {
+/// Since Linux 6.0. `once`: a single one.
+pub(crate) fn multishot(socket: &Socket, group: u16, mode: ReceiveMode, once: bool) -> Sqe {
+    let multishot = if once { 0 } else { RECV_MULTISHOT };
     let bundle = match mode {
         ReceiveMode::Bundled => RECV_BUNDLE,
         ReceiveMode::Whole | ReceiveMode::Incremental => 0,
     };
     Sqe {
         flags: BUFFER_SELECT,
-        ioprio: RECV_MULTISHOT | bundle,
+        ioprio: multishot | bundle,
         buf_index: group,
         ..Sqe::new(opcode::RECV, socket.raw())
     }

@@ -4,4 +4,19 @@
 //! connection.
 #![forbid(unsafe_code)]
 
+mod clock;
+mod conn;
+mod http2;
+mod log;
+mod options;
+mod per_core;
+mod server;
 pub mod site;
+mod tls;
+mod transport;
+mod watch;
+
+pub use log::{LogFormat, LogOptions};
+pub use options::{Limits, Options};
+pub use server::serve;
+pub use tls::config as tls_config;

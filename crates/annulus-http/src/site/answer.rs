@@ -149,10 +149,7 @@ impl Ready {
         let head_bytes = lines.sum::<usize>() + 2;
         let mut tail = BytesMut::with_capacity(head_bytes + body.len());
         for (name, value) in &fields {
-            tail.put_slice(name.as_str().as_bytes());
-            tail.put_slice(b": ");
-            tail.put_slice(value.as_bytes());
-            tail.put_slice(b"\r\n");
+            put_field(&mut tail, name, value);
         }
         tail.put_slice(b"\r\n");
         tail.put_slice(body);
@@ -207,4 +204,19 @@ impl Ready {
         // The fields' values are small allocations of their own.
         self.tail.len() + self.head_bytes + self.fields.len() * 64
     }
+}
+
+/// Writes a field's line. Each word of the name begins with a capital, as there are programs that know it by that.
+pub(crate) fn put_field(out: &mut impl BufMut, name: &HeaderName, value: &HeaderValue) {
+    let mut begins = true;
+    for &byte in name.as_str().as_bytes() {
+        out.put_u8(match begins {
+            true => byte.to_ascii_uppercase(),
+            false => byte,
+        });
+        begins = byte == b'-';
+    }
+    out.put_slice(b": ");
+    out.put_slice(value.as_bytes());
+    out.put_slice(b"\r\n");
 }

@@ -4,7 +4,7 @@
 //! engine's, which has the page cache answer on the spot and the ring wait for the disk.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -61,6 +61,12 @@ impl OpenFile {
         let mut again = std::fs::File::open(path)?;
         again.seek(io::SeekFrom::Start(offset))?;
         Descriptor::new(again)
+    }
+
+    /// For [`annulus::net::TcpStream::send_file`]. Fewer bytes sent than the answer's head says mean that the file has
+    /// been cut.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.descriptor()
     }
 
     pub(crate) fn state(&self) -> Result<FileState, Errno> {

@@ -23,6 +23,7 @@ pub mod range;
 mod service;
 mod survey;
 
+pub(crate) use answer::put_field;
 pub use answer::{Answer, Body, Fields, Piece, Ready};
 pub use load::OpenFile;
 pub use service::{Asked, CONDITIONAL, FieldLines, Method, Site, SiteOptions};

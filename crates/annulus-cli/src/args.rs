@@ -2,6 +2,7 @@
 
 mod doctor;
 mod file;
+mod http;
 mod job;
 mod net;
 mod nop;
@@ -20,6 +21,7 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
+pub(crate) use http::{HttpArgs, LogFormatName};
 pub(crate) use net::{
     LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName, What,
 };

@@ -40,7 +40,10 @@
 //! ```
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io;
+#[cfg(any(feature = "futures", feature = "tokio-io"))]
+use std::io::IoSlice;
+#[cfg(any(feature = "futures", feature = "tokio-io"))]
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -48,7 +51,7 @@ use annulus::Chunk;
 use annulus::net::{Receiving, TcpStream, UnixStream, Writer};
 
 /// The library's connected streams.
-pub trait Stream: sealed::Sealed {}
+pub trait Stream: sealed::Sealed + 'static {}
 
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
@@ -59,6 +62,12 @@ mod sealed {
     pub trait Sealed {
         fn chunks(&self) -> Receiving<'_>;
         fn gathers(&self) -> Writer;
+        #[cfg(feature = "hyper")]
+        fn try_send_then(
+            &self,
+            buf: Vec<u8>,
+            then: impl FnOnce(Vec<u8>) + 'static,
+        ) -> Result<(), Vec<u8>>;
     }
 
     impl Sealed for TcpStream {
@@ -69,6 +78,15 @@ mod sealed {
         fn gathers(&self) -> Writer {
             self.writer()
         }
+
+        #[cfg(feature = "hyper")]
+        fn try_send_then(
+            &self,
+            buf: Vec<u8>,
+            then: impl FnOnce(Vec<u8>) + 'static,
+        ) -> Result<(), Vec<u8>> {
+            self.try_send_then(buf, then)
+        }
     }
 
     impl Sealed for UnixStream {
@@ -78,6 +96,15 @@ mod sealed {
 
         fn gathers(&self) -> Writer {
             self.writer()
+        }
+
+        #[cfg(feature = "hyper")]
+        fn try_send_then(
+            &self,
+            buf: Vec<u8>,
+            then: impl FnOnce(Vec<u8>) + 'static,
+        ) -> Result<(), Vec<u8>> {
+            self.try_send_then(buf, then)
         }
     }
 }
@@ -123,20 +150,37 @@ impl<S: Stream> AsyncStream<S> {
     }
 
     /// What has been received and not read; empty at the end.
-    fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+    pub(crate) fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.chunk.is_none() {
             self.chunk = ready!(self.stream.chunks().poll_next(context)).transpose()?;
         }
         Poll::Ready(Ok(self.chunk.as_deref().unwrap_or_default()))
     }
 
-    fn advance(&mut self, bytes: usize) {
+    pub(crate) fn advance(&mut self, bytes: usize) {
         if let Some(chunk) = &mut self.chunk {
             chunk.advance(bytes);
             if chunk.is_empty() {
                 self.chunk = None;
             }
         }
+    }
+}
+
+#[cfg(feature = "hyper")]
+impl<S: Stream> AsyncStream<S> {
+    pub(crate) fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// Begins to send `buf`, ahead of what waits in the writer, unless the stream is sending; `then` is
+    /// given it at the end.
+    pub(crate) fn try_send_then(
+        &self,
+        buf: Vec<u8>,
+        then: impl FnOnce(Vec<u8>) + 'static,
+    ) -> Result<(), Vec<u8>> {
+        self.stream.try_send_then(buf, then)
     }
 }
 

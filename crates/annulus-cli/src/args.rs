@@ -2,6 +2,7 @@
 
 mod doctor;
 mod file;
+mod http;
 mod job;
 mod net;
 mod nop;
@@ -20,8 +21,9 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
+pub(crate) use http::{HttpArgs, LogFormatName};
 pub(crate) use net::{
-    LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
+    LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName, What,
 };
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         },
         Command::Serve(serve) => match serve.what {
             ServeWhat::Echo(echo) => serve::echo(&echo),
+            ServeWhat::Http(http) => serve::http(&http),
         },
         Command::Run(args) => run::run(&args),
         Command::Top(top) => top::top(&top),

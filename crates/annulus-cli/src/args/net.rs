@@ -16,6 +16,8 @@ Examples:
       starts echo servers on one processor, loads each from the others, and compares them
   annulus bench net echo 127.0.0.1:7000 --connections 50,300 --pid 4711
       a server that runs: requests a second, latency, and what each request costs it
+  annulus bench net http --what respond,1k,64k --connections 100,500
+      `annulus serve http`, hyper on Tokio, and nginx if it is installed, under the same load
   annulus bench net http 127.0.0.1:8080 --path /index.html --reconnect
   annulus bench net redis unix:/run/redis.sock --command set --size 1k --pipeline 16
   annulus bench net memcached 127.0.0.1:11211 --size 3,1k --fill
@@ -23,7 +25,8 @@ Examples:
 
 How it measures:
   All connections are opened first, then the load warms up, then it is measured. Every answer is
-  checked: echoes byte for byte, HTTP by status and length (byte for byte, with --body), redis and
+  checked: echoes byte for byte, HTTP by status and length (byte for byte, with --body; of compared
+  servers, bodies above 4 KiB in one answer of 16), redis and
   memcached by kind (memcached's key too; values byte for byte, with --fill). Every request is
   answered or counted as an error of its kind; one error, a connection missing at the end or a
   count that does not match, and the run has failed.
@@ -56,9 +59,14 @@ pub(crate) enum NetProtocol {
     /// HTTP/1.1 GET
     #[command(after_long_help = NET_HELP)]
     Http {
-        /// What to get
-        #[arg(long, default_value = "/")]
-        path: String,
+        /// What to get from ADDR or from the servers of --server-cmd [default: /]
+        #[arg(long)]
+        path: Option<String>,
+        /// What compared servers answer: `respond` from memory, or a file of that length; several are measured one
+        /// after the other
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "respond", value_parser = parse_what)]
+        #[arg(conflicts_with_all = ["addr", "path"])]
+        what: Vec<What>,
         /// What stands in the header `Host` [default: ADDR]
         #[arg(long)]
         host: Option<String>,
@@ -110,7 +118,29 @@ pub(crate) struct StoreArgs {
     pub(crate) filled: bool,
 }
 
+/// What HTTP servers that are compared answer: a file of that length, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct What(pub(crate) Option<u64>);
+
+fn parse_what(text: &str) -> Result<What, String> {
+    if text == "respond" {
+        return Ok(What(None));
+    }
+    match parse_bytes(text) {
+        Ok(bytes) if bytes > 0 => Ok(What(Some(bytes))),
+        _ => Err("write `respond`, or the length of a file such as 1k, 64k, 1m".into()),
+    }
+}
+
 impl NetProtocol {
+    /// The path that was given, of HTTP.
+    pub(crate) fn path(&self) -> Option<&str> {
+        match self {
+            NetProtocol::Http { path, .. } => path.as_deref(),
+            _ => None,
+        }
+    }
+
     /// What is the same for every protocol.
     pub(crate) fn load(&self) -> &LoadArgs {
         match self {
@@ -200,7 +230,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "PID", requires = "addr")]
     pub(crate) pid: Option<u32>,
 
-    /// Who is started and compared, or `none` beside --server-cmd [default: all of our echo servers]
+    /// Who is started and compared, or `none` beside --server-cmd [default: all of our own, and nginx]
     #[arg(
         long,
         value_name = "LIST",
@@ -209,7 +239,8 @@ pub(crate) struct LoadArgs {
     )]
     pub(crate) contenders: Vec<String>,
 
-    /// Another contender: its name and command, where {addr} stands for the address to listen on
+    /// Another contender: its name and command, where {addr} stands for the address to listen on, and {dir} for the
+    /// folder with the files of --what
     #[arg(long, value_name = "NAME=CMD", conflicts_with = "addr")]
     pub(crate) server_cmd: Vec<String>,
 
@@ -246,8 +277,12 @@ pub(crate) struct LoadArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NetServerArgs {
-    /// ring, epoll or tokio
+    /// ring, epoll, tokio; hyper, of HTTP
     pub(crate) name: String,
+
+    /// What hyper answers [default: Hello, World!]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) body: Option<PathBuf>,
 
     /// Where to listen
     #[arg(long, default_value = "127.0.0.1:0")]

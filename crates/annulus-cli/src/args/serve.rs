@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 
-use super::{ReceiveArgs, WatchArgs};
+use super::{HttpArgs, ReceiveArgs, WatchArgs};
 
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
@@ -17,6 +17,8 @@ pub(crate) struct Serve {
 pub(crate) enum ServeWhat {
     /// Send back what is received
     Echo(EchoArgs),
+    /// Serve the files of a directory over HTTP/1.1, or HTTPS with HTTP/2
+    Http(Box<HttpArgs>),
 }
 
 /// How a server learns what its sockets can do.

@@ -48,7 +48,7 @@ fn network_words() -> Markup {
         p {
             "Medians over the good repeats. Servers took turns in a "
             "shuffled order, each started anew for each of its "
-            "runs. Ratios are to the epoll server in the same repeat. Look "
+            "runs. Ratios are to the epoll server, of HTTP to nginx, in the same repeat. Look "
             "at who was the limit: where the client had no "
             "time left, the server could have done more."
         }

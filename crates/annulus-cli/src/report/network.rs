@@ -9,7 +9,7 @@ use crate::bench::net::table;
 const MEANINGS: [&str; 12] = [
     "the server",
     "requests answered a second; median over the repeats, and the extremes",
-    "speed over that of the epoll server in the same repeat, with the extremes",
+    "speed over that of the server named there in the same repeat, with the extremes",
     "half of the answers came within so many µs",
     "99 of 100 came within so many µs",
     "999 of 1,000 came within so many µs",
@@ -129,6 +129,7 @@ fn groups(report: &Report) -> Vec<Group> {
 }
 
 fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
+    let load = &report.load;
     let rows: Vec<&Row> = (report.rows.iter())
         .filter(|row| row.connections == connections && row.size == size)
         .collect();
@@ -147,7 +148,9 @@ fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
     let length = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
     Group {
         title: format!("{connections} connections{length}"),
-        headings: table::HEADINGS.into_iter().zip(MEANINGS).collect(),
+        headings: (table::headings(&load.protocol).into_iter())
+            .zip(MEANINGS)
+            .collect(),
         rows: rows
             .iter()
             .filter_map(|row| Some(table::cells(row)?.to_vec()))

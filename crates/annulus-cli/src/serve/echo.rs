@@ -4,12 +4,12 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use annulus::SqPoll;
 use annulus::net::{Incoming, TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
-use annulus::runtime::{self, CoreInfo, ReceiveMode, Runtime, RuntimeBuilder};
+use annulus::runtime::{self, CoreInfo, RuntimeBuilder};
 
-use super::place::Place;
-use crate::args::{EchoArgs, FilledHow, ServeBackend};
+use super::place::{Place, Wanted};
+use super::runtime_of;
+use crate::args::EchoArgs;
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
 use crate::signals;
@@ -26,7 +26,11 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     allow_many_open_files();
     signals::listen()?;
     signals::end_in_order();
-    let place = Place::of(args)?;
+    let place = Place::of(&Wanted {
+        addr: args.addr,
+        unix: args.unix.as_deref(),
+        udp: args.udp,
+    })?;
     let _watching = watching::serving(&args.watch)?;
     let failed = |error: io::Error| Fault::failed(error.to_string());
     let mut end = None;
@@ -39,24 +43,14 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
 }
 
 fn builder(args: &EchoArgs) -> RuntimeBuilder {
-    let backend = match args.backend {
-        ServeBackend::Auto => runtime::Backend::Auto,
-        ServeBackend::Uring => runtime::Backend::Uring,
-        ServeBackend::Epoll => runtime::Backend::Epoll,
-    };
-    let mut builder = Runtime::builder().backend(backend).threads(args.threads);
-    if args.sqpoll {
-        builder = builder.sqpoll(SqPoll::new());
-    }
     let of_datagrams = args.udp.then_some(DATAGRAM_BUFFERS);
-    if let Some((count, bytes)) = args.receive.receive_buffers.or(of_datagrams) {
-        builder = builder.receive_buffers(count, bytes);
-    }
-    builder.receive_mode(match args.receive.receive_mode {
-        FilledHow::Whole => ReceiveMode::Whole,
-        FilledHow::Incremental => ReceiveMode::Incremental,
-        FilledHow::Bundled => ReceiveMode::Bundled,
-    })
+    runtime_of(
+        args.backend,
+        args.threads,
+        args.sqpoll,
+        &args.receive,
+        of_datagrams,
+    )
 }
 
 /// What a core listens by.

@@ -8,7 +8,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use crate::args::EchoArgs;
 use crate::fault::Fault;
 use crate::signals::Removal;
 
@@ -21,11 +20,28 @@ pub(crate) enum Place {
     Unix(UnixListener, PathOfOurs),
 }
 
+/// What was typed.
+pub(crate) struct Wanted<'a> {
+    pub(crate) addr: SocketAddr,
+    pub(crate) unix: Option<&'a Path>,
+    pub(crate) udp: bool,
+}
+
+impl Wanted<'_> {
+    pub(crate) fn tcp(addr: SocketAddr) -> Wanted<'static> {
+        Wanted {
+            addr,
+            unix: None,
+            udp: false,
+        }
+    }
+}
+
 impl Place {
-    pub(crate) fn of(args: &EchoArgs) -> Result<Place, Fault> {
-        if let Some(path) = &args.unix {
+    pub(crate) fn of(args: &Wanted<'_>) -> Result<Place, Fault> {
+        if let Some(path) = args.unix {
             let listener = bind_path(path)?;
-            let ours = PathOfOurs::new(path.clone())
+            let ours = PathOfOurs::new(path.to_owned())
                 .map_err(|error| Fault::failed(format!("{}: {error}", path.display())))?;
             return Ok(Place::Unix(listener, ours));
         }

@@ -136,3 +136,56 @@ fn a_command_that_is_killed_leaves_no_server_behind() {
         thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Each answers what is asked, byte for byte; which of them can run here differs.
+#[test]
+fn http_servers_are_compared_by_an_answer_without_a_file_and_by_files() {
+    let dir = folder();
+    let json = dir.path().join("net.json");
+    let own = env!("CARGO_BIN_EXE_annulus");
+    let mine =
+        format!("mine={own} bench net-server hyper --addr {{addr}} --body {{dir}}/100000.bin");
+    let line = [
+        "http",
+        "--what",
+        "100000,respond",
+        "--repeats",
+        "1",
+        "--pipeline",
+        "4",
+        "--json",
+        json.to_str().unwrap(),
+        "--server-cmd",
+        &mine,
+    ];
+    let said = net(&[&line[..], &SHORT].concat());
+    if said.is_skipped() {
+        return;
+    }
+    // Mine answers with the file, whatever is asked.
+    assert_eq!(said.code, Some(1), "{}", said.both());
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for row in rows {
+        let (name, size) = (row["contender"].as_str().unwrap(), row["size"].as_u64());
+        let is_wrong = name == "mine" && size.is_none();
+        assert_eq!(row["samples"], u8::from(!is_wrong), "{row}");
+        if is_wrong {
+            assert!(row["reason"].as_str().unwrap().contains("a body"), "{row}");
+        }
+    }
+    for name in ["annulus", "annulus-epoll", "hyper", "mine"] {
+        assert_eq!(
+            rows.iter().filter(|row| row["contender"] == name).count(),
+            2
+        );
+    }
+    let has_nginx = rows.iter().any(|row| row["contender"] == "nginx");
+    assert_eq!(has_nginx, !said.out.contains("nginx is not installed"));
+    assert!(said.out.contains("× nginx"), "{}", said.out);
+    let of = |row: &&Value| has_nginx && row["contender"] == "annulus";
+    for row in rows.iter().filter(of) {
+        let ratio = &row["medians"]["ratio_to_nginx"]["median"];
+        assert!(ratio.as_f64().unwrap() > 0.0, "{row}");
+    }
+}

@@ -12,11 +12,11 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["echo", "127.0.0.1:9", "--connections", "0"],
-        "--connections 0: from 1 to 30000",
+        "--connections 0: from 1 to 60000",
     ),
     (
-        &["echo", "127.0.0.1:9", "--connections", "30001"],
-        "from 1 to 30000",
+        &["echo", "127.0.0.1:9", "--connections", "60001"],
+        "from 1 to 60000",
     ),
     (
         &["echo", "127.0.0.1:9", "--pipeline", "0"],
@@ -78,7 +78,20 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["echo", "--contenders", "none"], "names at least one"),
     (&["echo", "--server-cmd", "x"], "no NAME="),
     (&["echo", "--server-cmd", "x=y"], "no {addr}"),
-    (&["http"], "needs the server's ADDR"),
+    (&["redis"], "needs the server's ADDR"),
+    (&["http", "--path", "/x"], "needs the server's ADDR"),
+    (&["http", "--what", "1q"], "write `respond`, or the length"),
+    (&["http", "--what", "0"], "write `respond`, or the length"),
+    (&["http", "--what", "1g"], "files of at most"),
+    (
+        &["http", "127.0.0.1:9", "--what", "1k"],
+        "cannot be used with",
+    ),
+    (
+        &["http", "--path", "/x", "--what", "1k"],
+        "cannot be used with",
+    ),
+    (&["http", "--contenders", "ngin"], "did you mean `nginx`?"),
     (
         &["http", "127.0.0.1:9", "--path", "x"],
         "a path begins with `/`",

@@ -2,5 +2,9 @@
 
 mod echo;
 mod ends;
+mod http;
 mod server;
+#[path = "../../../annulus/tests/child/skip.rs"]
+#[allow(dead_code, reason = "nothing here needs root")]
+mod skip;
 mod wrong;

@@ -11,8 +11,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const BACKENDS: [&str; 2] = ["auto", "epoll"];
 
 pub(crate) fn command(args: &[&str]) -> Command {
+    command_as("echo", args)
+}
+
+fn command_as(what: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
-    command.args(["serve", "echo"]).args(args);
+    command.args(["serve", what]).args(args);
     command
 }
 
@@ -26,7 +30,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(args: &[&str]) -> Server {
-        let mut child = command(args)
+        Server::start_as("echo", args)
+    }
+
+    /// Another one than echo.
+    pub(crate) fn start_as(what: &str, args: &[&str]) -> Server {
+        let mut child = command_as(what, args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

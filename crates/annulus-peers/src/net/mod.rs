@@ -1,4 +1,4 @@
-//! The network's side: echo servers that Annulus's own are measured against, one file each, and the load they are
+//! The network's side: servers that Annulus's own are measured against, one file each, and the load they are
 //! measured with.
 //!
 //! Each server is the best plain example of its kind: one thread, no option, `serve(listener)` until the process ends.
@@ -8,6 +8,7 @@ mod listening;
 pub mod load;
 pub mod ring_echo;
 pub mod tokio_echo;
+pub mod tokio_http;
 
 #[cfg(test)]
 mod echo_tests;

@@ -25,6 +25,7 @@ pub use read_into::ReadInto;
 pub(crate) use options::path_to_cstring;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::buf::{IoBuf, IoBufMut};
@@ -37,6 +38,7 @@ use crate::op::{
 };
 use crate::sys::call;
 use crate::sys::poll_queue::{self, NotPolled};
+use crate::sys::poller::borrowed;
 use crate::sys::sqe::RWF_DSYNC;
 use direct::Direct;
 
@@ -111,6 +113,14 @@ impl File {
     /// On files opened with `O_DIRECT` it changes nothing.
     pub fn set_cached_reads(&self, policy: CachedReads) {
         self.fd.cached().set(policy);
+    }
+
+    /// The descriptor, for calls that are not the engine's: `fstat`, `flock`. Its flags are not to be changed.
+    /// `None`: the file is a simulated kernel's.
+    ///
+    /// Not [`AsFd`](std::os::fd::AsFd), which has no way to say that.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (!self.fd.is_simulated()).then(|| borrowed(self.fd.raw()))
     }
 
     /// The descriptor alone.

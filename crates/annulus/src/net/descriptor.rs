@@ -64,7 +64,11 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-async fn ready(core: &Rc<Core>, socket: &Rc<Socket>, interest: Interest) -> io::Result<()> {
+pub(super) async fn ready(
+    core: &Rc<Core>,
+    socket: &Rc<Socket>,
+    interest: Interest,
+) -> io::Result<()> {
     let poll = Poll::new(Rc::clone(socket), interest);
     SocketOperation::new(Rc::clone(core), poll).await
 }

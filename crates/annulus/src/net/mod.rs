@@ -8,6 +8,7 @@ mod acceptor;
 mod datagram;
 mod descriptor;
 mod exact;
+mod file;
 mod options;
 mod receiver;
 mod sending;

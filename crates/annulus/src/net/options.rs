@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::fd::Socket;
-use crate::sys::option;
+use crate::sys::{net, option};
 
 /// A socket's options. One that the socket's kind does not have is refused by the kernel, mostly with
 /// `EOPNOTSUPP` or `ENOPROTOOPT`.
@@ -184,6 +184,17 @@ impl<'a> SocketOptions<'a> {
     /// What `getsockopt(2)` says.
     pub fn broadcast(self) -> io::Result<bool> {
         option::broadcast(self.0.raw())
+    }
+
+    /// A listener's connections are accepted when the client has sent something, or some seconds later: for protocols
+    /// whose client speaks first. Its data is there then, and the first receive need not wait for it. TCP.
+    /// (`TCP_DEFER_ACCEPT`)
+    ///
+    /// # Errors
+    ///
+    /// What `setsockopt(2)` says.
+    pub fn set_defer_accept(self, seconds: u32) -> io::Result<()> {
+        net::set_defer_accept(self.0.raw(), seconds)
     }
 
     /// Whether small segments are sent at once. TCP. (`TCP_NODELAY`)

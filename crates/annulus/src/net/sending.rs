@@ -47,6 +47,11 @@ impl Stream {
         turn(&self.socket).await
     }
 
+    /// Waits for all sends that have begun.
+    pub(super) async fn sent(&self) -> io::Result<()> {
+        self.turn().await.map(drop)
+    }
+
     pub(super) async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
         send_vectored(&self.core, &self.socket, bufs).await
     }

@@ -16,7 +16,7 @@ use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
-use crate::op::{Connect, Recv, SendAll};
+use crate::op::{Connect, Recv, SendAll, SendThen};
 use crate::sys::net::{self, Address, Kind};
 
 /// The stream. Dropped, it is closed: sends that have begun go on, receives are cancelled, and the
@@ -80,14 +80,35 @@ impl Stream {
         if buf.init_bytes() == 0 {
             return Ok(());
         }
+        let op = self.sends_at_once(buf)?;
+        self.core.start_detached(op).map_err(SendAll::into_buf)
+    }
+
+    /// The same; `then` is given the buffer at the end of it.
+    #[inline]
+    pub(super) fn try_send_then<B: IoBuf>(
+        &self,
+        buf: B,
+        then: impl FnOnce(B) + 'static,
+    ) -> Result<(), B> {
+        if buf.init_bytes() == 0 {
+            then(buf);
+            return Ok(());
+        }
+        let op = SendThen::new(self.sends_at_once(buf)?, then);
+        self.core.start_detached(op).map_err(SendThen::into_buf)
+    }
+
+    /// The send, if nothing else is being sent and nothing has failed.
+    #[inline]
+    fn sends_at_once<B: IoBuf>(&self, buf: B) -> Result<SendAll<B>, B> {
         if self.socket.send_failed() != 0 {
             return Err(buf);
         }
-        let Some(turn) = SendTurn::take(&self.socket) else {
-            return Err(buf);
-        };
-        let op = SendAll::new(buf, turn);
-        self.core.start_detached(op).map_err(SendAll::into_buf)
+        match SendTurn::take(&self.socket) {
+            Some(turn) => Ok(SendAll::new(buf, turn)),
+            None => Err(buf),
+        }
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -238,6 +238,28 @@ impl TcpStream {
         self.0.send_zero_copy(buf).await
     }
 
+    /// Sends `head`, and behind it `bytes` bytes of `file` from `offset` on, which the kernel takes from the page
+    /// cache without a copy (`sendfile(2)`): from some ten KiB on it is cheaper than reading and sending. Returns how
+    /// many bytes of the file were sent, fewer than asked for where it ends before. `progress` is called whenever the
+    /// peer has made room for more. What is not cached is waited for on the spot; a read of it before keeps the core
+    /// from that.
+    ///
+    /// Dropped, or after an error, some of it may have been sent: nothing else can be then.
+    ///
+    /// # Errors
+    ///
+    /// What `sendfile(2)` says: `EINVAL` of a file that can't be sent from.
+    pub async fn send_file(
+        &self,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        progress: impl FnMut(),
+    ) -> io::Result<u64> {
+        self.0.send_file(head, file, offset, bytes, progress).await
+    }
+
     /// Ready when there is something to read, an end, or an error.
     ///
     /// # Errors
@@ -261,6 +283,17 @@ impl TcpStream {
         SocketOptions::of(&self.0.socket)
     }
 
+    /// As [`try_send`](TcpStream::try_send), for a buffer that is to be used again: `then` is given it when all
+    /// of it has been sent, or could not be. It may be called before this returns.
+    ///
+    /// # Errors
+    ///
+    /// The buffer.
+    #[inline]
+    pub fn try_send_then<B: IoBuf>(&self, buf: B, then: impl FnOnce(B) + 'static) -> Result<(), B> {
+        self.0.try_send_then(buf, then)
+    }
+
     /// Begins to send all of `buf`, without waiting for the end of it, unless another send is under way:
     /// then `buf` comes back, and [`send_all`](TcpStream::send_all) is the way to wait. An error is the next
     /// send's.
@@ -271,6 +304,16 @@ impl TcpStream {
     #[inline]
     pub fn try_send<B: IoBuf>(&self, buf: B) -> Result<(), B> {
         self.0.try_send(buf)
+    }
+
+    /// Waits until all sends that have begun are over: what was given to be sent is with the kernel. For who
+    /// began them by [`try_send`](TcpStream::try_send), or dropped them.
+    ///
+    /// # Errors
+    ///
+    /// Why one of those failed that nobody waited for.
+    pub async fn sent(&self) -> io::Result<()> {
+        self.0.sent().await
     }
 
     /// Ends one direction, or both, at once: what is still to be sent is not waited for.

@@ -199,6 +199,17 @@ impl UnixStream {
         self.0.try_send(buf)
     }
 
+    /// As [`try_send`](UnixStream::try_send), for a buffer that is to be used again: `then` is given it when all
+    /// of it has been sent, or could not be. It may be called before this returns.
+    ///
+    /// # Errors
+    ///
+    /// The buffer.
+    #[inline]
+    pub fn try_send_then<B: IoBuf>(&self, buf: B, then: impl FnOnce(B) + 'static) -> Result<(), B> {
+        self.0.try_send_then(buf, then)
+    }
+
     /// As [`TcpStream::shutdown`](super::TcpStream::shutdown).
     ///
     /// # Errors

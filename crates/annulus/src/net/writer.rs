@@ -180,6 +180,23 @@ impl Writer {
         }
     }
 
+    /// As [`write_buf`](Writer::write_buf), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, if as many bytes as the limit wait, or a send has failed: [`poll_write`](Writer::poll_write)
+    /// waits for room, and says why.
+    pub fn try_write_buf<B: IoBuf>(&mut self, buf: B) -> Result<(), B> {
+        let state = self.sink.state.borrow();
+        let has_room = state.failed == 0 && state.unsent < state.limit;
+        drop(state);
+        if !has_room {
+            return Err(buf);
+        }
+        self.sink.give(buf);
+        Ok(())
+    }
+
     /// Waits until all that was written has been given to the kernel.
     ///
     /// # Errors

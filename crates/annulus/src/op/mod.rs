@@ -54,7 +54,7 @@ pub use recv::Recv;
 pub use recv_message::RecvMessage;
 pub use rename::Rename;
 pub use run_blocking::{RunBlocking, Unanswered};
-pub use send::SendAll;
+pub use send::{SendAll, SendThen};
 pub use send_message::SendMessage;
 pub use send_vectored::SendVectored;
 pub use send_zero_copy::SendZeroCopy;

@@ -108,6 +108,62 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     }
 }
 
+/// The same, when nobody waits for the end but the buffer is wanted back.
+pub struct SendThen<B, F> {
+    send: SendAll<B>,
+    then: F,
+}
+
+impl<B: IoBuf, F: FnOnce(B)> SendThen<B, F> {
+    #[inline]
+    pub(crate) fn new(send: SendAll<B>, then: F) -> SendThen<B, F> {
+        SendThen { send, then }
+    }
+
+    /// The buffer of a send that was not begun.
+    pub(crate) fn into_buf(self) -> B {
+        self.send.into_buf()
+    }
+}
+
+// SAFETY: Lent, Still, Open: `send` owns what the kernel is pointed to, as above.
+unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
+    const INFO: OpInfo = SendAll::<B>::INFO;
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+    type Output = ();
+
+    #[expect(private_interfaces)]
+    fn socket(&self) -> &Rc<Socket> {
+        self.send.socket()
+    }
+
+    #[inline]
+    fn sqe(&mut self) -> Sqe {
+        self.send.sqe()
+    }
+
+    fn attempt(&mut self) -> i32 {
+        self.send.attempt()
+    }
+
+    #[inline]
+    fn resume(&mut self, res: i32) -> Resume {
+        self.send.resume(res)
+    }
+
+    /// The turn goes first: who is given the buffer may send it again.
+    #[inline]
+    fn complete(self, res: i32) {
+        let SendAll { buf, turn, .. } = self.send;
+        if res < 0 {
+            turn.fail(-res);
+        }
+        drop(turn);
+        (self.then)(buf);
+    }
+}
+
 impl<B> fmt::Debug for SendAll<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SendAll").field(self.turn.socket()).finish()

@@ -147,6 +147,14 @@ pub(super) fn current() -> Option<Rc<Executor>> {
     found.ok().flatten()
 }
 
+/// Whether the calling thread's runtime is to end.
+#[inline]
+pub(super) fn is_stopping() -> bool {
+    let of = |executor: &Option<Rc<Executor>>| executor.as_ref().is_some_and(|e| e.is_stopping());
+    HERE.try_with(|here| of(&here.executor.borrow()))
+        .unwrap_or(false)
+}
+
 /// Starts a task on the calling core.
 pub(super) fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where

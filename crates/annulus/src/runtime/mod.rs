@@ -96,6 +96,12 @@ pub async fn stopping() {
     .await;
 }
 
+/// Whether [`stopping`] is ready, for tasks that it has woken. False outside a runtime.
+#[inline]
+pub fn is_stopping() -> bool {
+    executor::is_stopping()
+}
+
 /// Leaves nothing behind when it is dropped: a server's every connection may wait for the end.
 struct WaitingForStop {
     executor: Rc<Executor>,

@@ -208,6 +208,38 @@ pub(crate) unsafe fn send(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
     ))
 }
 
+/// `send`, without waiting, of what more follows at once: the kernel may wait for that.
+pub(crate) fn send_more(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE;
+    Ok(net::send(known(fd), bytes, flags)?)
+}
+
+/// `sendfile`. It waits for room unless the socket is told not to.
+pub(crate) fn send_file(
+    fd: RawFd,
+    file: BorrowedFd<'_>,
+    offset: &mut u64,
+    bytes: usize,
+) -> io::Result<usize> {
+    Ok(rustix::fs::sendfile(known(fd), file, Some(offset), bytes)?)
+}
+
+/// `TCP_DEFER_ACCEPT`, for which rustix has no function.
+pub(crate) fn set_defer_accept(fd: RawFd, seconds: u32) -> io::Result<()> {
+    // SAFETY: Open: the caller's socket. Lent: the kernel reads the four bytes during the call.
+    let res = unsafe {
+        libc::syscall(
+            libc::SYS_setsockopt,
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            &raw const seconds,
+            size_of::<u32>(),
+        )
+    };
+    super::errno::check(super::call::last(res)).map(drop)
+}
+
 /// `struct msghdr`.
 pub(crate) type Message = libc::msghdr;
 

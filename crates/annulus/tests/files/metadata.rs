@@ -53,6 +53,19 @@ fn metadata_by_path_and_by_descriptor_agree_with_stds() {
 }
 
 #[test]
+fn a_files_descriptor_is_there_for_other_calls() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", &bytes(1, 12_345)).await;
+        assert_eq!(file.descriptor().is_some(), ground.is_real());
+        if let Some(descriptor) = file.descriptor() {
+            let stat = rustix::fs::fstat(descriptor).unwrap();
+            assert_eq!(stat.st_size, 12_345);
+            assert_eq!(stat.st_ino, file.metadata().await.unwrap().inode());
+        }
+    });
+}
+
+#[test]
 fn links_are_followed_or_looked_at_as_asked() {
     for_each_backend(async |ground| {
         if !ground.machine_has("symbolic links") {

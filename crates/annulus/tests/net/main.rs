@@ -8,12 +8,14 @@ mod datagram;
 mod dropped;
 mod echo;
 mod ends;
+mod file;
 mod grounds;
 mod groups;
 mod kernel;
 mod options;
 mod poll;
 mod scarce;
+mod sent;
 mod shared;
 #[path = "../child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]

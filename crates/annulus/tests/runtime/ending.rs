@@ -33,6 +33,7 @@ fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
             let (finished, stopper) = (finishes.clone(), Arc::clone(&stopper));
             let task = runtime::spawn(async move {
                 runtime::stopping().await;
+                assert!(runtime::is_stopping());
                 time::sleep(Duration::from_millis(5)).await;
                 finished.raise();
             });
@@ -60,6 +61,8 @@ fn tasks_that_outlast_the_grace_are_dropped_and_their_handles_say_so() {
         let ended = builder
             .grace(Duration::from_millis(5))
             .block_on(async move {
+                // One core, whose main future is still running.
+                assert!(!runtime::is_stopping());
                 let endless = runtime::spawn(async move {
                     let _guard = guard;
                     std::future::pending::<()>().await;

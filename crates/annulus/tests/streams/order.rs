@@ -126,3 +126,35 @@ fn of_sends_that_are_dropped_each_arrives_whole_or_not_at_all() {
         Ok(())
     });
 }
+
+#[test]
+fn a_buffer_comes_back_from_a_send_that_nobody_waited_for() {
+    on_each(|| async {
+        let (near, far) = tcp_pair().await?;
+        let back: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+        let keep = |back: &Rc<RefCell<Vec<Vec<u8>>>>| {
+            let back = Rc::clone(back);
+            move |buf| back.borrow_mut().push(buf)
+        };
+        for number in 1..=50 {
+            let mut buf = back.borrow_mut().pop().unwrap_or_default();
+            buf.clear();
+            buf.extend(message(number, 300));
+            near.try_send_then(buf, keep(&back)).unwrap();
+            assert_eq!(far.recv_exact(vec![0; 308]).await?[0], number as u8);
+            while back.borrow().is_empty() {
+                runtime::yield_now().await;
+            }
+        }
+        assert_eq!(back.borrow().len(), 1, "one buffer served for all");
+        // Nothing is sent of nothing, and it comes back.
+        near.try_send_then(Vec::new(), keep(&back)).unwrap();
+        assert_eq!(back.borrow().len(), 2);
+        // While another send is under way, at once.
+        let large = near.try_send(vec![1; 30_000_000]);
+        assert!(large.is_ok());
+        let refused = near.try_send_then(vec![2; 3], |_| panic!("it was not sent"));
+        assert_eq!(refused, Err(vec![2; 3]));
+        Ok(())
+    });
+}

@@ -239,3 +239,23 @@ fn writing_nothing_is_done_at_once() {
         Ok(())
     });
 }
+
+#[test]
+fn a_buffer_is_given_without_waiting_unless_as_many_bytes_as_the_limit_wait() {
+    on_each(|| async {
+        let (near, far) = tcp_pair().await?;
+        let mut writer = near.writer().with_limit(10_000);
+        assert_eq!(writer.try_write_buf(pattern(0, 9_999)), Ok(()));
+        // One byte less than the limit waits: the next is taken as a whole.
+        assert_eq!(writer.try_write_buf(pattern(9_999, 50_000)), Ok(()));
+        assert_eq!(
+            writer.try_write_buf(vec![0; 3]),
+            Err(vec![0; 3]),
+            "given back"
+        );
+        writer.finish().await?;
+        check(0, &far.recv_exact(vec![0; 59_999]).await?);
+        assert_eq!(far.recv(vec![0; 1]).await?.0, 0);
+        Ok(())
+    });
+}

@@ -21,14 +21,20 @@ const LAYERS: [&[&str]; 9] = [
 const STRANGERS: [(&str, &str); 2] = [("engine", "runtime"), ("runtime", "engine")];
 
 /// What each crate may depend on within the workspace.
-const CRATES: [(&str, &[&str]); 5] = [
+const CRATES: [(&str, &[&str]); 6] = [
     ("annulus", &[]),
+    ("annulus-http", &["annulus", "annulus-adapters"]),
     ("annulus-peers", &["annulus"]),
     ("annulus-adapters", &["annulus"]),
     ("annulus-preload", &["annulus"]),
     (
         "annulus-cli",
-        &["annulus", "annulus-adapters", "annulus-peers"],
+        &[
+            "annulus",
+            "annulus-adapters",
+            "annulus-http",
+            "annulus-peers",
+        ],
     ),
 ];
 

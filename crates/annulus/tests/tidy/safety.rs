@@ -48,7 +48,7 @@ const MAY_ALLOW_UNSAFE: [&str; 27] = [
 ];
 
 /// Crates whose every root forbids unsafe code.
-const FORBIDS_UNSAFE: [&str; 2] = ["annulus-adapters", "annulus-cli"];
+const FORBIDS_UNSAFE: [&str; 3] = ["annulus-adapters", "annulus-cli", "annulus-http"];
 
 const INVARIANTS: &str = "docs/SAFETY.md";
 

@@ -1,11 +1,12 @@
-//! What runs in the processes that `bench net` starts: an echo server of ours, or the step before any program.
+//! What runs in the processes that `bench net` starts: a server of ours, or the step before any program.
 
+use std::convert::Infallible;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use annulus_peers::net::{epoll_echo, ring_echo, tokio_echo};
+use annulus_peers::net::{epoll_echo, ring_echo, tokio_echo, tokio_http};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -18,12 +19,30 @@ pub(crate) fn net_server(args: &NetServerArgs) -> Result<ExitCode, Fault> {
         "ring" => ring_echo::serve,
         "epoll" => epoll_echo::serve,
         "tokio" => tokio_echo::serve,
+        "hyper" => return net_http(args),
         other => {
             return Err(Fault::usage(format!(
-                "no server is called `{other}`; there are ring, epoll and tokio"
+                "no server is called `{other}`; there are ring, epoll, tokio and hyper"
             )));
         }
     };
+    let listener = listen(args)?;
+    ended(args, serve(listener))
+}
+
+/// The same of HTTP.
+fn net_http(args: &NetServerArgs) -> Result<ExitCode, Fault> {
+    let body = match &args.body {
+        Some(path) => std::fs::read(path)
+            .map_err(|error| Fault::failed(format!("reading {}: {error}", path.display())))?,
+        None => b"Hello, World!".to_vec(),
+    };
+    let listener = listen(args)?;
+    ended(args, tokio_http::serve(listener, body))
+}
+
+/// Listens, and says so.
+fn listen(args: &NetServerArgs) -> Result<TcpListener, Fault> {
     let bind = || -> std::io::Result<TcpListener> {
         let listener = TcpListener::bind(args.addr)?;
         let mut out = std::io::stdout().lock();
@@ -32,9 +51,11 @@ pub(crate) fn net_server(args: &NetServerArgs) -> Result<ExitCode, Fault> {
         Ok(listener)
     };
     super::super::machine::allow_many_open_files();
-    let listener =
-        bind().map_err(|error| Fault::failed(format!("listening on {}: {error}", args.addr)))?;
-    match serve(listener) {
+    bind().map_err(|error| Fault::failed(format!("listening on {}: {error}", args.addr)))
+}
+
+fn ended(args: &NetServerArgs, served: std::io::Result<Infallible>) -> Result<ExitCode, Fault> {
+    match served {
         Ok(never) => match never {},
         Err(error) => Err(Fault::failed(format!("the server {}: {error}", args.name))),
     }

@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::question::{Question, Who};
+use super::contenders::Who;
+use super::question::Question;
 use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
 use crate::bench::timeline::{Timeline, on_one_line};
@@ -48,7 +49,7 @@ pub(crate) struct LoadFacts {
     pub(crate) protocol: String,
     pub(crate) words: String,
     pub(crate) connections: Vec<usize>,
-    /// Lengths of messages or values; of HTTP the server decides.
+    /// Lengths of messages or values; of HTTP those of files, or none where the server decides.
     pub(crate) sizes: Vec<Option<u64>>,
     pub(crate) pipeline: usize,
     /// Requests a second by the clock; absent in a closed loop.
@@ -92,16 +93,21 @@ pub(crate) struct ContenderFacts {
 }
 
 impl ContenderFacts {
-    pub(crate) fn of(who: &Who) -> ContenderFacts {
+    pub(crate) fn of(who: &Who, protocol: &str) -> ContenderFacts {
         let about = match who {
             Who::There { target, .. } => format!("the server at {target}"),
-            Who::Own { name: "annulus" } => "annulus serve echo --backend uring".into(),
-            Who::Own {
-                name: "annulus-epoll",
-            } => "annulus serve echo --backend epoll".into(),
-            Who::Own { name: "tokio" } => "Tokio's current_thread runtime, a task each".into(),
-            Who::Own { name: "ring" } => "a ring written by hand: the ceiling".into(),
-            Who::Own { .. } => "level-triggered epoll by hand: the reference".into(),
+            Who::Own { name } => match (protocol, *name) {
+                ("http", "annulus") => "annulus serve http --backend uring",
+                ("http", "annulus-epoll") => "annulus serve http --backend epoll",
+                ("http", "nginx") => "nginx as installed: one worker, open_file_cache, no log",
+                ("http", _) => "hyper on Tokio's current_thread runtime, bodies in memory",
+                (_, "annulus") => "annulus serve echo --backend uring",
+                (_, "annulus-epoll") => "annulus serve echo --backend epoll",
+                (_, "tokio") => "Tokio's current_thread runtime, a task each",
+                (_, "ring") => "a ring written by hand: the ceiling",
+                _ => "level-triggered epoll by hand: the reference",
+            }
+            .into(),
             Who::Command { words, .. } => words.join(" "),
         };
         ContenderFacts {
@@ -252,6 +258,9 @@ pub(crate) struct Medians {
     pub(crate) requests_per_second: Spread,
     /// Requests a second over those of `epoll` in the same repeat.
     pub(crate) ratio_to_epoll: Option<Spread>,
+    /// Of HTTP, over those of `nginx`.
+    #[serde(default)]
+    pub(crate) ratio_to_nginx: Option<Spread>,
     /// Since due with `--rate`, since sent without.
     pub(crate) p50_us: f64,
     pub(crate) p90_us: f64,
@@ -267,6 +276,13 @@ pub(crate) struct Medians {
     pub(crate) syscalls_per_request: Option<f64>,
     pub(crate) voluntary_switches_per_1000: Option<f64>,
     pub(crate) involuntary_switches_per_1000: Option<f64>,
+}
+
+impl Medians {
+    /// The ratio to whoever all are compared with.
+    pub(crate) fn ratio(&self) -> Option<Spread> {
+        self.ratio_to_epoll.or(self.ratio_to_nginx)
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `annulus bench net`: loads a server, or starts echo servers and compares them under the same load.
+//! `annulus bench net`: loads a server, or starts servers of echo or HTTP and compares them under the same load.
 //!
 //! For each cell (a number of connections, a size), for each repeat, the contenders in a shuffled order, each started
 //! anew for its run and gone after it.
@@ -19,7 +19,9 @@ use crate::report::Pictures;
 use crate::signals;
 
 mod child;
+mod contenders;
 pub(crate) mod json;
+mod pages;
 mod question;
 mod sample;
 mod server;
@@ -29,10 +31,11 @@ mod traced;
 mod watch;
 
 pub(crate) use child::{net_child, net_server};
+use contenders::Who;
 pub(crate) use json::Run;
 use json::{ContenderFacts, LoadFacts, Report, Sample};
+use question::Cell;
 pub(crate) use question::Question;
-use question::{Cell, Who};
 use server::Server;
 use watch::Watch;
 
@@ -77,7 +80,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
         machine,
         load: LoadFacts::of(&question),
         contenders: (question.contenders.iter())
-            .map(ContenderFacts::of)
+            .map(|who| ContenderFacts::of(who, question.protocol))
             .collect(),
         warnings: table::warnings(&runs),
         verdict: table::verdict(&rows),
@@ -202,7 +205,7 @@ struct Ready {
 fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
     let server = match who {
         Who::There { .. } => None,
-        who => Some(Server::start(who, &question.server_cpus)?),
+        who => Some(Server::start(who, question, cell)?),
     };
     let (target, pid) = match (who, &server) {
         (Who::There { target, pid }, _) => (target.clone(), *pid),

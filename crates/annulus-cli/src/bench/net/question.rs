@@ -7,40 +7,19 @@ use std::time::Duration;
 use annulus_peers::net::load::{MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::args::{BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName};
+use super::contenders::{Who, contenders};
+use super::pages::Pages;
+use crate::args::{BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, What};
 use crate::fault::Fault;
 use crate::trace::Trace;
 
 /// As many as can be opened from a handful of loopback addresses in reasonable time.
-const CONNECTIONS_MAX: usize = 30_000;
+const CONNECTIONS_MAX: usize = 60_000;
 const PIPELINE_MAX: usize = 1024;
 const THREADS_MAX: usize = 64;
 const REPEATS_MAX: usize = 1000;
 const SIZE_MAX: u64 = 64 << 20;
 const REPEATS: usize = 5;
-/// Who is compared when nobody is named.
-const CONTENDERS: [&str; 5] = ["annulus", "annulus-epoll", "tokio", "ring", "epoll"];
-
-/// One contender.
-#[derive(Clone, Debug)]
-pub(crate) enum Who {
-    /// A server that runs already.
-    There { target: Target, pid: Option<u32> },
-    /// One of this binary's own.
-    Own { name: &'static str },
-    /// Any other command.
-    Command { name: String, words: Vec<String> },
-}
-
-impl Who {
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Who::There { .. } => "server",
-            Who::Own { name } => name,
-            Who::Command { name, .. } => name,
-        }
-    }
-}
 
 /// What is measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +43,8 @@ pub(crate) struct Question {
     workload: Workload,
     /// Whether each key is given its value before the load.
     pub(crate) fill: bool,
+    /// What is asked of HTTP servers that are compared.
+    pub(crate) pages: Option<Pages>,
     host_given: bool,
     pub(crate) sizes: Vec<Option<u64>>,
     pub(crate) connections: Vec<usize>,
@@ -90,9 +71,16 @@ impl Question {
     pub(crate) fn new(asked: &NetProtocol) -> Result<Question, Fault> {
         let (protocol, workload, sizes, args, host_given) = protocol(asked)?;
         check(args)?;
-        let contenders = contenders(args, protocol)?;
         let compared = args.addr.is_none();
-        let (client_cpus, server_cpus, notes) = processors(args, compared)?;
+        let (client_cpus, server_cpus, mut notes) = processors(args, compared)?;
+        let has_path = asked.path().is_some();
+        let contenders = contenders(args, protocol, has_path, &mut notes)?;
+        let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+        let serves_pages = protocol == "http" && compared && !has_path;
+        let pages = serves_pages.then(|| Pages::new(&sizes, seed)).transpose();
+        let pages = pages.map_err(|error| {
+            Fault::failed(format!("writing the files that are to be served: {error}"))
+        })?;
         let mut connections = args.connections.clone();
         connections.sort_unstable();
         connections.dedup();
@@ -100,6 +88,7 @@ impl Question {
             protocol,
             workload,
             fill: asked.store().is_some_and(|store| store.fill),
+            pages,
             host_given,
             sizes,
             connections,
@@ -114,7 +103,7 @@ impl Question {
             warmup: args.warmup,
             timeout: args.timeout,
             repeats: args.repeats.unwrap_or(if compared { REPEATS } else { 1 }),
-            seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
+            seed,
             json: args.json.clone(),
             replace: args.replace,
             watch: args.watch.clone(),
@@ -147,13 +136,24 @@ impl Question {
             Workload::Redis { value_bytes, .. } | Workload::Memcached { value_bytes, .. } => {
                 *value_bytes = cell.size.unwrap_or(0) as usize;
             }
-            Workload::Http { host, .. } if !self.host_given => {
-                *host = match &target {
-                    Target::Tcp(address) => address.to_string(),
-                    Target::Unix(_) => "localhost".into(),
-                };
+            Workload::Http {
+                host,
+                path,
+                body,
+                compared,
+            } => {
+                if let Some(pages) = &self.pages {
+                    let (expected, one_of) = pages.body(cell.size);
+                    *path = Pages::path(cell.size);
+                    (*body, *compared) = (Some(expected), one_of);
+                }
+                if !self.host_given {
+                    *host = match &target {
+                        Target::Tcp(address) => address.to_string(),
+                        Target::Unix(_) => "localhost".into(),
+                    };
+                }
             }
-            Workload::Http { .. } => {}
         }
         Plan {
             target,
@@ -207,27 +207,11 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
             path,
             host,
             body,
+            what,
             load,
         } => {
-            for (name, value) in [("path", Some(path)), ("host", host.as_ref())] {
-                let plain = |text: &String| text.bytes().all(|byte| byte.is_ascii_graphic());
-                if !value.is_none_or(plain) {
-                    return Err(Fault::usage(format!(
-                        "--{name}: only visible ASCII letters; write others as %20"
-                    )));
-                }
-            }
-            if !path.starts_with('/') {
-                return Err(Fault::usage(format!(
-                    "--path {path}: a path begins with `/`"
-                )));
-            }
-            let workload = Workload::Http {
-                path: path.clone(),
-                host: host.clone().unwrap_or_default(),
-                body: body.as_deref().map(expected).transpose()?,
-            };
-            ("http", workload, vec![None], load, host.is_some())
+            let workload = page(path.as_deref(), host.as_ref(), body.as_deref())?;
+            ("http", workload, lengths(what)?, load, host.is_some())
         }
         NetProtocol::Redis {
             command,
@@ -265,6 +249,30 @@ fn protocol(asked: &NetProtocol) -> Result<Asked<'_>, Fault> {
     })
 }
 
+/// What is asked of an HTTP server.
+fn page(path: Option<&str>, host: Option<&String>, body: Option<&Path>) -> Result<Workload, Fault> {
+    let path = path.unwrap_or("/");
+    let host = host.cloned().unwrap_or_default();
+    for (name, value) in [("path", path), ("host", &host)] {
+        if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Fault::usage(format!(
+                "--{name}: only visible ASCII letters; write others as %20"
+            )));
+        }
+    }
+    if !path.starts_with('/') {
+        return Err(Fault::usage(format!(
+            "--path {path}: a path begins with `/`"
+        )));
+    }
+    Ok(Workload::Http {
+        path: path.into(),
+        host,
+        body: body.map(expected).transpose()?,
+        compared: 1,
+    })
+}
+
 /// What every body must be.
 fn expected(path: &Path) -> Result<Arc<[u8]>, Fault> {
     let wrong = |why: String| Fault::usage(format!("--body {}: {why}", path.display()));
@@ -274,6 +282,22 @@ fn expected(path: &Path) -> Result<Arc<[u8]>, Fault> {
         true => Err(wrong(format!("more than {SIZE_MAX} bytes"))),
         false => Ok(bytes.into()),
     }
+}
+
+/// What is asked of HTTP servers that are compared, in the order of length.
+fn lengths(what: &[What]) -> Result<Vec<Option<u64>>, Fault> {
+    let mut lengths: Vec<Option<u64>> = what.iter().map(|what| what.0).collect();
+    if let Some(size) = lengths.iter().flatten().find(|size| **size > SIZE_MAX) {
+        return Err(Fault::usage(format!(
+            "--what {size}: files of at most {SIZE_MAX} bytes"
+        )));
+    }
+    lengths.sort_unstable();
+    lengths.dedup();
+    if lengths.is_empty() {
+        lengths.push(None);
+    }
+    Ok(lengths)
 }
 
 fn sizes(asked: &[u64], least: u64) -> Result<Vec<Option<u64>>, Fault> {
@@ -335,86 +359,6 @@ fn check(args: &LoadArgs) -> Result<(), Fault> {
         )));
     }
     Ok(())
-}
-
-fn contenders(args: &LoadArgs, protocol: &str) -> Result<Vec<Who>, Fault> {
-    if let Some(addr) = &args.addr {
-        let target = Target::parse(addr).map_err(Fault::usage)?;
-        return Ok(vec![Who::There {
-            target,
-            pid: args.pid,
-        }]);
-    }
-    if protocol != "echo" && (args.server_cmd.is_empty() || !args.contenders.is_empty()) {
-        return Err(Fault::usage(format!(
-            "bench net {protocol} needs the server's ADDR, for example 127.0.0.1:8080; only echo servers are built in \
-             (--server-cmd NAME=CMD starts others)"
-        )));
-    }
-    let mut list: Vec<Who> = Vec::new();
-    let all = args.contenders.is_empty() || args.contenders == ["all"];
-    if protocol == "echo" && all {
-        list.extend(CONTENDERS.map(|name| Who::Own { name }));
-    } else if args.contenders != ["none"] {
-        for asked in &args.contenders {
-            let Some(&name) = CONTENDERS.iter().find(|name| *name == asked) else {
-                return Err(unknown(asked));
-            };
-            list.push(Who::Own { name });
-        }
-    }
-    for text in &args.server_cmd {
-        list.push(command(text)?);
-    }
-    if list.is_empty() {
-        return Err(Fault::usage(
-            "--contenders none: then --server-cmd NAME=CMD names at least one",
-        ));
-    }
-    for (index, who) in list.iter().enumerate() {
-        if list[..index].iter().any(|other| other.name() == who.name()) {
-            return Err(Fault::usage(format!(
-                "two contenders are called `{}`",
-                who.name()
-            )));
-        }
-    }
-    Ok(list)
-}
-
-fn unknown(asked: &str) -> Fault {
-    let near = (CONTENDERS.iter())
-        .map(|name| (strsim::jaro_winkler(name, asked), *name))
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .filter(|(likeness, _)| *likeness > 0.7)
-        .map_or(String::new(), |(_, name)| {
-            format!("; did you mean `{name}`?")
-        });
-    Fault::usage(format!(
-        "--contenders {asked}: there are {}{near}",
-        CONTENDERS.join(", ")
-    ))
-}
-
-/// `NAME=program argument {addr}`: split at spaces, no shell.
-fn command(text: &str) -> Result<Who, Fault> {
-    let wrong = |why: &str| {
-        Fault::usage(format!(
-            "--server-cmd {text}: {why}; write for example mine='/opt/mine --listen {{addr}}'"
-        ))
-    };
-    let (name, command) = text.split_once('=').ok_or_else(|| wrong("no NAME="))?;
-    let words: Vec<String> = command.split_whitespace().map(str::to_string).collect();
-    if name.is_empty() || words.is_empty() {
-        return Err(wrong("no name or no command"));
-    }
-    if !words.iter().any(|word| word.contains("{addr}")) {
-        return Err(wrong("no {addr}, so it cannot be told where to listen"));
-    }
-    Ok(Who::Command {
-        name: name.into(),
-        words,
-    })
 }
 
 type Processors = (Vec<usize>, Vec<usize>, Vec<String>);

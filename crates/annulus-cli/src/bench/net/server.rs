@@ -4,9 +4,10 @@
 //! it before that and waits until it is gone.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -15,7 +16,9 @@ use std::time::{Duration, Instant};
 use annulus_peers::net::load::Target;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::question::Who;
+use super::contenders::Who;
+use super::pages::{Pages, find_nginx};
+use super::question::{Cell, Question};
 use crate::fault::Fault;
 use crate::signals;
 
@@ -35,14 +38,17 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it on these processors and waits until it listens.
-    pub(crate) fn start(who: &Who, cpus: &[usize]) -> Result<Server, Fault> {
+    /// Starts it for a cell, and waits until it listens.
+    pub(crate) fn start(who: &Who, question: &Question, cell: Cell) -> Result<Server, Fault> {
+        let cpus = &question.server_cpus;
         let name = who.name().to_string();
         let failed = |why: String| Fault::failed(format!("starting {name}: {why}"));
         let own = std::env::current_exe()
             .map_err(|error| failed(format!("finding our own program: {error}")))?;
         let given = match who {
-            Who::Command { .. } => Some(free_address().map_err(|error| failed(error.to_string()))?),
+            Who::Command { .. } | Who::Own { name: "nginx" } => {
+                Some(free_address().map_err(|error| failed(error.to_string()))?)
+            }
             _ => None,
         };
         let mut command = Command::new(&own);
@@ -53,7 +59,15 @@ impl Server {
             let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
             command.arg("--cpu").arg(list.join(","));
         }
-        command.arg("--").args(program(who, own.into(), given));
+        let pages = question.pages.as_ref();
+        let words = match (who, pages, given) {
+            (Who::Own { name }, Some(pages), given) => {
+                page_server(name, own, pages, cell, given)
+                    .map_err(|error| failed(error.to_string()))?
+            }
+            _ => program(who, own.into(), given, pages),
+        };
+        command.arg("--").args(words);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -144,7 +158,12 @@ impl Drop for Server {
 }
 
 /// The program and its arguments.
-fn program(who: &Who, own: OsString, given: Option<SocketAddr>) -> Vec<OsString> {
+fn program(
+    who: &Who,
+    own: OsString,
+    given: Option<SocketAddr>,
+    pages: Option<&Pages>,
+) -> Vec<OsString> {
     let own_with = |words: &[&str]| {
         let words = words.iter().map(OsString::from);
         [own.clone()].into_iter().chain(words).collect()
@@ -170,10 +189,48 @@ fn program(who: &Who, own: OsString, given: Option<SocketAddr>) -> Vec<OsString>
         Who::Own { name } => own_with(&["bench", "net-server", name]),
         Who::Command { words, .. } => {
             let address = given.map_or(String::new(), |given| given.to_string());
-            let words = words.iter().map(|word| word.replace("{addr}", &address));
+            let folder = pages.map_or(String::new(), |pages| pages.files().display().to_string());
+            let words = (words.iter())
+                .map(|word| word.replace("{addr}", &address).replace("{dir}", &folder));
             words.map(OsString::from).collect()
         }
     }
+}
+
+/// A server of HTTP and its arguments.
+fn page_server(
+    name: &str,
+    own: PathBuf,
+    pages: &Pages,
+    cell: Cell,
+    given: Option<SocketAddr>,
+) -> std::io::Result<Vec<OsString>> {
+    let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+    let mut line = vec![OsString::from(own)];
+    match (name, given) {
+        ("nginx", Some(address)) => {
+            let nginx = find_nginx().ok_or(ErrorKind::NotFound)?;
+            line = vec![nginx.into(), "-p".into(), pages.folder().into()];
+            line.extend(["-c".into(), pages.nginx(address, cell.connections)?.into()]);
+        }
+        ("hyper", _) => {
+            line.extend(words(&["bench", "net-server", "hyper", "--body"]));
+            line.push(pages.file(cell.size).into());
+        }
+        (name, _) => {
+            let backend = match name {
+                "annulus-epoll" => "epoll",
+                _ => "uring",
+            };
+            line.extend(words(&["serve", "http", "--addr", "127.0.0.1:0"]));
+            line.extend(words(&["--threads", "1", "--backend", backend]));
+            match cell.size {
+                None => line.extend(words(&["--respond", "200"])),
+                Some(_) => line.push(pages.files().into()),
+            }
+        }
+    }
+    Ok(line)
 }
 
 /// An address that nobody listens on now.

@@ -1,27 +1,28 @@
 //! From runs to rows: medians over the repeats, ratios inside each repeat.
 
+use super::contenders::reference;
 use super::json::{Latency, Medians, Row, Run, Sample, ServerUse};
 use super::question::{Cell, Question};
 use crate::bench::stats::{Spread, median};
 
-/// What every contender is compared with.
-pub(crate) const REFERENCE: &str = "epoll";
-
 /// The rows of all cells; in a cell by falling speed.
 pub(crate) fn rows(question: &Question, runs: &[Run]) -> Vec<Row> {
     let names: Vec<&str> = question.contenders.iter().map(|who| who.name()).collect();
+    let reference = reference(question.protocol);
     question
         .cells()
         .into_iter()
-        .flat_map(|cell| cell_rows(cell, &names, runs))
+        .flat_map(|cell| cell_rows(cell, &names, reference, runs))
         .collect()
 }
 
-fn cell_rows(cell: Cell, names: &[&str], runs: &[Run]) -> Vec<Row> {
+fn cell_rows(cell: Cell, names: &[&str], reference: &str, runs: &[Run]) -> Vec<Row> {
     let runs: Vec<&Run> = (runs.iter())
         .filter(|run| run.connections == cell.connections && run.size == cell.size)
         .collect();
-    let mut rows: Vec<Row> = names.iter().map(|name| row(cell, name, &runs)).collect();
+    let mut rows: Vec<Row> = (names.iter())
+        .map(|name| row(cell, name, reference, &runs))
+        .collect();
     let speed = |row: &Row| {
         (row.medians.as_ref()).map_or(f64::NEG_INFINITY, |medians| {
             medians.requests_per_second.median
@@ -31,17 +32,17 @@ fn cell_rows(cell: Cell, names: &[&str], runs: &[Run]) -> Vec<Row> {
     rows
 }
 
-fn row(cell: Cell, name: &str, runs: &[&Run]) -> Row {
+fn row(cell: Cell, name: &str, reference: &str, runs: &[&Run]) -> Row {
     let of = |name: &str| -> Vec<(usize, &Sample)> {
         (runs.iter())
             .filter(|run| run.contender == name)
             .filter_map(|run| Some((run.repeat, run.good()?)))
             .collect()
     };
-    let (own, reference) = (of(name), of(REFERENCE));
+    let (own, compared) = (of(name), of(reference));
     let ratios: Vec<f64> = (own.iter())
         .filter_map(|(repeat, sample)| {
-            let (_, base) = reference.iter().find(|(same, _)| same == repeat)?;
+            let (_, base) = compared.iter().find(|(same, _)| same == repeat)?;
             Some(sample.requests_per_second / base.requests_per_second)
         })
         .collect();
@@ -53,7 +54,7 @@ fn row(cell: Cell, name: &str, runs: &[&Run]) -> Row {
         size: cell.size,
         contender: name.to_string(),
         samples: samples.len(),
-        medians: medians(&samples, Spread::of(&ratios)),
+        medians: medians(&samples, reference, Spread::of(&ratios)),
         reason,
         limit: most_frequent(&samples),
     }
@@ -74,7 +75,7 @@ fn most_frequent(samples: &[&Sample]) -> Option<String> {
     Some(most.limit.clone())
 }
 
-fn medians(samples: &[&Sample], ratio_to_epoll: Option<Spread>) -> Option<Medians> {
+fn medians(samples: &[&Sample], reference: &str, ratio: Option<Spread>) -> Option<Medians> {
     let column = |of: &dyn Fn(&Sample) -> Option<f64>| -> Vec<f64> {
         samples.iter().filter_map(|sample| of(sample)).collect()
     };
@@ -92,7 +93,8 @@ fn medians(samples: &[&Sample], ratio_to_epoll: Option<Spread>) -> Option<Median
         |sample: &Sample| Some(sample.client_cpu_share.iter().copied().fold(0.0, f64::max));
     Some(Medians {
         requests_per_second: Spread::of(&column(&|sample| Some(sample.requests_per_second)))?,
-        ratio_to_epoll,
+        ratio_to_epoll: ratio.filter(|_| reference == "epoll"),
+        ratio_to_nginx: ratio.filter(|_| reference == "nginx"),
         p50_us: us(|latency| latency.p50_us)?,
         p90_us: us(|latency| latency.p90_us)?,
         p99_us: us(|latency| latency.p99_us)?,
@@ -143,10 +145,11 @@ mod tests {
             connections: 50,
             size: Some(128),
         };
-        let rows = cell_rows(cell, &["epoll", "ring"], &runs);
+        let rows = cell_rows(cell, &["epoll", "ring"], "epoll", &runs);
         assert_eq!(rows[0].contender, "ring");
         let medians = rows[0].medians.as_ref().unwrap();
         assert_eq!(medians.ratio_to_epoll, Spread::of(&[1.5, 1.5]));
+        assert_eq!(medians.ratio_to_nginx, None);
         assert_eq!(medians.requests_per_second.max, 300.0);
         assert_eq!(
             (rows[0].samples, rows[0].reason.as_deref()),

@@ -1,11 +1,11 @@
 //! The tables for people: one per cell, who was the limit, and the sentence at the end.
 
+use super::contenders::reference;
 use super::json::{Medians, Report, Row, Run};
-use super::stats::REFERENCE;
 use crate::bench::columns::ruled;
 use crate::bench::table::{grouped, short};
 
-pub(crate) const HEADINGS: [&str; 12] = [
+const HEADINGS: [&str; 12] = [
     "contender",
     "requests/s (min–max)",
     "× epoll (min–max)",
@@ -19,12 +19,23 @@ pub(crate) const HEADINGS: [&str; 12] = [
     "syscalls/req",
     "switches/1000",
 ];
+/// Which of them is named after whom all are compared with.
+const RATIO: usize = 2;
 /// Above this share of a processor taken by others, a reader is told.
 const DISTURBED: f64 = 0.1;
 /// A thread with more than this share of its process' processor time is as good as alone.
 const ALONE: f64 = 0.98;
 /// Which contender the verdict is about, if it is there.
 const OURS: &str = "annulus";
+
+/// What stands above the columns.
+pub(crate) fn headings(protocol: &str) -> [&'static str; HEADINGS.len()] {
+    let mut headings = HEADINGS;
+    if reference(protocol) == "nginx" {
+        headings[RATIO] = "× nginx (min–max)";
+    }
+    headings
+}
 
 /// Every table, what the columns mean, warnings and the verdict.
 pub(crate) fn tables(report: &Report) -> String {
@@ -35,7 +46,10 @@ pub(crate) fn tables(report: &Report) -> String {
                 .filter(|row| row.connections == connections && row.size == size)
                 .collect();
             let bytes = size.map_or(String::new(), |size| format!(", {size} bytes"));
-            text += &format!("\n{connections} connections{bytes}\n{}", table(&rows));
+            text += &format!(
+                "\n{connections} connections{bytes}\n{}",
+                table(&rows, &report.load.protocol)
+            );
         }
     }
     text += match report.load.rate {
@@ -52,8 +66,8 @@ pub(crate) fn tables(report: &Report) -> String {
     text + &report.verdict + "\n"
 }
 
-fn table(rows: &[&Row]) -> String {
-    let mut lines = vec![HEADINGS.map(String::from)];
+fn table(rows: &[&Row], protocol: &str) -> String {
+    let mut lines = vec![headings(protocol).map(String::from)];
     lines.extend(rows.iter().filter_map(|row| cells(row)));
     let mut text = ruled(&lines);
     for row in rows {
@@ -85,7 +99,7 @@ pub(crate) fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {
     let dash = || "–".to_string();
     let percent = |value: f64| format!("{:.0} %", value * 100.0);
     let speed = &medians.requests_per_second;
-    let ratio = medians.ratio_to_epoll.map_or_else(dash, |ratio| {
+    let ratio = medians.ratio().map_or_else(dash, |ratio| {
         format!("{:.3} ({:.3}–{:.3})", ratio.median, ratio.min, ratio.max)
     });
     let switches = medians
@@ -171,7 +185,11 @@ fn clause(row: &Row) -> Option<String> {
         Some(size) => format!("{} connections and {size} bytes", row.connections),
         None => format!("{} connections", row.connections),
     };
-    match medians.ratio_to_epoll {
+    let reference = match medians.ratio_to_nginx {
+        Some(_) => "nginx",
+        None => "epoll",
+    };
+    match medians.ratio() {
         _ if row.contender == "server" => Some(format!(
             "with {cell} {} requests/s, p99 {} µs; {}",
             grouped(medians.requests_per_second.median),
@@ -179,7 +197,7 @@ fn clause(row: &Row) -> Option<String> {
             row.limit.as_deref().unwrap_or_default(),
         )),
         Some(ratio) if row.contender == OURS => Some(format!(
-            "with {cell} {OURS} answers {:.2} times as many requests as {REFERENCE} ({:.2}–{:.2}){}",
+            "with {cell} {OURS} answers {:.2} times as many requests as {reference} ({:.2}–{:.2}){}",
             ratio.median,
             ratio.min,
             ratio.max,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use annulus_peers::net::load::{self, Live, Moment};
 
-use super::question::{Cell, Question, Who};
+use super::contenders::Who;
+use super::question::{Cell, Question};
 use super::watch::{family, while_answering};
 use super::{Ready, ready};
 use crate::bench::progress::Progress;

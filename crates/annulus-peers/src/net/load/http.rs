@@ -16,6 +16,8 @@ pub(super) struct Http {
     request: Vec<u8>,
     /// What every body must be, if that is known.
     expected: Option<Arc<[u8]>>,
+    /// Of so many answers one is compared with it byte for byte.
+    compared: u64,
     /// The head that came last, and what it means.
     known: Vec<u8>,
     meaning: Head,
@@ -67,8 +69,17 @@ impl Http {
         Http {
             request: request.into_bytes(),
             expected,
+            compared: 1,
             known: Vec::new(),
             meaning: Head::default(),
+        }
+    }
+
+    /// Of so many answers of a connection, the bytes of one; of the others, their number alone.
+    pub(super) fn comparing_one_of(self, compared: u64) -> Http {
+        Http {
+            compared: compared.max(1),
+            ..self
         }
     }
 
@@ -177,11 +188,8 @@ impl Reader {
 
     /// Holds bytes of the body to what is expected there.
     fn compare(&mut self, expected: Option<&[u8]>, bytes: &[u8]) -> Result<(), String> {
-        let Some(expected) = expected else {
-            return Ok(());
-        };
-        let rest = expected.get(self.seen..).unwrap_or_default();
-        if !rest.starts_with(bytes) {
+        let rest = expected.map(|expected| expected.get(self.seen..).unwrap_or_default());
+        if rest.is_some_and(|rest| !rest.starts_with(bytes)) {
             return Err(format!(
                 "a body with other bytes than expected from byte {} on",
                 self.seen
@@ -232,13 +240,7 @@ impl Protocol for Http {
     fn stamp(&mut self, _connection: u32, _sequence: u64, _request: &mut [u8]) {}
 
     #[inline]
-    fn read(
-        &mut self,
-        reader: &mut Reader,
-        _connection: u32,
-        _sequence: u64,
-        bytes: &[u8],
-    ) -> Step {
+    fn read(&mut self, reader: &mut Reader, _connection: u32, sequence: u64, bytes: &[u8]) -> Step {
         let mut at = 0;
         if !reader.in_body {
             match self.head(reader, bytes) {
@@ -248,7 +250,7 @@ impl Protocol for Http {
             }
             // 100 Continue and its kind: the answer itself follows.
             if (100..200).contains(&reader.status) {
-                return match self.read(reader, 0, 0, &bytes[at..]) {
+                return match self.read(reader, 0, sequence, &bytes[at..]) {
                     Step::Done(used, answer) => Step::Done(at + used, answer),
                     step => step,
                 };
@@ -259,7 +261,8 @@ impl Protocol for Http {
         let expected = self.expected.as_deref();
         // What goes with another status is another body.
         let expected = expected.filter(|_| (200..300).contains(&reader.status));
-        match reader.body(&bytes[at..], expected) {
+        let compared = expected.filter(|_| sequence.is_multiple_of(self.compared));
+        match reader.body(&bytes[at..], compared) {
             Err(why) => Step::Wrong(why),
             Ok((_, false)) => Step::More,
             Ok((used, true)) => {
@@ -369,5 +372,29 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn of_several_answers_one_is_compared_and_all_are_counted() {
+        let text = |body: &str| {
+            format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+        };
+        let mut http = Http::new("/", "h", false, Some(Arc::from(&b"hello"[..])));
+        http = http.comparing_one_of(3);
+        let mut step = |sequence, body| {
+            let (mut reader, text) = (Reader::default(), text(body));
+            match http.read(&mut reader, 0, sequence, text.as_bytes()) {
+                Step::Done(..) => true,
+                Step::Wrong(_) => false,
+                Step::More => panic!("all of it was there"),
+            }
+        };
+        assert!(step(0, "hello") && step(1, "hello") && step(3, "hello"));
+        assert!(step(1, "HELLO") && step(2, "HELLO"));
+        assert!(!step(0, "HELLO") && !step(3, "HELLO"));
+        assert!(!step(1, "hell") && !step(2, "hello!"));
     }
 }

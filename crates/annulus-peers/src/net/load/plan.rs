@@ -59,6 +59,8 @@ pub enum Workload {
         host: String,
         /// What every answer's body must be, if that is known.
         body: Option<Arc<[u8]>>,
+        /// Of so many answers of a connection one is compared with it byte for byte; of the others, the length.
+        compared: u64,
     },
     /// A redis command over keys of the form `key:000000000042`.
     Redis {

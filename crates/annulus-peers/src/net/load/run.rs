@@ -142,8 +142,13 @@ pub fn run_until(
     let close = plan.reconnect;
     let outcome = match &plan.workload {
         Workload::Echo { bytes } => start(plan, stop, on, |seed| Echo::new(*bytes, seed)),
-        Workload::Http { path, host, body } => start(plan, stop, on, |_| {
-            Http::new(path, host, close, body.clone())
+        Workload::Http {
+            path,
+            host,
+            body,
+            compared,
+        } => start(plan, stop, on, |_| {
+            Http::new(path, host, close, body.clone()).comparing_one_of(*compared)
         }),
         Workload::Redis {
             command,

@@ -320,6 +320,7 @@ fn get() -> Workload {
         path: "/x".into(),
         host: "localhost".into(),
         body: None,
+        compared: 1,
     }
 }
 
@@ -346,6 +347,7 @@ fn an_http_answer_with_another_body_is_counted() {
         path: "/x".into(),
         host: "localhost".into(),
         body: Some(body.into()),
+        compared: 1,
     };
     let target = http(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc");
     assert_good(&plan(target.clone(), with(b"abc")));

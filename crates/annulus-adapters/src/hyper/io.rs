@@ -1,0 +1,329 @@
+//! A stream as hyper reads and writes it.
+//!
+//! What is written is gathered, and goes out with the flush as one send that nobody waits for: an answer
+//! costs its connection's task one wake-up, that of the request. Only what comes while a send is on its way
+//! goes through the stream's writer, which is bounded and has a task of its own.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, ready};
+
+use ::hyper::rt::{Read, ReadBufCursor, Write};
+use send_wrapper::SendWrapper;
+
+use crate::stream::{AsyncStream, Stream};
+
+/// So many bytes are gathered, by which they go out without a flush. As many may be on their way, and twice
+/// as many wait in the stream's writer: a connection whose peer does not read holds no more.
+const GATHERED_BYTES_MAX: usize = 64 << 10;
+/// Room for so many bytes is kept for the next answer, also by connections that are idle.
+const KEPT_BYTES_MAX: usize = 2 << 10;
+/// Behind a chunk of so many bytes there often is another, which then goes into the same read.
+const MORE_FROM_BYTES: usize = 2 << 10;
+
+/// A connected stream, [read](::hyper::rt::Read) and [written](::hyper::rt::Write) by hyper.
+///
+/// A flush hands over what was written, and does not wait until the kernel has it; that a send has failed is
+/// told by a later write. Dropped, it sends what was written; the socket is open for as long.
+///
+/// `Send`, because hyper's upgrades ask for it; it belongs to the core that made it all the same.
+///
+/// # Panics
+///
+/// Used or dropped on another thread.
+pub struct HyperStream<S: Stream> {
+    shared: SendWrapper<Rc<Shared<S>>>,
+}
+
+/// Hands over at the end of a task's turn what was flushed during it, until it is dropped.
+pub(super) struct TurnEnd<S: Stream>(Rc<Shared<S>>);
+
+struct Shared<S: Stream> {
+    inner: RefCell<Inner<S>>,
+    /// To gather into; where a send leaves it. A send may end while `inner` is borrowed.
+    spare: Cell<Vec<u8>>,
+}
+
+struct Inner<S: Stream> {
+    this: Weak<Shared<S>>,
+    stream: AsyncStream<S>,
+    /// What was looked at to learn which HTTP it is, if it came in pieces; it is read first.
+    early: Vec<u8>,
+    /// What is to go out next. If there is any, it goes before whatever is written now.
+    gathered: Vec<u8>,
+    /// The writer has been given something; it may have sent it since.
+    used_writer: bool,
+    /// A `TurnEnd` hands over what is flushed.
+    has_turns: bool,
+    /// Came behind what has been read: for the next read.
+    failed: Option<io::Error>,
+}
+
+impl<S: Stream> HyperStream<S> {
+    /// Takes over a stream.
+    pub fn new(stream: S) -> HyperStream<S> {
+        HyperStream::from(AsyncStream::new(stream))
+    }
+
+    /// For a task that calls `TurnEnd::hand_over` after each of its polls of what uses this stream.
+    pub(super) fn with_turns(stream: S) -> (HyperStream<S>, TurnEnd<S>) {
+        let stream = HyperStream::new(stream);
+        stream.shared.inner.borrow_mut().has_turns = true;
+        let turns = TurnEnd(Rc::clone(&stream.shared));
+        (stream, turns)
+    }
+}
+
+impl<S: Stream> From<AsyncStream<S>> for HyperStream<S> {
+    fn from(stream: AsyncStream<S>) -> HyperStream<S> {
+        let shared = Rc::new_cyclic(|this| Shared {
+            inner: RefCell::new(Inner {
+                this: Weak::clone(this),
+                stream,
+                early: Vec::new(),
+                gathered: Vec::new(),
+                used_writer: false,
+                has_turns: false,
+                failed: None,
+            }),
+            spare: Cell::default(),
+        });
+        HyperStream {
+            shared: SendWrapper::new(shared),
+        }
+    }
+}
+
+impl<S: Stream> TurnEnd<S> {
+    /// Whether what comes begins with `preface`. `None`: nothing comes.
+    pub(super) async fn begins_with(&self, preface: &[u8]) -> io::Result<Option<bool>> {
+        poll_fn(|context| self.0.inner.borrow_mut().begins_with(preface, context)).await
+    }
+
+    pub(super) fn hand_over(&self) {
+        self.0.inner.borrow_mut().hand_over();
+    }
+}
+
+/// What uses the stream now does so without turns: it was upgraded.
+impl<S: Stream> Drop for TurnEnd<S> {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner.borrow_mut();
+        inner.has_turns = false;
+        inner.hand_over();
+    }
+}
+
+impl<S: Stream> Inner<S> {
+    fn begins_with(
+        &mut self,
+        preface: &[u8],
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Option<bool>>> {
+        loop {
+            let rest = &preface[self.early.len()..];
+            let received = ready!(self.stream.fill(context))?;
+            let bytes = received.len().min(rest.len());
+            if received.is_empty() || received[..bytes] != rest[..bytes] {
+                let any = !(received.is_empty() && self.early.is_empty());
+                return Poll::Ready(Ok(any.then_some(false)));
+            }
+            if bytes == rest.len() {
+                return Poll::Ready(Ok(Some(true)));
+            }
+            self.early.extend_from_slice(received);
+            self.stream.advance(bytes);
+        }
+    }
+
+    fn read(
+        &mut self,
+        context: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        if !self.early.is_empty() {
+            let bytes = self.early.len().min(buf.remaining());
+            buf.put_slice(&self.early[..bytes]);
+            self.early.drain(..bytes);
+            return Poll::Ready(Ok(()));
+        }
+        let mut any = false;
+        while buf.remaining() > 0 {
+            let received = match self.stream.fill(context) {
+                Poll::Ready(Ok(received)) => received,
+                Poll::Ready(Err(error)) if any => {
+                    self.failed = Some(error);
+                    break;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending if any => break,
+                Poll::Pending => return Poll::Pending,
+            };
+            let bytes = received.len().min(buf.remaining());
+            buf.put_slice(&received[..bytes]);
+            self.stream.advance(bytes);
+            any = true;
+            if bytes < MORE_FROM_BYTES {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn write(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.writer_waits() {
+            // Behind what waits already, and what was gathered before that.
+            ready!(self.pass_gathered(context))?;
+            return self.stream.writer().poll_write_vectored(context, pieces);
+        }
+        if self.gathered.len() >= GATHERED_BYTES_MAX {
+            self.hand_over();
+            ready!(self.pass_gathered(context))?;
+        }
+        let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut room = wanted.min(GATHERED_BYTES_MAX - self.gathered.len());
+        let written = room;
+        if self.gathered.capacity() == 0 {
+            let spare = self.this.upgrade().map(|shared| shared.spare.take());
+            self.gathered = spare.unwrap_or_default();
+        }
+        self.gathered.reserve(room);
+        for piece in pieces {
+            let taken = piece.len().min(room);
+            self.gathered.extend_from_slice(&piece[..taken]);
+            room -= taken;
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.has_turns {
+            self.hand_over();
+        }
+        // What is handed over at the end of the turn must find room then.
+        match self.writer_waits() {
+            false => Poll::Ready(Ok(())),
+            true => self.pass_gathered(context),
+        }
+    }
+
+    fn shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.hand_over();
+        ready!(self.pass_gathered(context))?;
+        self.stream.writer().poll_finish(context)
+    }
+
+    /// Begins to send what was gathered, or leaves it to the writer; where that has no room, it stays.
+    fn hand_over(&mut self) {
+        if self.gathered.is_empty() {
+            return;
+        }
+        let mut gathered = std::mem::take(&mut self.gathered);
+        if !self.writer_waits() {
+            // Not the stream itself, which is to be closed when it is dropped.
+            let this = Weak::clone(&self.this);
+            let keep = move |mut sent: Vec<u8>| {
+                if sent.capacity() <= KEPT_BYTES_MAX
+                    && let Some(shared) = this.upgrade()
+                {
+                    sent.clear();
+                    shared.spare.set(sent);
+                }
+            };
+            gathered = match self.stream.try_send_then(gathered, keep) {
+                Ok(()) => return,
+                Err(gathered) => gathered,
+            };
+        }
+        self.used_writer = true;
+        if let Err(gathered) = self.stream.writer().try_write_buf(gathered) {
+            self.gathered = gathered;
+        }
+    }
+
+    /// Whether the writer has not sent all that it was given.
+    fn writer_waits(&mut self) -> bool {
+        self.used_writer = self.used_writer && self.stream.writer().unsent() > 0;
+        self.used_writer
+    }
+
+    /// Leaves to the writer what has stayed, as there is room for it.
+    fn pass_gathered(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.gathered.is_empty() {
+            self.used_writer = true;
+            let written = ready!(self.stream.writer().poll_write(context, &self.gathered))?;
+            self.gathered.drain(..written);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: Stream> Drop for Inner<S> {
+    fn drop(&mut self) {
+        self.hand_over();
+    }
+}
+
+impl<S: Stream> Read for HyperStream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.shared.inner.borrow_mut().read(context, buf)
+    }
+}
+
+impl<S: Stream> Write for HyperStream<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        (self.shared.inner.borrow_mut()).write(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.shared.inner.borrow_mut().write(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.inner.borrow_mut().flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.inner.borrow_mut().shutdown(context)
+    }
+}
+
+impl<S: Stream + fmt::Debug> fmt::Debug for HyperStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("HyperStream");
+        if self.shared.valid()
+            && let Ok(inner) = self.shared.inner.try_borrow()
+        {
+            shown.field("stream", &inner.stream);
+            shown.field("gathered", &inner.gathered.len());
+        }
+        shown.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,164 @@
+//! hyper's timeouts, on the timers of the core: one that is exact, and one for the heads of requests.
+//!
+//! hyper makes a sleep for each head, and drops it when the head has come: a timer of the core set and cleared
+//! for each request would be a thirtieth of its cost. The sleeps of one connection share a timer instead,
+//! which is set again only when it has gone off (`HeadTimer`).
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use ::hyper::rt::{Sleep, Timer};
+use annulus::time;
+use send_wrapper::SendWrapper;
+
+/// Gives hyper's builders the timers of the core that waits: `http1::Builder::new().timer(CoreTimer)`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CoreTimer;
+
+/// The future of a [`CoreTimer`]'s sleep. It belongs to the core that polled it first.
+///
+/// # Panics
+///
+/// Polled outside a runtime; polled or dropped on another thread than at first.
+pub struct CoreSleep {
+    deadline: Instant,
+    /// From the first poll on: hyper makes one for each request, and polls it only if it has to wait.
+    set: Option<SendWrapper<time::Sleep>>,
+}
+
+impl CoreSleep {
+    fn until(deadline: Instant) -> CoreSleep {
+        CoreSleep {
+            deadline,
+            set: None,
+        }
+    }
+}
+
+impl Future for CoreSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let CoreSleep { deadline, set } = self.get_mut();
+        let sleep = set.get_or_insert_with(|| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            SendWrapper::new(time::sleep(left))
+        });
+        Pin::new(&mut **sleep).poll(context)
+    }
+}
+
+impl Sleep for CoreSleep {}
+
+impl Timer for CoreTimer {
+    fn sleep(&self, time: Duration) -> Pin<Box<dyn Sleep>> {
+        self.sleep_until(Instant::now() + time)
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        Box::pin(CoreSleep::until(deadline))
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, deadline: Instant) {
+        match sleep.as_mut().downcast_mut_pin::<CoreSleep>() {
+            Some(mut sleep) => sleep.set(CoreSleep::until(deadline)),
+            None => *sleep = self.sleep_until(deadline),
+        }
+    }
+}
+
+/// The timer of one connection, for whose heads there is one sleep after another, each of the same time. Only
+/// the connection's task polls them.
+pub(super) struct HeadTimer {
+    time: Duration,
+    shared: Arc<SendWrapper<RefCell<Option<Armed>>>>,
+}
+
+/// The core's timer, and whom it wakes. Who is woken looks at its own deadline.
+struct Armed {
+    until: Instant,
+    waker: Waker,
+    _sleep: time::Sleep,
+}
+
+/// As a [`CoreSleep`], with the connection's timer.
+struct HeadSleep {
+    begun: Instant,
+    deadline: Instant,
+    polled: bool,
+    shared: Arc<SendWrapper<RefCell<Option<Armed>>>>,
+}
+
+impl HeadTimer {
+    pub(super) fn new(time: Duration) -> HeadTimer {
+        let shared = Arc::new(SendWrapper::new(RefCell::default()));
+        HeadTimer { time, shared }
+    }
+}
+
+impl Timer for HeadTimer {
+    fn sleep(&self, time: Duration) -> Pin<Box<dyn Sleep>> {
+        self.sleep_until(Instant::now() + time)
+    }
+
+    /// hyper has just asked for the time, and added ours to it.
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        Box::pin(HeadSleep {
+            begun: deadline.checked_sub(self.time).unwrap_or(deadline),
+            deadline,
+            polled: false,
+            shared: Arc::clone(&self.shared),
+        })
+    }
+}
+
+impl Future for HeadSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // At the first poll no time has passed. What goes off meanwhile has the task poll again.
+        let now = match std::mem::replace(&mut self.polled, true) {
+            false => self.begun,
+            true => Instant::now(),
+        };
+        if now >= self.deadline {
+            return Poll::Ready(());
+        }
+        let mut armed = self.shared.borrow_mut();
+        let goes_off = |armed: &Armed| {
+            now < armed.until
+                && armed.until <= self.deadline
+                && armed.waker.will_wake(context.waker())
+        };
+        if armed.as_ref().is_some_and(goes_off) {
+            return Poll::Pending;
+        }
+        let mut sleep = time::sleep(self.deadline.saturating_duration_since(Instant::now()));
+        if Pin::new(&mut sleep).poll(context).is_ready() {
+            context.waker().wake_by_ref();
+        }
+        let before = armed.replace(Armed {
+            until: self.deadline,
+            waker: context.waker().clone(),
+            _sleep: sleep,
+        });
+        drop(armed);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Sleep for HeadSleep {}
+
+impl fmt::Debug for CoreSleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CoreSleep")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}

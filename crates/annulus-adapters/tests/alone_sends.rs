@@ -1,0 +1,95 @@
+//! How many sends answers leave in. In a process of its own, for the counters are the process's.
+
+use std::convert::Infallible;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use annulus::metrics;
+use annulus::net::TcpListener;
+use annulus::runtime::{self, Backend, Runtime};
+use annulus_adapters::hyper::{CoreTimer, HyperStream, Server};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+
+const ROUNDS: u64 = 100;
+const TOGETHER: usize = 16;
+const REQUEST: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+
+async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::new(Bytes::from_static(
+        b"Hello, World!",
+    ))))
+}
+
+/// A client may have an answer before the core has seen the end of its send.
+const SETTLED: Duration = Duration::from_millis(50);
+
+fn sends() -> u64 {
+    thread::sleep(SETTLED);
+    let total = metrics::snapshot().total();
+    let of = |name| {
+        total
+            .operation(name)
+            .map_or(0, |operation| operation.completed)
+    };
+    of("send") + of("send_vectored")
+}
+
+/// Sends while a client asks for so many answers at once, so many times. The client is a plain one.
+fn sends_for(address: SocketAddr, together: usize) -> u64 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let asked = REQUEST.repeat(together);
+    let mut round = || {
+        stream.write_all(asked.as_bytes()).unwrap();
+        let (mut all, mut memory) = (String::new(), [0; 4096]);
+        while all.matches("Hello, World!").count() < together {
+            let bytes = stream.read(&mut memory).unwrap();
+            assert!(bytes > 0, "{all}");
+            all += std::str::from_utf8(&memory[..bytes]).unwrap();
+        }
+    };
+    round();
+    let before = sends();
+    (0..ROUNDS).for_each(|_| round());
+    sends() - before
+}
+
+#[test]
+fn an_answer_leaves_in_one_send_and_so_do_answers_to_requests_that_came_together() {
+    for backend in [Backend::Epoll, Backend::Uring] {
+        let ran = Runtime::builder().backend(backend).block_on(async move {
+            let served = TcpListener::bind("127.0.0.1:0")?;
+            let plain = TcpListener::bind("127.0.0.1:0")?;
+            let (of_served, of_plain) = (served.local_addr()?, plain.local_addr()?);
+            drop(runtime::spawn(async move {
+                Server::new().serve(served, service_fn(hello)).await
+            }));
+            // hyper's own builder, without our server's turns.
+            drop(runtime::spawn(async move {
+                let mut incoming = plain.accept_multishot();
+                while let Some(Ok(stream)) = incoming.next().await {
+                    let connection = (http1::Builder::new().timer(CoreTimer))
+                        .serve_connection(HyperStream::new(stream), service_fn(hello));
+                    drop(runtime::spawn(connection));
+                }
+            }));
+            let client = runtime::spawn_blocking(move || {
+                assert_eq!(sends_for(of_plain, 1), ROUNDS, "{backend:?}, plain");
+                assert_eq!(sends_for(of_served, 1), ROUNDS, "{backend:?}");
+                assert_eq!(sends_for(of_served, TOGETHER), ROUNDS, "{backend:?}");
+            });
+            client.await?;
+            io::Result::Ok(())
+        });
+        match ran {
+            Ok(outcome) => outcome.unwrap(),
+            Err(error) if error.allows_fallback() => println!("skip: {error}"),
+            Err(error) => panic!("{backend:?}: {error}"),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Who is loaded: a server that runs, servers of our own, any other command.
+
+use annulus_peers::net::load::Target;
+
+use super::pages::find_nginx;
+use crate::args::LoadArgs;
+use crate::fault::Fault;
+
+/// Who is compared when nobody is named. The last is what the others are compared with.
+const OF_ECHO: [&str; 5] = ["annulus", "annulus-epoll", "tokio", "ring", "epoll"];
+/// The same of HTTP; nginx if it is installed.
+const OF_HTTP: [&str; 4] = ["annulus", "annulus-epoll", "hyper", "nginx"];
+
+/// Our own servers of a protocol.
+fn all_of(protocol: &str) -> &'static [&'static str] {
+    match protocol {
+        "echo" => &OF_ECHO,
+        "http" => &OF_HTTP,
+        _ => &[],
+    }
+}
+
+/// What every contender is compared with.
+pub(crate) fn reference(protocol: &str) -> &'static str {
+    all_of(protocol).last().copied().unwrap_or("epoll")
+}
+
+/// One contender.
+#[derive(Clone, Debug)]
+pub(crate) enum Who {
+    /// A server that runs already.
+    There { target: Target, pid: Option<u32> },
+    /// One of this binary's own.
+    Own { name: &'static str },
+    /// Any other command.
+    Command { name: String, words: Vec<String> },
+}
+
+impl Who {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Who::There { .. } => "server",
+            Who::Own { name } => name,
+            Who::Command { name, .. } => name,
+        }
+    }
+}
+
+pub(super) fn contenders(
+    args: &LoadArgs,
+    protocol: &str,
+    has_path: bool,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Who>, Fault> {
+    if let Some(addr) = &args.addr {
+        let target = Target::parse(addr).map_err(Fault::usage)?;
+        return Ok(vec![Who::There {
+            target,
+            pid: args.pid,
+        }]);
+    }
+    // A path is one of somebody else's.
+    let own = if has_path { &[] } else { all_of(protocol) };
+    if own.is_empty() && (args.server_cmd.is_empty() || !args.contenders.is_empty()) {
+        return Err(Fault::usage(format!(
+            "bench net {protocol} needs the server's ADDR, for example 127.0.0.1:8080; only servers of echo, \
+             and of http without --path, are built in (--server-cmd NAME=CMD starts others)"
+        )));
+    }
+    let mut list: Vec<Who> = Vec::new();
+    if args.contenders.is_empty() || args.contenders == ["all"] {
+        list.extend(own.iter().filter_map(|&name| match name {
+            "nginx" if find_nginx().is_none() => {
+                notes.push("nginx is not installed: it is left out".into());
+                None
+            }
+            name => Some(Who::Own { name }),
+        }));
+    } else if args.contenders != ["none"] {
+        for asked in &args.contenders {
+            let Some(&name) = own.iter().find(|name| *name == asked) else {
+                return Err(unknown(asked, own));
+            };
+            if name == "nginx" && find_nginx().is_none() {
+                return Err(Fault::usage(
+                    "--contenders nginx: it is not installed; on Debian, `apt install nginx-light`",
+                ));
+            }
+            list.push(Who::Own { name });
+        }
+    }
+    for text in &args.server_cmd {
+        list.push(command(text)?);
+    }
+    if list.is_empty() {
+        return Err(Fault::usage(
+            "--contenders none: then --server-cmd NAME=CMD names at least one",
+        ));
+    }
+    for (index, who) in list.iter().enumerate() {
+        if list[..index].iter().any(|other| other.name() == who.name()) {
+            return Err(Fault::usage(format!(
+                "two contenders are called `{}`",
+                who.name()
+            )));
+        }
+    }
+    Ok(list)
+}
+
+fn unknown(asked: &str, own: &[&str]) -> Fault {
+    let near = (own.iter())
+        .map(|name| (strsim::jaro_winkler(name, asked), *name))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(likeness, _)| *likeness > 0.7)
+        .map_or(String::new(), |(_, name)| {
+            format!("; did you mean `{name}`?")
+        });
+    Fault::usage(format!(
+        "--contenders {asked}: there are {}{near}",
+        own.join(", ")
+    ))
+}
+
+/// `NAME=program argument {addr}`: split at spaces, no shell.
+fn command(text: &str) -> Result<Who, Fault> {
+    let wrong = |why: &str| {
+        Fault::usage(format!(
+            "--server-cmd {text}: {why}; write for example mine='/opt/mine --listen {{addr}}'"
+        ))
+    };
+    let (name, command) = text.split_once('=').ok_or_else(|| wrong("no NAME="))?;
+    let words: Vec<String> = command.split_whitespace().map(str::to_string).collect();
+    if name.is_empty() || words.is_empty() {
+        return Err(wrong("no name or no command"));
+    }
+    if !words.iter().any(|word| word.contains("{addr}")) {
+        return Err(wrong("no {addr}, so it cannot be told where to listen"));
+    }
+    Ok(Who::Command {
+        name: name.into(),
+        words,
+    })
+}

@@ -1,0 +1,173 @@
+//! `annulus serve http`: files of a directory, by the crate `annulus-http`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use annulus::net::TcpListener;
+use annulus::runtime::{self, CoreInfo};
+use annulus_http::site::SiteOptions;
+use annulus_http::{Limits, LogFormat, LogOptions, Options};
+use http::StatusCode;
+
+use super::place::{Place, Wanted};
+use super::runtime_of;
+use crate::args::{HttpArgs, LogFormatName};
+use crate::bench::allow_many_open_files;
+use crate::fault::Fault;
+use crate::signals;
+use crate::watching;
+
+pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
+    if args.threads == 0 {
+        return Err(Fault::usage("--threads is 0; it must be at least 1"));
+    }
+    // Before anything is asked of a ring, which remembers the limit.
+    allow_many_open_files();
+    signals::listen()?;
+    signals::end_in_order();
+    let options = options(args)?;
+    let Place::Tcp(address) = Place::of(&Wanted::tcp(args.addr))? else {
+        return Err(Fault::failed("an address that is not TCP's"));
+    };
+    let _watching = watching::serving(&args.watch)?;
+    let mut end = None;
+    let started = |handle: runtime::Handle| {
+        end = Some(signals::on_first(move || handle.shutdown()));
+    };
+    let runtime = runtime_of(args.backend, args.threads, args.sqpoll, &args.receive, None);
+    let outcome = runtime
+        .grace(args.grace)
+        .run_with(started, |core| serve(core, address, &options));
+    outcome.map_err(|error| Fault::failed(error.to_string()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The future borrows nothing: it outlives the call that makes it.
+fn serve(
+    core: CoreInfo,
+    address: SocketAddr,
+    options: &Options,
+) -> impl Future<Output = io::Result<()>> + use<> {
+    let at = move |error: io::Error| {
+        io::Error::new(error.kind(), format!("listening on {address}: {error}"))
+    };
+    let listener = TcpListener::bind(address).map_err(at);
+    let options = options.clone();
+    async move {
+        let listener = listener?;
+        if core.index() == 0 {
+            eprintln!("annulus: {}", core.backend());
+            let mut out = io::stdout().lock();
+            writeln!(out, "listening on {address}")?;
+            out.flush()?;
+        }
+        annulus_http::serve(listener, &options).await
+    }
+}
+
+fn options(args: &HttpArgs) -> Result<Options, Fault> {
+    let files = &args.files;
+    let mut site = SiteOptions {
+        index: files.index.clone(),
+        listing: files.listing,
+        precompressed: !files.no_precompressed,
+        hidden: files.hidden,
+        cache_bytes: usize::try_from(files.cache).unwrap_or(usize::MAX),
+        recheck: files.recheck,
+        ..SiteOptions::default()
+    };
+    if let Some(status) = args.respond {
+        let Some(status) = StatusCode::from_u16(status)
+            .ok()
+            .filter(|one| one.as_u16() >= 200)
+        else {
+            let says = format!("--respond {status} is no status of an answer; it is 200 to 999");
+            return Err(Fault::usage(says));
+        };
+        site.respond = Some((status, args.respond_body.clone().into()));
+    }
+    if let Some(dir) = &args.dir {
+        check_dir(dir)?;
+        site.root = dir.clone();
+    }
+    if let Some(name) = files
+        .index
+        .iter()
+        .find(|name| name.contains('/') || name.is_empty())
+    {
+        let says = format!("--index `{name}` is no file name; it may have no slash");
+        return Err(Fault::usage(says));
+    }
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(cert), Some(key)) => {
+            let made = annulus_http::tls_config(cert, key);
+            Some(made.map_err(|error| Fault::usage(error.to_string()))?)
+        }
+        _ => None,
+    };
+    Ok(Options {
+        site,
+        limits: limits(args),
+        log: args
+            .access_log
+            .as_deref()
+            .map(|path| log(path, args))
+            .transpose()?,
+        tls,
+    })
+}
+
+fn check_dir(dir: &Path) -> Result<(), Fault> {
+    let shown = dir.display();
+    match fs::metadata(dir) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(Fault::usage(format!(
+            "{shown} is no directory; name the one whose files are to be served"
+        ))),
+        Err(error) => Err(Fault::usage(format!(
+            "{shown}: {error}; name a directory that is there"
+        ))),
+    }
+}
+
+fn limits(args: &HttpArgs) -> Limits {
+    let typed = &args.limits;
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    Limits {
+        head_bytes: size(typed.max_head),
+        target_bytes: size(typed.max_target),
+        fields: usize::from(typed.max_fields),
+        body_bytes: typed.max_body,
+        requests: typed.max_requests,
+        connections: typed.max_connections.max(1),
+        head_timeout: typed.head_timeout,
+        body_timeout: typed.body_timeout,
+        idle_timeout: typed.idle_timeout,
+        send_timeout: typed.send_timeout,
+        handshake_timeout: typed.handshake_timeout,
+        streams: typed.max_streams,
+    }
+}
+
+fn log(path: &Path, args: &HttpArgs) -> Result<LogOptions, Fault> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    let file = opened.map_err(|error| {
+        Fault::usage(format!(
+            "{}: {error}; --access-log is a file that can be written",
+            path.display()
+        ))
+    })?;
+    Ok(LogOptions {
+        file: Arc::new(file),
+        path: path.to_owned(),
+        format: match args.access_log_format {
+            LogFormatName::Common => LogFormat::Common,
+            LogFormatName::Combined => LogFormat::Combined,
+            LogFormatName::Json => LogFormat::Json,
+        },
+    })
+}

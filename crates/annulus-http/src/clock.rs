@@ -1,0 +1,105 @@
+//! The date, as answers and logs have it: one per core, written anew when its second has passed.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use httpdate::HttpDate;
+
+/// `Date: Sun, 06 Nov 1994 08:49:37 GMT` and the end of the line.
+pub(crate) const DATE_LINE_BYTES: usize = 37;
+
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
+
+pub(crate) struct Clock {
+    now: Cell<Instant>,
+    second: Cell<u64>,
+    line: Cell<[u8; DATE_LINE_BYTES]>,
+    log: RefCell<LogTime>,
+}
+
+/// A second, as logs write it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LogTime {
+    /// `06/Nov/1994:08:49:37 +0000`
+    pub(crate) common: String,
+    /// `1994-11-06T08:49:37Z`
+    pub(crate) iso: String,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Clock {
+        let clock = Clock {
+            now: Cell::new(Instant::now()),
+            second: Cell::new(u64::MAX),
+            line: Cell::new([b' '; DATE_LINE_BYTES]),
+            log: RefCell::default(),
+        };
+        clock.look();
+        clock
+    }
+
+    /// Reads the clocks.
+    pub(crate) fn look(&self) {
+        self.now.set(Instant::now());
+        let now = SystemTime::now();
+        let second = now
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
+        if self.second.replace(second) == second {
+            return;
+        }
+        let date = HttpDate::from(now).to_string();
+        let line = format!("Date: {date}\r\n");
+        if let Ok(line) = <[u8; DATE_LINE_BYTES]>::try_from(line.as_bytes()) {
+            self.line.set(line);
+        }
+        self.log.replace(LogTime::of(&date));
+    }
+
+    /// When the clocks were read last.
+    pub(crate) fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    pub(crate) fn date_line(&self) -> [u8; DATE_LINE_BYTES] {
+        self.line.get()
+    }
+
+    pub(crate) fn with_log_time<T>(&self, act: impl FnOnce(&LogTime) -> T) -> T {
+        act(&self.log.borrow())
+    }
+}
+
+impl LogTime {
+    /// Of a date as HTTP writes it, whose parts stand at fixed places.
+    fn of(date: &str) -> LogTime {
+        let part = |from: usize, to: usize| date.get(from..to).unwrap_or_default();
+        let (day, month, year, time) = (part(5, 7), part(8, 11), part(12, 16), part(17, 25));
+        let number = MONTHS
+            .iter()
+            .position(|name| *name == month)
+            .unwrap_or_default()
+            + 1;
+        LogTime {
+            common: format!("{day}/{month}/{year}:{time} +0000"),
+            iso: format!("{year}-{number:02}-{day}T{time}Z"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_written_as_answers_and_logs_have_it() {
+        let log = LogTime::of("Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(log.common, "06/Nov/1994:08:49:37 +0000");
+        assert_eq!(log.iso, "1994-11-06T08:49:37Z");
+        let clock = Clock::new();
+        let line = clock.date_line();
+        assert!(line.starts_with(b"Date: ") && line.ends_with(b" GMT\r\n"));
+    }
+}

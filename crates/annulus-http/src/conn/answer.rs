@@ -1,0 +1,99 @@
+//! Answers as bytes of HTTP/1.1, behind those that wait in the connection's buffer.
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header;
+
+use super::head::{Head, Refusal, Verb};
+use crate::clock::Clock;
+use crate::site::{Answer, Body, Ready, put_field};
+
+/// What tells a client that its body is wanted.
+pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// What the answer says of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Goes on, which HTTP/1.1 takes for granted.
+    GoesOn,
+    /// Goes on, as a client of HTTP/1.0 has asked.
+    KeepsAlive,
+    Closes,
+}
+
+impl Manner {
+    pub(crate) fn of(head: &Head<'_, '_>, goes_on: bool) -> Manner {
+        match (goes_on && head.keep_alive, head.minor) {
+            (false, _) => Manner::Closes,
+            (true, 0) => Manner::KeepsAlive,
+            (true, _) => Manner::GoesOn,
+        }
+    }
+
+    fn line(self) -> &'static [u8] {
+        match self {
+            Manner::GoesOn => b"",
+            Manner::KeepsAlive => b"Connection: keep-alive\r\n",
+            Manner::Closes => b"Connection: close\r\n",
+        }
+    }
+}
+
+/// The hot path: three copies, and no formatting.
+#[inline]
+pub(crate) fn write_ready(
+    out: &mut Vec<u8>,
+    clock: &Clock,
+    manner: Manner,
+    ready: &Ready,
+    verb: Verb,
+) {
+    let tail = match verb {
+        Verb::Head => ready.head(),
+        _ => ready.tail(),
+    };
+    // At once, and a little more: a status line, the date and the connection's field.
+    out.reserve(tail.len() + 128);
+    write_start(out, clock, manner, ready.status());
+    out.extend_from_slice(tail);
+}
+
+/// All but the body.
+pub(crate) fn write_head(out: &mut Vec<u8>, clock: &Clock, manner: Manner, answer: &Answer) {
+    write_start(out, clock, manner, answer.status);
+    for (name, value) in &answer.fields {
+        put_field(out, name, value);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[inline]
+fn write_start(out: &mut Vec<u8>, clock: &Clock, manner: Manner, status: StatusCode) {
+    if status == StatusCode::OK {
+        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    } else {
+        let reason = status.canonical_reason().unwrap_or("Unknown");
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(status.as_str().as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(reason.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(&clock.date_line());
+    out.extend_from_slice(manner.line());
+}
+
+/// The answer to what can't be answered as what it asks for: a line of text that says why.
+pub(crate) fn refused(refusal: Refusal) -> Answer {
+    let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
+    let reason = status.canonical_reason().unwrap_or("Unknown");
+    let body = format!("{} {reason}: {}\n", refusal.status, refusal.why);
+    let mut answer = Answer::of(status);
+    for (name, value) in &mut answer.fields {
+        if *name == header::CONTENT_LENGTH {
+            *value = body.len().into();
+        }
+    }
+    answer.body = Body::Bytes(Bytes::from(body));
+    answer
+}

@@ -1,0 +1,236 @@
+//! Bodies of requests: they are read to their end, and mean nothing here. A length counts down; chunks are taken
+//! apart byte by byte, by the grammar and nothing beside it.
+
+use super::head::{Framing, Refusal, refusal};
+
+/// Bytes of a chunk's extensions, or of one line of a trailer: nobody needs them.
+const LINE_BYTES_MAX: u32 = 1024;
+/// Digits of a chunk's size: 2^64 has 16.
+const SIZE_DIGITS_MAX: u32 = 16;
+
+/// What is left of a body.
+#[derive(Debug)]
+pub(crate) struct Discard {
+    state: State,
+    /// Bytes that may still come, framing and all.
+    allowance: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Left(u64),
+    /// In a chunk's size: so much, in so many digits.
+    Size {
+        value: u64,
+        digits: u32,
+    },
+    /// Behind a semicolon, so many bytes, of a chunk of that size.
+    Extension {
+        value: u64,
+        bytes: u32,
+    },
+    /// The line of the size is to end; the chunk has so many bytes.
+    SizeEnd(u64),
+    Data(u64),
+    DataReturn,
+    DataEnd,
+    /// At the start of a line of the trailer.
+    Trailer,
+    TrailerLine(u32),
+    TrailerLineEnd,
+    LastEnd,
+    Over,
+}
+
+const TOO_LARGE: Refusal = refusal(413, "the body is larger than what is read of one");
+const BAD_CHUNK: Refusal = refusal(400, "a chunk is not as it must be");
+
+impl Discard {
+    /// A body that may have `limit_bytes` bytes.
+    pub(crate) fn new(framing: Framing, limit_bytes: u64) -> Result<Discard, Refusal> {
+        let state = match framing {
+            Framing::Empty => State::Over,
+            Framing::Length(bytes) if bytes > limit_bytes => return Err(TOO_LARGE),
+            Framing::Length(bytes) => State::Left(bytes),
+            Framing::Chunked => State::Size {
+                value: 0,
+                digits: 0,
+            },
+        };
+        Ok(Discard {
+            state,
+            allowance: limit_bytes,
+        })
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// Takes what belongs to the body; says how much that was.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<usize, Refusal> {
+        let mut at = 0;
+        while at < bytes.len() && !self.is_over() {
+            let rest = &bytes[at..];
+            let taken = match &mut self.state {
+                State::Left(left) | State::Data(left) => {
+                    let taken = u64::min(*left, rest.len() as u64);
+                    *left -= taken;
+                    if *left == 0 {
+                        self.state = match self.state {
+                            State::Left(_) => State::Over,
+                            _ => State::DataReturn,
+                        };
+                    }
+                    taken
+                }
+                _ => {
+                    self.state = self.state.step(rest[0])?;
+                    1
+                }
+            };
+            self.allowance = self.allowance.checked_sub(taken).ok_or(TOO_LARGE)?;
+            at += taken as usize;
+        }
+        Ok(at)
+    }
+}
+
+impl State {
+    /// One byte of what is around the data.
+    fn step(self, byte: u8) -> Result<State, Refusal> {
+        let next = match (self, byte) {
+            (State::Size { value, digits }, _) if byte.is_ascii_hexdigit() => {
+                if digits == SIZE_DIGITS_MAX {
+                    return Err(BAD_CHUNK);
+                }
+                let digit = (byte as char).to_digit(16).unwrap_or_default();
+                State::Size {
+                    value: value << 4 | u64::from(digit),
+                    digits: digits + 1,
+                }
+            }
+            (State::Size { digits: 0, .. }, _) => return Err(BAD_CHUNK),
+            (State::Size { value, .. }, b'\r') => State::SizeEnd(value),
+            (State::Size { value, .. }, b';') => State::Extension { value, bytes: 0 },
+            (State::Extension { value, .. }, b'\r') => State::SizeEnd(value),
+            (State::Extension { value, bytes }, _) if is_text(byte) && bytes < LINE_BYTES_MAX => {
+                State::Extension {
+                    value,
+                    bytes: bytes + 1,
+                }
+            }
+            (State::SizeEnd(0), b'\n') => State::Trailer,
+            (State::SizeEnd(value), b'\n') => State::Data(value),
+            (State::DataReturn, b'\r') => State::DataEnd,
+            (State::DataEnd, b'\n') => State::Size {
+                value: 0,
+                digits: 0,
+            },
+            (State::Trailer, b'\r') => State::LastEnd,
+            // A line that goes on the one before (obs-fold) begins with a space.
+            (State::Trailer, _) if is_text(byte) && !matches!(byte, b' ' | b'\t') => {
+                State::TrailerLine(1)
+            }
+            (State::TrailerLine(_), b'\r') => State::TrailerLineEnd,
+            (State::TrailerLine(bytes), _) if is_text(byte) && bytes < LINE_BYTES_MAX => {
+                State::TrailerLine(bytes + 1)
+            }
+            (State::TrailerLineEnd, b'\n') => State::Trailer,
+            (State::LastEnd, b'\n') => State::Over,
+            _ => return Err(BAD_CHUNK),
+        };
+        Ok(next)
+    }
+}
+
+/// What a field's value may have in it: no control character but the tab.
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 1 << 16;
+
+    fn chunked(bytes: &[u8]) -> Result<(usize, bool), Refusal> {
+        let mut body = Discard::new(Framing::Chunked, LIMIT)?;
+        let taken = body.take(bytes)?;
+        Ok((taken, body.is_over()))
+    }
+
+    #[test]
+    fn a_body_ends_where_its_framing_says_wherever_it_is_split() {
+        let whole = b"4\r\nWiki\r\n6;name=\"v\"\r\npedia \r\n00A\r\n0123456789\r\n0\r\nA: b\r\nC: d\r\n\r\n";
+        for split in 0..=whole.len() {
+            let mut body = Discard::new(Framing::Chunked, LIMIT).unwrap();
+            let (first, second) = whole.split_at(split);
+            assert_eq!(body.take(first).unwrap(), first.len());
+            assert_eq!(body.take(second).unwrap(), second.len());
+            assert!(body.is_over(), "split at {split}");
+        }
+        let mut followed = whole.to_vec();
+        followed.extend(b"GET / HTTP/1.1\r\n");
+        assert_eq!(chunked(&followed), Ok((whole.len(), true)));
+        let mut body = Discard::new(Framing::Length(5), LIMIT).unwrap();
+        assert_eq!(body.take(b"123"), Ok(3));
+        assert!(!body.is_over());
+        assert_eq!(body.take(b"45GET"), Ok(2));
+        assert!(body.is_over());
+    }
+
+    #[test]
+    fn a_chunk_that_is_not_by_the_grammar_is_refused() {
+        let bad: [&[u8]; 22] = [
+            b"\r\n",
+            b"g\r\n",
+            b"-1\r\n",
+            b"+1\r\n",
+            b"0x1\r\n",
+            b" 1\r\n",
+            b"1 \r\n",
+            b"1\n",
+            b"1\r\r",
+            b"1\r\nab",
+            b"1\r\na\n",
+            b"1\r\na\rb",
+            b"11111111111111111\r\n",
+            b"1;a\nb\r\n",
+            b"1;\0\r\n",
+            b";a\r\n",
+            b"0\r\n a: b\r\n\r\n",
+            b"0\r\na: b\n\r\n",
+            b"0\r\n\n",
+            b"0\r\n\r\r",
+            b"0\r\n\0",
+            b"1\x0b\r\n",
+        ];
+        for bytes in bad {
+            let shown = String::from_utf8_lossy(bytes);
+            assert_eq!(chunked(bytes), Err(BAD_CHUNK), "{shown:?}");
+        }
+        let long = [b"1;".as_slice(), &[b'a'; LINE_BYTES_MAX as usize + 1]].concat();
+        assert_eq!(chunked(&long), Err(BAD_CHUNK));
+        let long = [b"0\r\n".as_slice(), &[b'a'; LINE_BYTES_MAX as usize + 1]].concat();
+        assert_eq!(chunked(&long), Err(BAD_CHUNK));
+    }
+
+    #[test]
+    fn no_more_is_read_than_the_limit_whatever_it_is() {
+        assert!(Discard::new(Framing::Length(LIMIT), LIMIT).is_ok());
+        assert_eq!(
+            Discard::new(Framing::Length(LIMIT + 1), LIMIT).unwrap_err(),
+            TOO_LARGE
+        );
+        assert_eq!(chunked(b"ffffffffffffffff\r\n").unwrap(), (18, false));
+        let huge = [b"fffff\r\n".as_slice(), &[0; LIMIT as usize]].concat();
+        assert_eq!(chunked(&huge), Err(TOO_LARGE));
+        // Framing counts, too: small chunks are mostly that.
+        let small = b"1;aaaaaaaaaaaaaaaaaaaa\r\nx\r\n".repeat(4096);
+        assert_eq!(chunked(&small), Err(TOO_LARGE));
+        let trailer = [b"0\r\n".as_slice(), &b"a: b\r\n".repeat(1 << 14)].concat();
+        assert_eq!(chunked(&trailer), Err(TOO_LARGE));
+    }
+}

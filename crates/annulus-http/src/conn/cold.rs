@@ -1,0 +1,195 @@
+//! What the hot path leaves out: answers that take time, bodies of requests, errors, and the end.
+
+use http::StatusCode;
+use httparse::Header;
+
+use super::answer::{self, CONTINUE, Manner, write_head};
+use super::body::Discard;
+use super::head::{self, Framing, Head, Verb};
+use super::send::within;
+use super::{Connection, End, LINGER_BYTES_MAX, Received, Refusal, Unread, refusal};
+use crate::log::Line;
+use crate::site::{Answer, Asked, Body, FieldLines, Method};
+use crate::transport::Transport;
+use crate::watch::Phase;
+
+/// A request's fields, as the site asks for them.
+struct Lines<'h, 'b>(&'h [Header<'b>]);
+
+impl FieldLines for Lines<'_, '_> {
+    fn each<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        let named = self
+            .0
+            .iter()
+            .filter(|field| field.name.eq_ignore_ascii_case(name));
+        named.for_each(|field| each(field.value));
+    }
+}
+
+impl<T: Transport> Connection<T> {
+    /// The request at the start of `bytes`: it is answered, or its body is going to be read. Returns the bytes of its
+    /// head.
+    pub(super) async fn begin(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        let mut room = head::room();
+        let head = match head::parse(bytes, &mut room, &self.core.limits) {
+            Ok(Some(head)) => head,
+            // It was there a moment ago.
+            Ok(None) => return Ok(0),
+            Err(refusal) => return Err(self.refuse(refusal).await),
+        };
+        if head.framing == Framing::Empty {
+            self.answer(&head, bytes.len() > head.bytes, true).await?;
+            return Ok(head.bytes);
+        }
+        let is_served = matches!(head.verb, Verb::Get | Verb::Head | Verb::Options);
+        let body = match Discard::new(head.framing, self.core.limits.body_bytes) {
+            // What is answered in any case is answered without its body, where the client waits to be asked for it.
+            Ok(_) if !is_served && head.expects_continue => {
+                self.answer(&head, true, false).await?;
+                return Ok(head.bytes);
+            }
+            Ok(body) => body,
+            Err(_) if !is_served => {
+                self.answer(&head, true, false).await?;
+                return Ok(head.bytes);
+            }
+            Err(refusal) => return Err(self.refuse(refusal).await),
+        };
+        if head.expects_continue && bytes.len() == head.bytes {
+            self.out.extend_from_slice(CONTINUE);
+        }
+        self.unread = Some(Box::new(Unread {
+            head: bytes[..head.bytes].to_vec(),
+            body,
+        }));
+        self.place.set(Phase::Busy, self.core.ticks.body);
+        Ok(head.bytes)
+    }
+
+    /// Answers a request whose body has been read.
+    pub(super) async fn answer_unread(&mut self) -> Result<(), End> {
+        let Some(unread) = self.unread.take() else {
+            return Ok(());
+        };
+        let mut room = head::room();
+        match head::parse(&unread.head, &mut room, &self.core.limits) {
+            // Who pipelines behind a body is not told apart from who does not: the next look does it.
+            Ok(Some(head)) => self.answer(&head, false, true).await,
+            _ => Err(End::Now),
+        }
+    }
+
+    /// Answers a request. `more`: something follows it. `goes_on`: so may the connection.
+    async fn answer(&mut self, head: &Head<'_, '_>, more: bool, goes_on: bool) -> Result<(), End> {
+        // What takes its time now is ours.
+        self.place.set(Phase::Busy, 0);
+        let method = match head.verb {
+            Verb::Get => Method::Get,
+            Verb::Head => Method::Head,
+            Verb::Options => Method::Options,
+            Verb::Known | Verb::Unknown => Method::Other,
+        };
+        let answer = match head.verb {
+            Verb::Unknown => answer::refused(refusal(501, "that method is not known")),
+            _ => {
+                let fields = Lines(head.fields);
+                let asked = Asked {
+                    method,
+                    target: head.target,
+                    fields: &fields,
+                };
+                self.core.site.answer(&asked).await
+            }
+        };
+        let manner = match self.count(head) {
+            // What a CONNECT is followed by is not HTTP.
+            _ if !goes_on || head.method == "CONNECT" => Manner::Closes,
+            manner => manner,
+        };
+        self.note(head, answer.status.as_u16(), answer.body.bytes());
+        if self.out.capacity() == 0 {
+            self.out = self.core.buffers.take();
+        }
+        write_head(&mut self.out, &self.core.clock, manner, &answer);
+        if head.verb != Verb::Head {
+            self.send_body(answer.body).await?;
+        }
+        if manner != Manner::Closes {
+            return Ok(());
+        }
+        self.flush().await?;
+        Err(if more || !goes_on {
+            End::Lingering
+        } else {
+            End::Answered
+        })
+    }
+
+    /// Says why a request is refused. It is the last of the connection: where the next one begins is not known.
+    pub(super) async fn refuse(&mut self, refusal: Refusal) -> End {
+        let answer = answer::refused(refusal);
+        write_head(&mut self.out, &self.core.clock, Manner::Closes, &answer);
+        self.note_refusal(&answer);
+        if let Body::Bytes(body) = &answer.body {
+            self.out.extend_from_slice(body);
+        }
+        match self.flush().await {
+            Ok(()) => End::Lingering,
+            Err(end) => end,
+        }
+    }
+
+    fn note_refusal(&self, answer: &Answer) {
+        let Some(log) = &self.core.log else {
+            return;
+        };
+        let line = Line {
+            peer: self.peer,
+            method: b"-",
+            target: b"-",
+            protocol: "HTTP/1.1",
+            status: answer.status.as_u16(),
+            bytes: answer.body.bytes(),
+            referer: None,
+            user_agent: None,
+        };
+        log.note(&self.core.clock, &line);
+    }
+
+    /// The client took too long. Who has begun a request is told.
+    pub(super) async fn late(&mut self) -> End {
+        if self.held.is_empty() && self.unread.is_none() {
+            return End::Answered;
+        }
+        let late = StatusCode::REQUEST_TIMEOUT.as_u16();
+        self.refuse(refusal(late, "the request took too long to come"))
+            .await
+    }
+
+    /// Ends the connection in order.
+    pub(super) async fn end(&mut self, end: End) {
+        if end == End::Now || self.sent().await.is_err() {
+            return self.io.abort();
+        }
+        if end == End::Answered {
+            return self.close().await;
+        }
+        self.close().await;
+        self.place.set(Phase::Busy, self.core.ticks.linger);
+        let mut left = LINGER_BYTES_MAX;
+        while let Received::Chunk(chunk) = self.receive().await {
+            left = match left.checked_sub(chunk.len()) {
+                Some(left) => left,
+                None => break,
+            };
+        }
+    }
+
+    /// Tells the client that nothing follows.
+    async fn close(&mut self) {
+        let place = &self.place;
+        let finish = self.io.finish();
+        place.set(Phase::Busy, self.core.ticks.linger);
+        within(place, finish).await;
+    }
+}

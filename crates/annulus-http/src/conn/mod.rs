@@ -1,0 +1,337 @@
+//! A connection of HTTP/1.1: one task each. What is received is read where it lies, the answers to all requests of a
+//! chunk are written to one buffer, and leave as one send.
+//!
+//! The hot path is `Connection::step`: no await, no allocation but the buffer's, no clock. Whatever else there is (a
+//! file that is not in memory, a body, an error) goes through `cold`. Bounded in memory: no more is read while answers
+//! of [`OUT_BYTES_MAX`] wait for the client to take them.
+
+mod answer;
+mod body;
+mod cold;
+mod head;
+mod send;
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Poll;
+
+pub(crate) use send::within;
+
+use crate::log::Line;
+use crate::per_core::PerCore;
+use crate::transport::Transport;
+use crate::watch::{Phase, Place};
+use answer::{Manner, write_ready};
+use body::Discard;
+use head::{Head, Refusal, Verb, refusal};
+
+/// Bytes of answers that leave together; by then nothing more is read before they have.
+const OUT_BYTES_MAX: usize = 64 << 10;
+/// A connection that has sent no more in all has it in its socket, whatever the client does.
+const UNWATCHED_BYTES: u64 = 8 << 10;
+/// How a client begins that knows that HTTP/2 is spoken (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes that are read and thrown away at the end, so that the client gets to see the last answer.
+const LINGER_BYTES_MAX: usize = 256 << 10;
+
+/// One connection.
+pub(crate) struct Connection<T> {
+    io: T,
+    core: Rc<PerCore>,
+    place: Place,
+    /// Answers on their way into a send.
+    out: Vec<u8>,
+    /// A head of which there is only a part.
+    held: Vec<u8>,
+    /// A request whose body is being read.
+    unread: Option<Box<Unread>>,
+    requests: u64,
+    /// How many there had been when the head began that has a deadline now.
+    timed: u64,
+    /// Bytes that have been given to be sent.
+    given: u64,
+    peer: Option<SocketAddr>,
+}
+
+/// A request that is answered when its body has been read.
+struct Unread {
+    head: Vec<u8>,
+    body: Discard,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It does not: the client speaks HTTP/2.
+    Http2,
+    /// All is answered; it closes when that has been sent.
+    Answered,
+    /// The same, and the client may still be sending: it must not be reset before it has seen the answer.
+    Lingering,
+    /// Nothing more can or should be sent.
+    Now,
+}
+
+/// What the hot path has come to.
+enum Step {
+    /// All that is there as a whole is answered.
+    More,
+    /// Enough answers wait.
+    Full,
+    /// The next request needs more than the hot path.
+    Cold,
+    /// A body has been read.
+    BodyRead,
+    /// The last request was the connection's last.
+    Last,
+    Refused(Refusal),
+}
+
+enum Received<C> {
+    Chunk(C),
+    /// The client sends no more, or nothing is wanted any more.
+    End,
+    Late,
+    Failed,
+}
+
+impl<T: Transport> Connection<T> {
+    pub(crate) fn new(io: T, core: Rc<PerCore>, place: Place) -> Connection<T> {
+        // Asked for only where it is written down.
+        let peer = core.log.as_ref().and_then(|_| io.socket().peer_addr().ok());
+        Connection {
+            io,
+            core,
+            place,
+            out: Vec::new(),
+            held: Vec::new(),
+            unread: None,
+            requests: 0,
+            timed: 0,
+            given: 0,
+            peer,
+        }
+    }
+
+    /// Speaks until the end; what is returned speaks HTTP/2.
+    pub(crate) async fn run(mut self) -> Option<(T, Place)> {
+        self.place.set(Phase::Idle, self.core.ticks.idle);
+        let end = loop {
+            match self.receive().await {
+                Received::Chunk(chunk) => {
+                    if let Err(end) = self.take(chunk).await {
+                        break end;
+                    }
+                }
+                Received::End => break End::Answered,
+                Received::Late => break Box::pin(self.late()).await,
+                Received::Failed => break End::Now,
+            }
+        };
+        match end {
+            End::Http2 => return Some((self.io, self.place)),
+            // It fits into the socket: nobody needs to wait for it.
+            End::Answered if T::ENDS_WHEN_DROPPED && self.given <= UNWATCHED_BYTES => {}
+            _ => Box::pin(self.end(end)).await,
+        }
+        None
+    }
+
+    async fn receive(&mut self) -> Received<T::Chunk> {
+        poll_fn(|context| {
+            if let Poll::Ready(received) = self.io.poll_receive(context) {
+                return Poll::Ready(match received {
+                    Some(Ok(chunk)) => Received::Chunk(chunk),
+                    None => Received::End,
+                    Some(Err(_)) => Received::Failed,
+                });
+            }
+            if self.place.take_expired() {
+                return Poll::Ready(Received::Late);
+            }
+            if self.place.is_unwanted() {
+                return Poll::Ready(Received::End);
+            }
+            self.place.wait(context);
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Answers what is there as a whole, sends that, and keeps the rest.
+    async fn take(&mut self, chunk: T::Chunk) -> Result<(), End> {
+        let chunk = match self.requests {
+            0 => self.unless_http2(chunk)?,
+            _ => chunk,
+        };
+        if self.held.is_empty() {
+            let taken = self.consume(&chunk).await?;
+            if taken < chunk.len() {
+                self.held.extend_from_slice(&chunk[taken..]);
+            }
+        } else {
+            self.take_behind(chunk).await?;
+        }
+        self.flush().await?;
+        self.wait_for_more();
+        Ok(())
+    }
+
+    /// Whether the first bytes are those of HTTP/2: then nothing has been taken.
+    fn unless_http2(&mut self, chunk: T::Chunk) -> Result<T::Chunk, End> {
+        match self.held.is_empty() && chunk.starts_with(PREFACE) {
+            true => self.io.unread(chunk).ok_or(End::Http2),
+            false => Ok(chunk),
+        }
+    }
+
+    /// A head has come in several pieces.
+    async fn take_behind(&mut self, chunk: T::Chunk) -> Result<(), End> {
+        let mut held = std::mem::take(&mut self.held);
+        let was_waiting = held.len();
+        held.extend_from_slice(&chunk);
+        // A head ends with a line. Bytes that come one by one are not worth a look each.
+        let limit = self.core.limits.head_bytes;
+        if held.len() <= limit && memchr::memchr(b'\n', &chunk).is_none() {
+            self.held = held;
+            return Ok(());
+        }
+        drop(chunk);
+        let taken = self.consume(&held).await?;
+        debug_assert!(taken == 0 || taken > was_waiting);
+        if taken < held.len() {
+            held.drain(..taken);
+            self.held = held;
+        }
+        Ok(())
+    }
+
+    /// Sets what is waited for, and for how long.
+    fn wait_for_more(&mut self) {
+        let ticks = &self.core.ticks;
+        if self.unread.is_some() {
+            // Its time runs from the head on.
+            return;
+        }
+        if self.held.is_empty() {
+            self.place.set(Phase::Idle, ticks.idle);
+        } else if self.place.phase() != Phase::Head || self.timed != self.requests {
+            // From its first byte on, however many follow.
+            self.timed = self.requests;
+            self.place.set(Phase::Head, ticks.head);
+        }
+    }
+
+    /// Answers all that `bytes` has as a whole, and says how much that was.
+    async fn consume(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        let mut at = 0;
+        loop {
+            match self.step(bytes, &mut at) {
+                Step::More => return Ok(at),
+                Step::Full => self.flush().await?,
+                Step::Cold => at += Box::pin(self.begin(&bytes[at..])).await?,
+                Step::BodyRead => Box::pin(self.answer_unread()).await?,
+                Step::Last => {
+                    self.flush().await?;
+                    return Err(match at == bytes.len() {
+                        true => End::Answered,
+                        false => End::Lingering,
+                    });
+                }
+                Step::Refused(refusal) => {
+                    return Err(Box::pin(self.refuse(refusal)).await);
+                }
+            }
+        }
+    }
+
+    /// Answers requests whose answers are at hand.
+    fn step(&mut self, bytes: &[u8], at: &mut usize) -> Step {
+        loop {
+            if *at == bytes.len() {
+                return Step::More;
+            }
+            if let Some(unread) = &mut self.unread {
+                match unread.body.take(&bytes[*at..]) {
+                    Ok(taken) => *at += taken,
+                    Err(refusal) => return Step::Refused(refusal),
+                }
+                match unread.body.is_over() {
+                    true => return Step::BodyRead,
+                    false => continue,
+                }
+            }
+            if self.out.len() >= OUT_BYTES_MAX {
+                return Step::Full;
+            }
+            let mut room = head::room();
+            let head = match head::parse(&bytes[*at..], &mut room, &self.core.limits) {
+                Ok(Some(head)) => head,
+                Ok(None) => return Step::More,
+                Err(refusal) => return Step::Refused(refusal),
+            };
+            if !head.plain || !matches!(head.verb, Verb::Get | Verb::Head) {
+                return Step::Cold;
+            }
+            let now = self.core.clock.now();
+            let ready = self.core.site.ready(now, head.target, head.accept_encoding);
+            let Some(ready) = ready else {
+                return Step::Cold;
+            };
+            *at += head.bytes;
+            let manner = self.count(&head);
+            if self.out.capacity() == 0 {
+                self.out = self.core.buffers.take();
+            }
+            write_ready(&mut self.out, &self.core.clock, manner, &ready, head.verb);
+            self.note(
+                &head,
+                ready.status().as_u16(),
+                (ready.tail().len() - ready.head().len()) as u64,
+            );
+            if manner == Manner::Closes {
+                return Step::Last;
+            }
+        }
+    }
+
+    /// Another request; whether the connection goes on after it.
+    #[inline]
+    fn count(&mut self, head: &Head<'_, '_>) -> Manner {
+        self.requests += 1;
+        let limit = self.core.limits.requests;
+        let goes_on = (limit == 0 || self.requests < limit) && !self.core.watches.is_stopping();
+        Manner::of(head, goes_on)
+    }
+
+    /// Writes an answer down, where that is wanted.
+    #[inline]
+    fn note(&self, head: &Head<'_, '_>, status: u16, bytes: u64) {
+        let Some(log) = &self.core.log else {
+            return;
+        };
+        let field = |name: &str| {
+            let found = head
+                .fields
+                .iter()
+                .find(|field| field.name.eq_ignore_ascii_case(name));
+            found.map(|field| field.value)
+        };
+        let line = Line {
+            peer: self.peer,
+            method: head.method.as_bytes(),
+            target: head.target,
+            protocol: if head.minor == 0 {
+                "HTTP/1.0"
+            } else {
+                "HTTP/1.1"
+            },
+            status,
+            bytes: if head.verb == Verb::Head { 0 } else { bytes },
+            referer: field("referer"),
+            user_agent: field("user-agent"),
+        };
+        log.note(&self.core.clock, &line);
+    }
+}

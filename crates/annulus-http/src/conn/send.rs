@@ -1,0 +1,175 @@
+//! Sending: what waits in the buffer, and bodies that are too large for it.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use super::{Connection, End, OUT_BYTES_MAX};
+use crate::site::{Body, OpenFile, Piece};
+use crate::transport::Transport;
+use crate::watch::{Phase, Place};
+
+/// A file's bytes that are read and sent at once: the first time, and as long as the client takes them quickly. Each
+/// has its time to be taken, so that a slow client begins with few.
+const PIECE_BYTES_MIN: usize = 64 << 10;
+const PIECE_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of a file that are seen to be in memory before they are sent from there.
+const READY_BYTES: u64 = 4 << 20;
+
+/// Awaits `future` until the place's time is up.
+pub(crate) async fn within<F: Future>(place: &Place, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(value));
+        }
+        if place.take_expired() {
+            return Poll::Ready(None);
+        }
+        place.wait(context);
+        Poll::Pending
+    })
+    .await
+}
+
+impl<T: Transport> Connection<T> {
+    /// Begins to send what waits. Where the one before has not been taken yet, waits for that first.
+    #[inline]
+    pub(super) async fn flush(&mut self) -> Result<(), End> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let out = std::mem::take(&mut self.out);
+        self.given += out.len() as u64;
+        match self.io.try_send(out, &self.core.buffers) {
+            Ok(()) => Ok(()),
+            Err(out) => Box::pin(self.send_slowly(out)).await,
+        }
+    }
+
+    /// Sends, and waits for the end of it. The memory is used again.
+    async fn send_slowly(&mut self, bytes: Vec<u8>) -> Result<(), End> {
+        self.place.set(Phase::Busy, self.core.ticks.send);
+        match within(&self.place, self.io.send(bytes)).await {
+            Some(Ok(out)) => self.core.buffers.give_back(out),
+            _ => return Err(End::Now),
+        }
+        Ok(())
+    }
+
+    /// Waits until all has been given to the kernel.
+    pub(super) async fn sent(&mut self) -> Result<(), End> {
+        self.flush().await?;
+        self.place.set(Phase::Busy, self.core.ticks.send);
+        match within(&self.place, self.io.socket().sent()).await {
+            Some(Ok(())) => Ok(()),
+            _ => Err(End::Now),
+        }
+    }
+
+    /// Sends a body behind the head that waits.
+    pub(super) async fn send_body(&mut self, body: Body) -> Result<(), End> {
+        match body {
+            Body::Empty => Ok(()),
+            Body::Bytes(bytes) => self.send_bytes(&bytes).await,
+            Body::File {
+                file,
+                offset,
+                bytes,
+            } => self.send_file(&file, offset, bytes).await,
+            Body::Parts { pieces, .. } => {
+                for piece in pieces {
+                    match piece {
+                        Piece::Bytes(bytes) => self.send_bytes(&bytes).await?,
+                        Piece::File {
+                            file,
+                            offset,
+                            bytes,
+                        } => self.send_file(&file, offset, bytes).await?,
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), End> {
+        for piece in bytes.chunks(OUT_BYTES_MAX) {
+            if self.out.len() + piece.len() > 2 * OUT_BYTES_MAX {
+                self.flush().await?;
+            }
+            self.out.extend_from_slice(piece);
+        }
+        Ok(())
+    }
+
+    /// A file that has become shorter ends the connection: what its head has promised can't be kept.
+    async fn send_file(&mut self, file: &Rc<OpenFile>, offset: u64, bytes: u64) -> Result<(), End> {
+        let end = offset.saturating_add(bytes);
+        let mut at = offset;
+        while at < end {
+            let next = (at + READY_BYTES).min(end);
+            // The last page of what is sent next: while it is waited for, others run.
+            self.read(file, next - 1, 1).await?;
+            let head = std::mem::take(&mut self.out);
+            let (place, ticks) = (&self.place, self.core.ticks.send);
+            place.set(Phase::Busy, ticks);
+            let progress = || place.set(Phase::Busy, ticks);
+            let sent = within(place, self.io.send_file(&head, file, at..next, progress)).await;
+            match sent {
+                Some(Ok(Some(sent))) if sent == next - at => {
+                    self.given += head.len() as u64 + sent;
+                    self.core.buffers.give_back(head);
+                }
+                Some(Ok(None)) => {
+                    self.out = head;
+                    return self.send_read(file, at, end).await;
+                }
+                _ => return Err(End::Now),
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Reads and sends by turns; the next piece is read while the one before it is on its way.
+    async fn send_read(&mut self, file: &Rc<OpenFile>, offset: u64, end: u64) -> Result<(), End> {
+        let mut at = offset;
+        let mut piece_bytes = PIECE_BYTES_MIN;
+        while at < end {
+            let wanted = usize::try_from(end - at)
+                .unwrap_or(usize::MAX)
+                .min(piece_bytes);
+            let piece = self.read(file, at, wanted).await?;
+            self.flush().await?;
+            self.out = piece;
+            at += wanted as u64;
+            piece_bytes = (piece_bytes * 2).min(PIECE_BYTES_MAX);
+        }
+        self.flush().await
+    }
+
+    async fn read(&mut self, file: &Rc<OpenFile>, at: u64, bytes: usize) -> Result<Vec<u8>, End> {
+        self.place.set(Phase::Busy, 0);
+        let read: io::Result<Vec<u8>> = match file
+            .file()
+            .read_exact_at(Vec::with_capacity(bytes), at)
+            .await
+        {
+            Ok(read) => Ok(read),
+            Err(error) => Err(error.into()),
+        };
+        match read {
+            Ok(read) => Ok(read),
+            Err(error) => {
+                if error.kind() != io::ErrorKind::UnexpectedEof {
+                    eprintln!("annulus: reading a file: {error}; its connection is ended");
+                }
+                Err(End::Now)
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! A static HTTP server on Annulus. The tool's `annulus serve http` is this crate and a command line.
+//!
+//! [`site`] knows files: which one a path names, and what the answer to a request for it is. It knows no
+//! connection.
+#![forbid(unsafe_code)]
+
+mod clock;
+mod conn;
+mod http2;
+mod log;
+mod options;
+mod per_core;
+mod server;
+pub mod site;
+mod tls;
+mod transport;
+mod watch;
+
+pub use log::{LogFormat, LogOptions};
+pub use options::{Limits, Options};
+pub use server::serve;
+pub use tls::config as tls_config;

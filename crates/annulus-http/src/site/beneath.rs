@@ -1,0 +1,290 @@
+//! The root directory, and files below it: openat2 with RESOLVE_BENEATH, so that the kernel itself refuses links
+//! that lead out, whatever is renamed meanwhile. One root per site; used by `survey`, `load` and `listing`,
+//! also from blocking threads.
+//!
+//! Where there is no openat2 (before Linux 5.6, or forbidden by seccomp) a path is walked name by name, and no link
+//! is followed at all.
+//!
+//! [`Reach::Now`] answers from what the kernel has in memory and does not wait for a disk (RESOLVE_CACHED, Linux
+//! 5.12): that a name is asked again costs a core two microseconds and no hop to another thread. What is not in
+//! memory is `EAGAIN`, and is asked with [`Reach::Wait`] on a blocking thread.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::fs::{self, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// How often a name is asked again that is being renamed under us (`EAGAIN`), and a call that was interrupted.
+const TRIES_MAX: u32 = 16;
+
+/// Whether a disk may be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// No: `EAGAIN` instead.
+    Now,
+    /// Yes: on a blocking thread.
+    Wait,
+}
+
+/// How paths are resolved, as [`Root::way`] has it.
+const WAY_CACHED: u8 = 0;
+/// RESOLVE_CACHED is unknown here: all that needs a path goes to blocking threads.
+const WAY_BENEATH: u8 = 1;
+/// openat2 is.
+const WAY_WALK: u8 = 2;
+
+/// The directory that nothing leads out of.
+#[derive(Debug)]
+pub(crate) struct Root {
+    dir: OwnedFd,
+    way: AtomicU8,
+}
+
+/// What a file system says of a file: enough to know whether it is still the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileState {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) bytes: u64,
+    /// Since 1970: seconds, and nanoseconds of the next.
+    pub(crate) modified: (i64, u32),
+    pub(crate) changed: (i64, u32),
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Directory,
+    /// A pipe, a socket, a device: never opened.
+    Special,
+}
+
+impl FileState {
+    pub(crate) fn of(fd: impl AsFd) -> Result<FileState, Errno> {
+        let stat = fs::fstat(fd)?;
+        Ok(FileState::from(&stat))
+    }
+}
+
+// The fields' types differ between architectures.
+#[allow(clippy::unnecessary_cast)]
+impl From<&fs::Stat> for FileState {
+    fn from(stat: &fs::Stat) -> FileState {
+        FileState {
+            device: stat.st_dev as u64,
+            inode: stat.st_ino as u64,
+            bytes: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as u32),
+            changed: (stat.st_ctime as i64, stat.st_ctime_nsec as u32),
+            kind: match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => Kind::File,
+                FileType::Directory => Kind::Directory,
+                _ => Kind::Special,
+            },
+        }
+    }
+}
+
+impl Root {
+    pub(crate) fn open(path: &Path) -> io::Result<Root> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = fs::openat(CWD, path, flags, Mode::empty())?;
+        Ok(Root {
+            dir,
+            way: AtomicU8::new(WAY_CACHED),
+        })
+    }
+
+    /// As on a kernel without openat2.
+    #[cfg(test)]
+    pub(crate) fn walking(path: &Path) -> io::Result<Root> {
+        let root = Root::open(path)?;
+        root.way.store(WAY_WALK, Ordering::Relaxed);
+        Ok(root)
+    }
+
+    /// What a path names, without opening it: so that no pipe has a reader and no device is woken. `path` has
+    /// no slash at its beginning, and may be empty.
+    pub(crate) fn look(&self, path: &[u8], reach: Reach) -> Result<FileState, Errno> {
+        FileState::of(self.open_at(path, OFlags::PATH, reach)?)
+    }
+
+    /// Opens a regular file for reading. `ENOENT` if it is none (any more).
+    pub(crate) fn open_file(&self, path: &[u8], reach: Reach) -> Result<(File, FileState), Errno> {
+        // NONBLOCK: should it have become a pipe since it was looked at, nobody waits for a writer.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = self.open_at(path, flags, reach)?;
+        let state = FileState::of(&fd)?;
+        match state.kind {
+            Kind::File => Ok((File::from(fd), state)),
+            _ => Err(Errno::NOENT),
+        }
+    }
+
+    /// Opens a directory to be read.
+    pub(crate) fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Reach::Wait)
+    }
+
+    fn open_at(&self, path: &[u8], flags: OFlags, reach: Reach) -> Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { b"." } else { path };
+        let flags = flags | OFlags::CLOEXEC;
+        let mut tries = TRIES_MAX;
+        loop {
+            let way = self.way.load(Ordering::Relaxed);
+            let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+            match (way, reach) {
+                (WAY_CACHED, Reach::Now) => resolve |= ResolveFlags::CACHED,
+                (_, Reach::Now) => return Err(Errno::AGAIN),
+                (WAY_WALK, Reach::Wait) => return self.walk(path, flags),
+                (_, Reach::Wait) => {}
+            }
+            tries -= 1;
+            match fs::openat2(&self.dir, path, flags, Mode::empty(), resolve) {
+                // Rather than to lead out. The root itself is asked, too: seccomp refuses that as well.
+                Err(Errno::PERM | Errno::NOSYS) if !self.has_openat2() => self.lower(WAY_WALK),
+                Err(Errno::INVAL) if reach == Reach::Now => self.lower(WAY_BENEATH),
+                Err(Errno::AGAIN) if reach == Reach::Now => return Err(Errno::AGAIN),
+                Err(Errno::AGAIN | Errno::INTR) if tries > 0 => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Whether openat2 is there and allowed.
+    fn has_openat2(&self) -> bool {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        fs::openat2(&self.dir, ".", flags, Mode::empty(), ResolveFlags::BENEATH).is_ok()
+    }
+
+    fn lower(&self, way: u8) {
+        self.way.fetch_max(way, Ordering::Relaxed);
+    }
+
+    /// Opens name by name, and follows no link.
+    fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let mut names = path
+            .split(|&byte| byte == b'/')
+            .filter(|name| !name.is_empty())
+            .peekable();
+        let mut at: Option<OwnedFd> = None;
+        while let Some(name) = names.next() {
+            if name == b".." {
+                return Err(Errno::XDEV);
+            }
+            let dir: BorrowedFd<'_> = at.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
+            let last = names.peek().is_none();
+            let flags = if last {
+                flags
+            } else {
+                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC
+            };
+            let next = fs::openat(dir, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+            // With O_PATH a link is opened itself.
+            if last && flags.contains(OFlags::PATH) {
+                let mode = fs::fstat(&next)?.st_mode;
+                if FileType::from_raw_mode(mode) == FileType::Symlink {
+                    return Err(Errno::LOOP);
+                }
+            }
+            at = Some(next);
+        }
+        at.ok_or(Errno::NOENT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn both(path: &Path) -> [Root; 2] {
+        [Root::open(path).unwrap(), Root::walking(path).unwrap()]
+    }
+
+    #[test]
+    fn nothing_leads_out_of_the_root() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), "s").unwrap();
+        let dir = outside.path().join("root");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("file"), "f").unwrap();
+        symlink("../secret", dir.join("out")).unwrap();
+        symlink(outside.path().join("secret"), dir.join("absolute")).unwrap();
+        symlink("..", dir.join("up")).unwrap();
+        symlink("/proc/self/root", dir.join("magic")).unwrap();
+        symlink("loop", dir.join("loop")).unwrap();
+        for root in both(&dir) {
+            assert_eq!(root.look(b"file", Reach::Wait).unwrap().bytes, 1);
+            assert_eq!(root.look(b"", Reach::Wait).unwrap().kind, Kind::Directory);
+            for path in [
+                "../secret",
+                "..",
+                "out",
+                "absolute",
+                "up",
+                "up/secret",
+                "magic",
+                "magic/etc/passwd",
+                "loop",
+                "file/../../secret",
+                "/etc/passwd",
+            ] {
+                let looked = root.look(path.as_bytes(), Reach::Wait);
+                assert!(looked.is_err(), "{path}: {looked:?}");
+                let opened = root
+                    .open_file(path.as_bytes(), Reach::Wait)
+                    .map(|(_, state)| state);
+                assert!(opened.is_err(), "{path}: {opened:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn links_within_are_followed_by_openat2_and_not_by_the_walk() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        std::fs::write(dir.path().join("a/file"), "f").unwrap();
+        symlink("a/file", dir.path().join("file")).unwrap();
+        symlink("a", dir.path().join("b")).unwrap();
+        symlink("../a/file", dir.path().join("a/again")).unwrap();
+        let [beneath, walking] = both(dir.path());
+        for path in ["file", "b/file", "b/again"] {
+            assert!(
+                beneath.open_file(path.as_bytes(), Reach::Wait).is_ok(),
+                "{path}"
+            );
+            assert!(
+                walking.open_file(path.as_bytes(), Reach::Wait).is_err(),
+                "{path}"
+            );
+            assert!(
+                walking.look(path.as_bytes(), Reach::Wait).is_err(),
+                "{path}"
+            );
+        }
+        assert!(walking.open_file(b"a/file", Reach::Wait).is_ok());
+    }
+
+    #[test]
+    fn what_is_in_memory_is_answered_now() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "f").unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        root.look(b"file", Reach::Wait).unwrap();
+        match root.look(b"file", Reach::Now) {
+            Ok(state) => assert_eq!(state.kind, Kind::File),
+            Err(error) => println!("skip: RESOLVE_CACHED: {error}"),
+        }
+        assert_eq!(
+            Root::walking(dir.path()).unwrap().look(b"file", Reach::Now),
+            Err(Errno::AGAIN)
+        );
+    }
+}

@@ -1,0 +1,29 @@
+//! What a request for a path is answered: files below one directory, and nothing outside it.
+//!
+//! A [`Site`] is one core's, with a cache of its own; it takes requests apart from any connection and
+//! protocol, and gives an [`Answer`] that is cheap to write for HTTP/1.1 and for HTTP/2. Used by the
+//! connections of this crate.
+//!
+//! The way of a request: [`Site::ready`] is the short cut, which finds a small file in memory and allocates
+//! nothing. [`Site::answer`] is the whole way: `path` takes the target apart, `cache` knows what was found
+//! lately, `survey` asks the file system through `beneath`, which never leaves the root; `load` opens or
+//! reads, `deliver` sends as much of it as `conditional` and `range` say, and `listing` is for directories.
+
+mod answer;
+mod beneath;
+mod cache;
+pub mod conditional;
+mod content_type;
+mod deliver;
+mod encoding;
+mod listing;
+mod load;
+pub mod path;
+pub mod range;
+mod service;
+mod survey;
+
+pub(crate) use answer::put_field;
+pub use answer::{Answer, Body, Fields, Piece, Ready};
+pub use load::OpenFile;
+pub use service::{Asked, CONDITIONAL, FieldLines, Method, Site, SiteOptions};

@@ -1,0 +1,498 @@
+//! The site: options in, requests in, answers out. One per core.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use async_lock::Semaphore;
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{self, HeaderValue};
+use rustix::io::Errno;
+
+use super::answer::{ALLOW, Answer, Body, Ready};
+use super::beneath::{FileState, Reach, Root};
+use super::cache::{Cache, Entry, Found, OpenFiles};
+use super::deliver::{Boundaries, Source, deliver};
+use super::encoding::{Accepted, Encoding};
+use super::load::{Head, Held, Loaded, OpenFile, in_background, load};
+use super::path::{self, Resolved};
+use super::survey::{Page, Rules, Surveyed, Variant, status_of, survey};
+
+/// The fields that make a request more than "all of it, please": [`Site::ready`] is not for requests with one
+/// of them.
+pub const CONDITIONAL: [&str; 6] = [
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "range",
+];
+
+/// What is served, and how.
+#[derive(Clone, Debug)]
+pub struct SiteOptions {
+    /// The directory. Nothing outside it is served, whatever links say.
+    pub root: PathBuf,
+    /// The names that stand for their directory, the first one that is there.
+    pub index: Vec<String>,
+    /// Whether a directory without an index is listed.
+    pub listing: bool,
+    /// Whether `name.br`, `name.zst` and `name.gz` are sent for `name` to clients that take them.
+    pub precompressed: bool,
+    /// Whether names that begin with a dot are served. `/.well-known` is always.
+    pub hidden: bool,
+    /// How much memory this core keeps small files in.
+    pub cache_bytes: usize,
+    /// Up to what length a file counts as small: read whole, kept in memory.
+    pub cache_file_bytes: u32,
+    /// How many larger files this core keeps open.
+    pub open_files: usize,
+    /// For how long what was found under a path is believed.
+    pub recheck: Duration,
+    /// An answer to every GET and HEAD, whatever the path; no file is touched, `root` may be missing.
+    pub respond: Option<(StatusCode, Bytes)>,
+}
+
+impl Default for SiteOptions {
+    fn default() -> SiteOptions {
+        SiteOptions {
+            root: PathBuf::new(),
+            index: vec!["index.html".to_owned()],
+            listing: false,
+            precompressed: true,
+            hidden: false,
+            cache_bytes: 64 << 20,
+            cache_file_bytes: 64 << 10,
+            open_files: 256,
+            recheck: Duration::from_secs(1),
+            respond: None,
+        }
+    }
+}
+
+/// A request's method, as far as files care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// GET.
+    Get,
+    /// HEAD.
+    Head,
+    /// OPTIONS.
+    Options,
+    /// Any other: 405.
+    Other,
+}
+
+/// A request's field lines, however its connection keeps them.
+pub trait FieldLines {
+    /// Calls `each` with the value of every line of a name (in small letters), in order.
+    fn each<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
+}
+
+/// A request.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// Its method.
+    pub method: Method,
+    /// Path and query as in the request line or in `:path`; `*` with OPTIONS. Of an absolute form, what follows the
+    /// authority.
+    pub target: &'a [u8],
+    /// Its field lines.
+    pub fields: &'a dyn FieldLines,
+}
+
+/// How many answers of a core may wait for a disk, or read a small file, at once; others wait for their turn, and
+/// often find it done. It bounds what a crowd that asks for what is not in memory makes a core hold.
+const LOADS_MAX: usize = 64;
+
+/// Files below a directory, as one core serves them. It stays on its core, inside a runtime.
+#[derive(Debug)]
+pub struct Site {
+    root: Option<Arc<Root>>,
+    rules: Arc<Rules>,
+    cache_file_bytes: u32,
+    recheck: Duration,
+    /// The answer to everything, if there is one.
+    respond: Option<Rc<Ready>>,
+    cache: Cache,
+    open: OpenFiles,
+    loads: Semaphore,
+    /// The last `Accept-Encoding` and what it means: most clients of a moment say the same.
+    accepted: RefCell<(Vec<u8>, Accepted)>,
+    boundaries: Boundaries,
+}
+
+/// A page's content, chosen for a request.
+enum Content {
+    Held(Rc<Held>),
+    Open(Rc<OpenFile>, FileState),
+    /// One that is being written to, as it was at some moment.
+    Unsteady(Bytes),
+}
+
+impl Site {
+    /// Opens the root.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, errno kept, if the root can't be opened or is no directory.
+    pub fn open(options: &SiteOptions) -> io::Result<Site> {
+        let respond = options
+            .respond
+            .as_ref()
+            .map(|(status, body)| fixed(*status, body));
+        let root = match &respond {
+            Some(_) => None,
+            None => Some(Arc::new(Root::open(&options.root)?)),
+        };
+        Ok(Site {
+            root,
+            rules: Arc::new(Rules {
+                index: options.index.clone(),
+                listing: options.listing,
+                precompressed: options.precompressed,
+                hidden: options.hidden,
+            }),
+            cache_file_bytes: options.cache_file_bytes,
+            recheck: options.recheck,
+            respond,
+            cache: Cache::new(options.cache_bytes),
+            open: OpenFiles::new(options.open_files),
+            loads: Semaphore::new(LOADS_MAX),
+            accepted: RefCell::new((Vec::new(), Accepted::parse(b""))),
+            boundaries: Boundaries::default(),
+        })
+    }
+
+    /// The short cut: a GET or HEAD without a field of [`CONDITIONAL`], and with at most one line of
+    /// `Accept-Encoding`. `now` may be as old as the chunk that the request came in.
+    ///
+    /// `None`: ask [`answer`](Site::answer).
+    pub fn ready(
+        &self,
+        now: Instant,
+        target: &[u8],
+        accept_encoding: Option<&[u8]>,
+    ) -> Option<Rc<Ready>> {
+        if let Some(respond) = &self.respond {
+            return Some(Rc::clone(respond));
+        }
+        self.cache
+            .ask(path::plain(target)?, |entry| match &entry.found {
+                _ if !self.is_fresh(entry, now) => None,
+                Found::Fixed(ready) => Some(Rc::clone(ready)),
+                Found::Page(page) => {
+                    let held = self.choose(page, accept_encoding)?.held.borrow();
+                    held.as_ref().map(|held| Rc::clone(&held.ready))
+                }
+                Found::Directory => None,
+            })
+    }
+
+    /// What a request is answered. Never fails: an error is an answer.
+    pub async fn answer(&self, asked: &Asked<'_>) -> Answer {
+        match asked.method {
+            Method::Other => return Answer::of(StatusCode::METHOD_NOT_ALLOWED),
+            Method::Options => return self.options(asked.target),
+            Method::Get | Method::Head => {}
+        }
+        if let Some(respond) = &self.respond {
+            return respond.answer();
+        }
+        let resolved = match path::resolve(asked.target, self.rules.hidden) {
+            Ok(resolved) => resolved,
+            Err(status) => return Answer::of(status),
+        };
+        self.sweep(Instant::now());
+        let answer = match self.look_up(asked, &resolved).await {
+            // Those that are open for nobody are the first to go.
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.open.clear();
+                self.look_up(asked, &resolved).await
+            }
+            other => other,
+        };
+        answer.unwrap_or_else(|error| Answer::of(status_of(error)))
+    }
+
+    /// Closes files that nobody has asked for lately; answers do it, too. To be called every few seconds where
+    /// there may be no requests.
+    pub fn sweep(&self, now: Instant) {
+        self.open.sweep(now);
+    }
+
+    fn options(&self, target: &[u8]) -> Answer {
+        if target != b"*"
+            && self.respond.is_none()
+            && let Err(status) = path::resolve(target, self.rules.hidden)
+        {
+            return Answer::of(status);
+        }
+        let mut answer = Answer::of(StatusCode::NO_CONTENT);
+        answer.fields.push((header::ALLOW, ALLOW));
+        answer
+    }
+
+    fn is_fresh(&self, entry: &Entry, now: Instant) -> bool {
+        // Also for a `now` that is a little older than the look.
+        now.saturating_duration_since(entry.checked.get()) < self.recheck
+    }
+
+    async fn look_up(&self, asked: &Asked<'_>, resolved: &Resolved<'_>) -> Result<Answer, Errno> {
+        let entry = self.entry(&resolved.path).await?;
+        let page = match &entry.found {
+            Found::Fixed(ready) => return Ok(ready.answer()),
+            Found::Directory => return Ok(redirect(resolved)),
+            Found::Page(page) => page,
+        };
+        let Some(variant) = self.choose(page, asked.joined("accept-encoding").as_deref()) else {
+            return Err(Errno::NOENT);
+        };
+        let content = self.content(&resolved.path, &entry, page, variant).await?;
+        Ok(match content {
+            Content::Held(held) => {
+                let source = Source::Memory(held.ready.body());
+                deliver(asked, &held.head, &source, &self.boundaries)
+            }
+            Content::Open(file, state) => {
+                let source = Source::File {
+                    file,
+                    bytes: state.bytes,
+                };
+                deliver(
+                    asked,
+                    &head(page, variant, &state),
+                    &source,
+                    &self.boundaries,
+                )
+            }
+            Content::Unsteady(body) => Answer {
+                status: StatusCode::OK,
+                fields: head(page, variant, &variant.state).without_validators(body.len()),
+                body: Body::Bytes(body),
+            },
+        })
+    }
+
+    /// The encoding that a client is sent.
+    fn choose<'a>(
+        &self,
+        page: &'a Page,
+        accept_encoding: Option<&[u8]>,
+    ) -> Option<&'a Rc<Variant>> {
+        if !page.varies() {
+            return page.variant(Encoding::Identity);
+        }
+        let accepted = match accept_encoding {
+            None => Accepted::UNSAID,
+            Some(value) => {
+                let mut last = self.accepted.borrow_mut();
+                if last.0 != value {
+                    *last = (value.to_vec(), Accepted::parse(value));
+                }
+                last.1
+            }
+        };
+        page.variant(accepted.choose(|encoding| page.variant(encoding).is_some()))
+    }
+
+    /// The cache's entry of a path, if it may still be believed.
+    fn fresh(&self, path: &[u8], now: Instant) -> Option<Rc<Entry>> {
+        self.cache
+            .get(path)
+            .filter(|entry| self.is_fresh(entry, now))
+    }
+
+    /// What a path names, as of at most `recheck` ago.
+    async fn entry(&self, path: &[u8]) -> Result<Rc<Entry>, Errno> {
+        let Some(root) = &self.root else {
+            return Err(Errno::NOENT);
+        };
+        let now = Instant::now();
+        if let Some(entry) = self.fresh(path, now) {
+            return Ok(entry);
+        }
+        match survey(root, &self.rules, path, Reach::Now) {
+            Err(Errno::AGAIN) => {}
+            surveyed => return Ok(self.found(path, surveyed?, now)),
+        }
+        let _turn = self.loads.acquire().await;
+        let now = Instant::now();
+        if let Some(entry) = self.fresh(path, now) {
+            return Ok(entry);
+        }
+        let (root, rules, below) = (Arc::clone(root), Arc::clone(&self.rules), path.to_vec());
+        let surveyed = in_background(move || survey(&root, &rules, &below, Reach::Wait)).await?;
+        Ok(self.found(path, surveyed, now))
+    }
+
+    /// Puts what was found into the cache; of what is as it was before, the old entry stays.
+    fn found(&self, path: &[u8], surveyed: Surveyed, now: Instant) -> Rc<Entry> {
+        let found = match surveyed {
+            Surveyed::Page {
+                path: found_as,
+                states,
+            } => {
+                let old = self.cache.get(path);
+                let before = old.as_ref().and_then(|entry| match &entry.found {
+                    Found::Page(page) => Some((entry, page)),
+                    _ => None,
+                });
+                if let Some((entry, page)) = before
+                    && page.is_still(&found_as, &states)
+                {
+                    entry.checked.set(now);
+                    return Rc::clone(entry);
+                }
+                Found::Page(Page::new(found_as, &states, before.map(|(_, page)| page)))
+            }
+            Surveyed::Directory => Found::Directory,
+            Surveyed::Missing(status) => Found::Fixed(Rc::new(fixed_error(status))),
+            Surveyed::Listed(page) => Found::Fixed(Rc::new(listing(&page))),
+        };
+        let entry = Entry::new(found, now);
+        self.cache.put(path, &entry);
+        entry
+    }
+
+    /// A variant's content: in memory if it is small, else open.
+    async fn content(
+        &self,
+        path: &[u8],
+        entry: &Rc<Entry>,
+        page: &Page,
+        variant: &Rc<Variant>,
+    ) -> Result<Content, Errno> {
+        let Some(root) = &self.root else {
+            return Err(Errno::NOENT);
+        };
+        let held = || {
+            variant
+                .held
+                .borrow()
+                .as_ref()
+                .map(|held| Content::Held(Rc::clone(held)))
+        };
+        if let Some(content) = held() {
+            return Ok(content);
+        }
+        let id = (variant.state.device, variant.state.inode);
+        if variant.state.bytes > u64::from(self.cache_file_bytes)
+            && let Some(file) = self.open.get(id, Instant::now())
+        {
+            // In whatever state it is by now.
+            let state = file.state()?;
+            return Ok(Content::Open(file, state));
+        }
+        let _turn = self.loads.acquire().await;
+        if let Some(content) = held() {
+            return Ok(content);
+        }
+        Ok(
+            match load(root, &variant.path, self.cache_file_bytes).await? {
+                Loaded::Open(file) => {
+                    let (state, file) = (file.state()?, Rc::new(file));
+                    let id = (state.device, state.inode);
+                    self.open.put(id, &file, Instant::now());
+                    Content::Open(file, state)
+                }
+                Loaded::Whole {
+                    body,
+                    steady: false,
+                    ..
+                } => Content::Unsteady(Bytes::from(body)),
+                Loaded::Whole { state, body, .. } => {
+                    let held = Rc::new(Held::new(state, head(page, variant, &state), &body));
+                    variant.held.replace(Some(Rc::clone(&held)));
+                    self.cache.grown(path, entry);
+                    Content::Held(held)
+                }
+            },
+        )
+    }
+}
+
+impl Asked<'_> {
+    /// All lines of a list, joined.
+    pub(crate) fn joined(&self, name: &str) -> Option<Vec<u8>> {
+        let mut joined: Option<Vec<u8>> = None;
+        self.fields.each(name, &mut |value| match &mut joined {
+            None => joined = Some(value.to_vec()),
+            Some(before) => {
+                before.extend_from_slice(b", ");
+                before.extend_from_slice(value);
+            }
+        });
+        joined
+    }
+
+    /// The only line of a name; none if there are several.
+    pub(crate) fn only(&self, name: &str) -> Option<&[u8]> {
+        let (mut found, mut lines) = (None, 0);
+        self.fields.each(name, &mut |value| {
+            found = Some(value);
+            lines += 1;
+        });
+        found.filter(|_| lines == 1)
+    }
+}
+
+fn fixed(status: StatusCode, body: &Bytes) -> Rc<Ready> {
+    let type_of_it = HeaderValue::from_static("text/plain; charset=utf-8");
+    let answer = Answer::with_body(status, Vec::new(), type_of_it, body.clone());
+    Rc::new(Ready::new(status, answer.fields, body))
+}
+
+fn fixed_error(status: StatusCode) -> Ready {
+    let Answer { fields, body, .. } = Answer::of(status);
+    match body {
+        Body::Bytes(body) => Ready::new(status, fields, &body),
+        _ => Ready::new(status, fields, b""),
+    }
+}
+
+/// What describes a file of a page in a state.
+fn head(page: &Page, variant: &Variant, state: &FileState) -> Head {
+    Head::new(
+        state,
+        &page.content_type,
+        variant.encoding,
+        page.varies(),
+        SystemTime::now(),
+    )
+}
+
+fn listing(page: &str) -> Ready {
+    let fields = vec![
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/html; charset=utf-8"),
+        ),
+        (
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        ),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static("default-src 'none'"),
+        ),
+        (header::CONTENT_LENGTH, HeaderValue::from(page.len())),
+    ];
+    Ready::new(StatusCode::OK, fields, page.as_bytes())
+}
+
+/// To the same path with its slash.
+fn redirect(resolved: &Resolved<'_>) -> Answer {
+    let location = HeaderValue::try_from(path::with_slash(resolved));
+    let Ok(location) = location else {
+        return Answer::of(StatusCode::NOT_FOUND);
+    };
+    let mut answer = Answer::of(StatusCode::MOVED_PERMANENTLY);
+    answer.fields.push((header::LOCATION, location));
+    answer
+}

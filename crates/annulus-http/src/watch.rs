@@ -1,0 +1,273 @@
+//! Who has waited for too long: one table per core, which is looked through at a rhythm.
+//!
+//! A deadline is a number in a connection's cell: to set one costs a store, and no timer is armed for it. Time is
+//! counted in looks, so that no clock is read for a request either; a deadline passes up to two looks late, and
+//! never early. While there is no connection nobody looks, and the core sleeps.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use slab::Slab;
+
+/// The shortest time between two looks, and the longest: the second is also how old the date may be.
+const TICK_MIN: Duration = Duration::from_millis(10);
+const TICK_MAX: Duration = Duration::from_millis(500);
+/// A look is an eighth of the shortest time that is waited for.
+const TICKS_OF_SHORTEST: u32 = 8;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Waiting for a request: it can be closed at any time.
+    Idle,
+    /// A request's head has begun to come.
+    Head,
+    /// Anything else.
+    Busy,
+}
+
+/// All connections of a core.
+pub(crate) struct Watches {
+    tick: Duration,
+    /// Looks so far, from 1 on.
+    now: Cell<u64>,
+    places: RefCell<Slab<Rc<Watch>>>,
+    stopping: Cell<bool>,
+    /// Of who waits for the first connection, or for room.
+    looker: Cell<Option<Waker>>,
+    acceptor: Cell<Option<Waker>>,
+}
+
+/// One connection's, as the table sees it.
+pub(crate) struct Watch {
+    /// The look at which it has waited for too long; 0 is never.
+    deadline: Cell<u64>,
+    phase: Cell<Phase>,
+    /// Its time is up, or it is to go since room is needed.
+    expired: Cell<bool>,
+    /// Waits since that look.
+    since: Cell<u64>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// A connection's place in the table. Dropped, it leaves.
+pub(crate) struct Place {
+    watches: Rc<Watches>,
+    watch: Rc<Watch>,
+    key: usize,
+}
+
+impl Watches {
+    pub(crate) fn new(shortest: Duration) -> Rc<Watches> {
+        let tick = (shortest / TICKS_OF_SHORTEST).clamp(TICK_MIN, TICK_MAX);
+        Rc::new(Watches {
+            tick,
+            now: Cell::new(1),
+            places: RefCell::default(),
+            stopping: Cell::new(false),
+            looker: Cell::new(None),
+            acceptor: Cell::new(None),
+        })
+    }
+
+    /// Time between two looks.
+    pub(crate) fn tick(&self) -> Duration {
+        self.tick
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.places.borrow().len()
+    }
+
+    /// So many looks are at least so long.
+    pub(crate) fn ticks(&self, time: Duration) -> u64 {
+        let ticks = time.as_nanos().div_ceil(self.tick.as_nanos().max(1));
+        u64::try_from(ticks).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
+    pub(crate) fn enter(self: &Rc<Self>) -> Place {
+        let watch = Rc::new(Watch {
+            deadline: Cell::new(0),
+            phase: Cell::new(Phase::Idle),
+            expired: Cell::new(false),
+            since: Cell::new(self.now.get()),
+            waker: RefCell::new(None),
+        });
+        let key = self.places.borrow_mut().insert(Rc::clone(&watch));
+        wake(&self.looker);
+        Place {
+            watches: Rc::clone(self),
+            watch,
+            key,
+        }
+    }
+
+    /// Ready when there is a connection, or the core stops: before that there is nothing to look at.
+    pub(crate) fn poll_any(&self, context: &Context<'_>) -> Poll<()> {
+        if self.connections() > 0 || self.is_stopping() {
+            return Poll::Ready(());
+        }
+        self.looker.set(Some(context.waker().clone()));
+        Poll::Pending
+    }
+
+    /// Ready when there are fewer connections than `max`. Meanwhile who has waited longest for a request goes.
+    pub(crate) fn poll_room(&self, context: &Context<'_>, max: usize) -> Poll<()> {
+        if self.connections() < max {
+            return Poll::Ready(());
+        }
+        self.acceptor.set(Some(context.waker().clone()));
+        let places = self.places.borrow();
+        let idle = places.iter().map(|(_, watch)| watch);
+        let idle = idle.filter(|watch| watch.phase.get() == Phase::Idle && !watch.expired.get());
+        let oldest = idle.min_by_key(|watch| watch.since.get()).map(Rc::clone);
+        drop(places);
+        oldest.into_iter().for_each(|watch| watch.expire());
+        Poll::Pending
+    }
+
+    /// Wakes all whose time is up.
+    pub(crate) fn look(&self) {
+        let now = self.now.get() + 1;
+        self.now.set(now);
+        let late = |watch: &Watch| {
+            let deadline = watch.deadline.get();
+            deadline != 0 && deadline <= now && !watch.expired.get()
+        };
+        self.those(late).iter().for_each(|watch| watch.expire());
+    }
+
+    /// From now on no request is waited for.
+    pub(crate) fn stop(&self) {
+        self.stopping.set(true);
+        self.those(|_| true).iter().for_each(|watch| watch.wake());
+        wake(&self.looker);
+    }
+
+    /// Taken out: whoever is woken may drop a waker, and with it a connection, which leaves the table.
+    fn those(&self, which: impl Fn(&Watch) -> bool) -> Vec<Rc<Watch>> {
+        let places = self.places.borrow();
+        let watches = places.iter().map(|(_, watch)| watch);
+        watches
+            .filter(|watch| which(watch))
+            .map(Rc::clone)
+            .collect()
+    }
+}
+
+impl Watch {
+    fn expire(&self) {
+        self.expired.set(true);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let waker = self.waker.borrow_mut().take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Place {
+    /// From now on it waits for `phase`, for so many looks; 0 is for ever.
+    pub(crate) fn set(&self, phase: Phase, ticks: u64) {
+        let now = self.watches.now.get();
+        self.watch.phase.set(phase);
+        self.watch.since.set(now);
+        self.watch.expired.set(false);
+        self.watch.deadline.set(match ticks {
+            0 => 0,
+            _ => now.saturating_add(ticks),
+        });
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.watch.phase.get()
+    }
+
+    /// Its time is up. Said once.
+    pub(crate) fn take_expired(&self) -> bool {
+        self.watch.expired.replace(false)
+    }
+
+    /// It is to end: no request has begun, and the core stops.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.watches.is_stopping() && self.watch.phase.get() == Phase::Idle
+    }
+
+    /// Whom to wake when its time is up, or the core stops.
+    pub(crate) fn wait(&self, context: &Context<'_>) {
+        let mut waker = self.watch.waker.borrow_mut();
+        if waker
+            .as_ref()
+            .is_none_or(|waker| !waker.will_wake(context.waker()))
+        {
+            let before = waker.replace(context.waker().clone());
+            drop(waker);
+            drop(before);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let left = self.watches.places.borrow_mut().try_remove(self.key);
+        drop(left);
+        wake(&self.watches.acceptor);
+        if self.watches.is_stopping() {
+            wake(&self.watches.looker);
+        }
+    }
+}
+
+fn wake(place: &Cell<Option<Waker>>) {
+    place.take().into_iter().for_each(Waker::wake);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_passes_late_by_two_looks_at_most_and_never_early() {
+        let watches = Watches::new(Duration::from_secs(10));
+        assert_eq!(watches.tick(), TICK_MAX);
+        let place = watches.enter();
+        place.set(Phase::Busy, watches.ticks(Duration::from_secs(1)));
+        for _ in 0..2 {
+            watches.look();
+            assert!(
+                !place.take_expired(),
+                "1 s has not passed if a look came at once"
+            );
+        }
+        watches.look();
+        assert!(place.take_expired());
+        assert!(!place.take_expired(), "it is said once");
+        place.set(Phase::Busy, 0);
+        watches.look();
+        assert!(!place.take_expired());
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_longest_idle_connection_goes() {
+        let watches = Watches::new(Duration::from_secs(1));
+        let places: Vec<_> = (0..3).map(|_| watches.enter()).collect();
+        places[0].set(Phase::Busy, 0);
+        watches.look();
+        places[1].set(Phase::Idle, 0);
+        let context = Context::from_waker(Waker::noop());
+        assert!(watches.poll_room(&context, 4).is_ready());
+        assert!(watches.poll_room(&context, 3).is_pending());
+        let expired: Vec<_> = places.iter().map(Place::take_expired).collect();
+        assert_eq!(expired, [false, false, true]);
+        drop(places);
+        assert!(watches.poll_room(&context, 3).is_ready());
+        assert_eq!(watches.connections(), 0);
+    }
+}

@@ -1,0 +1,65 @@
+//! The end of the server: who waits is closed, who is in the middle is answered.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::server::{PATIENCE, answer, for_each_backend, respond, rest, status};
+
+#[test]
+fn idle_connections_are_closed_at_the_end_and_nothing_is_accepted_any_more() {
+    for_each_backend(&respond(), |server| {
+        let mut fresh = server.connect();
+        // A client that says nothing is accepted a second later.
+        std::thread::sleep(Duration::from_secs(3));
+        let mut used = server.connect();
+        used.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        answer(&mut used);
+        let began = Instant::now();
+        server.shut_down();
+        assert_eq!(rest(&mut fresh), "");
+        assert_eq!(rest(&mut used), "");
+        while !server.has_ended() {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Not only at the end of its grace.
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            began.elapsed()
+        );
+        assert!(TcpStream::connect(server.address).is_err());
+    });
+}
+
+#[test]
+fn a_request_that_has_begun_is_answered_and_the_answer_is_the_last() {
+    for_each_backend(&respond(), |server| {
+        let mut stream = server.connect();
+        // So that it is known to be accepted.
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n")
+            .unwrap();
+        answer(&mut stream);
+        let mut with_body = server.connect();
+        with_body
+            .write_all(
+                b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+            )
+            .unwrap();
+        assert_eq!(status(&answer(&mut with_body).0), 100);
+        server.shut_down();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!server.has_ended());
+        stream.write_all(b"Host: a\r\n\r\n").unwrap();
+        let (head, _) = answer(&mut stream);
+        assert_eq!(status(&head), 200);
+        assert!(head.contains("Connection: close"), "{head}");
+        assert_eq!(rest(&mut stream), "");
+        with_body.write_all(b"12345").unwrap();
+        assert_eq!(status(&answer(&mut with_body).0), 200);
+        assert_eq!(with_body.read(&mut [0]).unwrap(), 0);
+    });
+}

@@ -1,0 +1,191 @@
+//! Bodies that come from files, of every size, and files that change under the send.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use annulus_http::Options;
+use annulus_http::site::SiteOptions;
+use tempfile::TempDir;
+
+use crate::server::{Server, answer, for_each_backend, length, respond, rest, status};
+
+/// Around the sizes at which the way of sending changes.
+const SIZES: [usize; 9] = [
+    0,
+    1,
+    1024,
+    65_535,
+    65_536,
+    65_537,
+    300_000,
+    1 << 20,
+    9_000_001,
+];
+
+fn content(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes)
+        .map(|at| (at * 31 + at / 251 + seed) as u8)
+        .collect()
+}
+
+fn folder() -> TempDir {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for bytes in SIZES {
+        fs::write(dir.path().join(bytes.to_string()), content(bytes, bytes)).unwrap();
+    }
+    dir
+}
+
+fn serving(dir: &TempDir) -> Options {
+    let site = SiteOptions {
+        root: dir.path().to_owned(),
+        recheck: Duration::from_millis(1),
+        ..SiteOptions::default()
+    };
+    Options { site, ..respond() }
+}
+
+fn get(path: &str, more: &str) -> Vec<u8> {
+    format!("GET /{path} HTTP/1.1\r\nHost: a\r\n{more}\r\n").into_bytes()
+}
+
+#[test]
+fn files_of_every_size_come_whole_and_in_order() {
+    let dir = folder();
+    for_each_backend(&serving(&dir), |server| {
+        let mut stream = server.connect();
+        for round in 0..2 {
+            for bytes in SIZES {
+                stream.write_all(&get(&bytes.to_string(), "")).unwrap();
+                let (head, body) = answer(&mut stream);
+                assert_eq!(status(&head), 200);
+                assert!(
+                    body == content(bytes, bytes),
+                    "{bytes} bytes, round {round}"
+                );
+            }
+        }
+        // The same without waiting for each other.
+        let all: Vec<u8> = SIZES
+            .iter()
+            .flat_map(|bytes| get(&bytes.to_string(), ""))
+            .collect();
+        stream.write_all(&all).unwrap();
+        for bytes in SIZES {
+            assert!(
+                answer(&mut stream).1 == content(bytes, bytes),
+                "{bytes} bytes, pipelined"
+            );
+        }
+    });
+}
+
+#[test]
+fn ranges_are_parts_of_the_file_and_head_has_no_body() {
+    let dir = folder();
+    for_each_backend(&serving(&dir), |server| {
+        let mut stream = server.connect();
+        for (range, from, to) in [
+            ("0-0", 0, 1),
+            ("1000-299999", 1000, 300_000),
+            ("-70000", 230_000, 300_000),
+        ] {
+            stream
+                .write_all(&get("300000", &format!("Range: bytes={range}\r\n")))
+                .unwrap();
+            let (head, body) = answer(&mut stream);
+            assert_eq!(status(&head), 206, "{head}");
+            assert!(body == content(300_000, 300_000)[from..to], "{range}");
+        }
+        stream
+            .write_all(&get("300000", "Range: bytes=0-9,100000-199999\r\n"))
+            .unwrap();
+        let (head, body) = answer(&mut stream);
+        assert!(head.contains("multipart/byteranges"), "{head}");
+        let part = &content(300_000, 300_000)[100_000..200_000];
+        assert!(body.windows(part.len()).any(|window| window == part));
+        let head = b"HEAD /9000001 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        stream.write_all(head).unwrap();
+        let head = rest(&mut stream);
+        assert_eq!(length(&head), 9_000_001);
+        assert!(head.ends_with("\r\n\r\n"));
+    });
+}
+
+#[test]
+fn a_client_that_reads_slowly_gets_the_whole_file() {
+    let dir = folder();
+    for_each_backend(&serving(&dir), |server| {
+        let mut stream = server.connect();
+        stream
+            .write_all(&get("9000001", "Connection: close\r\n"))
+            .unwrap();
+        let mut got = Vec::new();
+        let mut piece = vec![0; 100_000];
+        loop {
+            let read = stream.read(&mut piece).unwrap();
+            if read == 0 {
+                break;
+            }
+            got.extend_from_slice(&piece[..read]);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(got.ends_with(&content(9_000_001, 9_000_001)));
+    });
+}
+
+/// How much of a body comes until the end.
+fn body_bytes(server: &Server, path: &str, meanwhile: impl FnOnce()) -> (usize, usize) {
+    let mut stream = server.connect();
+    stream.write_all(&get(path, "")).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let promised = length(&String::from_utf8(head).unwrap());
+    meanwhile();
+    let mut got = 0;
+    let mut sink = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = stream.read(&mut sink) {
+        got += read;
+    }
+    (promised, got)
+}
+
+#[test]
+fn a_file_that_is_cut_under_the_send_ends_its_connection_short() {
+    const BYTES: usize = 64 << 20;
+    let dir = folder();
+    let path = dir.path().join("cut");
+    for_each_backend(&serving(&dir), |server| {
+        fs::write(&path, vec![7; BYTES]).unwrap();
+        let cut = || {
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(1 << 20).unwrap();
+        };
+        let (promised, got) = body_bytes(server, "cut", cut);
+        assert_eq!(promised, BYTES);
+        assert!(got < BYTES, "more came than there was");
+        let mut stream = server.connect();
+        stream.write_all(&get("65537", "")).unwrap();
+        assert_eq!(answer(&mut stream).1.len(), 65_537, "others are served");
+    });
+}
+
+#[test]
+fn who_goes_in_the_middle_of_a_file_leaves_nothing_behind() {
+    let dir = folder();
+    for_each_backend(&serving(&dir), |server| {
+        for _ in 0..50 {
+            let mut stream = server.connect();
+            stream.write_all(&get("9000001", "")).unwrap();
+            stream.read_exact(&mut [0; 1000]).unwrap();
+        }
+        let mut stream = server.connect();
+        stream.write_all(&get("1", "")).unwrap();
+        assert_eq!(answer(&mut stream).1.len(), 1);
+    });
+}

@@ -1,0 +1,201 @@
+//! HTTP/2 by prior knowledge: what it answers, and how much abuse it takes.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use annulus_http::Options;
+
+use crate::frames::{
+    ACK, CONTINUATION, DATA, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, connect, frame, read, request, until,
+};
+use crate::server::{BODY, PATIENCE, Server, for_each_backend, respond, with_limits};
+
+/// By then an abuser must have been cut off: what the sockets on the way take is some MiB.
+const TAKEN_BYTES_MAX: usize = 64 << 20;
+const SHORT: Duration = Duration::from_millis(300);
+
+/// The server answers as if nothing had been.
+fn is_well(server: &Server) {
+    let mut stream = connect(server, &[]);
+    stream.write_all(&request(1, "/")).unwrap();
+    assert_eq!(until(&mut stream, DATA).unwrap().payload, BODY.as_bytes());
+    let got = server.ask(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(got.starts_with("HTTP/1.1 200 "), "{got}");
+}
+
+/// Writes the same again and again, never reading, until the server has enough or takes nothing more.
+fn flood(server: &Server, piece: &[u8]) -> usize {
+    let mut stream = connect(server, &[]);
+    stream
+        .set_write_timeout(Some(Duration::from_secs(2)))
+        .unwrap();
+    let many = piece.repeat((64 << 10) / piece.len() + 1);
+    let mut taken = 0;
+    while taken < TAKEN_BYTES_MAX && stream.write_all(&many).is_ok() {
+        taken += many.len();
+    }
+    taken
+}
+
+#[test]
+fn streams_are_answered_side_by_side() {
+    for_each_backend(&respond(), |server| {
+        let mut stream = connect(server, &[]);
+        let all: Vec<u8> = (0..50)
+            .flat_map(|number| request(2 * number + 1, "/"))
+            .collect();
+        stream.write_all(&all).unwrap();
+        let mut ended = 0;
+        while ended < 50 {
+            let frame = read(&mut stream).unwrap();
+            if frame.kind == DATA {
+                assert!(frame.payload.is_empty() || frame.payload == BODY.as_bytes());
+                ended += u32::from(frame.flags & END_STREAM != 0);
+            }
+        }
+        is_well(server);
+    });
+}
+
+#[test]
+fn streams_that_are_reset_at_once_end_the_connection() {
+    for_each_backend(&respond(), |server| {
+        let mut stream = connect(server, &[]);
+        let cancel = 8_u32.to_be_bytes();
+        let pairs = (0..20_000).map(|number| {
+            let id = 2 * number + 1;
+            [request(id, "/"), frame(RST_STREAM, 0, id, &cancel)].concat()
+        });
+        let all: Vec<u8> = pairs.flatten().collect();
+        // It may end in the middle.
+        let _ = stream.write_all(&all);
+        let goaway = until(&mut stream, GOAWAY);
+        if let Some(goaway) = goaway {
+            // ENHANCE_YOUR_CALM, or the protocol error that it is.
+            assert!(matches!(goaway.payload[7], 1 | 11), "{:?}", goaway.payload);
+        }
+        is_well(server);
+    });
+}
+
+#[test]
+fn a_head_without_end_is_cut_off() {
+    for_each_backend(&respond(), |server| {
+        let mut stream = connect(server, &[]);
+        // A literal field that is not indexed, `a: aaa…`, again and again.
+        let field = [&[0x00, 1, b'a', 100][..], &[b'a'; 100]].concat();
+        stream
+            .write_all(&frame(HEADERS, END_STREAM, 1, &[0x82, 0x86, 0x84]))
+            .unwrap();
+        let more = frame(CONTINUATION, 0, 1, &field.repeat(100));
+        let mut taken = 0;
+        while taken < TAKEN_BYTES_MAX && stream.write_all(&more).is_ok() {
+            taken += more.len();
+        }
+        assert!(taken < TAKEN_BYTES_MAX, "all of it was taken");
+        // Empty ones cost as much and are nothing.
+        let mut stream = connect(server, &[]);
+        stream
+            .write_all(&frame(HEADERS, END_STREAM, 1, &[0x82]))
+            .unwrap();
+        let empty = frame(CONTINUATION, 0, 1, &[]).repeat(1000);
+        let mut taken = 0;
+        while taken < TAKEN_BYTES_MAX && stream.write_all(&empty).is_ok() {
+            taken += empty.len();
+        }
+        assert!(taken < TAKEN_BYTES_MAX, "all of it was taken");
+        is_well(server);
+    });
+}
+
+#[test]
+fn pings_and_settings_that_nobody_reads_the_answers_of_are_bounded() {
+    for_each_backend(&respond(), |server| {
+        for piece in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
+            assert!(
+                flood(server, &piece) < TAKEN_BYTES_MAX,
+                "the server takes them without end"
+            );
+        }
+        // Those that ask for no answer are only work.
+        flood(server, &frame(PING, ACK, 0, &[0; 8]));
+        flood(server, &frame(WINDOW_UPDATE, 0, 0, &0_u32.to_be_bytes()));
+        is_well(server);
+    });
+}
+
+#[test]
+fn what_is_no_frame_ends_the_connection() {
+    for_each_backend(&respond(), |server| {
+        let cases = [
+            vec![0xff; 100],
+            frame(DATA, 0, 0, b"x"),
+            frame(HEADERS, 5, 2, &[0x82]),
+            frame(HEADERS, 5, 1, &[0xff; 20]),
+            frame(SETTINGS, 0, 0, &[1]),
+            frame(WINDOW_UPDATE, 0, 0, &0_u32.to_be_bytes()),
+        ];
+        for bytes in cases {
+            let mut stream = connect(server, &[]);
+            stream.write_all(&bytes).unwrap();
+            let began = Instant::now();
+            while read(&mut stream).is_ok() {}
+            assert!(began.elapsed() < PATIENCE / 2, "{bytes:?}");
+        }
+        is_well(server);
+    });
+}
+
+fn impatient() -> Options {
+    with_limits(|limits| {
+        limits.idle_timeout = SHORT;
+        limits.head_timeout = SHORT;
+        limits.send_timeout = SHORT;
+    })
+}
+
+#[test]
+fn a_window_of_nothing_does_not_hold_a_connection_for_ever() {
+    for_each_backend(&impatient(), |server| {
+        // INITIAL_WINDOW_SIZE.
+        let mut stream = connect(server, &[(4, 0)]);
+        stream.write_all(&request(1, "/")).unwrap();
+        let began = Instant::now();
+        let mut data = 0;
+        while let Ok(frame) = read(&mut stream) {
+            data += if frame.kind == DATA {
+                frame.payload.len()
+            } else {
+                0
+            };
+        }
+        assert_eq!(data, 0);
+        assert!(began.elapsed() < PATIENCE / 2);
+        is_well(server);
+    });
+}
+
+#[test]
+fn a_connection_without_requests_is_told_to_go() {
+    for_each_backend(&impatient(), |server| {
+        let mut stream = connect(server, &[]);
+        stream.write_all(&request(1, "/")).unwrap();
+        assert!(until(&mut stream, GOAWAY).is_some());
+        // Who does not answer to that is closed all the same.
+        let began = Instant::now();
+        while read(&mut stream).is_ok() {}
+        assert!(began.elapsed() < PATIENCE / 2);
+    });
+}
+
+#[test]
+fn the_end_of_the_server_tells_its_clients() {
+    for_each_backend(&respond(), |server| {
+        let mut stream = connect(server, &[]);
+        stream.write_all(&request(1, "/")).unwrap();
+        until(&mut stream, DATA).unwrap();
+        server.shut_down();
+        assert!(until(&mut stream, GOAWAY).is_some());
+    });
+}

@@ -1,0 +1,17 @@
+//! Connections as clients make them, well-behaved and not: raw sockets against a server in this process, on every
+//! backend.
+
+mod ends;
+mod files;
+mod frames;
+mod framing;
+mod http2;
+mod many;
+mod pipeline;
+mod server;
+#[path = "../../../annulus/tests/child/skip.rs"]
+#[allow(dead_code, reason = "nothing here needs root")]
+mod skip;
+mod slow;
+mod tls;
+mod written;

@@ -1,0 +1,63 @@
+//! Many connections.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use crate::server::{PATIENCE, answer, for_each_backend, respond, rest, status, with_limits};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn hundreds_of_connections_are_answered_and_leave_nothing_behind() {
+    for_each_backend(&respond(), |server| {
+        let streams: Vec<_> = (0..400).map(|_| server.connect()).collect();
+        for _ in 0..3 {
+            for mut stream in &streams {
+                stream.write_all(REQUEST).unwrap();
+            }
+            for mut stream in &streams {
+                assert_eq!(status(&answer(&mut stream).0), 200);
+            }
+        }
+        let open = descriptors();
+        drop(streams);
+        let until = Instant::now() + PATIENCE;
+        // Both ends are this process's.
+        while descriptors() > open - 800 {
+            assert!(Instant::now() < until, "{} of {open}", descriptors());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for _ in 0..1000 {
+            let mut stream = server.connect();
+            stream
+                .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                .unwrap();
+            assert!(rest(&mut stream).starts_with("HTTP/1.1 200 "));
+        }
+    });
+}
+
+#[test]
+fn where_there_is_no_room_an_idle_connection_gives_way() {
+    for_each_backend(&with_limits(|limits| limits.connections = 4), |server| {
+        let mut idle: Vec<_> = (0..4).map(|_| server.connect()).collect();
+        for stream in &mut idle {
+            stream.write_all(REQUEST).unwrap();
+            answer(stream);
+        }
+        let mut fifth = server.connect();
+        fifth.write_all(REQUEST).unwrap();
+        assert_eq!(status(&answer(&mut fifth).0), 200);
+        let ended = idle.iter().filter(|stream| {
+            stream
+                .set_read_timeout(Some(Duration::from_millis(100)))
+                .unwrap();
+            matches!(std::io::Read::read(&mut &**stream, &mut [0]), Ok(0))
+        });
+        assert!(ended.count() >= 1);
+    });
+}

@@ -1,0 +1,178 @@
+//! A server of its own for each test, in this process, on every backend.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use annulus::net::TcpListener;
+use annulus::runtime::{Backend, Handle, Runtime};
+use annulus_http::site::SiteOptions;
+use annulus_http::{Limits, Options};
+
+use crate::skip::skip;
+
+/// A test that takes longer hangs. It decides nothing else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// After the end of the runtime.
+const GRACE: Duration = Duration::from_secs(20);
+
+pub(crate) const BODY: &str = "Hello, World!";
+
+/// Options of a server that touches no file.
+pub(crate) fn respond() -> Options {
+    let ok = http::StatusCode::OK;
+    Options {
+        site: SiteOptions {
+            respond: Some((ok, BODY.into())),
+            ..SiteOptions::default()
+        },
+        limits: Limits::default(),
+        log: None,
+        tls: None,
+    }
+}
+
+pub(crate) fn with_limits(change: impl FnOnce(&mut Limits)) -> Options {
+    let mut options = respond();
+    change(&mut options.limits);
+    options
+}
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    handle: Handle,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+/// Runs the test against a server on each backend; one that can't run here is skipped, and said so.
+pub(crate) fn for_each_backend(options: &Options, test: impl Fn(&Server)) {
+    for backend in [Backend::Uring, Backend::Epoll] {
+        match Runtime::builder().backend(backend).block_on(async {}) {
+            Ok(()) => {}
+            Err(error) if error.allows_fallback() => {
+                skip(format_args!("{backend:?}: {error}"));
+                continue;
+            }
+            Err(error) => panic!("{backend:?}: {error}"),
+        }
+        let server = Server::start(backend, options.clone());
+        test(&server);
+        server.end();
+        println!("{backend:?}: done");
+    }
+}
+
+impl Server {
+    pub(crate) fn start(backend: Backend, options: Options) -> Server {
+        let address = StdListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let (tell, told) = mpsc::channel();
+        let (listens, listening) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = Runtime::builder().threads(1).backend(backend).grace(GRACE);
+            runtime.run_with(
+                move |handle| tell.send(handle).unwrap(),
+                |_| {
+                    let (options, listens) = (options.clone(), listens.clone());
+                    async move {
+                        let listener = TcpListener::bind(address)?;
+                        listens.send(()).unwrap();
+                        annulus_http::serve(listener, &options).await
+                    }
+                },
+            )
+        });
+        let handle = told.recv().unwrap();
+        listening.recv().unwrap();
+        Server {
+            address,
+            handle,
+            thread: Some(thread),
+        }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// Sends `bytes`, and reads to the end.
+    pub(crate) fn ask(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        stream.write_all(bytes).unwrap();
+        rest(&mut stream)
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.handle.shutdown();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it in order, and waits.
+    pub(crate) fn end(mut self) {
+        self.shut_down();
+        let until = Instant::now() + PATIENCE;
+        while !self.has_ended() {
+            assert!(Instant::now() < until, "the server does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+/// What comes until the end, which must be one, and no reset.
+pub(crate) fn rest(stream: &mut TcpStream) -> String {
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap_or_else(|error| {
+        panic!("{error} after {:?}", String::from_utf8_lossy(&got));
+    });
+    String::from_utf8_lossy(&got).into_owned()
+}
+
+/// An answer's head, and its body by its length.
+pub(crate) fn answer(stream: &mut impl Read) -> (String, Vec<u8>) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap_or_else(|error| {
+            panic!("{error} after {:?}", String::from_utf8_lossy(&head));
+        });
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let mut body = vec![0; length(&head)];
+    stream.read_exact(&mut body).unwrap();
+    (head, body)
+}
+
+pub(crate) fn length(head: &str) -> usize {
+    let lines = head.lines().filter_map(|line| line.split_once(": "));
+    let mut lengths = lines.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    lengths
+        .next()
+        .map_or(0, |(_, length)| length.parse().unwrap())
+}
+
+pub(crate) fn status(head: &str) -> u16 {
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+    status.unwrap_or_else(|| panic!("no status: {head:?}"))
+}
+
+/// The statuses of answers that follow each other.
+pub(crate) fn statuses(mut answers: &[u8]) -> Vec<u16> {
+    let mut found = Vec::new();
+    while !answers.is_empty() {
+        found.push(status(&answer(&mut answers).0));
+    }
+    found
+}

@@ -1,0 +1,167 @@
+//! HTTPS: both versions of HTTP over it, and what is no TLS.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use annulus_http::Options;
+use tempfile::TempDir;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::server::{BODY, PATIENCE, Server, answer, for_each_backend, respond, statuses};
+
+/// A server's options, and what its clients trust.
+fn certified() -> (Options, Arc<ClientConfig>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let dir: TempDir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    fs::write(&cert, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let mut options = respond();
+    options.tls = Some(annulus_http::tls_config(&cert, &key).unwrap());
+    options.limits.handshake_timeout = Duration::from_millis(500);
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (options, Arc::new(config))
+}
+
+fn connect(
+    server: &Server,
+    config: &Arc<ClientConfig>,
+) -> StreamOwned<ClientConnection, TcpStream> {
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = ClientConnection::new(Arc::clone(config), name).unwrap();
+    StreamOwned::new(connection, server.connect())
+}
+
+#[test]
+fn requests_are_answered_over_tls_as_over_tcp() {
+    let (options, config) = certified();
+    for_each_backend(&options, |server| {
+        let mut stream = connect(server, &config);
+        for _ in 0..100 {
+            stream
+                .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                .unwrap();
+            assert_eq!(answer(&mut stream).1, BODY.as_bytes());
+        }
+        let all = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1999) + "GET / HTTP/1.0\r\n\r\n";
+        stream.write_all(all.as_bytes()).unwrap();
+        let mut got = Vec::new();
+        // To its end, which is said: `close_notify`.
+        stream.read_to_end(&mut got).unwrap();
+        assert_eq!(statuses(&got), [200; 2000]);
+        let mut stream = connect(server, &config);
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).unwrap();
+        assert_eq!(statuses(&got), [200]);
+    });
+}
+
+#[test]
+fn a_client_that_offers_http2_gets_it() {
+    let (options, config) = certified();
+    for_each_backend(&options, |server| {
+        for (offered, chosen) in [
+            (vec!["h2", "http/1.1"], Some("h2")),
+            (vec!["http/1.1"], Some("http/1.1")),
+            (vec![], None),
+        ] {
+            let mut config = ClientConfig::clone(&config);
+            config.alpn_protocols = offered
+                .iter()
+                .map(|name| name.as_bytes().to_vec())
+                .collect();
+            let mut stream = connect(server, &Arc::new(config));
+            while stream.conn.is_handshaking() {
+                stream.conn.complete_io(&mut stream.sock).unwrap();
+            }
+            let got = stream
+                .conn
+                .alpn_protocol()
+                .map(|name| String::from_utf8_lossy(name).into_owned());
+            assert_eq!(got.as_deref(), chosen);
+            if chosen == Some("h2") {
+                stream
+                    .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+                    .unwrap();
+                let mut head = [0; 9];
+                stream.read_exact(&mut head).unwrap();
+                assert_eq!(head[3], 4, "the server's settings");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_no_tls_is_closed_and_what_stalls_too() {
+    let (options, config) = certified();
+    for_each_backend(&options, |server| {
+        let cases: [&[u8]; 6] = [
+            b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[0; 1000],
+            &[0xff; 1000],
+            b"\x16\x03\x01\xff\xff",
+            b"\x16\x03\x01\0\x05\x01\0\0\x01\0",
+            b"",
+        ];
+        for bytes in cases {
+            let began = Instant::now();
+            let mut stream = server.connect();
+            stream.write_all(bytes).unwrap();
+            // An alert, perhaps; then the end, or a reset where bytes were left.
+            let mut got = Vec::new();
+            let _ = stream.read_to_end(&mut got);
+            assert!(got.len() < 100, "{got:?}");
+            assert!(began.elapsed() < PATIENCE / 2, "{bytes:?}");
+        }
+        let mut stream = connect(server, &config);
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        assert_eq!(answer(&mut stream).1, BODY.as_bytes());
+    });
+}
+
+#[test]
+fn files_that_are_no_certificate_are_refused_with_their_name() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key, wrong) = (
+        dir.path().join("c"),
+        dir.path().join("k"),
+        dir.path().join("w"),
+    );
+    fs::write(&cert, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    fs::write(&wrong, "nothing").unwrap();
+    let missing = dir.path().join("missing");
+    for (cert, key, named) in [
+        (&wrong, &key, &wrong),
+        (&cert, &wrong, &wrong),
+        (&missing, &key, &missing),
+        (&cert, &missing, &missing),
+    ] {
+        let error = annulus_http::tls_config(cert, key).unwrap_err().to_string();
+        assert!(
+            error.contains(&named.display().to_string()) && error.contains("PEM"),
+            "{error}"
+        );
+    }
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(&key, other.signing_key.serialize_pem()).unwrap();
+    let error = annulus_http::tls_config(&cert, &key)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("key of that certificate"), "{error}");
+}

@@ -1,0 +1,283 @@
+//! Ordinary requests: what is in an answer.
+
+use std::time::Duration;
+
+use annulus_http::site::{Body, Method, SiteOptions};
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::ground::{Shown, always_looking, each_way};
+
+/// More than is kept in memory.
+const LARGE: usize = 300_000;
+
+fn bytes_of(count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    fastrand::Rng::with_seed(count as u64).fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn small_and_large_files_are_answered_whole() {
+    for options in [SiteOptions::default(), always_looking()] {
+        each_way(options, async |ground| {
+            for bytes in [0, 1, 1000, 64 << 10, (64 << 10) + 1, LARGE] {
+                let name = format!("{bytes}.bin");
+                ground.write(&name, bytes_of(bytes));
+                // From the disk, and from the cache.
+                for _ in 0..3 {
+                    let answer = ground.get(&format!("/{name}")).await;
+                    assert_eq!(answer.status, 200);
+                    assert!(answer.body == bytes_of(bytes));
+                    assert_eq!(
+                        answer.field("content-type"),
+                        Some("application/octet-stream")
+                    );
+                    assert_eq!(answer.field("accept-ranges"), Some("bytes"));
+                    assert!(answer.field("etag").is_some());
+                    assert_eq!(answer.field("content-encoding"), None);
+                    assert_eq!(answer.field("vary"), None);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn the_short_cut_knows_what_has_been_asked() {
+    each_way(SiteOptions::default(), async |ground| {
+        let now = std::time::Instant::now();
+        ground.write("a", "content");
+        ground.write("large", bytes_of(LARGE));
+        assert!(ground.site.ready(now, b"/a", None).is_none());
+        for target in ["/a", "/large", "/missing", "/b%20c"] {
+            ground.get(target).await;
+        }
+        let ready = ground
+            .site
+            .ready(now, b"/a?query", Some(b"gzip, br"))
+            .unwrap();
+        assert_eq!(&ready.body()[..], b"content");
+        assert_eq!(ready.tail().len(), ready.head().len() + 7);
+        assert_eq!(
+            ground.site.ready(now, b"/missing", None).unwrap().status(),
+            StatusCode::NOT_FOUND
+        );
+        for target in ["/large", "//a", "/./a", "/%61", "/a/", "a", "", "*"] {
+            assert!(
+                ground.site.ready(now, target.as_bytes(), None).is_none(),
+                "{target}"
+            );
+        }
+        // Looked at too long ago.
+        assert!(
+            ground
+                .site
+                .ready(now + Duration::from_secs(2), b"/a", None)
+                .is_none()
+        );
+    });
+}
+
+#[test]
+fn a_name_with_an_escape_in_it_is_not_what_the_escape_means() {
+    each_way(SiteOptions::default(), async |ground| {
+        ground.write("a%20b", "percent");
+        ground.write("a b", "space");
+        for _ in 0..2 {
+            assert_eq!(ground.get("/a%20b").await.text(), "space");
+            assert_eq!(ground.get("/a%2520b").await.text(), "percent");
+            assert_eq!(ground.get("/a%20b").await.text(), "space");
+        }
+    });
+}
+
+#[test]
+fn head_has_the_fields_of_get() {
+    each_way(SiteOptions::default(), async |ground| {
+        ground.write("small", "content");
+        ground.write("large", bytes_of(LARGE));
+        for target in ["/small", "/large", "/missing", "/"] {
+            // A range is of GET alone.
+            let head = ground
+                .ask(Method::Head, target.as_bytes(), &[("range", "bytes=0-1")])
+                .await;
+            let get = ground.get(target).await;
+            assert_eq!((head.status, head.fields), (get.status, get.fields));
+        }
+    });
+}
+
+#[test]
+fn other_methods_are_told_which_there_are() {
+    each_way(SiteOptions::default(), async |ground| {
+        ground.write("a", "content");
+        for target in ["*", "/", "/a", "/missing"] {
+            let answer = ground.ask(Method::Options, target.as_bytes(), &[]).await;
+            assert_eq!(answer.status, 204);
+            assert_eq!(answer.field("allow"), Some("GET, HEAD, OPTIONS"));
+        }
+        assert_eq!(ground.ask(Method::Options, b"/../a", &[]).await.status, 400);
+        let answer = ground.ask(Method::Other, b"/a", &[]).await;
+        assert_eq!(
+            (answer.status, answer.field("allow")),
+            (405, Some("GET, HEAD, OPTIONS"))
+        );
+        assert_eq!(ground.ask(Method::Get, b"*", &[]).await.status, 400);
+    });
+}
+
+#[test]
+fn a_fixed_answer_is_given_without_a_root() {
+    let options = SiteOptions {
+        root: "/nowhere".into(),
+        respond: Some((StatusCode::OK, Bytes::from_static(b"Hello, World!"))),
+        ..SiteOptions::default()
+    };
+    each_way(options, async |ground| {
+        for target in ["/", "/a?b", "/../..", "/%zz"] {
+            let answer = ground.get(target).await;
+            assert_eq!((answer.status, answer.text()), (200, "Hello, World!"));
+            let ready = ground
+                .site
+                .ready(std::time::Instant::now(), target.as_bytes(), None);
+            assert_eq!(&ready.unwrap().body()[..], b"Hello, World!");
+        }
+        assert_eq!(ground.ask(Method::Other, b"/", &[]).await.status, 405);
+    });
+}
+
+#[test]
+fn a_root_that_is_not_there_or_no_directory_is_an_error() {
+    let open = |root: &str| {
+        let options = SiteOptions {
+            root: root.into(),
+            ..SiteOptions::default()
+        };
+        annulus_http::site::Site::open(&options).unwrap_err().kind()
+    };
+    assert_eq!(open("/nowhere"), std::io::ErrorKind::NotFound);
+    assert_eq!(open("/proc/version"), std::io::ErrorKind::NotADirectory);
+}
+
+#[test]
+fn an_encoding_is_sent_to_who_takes_it() {
+    each_way(SiteOptions::default(), async |ground| {
+        ground.write("a.js", "plain text");
+        ground.write("a.js.gz", "gzipped");
+        ground.write("a.js.br", "brotli");
+        ground.write("b.js", "alone");
+        ground.write("c.js.gz", "orphan");
+        let mut tags = Vec::new();
+        for (accepted, encoding, body) in [
+            ("gzip, br", Some("br"), "brotli"),
+            ("gzip", Some("gzip"), "gzipped"),
+            ("zstd", None, "plain text"),
+            ("br;q=0, *", Some("gzip"), "gzipped"),
+            ("", None, "plain text"),
+        ] {
+            let answer = ground
+                .get_with("/a.js", &[("accept-encoding", accepted)])
+                .await;
+            assert_eq!(
+                (answer.text(), answer.field("content-encoding")),
+                (body, encoding),
+                "{accepted}"
+            );
+            assert_eq!(answer.field("vary"), Some("accept-encoding"));
+            assert_eq!(
+                answer.field("content-type"),
+                Some("text/javascript; charset=utf-8")
+            );
+            tags.push(answer.field("etag").unwrap().to_owned());
+        }
+        tags.sort();
+        tags.dedup();
+        assert_eq!(tags.len(), 3);
+        let two = &[("accept-encoding", "zstd"), ("accept-encoding", "gzip")];
+        assert_eq!(ground.get_with("/a.js", two).await.text(), "gzipped");
+        assert_eq!(ground.get("/a.js").await.text(), "plain text");
+        let alone = ground
+            .get_with("/b.js", &[("accept-encoding", "gzip")])
+            .await;
+        assert_eq!((alone.text(), alone.field("vary")), ("alone", None));
+        // What is there under its own name is a file like others; what is only encoded is not there.
+        assert_eq!(
+            ground.get("/a.js.gz").await.field("content-type"),
+            Some("application/gzip")
+        );
+        assert_eq!(ground.status("/c.js").await, 404);
+        // A range is one of what was chosen.
+        let fields = &[("accept-encoding", "gzip"), ("range", "bytes=0-1")];
+        let part = ground.get_with("/a.js", fields).await;
+        assert_eq!(
+            (part.text(), part.field("content-range")),
+            ("gz", Some("bytes 0-1/7"))
+        );
+        assert_eq!(part.field("content-encoding"), Some("gzip"));
+    });
+}
+
+#[test]
+fn an_encoding_older_than_its_file_is_not_used() {
+    each_way(always_looking(), async |ground| {
+        ground.write("a.css.gz", "gzipped");
+        std::thread::sleep(Duration::from_millis(20));
+        ground.write("a.css", "newer");
+        let fields = &[("accept-encoding", "gzip")];
+        let answer = ground.get_with("/a.css", fields).await;
+        assert_eq!((answer.text(), answer.field("vary")), ("newer", None));
+        std::thread::sleep(Duration::from_millis(20));
+        ground.write("a.css.gz", "again");
+        assert_eq!(ground.get_with("/a.css", fields).await.text(), "again");
+        std::fs::remove_file(ground.path("a.css.gz")).unwrap();
+        assert_eq!(ground.get_with("/a.css", fields).await.text(), "newer");
+    });
+}
+
+#[test]
+fn encodings_are_ignored_where_nobody_wants_them() {
+    let options = SiteOptions {
+        precompressed: false,
+        ..SiteOptions::default()
+    };
+    each_way(options, async |ground| {
+        ground.write("a.css", "plain");
+        ground.write("a.css.gz", "gzipped");
+        let answer = ground
+            .get_with("/a.css", &[("accept-encoding", "gzip")])
+            .await;
+        assert_eq!((answer.text(), answer.field("vary")), ("plain", None));
+    });
+}
+
+#[test]
+fn a_large_file_is_sent_from_its_descriptor() {
+    use std::os::fd::AsFd;
+    each_way(SiteOptions::default(), async |ground| {
+        ground.write("large", bytes_of(LARGE));
+        let answer = ground
+            .answer(Method::Get, b"/large", &[("range", "bytes=1000-")])
+            .await;
+        let Body::File {
+            file,
+            offset,
+            bytes,
+        } = &answer.body
+        else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((*offset, *bytes), (1000, LARGE as u64 - 1000));
+        // Two positions of one file do not move each other.
+        let (one, other) = (
+            file.descriptor_at(1000).unwrap(),
+            file.descriptor_at(2000).unwrap(),
+        );
+        for (descriptor, from) in [(&one, 1000), (&other, 2000), (&one, 1010)] {
+            let mut ten = [0; 10];
+            rustix::io::read(descriptor.as_fd(), &mut ten).unwrap();
+            assert!(ten == bytes_of(LARGE)[from..from + 10]);
+        }
+        assert!(Shown::of(answer).await.body == bytes_of(LARGE)[1000..]);
+    });
+}

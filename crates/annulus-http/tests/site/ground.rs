@@ -1,0 +1,264 @@
+//! A directory with files, a site on it, and requests without a connection.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use annulus::runtime::{Backend, Runtime};
+use annulus_http::site::{
+    Answer, Asked, Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Site, SiteOptions,
+};
+use tempfile::TempDir;
+
+use crate::skip::{log, skip};
+
+/// The test that a child is for.
+const ROLE: &str = "ANNULUS_TEST_CHILD";
+
+/// A root with a site on it. What is written beside the root is not to be served.
+pub(crate) struct Ground {
+    around: TempDir,
+    pub(crate) site: Site,
+    recheck: Duration,
+}
+
+/// Options whose site looks at its files for every request.
+pub(crate) fn always_looking() -> SiteOptions {
+    SiteOptions {
+        recheck: Duration::ZERO,
+        ..SiteOptions::default()
+    }
+}
+
+/// Runs `test` with a new ground on each backend.
+pub(crate) fn each_way(options: SiteOptions, test: impl AsyncFn(Ground) + Clone + 'static) {
+    for backend in [Backend::Uring, Backend::Epoll] {
+        let (options, test) = (options.clone(), test.clone());
+        let run = Runtime::builder()
+            .backend(backend)
+            .block_on(async move { test(Ground::new(options)).await });
+        match run {
+            Ok(()) => {}
+            Err(error) if error.allows_fallback() => skip(format_args!("{backend:?}: {error}")),
+            Err(error) => panic!("{backend:?}: {error}"),
+        }
+    }
+}
+
+impl Ground {
+    fn new(mut options: SiteOptions) -> Ground {
+        let around = tempfile::tempdir().unwrap();
+        std::fs::create_dir(around.path().join("root")).unwrap();
+        if options.root.as_os_str().is_empty() {
+            options.root = around.path().join("root");
+        }
+        Ground {
+            around,
+            site: Site::open(&options).unwrap(),
+            recheck: options.recheck,
+        }
+    }
+
+    /// A path below the root; `../x` is beside it.
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.around.path().join("root").join(name)
+    }
+
+    /// Writes a file, and the directories that lead to it.
+    pub(crate) fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    pub(crate) async fn get(&self, target: &str) -> Shown {
+        self.get_with(target, &[]).await
+    }
+
+    pub(crate) async fn get_with(&self, target: &str, fields: &[(&str, &str)]) -> Shown {
+        self.ask(Method::Get, target.as_bytes(), fields).await
+    }
+
+    pub(crate) async fn status(&self, target: &str) -> u16 {
+        self.get(target).await.status
+    }
+
+    /// Asks, reads the body, and has the short cut give the same if it gives anything.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        target: &[u8],
+        fields: &[(&str, &str)],
+    ) -> Shown {
+        let answer = self.answer(method, target, fields).await;
+        let status = answer.status;
+        let shown = Shown::of(answer).await;
+        let plain = !fields.iter().any(|(name, _)| CONDITIONAL.contains(name));
+        let mut encodings = fields.iter().filter(|(name, _)| *name == "accept-encoding");
+        let encoding = encodings.next().map(|(_, value)| value.as_bytes());
+        let plain = plain && encodings.next().is_none();
+        if method == Method::Get
+            && plain
+            && self.recheck > Duration::ZERO
+            && let Some(ready) = self.site.ready(Instant::now(), target, encoding)
+        {
+            let head = str::from_utf8(ready.head()).unwrap();
+            let lines = head.strip_suffix("\r\n\r\n").unwrap().split("\r\n");
+            let pairs = lines.map(|line| line.split_once(": ").unwrap());
+            let fields: Vec<(String, String)> = pairs
+                .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+                .collect();
+            assert_eq!((ready.status(), &fields), (status, &shown.fields));
+            assert!(ready.tail().strip_prefix(ready.head()) == Some(&shown.body));
+        }
+        shown
+    }
+
+    pub(crate) async fn answer(
+        &self,
+        method: Method,
+        target: &[u8],
+        fields: &[(&str, &str)],
+    ) -> Answer {
+        let asked = Asked {
+            method,
+            target,
+            fields: &Lines(fields),
+        };
+        self.site.answer(&asked).await
+    }
+}
+
+struct Lines<'a>(&'a [(&'a str, &'a str)]);
+
+impl FieldLines for Lines<'_> {
+    fn each<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        for (_, value) in self.0.iter().filter(|(named, _)| *named == name) {
+            each(value.as_bytes());
+        }
+    }
+}
+
+/// An answer with its body read.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Shown {
+    pub(crate) async fn of(answer: Answer) -> Shown {
+        Shown::read(answer).await.unwrap()
+    }
+
+    /// Panics if the body is not as long as the head says; fails if it can't be read to its end.
+    pub(crate) async fn read(answer: Answer) -> io::Result<Shown> {
+        let pieces = match answer.body {
+            Body::Empty => Vec::new(),
+            Body::Bytes(ref bytes) => vec![Piece::Bytes(bytes.clone())],
+            Body::File {
+                ref file,
+                offset,
+                bytes,
+            } => {
+                vec![Piece::File {
+                    file: Rc::clone(file),
+                    offset,
+                    bytes,
+                }]
+            }
+            Body::Parts { ref pieces, .. } => pieces.clone(),
+        };
+        let mut body = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Bytes(bytes) => body.extend_from_slice(&bytes),
+                Piece::File {
+                    file,
+                    offset,
+                    bytes,
+                } => {
+                    body.extend(read(&file, offset, bytes).await?);
+                }
+            }
+        }
+        assert_eq!(body.len() as u64, answer.body.bytes());
+        let text = |value: &str| value.to_owned();
+        let fields: Vec<_> = answer
+            .fields
+            .iter()
+            .map(|(name, value)| (text(name.as_str()), text(value.to_str().unwrap())))
+            .collect();
+        let shown = Shown {
+            status: answer.status.as_u16(),
+            fields,
+            body,
+        };
+        match shown.field("content-length") {
+            Some(bytes) => assert_eq!(bytes, shown.body.len().to_string()),
+            None => assert!(matches!(shown.status, 204 | 304), "{shown:?}"),
+        }
+        Ok(shown)
+    }
+
+    /// The only field of a name.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let mut found = self.fields.iter().filter(|(named, _)| named == name);
+        let first = found.next();
+        assert!(found.next().is_none(), "{name} twice in {:?}", self.fields);
+        first.map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        str::from_utf8(&self.body).unwrap()
+    }
+}
+
+pub(crate) async fn read(file: &OpenFile, offset: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    let buf = vec![0; bytes as usize];
+    Ok(file.file().read_exact_at(buf, offset).await?)
+}
+
+/// Runs `body` in a process that runs nothing else, as the user "nobody" if that is asked and may be.
+#[track_caller]
+pub(crate) fn in_child(test: &str, nobody: bool, body: impl FnOnce()) {
+    if std::env::var(ROLE).as_deref() == Ok(test) {
+        return body();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .env_remove("ANNULUS_SKIP_LOG")
+        .stdin(Stdio::null());
+    if nobody && is_root() {
+        command.uid(65534).gid(65534).current_dir("/");
+    }
+    let output = match command.output() {
+        Err(error) if nobody => return skip(format_args!("as nobody: {error}")),
+        output => output.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(
+        passed,
+        "the child of {test}: {}\n{said}\n{complained}",
+        output.status
+    );
+    for line in said.lines() {
+        println!("{line}");
+        if let Some(at) = line.find("skip: ") {
+            log(&line[at..]);
+        }
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}

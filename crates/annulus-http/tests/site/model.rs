@@ -1,0 +1,120 @@
+//! A tree that changes at random, and a site that must say of each path what the file system says at that moment.
+
+use std::collections::HashMap;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use annulus_http::site::SiteOptions;
+
+use crate::ground::{Ground, always_looking, each_way};
+
+/// Changes and questions per backend.
+const ROUNDS: u32 = 6_000;
+/// Few, so that they come to be of everything.
+const NAMES: [&str; 5] = ["a", "b", "c", "index.html", "a.gz"];
+/// Both sides of what is read whole, and nothing.
+const LENGTHS: [usize; 5] = [0, 1, 90, 100, 3_000];
+
+fn any_path(random: &mut fastrand::Rng) -> String {
+    let names: Vec<&str> = (0..random.usize(1..4))
+        .map(|_| NAMES[random.usize(..NAMES.len())])
+        .collect();
+    names.join("/")
+}
+
+/// One change; that it is impossible at the moment is part of the game.
+fn change(ground: &Ground, random: &mut fastrand::Rng, round: u32) {
+    let (path, other) = (ground.path(any_path(random)), ground.path(any_path(random)));
+    let _ = match random.u32(..10) {
+        0..4 => {
+            let bytes = LENGTHS[random.usize(..LENGTHS.len())];
+            let content = format!("{round} ").repeat(bytes / 2 + 1);
+            std::fs::write(path, &content[..bytes])
+        }
+        4 => std::fs::create_dir(path),
+        5 => std::fs::remove_file(path),
+        6 => std::fs::remove_dir(path),
+        7 => std::fs::rename(path, other),
+        // Within the directory, or out of the root from wherever.
+        8 => symlink(NAMES[random.usize(..NAMES.len())], path),
+        _ => symlink("../../../../../outside", path),
+    };
+}
+
+/// What a file system without a server says: a status, and the content for 200.
+fn expected(ground: &Ground, path: &str, slash: bool) -> (u16, Vec<u8>) {
+    let root = ground.path("").canonicalize().unwrap();
+    let within = |path: &Path| {
+        path.canonicalize()
+            .ok()
+            .filter(|real| real.starts_with(&root))
+    };
+    let asked = ground.path(path);
+    match within(&asked) {
+        Some(real) if real.is_file() && !slash => (200, std::fs::read(real).unwrap()),
+        Some(real) if real.is_dir() && !slash => (301, Vec::new()),
+        Some(real) if real.is_dir() => match within(&asked.join("index.html")) {
+            Some(index) if index.is_file() => (200, std::fs::read(index).unwrap()),
+            _ => (403, Vec::new()),
+        },
+        _ => (404, Vec::new()),
+    }
+}
+
+fn agrees_with_the_file_system(options: SiteOptions) {
+    each_way(options, async |ground| {
+        ground.write("../outside/a", "not to be seen");
+        let mut random = fastrand::Rng::with_seed(20);
+        let mut seen: HashMap<(String, String), Vec<u8>> = HashMap::new();
+        let mut counts: HashMap<u16, u32> = HashMap::new();
+        for round in 0..ROUNDS {
+            change(&ground, &mut random, round);
+            let (path, slash) = (any_path(&mut random), random.u32(..4) == 0);
+            let target = format!("/{path}{}", if slash { "/" } else { "" });
+            let answer = ground.get(&target).await;
+            let (status, body) = expected(&ground, &path, slash);
+            assert_eq!(answer.status, status, "round {round}: {target}");
+            *counts.entry(status).or_default() += 1;
+            if status != 200 {
+                continue;
+            }
+            assert!(answer.body == body, "round {round}: {target}");
+            // A strong tag is of one content only.
+            let tag = answer.field("etag").unwrap();
+            if tag.starts_with('"') {
+                let before = seen
+                    .entry((target, tag.to_owned()))
+                    .or_insert_with(|| body.clone());
+                assert!(*before == body, "round {round}: {tag}");
+            }
+        }
+        assert!(
+            [200, 301, 403, 404]
+                .iter()
+                .all(|status| counts[status] > 50),
+            "{counts:?}"
+        );
+    });
+}
+
+#[test]
+fn what_is_looked_at_each_time_is_as_the_file_system_says() {
+    let options = SiteOptions {
+        cache_bytes: 20_000,
+        cache_file_bytes: 99,
+        open_files: 2,
+        ..always_looking()
+    };
+    agrees_with_the_file_system(options);
+}
+
+#[test]
+fn so_it_is_without_any_room_to_remember() {
+    let options = SiteOptions {
+        cache_bytes: 0,
+        cache_file_bytes: 0,
+        open_files: 0,
+        ..always_looking()
+    };
+    agrees_with_the_file_system(options);
+}

@@ -1,0 +1,110 @@
+//! A file's bytes sent within the kernel, and receives of one chunk only.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::spawn;
+use annulus::time::timeout;
+
+use crate::bytes::{ask, bytes, receive_all};
+use crate::echo::{answer, connection};
+use crate::grounds::for_each_way;
+
+/// More than both socket buffers have room for.
+const BYTES: usize = 24 << 20;
+
+/// A file whose bytes from the 1000th on are what `receive_all` expects of `seed`, behind a head of 100.
+fn file(seed: u64) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[0xee; 1000]).unwrap();
+    file.write_all(&bytes(seed, 100, BYTES - 100)).unwrap();
+    file
+}
+
+#[test]
+fn a_head_and_a_part_of_a_file_arrive_in_order_however_slowly_they_are_read() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let sending = spawn(async move {
+            let (head, file) = (bytes(5, 0, 100), file(5));
+            let mut calls = 0;
+            let part = (BYTES - 100) as u64;
+            let sent = server.send_file(&head, file.as_fd(), 1000, part, || calls += 1);
+            assert_eq!(sent.await.unwrap(), part);
+            assert!(calls > 1, "the peer had to make room");
+            server.send_all("end").await.unwrap();
+            server.shutdown(Shutdown::Write).unwrap();
+        });
+        let got = client.recv_exact(vec![0; BYTES]).await.unwrap();
+        assert!(got == bytes(5, 0, BYTES));
+        assert_eq!(client.recv_exact(vec![0; 3]).await.unwrap(), b"end");
+        sending.await.unwrap();
+    });
+}
+
+#[test]
+fn what_a_file_does_not_have_is_not_sent_and_others_go_on_meanwhile() {
+    for_each_way(|_| async {
+        let (witness, other) = connection().await;
+        drop(spawn(answer(other)));
+        let (client, server) = connection().await;
+        let sending = spawn(async move {
+            let file = file(6);
+            let sent = server.send_file(
+                &[],
+                file.as_fd(),
+                1000 + (BYTES - 600) as u64,
+                10_000,
+                || {},
+            );
+            assert_eq!(sent.await.unwrap(), 500);
+            let sent = server.send_file(b"head", file.as_fd(), 1 << 40, 10, || {});
+            assert_eq!(sent.await.unwrap(), 0);
+        });
+        ask(&witness, bytes(1, 0, 50)).await;
+        sending.await.unwrap();
+        assert_eq!(
+            client.recv_exact(vec![0; 504]).await.unwrap()[500..],
+            *b"head"
+        );
+    });
+}
+
+#[test]
+fn behind_half_a_file_nothing_can_be_sent() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let file = file(7);
+        let half = server.send_file(&[], file.as_fd(), 0, BYTES as u64, || {});
+        timeout(Duration::from_millis(50), half).await.unwrap_err();
+        server.send_all("more").await.unwrap_err();
+        drop(server);
+        drop(client);
+    });
+}
+
+#[test]
+fn a_listener_that_defers_gives_connections_with_their_first_bytes() {
+    for_each_way(|_| async {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.options().set_defer_accept(1).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let early = timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(early.is_err(), "it has said nothing yet");
+        client.send_all(bytes(8, 0, 60)).await.unwrap();
+        let server = listener.accept().await.unwrap();
+        let mut receiving = server.recv_multishot();
+        let first = receiving.next().await.unwrap().unwrap();
+        assert_eq!(*first, bytes(8, 0, 60)[..]);
+        // It goes on as it likes.
+        client.send_all(bytes(9, 0, 20_000)).await.unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(receive_all(&server, 9).await, 20_000);
+    });
+}

@@ -150,7 +150,7 @@ impl Prometheus {
         // In the older protocol an answer is in one piece.
         let answer = ask(&self.addr, &format!("GET {path} HTTP/1.0"), "");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        if head.starts_with("HTTP/1.1 503") {
+        if head.split(' ').nth(1) == Some("503") {
             // It still starts.
             return Value::Null;
         }

@@ -266,10 +266,16 @@ fn shares(how: How, count: usize, listen: &str) -> Option<(usize, usize)> {
 #[test]
 fn two_workers_share_connections_about_as_evenly_as_without() {
     const CONNECTIONS: usize = 400;
-    let Some((without, _)) = shares(How::Without, CONNECTIONS, "") else {
+    // Who accepts is who has a processor at that moment, so a share is a matter of luck: of three runs each the best.
+    const RUNS: usize = 3;
+    let best = |how| {
+        let lesser = |_| Some(shares(how, CONNECTIONS, "")?.0);
+        (0..RUNS).map(lesser).max().flatten()
+    };
+    let Some(without) = best(How::Without) else {
         return;
     };
-    let (with, _) = shares(How::With, CONNECTIONS, "").unwrap();
+    let with = best(How::With).unwrap();
     assert!(
         with * 3 + CONNECTIONS / 20 >= without,
         "the lesser share is {with} with, {without} without"

@@ -154,6 +154,16 @@ pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
     None
 }
 
+/// libc is about to close the number by a call of its own: it stays open for that, and is forgotten here. It has been
+/// handed back, if it was served.
+pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
+    if close(entry, fd).is_some()
+        && let Some(mut held) = Set::of(entry).and_then(Set::take)
+    {
+        orphans::make_way(&mut held, fd);
+    }
+}
+
 /// `to` is a second number of what `from` is.
 pub(crate) fn duplicate(
     (from, from_fd): (Option<&'static Entry>, i32),

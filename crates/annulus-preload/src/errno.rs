@@ -20,6 +20,15 @@ pub(crate) fn get() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+/// What `part` answers. A defect in it, a panic, ends no server: there is no answer then. errno is as it was.
+#[inline]
+pub(crate) fn guarded<T>(part: impl FnOnce() -> Option<T>) -> Option<T> {
+    let before = get();
+    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(part)).unwrap_or(None);
+    set(before);
+    answer
+}
+
 /// As the C library says it.
 #[inline]
 pub(crate) fn say(answer: Answer) -> ssize_t {

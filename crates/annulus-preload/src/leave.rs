@@ -515,6 +515,7 @@ fn end_ring(held: &mut Held, set: &'static Set) {
     } = *machine;
     counts.end();
     drop(ring);
+    crate::ended::ring_has_ended();
     if nothing_comes {
         drop(pool);
     } else {

@@ -34,6 +34,7 @@ mod connection;
 mod control;
 mod counts;
 mod descriptor;
+mod ended;
 mod errno;
 mod hooks;
 mod leave;

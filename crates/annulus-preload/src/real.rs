@@ -9,8 +9,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
+    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 use crate::errno;
@@ -26,6 +26,10 @@ impl Missing for c_int {
 
 impl Missing for ssize_t {
     const MISSING: ssize_t = -1;
+}
+
+impl<T> Missing for *mut T {
+    const MISSING: *mut T = std::ptr::null_mut();
 }
 
 #[cold]
@@ -119,6 +123,10 @@ real! {
     epoll_pwait(set: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(set: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec,
         mask: *const sigset_t) -> c_int;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fclose(stream: *mut FILE) -> c_int;
+    freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fork() -> pid_t;
     prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     setuid(user: uid_t) -> c_int;

@@ -11,6 +11,7 @@ use annulus::preload::{ServerRing, Sqe, ask};
 
 use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
 use crate::counts::{self, Event, RingCounts, Why};
+use crate::errno;
 use crate::memory::{Arena, PLACES, Pool};
 use crate::process;
 use crate::set::{Held, Inner, Listener, Machine, Set};
@@ -109,11 +110,11 @@ fn push(ring: &mut ServerRing, sqe: Sqe) {
 /// False: the ring is lost, and takes nothing any more.
 pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
     counts::count(Event::Enters, 1);
-    let said = ring.submit();
+    let said = errno_of(ring.submit());
     if said.is_err() {
         std::thread::yield_now();
     }
-    !is_lost(&said)
+    !is_lost(said)
 }
 
 /// Hands over all that was pushed. False: as [`submit_once`].
@@ -267,10 +268,10 @@ impl Inner {
                 push(&mut machine.ring, cancel(target));
             }
             // SAFETY: Lent: no mask. Refused, it is done in the next turn.
-            said = unsafe { machine.ring.enter(false, None, ptr::null()) };
+            said = errno_of(unsafe { machine.ring.enter(false, None, ptr::null()) });
         }
         self.take_in();
-        !is_lost(&said)
+        !is_lost(said)
     }
 
     /// Has the kernel let go of all that it has of the ring. By its owner. True: it writes to nothing any more.
@@ -427,38 +428,47 @@ pub(crate) enum Ended {
 ///
 /// Lent: `mask` is null, or the 8 bytes of a signal set.
 pub(crate) unsafe fn enter(
-    mut held: Held,
+    held: Held,
     wait: bool,
     timeout_ns: Option<u64>,
     mask: *const u64,
-) -> (Held, Ended) {
+) -> Option<(Held, Ended)> {
+    let held = errno::guarded(|| {
+        let mut held = held;
+        counts::count(Event::Enters, 1);
+        counts::count(Event::Waits, u64::from(wait));
+        held.push_all();
+        Some(held)
+    })?;
     let mut said = Ok(());
-    counts::count(Event::Enters, 1);
-    counts::count(Event::Waits, u64::from(wait));
-    held.push_all();
-    let mut held = Set::outside(held, |ring| {
+    let held = Set::outside(held, |ring| {
         // SAFETY: Lent, passed on.
-        said = unsafe { ring.enter(wait, timeout_ns, mask) };
+        said = errno_of(unsafe { ring.enter(wait, timeout_ns, mask) });
         // What was not taken still points into the arena.
-        while ring.unsubmitted() > 0 && !is_lost(&said) {
-            let submitted = ring.submit();
-            if is_lost(&submitted) {
+        while ring.unsubmitted() > 0 && !is_lost(said) {
+            let submitted = errno_of(ring.submit());
+            if is_lost(submitted) {
                 said = submitted;
             }
         }
     });
+    errno::guarded(|| Some(come_back(held, said, wait)))
+}
+
+/// Takes in what a turn has brought, and lets others have the set.
+fn come_back(mut held: Held, said: Result<(), i32>, wait: bool) -> (Held, Ended) {
     let count = held.take_in();
-    if is_lost(&said) {
+    if is_lost(said) {
         held.unpush();
     } else {
         held.forget_sent(true);
     }
     let held = Set::come_out(held);
-    let ended = match &said {
+    let ended = match said {
         _ if count > 0 => Ended::Answered,
-        Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ended::Interrupted,
-        Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ended::TimedOut,
-        Err(_) if is_lost(&said) => Ended::Lost,
+        Err(libc::EINTR) => Ended::Interrupted,
+        Err(libc::ETIME) => Ended::TimedOut,
+        Err(_) if is_lost(said) => Ended::Lost,
         // The kernel keeps back why it has ended a wait if it has also taken entries (trap 5).
         Ok(()) if wait => Ended::Interrupted,
         _ => Ended::Answered,
@@ -477,25 +487,25 @@ pub(crate) fn look(held: Held) -> Held {
     Set::come_out(held)
 }
 
+fn errno_of(said: std::io::Result<()>) -> Result<(), i32> {
+    said.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+}
+
 /// Whether the ring is gone for this thread: closed by number, or it is another thread.
-fn is_lost(said: &std::io::Result<()>) -> bool {
-    said.as_ref().is_err_and(|error| {
-        matches!(
-            error.raw_os_error(),
-            Some(
-                libc::EBADF
-                    | libc::EBADFD
-                    | libc::EEXIST
-                    | libc::EOPNOTSUPP
-                    | libc::EINVAL
-                    | libc::EPERM
-                    | libc::ENOSYS
-                    | libc::EACCES
-                    // The kernel thread that polled for it has ended.
-                    | libc::EOWNERDEAD
-            )
-        )
-    })
+fn is_lost(said: Result<(), i32>) -> bool {
+    matches!(
+        said,
+        Err(libc::EBADF
+            | libc::EBADFD
+            | libc::EEXIST
+            | libc::EOPNOTSUPP
+            | libc::EINVAL
+            | libc::EPERM
+            | libc::ENOSYS
+            | libc::EACCES
+            // The kernel thread that polled for it has ended.
+            | libc::EOWNERDEAD)
+    )
 }
 
 /// Why the kernel could not be asked.

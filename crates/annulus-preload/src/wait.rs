@@ -12,7 +12,8 @@ use crate::config;
 use crate::connection::{self as flag, EDGE_TRIGGERED, ONESHOT};
 use crate::control;
 use crate::counts::{self, Call, Why};
-use crate::errno::Answer;
+use crate::ended;
+use crate::errno::{self, Answer};
 use crate::leave;
 use crate::process;
 use crate::receive;
@@ -37,6 +38,24 @@ pub(crate) struct Room {
 ///
 /// Lent: `room` has place for as many events as it says; its mask is null, or the 8 bytes of a signal set.
 pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer> {
+    // SAFETY: Lent, passed on.
+    match errno::guarded(|| unsafe { begin(number, room) })? {
+        Begun::Answered(answer) => Some(answer),
+        // SAFETY: Lent, passed on.
+        Begun::Serving(held) => unsafe { wait_serving(held, room) },
+    }
+}
+
+enum Begun {
+    Answered(Answer),
+    /// By the ring, as the set's owner.
+    Serving(Held),
+}
+
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
     crate::descriptor::close_what_waits();
     let set = Set::of(number)?;
     if room.max <= 0 {
@@ -58,7 +77,7 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
     if held.mode == Mode::Fresh {
         if !held.wanted || config::get().disabled {
             // SAFETY: Lent, passed on.
-            return unsafe { wait_passing(held, room) };
+            return unsafe { wait_passing(held, room) }.map(Begun::Answered);
         }
         control::start(set, &mut held);
     }
@@ -66,76 +85,95 @@ pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer>
     held.is_back();
     if held.mode == Mode::Passing {
         // SAFETY: Lent, passed on.
-        return unsafe { wait_passing(held, room) };
+        return unsafe { wait_passing(held, room) }.map(Begun::Answered);
     }
     counts::served(Call::EpollWait);
-    // SAFETY: Lent, passed on.
-    Some(unsafe { wait_serving(held, room) })
+    Some(Begun::Serving(held))
 }
 
+/// Between its guarded parts nothing is owned: there the thread sleeps, and may be ended.
+///
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn wait_serving(mut held: Held, room: &Room) -> Answer {
+unsafe fn wait_serving(mut held: Held, room: &Room) -> Option<Answer> {
     let deadline_ns = match room.timeout_ns {
         Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
         _ => None,
     };
     let mut left_ns = room.timeout_ns;
     loop {
-        begin_round(&mut held);
-        let something = held.has_ready()
-            || held.has_guest()
-            || held.kernel_ready
-            || held.listeners.iter().any(|listener| listener.found != 0);
-        let sleeps = !something && left_ns != Some(0);
-        let has_work = held.has_gathered()
-            || held
-                .ring
-                .as_mut()
-                .is_some_and(|machine| machine.ring.is_ready());
+        let (ready, sleeps, has_work) = errno::guarded(|| Some(begin_round(held, left_ns)))?;
+        held = ready;
         let mut ended = Ended::Answered;
         if sleeps || has_work {
             // SAFETY: Lent, passed on.
-            (held, ended) = unsafe { turn::enter(held, sleeps, left_ns, room.mask) };
+            (held, ended) = unsafe { turn::enter(held, sleeps, left_ns, room.mask) }?;
         }
-        if ended == Ended::Lost {
-            leave::pass_whole(&mut held, turn::LOST);
-            // SAFETY: Lent, passed on.
-            return match unsafe { wait_passing(held, room) } {
-                Some(answer) => answer,
-                // As if a signal had been handled: the program asks again, and the kernel answers.
-                None => Err(libc::EINTR),
-            };
-        }
-        if std::mem::take(&mut held.again) && ended != Ended::Lost {
+        if ended != Ended::Lost && std::mem::take(&mut held.again) {
             // SAFETY: Lent: no mask, as it does not sleep.
-            (held, _) = unsafe { turn::enter(held, false, None, ptr::null()) };
+            (held, _) = unsafe { turn::enter(held, false, None, ptr::null()) }?;
             held.again = false;
         }
         // SAFETY: Lent, passed on.
-        let found = unsafe { collect(&mut held, room) };
-        if found > 0 {
-            return Ok(found);
-        }
+        let ended_round = errno::guarded(|| Some(unsafe { end_round(held, room, ended) }))?;
+        held = match ended_round {
+            Ok(answer) => return answer,
+            Err(held) => held,
+        };
         if left_ns == Some(0) {
-            return Ok(0);
+            return Some(Ok(0));
         }
         let now_ns = deadline_ns.map(|_| sys::now_ns());
         if let (Some(deadline_ns), Some(now_ns)) = (deadline_ns, now_ns) {
             left_ns = Some(deadline_ns.saturating_sub(now_ns));
         }
         match ended {
-            Ended::TimedOut => return Ok(0),
-            Ended::Interrupted if left_ns != Some(0) => return Err(libc::EINTR),
-            _ if left_ns == Some(0) => return Ok(0),
+            Ended::TimedOut => return Some(Ok(0)),
+            Ended::Interrupted if left_ns != Some(0) && !ended::has_interrupted() => {
+                return Some(Err(libc::EINTR));
+            }
+            _ if left_ns == Some(0) => return Some(Ok(0)),
             _ => {}
         }
     }
 }
 
+/// What has come, if anything has: the answer of the call.
+///
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn end_round(mut held: Held, room: &Room, ended: Ended) -> Result<Option<Answer>, Held> {
+    if ended == Ended::Lost {
+        leave::pass_whole(&mut held, turn::LOST);
+        // SAFETY: Lent, passed on.
+        let answer = unsafe { wait_passing(held, room) };
+        // As if a signal had been handled: the program asks again, and the kernel answers.
+        return Ok(Some(answer.unwrap_or(Err(libc::EINTR))));
+    }
+    // SAFETY: Lent, passed on.
+    match unsafe { collect(&mut held, room) } {
+        0 => Err(held),
+        found => Ok(Some(Ok(found))),
+    }
+}
+
+/// Tidies up, and says whether the round may sleep, and whether it has something to hand over.
+fn begin_round(mut held: Held, left_ns: Option<u64>) -> (Held, bool, bool) {
+    tidy_up(&mut held);
+    let something = held.has_ready()
+        || held.has_guest()
+        || held.kernel_ready
+        || held.listeners.iter().any(|listener| listener.found != 0);
+    let sleeps = !something && left_ns != Some(0);
+    let has_work =
+        held.has_gathered() || (held.ring.as_mut()).is_some_and(|machine| machine.ring.is_ready());
+    (held, sleeps, has_work)
+}
+
 /// What the last round has left is tidied up before the kernel is asked.
-fn begin_round(held: &mut Held) {
+fn tidy_up(held: &mut Held) {
     held.round = held.round.wrapping_add(1);
     if !held.leaving.is_empty() {
         leave::let_go(held);

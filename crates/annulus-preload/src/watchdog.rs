@@ -187,6 +187,8 @@ pub(crate) fn begin_thread() {
 
 unsafe extern "C" fn at_end(_: *mut c_void) {
     sets::for_each_of_mine(|held| {
+        // It may have been ended where it slept.
+        held.is_back();
         for fd in held.queued.clone() {
             if let Some(connection) = held.connection(fd) {
                 send::flush(held, fd, connection);

@@ -15,6 +15,7 @@ use libc::{epoll_event, sigset_t, timespec};
 use super::{guard, may_be};
 use crate::child;
 use crate::control::{self, Asked};
+use crate::ended;
 use crate::errno::say_int;
 use crate::real;
 use crate::set::Set;
@@ -89,7 +90,9 @@ unsafe extern "C-unwind" fn epoll_wait(
     let timeout_ns = wait::timeout_ns(timeout_ms);
     match unsafe { wait_on(set, events, max, timeout_ns, std::ptr::null()) } {
         Some(said) => said,
-        None => unsafe { real::epoll_wait(set, events, max, timeout_ms) },
+        None => ended::wait_through(timeout_ns, |left_ns| unsafe {
+            real::epoll_wait(set, events, max, timeout_left_ms(timeout_ms, left_ns))
+        }),
     }
 }
 
@@ -104,7 +107,10 @@ unsafe extern "C-unwind" fn epoll_pwait(
     let timeout_ns = wait::timeout_ns(timeout_ms);
     match unsafe { wait_on(set, events, max, timeout_ns, mask) } {
         Some(said) => said,
-        None => unsafe { real::epoll_pwait(set, events, max, timeout_ms, mask) },
+        None => ended::wait_through(timeout_ns, |left_ns| unsafe {
+            let timeout_ms = timeout_left_ms(timeout_ms, left_ns);
+            real::epoll_pwait(set, events, max, timeout_ms, mask)
+        }),
     }
 }
 
@@ -132,7 +138,22 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     {
         return said;
     }
-    unsafe { real::epoll_pwait2(set, events, max, timeout, mask) }
+    ended::wait_through(timeout_ns.flatten(), |left_ns| {
+        let left = left_ns.map(|ns| timespec {
+            tv_sec: (ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (ns % 1_000_000_000).cast_signed(),
+        });
+        let timeout = left.as_ref().map_or(timeout, |left| left);
+        unsafe { real::epoll_pwait2(set, events, max, timeout, mask) }
+    })
+}
+
+/// What the program has asked for, or what is left of it: never less.
+fn timeout_left_ms(asked_ms: c_int, left_ns: Option<u64>) -> c_int {
+    match left_ns {
+        None => asked_ms,
+        Some(ns) => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(asked_ms),
+    }
 }
 
 /// The kernel's own bound on the events of a call.
@@ -163,7 +184,8 @@ unsafe fn wait_on(
     };
     // A thread may be cancelled where it waits; it is here, as nothing is held.
     unsafe { pthread_testcancel() };
-    let said = guard(|| unsafe { wait::wait(number, &room) });
+    // It guards itself, but for its sleep: a handler may end the thread there, which unwinds it.
+    let said = unsafe { wait::wait(number, &room) };
     if said == Some(Err(libc::EINTR)) {
         unsafe { pthread_testcancel() };
     }

@@ -385,6 +385,30 @@ pub(super) fn hand_back(fd: c_int, why: Why) {
     }
 }
 
+/// What was received of one that has been handed back, and was not read.
+pub(super) fn read_in_hand(fd: c_int) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Found::Ours(entry) = find(fd) {
+        let mut count = 0;
+        guard(|| {
+            count = receive::readable(entry, fd).unwrap_or(0);
+            None
+        });
+        let from = bytes.len();
+        bytes.resize(from + count, 0);
+        // No more than there is in hand: a socket that blocks is not asked for the rest.
+        let read = match count {
+            0 => 0,
+            count => unsafe { read(fd, bytes[from..].as_mut_ptr().cast(), count) },
+        };
+        bytes.truncate(from + usize::try_from(read).unwrap_or(0));
+        if read <= 0 {
+            break;
+        }
+    }
+    bytes
+}
+
 /// What is queued goes out now. An answer: the kernel has no room for all of it, and nothing may be sent before it.
 pub(super) fn flush(fd: c_int) -> Option<Answer> {
     let Found::Ours(entry) = find(fd) else {

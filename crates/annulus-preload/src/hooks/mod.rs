@@ -19,6 +19,7 @@ mod io;
 mod poll;
 mod process;
 mod socket;
+mod stdio;
 
 use crate::errno::{self, Answer};
 use crate::table::{self, Entry, Kind};
@@ -66,10 +67,7 @@ fn closing(entry: &'static Entry) -> Found {
 /// What `serve` answers; a defect in it is the kernel's to answer for.
 #[inline]
 fn guard(serve: impl FnOnce() -> Option<Answer>) -> Option<Answer> {
-    let before = errno::get();
-    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve)).unwrap_or(None);
-    errno::set(before);
-    answer
+    errno::guarded(serve)
 }
 
 /// Before a call that gives the program a number.

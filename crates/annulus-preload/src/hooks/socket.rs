@@ -122,7 +122,7 @@ unsafe extern "C-unwind" fn setsockopt(
 }
 
 /// Whatever set it is put into must not serve it.
-fn leave_alone(fd: c_int) {
+pub(super) fn leave_alone(fd: c_int) {
     if let Some(entry) = table::entry(fd)
         && matches!(entry.kind(), Kind::Stream | Kind::Free)
     {

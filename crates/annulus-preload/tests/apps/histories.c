@@ -2,6 +2,7 @@
  * something else, a turn that others had first. The rule: whatever came before, an event that holds is reported, a
  * number is its last owner's, and what was written leaves. */
 #include "app.h"
+#include <sys/eventfd.h>
 
 static struct pair joined(int set, uint32_t mask) {
     struct pair pair = connected();
@@ -183,6 +184,92 @@ static void what_is_in_hand_is_reported_by_a_later_set(void) {
     close(second);
 }
 
+static void a_number_that_a_stream_has_closed_is_the_next_owners(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "not for an eventfd");
+    settle(&pair);
+    turn(set);
+    FILE *stream = fdopen(pair.app, "r+");
+    fputs("last words", stream);
+    GOT(fclose(stream));
+    int event = -1;
+    for (int i = 0; i < 16 && event != pair.app; i++)
+        event = (int)MUST(eventfd(7, EFD_NONBLOCK));
+    say("the same number: %d\n", event == pair.app);
+    add(set, event, EPOLLIN, 2);
+    say_next(set);
+    uint64_t value = 0;
+    GOT(read(event, &value, sizeof value));
+    say("value %d\n", (int)value);
+    peer_gets(&pair, 11);
+}
+
+static void a_stream_reads_what_was_received_before_it_was_made(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    char line[100];
+    peer_send(&pair, "the first line\nand the second\n");
+    say_next(set);
+    say_read(pair.app, 4);
+    FILE *stream = fdopen(pair.app, "r");
+    say("%s", fgets(line, sizeof line, stream));
+    say("%s", fgets(line, sizeof line, stream));
+    peer_send(&pair, "a third\n");
+    say_next(set);
+    say("%s", fgets(line, sizeof line, stream));
+    GOT(fclose(stream));
+    peer_gets(&pair, 1);
+}
+
+static void a_stream_that_is_only_written_leaves_what_was_received(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "a request");
+    say_next(set);
+    FILE *stream = fdopen(dup(pair.app), "w");
+    fprintf(stream, "an answer");
+    GOT(fclose(stream));
+    peer_gets(&pair, 9);
+    say_next(set);
+    say_read(pair.app, 100);
+    stream = fdopen(pair.app, "w");
+    peer_send(&pair, "another");
+    say_next(set);
+    say_read(pair.app, 100);
+    say("reopened: %d\n", freopen("/dev/null", "r", stream) != NULL);
+    say_read(pair.app, 100);
+    peer_gets(&pair, 1);
+    GOT(fclose(stream));
+
+    pair = joined(set, EPOLLIN);
+    stream = fdopen(pair.app, "w");
+    fprintf(stream, "an answer");
+    say("reopened: %d\n", freopen64("/dev/zero", "r", stream) != NULL);
+    say("%d\n", fgetc(stream));
+    peer_gets(&pair, 10);
+}
+
+static void streams_of_other_files_are_untouched(void) {
+    int ends[2];
+    char line[100];
+    struct pair pair = joined(new_set(), EPOLLIN);
+    MUST(pipe(ends));
+    FILE *to = fdopen(ends[1], "w"), *from = fdopen(ends[0], "r");
+    fprintf(to, "through a pipe\n");
+    GOT(fclose(to));
+    say("%s", fgets(line, sizeof line, from));
+    say("reopened: %d\n", freopen("/dev/null", "r", from) != NULL);
+    say("%d\n", fgetc(from));
+    say("reopened: %d\n", freopen64("/dev/zero", "r", from) != NULL);
+    say("%d\n", fgetc(from));
+    GOT(fclose(from));
+    say("%s\n", fdopen(ends[0], "r") ? "?" : strerrorname_np(errno));
+    peer_send(&pair, "untouched");
+    settle(&pair);
+    say_read(pair.app, 100);
+}
+
 static const struct app_case cases[] = {
     CASE(a_number_given_anew_before_the_first_wait_is_the_last_owners, "served:read"),
     CASE(lines_that_are_written_without_a_wait_leave_one_by_one, "served:write"),
@@ -192,6 +279,10 @@ static const struct app_case cases[] = {
     CASE(room_is_reported_though_more_has_come_before, "served:epoll_wait"),
     CASE(two_threads_may_exchange_sockets_between_their_sets, ""),
     CASE(what_is_in_hand_is_reported_by_a_later_set, "back:duplicated"),
+    CASE(a_number_that_a_stream_has_closed_is_the_next_owners, "back:stdio"),
+    CASE(a_stream_reads_what_was_received_before_it_was_made, "back:stdio"),
+    CASE(a_stream_that_is_only_written_leaves_what_was_received, "back:duplicated"),
+    CASE(streams_of_other_files_are_untouched, ""),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

@@ -393,6 +393,32 @@ static void a_thread_that_sleeps_can_be_cancelled(void) {
     say_read(task.pair.app, 100);
 }
 
+static void leave_now(int number) {
+    (void)number;
+    pthread_exit((void *)1);
+}
+
+/* What programs do that know no pthread_cancel. */
+static void a_handler_may_end_the_thread_that_waits(void) {
+    signal(SIGUSR1, leave_now);
+    for (int i = 0; i < 3; i++) {
+        struct task task = {.set = fresh_set(), .pair = connected()};
+        void *end;
+        add(task.set, task.pair.app, EPOLLIN, 1);
+        start(&task, wait_for_ever);
+        pause_ms(10);
+        MUST(-pthread_kill(task.thread, SIGUSR1));
+        pthread_join(task.thread, &end);
+        say("ended by its handler: %d, at %ld\n", end == (void *)1, task.result);
+        peer_send(&task.pair, "after");
+        settle(&task.pair);
+        say_next(task.set);
+        say_read(task.pair.app, 100);
+        MUST(write(task.pair.app, "an answer", 9));
+        peer_gets(&task.pair, 9);
+    }
+}
+
 static void serve_and_leave(struct task *task) {
     say_next(task->set);
     say_read(task->pair.app, 4);
@@ -456,6 +482,7 @@ static const struct app_case cases[] = {
     CASE(each_thread_may_have_its_set, "served:read served:write"),
     CASE(a_socket_may_move_to_another_threads_set, ""),
     CASE(a_thread_that_sleeps_can_be_cancelled, ""),
+    CASE(a_handler_may_end_the_thread_that_waits, "served:epoll_wait"),
     CASE(a_thread_in_the_place_of_one_that_ended_is_another, "back:other_thread"),
     CASE(a_thread_that_ends_leaves_its_set_to_others, ""),
 };

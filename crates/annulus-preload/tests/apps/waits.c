@@ -368,6 +368,28 @@ static void an_empty_set_waits_as_long_as_asked(void) {
     say("early: %d\n", now_ms() - start < 12);
 }
 
+static void the_end_of_a_set_interrupts_no_later_wait(void) {
+    for (int i = 0; i < 3; i++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN);
+        peer_send(&pair, "a request");
+        say_next(set);
+        say_read(pair.app, 100);
+        MUST(close(set));
+        int ends[2];
+        MUST(pipe(ends));
+        set = new_set();
+        if (i == 1)
+            add(set, pair.app, EPOLLIN, 1);
+        else
+            add(set, ends[0], EPOLLIN, 1);
+        if (i == 2)
+            GOT(epoll_pwait2(set, &(struct epoll_event){0}, 1, &(struct timespec){0, 150000000}, NULL));
+        say_wait(set, 150);
+        MUST(close(set));
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(a_timeout_is_never_early, "served:epoll_wait"),
     CASE(bad_timeouts_are_refused, "served:epoll_wait"),
@@ -384,6 +406,7 @@ static const struct app_case cases[] = {
     CASE(a_stop_and_its_end_interrupt_a_wait, ""),
     CASE(a_signal_between_waits_is_not_seen_by_them, ""),
     CASE(an_empty_set_waits_as_long_as_asked, ""),
+    CASE(the_end_of_a_set_interrupts_no_later_wait, "served:read"),
 };
 
 int main(int argc, char **argv) {

@@ -86,6 +86,7 @@ cases! { WAITS, WAITS_CASES = c("waits"):
     fn a_stop_and_its_end_interrupt_a_wait;
     fn a_signal_between_waits_is_not_seen_by_them;
     fn an_empty_set_waits_as_long_as_asked;
+    fn the_end_of_a_set_interrupts_no_later_wait;
 }
 
 cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
@@ -201,6 +202,7 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn each_thread_may_have_its_set;
     fn a_socket_may_move_to_another_threads_set;
     fn a_thread_that_sleeps_can_be_cancelled;
+    fn a_handler_may_end_the_thread_that_waits;
     fn a_thread_in_the_place_of_one_that_ended_is_another;
     fn a_thread_that_ends_leaves_its_set_to_others;
 }
@@ -214,6 +216,10 @@ cases! { HISTORIES, HISTORIES_CASES = c("histories"):
     fn room_is_reported_though_more_has_come_before;
     fn two_threads_may_exchange_sockets_between_their_sets;
     fn what_is_in_hand_is_reported_by_a_later_set;
+    fn a_number_that_a_stream_has_closed_is_the_next_owners;
+    fn a_stream_reads_what_was_received_before_it_was_made;
+    fn a_stream_that_is_only_written_leaves_what_was_received;
+    fn streams_of_other_files_are_untouched;
 }
 
 cases! { PROCESSES, PROCESSES_CASES = c("processes"):

@@ -29,9 +29,12 @@ const POLLED_OTHERS: &str = "poll_and_select_of_others_are_untouched";
 const FAILED_EXEC: &str = "an_exec_that_fails_changes_nothing";
 const LAST_WORDS: &str = "the_end_of_a_program_sends_what_was_written";
 const CLOSED_RANGE: &str = "a_range_is_closed_with_what_was_written";
+const STDIO: &str = "a_number_that_a_stream_has_closed_is_the_next_owners";
+const STDIO_WRITTEN: &str = "a_stream_that_is_only_written_leaves_what_was_received";
+const STDIO_OTHERS: &str = "streams_of_other_files_are_untouched";
 const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child_lives";
 
-const HOOKS: [Hook; 59] = [
+const HOOKS: [Hook; 63] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),
@@ -157,6 +160,10 @@ const HOOKS: [Hook; 59] = [
     ("epoll_wait", TIMED, "served:epoll_wait", BAD_SETS),
     ("epoll_pwait", MASKED, "served:epoll_wait", EMPTY_SET),
     ("epoll_pwait2", TIMED, "served:epoll_wait", EMPTY_SET),
+    ("fdopen", STDIO, "back:stdio", STDIO_OTHERS),
+    ("fclose", STDIO, "back:stdio", STDIO_OTHERS),
+    ("freopen", STDIO_WRITTEN, "back:duplicated", STDIO_OTHERS),
+    ("freopen64", STDIO_WRITTEN, "back:duplicated", STDIO_OTHERS),
     (
         "vfork",
         "every_way_to_start_a_program_works",

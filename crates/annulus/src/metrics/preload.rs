@@ -77,6 +77,8 @@ named! {
         Port = "port",
         /// Somebody waits for it otherwise than by its epoll set.
         PolledOtherwise = "polled_otherwise",
+        /// It has become a stream of stdio, which libc reads and closes by itself.
+        Stdio = "stdio",
         /// The kernel has an answer to the ring that it should not have.
         Kernel = "kernel",
         /// The program is about to set a filter of system calls.

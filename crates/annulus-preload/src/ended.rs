@@ -1,0 +1,62 @@
+//! # Safety
+//!
+//! A ring that has ended interrupts its thread once, some milliseconds later: the kernel takes it out of the thread's
+//! books there, and wakes it for that as a signal would (trap 16). `epoll_wait` is the only wait that says so. A
+//! program that handles no signal has no reason to expect EINTR; one that does asks again.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::errno;
+use crate::sys;
+
+/// When the last ring ended; 0: none has.
+static ENDED_NS: AtomicU64 = AtomicU64::new(0);
+/// The kernel waits for a grace period of RCU before it comes to it.
+const LATE_NS: u64 = 200_000_000;
+const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=64;
+
+/// A ring of this process has just ended.
+pub(crate) fn ring_has_ended() {
+    ENDED_NS.store(sys::now_ns(), Ordering::Relaxed);
+}
+
+/// Waits by `call`, again where nothing but the end of a ring has interrupted it. It is given what is left of the
+/// timeout, ns, or nothing: as long as the program has asked.
+pub(crate) fn wait_through(timeout_ns: Option<u64>, call: impl Fn(Option<u64>) -> c_int) -> c_int {
+    if ENDED_NS.load(Ordering::Relaxed) == 0 {
+        return call(None);
+    }
+    let begun_ns = sys::now_ns();
+    let mut left_ns = None;
+    loop {
+        let said = call(left_ns);
+        if said >= 0 || errno::get() != libc::EINTR {
+            return said;
+        }
+        if !has_interrupted() {
+            errno::set(libc::EINTR);
+            return said;
+        }
+        let gone_ns = sys::now_ns().saturating_sub(begun_ns);
+        left_ns = timeout_ns.map(|ns| ns.saturating_sub(gone_ns));
+    }
+}
+
+/// Whether it is the end of a ring that has just interrupted a wait.
+pub(crate) fn has_interrupted() -> bool {
+    let ended_ns = ENDED_NS.load(Ordering::Relaxed);
+    ended_ns != 0 && sys::now_ns().saturating_sub(ended_ns) < LATE_NS && !handles_signals()
+}
+
+fn handles_signals() -> bool {
+    SIGNALS.into_iter().any(|signal| {
+        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: Typed: it is asked for, and changes nothing.
+        let said = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+        // SAFETY: Typed: zeros are a valid one, and so is what the call has written.
+        let handler = unsafe { action.assume_init() }.sa_sigaction;
+        said == 0 && handler != libc::SIG_DFL && handler != libc::SIG_IGN
+    })
+}

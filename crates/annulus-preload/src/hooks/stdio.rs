@@ -1,0 +1,101 @@
+//! # Safety
+//!
+//! Streams of stdio. libc reads, writes and closes them by calls of its own insides, which no hook sees: a connection
+//! that becomes one is the kernel's, and what a stream closes is nobody's from then on (Typed, Lent: as the header of
+//! the hooks says).
+#![allow(unsafe_code)]
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the header's note holds for each: what the program passed is passed on"
+)]
+
+use std::ffi::{c_char, c_int};
+
+use libc::FILE;
+
+use super::io::{hand_back, read_in_hand};
+use super::socket::leave_alone;
+use super::{guard, may_be};
+use crate::counts::Why;
+use crate::descriptor as of;
+use crate::real;
+use crate::table::{self, Kind};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    let stream = unsafe { real::fdopen(fd, mode) };
+    let ours = table::entry(fd).is_some_and(|entry| {
+        let kind = entry.kind();
+        matches!(kind, Kind::Stream | Kind::Served | Kind::Replay)
+    });
+    if stream.is_null() || !ours {
+        return stream;
+    }
+    hand_back(fd, Why::Stdio);
+    leave_alone(fd);
+    if unsafe { only_reads(mode) } {
+        give_back(stream, &read_in_hand(fd));
+    }
+    stream
+}
+
+/// Whether a mode, which `fdopen` has just taken, is for reading: "r", without a plus behind it. A stream that may be
+/// written first would forget what it was given back.
+unsafe fn only_reads(mode: *const c_char) -> bool {
+    let reads = unsafe { *mode } == b'r' as c_char;
+    reads && unsafe { libc::strchr(mode, c_int::from(b'+')) }.is_null()
+}
+
+/// The stream's next bytes: glibc takes back as many as there are.
+fn give_back(stream: *mut FILE, bytes: &[u8]) {
+    for &byte in bytes.iter().rev() {
+        if unsafe { libc::ungetc(c_int::from(byte), stream) } == libc::EOF {
+            break;
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+    unsafe { is_about_to_close(stream) };
+    unsafe { real::fclose(stream) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    unsafe { is_about_to_close(stream) };
+    unsafe { real::freopen(path, mode, stream) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    unsafe { is_about_to_close(stream) };
+    unsafe { real::freopen64(path, mode, stream) }
+}
+
+/// The number stays open for libc to close, and nothing is known of it any more.
+unsafe fn is_about_to_close(stream: *mut FILE) {
+    if !may_be(stream) {
+        return;
+    }
+    let fd = unsafe { libc::fileno(stream) };
+    let known = table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Ours));
+    if let Some(entry) = known {
+        hand_back(fd, Why::Stdio);
+        guard(|| {
+            of::leave_to_libc(entry, fd);
+            None
+        });
+    } else {
+        of::forget(fd);
+    }
+}

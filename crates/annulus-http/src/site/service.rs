@@ -67,7 +67,7 @@ impl Default for SiteOptions {
             precompressed: true,
             hidden: false,
             cache_bytes: 64 << 20,
-            cache_file_bytes: 64 << 10,
+            cache_file_bytes: 32 << 10,
             open_files: 256,
             recheck: Duration::from_secs(1),
             respond: None,

@@ -3,12 +3,12 @@
 import json
 import random
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from figures import median, spread
 from servers import AGAIN, PLAIN, PRELOADED, Missing, Server
 
 COLUMNS = ("requests_per_second", "p50_us", "p99_us", "cpu_us", "thread_us", "calls", "client")
@@ -143,11 +143,6 @@ def pair(cell, servers, repeat, options, filled):
     return runs
 
 
-def median(values):
-    values = [value for value in values if value is not None]
-    return statistics.median(values) if values else None
-
-
 def row(cell, runs, how=PRELOADED):
     """Medians of a cell, and of the ratios inside each repeat."""
     good = {(run["repeat"], run["how"]): run["sample"] for run in runs if "sample" in run}
@@ -166,8 +161,7 @@ def row(cell, runs, how=PRELOADED):
         out[f"{name}_with"] = median(own[name] for _, own in pairs)
         ratios = [own[name] / plain[name] for plain, own in pairs if own[name] is not None and plain[name]]
         out[f"{name}_ratio"] = median(ratios)
-        out[f"{name}_ratio_min"] = min(ratios, default=None)
-        out[f"{name}_ratio_max"] = max(ratios, default=None)
+        out[f"{name}_ratio_low"], out[f"{name}_ratio_high"] = spread(ratios)
     out["limit_without"] = most([plain["limit"] for plain, _ in pairs])
     out["limit_with"] = most([own["limit"] for _, own in pairs])
     out["missed"] = missed(cell, out)
@@ -196,7 +190,7 @@ def missed(cell, out):
 
 
 HEAD = (
-    "| server and load | requests/s without | with | × (min–max) | p99 µs without | with | × "
+    "| server and load | requests/s without | with | × (half of them) | p99 µs without | with | × "
     "| CPU µs/req without | with | × | calls/req without | with | client | wanted |\n"
     "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n"
 )
@@ -213,8 +207,8 @@ def table(rows, wanted):
         text += "| " + " | ".join([
             one["cell"],
             number("requests_per_second_without", ",.0f"), number("requests_per_second_with", ",.0f"),
-            f"{one['requests_per_second_ratio']:.2f} ({one['requests_per_second_ratio_min']:.2f}–"
-            f"{one['requests_per_second_ratio_max']:.2f})",
+            f"{one['requests_per_second_ratio']:.2f} ({one['requests_per_second_ratio_low']:.2f}–"
+            f"{one['requests_per_second_ratio_high']:.2f})",
             number("p99_us_without", ",.0f"), number("p99_us_with", ",.0f"), number("p99_us_ratio", ".2f"),
             number("cpu_us_without", ".2f"), number("cpu_us_with", ".2f"), number("cpu_us_ratio", ".2f"),
             number("calls_without", ".3f"), number("calls_with", ".3f"), number("client_with", ".0%"),

@@ -14,7 +14,7 @@ use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
 use crate::sys::errno::{ECANCELED, check};
 use crate::sys::net;
-use crate::sys::sqe::{BUFFER_SELECT, RECV_BUNDLE, RECV_MULTISHOT, Sqe, opcode};
+use crate::sys::sqe::{BUFFER_SELECT, POLL_FIRST, RECV_BUNDLE, RECV_MULTISHOT, Sqe, opcode};
 
 /// Who takes what arrived when nobody waited for it any more: none of it is lost.
 pub(crate) trait Leftover {
@@ -129,8 +129,15 @@ pub(crate) enum Shots {
     Many,
 }
 
-/// A receive into buffers of `group`, which are filled as `mode` says.
-pub(crate) fn into_group(socket: &Socket, group: u16, mode: ReceiveMode, shots: Shots) -> Sqe {
+/// A receive into buffers of `group`, which are filled as `mode` says. `later`: what is there is not received while
+/// this is submitted, but in its turn.
+pub(crate) fn into_group(
+    socket: &Socket,
+    group: u16,
+    mode: ReceiveMode,
+    shots: Shots,
+    later: bool,
+) -> Sqe {
     let bundle = match mode {
         ReceiveMode::Bundled => RECV_BUNDLE,
         ReceiveMode::Whole | ReceiveMode::Incremental => 0,
@@ -141,7 +148,7 @@ pub(crate) fn into_group(socket: &Socket, group: u16, mode: ReceiveMode, shots: 
     };
     Sqe {
         flags: BUFFER_SELECT,
-        ioprio: multishot | bundle,
+        ioprio: multishot | bundle | if later { POLL_FIRST } else { 0 },
         buf_index: group,
         ..Sqe::new(opcode::RECV, socket.raw())
     }

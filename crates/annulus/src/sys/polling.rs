@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// What the poller has not taken. It answers what it has taken, eight entries at a time, before it says that it has.
+    /// What the poller has not taken. It answers what it has taken, eight entries at a time, before it says so.
     fn left(ring: &Ring) -> u32 {
         let until = ring.now_ns() + 60_000_000_000;
         while ring.unsubmitted() > 0 && ring.now_ns() < until {

@@ -122,6 +122,9 @@ pub(crate) mod opcode {
 pub(crate) const FIXED_FILE: u8 = 1;
 /// `IOSQE_BUFFER_SELECT`: the kernel takes a buffer of the group that `buf_index` names.
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
+/// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`: what is there already is received later, with other things that have
+/// become ready, and not while the entry is submitted. Since Linux 5.19.
+pub(crate) const POLL_FIRST: u16 = 1;
 /// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
 pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
 /// `IORING_RECVSEND_BUNDLE`, in `ioprio`: as many buffers as there is data for. Since Linux 6.10.

@@ -1,11 +1,15 @@
-"""What the benchmarks of servers have in common: the machine that they ran on, and how many runs become one figure."""
+"""What the benchmarks of servers have in common: the machine that they ran on, how many runs become one figure, and
+where figures go."""
 
+import json
 import os
 import platform
 import statistics
 import subprocess
 from pathlib import Path
 
+# How a table in Markdown is called.
+MARKDOWN = "md"
 # From so many ratios on the spread is that of the half in the middle.
 ENOUGH = 8
 
@@ -34,3 +38,11 @@ def spread(ratios):
         return min(ratios, default=None), max(ratios, default=None)
     low, _, high = statistics.quantiles(ratios, n=4)
     return low, high
+
+
+def save(folder, report, table):
+    """Writes the report and its table, if there is a folder to write them to."""
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "results.json").write_text(json.dumps(report, indent=1) + "\n")
+        (folder / f"results.{MARKDOWN}").write_text(table)

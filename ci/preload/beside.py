@@ -3,8 +3,8 @@
 import re
 import resource
 import socket
-import struct
 import statistics
+import struct
 import subprocess
 import time
 

@@ -190,7 +190,7 @@ def missed(cell, out):
 
 
 HEAD = (
-    "| server and load | requests/s without | with | × (half of them) | p99 µs without | with | × "
+    "| server and load | requests/s without | with | × (spread) | p99 µs without | with | × "
     "| CPU µs/req without | with | × | calls/req without | with | client | wanted |\n"
     "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n"
 )

@@ -44,7 +44,7 @@ pub mod ask {
     /// In `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
     pub const RECV_MULTISHOT: u16 = sqe::RECV_MULTISHOT;
     /// In `ioprio`: wait for data first, as there is none. Since Linux 5.19.
-    pub const POLL_FIRST: u16 = 1;
+    pub const POLL_FIRST: u16 = sqe::POLL_FIRST;
 }
 
 /// What the kernel answers.

@@ -138,6 +138,17 @@ impl Outcome {
         }
     }
 
+    /// Whether all that is wrong with it is that no answer came within the measured time.
+    pub(crate) fn is_without_answers(&self) -> bool {
+        let Outcome::Failed { sample, .. } = self else {
+            return false;
+        };
+        sample.as_ref().is_some_and(|sample| {
+            let bad = sample.checks.wrong + sample.checks.errors + sample.checks.wrong_afterwards;
+            sample.ops == 0 && bad == 0 && !sample.ran_out_of_blocks
+        })
+    }
+
     /// Why there is no sample.
     pub(crate) fn reason(&self) -> Option<String> {
         match self {
@@ -181,6 +192,13 @@ pub(crate) struct Sample {
     #[serde(default, serialize_with = "on_one_line")]
     #[schemars(with = "Option<Timeline>")]
     pub(crate) timeline: Option<Timeline>,
+}
+
+impl Sample {
+    pub(crate) fn add_note(&mut self, more: &str) {
+        let note = self.note.take().map_or(String::new(), |note| note + "; ");
+        self.note = Some(note + more);
+    }
 }
 
 /// From hand-over to answer.

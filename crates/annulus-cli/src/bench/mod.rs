@@ -156,6 +156,14 @@ fn is_enough(measured: Duration, runtime: Duration) -> bool {
     measured * 2 >= runtime
 }
 
+/// How long a run in which nothing was answered is made when it is made again, if it is: a machine that is busy with
+/// other things may stand still for all of a short run.
+fn longer(runtime: Duration) -> Option<Duration> {
+    const TIMES: u32 = 4;
+    const LONGEST: Duration = Duration::from_secs(10);
+    (runtime.checked_mul(TIMES)).filter(|&longer| longer <= LONGEST)
+}
+
 /// For people: how long a run was that a signal ended.
 fn cut_short(measured: Duration, runtime: Duration) -> String {
     format!(

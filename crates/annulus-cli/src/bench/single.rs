@@ -38,7 +38,37 @@ pub(crate) fn run_by(
     contender: &AnyContender,
     depth: usize,
     position: usize,
-    how: impl FnOnce(&AnyContender, RunSpec) -> Result<RunOutcome, RunFailure>,
+    mut how: impl FnMut(&AnyContender, RunSpec) -> Result<RunOutcome, RunFailure>,
+) -> Result<Done, Fault> {
+    let mut stretched = plan.clone();
+    loop {
+        let mut done = once(&stretched, file, contender, depth, position, &mut how)?;
+        if done.outcome.is_without_answers()
+            && let Some(longer) = super::longer(stretched.runtime)
+        {
+            stretched.runtime = longer;
+            continue;
+        }
+        if let Outcome::Measured(sample) = &mut done.outcome
+            && stretched.runtime > plan.runtime
+        {
+            sample.add_note(&format!(
+                "measured for {} s, as nothing was answered within {} s",
+                stretched.runtime.as_secs_f64(),
+                plan.runtime.as_secs_f64()
+            ));
+        }
+        return Ok(done);
+    }
+}
+
+fn once(
+    plan: &Plan,
+    file: &TestFile,
+    contender: &AnyContender,
+    depth: usize,
+    position: usize,
+    how: &mut impl FnMut(&AnyContender, RunSpec) -> Result<RunOutcome, RunFailure>,
 ) -> Result<Done, Fault> {
     let done = |outcome| {
         Ok(Done {
@@ -146,8 +176,7 @@ fn judge(
         if !super::is_enough(ended.measured, plan.runtime) || sample.ops == 0 {
             return Ok(Outcome::Interrupted { reason: said });
         }
-        let note = sample.note.take().map_or(String::new(), |note| note + "; ");
-        sample.note = Some(note + &said);
+        sample.add_note(&said);
     }
     if sample.ops == 0 {
         let reason = if sample.ran_out_of_blocks {

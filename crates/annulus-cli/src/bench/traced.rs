@@ -140,8 +140,8 @@ impl Look<'_> {
     fn during<A, B>(
         &mut self,
         runtime: Duration,
-        start: impl FnOnce() -> Result<A, String>,
-        stop: impl FnOnce(A) -> Result<B, String>,
+        mut start: impl FnMut() -> Result<A, String>,
+        mut stop: impl FnMut(A) -> Result<B, String>,
     ) -> Result<Result<(B, u64), String>, Fault> {
         let short = Plan {
             runtime,
@@ -152,7 +152,7 @@ impl Look<'_> {
         let around = |contender: &AnyContender, spec| {
             let attached = start();
             let outcome = run::run(contender, spec);
-            seen = attached.and_then(stop);
+            seen = attached.and_then(&mut stop);
             outcome
         };
         let contender = Arc::clone(self.contender);

@@ -66,7 +66,7 @@ ioengine=mmap
 rw=randrw
 bssplit=4k/50:8k/50
 rate=8m
-runtime=50ms
+runtime=1s
 time_based
 ";
 

@@ -226,20 +226,32 @@ fn ready(question: &Question, cell: Cell, who: &Who) -> Result<Ready, Fault> {
 
 /// One contender in one cell, once.
 fn one(question: &Question, cell: Cell, who: &Who) -> Result<Sample, Fault> {
-    let Ready { server, plan, pid } = ready(question, cell, who)?;
-    let mut watch = pid.map(Watch::new);
-    let (mut before, mut used) = (Usage::now(), None);
-    let outcome = load::run_until(&plan, signals::flag(), &mut |moment, live| {
-        match moment {
-            load::Moment::Begin => before = Usage::now(),
-            load::Moment::End => used = Some(Usage::now().since(&before)),
-            load::Moment::After => {}
+    let Ready {
+        server,
+        mut plan,
+        pid,
+    } = ready(question, cell, who)?;
+    let (outcome, watch, used) = loop {
+        let mut watch = pid.map(Watch::new);
+        let (mut before, mut used) = (Usage::now(), None);
+        let outcome = load::run_until(&plan, signals::flag(), &mut |moment, live| {
+            match moment {
+                load::Moment::Begin => before = Usage::now(),
+                load::Moment::End => used = Some(Usage::now().since(&before)),
+                load::Moment::After => {}
+            }
+            if let Some(watch) = &mut watch {
+                watch.at(moment, live);
+            }
+        });
+        let outcome = outcome.map_err(|failure| Fault::failed(failure.to_string()))?;
+        // Answers came, but before or after the measured time.
+        let is_late = outcome.answers == 0 && outcome.answered > 0 && outcome.unanswered == 0;
+        match super::longer(plan.runtime) {
+            Some(longer) if is_late && signals::asked().is_none() => plan.runtime = longer,
+            _ => break (outcome, watch, used),
         }
-        if let Some(watch) = &mut watch {
-            watch.at(moment, live);
-        }
-    });
-    let outcome = outcome.map_err(|failure| Fault::failed(failure.to_string()))?;
+    };
     let gone = server.and_then(|mut server| server.death());
     let mut sample = sample::sample(&plan, &outcome, watch.as_ref(), used);
     sample.faults.extend(gone);

@@ -246,6 +246,11 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Takes the answer out of a finished slot and frees it.
     fn take_answer(&mut self, slot: NonNull<Slot>) -> Option<(K, T, i32)> {
+        self.take_from(slot).map(|(_, answer)| answer)
+    }
+
+    /// The same, and whose answer it is.
+    fn take_from(&mut self, slot: NonNull<Slot>) -> Option<(&'a Lane, (K, T, i32))> {
         // SAFETY: Lent: given back to us by the group, or never handed over.
         let slot = unsafe { slot.as_ref() };
         // SAFETY: as above.
@@ -258,34 +263,54 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         let (op, res) = unsafe { slot.take::<T>() };
         // SAFETY: Once: the payload is taken, and our entry of it was the last reference.
         unsafe { out.lane.table.free(slot) };
-        Some((key, op, res))
+        Some((out.lane, (key, op, res)))
     }
 
     fn next_done(&mut self) -> Option<(K, T, i32)> {
         if let Some(answer) = self.at_once.pop_front() {
             return Some(answer);
         }
-        let slot = match self.done.next() {
-            Some(slot) => slot,
-            None => {
-                self.done = self.group.done.drain();
-                self.done.next()?
+        loop {
+            let slot = match self.done.next() {
+                Some(slot) => slot,
+                None => {
+                    self.done = self.group.done.drain();
+                    self.done.next()?
+                }
+            };
+            let (lane, (key, op, res)) = self.take_from(slot)?;
+            let Some(other) = self.submitter.lane_after(lane, res, T::INFO.opcode) else {
+                return Some((key, op, res));
+            };
+            // A chain is for one lane.
+            if self.chain.is_some() && !std::ptr::eq(self.lane, other) {
+                self.flush();
             }
-        };
-        self.take_answer(slot)
+            self.chain_up(op, 0, key, other);
+        }
+    }
+
+    /// The next answer that is there; what is chained up is handed over first if there is none.
+    fn next_or_flush(&mut self) -> Option<(K, T, i32)> {
+        loop {
+            let answer = self.next_done();
+            if answer.is_some() || self.chain.is_none() {
+                return answer;
+            }
+            self.flush();
+        }
     }
 
     /// The next answer, in the order they come.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(K, T, i32)>> {
-        if let Some(answer) = self.next_done() {
+        if let Some(answer) = self.next_or_flush() {
             return Poll::Ready(Some(answer));
         }
-        self.flush();
         if self.outstanding() == 0 {
             return Poll::Ready(None);
         }
         self.register(context.waker());
-        match self.next_done() {
+        match self.next_or_flush() {
             Some(answer) => Poll::Ready(Some(answer)),
             None => Poll::Pending,
         }

@@ -28,8 +28,18 @@ use crate::sys::errno::{ENOBUFS, ESHUTDOWN};
 pub struct Operation<'a, T: Op, A = <T as Op>::Output> {
     submitter: &'a Submitter,
     state: State<'a, T>,
-    timeout: Option<Duration>,
+    time: Time,
     answer: fn(T::Output, &'a Submitter) -> A,
+}
+
+/// How long it may take.
+#[derive(Clone, Copy)]
+enum Time {
+    Unlimited,
+    /// From the first poll on.
+    Within(Duration),
+    /// Since the first poll: until then, ns on the engine's clock.
+    Until(u64),
 }
 
 enum State<'a, T: Op> {
@@ -54,7 +64,7 @@ impl<'a, T: Op> Operation<'a, T> {
         Operation {
             submitter,
             state: State::Fresh(op),
-            timeout: None,
+            time: Time::Unlimited,
             answer: |output, _| output,
         }
     }
@@ -64,7 +74,7 @@ impl<'a, T: Op> Operation<'a, T> {
         Operation {
             submitter,
             state: State::Ready(output),
-            timeout: None,
+            time: Time::Unlimited,
             answer: |output, _| output,
         }
     }
@@ -76,7 +86,7 @@ impl<'a, T: Op> Operation<'a, T> {
         Operation {
             submitter: this.submitter,
             state,
-            timeout: this.timeout,
+            time: this.time,
             answer,
         }
     }
@@ -89,7 +99,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
     /// the buffer; if it can't (a disk request that is already with the device), the answer is
     /// `TimedOut` at once, without the buffer, which the engine frees when the kernel lets go.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.time = Time::Within(timeout);
         self
     }
 
@@ -111,7 +121,23 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             return Poll::Pending;
         }
         inline_run::reset();
-        let mut lane = self.submitter.lane_for(&op);
+        if let Time::Within(timeout) = self.time {
+            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+            let until_ns = self.submitter.now_ns().saturating_add(timeout_ns);
+            self.time = Time::Until(until_ns.max(1));
+        }
+        let lane = self.submitter.lane_for(&op);
+        self.place(op, asked_ns, lane, context)
+    }
+
+    /// Hands `op` over to `lane`, or to another if that has ended.
+    fn place(
+        &mut self,
+        mut op: T,
+        asked_ns: u64,
+        mut lane: &'a Lane,
+        context: &mut Context<'_>,
+    ) -> Poll<A> {
         loop {
             op = match self.hand_over(op, asked_ns, lane, context) {
                 Ok(answer) => return answer,
@@ -138,12 +164,10 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         let Some(slot) = lane.table.take() else {
             return Ok(self.finish(op.complete(-ENOBUFS)));
         };
-        let deadline_ns = self.timeout.map_or(0, |timeout| {
-            self.submitter
-                .now_ns()
-                .saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
-                .max(1)
-        });
+        let deadline_ns = match self.time {
+            Time::Until(until_ns) => until_ns,
+            Time::Unlimited | Time::Within(_) => 0,
+        };
         drop(slot.lifecycle.reset(Some(waker)));
         // SAFETY: Once: a free slot, ours until it is handed over.
         unsafe { slot.fill(op, deadline_ns, asked_ns) };
@@ -178,6 +202,11 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         }
         // Last: a buffer is foreign code and may panic. By now the op is on this stack, and only here.
         let output = match answer {
+            Some((op, res))
+                if let Some(other) = self.submitter.lane_after(lane, res, op.opcode()) =>
+            {
+                return self.place(op, self.submitter.sample(), other, context);
+            }
             Some((op, res)) => op.complete(res),
             None => T::lost(io::Error::from_raw_os_error(lane.expiry_errno())),
         };

@@ -19,6 +19,7 @@ use crate::fd::CloseFd;
 use crate::metrics::{self, Meter, Metrics, OperationNumber, SourceKind, Times};
 use crate::op::{AtOnce, Op, Resume};
 use crate::sys::call;
+use crate::sys::errno::ESHUTDOWN;
 use crate::sys::forked;
 use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
@@ -247,6 +248,16 @@ impl Submitter {
         // Of a runtime's cores, some may have ended before the others.
         let mut lanes = self.lanes.iter().map(|lane| &**lane);
         lanes.find(|lane| !lane.stopping() && !std::ptr::eq(*lane, ended))
+    }
+
+    /// Where an operation goes that `lane` had taken and answered with `res`, because it ended before the kernel had
+    /// the operation. `None`: that is the answer.
+    #[inline]
+    pub(crate) fn lane_after(&self, lane: &Lane, res: i32, opcode: u8) -> Option<&Lane> {
+        match res == -ESHUTDOWN && lane.stopping() {
+            true => self.lane_instead_of(lane, opcode),
+            false => None,
+        }
     }
 
     /// A lane with a thread of its own.

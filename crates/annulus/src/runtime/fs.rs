@@ -1,7 +1,8 @@
 //! Files on a runtime's core: opened here, they are ordinary [`File`]s. What is asked of one goes to the ring
 //! of the core that asks, with nothing handed over; other threads may use it as well, through the cores.
 //!
-//! When the runtime has ended, files that are still there answer `ESHUTDOWN`.
+//! What a core was handed and had not begun when it ended, another core does. When the runtime has ended, files that
+//! are still there answer `ESHUTDOWN`.
 //!
 //! Every function here panics outside a runtime, at its first poll.
 

@@ -3,7 +3,9 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::pin::Pin;
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use annulus::runtime::{self, fs};
@@ -130,6 +132,72 @@ fn a_foreign_thread_still_reaches_a_file_when_one_of_two_cores_has_ended() {
                         pollster::block_on(file.read_at(vec![0; 4096], 0))?;
                     }
                     io::Result::Ok(())
+                });
+                while !reads.is_finished() {
+                    time::sleep(Duration::from_micros(100)).await;
+                }
+                reads.join().unwrap()
+            }
+        });
+        run.unwrap();
+    });
+}
+
+/// 32 reads one by one, and 32 together; between the first poll of each and the second comes `handed_over`.
+async fn reads_in_two_steps(file: &File, handed_over: impl FnOnce()) -> io::Result<()> {
+    let one = || {
+        file.read_at(vec![0; 4096], 4096)
+            .timeout(Duration::from_secs(3600))
+    };
+    let mut ones: Vec<_> = std::iter::repeat_with(one).take(32).collect();
+    let mut together = file.read_many_at((0..32).map(|n| (vec![0; 4096], n % 16 * 4096)));
+    let mut first = Poll::Pending;
+    std::future::poll_fn(|context| {
+        for read in &mut ones {
+            assert!(Pin::new(read).poll(context).is_pending());
+        }
+        first = together.poll_next(context);
+        Poll::Ready(())
+    })
+    .await;
+    handed_over();
+    for read in ones {
+        assert_eq!(read.await?.0, 4096);
+    }
+    let mut next = match first {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => together.next().await,
+    };
+    let mut answers = 0;
+    while let Some(read) = next {
+        assert_eq!(read.result?.0, 4096);
+        answers += 1;
+        next = together.next().await;
+    }
+    assert_eq!(answers, 32);
+    Ok(())
+}
+
+#[test]
+fn what_a_core_was_handed_when_it_ended_another_does() {
+    each_way(|builder| {
+        let dir = folder();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![8; 1 << 16]).unwrap();
+        let handed_over = Arc::new(Barrier::new(2));
+        let run = builder.threads(2).run(move |core| {
+            let (path, handed_over) = (path.clone(), Arc::clone(&handed_over));
+            async move {
+                if core.index() == 0 {
+                    // It looks at nothing that is handed over meanwhile, and then ends.
+                    handed_over.wait();
+                    return Ok(());
+                }
+                let file = uncached(&path).await;
+                let reads = std::thread::spawn(move || {
+                    pollster::block_on(reads_in_two_steps(&file, || {
+                        handed_over.wait();
+                    }))
                 });
                 while !reads.is_finished() {
                     time::sleep(Duration::from_micros(100)).await;

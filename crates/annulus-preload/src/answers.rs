@@ -205,6 +205,7 @@ impl Inner {
             errno => match -errno {
                 libc::ENOBUFS => {
                     counts::count(Event::NoBuffers, 1);
+                    connection.mark(flag::STARVED);
                     if machine.pool.run_short(&mut machine.ring) {
                         self.arm(fd, connection);
                     } else {

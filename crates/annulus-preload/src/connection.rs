@@ -117,6 +117,8 @@ pub(crate) const READABLE: u32 = 1 << 17;
 
 /// What is queued of it has been pushed.
 pub(crate) const PUSHED: u32 = 1 << 18;
+/// Its last receive found no buffer.
+pub(crate) const STARVED: u32 = 1 << 19;
 
 /// What data makes of a socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;

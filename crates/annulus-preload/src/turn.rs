@@ -359,10 +359,14 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
         return;
     }
     connection.mark(flag::ARMED);
-    // A connection may be over after one request: then there is nothing to cancel.
-    let ioprio = if connection.is(flag::LASTING) {
-        ask::RECV_MULTISHOT | ask::POLL_FIRST
+    let ioprio = if connection.is(flag::STARVED) {
+        // Not with the others that found none, in the same enter. And never as a multishot one (trap 62).
+        connection.clear(flag::STARVED);
+        ask::POLL_FIRST
+    } else if connection.is(flag::LASTING) {
+        ask::RECV_MULTISHOT
     } else {
+        // A connection may be over after one request: then there is nothing to cancel.
         0
     };
     push(

@@ -303,6 +303,24 @@ static void bytes_before_a_reset_are_read_first(void) {
     say_now(set);
 }
 
+static void bytes_and_a_reset_between_two_waits_are_both_told(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    peer_send(&pair, "first");
+    settle(&pair);
+    say_now(set);
+    say_read(pair.app, 100);
+    peer_send(&pair, "before");
+    peer_reset(&pair);
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    say_read(pair.app, 100);
+    say_now(set);
+    say_read(pair.app, 100);
+    say_read(pair.app, 100);
+    say_now(set);
+}
+
 static void no_interest_still_reports_a_reset(void) {
     int set = new_set();
     struct pair pair = joined(set, 0);
@@ -528,6 +546,7 @@ static const struct app_case cases[] = {
     CASE(a_reset_is_an_error_and_a_hang_up, "failed:read"),
     CASE(the_error_of_a_reset_can_be_asked_for_once, "served:getsockopt"),
     CASE(bytes_before_a_reset_are_read_first, "served:read"),
+    CASE(bytes_and_a_reset_between_two_waits_are_both_told, "served:read"),
     CASE(no_interest_still_reports_a_reset, ""),
     CASE(an_edge_of_a_reset_is_reported_once, ""),
     CASE(a_member_taken_out_reports_nothing_and_loses_nothing, ""),

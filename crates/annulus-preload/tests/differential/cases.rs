@@ -35,6 +35,7 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn a_reset_is_an_error_and_a_hang_up;
     fn the_error_of_a_reset_can_be_asked_for_once;
     fn bytes_before_a_reset_are_read_first;
+    fn bytes_and_a_reset_between_two_waits_are_both_told;
     fn no_interest_still_reports_a_reset;
     fn an_edge_of_a_reset_is_reported_once;
     fn a_member_taken_out_reports_nothing_and_loses_nothing;

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::buf::{Chunk, ReceiveMode};
+use crate::buf::Chunk;
 use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
@@ -185,17 +185,17 @@ impl Receiver {
             if self.core.is_ending() {
                 return Poll::Ready(None);
             }
-            // A connection may be over after one message: then there is nothing to cancel.
-            let shots = match self.begun.replace(true) {
-                false => Shots::One,
-                true => Shots::Many,
+            let begun = self.begun.replace(true);
+            let shots = match self.short.get() {
+                // All that found no buffer ask anew, in one enter. Were their data received there and then, as much
+                // would come at once again, and find no buffer again.
+                1.. => Shots::OneInTurn,
+                // A connection may be over after one message: then there is nothing to cancel.
+                0 if !begun => Shots::One,
+                0 => Shots::Many,
             };
             let (group, mode) = (self.core.group_id(), self.core.receive_mode());
-            // All that found no buffer ask anew, in one enter. Were their data received there and then, as much would
-            // come at once again, and find no buffer again. Filled incrementally they are left out: with the flag
-            // `a_unix_stream_gives_back_every_byte_and_then_its_end` stands still (Linux 6.18), not explained yet.
-            let later = self.short.get() > 0 && mode == ReceiveMode::Whole;
-            let sqe = recv_into_group(&self.socket, group, mode, shots, later);
+            let sqe = recv_into_group(&self.socket, group, mode, shots);
             self.stopped.set(false);
             self.armed.set(self.core.arm(
                 OperationNumber::RECV,

@@ -125,30 +125,28 @@ impl<B> fmt::Debug for Recv<B> {
 pub(crate) enum Shots {
     /// One answer. Since Linux 5.19 with a ring of buffers.
     One,
+    /// One answer, and what is there is not received while this is submitted, but in its turn. There is no such
+    /// multishot receive: data and an end that are both there would be one event to it, of which it takes the data and
+    /// waits (trap 62).
+    OneInTurn,
     /// Until it is cancelled. Since Linux 6.0.
     Many,
 }
 
-/// A receive into buffers of `group`, which are filled as `mode` says. `later`: what is there is not received while
-/// this is submitted, but in its turn.
-pub(crate) fn into_group(
-    socket: &Socket,
-    group: u16,
-    mode: ReceiveMode,
-    shots: Shots,
-    later: bool,
-) -> Sqe {
+/// A receive into buffers of `group`, which are filled as `mode` says.
+pub(crate) fn into_group(socket: &Socket, group: u16, mode: ReceiveMode, shots: Shots) -> Sqe {
     let bundle = match mode {
         ReceiveMode::Bundled => RECV_BUNDLE,
         ReceiveMode::Whole | ReceiveMode::Incremental => 0,
     };
-    let multishot = match shots {
+    let shots = match shots {
         Shots::One => 0,
+        Shots::OneInTurn => POLL_FIRST,
         Shots::Many => RECV_MULTISHOT,
     };
     Sqe {
         flags: BUFFER_SELECT,
-        ioprio: multishot | bundle | if later { POLL_FIRST } else { 0 },
+        ioprio: shots | bundle,
         buf_index: group,
         ..Sqe::new(opcode::RECV, socket.raw())
     }

@@ -1,8 +1,13 @@
 //! Hardly any receive buffers: nobody starves, and nothing is lost.
 
+use std::io::ErrorKind;
 use std::net::Shutdown;
+use std::pin::Pin;
+use std::time::Duration;
 
+use annulus::net::{Receiving, UnixStream};
 use annulus::runtime::{spawn, yield_now};
+use annulus::time::sleep;
 
 use crate::bytes::{Expected, ask, bytes, receive_all};
 use crate::echo::{answer, connection};
@@ -35,6 +40,69 @@ fn many_connections_that_all_send_share_a_few_buffers() {
             },
         );
     }
+}
+
+/// How a stream ends.
+#[derive(Clone, Copy, Debug)]
+enum EndOf {
+    Unix,
+    Tcp,
+    TcpReset,
+}
+
+#[test]
+fn what_has_come_together_with_an_end_is_told_with_it_though_there_was_no_buffer() {
+    for end in [EndOf::Unix, EndOf::Tcp, EndOf::TcpReset] {
+        for count in COUNTS {
+            for_each_builder(
+                |builder| builder.receive_buffers(count, 256),
+                move |_| async move {
+                    let mut streams = Vec::new();
+                    for _ in 0..40 {
+                        streams.push(ended_stream(end).await);
+                    }
+                    // All of it is there when all of them ask, in one enter.
+                    sleep(Duration::from_millis(5)).await;
+                    let readers: Vec<_> = streams.into_iter().map(spawn).collect();
+                    for reader in readers {
+                        reader.await.unwrap();
+                    }
+                },
+            );
+        }
+    }
+}
+
+/// Reads a stream of which nine bytes and the end have come.
+async fn ended_stream(end: EndOf) -> Pin<Box<dyn Future<Output = ()>>> {
+    if let EndOf::Unix = end {
+        let (client, server) = UnixStream::pair().unwrap();
+        client.send_all(vec![7; 9]).await.unwrap();
+        drop(client);
+        return Box::pin(async move { nine_bytes(server.recv_multishot(), end).await });
+    }
+    let (client, server) = connection().await;
+    client.send_all(vec![7; 9]).await.unwrap();
+    if let EndOf::TcpReset = end {
+        client.set_linger(Some(Duration::ZERO)).unwrap();
+    }
+    drop(client);
+    Box::pin(async move { nine_bytes(server.recv_multishot(), end).await })
+}
+
+async fn nine_bytes(mut chunks: Receiving<'_>, end: EndOf) {
+    let mut count = 0;
+    // A buffer that is filled bit by bit may have had no more room.
+    let after = loop {
+        match chunks.next().await {
+            Some(Ok(chunk)) => count += chunk.len(),
+            Some(Err(error)) => break Some(error.kind()),
+            None => break None,
+        }
+    };
+    assert_eq!(count, 9);
+    let reset = matches!(end, EndOf::TcpReset).then_some(ErrorKind::ConnectionReset);
+    assert_eq!(after, reset);
 }
 
 #[test]

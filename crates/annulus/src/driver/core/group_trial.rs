@@ -171,8 +171,7 @@ impl Trial {
     fn arm(&mut self) {
         for (index, end) in self.ends.iter_mut().enumerate() {
             if !end.is_armed && !end.has_ended {
-                let sqe =
-                    recv_into_group(&end.socket, self.group.id(), self.mode, Shots::Many, false);
+                let sqe = recv_into_group(&end.socket, self.group.id(), self.mode, Shots::Many);
                 end.is_armed = self.ring.push(Sqe {
                     user_data: index as u64,
                     ..sqe

@@ -294,7 +294,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     fn next_or_flush(&mut self) -> Option<(K, T, i32)> {
         loop {
             let answer = self.next_done();
-            if answer.is_some() || self.chain.is_none() {
+            // Handing over, or having nowhere to hand over to, may have left answers at once.
+            if answer.is_some() || self.chain.is_none() && self.at_once.is_empty() {
                 return answer;
             }
             self.flush();

@@ -37,6 +37,14 @@ impl Range {
             bytes,
         })
     }
+
+    /// Gives a part back to the system, which makes it anew, zeroed, when it is used again. Nobody has it. Memory that
+    /// is locked stays.
+    fn forget(&self, from: usize, bytes: usize) {
+        debug_assert!(from + bytes <= self.bytes);
+        // SAFETY: Owned, Once: within the mapping, and by the caller's promise neither the kernel's nor a reader's.
+        unsafe { libc::madvise(self.base.add(from).cast(), bytes, libc::MADV_DONTNEED) };
+    }
 }
 
 impl Drop for Range {
@@ -140,6 +148,9 @@ impl Pool {
         }
         *part = Part::default();
         if self.parts.len() - self.spare.len() > self.wanted {
+            // What a burst has needed is not kept after it.
+            let bytes = self.bytes as usize;
+            self.memory.forget(usize::from(id) * bytes, bytes);
             self.spare.push(id);
             return false;
         }

@@ -144,8 +144,7 @@ impl Outcome {
             return false;
         };
         sample.as_ref().is_some_and(|sample| {
-            let bad = sample.checks.wrong + sample.checks.errors + sample.checks.wrong_afterwards;
-            sample.ops == 0 && bad == 0 && !sample.ran_out_of_blocks
+            sample.ops == 0 && sample.checks.bad() == 0 && !sample.ran_out_of_blocks
         })
     }
 
@@ -225,6 +224,13 @@ pub(crate) struct Checks {
     /// Looked at again after the run: reads of a file of unknown content, and writes.
     pub(crate) compared_afterwards: u64,
     pub(crate) wrong_afterwards: u64,
+}
+
+impl Checks {
+    /// Answers that are not right, whenever that was found.
+    pub(crate) fn bad(&self) -> u64 {
+        self.wrong + self.errors + self.wrong_afterwards
+    }
 }
 
 /// Where the JSON will go; what can be refused is refused before anything is measured.

@@ -159,7 +159,7 @@ fn judge(
         .or_else(|| again.first_wrong.clone());
     let mut sample = Box::new(sample(plan, &ended, &again, resident));
     let checks = &sample.checks;
-    let bad = checks.wrong + checks.errors + checks.wrong_afterwards;
+    let bad = checks.bad();
     if bad > 0 {
         let reason = format!(
             "{bad} of {} answers are wrong or errors; first: {}",

@@ -97,10 +97,7 @@ fn plan(line: &[&str], dir: &Path, runtime: &str) -> Plan {
 fn in_time_enough(run: impl Fn(&str) -> Outcome) -> Outcome {
     for runtime in ["200ms", "1", "5"] {
         let outcome = run(runtime);
-        let few = match &outcome {
-            Outcome::Measured(sample) => sample.checks.answers < 1000,
-            _ => false,
-        };
+        let few = matches!(&outcome, Outcome::Measured(sample) if sample.checks.answers < 1000);
         if !few {
             return outcome;
         }

@@ -43,7 +43,7 @@ pub mod ask {
     pub const SKIP_SUCCESS: u8 = 1 << 6;
     /// In `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
     pub const RECV_MULTISHOT: u16 = sqe::RECV_MULTISHOT;
-    /// In `ioprio`: wait for data first, as there is none. Since Linux 5.19.
+    /// In `ioprio`: receive in its turn, not while it is submitted. For single receives (trap 62). Since Linux 5.19.
     pub const POLL_FIRST: u16 = sqe::POLL_FIRST;
 }
 

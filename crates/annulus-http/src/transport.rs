@@ -36,6 +36,11 @@ pub(crate) trait Transport: 'static {
     /// end of it; an error is the next send's. The memory goes back to `buffers` then.
     fn try_send(&mut self, bytes: Vec<u8>, buffers: &Rc<Buffers>) -> Result<(), Vec<u8>>;
 
+    /// Sends `bytes` as the last, and ends; not while something is being sent.
+    fn close_with(self, bytes: Vec<u8>, buffers: &Rc<Buffers>) -> Result<(), (Self, Vec<u8>)>
+    where
+        Self: Sized;
+
     /// Sends all of `bytes` after what is being sent, and gives the memory back.
     async fn send(&mut self, bytes: Vec<u8>) -> io::Result<Vec<u8>>;
 
@@ -81,6 +86,11 @@ impl Transport for TcpStream {
     fn try_send(&mut self, bytes: Vec<u8>, buffers: &Rc<Buffers>) -> Result<(), Vec<u8>> {
         let buffers = Rc::clone(buffers);
         self.try_send_then(bytes, move |bytes| buffers.give_back(bytes))
+    }
+
+    fn close_with(self, bytes: Vec<u8>, buffers: &Rc<Buffers>) -> Result<(), (Self, Vec<u8>)> {
+        let buffers = Rc::clone(buffers);
+        TcpStream::close_with(self, bytes, move |bytes| buffers.give_back(bytes))
     }
 
     async fn send(&mut self, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
@@ -183,6 +193,10 @@ impl Transport for Tls {
 
     fn try_send(&mut self, bytes: Vec<u8>, _: &Rc<Buffers>) -> Result<(), Vec<u8>> {
         Err(bytes)
+    }
+
+    fn close_with(self, bytes: Vec<u8>, _: &Rc<Buffers>) -> Result<(), (Self, Vec<u8>)> {
+        Err((self, bytes))
     }
 
     async fn send(&mut self, bytes: Vec<u8>) -> io::Result<Vec<u8>> {

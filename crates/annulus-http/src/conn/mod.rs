@@ -20,6 +20,7 @@ pub(crate) use send::within;
 
 use crate::log::Line;
 use crate::per_core::PerCore;
+use crate::site::{OpenFile, Prompt};
 use crate::transport::Transport;
 use crate::watch::{Phase, Place};
 use answer::{Manner, write_ready};
@@ -51,6 +52,8 @@ pub(crate) struct Connection<T> {
     timed: u64,
     /// Bytes that have been given to be sent.
     given: u64,
+    /// The client has said that it sends nothing behind its last request.
+    is_asked_last: bool,
     peer: Option<SocketAddr>,
 }
 
@@ -67,7 +70,9 @@ enum End {
     Http2,
     /// All is answered; it closes when that has been sent.
     Answered,
-    /// The same, and the client may still be sending: it must not be reset before it has seen the answer.
+    /// The same, and the last answer waits to leave together with the end.
+    LastAnswer,
+    /// As answered, and the client may still be sending: it must not be reset before it has seen the answer.
     Lingering,
     /// Nothing more can or should be sent.
     Now,
@@ -83,6 +88,8 @@ enum Step {
     Cold,
     /// A body has been read.
     BodyRead,
+    /// A head has been written whose body is this file, so long.
+    File(Rc<OpenFile>, u64, Manner),
     /// The last request was the connection's last.
     Last,
     Refused(Refusal),
@@ -110,6 +117,7 @@ impl<T: Transport> Connection<T> {
             requests: 0,
             timed: 0,
             given: 0,
+            is_asked_last: false,
             peer,
         }
     }
@@ -131,11 +139,26 @@ impl<T: Transport> Connection<T> {
         };
         match end {
             End::Http2 => return Some((self.io, self.place)),
-            // It fits into the socket: nobody needs to wait for it.
-            End::Answered if T::ENDS_WHEN_DROPPED && self.given <= UNWATCHED_BYTES => {}
+            End::LastAnswer => self.leave().await,
+            End::Answered if self.ends_unwatched() => {}
             _ => Box::pin(self.end(end)).await,
         }
         None
+    }
+
+    /// Whether all that was answered fits into the socket: nobody needs to wait for it.
+    fn ends_unwatched(&self) -> bool {
+        T::ENDS_WHEN_DROPPED && self.given + self.out.len() as u64 <= UNWATCHED_BYTES
+    }
+
+    /// Ends with the last answer, which leaves together with the end.
+    async fn leave(mut self) {
+        let out = std::mem::take(&mut self.out);
+        if let Err((io, out)) = self.io.close_with(out, &self.core.buffers) {
+            // Something is being sent before it.
+            (self.io, self.out) = (io, out);
+            Box::pin(self.end(End::Answered)).await;
+        }
     }
 
     async fn receive(&mut self) -> Received<T::Chunk> {
@@ -232,17 +255,30 @@ impl<T: Transport> Connection<T> {
                 Step::Full => self.flush().await?,
                 Step::Cold => at += Box::pin(self.begin(&bytes[at..])).await?,
                 Step::BodyRead => Box::pin(self.answer_unread()).await?,
-                Step::Last => {
-                    self.flush().await?;
-                    return Err(match at == bytes.len() {
-                        true => End::Answered,
-                        false => End::Lingering,
-                    });
+                Step::File(file, length, manner) => {
+                    Box::pin(self.send_file(&file, 0, length)).await?;
+                    if manner == Manner::Closes {
+                        return Err(self.last(at == bytes.len()).await);
+                    }
                 }
+                Step::Last => return Err(self.last(at == bytes.len()).await),
                 Step::Refused(refusal) => {
                     return Err(Box::pin(self.refuse(refusal)).await);
                 }
             }
+        }
+    }
+
+    /// Sends what waits, behind which nothing follows. `alone`: the client has not sent more.
+    async fn last(&mut self, alone: bool) -> End {
+        // A client that might send more would get a reset, and not see an answer that has not left.
+        if alone && self.is_asked_last && self.ends_unwatched() {
+            return End::LastAnswer;
+        }
+        match self.flush().await {
+            Ok(()) if alone => End::Answered,
+            Ok(()) => End::Lingering,
+            Err(end) => end,
         }
     }
 
@@ -275,9 +311,11 @@ impl<T: Transport> Connection<T> {
                 return Step::Cold;
             }
             let now = self.core.clock.now();
-            let ready = self.core.site.ready(now, head.target, head.accept_encoding);
-            let Some(ready) = ready else {
-                return Step::Cold;
+            let prompt = self.core.site.ready(now, head.target, head.accept_encoding);
+            let (ready, file) = match prompt {
+                Some(Prompt::Whole(ready)) => (ready, None),
+                Some(Prompt::Opened { ready, file, bytes }) => (ready, Some((file, bytes))),
+                None => return Step::Cold,
             };
             *at += head.bytes;
             let manner = self.count(&head);
@@ -285,11 +323,14 @@ impl<T: Transport> Connection<T> {
                 self.out = self.core.buffers.take();
             }
             write_ready(&mut self.out, &self.core.clock, manner, &ready, head.verb);
-            self.note(
-                &head,
-                ready.status().as_u16(),
-                (ready.tail().len() - ready.head().len()) as u64,
-            );
+            let in_memory = (ready.tail().len() - ready.head().len()) as u64;
+            let body_bytes = file.as_ref().map_or(in_memory, |(_, bytes)| *bytes);
+            self.note(&head, ready.status().as_u16(), body_bytes);
+            if let Some((file, bytes)) = file
+                && head.verb == Verb::Get
+            {
+                return Step::File(file, bytes, manner);
+            }
             if manner == Manner::Closes {
                 return Step::Last;
             }
@@ -300,6 +341,7 @@ impl<T: Transport> Connection<T> {
     #[inline]
     fn count(&mut self, head: &Head<'_, '_>) -> Manner {
         self.requests += 1;
+        self.is_asked_last = !head.keep_alive;
         let limit = self.core.limits.requests;
         let goes_on = (limit == 0 || self.requests < limit) && !self.core.watches.is_stopping();
         Manner::of(head, goes_on)

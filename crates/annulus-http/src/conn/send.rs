@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use super::{Connection, End, OUT_BYTES_MAX};
-use crate::site::{Body, OpenFile, Piece};
+use crate::site::{Body, Cached, OpenFile, Piece};
 use crate::transport::Transport;
 use crate::watch::{Phase, Place};
 
@@ -16,8 +16,8 @@ use crate::watch::{Phase, Place};
 const PIECE_BYTES_MIN: usize = 64 << 10;
 const PIECE_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes of a file that are seen to be in memory before they are sent from there.
-const READY_BYTES: u64 = 4 << 20;
+/// Bytes of a file that are seen to be in the page cache before they are sent from there.
+const CACHED_BYTES: u64 = 4 << 20;
 
 /// Awaits `future` until the place's time is up.
 pub(crate) async fn within<F: Future>(place: &Place, future: F) -> Option<F::Output> {
@@ -107,13 +107,30 @@ impl<T: Transport> Connection<T> {
     }
 
     /// A file that has become shorter ends the connection: what its head has promised can't be kept.
-    async fn send_file(&mut self, file: &Rc<OpenFile>, offset: u64, bytes: u64) -> Result<(), End> {
+    pub(super) async fn send_file(
+        &mut self,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), End> {
         let end = offset.saturating_add(bytes);
         let mut at = offset;
         while at < end {
-            let next = (at + READY_BYTES).min(end);
-            // The last page of what is sent next: while it is waited for, others run.
-            self.read(file, next - 1, 1).await?;
+            let next = (at + CACHED_BYTES).min(end);
+            let now = self.core.clock.now();
+            match file.cached(&(at..next), now) {
+                Cached::Yes => {}
+                // Others run while the disk is waited for.
+                Cached::No => {
+                    self.send_read(file, at, next).await?;
+                    at = next;
+                    continue;
+                }
+                Cached::Unsaid => {
+                    self.read(file, next - 1, 1).await?;
+                    file.note_cached(&(at..next), now);
+                }
+            }
             let head = std::mem::take(&mut self.out);
             let (place, ticks) = (&self.place, self.core.ticks.send);
             place.set(Phase::Busy, ticks);

@@ -2,8 +2,10 @@
 //! that lead out, whatever is renamed meanwhile. One root per site; used by `survey`, `load` and `listing`,
 //! also from blocking threads.
 //!
-//! Where there is no openat2 (before Linux 5.6, or forbidden by seccomp) a path is walked name by name, and no link
-//! is followed at all.
+//! Where there is no openat2 (before Linux 5.6, or forbidden by seccomp) `walk` opens a path name by name. So it does
+//! where the kernel gives up: it answers `EAGAIN` to a path with `..` (mostly one of a link) whenever anything on the
+//! machine was renamed or mounted meanwhile, and a program that renames all the time would keep such links from being
+//! served at all.
 //!
 //! [`Reach::Now`] answers from what the kernel has in memory and does not wait for a disk (RESOLVE_CACHED, Linux
 //! 5.12): that a name is asked again costs a core two microseconds and no hop to another thread. What is not in
@@ -11,15 +13,18 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::fs::{self, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// How often a name is asked again that is being renamed under us (`EAGAIN`), and a call that was interrupted.
-const TRIES_MAX: u32 = 16;
+use super::walk;
+
+/// How often a path is asked of the kernel again that something was renamed beside (`EAGAIN`), and a call that was
+/// interrupted.
+const TRIES_MAX: u32 = 4;
 
 /// Whether a disk may be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +146,7 @@ impl Root {
             match (way, reach) {
                 (WAY_CACHED, Reach::Now) => resolve |= ResolveFlags::CACHED,
                 (_, Reach::Now) => return Err(Errno::AGAIN),
-                (WAY_WALK, Reach::Wait) => return self.walk(path, flags),
+                (WAY_WALK, Reach::Wait) => return walk::open(self.dir.as_fd(), path, flags),
                 (_, Reach::Wait) => {}
             }
             tries -= 1;
@@ -151,6 +156,7 @@ impl Root {
                 Err(Errno::INVAL) if reach == Reach::Now => self.lower(WAY_BENEATH),
                 Err(Errno::AGAIN) if reach == Reach::Now => return Err(Errno::AGAIN),
                 Err(Errno::AGAIN | Errno::INTR) if tries > 0 => {}
+                Err(Errno::AGAIN) => return walk::open(self.dir.as_fd(), path, flags),
                 other => return other,
             }
         }
@@ -165,42 +171,12 @@ impl Root {
     fn lower(&self, way: u8) {
         self.way.fetch_max(way, Ordering::Relaxed);
     }
-
-    /// Opens name by name, and follows no link.
-    fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let mut names = path
-            .split(|&byte| byte == b'/')
-            .filter(|name| !name.is_empty())
-            .peekable();
-        let mut at: Option<OwnedFd> = None;
-        while let Some(name) = names.next() {
-            if name == b".." {
-                return Err(Errno::XDEV);
-            }
-            let dir: BorrowedFd<'_> = at.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
-            let last = names.peek().is_none();
-            let flags = if last {
-                flags
-            } else {
-                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC
-            };
-            let next = fs::openat(dir, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
-            // With O_PATH a link is opened itself.
-            if last && flags.contains(OFlags::PATH) {
-                let mode = fs::fstat(&next)?.st_mode;
-                if FileType::from_raw_mode(mode) == FileType::Symlink {
-                    return Err(Errno::LOOP);
-                }
-            }
-            at = Some(next);
-        }
-        at.ok_or(Errno::NOENT)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::sync::atomic::AtomicBool;
 
     use super::*;
 
@@ -247,29 +223,29 @@ mod tests {
     }
 
     #[test]
-    fn links_within_are_followed_by_openat2_and_not_by_the_walk() {
+    fn links_within_are_followed_by_openat2_and_by_the_walk() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
         std::fs::write(dir.path().join("a/file"), "f").unwrap();
         symlink("a/file", dir.path().join("file")).unwrap();
         symlink("a", dir.path().join("b")).unwrap();
         symlink("../a/file", dir.path().join("a/again")).unwrap();
-        let [beneath, walking] = both(dir.path());
-        for path in ["file", "b/file", "b/again"] {
-            assert!(
-                beneath.open_file(path.as_bytes(), Reach::Wait).is_ok(),
-                "{path}"
-            );
-            assert!(
-                walking.open_file(path.as_bytes(), Reach::Wait).is_err(),
-                "{path}"
-            );
-            assert!(
-                walking.look(path.as_bytes(), Reach::Wait).is_err(),
-                "{path}"
-            );
+        symlink("b/../a/", dir.path().join("c")).unwrap();
+        for root in both(dir.path()) {
+            for path in ["file", "a/file", "b/file", "b/again", "c/file", "c/again"] {
+                let opened = root.open_file(path.as_bytes(), Reach::Wait);
+                assert!(opened.is_ok(), "{path}");
+            }
+            for path in ["a", "b", "c", "a/."] {
+                let looked = root.look(path.as_bytes(), Reach::Wait).unwrap();
+                assert_eq!(looked.kind, Kind::Directory, "{path}");
+                assert!(root.open_dir(path.as_bytes()).is_ok(), "{path}");
+            }
+            for path in ["file/", "file/.", "file/..", "a/file/x", "b/again/"] {
+                let looked = root.look(path.as_bytes(), Reach::Wait);
+                assert_eq!(looked, Err(Errno::NOTDIR), "{path}");
+            }
         }
-        assert!(walking.open_file(b"a/file", Reach::Wait).is_ok());
     }
 
     #[test]
@@ -286,5 +262,48 @@ mod tests {
             Root::walking(dir.path()).unwrap().look(b"file", Reach::Now),
             Err(Errno::AGAIN)
         );
+    }
+
+    /// One link leads to the next: of 40 the last is found, of 41 it is not, both ways.
+    #[test]
+    fn as_many_links_are_followed_as_the_kernel_follows() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("0"), "f").unwrap();
+        for link in 1..=41 {
+            symlink(format!("{}", link - 1), dir.path().join(format!("{link}"))).unwrap();
+        }
+        for root in both(dir.path()) {
+            assert!(root.look(b"40", Reach::Wait).is_ok());
+            assert_eq!(root.look(b"41", Reach::Wait), Err(Errno::LOOP));
+        }
+    }
+
+    #[test]
+    fn what_is_renamed_beside_a_path_keeps_nobody_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        std::fs::write(dir.path().join("file"), "f").unwrap();
+        // Long enough that there is a rename in every try.
+        let target = "a/../".repeat(700) + "file";
+        symlink(target, dir.path().join("link")).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let names = ["x", "y"].map(|name| elsewhere.path().join(name));
+        std::fs::write(&names[0], "").unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::fs::rename(&names[0], &names[1]).unwrap();
+                    std::fs::rename(&names[1], &names[0]).unwrap();
+                }
+            });
+            let looks: Vec<_> = (0..2_000)
+                .map(|_| root.look(b"link", Reach::Wait))
+                .filter_map(Result::err)
+                .collect();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(looks, []);
+        });
     }
 }

@@ -136,7 +136,7 @@ impl Cache {
 }
 
 /// Which file, wherever it is found: its device and inode. Those of an open file are not given to another.
-type FileId = (u64, u64);
+pub(crate) type FileId = (u64, u64);
 
 /// Large files that are kept open, within a number.
 #[derive(Debug)]

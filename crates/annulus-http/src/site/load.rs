@@ -3,17 +3,19 @@
 //! Opening asks the kernel's memory first and goes to a blocking thread where that is not enough; reading is the
 //! engine's, which has the page cache answer on the spot and the ring wait for the disk.
 
-use std::io;
+use std::cell::Cell;
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use annulus::net::Descriptor;
 use annulus::{File, runtime};
 use http::StatusCode;
 use http::header::{self, HeaderValue};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::answer::{Fields, Ready};
 use super::beneath::{FileState, Reach, Root};
@@ -29,16 +31,23 @@ const TICK: Duration = Duration::from_millis(20);
 /// within the same one.
 const SETTLED: Duration = Duration::from_secs(2);
 
+/// For how long a file that was seen in the page cache is taken to be there still. It is sent meanwhile, so the kernel
+/// has reason to keep it.
+const SEEN: Duration = Duration::from_secs(1);
+
 /// A file that is open for sending; shared by the answers that send it.
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
+    /// How much of it, from its beginning on, was seen in the page cache, and when.
+    seen: Cell<Option<(u64, Instant)>>,
 }
 
 impl OpenFile {
     fn new(std: std::fs::File) -> Result<OpenFile, Errno> {
         let file = runtime::fs::from_std(std).map_err(|error| errno_of(&error))?;
-        Ok(OpenFile { file })
+        let seen = Cell::new(None);
+        Ok(OpenFile { file, seen })
     }
 
     /// For [`read_exact_at`](File::read_exact_at), whose `UnexpectedEof` says that the file has been cut: the
@@ -72,6 +81,52 @@ impl OpenFile {
     pub(crate) fn state(&self) -> Result<FileState, Errno> {
         FileState::of(self.file.descriptor().ok_or(Errno::BADF)?)
     }
+
+    /// Whether a range that is not empty is in the page cache, as far as its first byte and its last one show: sending
+    /// it waits for no disk then.
+    pub(crate) fn cached(&self, range: &Range<u64>, now: Instant) -> Cached {
+        if let Some((bytes, when)) = self.seen.get()
+            && range.end <= bytes
+            && now.saturating_duration_since(when) < SEEN
+        {
+            return Cached::Yes;
+        }
+        let Some(file) = self.file.descriptor() else {
+            return Cached::No;
+        };
+        for at in [range.end - 1, range.start] {
+            let mut byte = [0];
+            let read = preadv2(
+                file,
+                &mut [IoSliceMut::new(&mut byte)],
+                at,
+                ReadWriteFlags::NOWAIT,
+            );
+            match read {
+                Ok(1) => {}
+                Err(Errno::OPNOTSUPP) => return Cached::Unsaid,
+                _ => return Cached::No,
+            }
+        }
+        self.note_cached(range, now);
+        Cached::Yes
+    }
+
+    /// A range has been seen in the page cache.
+    pub(crate) fn note_cached(&self, range: &Range<u64>, now: Instant) {
+        if range.start == 0 {
+            self.seen.set(Some((range.end, now)));
+        }
+    }
+}
+
+/// Whether a range of a file is in the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cached {
+    Yes,
+    No,
+    /// The file system does not say: tmpfs, whose files are memory, or one that another process or machine answers for.
+    Unsaid,
 }
 
 /// The head of a page's answer: what describes a version of a file.
@@ -174,7 +229,7 @@ pub(crate) fn time_of((seconds, nanoseconds): (i64, u32)) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// A small file in memory, as one answer.
+/// A file in one of its states as an answer: a small one in memory, of a large one all but the body.
 #[derive(Debug)]
 pub(crate) struct Held {
     state: FileState,
@@ -183,6 +238,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// `body`: all of it, or nothing.
     pub(crate) fn new(state: FileState, head: Head, body: &[u8]) -> Held {
         let ready = Ready::new(StatusCode::OK, head.whole(state.bytes), body);
         Held {

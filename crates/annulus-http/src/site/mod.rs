@@ -4,10 +4,10 @@
 //! protocol, and gives an [`Answer`] that is cheap to write for HTTP/1.1 and for HTTP/2. Used by the
 //! connections of this crate.
 //!
-//! The way of a request: [`Site::ready`] is the short cut, which finds a small file in memory and allocates
-//! nothing. [`Site::answer`] is the whole way: `path` takes the target apart, `cache` knows what was found
-//! lately, `survey` asks the file system through `beneath`, which never leaves the root; `load` opens or
-//! reads, `deliver` sends as much of it as `conditional` and `range` say, and `listing` is for directories.
+//! The way of a request: [`Site::ready`] is the short cut, which finds a small file in memory, or a large one open,
+//! and allocates nothing. [`Site::answer`] is the whole way: `path` takes the target apart, `cache` knows what was
+//! found lately, `survey` asks the file system through `beneath` and `walk`, which never leave the root; `load`
+//! opens or reads, `deliver` sends as much of it as `conditional` and `range` say, and `listing` is for directories.
 
 mod answer;
 mod beneath;
@@ -22,8 +22,10 @@ pub mod path;
 pub mod range;
 mod service;
 mod survey;
+mod walk;
 
 pub(crate) use answer::put_field;
 pub use answer::{Answer, Body, Fields, Piece, Ready};
+pub(crate) use load::Cached;
 pub use load::OpenFile;
-pub use service::{Asked, CONDITIONAL, FieldLines, Method, Site, SiteOptions};
+pub use service::{Asked, CONDITIONAL, FieldLines, Method, Prompt, Site, SiteOptions};

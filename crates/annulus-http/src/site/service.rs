@@ -127,6 +127,22 @@ pub struct Site {
     boundaries: Boundaries,
 }
 
+/// An answer that needs no thought: what [`Site::ready`] has at hand.
+#[derive(Debug)]
+pub enum Prompt {
+    /// All of it.
+    Whole(Rc<Ready>),
+    /// All but the body, which is a file. It may have been cut since: then the connection must end short of it.
+    Opened {
+        /// Its body is empty, whatever its `Content-Length` says.
+        ready: Rc<Ready>,
+        /// Open until the last answer with it has gone.
+        file: Rc<OpenFile>,
+        /// Its length.
+        bytes: u64,
+    },
+}
+
 /// A page's content, chosen for a request.
 enum Content {
     Held(Rc<Held>),
@@ -173,25 +189,42 @@ impl Site {
     /// `Accept-Encoding`. `now` may be as old as the chunk that the request came in.
     ///
     /// `None`: ask [`answer`](Site::answer).
+    #[inline]
     pub fn ready(
         &self,
         now: Instant,
         target: &[u8],
         accept_encoding: Option<&[u8]>,
-    ) -> Option<Rc<Ready>> {
+    ) -> Option<Prompt> {
         if let Some(respond) = &self.respond {
-            return Some(Rc::clone(respond));
+            return Some(Prompt::Whole(Rc::clone(respond)));
         }
         self.cache
             .ask(path::plain(target)?, |entry| match &entry.found {
                 _ if !self.is_fresh(entry, now) => None,
-                Found::Fixed(ready) => Some(Rc::clone(ready)),
+                Found::Fixed(ready) => Some(Prompt::Whole(Rc::clone(ready))),
                 Found::Page(page) => {
-                    let held = self.choose(page, accept_encoding)?.held.borrow();
-                    held.as_ref().map(|held| Rc::clone(&held.ready))
+                    let variant = self.choose(page, accept_encoding)?;
+                    match &*variant.held.borrow() {
+                        Some(held) => Some(Prompt::Whole(Rc::clone(&held.ready))),
+                        None => self.opened(variant, now),
+                    }
                 }
                 Found::Directory => None,
             })
+    }
+
+    /// A large file that is open, and is as it was when it was described.
+    fn opened(&self, variant: &Variant, now: Instant) -> Option<Prompt> {
+        let described = variant.described.borrow();
+        let described = described.as_ref()?;
+        let file = self.open.get(variant.id(), now)?;
+        let state = file.state().ok()?;
+        described.is_still(&state).then(|| Prompt::Opened {
+            ready: Rc::clone(&described.ready),
+            file,
+            bytes: state.bytes,
+        })
     }
 
     /// What a request is answered. Never fails: an error is an answer.
@@ -264,12 +297,8 @@ impl Site {
                     file,
                     bytes: state.bytes,
                 };
-                deliver(
-                    asked,
-                    &head(page, variant, &state),
-                    &source,
-                    &self.boundaries,
-                )
+                let described = self.describe(&resolved.path, &entry, page, variant, &state);
+                deliver(asked, &described.head, &source, &self.boundaries)
             }
             Content::Unsteady(body) => Answer {
                 status: StatusCode::OK,
@@ -277,6 +306,26 @@ impl Site {
                 body: Body::Bytes(body),
             },
         })
+    }
+
+    /// What precedes a large file in a state.
+    fn describe(
+        &self,
+        path: &[u8],
+        entry: &Rc<Entry>,
+        page: &Page,
+        variant: &Variant,
+        state: &FileState,
+    ) -> Rc<Held> {
+        let mut kept = variant.described.borrow_mut();
+        if let Some(described) = kept.as_ref().filter(|described| described.is_still(state)) {
+            return Rc::clone(described);
+        }
+        let described = Rc::new(Held::new(*state, head(page, variant, state), b""));
+        *kept = Some(Rc::clone(&described));
+        drop(kept);
+        self.cache.grown(path, entry);
+        described
     }
 
     /// The encoding that a client is sent.
@@ -381,9 +430,8 @@ impl Site {
         if let Some(content) = held() {
             return Ok(content);
         }
-        let id = (variant.state.device, variant.state.inode);
         if variant.state.bytes > u64::from(self.cache_file_bytes)
-            && let Some(file) = self.open.get(id, Instant::now())
+            && let Some(file) = self.open.get(variant.id(), Instant::now())
         {
             // In whatever state it is by now.
             let state = file.state()?;

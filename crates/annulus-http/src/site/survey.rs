@@ -8,6 +8,7 @@ use http::{HeaderValue, StatusCode};
 use rustix::io::Errno;
 
 use super::beneath::{FileState, Kind, Reach, Root};
+use super::cache::FileId;
 use super::content_type;
 use super::encoding::{ENCODINGS, Encoding};
 use super::listing::Listing;
@@ -55,6 +56,8 @@ pub(crate) struct Variant {
     pub(crate) state: FileState,
     /// Its content, if it is small and has been asked for.
     pub(crate) held: RefCell<Option<Rc<Held>>>,
+    /// What precedes its content, if it is large and has been asked for: as its open file was then.
+    pub(crate) described: RefCell<Option<Rc<Held>>>,
 }
 
 impl Page {
@@ -74,6 +77,7 @@ impl Page {
                 encoding,
                 state,
                 held: RefCell::new(None),
+                described: RefCell::new(None),
             }))
         });
         Page {
@@ -106,15 +110,23 @@ impl Page {
     /// The memory that it takes, about.
     pub(crate) fn bytes(&self) -> usize {
         let variant = |variant: &Rc<Variant>| {
-            let held = variant.held.borrow();
-            let held = held.as_ref().map_or(0, |held| held.ready.bytes());
-            size_of::<Variant>() + variant.path.len() + held
+            let bytes = |held: &RefCell<Option<Rc<Held>>>| {
+                let held = held.borrow();
+                held.as_ref().map_or(0, |held| held.ready.bytes())
+            };
+            let kept = bytes(&variant.held) + bytes(&variant.described);
+            size_of::<Variant>() + variant.path.len() + kept
         };
         self.path.len() + self.variants.iter().flatten().map(variant).sum::<usize>()
     }
 }
 
 impl Variant {
+    /// Which file it was when it was surveyed.
+    pub(crate) fn id(&self) -> FileId {
+        (self.state.device, self.state.inode)
+    }
+
     fn is_still(&self, state: &FileState) -> bool {
         let held = self.held.borrow();
         self.state == *state && held.as_ref().is_none_or(|held| held.is_still(state))

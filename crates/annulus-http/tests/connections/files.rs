@@ -2,6 +2,8 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
 use std::time::Duration;
 
 use annulus_http::Options;
@@ -50,6 +52,17 @@ fn get(path: &str, more: &str) -> Vec<u8> {
     format!("GET /{path} HTTP/1.1\r\nHost: a\r\n{more}\r\n").into_bytes()
 }
 
+/// Asks for a file, and has all of it.
+fn comes_whole(stream: &mut TcpStream, bytes: usize, round: usize) {
+    stream.write_all(&get(&bytes.to_string(), "")).unwrap();
+    let (head, body) = answer(stream);
+    assert_eq!(status(&head), 200);
+    assert!(
+        body == content(bytes, bytes),
+        "{bytes} bytes, round {round}"
+    );
+}
+
 #[test]
 fn files_of_every_size_come_whole_and_in_order() {
     let dir = folder();
@@ -57,13 +70,7 @@ fn files_of_every_size_come_whole_and_in_order() {
         let mut stream = server.connect();
         for round in 0..2 {
             for bytes in SIZES {
-                stream.write_all(&get(&bytes.to_string(), "")).unwrap();
-                let (head, body) = answer(&mut stream);
-                assert_eq!(status(&head), 200);
-                assert!(
-                    body == content(bytes, bytes),
-                    "{bytes} bytes, round {round}"
-                );
+                comes_whole(&mut stream, bytes, round);
             }
         }
         // The same without waiting for each other.
@@ -79,6 +86,58 @@ fn files_of_every_size_come_whole_and_in_order() {
             );
         }
     });
+}
+
+#[test]
+fn files_that_are_open_come_whole_in_order_from_memory_and_from_the_disk() {
+    let dir = folder();
+    let mut options = serving(&dir);
+    options.site.recheck = Duration::from_secs(100);
+    // Time enough to be taken for settled: what may still be being written to has to be looked at again.
+    std::thread::sleep(Duration::from_millis(2_100));
+    for_each_backend(&options, |server| {
+        let mut stream = server.connect();
+        for round in 0..4 {
+            for bytes in SIZES {
+                let path = dir.path().join(bytes.to_string());
+                if round == 2 {
+                    forget(&path);
+                }
+                comes_whole(&mut stream, bytes, round);
+            }
+        }
+        let asked = [300_000, 1024, 65_536, 0, 9_000_001, 1 << 20];
+        let mut all: Vec<u8> = asked
+            .iter()
+            .flat_map(|bytes| get(&bytes.to_string(), ""))
+            .collect();
+        all.extend(b"HEAD /300000 HTTP/1.1\r\nHost: a\r\n\r\n");
+        all.extend(get("65537", "Connection: close\r\n"));
+        stream.write_all(&all).unwrap();
+        for bytes in asked {
+            let (head, body) = answer(&mut stream);
+            assert!(body == content(bytes, bytes), "{bytes} bytes: {head}");
+        }
+        let mut left = Vec::new();
+        stream.read_to_end(&mut left).unwrap();
+        let head_end = left
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .unwrap()
+            + 4;
+        let (head, left) = left.split_at(head_end);
+        assert_eq!(length(str::from_utf8(head).unwrap()), 300_000);
+        let (head, body) = answer(&mut &*left);
+        assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
+        assert!(left.ends_with(&body) && body == content(65_537, 65_537));
+    });
+}
+
+/// Has the kernel let go of a file's pages, where its file system has a disk.
+fn forget(path: &Path) {
+    let file = fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
 }
 
 #[test]

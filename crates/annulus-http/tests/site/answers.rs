@@ -1,12 +1,12 @@
 //! Ordinary requests: what is in an answer.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use annulus_http::site::{Body, Method, SiteOptions};
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::ground::{Shown, always_looking, each_way};
+use crate::ground::{SETTLED, Shown, always_looking, each_way};
 
 /// More than is kept in memory.
 const LARGE: usize = 300_000;
@@ -46,36 +46,55 @@ fn small_and_large_files_are_answered_whole() {
 #[test]
 fn the_short_cut_knows_what_has_been_asked() {
     each_way(SiteOptions::default(), async |ground| {
-        let now = std::time::Instant::now();
         ground.write("a", "content");
         ground.write("large", bytes_of(LARGE));
+        let now = Instant::now();
         assert!(ground.site.ready(now, b"/a", None).is_none());
         for target in ["/a", "/large", "/missing", "/b%20c"] {
             ground.get(target).await;
         }
-        let ready = ground
-            .site
-            .ready(now, b"/a?query", Some(b"gzip, br"))
-            .unwrap();
+        let ready = ground.at_hand("/a?query", Some(b"gzip, br")).unwrap();
         assert_eq!(&ready.body()[..], b"content");
         assert_eq!(ready.tail().len(), ready.head().len() + 7);
         assert_eq!(
-            ground.site.ready(now, b"/missing", None).unwrap().status(),
+            ground.at_hand("/missing", None).unwrap().status(),
             StatusCode::NOT_FOUND
         );
+        // The large one may be being written to.
         for target in ["/large", "//a", "/./a", "/%61", "/a/", "a", "", "*"] {
-            assert!(
-                ground.site.ready(now, target.as_bytes(), None).is_none(),
-                "{target}"
-            );
+            let prompt = ground.site.ready(now, target.as_bytes(), None);
+            assert!(prompt.is_none(), "{target}: {prompt:?}");
         }
         // Looked at too long ago.
-        assert!(
-            ground
-                .site
-                .ready(now + Duration::from_secs(2), b"/a", None)
-                .is_none()
-        );
+        let later = now + Duration::from_secs(2);
+        assert!(ground.site.ready(later, b"/a", None).is_none());
+    });
+}
+
+#[test]
+fn the_short_cut_knows_large_files_as_long_as_they_are_what_they_were() {
+    let options = SiteOptions {
+        recheck: Duration::from_secs(100),
+        ..SiteOptions::default()
+    };
+    each_way(options, async |ground| {
+        ground.write("large", bytes_of(LARGE));
+        std::thread::sleep(SETTLED);
+        assert_eq!(ground.open_bytes("/large"), None);
+        let before = ground.get("/large").await;
+        assert_eq!(ground.open_bytes("/large?query"), Some(LARGE as u64));
+        assert!(before.body == bytes_of(LARGE));
+
+        // In place: the file that is open.
+        ground.write("large", bytes_of(LARGE + 1));
+        assert_eq!(ground.open_bytes("/large"), None);
+        let after = ground.get("/large").await;
+        assert!(after.body == bytes_of(LARGE + 1));
+        assert_ne!(before.field("etag"), after.field("etag"));
+        assert_eq!(ground.open_bytes("/large"), None);
+        std::thread::sleep(SETTLED);
+        ground.get("/large").await;
+        assert_eq!(ground.open_bytes("/large"), Some(LARGE as u64 + 1));
     });
 }
 
@@ -97,6 +116,8 @@ fn head_has_the_fields_of_get() {
     each_way(SiteOptions::default(), async |ground| {
         ground.write("small", "content");
         ground.write("large", bytes_of(LARGE));
+        // What is said of a file that was just written changes as it grows older.
+        std::thread::sleep(SETTLED);
         for target in ["/small", "/large", "/missing", "/"] {
             // A range is of GET alone.
             let head = ground
@@ -138,10 +159,8 @@ fn a_fixed_answer_is_given_without_a_root() {
         for target in ["/", "/a?b", "/../..", "/%zz"] {
             let answer = ground.get(target).await;
             assert_eq!((answer.status, answer.text()), (200, "Hello, World!"));
-            let ready = ground
-                .site
-                .ready(std::time::Instant::now(), target.as_bytes(), None);
-            assert_eq!(&ready.unwrap().body()[..], b"Hello, World!");
+            let ready = ground.at_hand(target, None).unwrap();
+            assert_eq!(&ready.body()[..], b"Hello, World!");
         }
         assert_eq!(ground.ask(Method::Other, b"/", &[]).await.status, 405);
     });

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use annulus::runtime::{Backend, Runtime};
 use annulus_http::site::{
-    Answer, Asked, Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Site, SiteOptions,
+    Answer, Asked, Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Prompt, Ready, Site,
+    SiteOptions,
 };
 use tempfile::TempDir;
 
@@ -17,6 +18,9 @@ use crate::skip::{log, skip};
 
 /// The test that a child is for.
 const ROLE: &str = "ANNULUS_TEST_CHILD";
+
+/// Time enough for a file to be taken for settled.
+pub(crate) const SETTLED: Duration = Duration::from_millis(2_100);
 
 /// A root with a site on it. What is written beside the root is not to be served.
 pub(crate) struct Ground {
@@ -103,8 +107,15 @@ impl Ground {
         if method == Method::Get
             && plain
             && self.recheck > Duration::ZERO
-            && let Some(ready) = self.site.ready(Instant::now(), target, encoding)
+            && let Some(prompt) = self.site.ready(Instant::now(), target, encoding)
         {
+            let (ready, body) = match prompt {
+                Prompt::Whole(ready) => (Rc::clone(&ready), ready.body().to_vec()),
+                Prompt::Opened { ready, file, bytes } => {
+                    assert!(ready.body().is_empty());
+                    (ready, read(&file, 0, bytes).await.unwrap())
+                }
+            };
             let head = str::from_utf8(ready.head()).unwrap();
             let lines = head.strip_suffix("\r\n\r\n").unwrap().split("\r\n");
             let pairs = lines.map(|line| line.split_once(": ").unwrap());
@@ -112,9 +123,25 @@ impl Ground {
                 .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
                 .collect();
             assert_eq!((ready.status(), &fields), (status, &shown.fields));
-            assert!(ready.tail().strip_prefix(ready.head()) == Some(&shown.body));
+            assert!(body == shown.body);
         }
         shown
+    }
+
+    /// What the short cut has in memory.
+    pub(crate) fn at_hand(&self, target: &str, encoding: Option<&[u8]>) -> Option<Rc<Ready>> {
+        match self.site.ready(Instant::now(), target.as_bytes(), encoding) {
+            Some(Prompt::Whole(ready)) => Some(ready),
+            Some(Prompt::Opened { .. }) | None => None,
+        }
+    }
+
+    /// The length of what the short cut has open.
+    pub(crate) fn open_bytes(&self, target: &str) -> Option<u64> {
+        match self.site.ready(Instant::now(), target.as_bytes(), None) {
+            Some(Prompt::Opened { bytes, .. }) => Some(bytes),
+            Some(Prompt::Whole(_)) | None => None,
+        }
     }
 
     pub(crate) async fn answer(

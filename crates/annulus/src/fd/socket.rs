@@ -23,6 +23,10 @@ pub(crate) struct Socket {
     /// Whose turn to send it is.
     order: SendOrder,
     zero_copy: Cell<ZeroCopy>,
+    /// Whether a ring's socket has been told not to wait: see `net::file`.
+    never_waits: Cell<bool>,
+    /// Its last operation is with the kernel and somebody else closes it.
+    given_up: Cell<bool>,
 }
 
 /// How a socket's zero-copy sends are asked for.
@@ -45,6 +49,8 @@ impl Socket {
             watched: Cell::new(None),
             order: SendOrder::default(),
             zero_copy: Cell::new(ZeroCopy::Reported),
+            never_waits: Cell::new(false),
+            given_up: Cell::new(false),
         })
     }
 
@@ -82,6 +88,27 @@ impl Socket {
         self.zero_copy.set(way);
     }
 
+    #[inline]
+    pub(crate) fn never_waits(&self) -> bool {
+        self.never_waits.get()
+    }
+
+    pub(crate) fn set_never_waits(&self, never: bool) {
+        self.never_waits.set(never);
+    }
+
+    /// Leaves the closing to the caller: behind the last operation, which alone has the socket.
+    pub(crate) fn give_up(&self) -> RawFd {
+        self.given_up.set(true);
+        self.raw
+    }
+
+    /// Whether its number may be another file's by now: nothing more may be asked of it.
+    #[inline]
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.get()
+    }
+
     pub(crate) fn set_watched(&self, place: u32) {
         self.watched.set(Some(place));
     }
@@ -89,7 +116,9 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        self.closer.close(self.raw, self.watched.get());
+        if !self.given_up.get() {
+            self.closer.close(self.raw, self.watched.get());
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use super::file::wait_again;
 use super::stream::Stream;
 use super::tcp::TcpStream;
 use super::unix::UnixStream;
@@ -154,10 +155,20 @@ pub async fn splice(from: &impl Splices, into: &impl Splices, bytes: usize) -> i
         let what = "bytes of the stream have been received already, or a receive is under way; read them first";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    let turn = match &into {
-        End::Stream(stream) => Some(stream.turn().await?),
-        End::Descriptor(_) => None,
-    };
-    let (from, into) = (Rc::clone(from.socket()), Rc::clone(into.socket()));
-    SocketOperation::new(core, Splice::new(from, into, bytes, turn)).await
+    loop {
+        let turn = match &into {
+            End::Stream(stream) => Some(stream.turn().await?),
+            End::Descriptor(_) => None,
+        };
+        wait_again(from.socket())?;
+        wait_again(into.socket())?;
+        let (from, into) = (Rc::clone(from.socket()), Rc::clone(into.socket()));
+        let splice = Splice::new(Rc::clone(&from), into, bytes, turn);
+        let spliced = SocketOperation::new(Rc::clone(&core), splice).await;
+        match spliced {
+            // A file was sent the other way before the worker looked.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && from.never_waits() => {}
+            spliced => return spliced,
+        }
+    }
 }

@@ -76,7 +76,7 @@ impl Stream {
             let sent = net::send_more(raw, head)?;
             *head = &head[sent.min(head.len())..];
         }
-        let _mode = Nonblocking::set(&self.core, &self.socket)?;
+        never_wait(&self.core, &self.socket)?;
         let turn_end = end.min(*at + TURN_BYTES_MAX);
         while *at < turn_end {
             let bytes = (turn_end - *at) as usize;
@@ -88,27 +88,25 @@ impl Stream {
     }
 }
 
-/// A ring's socket waits, unless it is told otherwise: so it is, for the length of one call. Nothing is submitted
-/// meanwhile, and what is armed does not look at the mode again.
-struct Nonblocking<'a>(Option<&'a Rc<Socket>>);
-
-impl<'a> Nonblocking<'a> {
-    fn set(core: &Core, socket: &'a Rc<Socket>) -> io::Result<Nonblocking<'a>> {
-        if core.wants_nonblocking() {
-            return Ok(Nonblocking(None));
-        }
-        net::set_nonblocking(socket.raw(), true)?;
-        Ok(Nonblocking(Some(socket)))
+/// A ring's socket waits, unless it is told otherwise. One that files are sent from is told once, as most have more of
+/// them to send: of what a ring does with a stream only a splice looks at the mode, and it sets it back.
+fn never_wait(core: &Core, socket: &Socket) -> io::Result<()> {
+    if core.wants_nonblocking() || socket.never_waits() {
+        return Ok(());
     }
+    net::set_nonblocking(socket.raw(), true)?;
+    socket.set_never_waits(true);
+    Ok(())
 }
 
-impl Drop for Nonblocking<'_> {
-    fn drop(&mut self) {
-        if let Some(socket) = self.0 {
-            // It was possible a moment ago.
-            let _ = net::set_nonblocking(socket.raw(), false);
-        }
+/// For a worker of the kernel's that is to wait for a stream (trap 64).
+pub(super) fn wait_again(socket: &Socket) -> io::Result<()> {
+    if !socket.never_waits() {
+        return Ok(());
     }
+    net::set_nonblocking(socket.raw(), false)?;
+    socket.set_never_waits(false);
+    Ok(())
 }
 
 /// Others run, and the ring turns, before it goes on.

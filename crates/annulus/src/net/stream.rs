@@ -99,6 +99,36 @@ impl Stream {
         self.core.start_detached(op).map_err(SendThen::into_buf)
     }
 
+    /// The same, as the last: the stream is closed behind it.
+    pub(super) fn close_with<B: IoBuf>(
+        self,
+        buf: B,
+        then: impl FnOnce(B) + 'static,
+    ) -> Result<(), (Stream, B)> {
+        if buf.init_bytes() == 0 {
+            then(buf);
+            return Ok(());
+        }
+        if self.core.is_ending() {
+            return Err((self, buf));
+        }
+        let send = match self.sends_at_once(buf) {
+            Ok(send) => send,
+            Err(buf) => return Err((self, buf)),
+        };
+        let core = Rc::clone(&self.core);
+        let others = Rc::downgrade(&self.socket);
+        drop(self);
+        let is_alone = others.strong_count() == 1;
+        if is_alone && send.is_one_transfer() && core.closes_behind_sends() {
+            core.start_last(SendThen::new(send.last(), then));
+        } else {
+            // A half, a writer or a receive that is being cancelled has the socket, too, which the last of them closes.
+            let _ = core.start_detached(SendThen::new(send, then));
+        }
+        Ok(())
+    }
+
     /// The send, if nothing else is being sent and nothing has failed.
     #[inline]
     fn sends_at_once<B: IoBuf>(&self, buf: B) -> Result<SendAll<B>, B> {

@@ -244,7 +244,8 @@ impl TcpStream {
     /// peer has made room for more. What is not cached is waited for on the spot; a read of it before keeps the core
     /// from that.
     ///
-    /// Dropped, or after an error, some of it may have been sent: nothing else can be then.
+    /// Dropped, or after an error, some of it may have been sent: nothing else can be then. The socket is `O_NONBLOCK`
+    /// afterwards, until it is spliced.
     ///
     /// # Errors
     ///
@@ -292,6 +293,30 @@ impl TcpStream {
     #[inline]
     pub fn try_send_then<B: IoBuf>(&self, buf: B, then: impl FnOnce(B) + 'static) -> Result<(), B> {
         self.0.try_send_then(buf, then)
+    }
+
+    /// Sends `buf` as the last of this stream, and closes it: the last bytes and the end leave in one segment, where
+    /// [`try_send_then`](TcpStream::try_send_then) and dropping the stream make two. For answers behind which nothing
+    /// follows, of which nobody waits for the end. `then` is given the buffer.
+    ///
+    /// On a ring (Linux 6.0) both are one enter; a send that finds no room goes on, and the end comes behind it. Where
+    /// a receive, a [`writer`](TcpStream::writer) or a half of the stream has the socket, too, the end comes with the
+    /// last of them, and in a segment of its own.
+    ///
+    /// **Only for a peer that sends nothing more.** As after any close it would get a reset; and where it has sent
+    /// something that was not received, what has not left yet is thrown away: it may not see `buf`.
+    ///
+    /// # Errors
+    ///
+    /// The stream and the buffer, while another send is under way.
+    pub fn close_with<B: IoBuf>(
+        self,
+        buf: B,
+        then: impl FnOnce(B) + 'static,
+    ) -> Result<(), (TcpStream, B)> {
+        self.0
+            .close_with(buf, then)
+            .map_err(|(stream, buf)| (TcpStream(stream), buf))
     }
 
     /// Begins to send all of `buf`, without waiting for the end of it, unless another send is under way:

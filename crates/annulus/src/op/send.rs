@@ -2,7 +2,9 @@
 //!
 //! `send_all`: SEND, or `send` when there is room. Owns the socket (Open) and the buffer (Lent, Still). It
 //! has the turn of its stream, so that no other send overtakes it (trap 34), and keeps it when its future
-//! is dropped: half a message would be worse than a whole one.
+//! is dropped: half a message would be worse than a whole one. The last one of a stream may have its socket's
+//! number closed behind it in the same enter; the kernel keeps the socket until it is through, and nothing is asked
+//! of the number any more (Open).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -13,7 +15,7 @@ use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
 use crate::sys::errno::{EPIPE, check};
-use crate::sys::net::{self, MSG_WAITALL};
+use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Sends all of a buffer.
@@ -21,17 +23,39 @@ pub struct SendAll<B> {
     buf: B,
     done: usize,
     turn: SendTurn,
+    /// The end of the stream follows at once, and leaves in the same segment.
+    is_last: bool,
 }
 
 impl<B: IoBuf> SendAll<B> {
     #[inline]
     pub(crate) fn new(buf: B, turn: SendTurn) -> SendAll<B> {
-        SendAll { buf, done: 0, turn }
+        SendAll {
+            buf,
+            done: 0,
+            turn,
+            is_last: false,
+        }
+    }
+
+    /// The same, as the last of a socket that nobody else uses.
+    #[inline]
+    pub(crate) fn last(self) -> SendAll<B> {
+        SendAll {
+            is_last: true,
+            ..self
+        }
     }
 
     /// The buffer of a send that was not begun.
     pub(crate) fn into_buf(self) -> B {
         self.buf
+    }
+
+    /// Whether the kernel can be asked for all of it at once.
+    #[inline]
+    pub(crate) fn is_one_transfer(&self) -> bool {
+        self.buf.init_bytes() <= TRANSFER_MAX
     }
 
     #[inline]
@@ -65,25 +89,41 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
         Sqe {
             addr: base as u64,
             len: bytes as u32,
-            op_flags: MSG_WAITALL,
+            op_flags: if self.is_last {
+                MSG_WAITALL | MSG_MORE
+            } else {
+                MSG_WAITALL
+            },
             ..Sqe::new(opcode::SEND, self.turn.socket().raw())
         }
     }
 
     fn attempt(&mut self) -> i32 {
         let (base, bytes) = self.rest();
+        let raw = self.turn.socket().raw();
         // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe { net::send(self.turn.socket().raw(), base, bytes) }
+        unsafe {
+            match self.is_last {
+                true => net::send_last(raw, base, bytes),
+                false => net::send(raw, base, bytes),
+            }
+        }
     }
 
     #[inline]
     fn resume(&mut self, res: i32) -> Resume {
+        // What its number stands for may be another's: as far as it came, it is over.
+        let is_over = self.turn.socket().is_given_up();
         if res < 0 {
-            return retry_interrupted(res);
+            return if is_over {
+                Resume::Done(res)
+            } else {
+                retry_interrupted(res)
+            };
         }
         self.done += res as usize;
         // A short send is a success (trap 35); nothing at all would be asked for ever.
-        if res > 0 && self.done < self.buf.init_bytes() {
+        if res > 0 && self.done < self.buf.init_bytes() && !is_over {
             return Resume::Again;
         }
         Resume::Done(res)

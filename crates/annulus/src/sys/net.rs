@@ -20,6 +20,8 @@ use super::call::IoVec;
 
 /// `MSG_WAITALL`: a send goes on until all of it is sent, where the kernel can.
 pub(crate) const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
+/// `MSG_MORE`: more follows at once, or the end; the kernel may wait for it with what does not fill a segment.
+pub(crate) const MSG_MORE: u32 = libc::MSG_MORE as u32;
 /// `SOCK_CLOEXEC`, for `accept4`.
 pub(crate) const SOCK_CLOEXEC: u32 = libc::SOCK_CLOEXEC as u32;
 
@@ -197,15 +199,31 @@ pub(crate) unsafe fn recv(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
 /// Lent: `base` is valid for reads of `bytes` until this returns. Open: so is `fd`.
 #[inline]
 pub(crate) unsafe fn send(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
+    // SAFETY: Lent, Open: passed on.
+    unsafe { send_with(fd, base, bytes, SendFlags::empty()) }
+}
+
+/// The same, of the last bytes: the end follows at once, and the kernel may wait for it.
+///
+/// # Safety
+///
+/// As [`send`].
+pub(crate) unsafe fn send_last(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
+    // SAFETY: Lent, Open: passed on.
+    unsafe { send_with(fd, base, bytes, SendFlags::MORE) }
+}
+
+/// # Safety
+///
+/// As [`send`].
+#[inline]
+unsafe fn send_with(fd: RawFd, base: *const u8, bytes: usize, flags: SendFlags) -> i32 {
     // SAFETY: Lent, passed on.
     let from = unsafe { std::slice::from_raw_parts(base, bytes) };
     // SAFETY: Open, passed on.
     let fd = unsafe { borrow(fd) };
-    res(net::send(
-        fd,
-        from,
-        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-    ))
+    let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    res(net::send(fd, from, flags))
 }
 
 /// `send`, without waiting, of what more follows at once: the kernel may wait for that.

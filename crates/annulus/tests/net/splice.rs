@@ -1,10 +1,15 @@
 //! Bytes that are moved within the kernel.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Duration;
 
 use annulus::net::{Descriptor, UnixStream, splice};
 use annulus::runtime::spawn;
+use annulus::time::sleep;
 
+use crate::echo::connection;
 use crate::grounds::for_each_way;
 
 fn pattern(bytes: usize) -> Vec<u8> {
@@ -100,5 +105,65 @@ fn bytes_that_have_been_received_already_are_not_passed_over() {
             Ok(moved) => assert_eq!(moved, 4),
             Err(error) => assert!(error.to_string().contains("read them first"), "{error}"),
         }
+    });
+}
+
+#[test]
+fn a_stream_that_sends_files_is_waited_for_both_ways() {
+    for_each_way(|way| async move {
+        let (client, server) = connection().await;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"file").unwrap();
+        let server = Rc::new(server);
+        server
+            .send_file(b"", file.as_fd(), 0, 4, || {})
+            .await
+            .unwrap();
+
+        // Nothing is there yet; meanwhile a file is sent.
+        let receives = {
+            let server = Rc::clone(&server);
+            spawn(async move {
+                let (mut reader, writer) = std::io::pipe().unwrap();
+                let into = Descriptor::new(writer).unwrap();
+                assert_eq!(splice(&*server, &into, 100).await.unwrap(), 5);
+                let mut got = [0; 5];
+                reader.read_exact(&mut got).unwrap();
+                assert_eq!(got, *b"hello");
+            })
+        };
+        for _ in 0..20 {
+            sleep(Duration::from_millis(1)).await;
+            let sent = server.send_file(b"", file.as_fd(), 0, 4, || {});
+            assert_eq!(sent.await.unwrap(), 4);
+        }
+        client.send_all("hello").await.unwrap();
+        receives.await.unwrap();
+        assert_eq!(
+            client.recv_exact(vec![0; 84]).await.unwrap(),
+            b"file".repeat(21)
+        );
+
+        // More than both buffers have room for, and nobody reads yet.
+        let total = if way.is_tiny() { 1 << 18 } else { 16 << 20 };
+        let sends = spawn(async move {
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let from = Descriptor::new(reader).unwrap();
+            let mut left = total;
+            while left > 0 {
+                writer.write_all(&[7; 1 << 14]).unwrap();
+                let mut piece = 1 << 14;
+                while piece > 0 {
+                    let moved = splice(&from, &*server, piece).await.unwrap();
+                    (piece, left) = (piece - moved, left - moved);
+                }
+            }
+            server.send_file(b"", file.as_fd(), 0, 4, || {}).await
+        });
+        sleep(Duration::from_millis(30)).await;
+        let got = client.recv_exact(vec![0; total + 4]).await.unwrap();
+        assert!(got[..total].iter().all(|byte| *byte == 7));
+        assert_eq!(got[total..], *b"file");
+        assert_eq!(sends.await.unwrap().unwrap(), 4);
     });
 }

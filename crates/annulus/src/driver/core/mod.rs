@@ -295,6 +295,24 @@ impl Core {
         Ok(())
     }
 
+    /// Whether a socket's last send and its close can be asked for in one.
+    pub(crate) fn closes_behind_sends(&self) -> bool {
+        match &self.backend {
+            Backend::Rings(rings) => rings.sends_whole(),
+            Backend::Readiness(_) => true,
+        }
+    }
+
+    /// Begins the last send of a socket that nothing else uses, and closes it behind that. Where
+    /// [`closes_behind_sends`](Core::closes_behind_sends); not at the end of the core.
+    #[inline]
+    pub(crate) fn start_last<T: SocketOp>(&self, op: T) {
+        match &self.backend {
+            Backend::Rings(rings) => rings.start_last(op),
+            Backend::Readiness(readiness) => readiness.start_detached(op),
+        }
+    }
+
     /// Asks for the end of it; its last answer still comes.
     pub(crate) fn cancel(&self, token: Token) {
         if let Backend::Rings(rings) = &self.backend {

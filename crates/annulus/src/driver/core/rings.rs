@@ -39,6 +39,9 @@ pub(super) struct Rings {
     cqes: RefCell<Vec<Cqe>>,
     wake_armed: Cell<bool>,
     alarm: Arc<Alarm>,
+    /// Whether the kernel goes on with a send until all is sent or it fails (MSG_WAITALL): Linux 5.19, told by an
+    /// operation of 6.0.
+    sends_whole: bool,
     /// The errno by which the ring has shown that it is of no more use, or 0.
     failed: Cell<i32>,
     /// When the completions at hand were reaped, ns, if that has been asked; else 0.
@@ -53,6 +56,7 @@ impl Rings {
         limits: Limits,
         tuning: Tuning,
     ) -> Rings {
+        let sends_whole = ring.supports(opcode::SEND_ZC);
         let port = Port::new(ring);
         let files = Files::new(Rc::clone(&port), lane, limits, tuning);
         Rings {
@@ -63,6 +67,7 @@ impl Rings {
             cqes: RefCell::default(),
             wake_armed: Cell::new(false),
             alarm,
+            sends_whole,
             failed: Cell::new(0),
             reaped_ns: Cell::new(0),
         }
@@ -82,6 +87,19 @@ impl Rings {
         let (token, sqe) = self.table.borrow_mut().start(op, sqe, waker, asked_ns);
         self.push(sqe);
         token
+    }
+
+    /// Begins the last send of a socket that nothing else uses, and closes it in the same enter: the send keeps it
+    /// open within the kernel, whose close does not wait for it.
+    #[inline]
+    pub(super) fn start_last<T: SocketOp>(&self, op: T) {
+        let socket = Rc::clone(op.socket());
+        self.start(op, None);
+        self.close(socket.give_up());
+    }
+
+    pub(super) fn sends_whole(&self) -> bool {
+        self.sends_whole
     }
 
     #[inline]

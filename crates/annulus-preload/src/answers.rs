@@ -113,9 +113,10 @@ impl Inner {
             fd,
             backlog,
             is_shared,
+            peer_has_ended: false,
         });
         if let Some(machine) = &mut self.ring {
-            push_linger(&mut machine.ring, nth, fd);
+            push_linger(&mut machine.ring, nth, fd, !is_shared);
         }
     }
 
@@ -158,7 +159,9 @@ impl Inner {
                 listeners::found(&mut self.listeners, number, generation, answer.res);
             }
             about if about == About::LastSend as u8 => self.last_send(machine, number, answer.res),
-            about if about == About::Linger as u8 => self.lingered(machine, number as usize),
+            about if about == About::Linger as u8 => {
+                self.lingered(machine, number as usize, answer.res);
+            }
             _ => {}
         }
     }
@@ -402,20 +405,26 @@ impl Inner {
         });
     }
 
-    fn lingered(&mut self, machine: &mut Machine, nth: usize) {
+    fn lingered(&mut self, machine: &mut Machine, nth: usize, events: i32) {
         let Some(Some(lingering)) = self.lingering.get_mut(nth) else {
             return;
         };
         let fd = lingering.fd;
-        let over = match sys::send(fd, lingering.backlog.as_slice()) {
-            Ok(sent) => {
-                lingering.backlog.take(sent);
-                lingering.backlog.is_empty()
-            }
-            Err(errno) => !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ENOBUFS),
-        };
+        // As the kernel does it: nobody reads any more, so whoever goes on writing is reset, and the rest is lost.
+        let resets = !lingering.is_shared && sys::readable(fd) > 0;
+        let over = resets
+            || match sys::send(fd, lingering.backlog.as_slice()) {
+                Ok(sent) => {
+                    lingering.backlog.take(sent);
+                    lingering.backlog.is_empty()
+                }
+                Err(errno) => !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ENOBUFS),
+            };
         if !over {
-            return push_linger(&mut machine.ring, nth, fd);
+            // Readable without bytes.
+            lingering.peer_has_ended |= events > 0 && events & i32::from(libc::POLLIN) != 0;
+            let for_bytes = !lingering.is_shared && !lingering.peer_has_ended;
+            return push_linger(&mut machine.ring, nth, fd, for_bytes);
         }
         self.lingering[nth] = None;
         let _ = sys::close(fd);

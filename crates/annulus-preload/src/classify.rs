@@ -2,8 +2,9 @@
 
 use crate::config;
 use crate::counts::Why;
+use crate::options;
 use crate::sys;
-use crate::table::{BY_PORT, Entry, Kind, LEFT_ALONE, LET_GO, NONBLOCK};
+use crate::table::{self, BY_PORT, Entry, Kind, LEFT_ALONE, LET_GO, NONBLOCK, OWN};
 
 /// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
@@ -19,6 +20,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         }
         let left_alone = config::get().passes(sys::own_port(fd).unwrap_or(0));
         if option(libc::SO_ACCEPTCONN) != Ok(0) {
+            options::is_inherited(fd);
             entry.become_kind(
                 Kind::Listener,
                 if left_alone { LEFT_ALONE | BY_PORT } else { 0 },
@@ -51,7 +53,11 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
 }
 
 /// What is known of a socket that `accept` has answered with; `listener` is remembered.
-pub(crate) fn accepted(listener: &Entry, listener_fd: i32, entry: &Entry, nonblock: bool) {
+pub(crate) fn accepted(
+    (listener, listener_fd): (&Entry, i32),
+    (entry, fd): (&Entry, i32),
+    nonblock: bool,
+) {
     if listener.kind() != Kind::Listener {
         let is_tcp =
             sys::option(listener_fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
@@ -59,6 +65,7 @@ pub(crate) fn accepted(listener: &Entry, listener_fd: i32, entry: &Entry, nonblo
             entry.forget();
             return;
         }
+        options::is_inherited(listener_fd);
         let port = sys::own_port(listener_fd).unwrap_or(0);
         let passes = config::get().passes(port);
         let flags = if passes { LEFT_ALONE | BY_PORT } else { 0 };
@@ -71,5 +78,6 @@ pub(crate) fn accepted(listener: &Entry, listener_fd: i32, entry: &Entry, nonblo
     } else {
         0
     };
-    entry.become_kind(Kind::Stream, nonblock | left_alone);
+    entry.become_kind(Kind::Stream, nonblock | left_alone | OWN);
+    table::is_accepted(fd);
 }

@@ -12,12 +12,13 @@ use crate::connection::{self as flag, Conn};
 use crate::counts::{self, Why};
 use crate::listeners;
 use crate::log;
-use crate::orphans;
+use crate::options;
+use crate::orphans::{self, Beside};
 use crate::receive;
 use crate::send;
 use crate::set::{Closing, Held, Inner, Mode, Set};
 use crate::sys;
-use crate::table::{self, Entry, Kind, LEFT_ALONE, LET_GO, SHARED};
+use crate::table::{self, Entry, Kind, LEFT_ALONE, LET_GO, OWN, SHARED};
 use crate::turn;
 use crate::watchdog;
 
@@ -281,7 +282,7 @@ pub(crate) fn let_go(inner: &mut Inner) {
     }
 }
 
-/// The program closes a connection. True: the ring does it; false: it is to be closed now.
+/// The program closes a connection. True: it is closed, or the ring does it; false: it is to be closed now.
 pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, fd: i32) -> bool {
     let Some(mut connection) = held.connection(fd) else {
         return false;
@@ -302,28 +303,9 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         send::flush(inner, fd, connection);
         stop_receiving(inner, fd, connection);
     }
-    let armed = connection
-        .is(flag::ARMED)
-        .then(|| turn::receive_token(fd, connection));
-    let polled = connection
-        .is(flag::POLLED)
-        .then(|| turn::poll_token(fd, connection));
-    let backlog = connection.backlog.move_out();
-    let closing = Closing {
-        fd,
-        out_from: connection.out_from,
-        out_bytes: connection.out_bytes,
-        backlog,
-        receive: armed,
-        poll: polled,
-        is_over: false,
-        is_shared: entry.flags() & SHARED != 0,
-    };
-    (
-        connection.out_from,
-        connection.out_bytes,
-        connection.out_room,
-    ) = (0, 0, 0);
+    let idle = !connection.is(flag::ARMED | flag::POLLED);
+    let ends_now = idle && by_ring && ends_with_answer(inner, entry, fd, connection);
+    let closing = take_out(fd, connection, entry.flags() & SHARED != 0);
     if was_served {
         ends(inner);
     } else {
@@ -332,13 +314,14 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     // Answers that are still to come are not for whoever gets the number next.
     connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
     let simple = closing.out_bytes == 0 && closing.backlog.is_empty();
-    let idle = armed.is_none() && polled.is_none();
     if simple && (idle || !by_ring) || (!by_ring && inner.ring.is_none()) {
         if !closing.backlog.is_empty() {
-            orphans::take_over(fd, closing.backlog.as_slice(), false);
+            let beside = Beside::Nobody.unless_shared(closing.is_shared);
+            orphans::take_over(fd, closing.backlog.as_slice(), beside);
         }
         entry.forget();
-        return false;
+        // It was the library's answer, so it is the library's close.
+        return ends_now && sys::close(fd).is_ok();
     }
     entry.become_kind(Kind::Closing, 0);
     inner.closing.push(closing);
@@ -348,6 +331,46 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         watchdog::look_out();
     }
     true
+}
+
+/// What is left to do for a connection that the program has closed; its number is another's next.
+fn take_out(fd: i32, mut connection: Conn, is_shared: bool) -> Closing {
+    let closing = Closing {
+        fd,
+        out_from: connection.out_from,
+        out_bytes: connection.out_bytes,
+        backlog: connection.backlog.move_out(),
+        receive: connection
+            .is(flag::ARMED)
+            .then(|| turn::receive_token(fd, connection)),
+        poll: connection
+            .is(flag::POLLED)
+            .then(|| turn::poll_token(fd, connection)),
+        is_over: false,
+        is_shared,
+    };
+    (
+        connection.out_from,
+        connection.out_bytes,
+        connection.out_room,
+    ) = (0, 0, 0);
+    // Room is waited for by the number's next user only.
+    connection.clear(flag::FULL);
+    closing
+}
+
+/// Has the last answer of a connection leave in one segment with its end: one packet less each way for connections
+/// of one request. Only where the close is the end, for all processes and in order: else the peer would be told an end
+/// before the reset that the kernel tells it. True: all has been sent.
+fn ends_with_answer(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) -> bool {
+    if connection.out_bytes == 0 || entry.flags() & (OWN | SHARED) != OWN {
+        return false;
+    }
+    if sys::readable(fd) > 0 || options::lingers(fd) {
+        return false;
+    }
+    send::flush_last(inner, fd, connection);
+    connection.backlog.is_empty()
 }
 
 /// As the kernel does where something was not read: what is on its way is sent, then the peer is told.

@@ -1,6 +1,9 @@
 //! Socket options: which of them change nothing in what a program reads and writes.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::sys;
 
 /// Whether a connection on which it is set can go on being served.
 pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
@@ -44,6 +47,29 @@ pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
         libc::IPPROTO_IPV6 => matches!(name, libc::IPV6_TCLASS | libc::IPV6_V6ONLY),
         _ => false,
     }
+}
+
+/// Whether the program has ever said how long a close may wait, or has been given a listener that knows.
+static LINGER_SET: AtomicBool = AtomicBool::new(false);
+
+/// The program sets an option.
+pub(crate) fn is_set(level: c_int, name: c_int) {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+        LINGER_SET.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Nothing is known yet of a listener, whose connections have its options.
+pub(crate) fn is_inherited(listener_fd: c_int) {
+    if sys::option(listener_fd, libc::SOL_SOCKET, libc::SO_LINGER) != Ok(0) {
+        LINGER_SET.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether a close of it waits, or resets.
+pub(crate) fn lingers(fd: c_int) -> bool {
+    LINGER_SET.load(Ordering::Relaxed)
+        && sys::option(fd, libc::SOL_SOCKET, libc::SO_LINGER) != Ok(0)
 }
 
 /// Whether it makes a socket one that is never to be served: what is read of it is more, or other, than its bytes.

@@ -16,12 +16,28 @@ use crate::table::{self, Kind};
 use crate::turn::{self, About};
 use crate::watchdog;
 
+/// Who may have such a connection as well.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beside {
+    Nobody,
+    /// A ring, which would keep its end back.
+    Ring,
+    /// Other processes, for which it goes on.
+    Processes,
+}
+
+impl Beside {
+    /// Other processes come first.
+    pub(crate) fn unless_shared(self, is_shared: bool) -> Beside {
+        if is_shared { Beside::Processes } else { self }
+    }
+}
+
 struct Orphan {
     fd: i32,
     rest: Vec<u8>,
     sent: usize,
-    /// A ring may still hold it, and would keep its end back.
-    is_held: bool,
+    beside: Beside,
 }
 
 static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
@@ -62,9 +78,9 @@ fn give(fd: i32, rest: &[u8]) -> &[u8] {
 
 /// Has the rest sent by a second number of the descriptor, so that the first can be closed. Where there is none, the
 /// peer is told by a reset that something is missing.
-pub(crate) fn take_over(fd: i32, rest: &[u8], is_held: bool) {
+pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) {
     let rest = give(fd, rest);
-    if rest.is_empty() && !is_held {
+    if rest.is_empty() && beside != Beside::Ring {
         return;
     }
     let Ok(own) = sys::dup_above(fd, NUMBER_MIN).or_else(|_| sys::dup_above(fd, 0)) else {
@@ -78,7 +94,7 @@ pub(crate) fn take_over(fd: i32, rest: &[u8], is_held: bool) {
         fd: own,
         rest: rest.to_vec(),
         sent: 0,
-        is_held,
+        beside,
     };
     COUNT.fetch_add(1, Ordering::Relaxed);
     if with(|orphans| orphans.push(orphan)).is_none() {
@@ -104,11 +120,13 @@ impl Orphan {
             match sys::send(self.fd, &self.rest[self.sent..]) {
                 Ok(sent) => self.sent += sent,
                 Err(libc::EINTR) => {}
+                // Nobody reads any more: whoever goes on writing is reset, as by the kernel.
+                Err(_) if self.beside != Beside::Processes && sys::readable(self.fd) > 0 => break,
                 Err(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS) => return false,
                 Err(_) => break,
             }
         }
-        if self.is_held {
+        if self.beside == Beside::Ring {
             let _ = sys::shutdown(self.fd, libc::SHUT_RDWR);
         }
         close(self.fd);
@@ -169,14 +187,15 @@ fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     held.closing = others;
     for closing in meant {
         leave::closed(1);
-        take_over(closing.fd, closing.backlog.as_slice(), !closing.is_shared);
+        let beside = Beside::Ring.unless_shared(closing.is_shared);
+        take_over(closing.fd, closing.backlog.as_slice(), beside);
         numbers.push(closing.fd);
     }
     for nth in 0..held.lingering.len() {
         if let Some(lingering) = held.lingering[nth].take_if(|lingering| is_meant(lingering.fd)) {
             held.cancels.push(turn::token(About::Linger, 0, nth as i32));
-            let rest = lingering.backlog.as_slice();
-            take_over(lingering.fd, rest, !lingering.is_shared);
+            let beside = Beside::Ring.unless_shared(lingering.is_shared);
+            take_over(lingering.fd, lingering.backlog.as_slice(), beside);
             numbers.push(lingering.fd);
         }
     }

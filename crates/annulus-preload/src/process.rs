@@ -58,8 +58,13 @@ extern "C" fn load() {
     READY.store(true, Ordering::Release);
 }
 
-/// What was written before a fork is sent before whatever the child writes.
 extern "C" fn before_fork() {
+    has_child();
+}
+
+/// The process is about to have a child. What was written before is sent before whatever the child writes.
+pub(crate) fn has_child() {
+    table::children_have_all();
     sets::for_each_of_mine(|held| {
         held.submit_sends();
         leave::finish_closes(held);
@@ -94,8 +99,19 @@ extern "C" fn at_exit() {
     ends();
 }
 
-/// The process ends.
+/// The process ends now. A ring holds sockets, and a worker of the kernel's ends it some milliseconds after the
+/// process: for as long its peers would be told nothing, and its ports be taken (trap 63).
 pub(crate) fn ends() {
+    is_about_to_end();
+    if READY.load(Ordering::Acquire) {
+        sets::for_each_of_mine(|held| {
+            held.end_all();
+        });
+    }
+}
+
+/// The process ends, unless something still keeps it from that.
+pub(crate) fn is_about_to_end() {
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
     }

@@ -340,6 +340,19 @@ fn drop_queued(inner: &mut Inner, mut connection: Conn, sent: usize) {
 
 /// Sends what is queued, now.
 pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
+    flush_by(inner, fd, connection, sys::send);
+}
+
+/// The same, behind which nothing follows: the end leaves in the same segment. And before the program closes it, as
+/// a close with something unread, which may come at any moment, would take back what has not left.
+pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
+    flush_by(inner, fd, connection, sys::send_more);
+    if !connection.is(flag::FULL | flag::BROKEN) {
+        let _ = sys::shutdown(fd, libc::SHUT_WR);
+    }
+}
+
+fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -> Answer) {
     if connection.out_bytes > 0
         && let Some(machine) = &inner.ring
     {
@@ -350,7 +363,7 @@ pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
                 connection.out_bytes as usize,
             )
         };
-        match sys::send(fd, queued) {
+        match send(fd, queued) {
             Ok(sent) if sent == queued.len() => drop_queued(inner, connection, sent),
             Ok(sent) => {
                 drop_queued(inner, connection, sent);

@@ -173,6 +173,8 @@ pub(crate) struct Lingering {
     pub(crate) fd: i32,
     pub(crate) backlog: Moved,
     pub(crate) is_shared: bool,
+    /// No bytes of its peer's can follow.
+    pub(crate) peer_has_ended: bool,
 }
 
 /// The right to touch a set; its ring stands still.

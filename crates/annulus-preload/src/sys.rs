@@ -56,7 +56,16 @@ pub(crate) unsafe fn send_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int
 
 /// As [`send_vectors`], of one range.
 pub(crate) fn send(fd: i32, bytes: &[u8]) -> Answer {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    send_with(fd, bytes, 0)
+}
+
+/// The same, of bytes that may wait for what follows at once: more, or the end.
+pub(crate) fn send_more(fd: i32, bytes: &[u8]) -> Answer {
+    send_with(fd, bytes, libc::MSG_MORE)
+}
+
+fn send_with(fd: i32, bytes: &[u8], flags: c_int) -> Answer {
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: Lent: borrowed for the call.
     answer(unsafe {
         libc::syscall(

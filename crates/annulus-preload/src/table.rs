@@ -7,7 +7,7 @@
 
 use std::cell::UnsafeCell;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::caller;
 use crate::connection::Connection;
@@ -57,6 +57,10 @@ pub(crate) const BY_PORT: u32 = 1 << 10;
 pub(crate) const SHARED: u32 = 1 << 11;
 /// It was served, and used outside of a set since: it may be connected no more.
 pub(crate) const LET_GO: u32 = 1 << 12;
+/// Accepted by this process, and by now no other can have it: see [`children_have_all`].
+pub(crate) const OWN: u32 = 1 << 13;
+
+const FLAGS: u32 = NONBLOCK | LEFT_ALONE | BY_PORT | SHARED | LET_GO | OWN;
 
 const KIND_MASK: u32 = 0xff;
 const PROCESS_SHIFT: u32 = 16;
@@ -95,7 +99,7 @@ impl Entry {
 
     #[inline]
     pub(crate) fn flags(&self) -> u32 {
-        self.state.load(Ordering::Relaxed) & (NONBLOCK | LEFT_ALONE | BY_PORT | SHARED | LET_GO)
+        self.state.load(Ordering::Relaxed) & FLAGS
     }
 
     #[inline]
@@ -170,6 +174,22 @@ pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
     }
     // SAFETY: Owned: within the mapping, which stays.
     Some(unsafe { &*BASE.load(Ordering::Relaxed).add(at) })
+}
+
+/// The highest number that was accepted, and one more.
+static ACCEPTED_MAX: AtomicI32 = AtomicI32::new(0);
+
+pub(crate) fn is_accepted(fd: i32) {
+    if fd >= ACCEPTED_MAX.load(Ordering::Relaxed) {
+        ACCEPTED_MAX.fetch_max(fd.saturating_add(1), Ordering::Relaxed);
+    }
+}
+
+/// The process is about to have a child, which has all that is open now.
+pub(crate) fn children_have_all() {
+    for entry in (0..ACCEPTED_MAX.load(Ordering::Relaxed)).map_while(entry) {
+        entry.state.fetch_and(!OWN, Ordering::AcqRel);
+    }
 }
 
 /// How many numbers it has.

@@ -305,9 +305,11 @@ impl Inner {
     }
 }
 
-pub(crate) fn push_linger(ring: &mut ServerRing, nth: usize, fd: i32) {
+/// Waits for room, and where `for_bytes` for what still arrives.
+pub(crate) fn push_linger(ring: &mut ServerRing, nth: usize, fd: i32, for_bytes: bool) {
     let user_data = token(About::Linger, 0, nth as i32);
-    push(ring, poll(fd, libc::POLLOUT as u32, user_data));
+    let arrivals = if for_bytes { libc::POLLIN } else { 0 };
+    push(ring, poll(fd, (libc::POLLOUT | arrivals) as u32, user_data));
 }
 
 fn cancel(target: u64) -> Sqe {

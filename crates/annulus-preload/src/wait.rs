@@ -167,8 +167,9 @@ fn begin_round(mut held: Held, left_ns: Option<u64>) -> (Held, bool, bool) {
         || held.kernel_ready
         || held.listeners.iter().any(|listener| listener.found != 0);
     let sleeps = !something && left_ns != Some(0);
-    let has_work =
-        held.has_gathered() || (held.ring.as_mut()).is_some_and(|machine| machine.ring.is_ready());
+    let has_work = held.has_gathered()
+        || (held.ring.as_mut())
+            .is_some_and(|machine| machine.ring.is_ready() || machine.ring.unsubmitted() > 0);
     (held, sleeps, has_work)
 }
 

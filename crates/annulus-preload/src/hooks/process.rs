@@ -10,7 +10,7 @@
 
 use std::ffi::{c_char, c_int, c_ulong};
 
-use libc::{gid_t, pid_t, uid_t};
+use libc::{FILE, gid_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
 
 use super::guard;
 use crate::process;
@@ -23,6 +23,31 @@ type Strings = *const *const c_char;
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn vfork() -> pid_t {
     unsafe { real::fork() }
+}
+
+/// glibc makes these children without the handlers of `pthread_atfork`.
+macro_rules! has_child {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
+                guard(|| {
+                    process::has_child();
+                    None
+                });
+                unsafe { real::$name($($arg),*) }
+            }
+        )*
+    };
+}
+
+has_child! {
+    posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
+    posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
 fn before_another() {
@@ -123,7 +148,8 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn abort() -> ! {
     guard(|| {
-        process::ends();
+        // What handles the signal may go on.
+        process::is_about_to_end();
         None
     });
     // As the C library does it: whatever handles the signal comes first, then nothing handles it.

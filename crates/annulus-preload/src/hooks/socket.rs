@@ -77,7 +77,7 @@ fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
         && let (Some(listener), Some(entry)) = (table::entry(listener_fd), table::entry(fd))
     {
         guard(|| {
-            classify::accepted(listener, listener_fd, entry, nonblock);
+            classify::accepted((listener, listener_fd), (entry, fd), nonblock);
             None
         });
     }
@@ -109,6 +109,7 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     bytes: socklen_t,
 ) -> c_int {
+    options::is_set(level, name);
     match find(fd) {
         Found::Closed => {
             errno::set(libc::EBADF);

@@ -73,6 +73,45 @@ static struct pair joined_narrow(int set) {
     return pair;
 }
 
+/* A connection is closed with more to send than there is room for, and its peer writes instead of reading. */
+static void say_reset(bool written_before, bool ends, bool without_ring) {
+    int set = new_set(), peer_error = 0;
+    char bytes[4096];
+    long done;
+    struct pair pair = joined_narrow(set);
+    write_much(&pair);
+    turn(set);
+    if (written_before)
+        peer_send(&pair, "never read");
+    MUST(close(pair.app));
+    if (without_ring)
+        MUST(close(set));
+    else
+        turn(set);
+    if (!written_before)
+        peer_send(&pair, "too late");
+    // Where it is reset already, there is nothing to end.
+    if (ends)
+        syscall(SYS_shutdown, pair.peer, SHUT_WR);
+    for (int i = 0; i < 2000 && !peer_error; i++) {
+        socklen_t length = sizeof peer_error;
+        pause_ms(1);
+        if (!without_ring)
+            turn(set);
+        MUST(syscall(SYS_getsockopt, pair.peer, SOL_SOCKET, SO_ERROR, &peer_error, &length));
+    }
+    say("the peer is told %s, and then ", peer_error ? strerrorname_np(peer_error) : "nothing");
+    while ((done = syscall(SYS_recvfrom, pair.peer, bytes, sizeof bytes, MSG_DONTWAIT, NULL, NULL)) > 0)
+        ;
+    say("%s\n", done == 0 ? "the end" : strerrorname_np(errno));
+    peer_close(&pair);
+}
+
+static void what_arrives_for_a_closed_connection_resets_it(void) {
+    for (int how = 0; how < 8; how++)
+        say_reset(how & 1, how & 2, how & 4);
+}
+
 static void a_shutdown_of_both_directions_comes_after_what_had_no_room(void) {
     int set = new_set();
     struct pair pair = joined_narrow(set);
@@ -268,6 +307,56 @@ static void unread_bytes_make_the_end_a_reset(void) {
     GOT(close(ended.app));
     say_now(set);
     peer_gets_the_end(&ended);
+}
+
+/* One request, one answer, the end: nothing of such a connection is with the kernel when it is closed. */
+static struct pair asked_once(int set) {
+    struct pair pair = joined(set, EPOLLIN);
+    peer_send(&pair, "request");
+    say_next(set);
+    say_read(pair.app, 100);
+    return pair;
+}
+
+static void an_answer_to_the_only_request_comes_with_the_end(void) {
+    int set = new_set();
+    struct pair pair = asked_once(set);
+    int number = pair.app;
+    MUST(write(pair.app, "answer", 6));
+    GOT(close(pair.app));
+    /* Without a wait of the program. */
+    peer_gets_the_end(&pair);
+    struct pair next = connected();
+    say("the same number: %d\n", next.app == number);
+    add(set, next.app, EPOLLIN, 2);
+    MUST(write(next.app, "another", 7));
+    say_now(set);
+    peer_gets(&next, 7);
+    GOT(close(next.app));
+    say_now(set);
+    peer_gets_the_end(&next);
+}
+
+static void an_answer_to_the_only_request_comes_before_a_reset(void) {
+    int set = new_set();
+    struct pair pair = asked_once(set);
+    peer_send(&pair, "and more");
+    settle(&pair);
+    MUST(write(pair.app, "answer", 6));
+    GOT(close(pair.app));
+    say_now(set);
+    peer_gets_the_end(&pair);
+    struct linger at_once = {1, 0};
+    pair = asked_once(set);
+    GOT(setsockopt(pair.app, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+    MUST(write(pair.app, "answer", 6));
+    GOT(close(pair.app));
+    say_now(set);
+    char bytes[16];
+    /* Whether it overtakes the reset is for the kernel's pacing to say. */
+    while (syscall(SYS_read, pair.peer, bytes, sizeof bytes) > 0)
+        continue;
+    say("the peer gets %s\n", strerrorname_np(errno));
 }
 
 static void linger_of_zero_is_a_reset(void) {
@@ -585,6 +674,45 @@ static void the_end_of_a_program_sends_what_was_written(void) {
     say_end(end_of_the_first_thread);
 }
 
+/* A program that serves a connection and has it open when it ends, and its listener. */
+static void say_told(void (*end)(void)) {
+    int port, listener = listen_on(SOCK_NONBLOCK, &port), status, report[2], one = 1;
+    char byte;
+    struct pair pair = {.peer = peer_connect(port)};
+    MUST(pipe(report));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        syscall(SYS_close, pair.peer);
+        int set = new_set();
+        pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        add(set, listener, EPOLLIN, 1);
+        add(set, pair.app, EPOLLIN, 2);
+        turn(set);
+        MUST(syscall(SYS_write, report[1], "", 1));
+        end();
+    }
+    MUST(close(listener));
+    MUST(syscall(SYS_read, report[0], &byte, 1));
+    MUST(waitpid(child, &status, 0));
+    got("the peer has", syscall(SYS_recvfrom, pair.peer, &byte, 1, MSG_DONTWAIT, NULL, NULL));
+    struct sockaddr_in address = loopback(port);
+    int next = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    MUST(setsockopt(next, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+    got("bind", bind(next, (struct sockaddr *)&address, sizeof address));
+    got("listen", listen(next, 1));
+    MUST(close(next));
+    peer_close(&pair);
+}
+
+/* Whoever has waited for a program's end finds its connections ended, and its port free. */
+static void the_end_of_a_program_is_the_end_of_its_connections(void) {
+    for (int round = 0; round < 5; round++) {
+        say_told(end_by_exit);
+        say_told(end_at_once);
+        say_told(end_by_exec);
+    }
+}
+
 static void an_abort_sends_what_was_written(void) { say_end(end_by_abort); }
 
 /* The program ends while what it has closed waits for room. */
@@ -655,7 +783,10 @@ static const struct app_case cases[] = {
     CASE(a_set_that_is_shared_lets_what_had_no_room_arrive, "served:write"),
     CASE(thousands_closed_at_once_leave_nothing_out, ""),
     CASE(what_was_closed_full_ends_though_a_child_lives, "served:write"),
+    CASE(what_arrives_for_a_closed_connection_resets_it, "served:write"),
     CASE(unread_bytes_make_the_end_a_reset, ""),
+    CASE(an_answer_to_the_only_request_comes_with_the_end, "served:write served:close"),
+    CASE(an_answer_to_the_only_request_comes_before_a_reset, "served:write served:close"),
     CASE(linger_of_zero_is_a_reset, ""),
     CASE(linger_waits_until_all_has_arrived, ""),
     CASE(a_shutdown_comes_after_what_was_written, "served:write"),
@@ -672,6 +803,7 @@ static const struct app_case cases[] = {
     CASE(sets_come_and_go_and_leave_no_memory, "served:write"),
     CASE(connections_come_and_go, "served:read served:write"),
     CASE(the_end_of_a_program_sends_what_was_written, "served:write"),
+    CASE(the_end_of_a_program_is_the_end_of_its_connections, ""),
     CASE(an_abort_sends_what_was_written, "served:write"),
     CASE(the_end_of_a_program_waits_for_what_was_closed_full, "served:write"),
     CASE(an_abort_of_others_is_an_abort, ""),

@@ -280,7 +280,8 @@ static void a_time_limit_on_a_blocking_read_holds(void) {
     double start = now_ms();
     say_read(pair.app, 100);
     say_read(pair.app, 100);
-    say("early: %d\n", now_ms() - start < 19);
+    /* The kernel counts it in ticks of up to 10 ms, the first of which may be nearly over. */
+    say("early: %d\n", now_ms() - start < 9);
     peer_send(&pair, "again");
     say_read(pair.app, 100);
 }

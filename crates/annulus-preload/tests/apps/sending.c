@@ -187,11 +187,11 @@ static void a_write_to_a_peer_that_closed_is_reset(void) {
 }
 
 /* Fills a connection until neither the library nor the kernel takes more; the count is theirs to choose, and on a busy
- * machine the kernel makes its buffers larger a moment later. */
+ * machine the kernel makes its buffers larger a moment later, or when it first asks a full peer again (200 ms). */
 static uint64_t fill_up(int set, int fd) {
     static unsigned char bytes[10000];
     uint64_t place = 0;
-    for (int quiet = 0; quiet < 5;) {
+    for (int quiet = 0; quiet < 15;) {
         fill(bytes, sizeof bytes, place);
         long done = write(fd, bytes, sizeof bytes);
         if (done < 0 && errno != EAGAIN)

@@ -28,10 +28,20 @@ static void *run_task(void *argument) {
 
 static void start(struct task *task, void (*run)(struct task *)) {
     task->run = run;
+    task->result = 0;
     MUST(-pthread_create(&task->thread, NULL, run_task, task));
 }
 
 static void join(struct task *task) { pthread_join(task->thread, NULL); }
+
+static void about_to_sleep(struct task *task) { __atomic_store_n(&task->result, 1, __ATOMIC_RELEASE); }
+
+/* Waits until a thread that then sleeps has said that it does; it most likely does so by then. */
+static void until_it_sleeps(struct task *task) {
+    while (!__atomic_load_n(&task->result, __ATOMIC_ACQUIRE))
+        pause_ms(1);
+    pause_ms(10);
+}
 
 /* Starts it and waits for its end: another thread, but never at the same time. */
 static void elsewhere(struct task *task, void (*run)(struct task *)) {
@@ -359,12 +369,12 @@ static void a_socket_may_move_to_another_threads_set(void) {
 
 static void read_pipe(struct task *task) {
     char byte;
-    task->result = 1;
+    about_to_sleep(task);
     task->result = read(task->other, &byte, 1);
 }
 
 static void wait_for_ever(struct task *task) {
-    task->result = 1;
+    about_to_sleep(task);
     epoll_wait(task->set, &(struct epoll_event){0}, 1, -1);
     task->result = 2;
 }
@@ -376,14 +386,14 @@ static void a_thread_that_sleeps_can_be_cancelled(void) {
     MUST(pipe(two));
     struct task task = {.other = two[0], .set = new_set()};
     start(&task, read_pipe);
-    pause_ms(10);
+    until_it_sleeps(&task);
     MUST(-pthread_cancel(task.thread));
     pthread_join(task.thread, &end);
     say("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
     task.pair = connected();
     add(task.set, task.pair.app, EPOLLIN, 1);
     start(&task, wait_for_ever);
-    pause_ms(10);
+    until_it_sleeps(&task);
     MUST(-pthread_cancel(task.thread));
     pthread_join(task.thread, &end);
     say("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
@@ -406,7 +416,7 @@ static void a_handler_may_end_the_thread_that_waits(void) {
         void *end;
         add(task.set, task.pair.app, EPOLLIN, 1);
         start(&task, wait_for_ever);
-        pause_ms(10);
+        until_it_sleeps(&task);
         MUST(-pthread_kill(task.thread, SIGUSR1));
         pthread_join(task.thread, &end);
         say("ended by its handler: %d, at %ld\n", end == (void *)1, task.result);

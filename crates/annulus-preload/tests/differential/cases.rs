@@ -146,7 +146,10 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn a_set_that_is_shared_lets_what_had_no_room_arrive;
     fn thousands_closed_at_once_leave_nothing_out;
     fn what_was_closed_full_ends_though_a_child_lives;
+    fn what_arrives_for_a_closed_connection_resets_it;
     fn unread_bytes_make_the_end_a_reset;
+    fn an_answer_to_the_only_request_comes_with_the_end;
+    fn an_answer_to_the_only_request_comes_before_a_reset;
     fn linger_of_zero_is_a_reset;
     fn linger_waits_until_all_has_arrived;
     fn a_shutdown_comes_after_what_was_written;
@@ -163,6 +166,7 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn sets_come_and_go_and_leave_no_memory;
     fn connections_come_and_go;
     fn the_end_of_a_program_sends_what_was_written;
+    fn the_end_of_a_program_is_the_end_of_its_connections;
     fn an_abort_sends_what_was_written;
     fn the_end_of_a_program_waits_for_what_was_closed_full;
     fn an_abort_of_others_is_an_abort;
@@ -225,6 +229,7 @@ cases! { HISTORIES, HISTORIES_CASES = c("histories"):
 
 cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_child_that_closes_everything_disturbs_nothing;
+    fn a_child_answers_on_a_connection_that_its_parent_has_closed;
     fn a_child_may_read_and_write_what_it_inherits;
     fn bytes_that_were_reported_are_read_by_one_of_two_processes;
     fn a_child_may_wait_in_the_set_it_inherits;

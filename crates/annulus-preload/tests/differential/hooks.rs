@@ -32,9 +32,11 @@ const CLOSED_RANGE: &str = "a_range_is_closed_with_what_was_written";
 const STDIO: &str = "a_number_that_a_stream_has_closed_is_the_next_owners";
 const STDIO_WRITTEN: &str = "a_stream_that_is_only_written_leaves_what_was_received";
 const STDIO_OTHERS: &str = "streams_of_other_files_are_untouched";
+const SPAWNED: &str = "a_child_answers_on_a_connection_that_its_parent_has_closed";
+const STARTED: &str = "every_way_to_start_a_program_works";
 const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child_lives";
 
-const HOOKS: [Hook; 63] = [
+const HOOKS: [Hook; 67] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),
@@ -164,18 +166,12 @@ const HOOKS: [Hook; 63] = [
     ("fclose", STDIO, "back:stdio", STDIO_OTHERS),
     ("freopen", STDIO_WRITTEN, "back:duplicated", STDIO_OTHERS),
     ("freopen64", STDIO_WRITTEN, "back:duplicated", STDIO_OTHERS),
-    (
-        "vfork",
-        "every_way_to_start_a_program_works",
-        "served:read",
-        "every_way_to_start_a_program_works",
-    ),
-    (
-        "execv",
-        FAILED_EXEC,
-        "served:write",
-        "every_way_to_start_a_program_works",
-    ),
+    ("vfork", STARTED, "served:read", STARTED),
+    ("posix_spawn", SPAWNED, "served:write", STARTED),
+    ("posix_spawnp", SPAWNED, "served:write", STARTED),
+    ("system", SPAWNED, "served:write", STARTED),
+    ("popen", SPAWNED, "served:write", STARTED),
+    ("execv", FAILED_EXEC, "served:write", STARTED),
     ("execve", FAILED_EXEC, "served:write", FAILED_EXEC),
     ("execvp", FAILED_EXEC, "served:write", FAILED_EXEC),
     ("execvpe", FAILED_EXEC, "served:write", FAILED_EXEC),
@@ -185,12 +181,7 @@ const HOOKS: [Hook; 63] = [
         "served:write",
         "a_filter_that_was_there_before_is_lived_with",
     ),
-    (
-        "execlp",
-        FAILED_EXEC,
-        "served:write",
-        "every_way_to_start_a_program_works",
-    ),
+    ("execlp", FAILED_EXEC, "served:write", STARTED),
     ("execle", FAILED_EXEC, "served:write", FAILED_EXEC),
     ("fexecve", FAILED_EXEC, "served:write", FAILED_EXEC),
     (

@@ -152,12 +152,13 @@ fn move_into(folder: &Path) -> io::Result<()> {
 
 /// Moves this process back and removes the cgroup, as far as that goes.
 fn leave(place: &Place, folder: &Path) {
-    let _ = move_into(&place.home);
-    if place.version == Version::One {
-        // Else the pages stay charged to a cgroup that is no longer there.
-        let _ = fs::write(folder.join("memory.force_empty"), "0");
-    }
     for _ in 0..REMOVALS {
+        // Each time: after a signal the main thread may be about to enter.
+        let _ = move_into(&place.home);
+        if place.version == Version::One {
+            // Else the pages stay charged to a cgroup that is no longer there.
+            let _ = fs::write(folder.join("memory.force_empty"), "0");
+        }
         match fs::remove_dir(folder) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                 std::thread::sleep(REMOVAL_PAUSE);

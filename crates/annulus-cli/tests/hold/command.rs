@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,11 +106,17 @@ impl Running {
     }
 
     /// Waits until it prints this; what it prints after that is lost.
-    pub(crate) fn says(&mut self, text: &str) {
+    pub(crate) fn says(&mut self, text: &'static str) {
         let out = self.0.as_mut().unwrap().stdout.take().unwrap();
-        let mut lines = BufReader::new(out).lines();
-        let found = lines.any(|line| line.unwrap().contains(text));
-        assert!(found, "it ended without saying {text:?}");
+        let (sender, found) = channel();
+        thread::spawn(move || {
+            let mut lines = BufReader::new(out).lines();
+            let _ = sender.send(lines.any(|line| line.unwrap().contains(text)));
+        });
+        match found.recv_timeout(PATIENCE) {
+            Ok(found) => assert!(found, "it ended without saying {text:?}"),
+            Err(_) => panic!("it never says {text:?}"),
+        }
     }
 
     pub(crate) fn end(mut self) -> Said {

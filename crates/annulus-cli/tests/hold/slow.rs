@@ -137,21 +137,51 @@ fn a_file_that_shrinks_fails_the_run() {
     said.ends(1, "bytes instead of 4096");
 }
 
+/// Holds every read from [`Held::from_now_on`] on until it is dropped, which a test that fails does, too: a process
+/// does not end, not even killed, as long as one of its reads is with the file system.
+struct Held<'a>(&'a Reads);
+
+#[derive(Default)]
+struct Reads {
+    seen: AtomicU64,
+    held: AtomicU64,
+    hold: AtomicBool,
+}
+
+impl Reads {
+    fn one(&self) {
+        self.seen.fetch_add(1, SeqCst);
+        if self.hold.load(SeqCst) {
+            self.held.fetch_add(1, SeqCst);
+        }
+        while self.hold.load(SeqCst) {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Held<'_> {
+    fn from_now_on(reads: &Reads) -> Held<'_> {
+        reads.hold.store(true, SeqCst);
+        Held(reads)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.hold.store(false, SeqCst);
+    }
+}
+
 #[test]
 fn a_contender_that_does_not_come_back_is_given_up_after_a_signal() {
     let test = "slow::a_contender_that_does_not_come_back_is_given_up_after_a_signal";
     with_own_mounts(test, |folder| {
-        let (stuck, seen) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
+        let reads = Arc::new(Reads::default());
         let plan = {
-            let (stuck, seen) = (Arc::clone(&stuck), Arc::clone(&seen));
+            let reads = Arc::clone(&reads);
             move |_| {
-                seen.fetch_add(1, SeqCst);
-                while stuck.load(SeqCst) {
-                    thread::sleep(Duration::from_millis(5));
-                }
+                reads.one();
                 Fault::None
             }
         };
@@ -176,13 +206,14 @@ fn a_contender_that_does_not_come_back_is_given_up_after_a_signal() {
         ];
         let mut running = Running::start(command(folder, &line));
         until("a run began", || running.has_thread("run pread"));
-        let before = seen.load(SeqCst);
-        until("reads arrive", || seen.load(SeqCst) > before + CALLS);
-        stuck.store(true, SeqCst);
+        let before = reads.seen.load(SeqCst);
+        until("reads arrive", || reads.seen.load(SeqCst) > before + CALLS);
+        let held = Held::from_now_on(&reads);
+        // Without one the run could still end in order.
+        until("a read is held", || reads.held.load(SeqCst) > 0);
         running.send(Signal::INT);
         running.says("given up: it took more than 5 s");
-        // A process does not end as long as one of its reads is with the file system.
-        stuck.store(false, SeqCst);
+        drop(held);
         assert_eq!(running.end().code, Some(130));
     });
 }

@@ -300,6 +300,19 @@ pub(crate) fn private_places(repo: &Repo) -> Vec<Finding> {
     found
 }
 
+/// What a merge leaves where nobody has decided.
+pub(crate) fn conflicts(repo: &Repo) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in repo.documents() {
+        for (index, line) in text.lines().enumerate() {
+            if line.starts_with(&"<".repeat(7)) || line.starts_with(&">".repeat(7)) {
+                found.push(Finding::new(path, index + 1, "an undecided merge"));
+            }
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,5 +415,17 @@ mod tests {
         let found = |text: &str| private_places(&Repo::planted(&[("docs/A.md", text)])).len();
         assert_eq!(found(&format!("see {}{}/x", "../", "shared")), 1);
         assert_eq!(found("see ../README.md, the work/ done"), 0);
+    }
+
+    #[test]
+    fn an_undecided_merge_is_found() {
+        let text = format!(
+            "# A\n{} HEAD\nB\n=======\nC\n{} a\n",
+            "<".repeat(7),
+            ">".repeat(7)
+        );
+        assert_eq!(conflicts(&Repo::planted(&[("docs/A.md", &text)])).len(), 2);
+        let quoted = "# A\n=======\n> > quoted\n";
+        assert_eq!(conflicts(&Repo::planted(&[("docs/A.md", quoted)])), []);
     }
 }

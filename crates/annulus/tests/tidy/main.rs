@@ -51,6 +51,11 @@ fn lines_have_at_most_120_columns() {
 }
 
 #[test]
+fn documents_have_no_undecided_merges() {
+    check(documents::conflicts);
+}
+
+#[test]
 fn modules_import_from_below() {
     check(layers::imports);
 }

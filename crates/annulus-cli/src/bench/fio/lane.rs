@@ -175,6 +175,12 @@ impl JobLane {
         true
     }
 
+    /// Its time is over.
+    #[cfg(test)]
+    pub(super) fn run_out(&mut self) {
+        self.end_ns = self.begin_ns;
+    }
+
     fn over(&self) -> bool {
         let handed = &self.handed;
         self.now_ns >= self.end_ns

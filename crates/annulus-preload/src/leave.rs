@@ -439,7 +439,7 @@ fn finish(held: &mut Held, tell: bool) {
         closed(1);
         if tell && armed && !closing.is_shared {
             // What the ring holds of it would keep its end back.
-            let _ = sys::shutdown(closing.fd, libc::SHUT_RDWR);
+            sys::end_as_if_closed(closing.fd);
         }
         let _ = sys::close(closing.fd);
         if let Some(entry) = table::entry(closing.fd)

@@ -127,7 +127,7 @@ impl Orphan {
             }
         }
         if self.beside == Beside::Ring {
-            let _ = sys::shutdown(self.fd, libc::SHUT_RDWR);
+            sys::end_as_if_closed(self.fd);
         }
         close(self.fd);
         COUNT.fetch_sub(1, Ordering::Relaxed);

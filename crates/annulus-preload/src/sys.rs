@@ -255,6 +255,52 @@ pub(crate) fn reset_when_closed(fd: i32) {
     };
 }
 
+/// Ends a connection that a ring still has open: its peer is told now what the kernel would tell it if this were the
+/// last to close it.
+pub(crate) fn end_as_if_closed(fd: i32) {
+    if readable(fd) > 0 || resets_when_closed(fd) {
+        disconnect(fd);
+    } else {
+        let _ = shutdown(fd, libc::SHUT_RDWR);
+    }
+}
+
+/// Whether a close discards what was not sent.
+fn resets_when_closed(fd: i32) -> bool {
+    let mut linger = libc::linger {
+        l_onoff: 0,
+        l_linger: 0,
+    };
+    let mut bytes = size_of::<libc::linger>() as libc::socklen_t;
+    // SAFETY: Lent: of this stack, with its size.
+    unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            &raw mut linger,
+            &raw mut bytes,
+        )
+    };
+    linger.l_onoff != 0 && linger.l_linger == 0
+}
+
+/// Resets a connection, whoever else has it open (connect(2), AF_UNSPEC).
+fn disconnect(fd: i32) {
+    // SAFETY: Typed: plain integers, for which zero bytes are a value: AF_UNSPEC.
+    let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
+    // SAFETY: Lent: of this stack, with its size.
+    unsafe {
+        libc::syscall(
+            libc::SYS_connect,
+            fd,
+            &raw const nobody,
+            size_of::<libc::sockaddr>(),
+        )
+    };
+}
+
 /// Whether the calling thread is not the only one of the process.
 pub(crate) fn has_other_threads() -> bool {
     // One that is just ending counts no more.

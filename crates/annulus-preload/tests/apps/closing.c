@@ -309,6 +309,34 @@ static void unread_bytes_make_the_end_a_reset(void) {
     peer_gets_the_end(&ended);
 }
 
+/* The same, of a program that does something else for long and does not wait on its set. */
+static void unread_bytes_make_the_end_a_reset_without_a_wait(void) {
+    int set = new_set();
+    struct pair reported = joined(set, EPOLLIN), unseen = joined(set, EPOLLIN), answered = joined(set, EPOLLIN);
+    peer_send(&reported, "unread");
+    settle(&reported);
+    say_next(set);
+    GOT(close(reported.app));
+    peer_gets_the_end(&reported);
+    say_now(set);
+    peer_send(&unseen, "unread");
+    settle(&unseen);
+    GOT(close(unseen.app));
+    peer_gets_the_end(&unseen);
+    say_now(set);
+    peer_send(&answered, "all read");
+    settle(&answered);
+    say_next(set);
+    say_read(answered.app, 100);
+    GOT(write(answered.app, "answer", 6));
+    peer_send(&answered, "unread");
+    settle(&answered);
+    say_next(set);
+    peer_gets(&answered, 6);
+    GOT(close(answered.app));
+    peer_gets_the_end(&answered);
+}
+
 /* One request, one answer, the end: nothing of such a connection is with the kernel when it is closed. */
 static struct pair asked_once(int set) {
     struct pair pair = joined(set, EPOLLIN);
@@ -785,6 +813,7 @@ static const struct app_case cases[] = {
     CASE(what_was_closed_full_ends_though_a_child_lives, "served:write"),
     CASE(what_arrives_for_a_closed_connection_resets_it, "served:write"),
     CASE(unread_bytes_make_the_end_a_reset, ""),
+    CASE(unread_bytes_make_the_end_a_reset_without_a_wait, ""),
     CASE(an_answer_to_the_only_request_comes_with_the_end, "served:write served:close"),
     CASE(an_answer_to_the_only_request_comes_before_a_reset, "served:write served:close"),
     CASE(linger_of_zero_is_a_reset, ""),

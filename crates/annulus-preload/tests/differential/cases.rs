@@ -148,6 +148,7 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn what_was_closed_full_ends_though_a_child_lives;
     fn what_arrives_for_a_closed_connection_resets_it;
     fn unread_bytes_make_the_end_a_reset;
+    fn unread_bytes_make_the_end_a_reset_without_a_wait;
     fn an_answer_to_the_only_request_comes_with_the_end;
     fn an_answer_to_the_only_request_comes_before_a_reset;
     fn linger_of_zero_is_a_reset;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::{Kind, Moment, Outcome, Pace, Plan, Target, Workload, run};
+use super::{Kind, Moment, Outcome, Pace, Plan, Target, Workload, os, run};
 use crate::Failure;
 
 mod stores;
@@ -101,6 +101,62 @@ fn connections_are_shared_among_threads_and_all_are_held() {
     assert_eq!(outcome.faults, Vec::<String>::new());
     assert_eq!(outcome.held, 101);
     assert_eq!(outcome.client_cpu.len(), 2);
+}
+
+#[test]
+fn answers_that_come_all_at_once_are_each_asked_for_twice_at_most() {
+    const CONNECTIONS: usize = 1000;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Target::Tcp(listener.local_addr().unwrap());
+    thread::spawn(move || {
+        // On the client's processor: so there is a burst.
+        os::pin(0).unwrap();
+        // The first one only shows that there is a server.
+        let connections = listener.incoming().skip(1).take(CONNECTIONS);
+        let streams: Vec<TcpStream> = connections.map(|stream| stream.unwrap()).collect();
+        for stream in &streams {
+            stream.set_nonblocking(true).unwrap();
+        }
+        let mut asked = vec![None; CONNECTIONS];
+        let (mut count, mut silent) = (0, 0);
+        // A client that ends its measurement does not ask on all of them any more.
+        while silent < 1000 {
+            let before = count;
+            for (mut stream, asked) in streams.iter().zip(&mut asked) {
+                let mut message = [0; 64];
+                if asked.is_none() && stream.read(&mut message).is_ok_and(|len| len > 0) {
+                    *asked = Some(message);
+                    count += 1;
+                }
+            }
+            silent = if count == before { silent + 1 } else { 0 };
+            if count < CONNECTIONS && silent < 10 {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            for (mut stream, asked) in streams.iter().zip(&mut asked) {
+                if let Some(message) = asked.take() {
+                    let _ = stream.write_all(&message);
+                }
+            }
+            count = 0;
+        }
+    });
+    let plan = Plan {
+        connections: CONNECTIONS,
+        cpus: vec![0],
+        ..plan(target, Workload::Echo { bytes: 64 })
+    };
+    let Some(outcome) = outcome(&plan) else {
+        return;
+    };
+    assert_eq!(outcome.faults, Vec::<String>::new());
+    assert!(
+        outcome.out_of_buffers <= outcome.answered,
+        "{} times no buffer, {} answers",
+        outcome.out_of_buffers,
+        outcome.answered
+    );
 }
 
 #[test]

@@ -78,6 +78,10 @@ struct Worker<'r, 'p, P: Protocol> {
     to_open: VecDeque<u32>,
     /// Places that failed, and when they are tried again.
     retry: VecDeque<(u64, u32)>,
+    /// Places whose receive found no buffer, and their generation: a kernel that hands over at once all that has come
+    /// (6.1; 6.18 does not) runs out of them. Armed as many at a time as there are buffers: all of them would mostly find
+    /// none again.
+    starved: VecDeque<(u32, u32)>,
     opening: usize,
     open: usize,
     opening_max: usize,
@@ -181,6 +185,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                 (0..count as u32).collect()
             },
             retry: VecDeque::new(),
+            starved: VecDeque::new(),
             opening: 0,
             open: 0,
             opening_max: if plan.reconnect { count } else { OPENING_MAX },
@@ -218,6 +223,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
                 self.tick()?;
             }
             self.send_what_is_due()?;
+            self.arm_starved()?;
             let patience = Duration::from_nanos(self.patience_ns());
             self.channel.turn(patience, &mut batch)?;
             self.now_ns = self.shared.now_ns();
@@ -501,8 +507,26 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             _ => self.fail_with(place, "receiving", -result)?,
         }
         let conn = &self.conns[place as usize];
-        if !conn.armed && conn.state == State::Open && conn.generation == generation {
-            self.arm(place)?;
+        if conn.armed || conn.state != State::Open || conn.generation != generation {
+            return Ok(());
+        }
+        if -result == libc::ENOBUFS {
+            self.starved.push_back((place, generation));
+            return Ok(());
+        }
+        self.arm(place)
+    }
+
+    /// All buffers are free between two turns.
+    fn arm_starved(&mut self) -> io::Result<()> {
+        for _ in 0..BUFFERS {
+            let Some((place, generation)) = self.starved.pop_front() else {
+                return Ok(());
+            };
+            let conn = &self.conns[place as usize];
+            if conn.state == State::Open && conn.generation == generation {
+                self.arm(place)?;
+            }
         }
         Ok(())
     }

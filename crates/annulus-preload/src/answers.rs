@@ -360,6 +360,10 @@ impl Inner {
             } else if connection.is(flag::BULK) && found & IN != 0 {
                 connection.mark(flag::READABLE);
                 self.notify(fd, connection, IN);
+                if connection.report() & IN == 0 {
+                    // Nobody is told of it, so nobody reads, and an error may follow.
+                    self.to_poll.push(fd);
+                }
             } else {
                 self.to_poll.push(fd);
             }

@@ -4,7 +4,7 @@ use crate::config;
 use crate::counts::Why;
 use crate::options;
 use crate::sys;
-use crate::table::{self, BY_PORT, Entry, Kind, LEFT_ALONE, LET_GO, NONBLOCK, OWN};
+use crate::table::{self, BY_PORT, Entry, Kind, LEFT_ALONE, NONBLOCK, OWN};
 
 /// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
@@ -39,7 +39,8 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         let by_port = entry.flags() & BY_PORT != 0;
         return Err(if by_port { Why::Port } else { Why::Duplicated });
     }
-    if entry.flags() & LET_GO != 0 && !sys::is_connected(fd) {
+    // Its peer may have reset it since it was accepted, or since a set had it.
+    if kind != Kind::Free && !table::is_fresh(fd) && !sys::is_connected(fd) {
         return Err(Why::NotConnected);
     }
     if entry.flags() & NONBLOCK == 0 {

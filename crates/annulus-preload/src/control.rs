@@ -61,6 +61,7 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
     if elsewhere {
         return in_another(set, held, entry, fd, asked);
     }
+    held.knows_no_more(fd, asked.data);
     let answer = match entry.kind() {
         Kind::Closing => Some(Err(libc::EBADF)),
         Kind::Served => served(&mut held, fd, asked),
@@ -333,7 +334,6 @@ fn replayed(
     }
     let mut connection = held.connection(fd)?;
     let silent = connection.is(flag::DISABLED) && connection.is(flag::MEMBER);
-    let asked_before = connection.data;
     let ask = |operation| sys::control(held.fd, operation, fd, asked.events, asked.data);
     let answer = match asked.operation {
         libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
@@ -349,11 +349,9 @@ fn replayed(
         if asked.operation == libc::EPOLL_CTL_DEL {
             connection.clear(flag::MEMBER);
             held.unready(fd, connection);
-            held.knows_no_more(asked_before);
         } else {
             (connection.events, connection.data) = (asked.events, asked.data);
             connection.mark(flag::MEMBER);
-            connection.clear(flag::DISABLED);
             held.kernel_has = true;
             if connection.in_hand() > 0 || connection.error != 0 {
                 held.notify(fd, connection, 0);

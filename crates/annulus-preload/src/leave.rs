@@ -16,9 +16,9 @@ use crate::options;
 use crate::orphans::{self, Beside};
 use crate::receive;
 use crate::send;
-use crate::set::{Closing, Held, Inner, Mode, Set};
+use crate::set::{Closing, Held, Inner, Known, Mode, Set};
 use crate::sys;
-use crate::table::{self, Entry, Kind, LEFT_ALONE, LET_GO, OWN, SHARED};
+use crate::table::{self, Entry, Kind, LEFT_ALONE, OWN, SHARED};
 use crate::turn;
 use crate::watchdog;
 
@@ -113,11 +113,17 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
                 false => there & !(flag::IN | flag::RDHUP | flag::ERR | flag::HUP),
             };
             if there != 0 {
-                inner.known.push((data, there));
+                inner.known.push(Known {
+                    fd,
+                    data,
+                    events: there,
+                });
             }
         }
     }
-    if connection.in_hand() > 0 || connection.error != 0 {
+    // An edge that has been reported is not one again.
+    let told = connection.events & flag::EDGE_TRIGGERED != 0 && !connection.is(flag::EDGE);
+    if (connection.in_hand() > 0 || connection.error != 0) && !(told && why != Why::UnknownOption) {
         inner.notify(fd, connection, 0);
     }
     settle(inner, fd, connection);
@@ -179,7 +185,7 @@ pub(crate) fn settle(inner: &mut Inner, fd: i32, connection: Conn) {
 pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.clear(flag::MEMBER | flag::EDGE);
     inner.unready(fd, connection);
-    inner.knows_no_more(connection.data);
+    inner.knows_no_more(fd, connection.data);
     inner.leaving.push(fd);
 }
 
@@ -277,7 +283,7 @@ pub(crate) fn let_go(inner: &mut Inner) {
         stop_receiving(inner, fd, connection);
         ends(inner);
         inner.replays += 1;
-        entry.become_kind(Kind::Replay, LET_GO | entry.flags());
+        entry.become_kind(Kind::Replay, entry.flags());
         settle(inner, fd, connection);
     }
 }
@@ -291,7 +297,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let inner: &mut Inner = held;
     let was_served = entry.kind() == Kind::Served;
     inner.unready(fd, connection);
-    inner.knows_no_more(connection.data);
+    inner.knows_no_more(fd, connection.data);
     connection.clear(flag::MEMBER);
     discard(inner, entry, fd, connection);
     let by_ring = inner.ring.is_some()

@@ -505,8 +505,9 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
     if how != libc::SHUT_WR {
         leave::hand_back(&mut held, fd, Why::UnknownFlags);
         // The call makes an edge of its own.
-        held.known.clear();
+        held.knows_no_more_of(fd);
         let mut connection = held.connection(fd)?;
+        held.notify(fd, connection, 0);
         if how != libc::SHUT_RDWR || connection.backlog.is_empty() {
             return None;
         }
@@ -525,9 +526,19 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
     if answer.is_ok() {
         connection.mark(flag::SHUT);
     }
-    // The kernel tells whoever waits, whatever came of it.
+    // The kernel tells whoever waits, whatever came of it: an edge of its own.
+    inner.knows_no_more(fd, connection.data);
     inner.notify(fd, connection, 0);
     Some(answer)
+}
+
+/// The kernel is about to do it for one that a set had: an edge of its own.
+pub(crate) fn is_about_to_shut(fd: i32) {
+    let entry = table::entry(fd).filter(|entry| entry.kind() == Kind::Stream);
+    let set = entry.and_then(Set::of).filter(|set| set.is_mine());
+    if let Some(mut held) = set.and_then(Set::take) {
+        held.knows_no_more_of(fd);
+    }
 }
 
 /// The error that is to be said, which is over then. `None`: the kernel knows.

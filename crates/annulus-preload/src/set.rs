@@ -111,8 +111,8 @@ pub(crate) struct Inner {
     pub(crate) early: Vec<(i32, u32, u64)>,
     /// Those that another set of this thread had first, and of which something is in hand.
     pub(crate) guests: Vec<Guest>,
-    /// What the kernel's set is going to report once too often, as it was put in anew: data, and what was known.
-    pub(crate) known: Vec<(u64, u32)>,
+    /// What the kernel's set is going to report once too often, when it is next asked.
+    pub(crate) known: Vec<Known>,
     /// Rounds that were late, less those that were not.
     pub(crate) late: u32,
     /// Rounds for which writes are not held back.
@@ -129,6 +129,14 @@ pub(crate) struct Guest {
     pub(crate) data: u64,
     /// It was reported, and is not to be again.
     pub(crate) told: bool,
+}
+
+/// An edge-triggered member that was put into the kernel's set anew, and what has been reported of it before.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) fd: i32,
+    pub(crate) data: u64,
+    pub(crate) events: u32,
 }
 
 /// A listener that is a member of the set, level-triggered.
@@ -462,9 +470,16 @@ impl Inner {
         }
     }
 
-    /// The member with these data is one no more: the next one with the same has nothing that was reported before.
-    pub(crate) fn knows_no_more(&mut self, data: u64) {
-        self.known.retain(|known| known.0 != data);
+    /// The program has asked about a member, or closed it: the next report, by its number or with the same data, is no
+    /// old one.
+    pub(crate) fn knows_no_more(&mut self, fd: i32, data: u64) {
+        self.known
+            .retain(|known| known.fd != fd && known.data != data);
+    }
+
+    /// Likewise something has been done to a member by which the kernel tells whoever waits.
+    pub(crate) fn knows_no_more_of(&mut self, fd: i32) {
+        self.known.retain(|known| known.fd != fd);
     }
 
     /// Its lists grow no more, as a rule: a handler that writes or closes may have interrupted `malloc`.

@@ -55,12 +55,10 @@ pub(crate) const LEFT_ALONE: u32 = 1 << 9;
 pub(crate) const BY_PORT: u32 = 1 << 10;
 /// Another number, or another process, has it, too.
 pub(crate) const SHARED: u32 = 1 << 11;
-/// It was served, and used outside of a set since: it may be connected no more.
-pub(crate) const LET_GO: u32 = 1 << 12;
 /// Accepted by this process, and by now no other can have it: see [`children_have_all`].
 pub(crate) const OWN: u32 = 1 << 13;
 
-const FLAGS: u32 = NONBLOCK | LEFT_ALONE | BY_PORT | SHARED | LET_GO | OWN;
+const FLAGS: u32 = NONBLOCK | LEFT_ALONE | BY_PORT | SHARED | OWN;
 
 const KIND_MASK: u32 = 0xff;
 const PROCESS_SHIFT: u32 = 16;
@@ -178,10 +176,35 @@ pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
 
 /// The highest number that was accepted, and one more.
 static ACCEPTED_MAX: AtomicI32 = AtomicI32::new(0);
+/// The number that was accepted last, if nobody has waited since, or written to it; else -1.
+static ACCEPTED_LAST: AtomicI32 = AtomicI32::new(-1);
 
 pub(crate) fn is_accepted(fd: i32) {
+    ACCEPTED_LAST.store(fd, Ordering::Relaxed);
     if fd >= ACCEPTED_MAX.load(Ordering::Relaxed) {
         ACCEPTED_MAX.fetch_max(fd.saturating_add(1), Ordering::Relaxed);
+    }
+}
+
+/// Whether it was accepted a moment ago: it is connected, as far as anybody can know.
+#[inline]
+pub(crate) fn is_fresh(fd: i32) -> bool {
+    ACCEPTED_LAST.load(Ordering::Relaxed) == fd
+}
+
+/// Somebody waits.
+#[inline]
+pub(crate) fn none_is_fresh() {
+    if ACCEPTED_LAST.load(Ordering::Relaxed) != -1 {
+        ACCEPTED_LAST.store(-1, Ordering::Relaxed);
+    }
+}
+
+/// The program writes to it before a set has it.
+#[inline]
+pub(crate) fn is_written(fd: i32) {
+    if is_fresh(fd) {
+        none_is_fresh();
     }
 }
 

@@ -9,7 +9,7 @@ use std::ptr;
 use libc::epoll_event;
 
 use crate::config;
-use crate::connection::{self as flag, EDGE_TRIGGERED, ONESHOT};
+use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
 use crate::control;
 use crate::counts::{self, Call, Why};
 use crate::ended;
@@ -61,6 +61,7 @@ unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
     if room.max <= 0 {
         return None;
     }
+    table::none_is_fresh();
     let mut held = set.take()?;
     match held.mode {
         Mode::Passing if held.has_guest() || held.ready.1 != 0 || !held.known.is_empty() => {}
@@ -277,7 +278,12 @@ unsafe fn collect(held: &mut Held, room: &Room) -> usize {
         count
     } else {
         // SAFETY: Lent: so many have been written there.
-        unsafe { drop_known(held, room.events.add(found), count) }
+        let kept = unsafe { drop_known(held, room.events.add(found), count) };
+        if !held.kernel_ready {
+            // What was to be reported once too often has been.
+            held.known.clear();
+        }
+        kept
     };
     if !replayed {
         return found + count;
@@ -316,6 +322,9 @@ unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed
             _ => report = 0,
         }
         if report != 0 && (!edge || connection.is(flag::EDGE)) {
+            if connection.events & ONESHOT != 0 {
+                report |= for_once(held, (entry, fd), connection);
+            }
             // SAFETY: Lent: fewer than there is room for.
             unsafe {
                 room.events.add(*found).write_unaligned(epoll_event {
@@ -336,6 +345,19 @@ unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed
             break;
         }
     }
+}
+
+/// What is reported once is all that the kernel has found by now: what comes as news a turn later would be kept back. One
+/// that was handed back is not to be reported by the kernel's set, too: that gets it when it is to speak again.
+fn for_once(held: &Held, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
+    let mut found = sys::poll_now(fd, connection.events);
+    if entry.kind() == Kind::Replay {
+        let _ = sys::control(held.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+    if connection.is(flag::FULL) && !connection.is(flag::SHUT) {
+        found &= !flag::OUT;
+    }
+    found & (connection.events | flag::ERR | flag::HUP)
 }
 
 /// # Safety
@@ -397,8 +419,8 @@ unsafe fn drop_known(held: &mut Held, events: *mut epoll_event, count: usize) ->
         // SAFETY: Lent, as said.
         let event = unsafe { events.add(at).read_unaligned() };
         let (said, data) = (event.events, event.u64);
-        let known = held.known.iter().position(|&(whose, _)| whose == data);
-        let is_old = known.is_some_and(|nth| said & !held.known.swap_remove(nth).1 == 0);
+        let known = held.known.iter().position(|known| known.data == data);
+        let is_old = known.is_some_and(|nth| said & !held.known.swap_remove(nth).events == 0);
         if !is_old {
             // SAFETY: Lent, as said: not behind where it was read.
             unsafe { events.add(kept).write_unaligned(event) };

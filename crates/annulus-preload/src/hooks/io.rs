@@ -19,6 +19,7 @@ use crate::leave;
 use crate::real;
 use crate::receive;
 use crate::send;
+use crate::table;
 
 /// The most vectors that a call may have.
 const VECTORS_MAX: usize = 1024;
@@ -44,7 +45,11 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
 
 unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<Answer> {
     let answer = match find(fd) {
-        Found::Theirs | Found::Inherited(_) => return None,
+        Found::Theirs => {
+            table::is_written(fd);
+            return None;
+        }
+        Found::Inherited(_) => return None,
         Found::Closed => Some(Err(libc::EBADF)),
         // SAFETY: Lent, passed on.
         Found::Ours(entry) => guard(|| unsafe { send::write(entry, fd, vectors, flags) }),

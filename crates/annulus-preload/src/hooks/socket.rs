@@ -96,6 +96,10 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         counts::served(Call::Shutdown);
         return say_int(answer);
     }
+    guard(|| {
+        send::is_about_to_shut(fd);
+        None
+    });
     // One that is over in a direction before a set has it is not served.
     leave_alone(fd);
     unsafe { real::shutdown(fd, how) }
@@ -129,6 +133,10 @@ pub(super) fn leave_alone(fd: c_int) {
     {
         // Of one that is no stream nothing comes of it, and `close` forgets it.
         entry.become_kind(Kind::Stream, entry.flags() | LEFT_ALONE);
+    } else if let Some(entry) = table::entry(fd)
+        && entry.kind() == Kind::Replay
+    {
+        entry.become_kind(Kind::Replay, entry.flags() | LEFT_ALONE);
     } else if let Some(entry) = table::entry(fd)
         && entry.kind() == Kind::Listener
     {

@@ -167,6 +167,138 @@ static void oneshot_that_fired_hides_even_a_reset(void) {
     say_error_option(pair.app);
 }
 
+static void say_polled(int fd) {
+    struct pollfd ask = {fd, POLLIN, 0};
+    GOT(poll(&ask, 1, 0));
+}
+
+static void oneshot_is_reported_once_though_it_was_handed_back(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    peer_send(&pair, "one");
+    settle(&pair);
+    say_next(set);
+    say_polled(pair.app);
+    say_now(set);
+    for (int round = 0; round < 3; round++) {
+        mod(set, pair.app, EPOLLIN | EPOLLET | EPOLLONESHOT, 2);
+        say_next(set);
+        peer_send(&pair, "more");
+        settle(&pair);
+        say_now(set);
+    }
+    say_read(pair.app, 100);
+    mod(set, pair.app, EPOLLIN | EPOLLONESHOT, 3);
+    say_now(set);
+    peer_send(&pair, "last");
+    settle(&pair);
+    say_next(set);
+    say_now(set);
+}
+
+/* Both are there when the program looks; a report of the first alone would be all that it gets. */
+static void oneshot_has_all_that_is_there(void) {
+    int set = new_set();
+    struct pair reset = joined(set, EPOLLIN | EPOLLONESHOT), ended = joined(set, EPOLLIN | EPOLLRDHUP);
+    say_now(set);
+    peer_send(&reset, "bytes");
+    settle(&reset);
+    peer_reset(&reset);
+    settle_state(reset.app, STATE_CLOSED);
+    say_next(set);
+    say_read(reset.app, 100);
+    del(set, ended.app);
+    peer_send(&ended, "bytes");
+    settle(&ended);
+    peer_shutdown(&ended);
+    settle(&ended);
+    add(set, ended.app, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 2);
+    say_next(set);
+    say_read(ended.app, 100);
+    say_read(ended.app, 100);
+}
+
+static void a_change_after_a_hand_back_is_reported(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLOUT | EPOLLET);
+    say_next(set);
+    say_polled(pair.app);
+    mod(set, pair.app, EPOLLOUT | EPOLLET, 1);
+    say_next(set);
+    say_now(set);
+    /* Another one that is known by the same label, and that the kernel's set has. */
+    struct pair other = joined(set, EPOLLOUT | EPOLLET);
+    mod(set, other.app, EPOLLOUT | EPOLLET, 5);
+    say_next(set);
+    say_polled(other.app);
+    MUST(close(other.app));
+    int ends[2];
+    MUST(pipe(ends));
+    add(set, ends[1], EPOLLOUT | EPOLLET, 5);
+    say_next(set);
+}
+
+static void a_shutdown_after_a_hand_back_is_an_edge(void) {
+    int set = new_set();
+    struct pair shut = joined(set, EPOLLOUT | EPOLLET), over = connected();
+    GOT(shutdown(shut.app, SHUT_WR));
+    settle_state(shut.app, STATE_FIN_WAIT2);
+    for (int i = 0; i < 3; i++)
+        turn(set);
+    peer_send(&shut, "unread");
+    settle(&shut);
+    say_polled(shut.app);
+    GOT(shutdown(shut.app, SHUT_WR));
+    say_next(set);
+    say_now(set);
+    add(set, over.app, EPOLLIN | EPOLLET, 2);
+    peer_reset(&over);
+    settle_state(over.app, STATE_CLOSED);
+    say_next(set);
+    say_error_option(over.app);
+    say_polled(over.app);
+    GOT(shutdown(over.app, SHUT_RDWR));
+    say_next(set);
+    say_now(set);
+}
+
+/* So much that the kernel keeps it, and nobody has asked for it. */
+static void a_hang_up_behind_what_nobody_asked_for_is_reported(void) {
+    static char much[20001];
+    memset(much, 'x', sizeof much - 1);
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    GOT(shutdown(pair.app, SHUT_WR));
+    say_next(set);
+    peer_send(&pair, much);
+    settle(&pair);
+    say_next(set);
+    long result, count = 0;
+    while ((result = read(pair.app, much, sizeof much)) > 0)
+        count += result;
+    say("read %ld, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
+    mod(set, pair.app, 0, 1);
+    say_now(set);
+    peer_send(&pair, "more");
+    settle(&pair);
+    say_now(set);
+    peer_shutdown(&pair);
+    settle(&pair);
+    say_next(set);
+}
+
+static void a_reset_before_a_set_has_it_is_known_to_writes(void) {
+    int set = new_set();
+    struct pair pair = connected();
+    peer_close(&pair);
+    settle_state(pair.app, STATE_CLOSE_WAIT);
+    GOT(write(pair.app, "x", 1));
+    settle_state(pair.app, STATE_CLOSED);
+    add(set, pair.app, EPOLLIN, 1);
+    GOT(send(pair.app, "y", 1, MSG_NOSIGNAL));
+    say_next(set);
+}
+
 static void exclusive_members_report_and_refuse_changes(void) {
     int set = new_set();
     struct pair pair = connected();
@@ -538,6 +670,12 @@ static const struct app_case cases[] = {
     CASE(a_change_reports_an_edge_again, "served:read"),
     CASE(oneshot_is_silent_until_it_is_armed_again, "served:read served:epoll_ctl"),
     CASE(oneshot_that_fired_hides_even_a_reset, ""),
+    CASE(oneshot_is_reported_once_though_it_was_handed_back, "back:polled_otherwise"),
+    CASE(oneshot_has_all_that_is_there, "served:read"),
+    CASE(a_change_after_a_hand_back_is_reported, "back:polled_otherwise"),
+    CASE(a_shutdown_after_a_hand_back_is_an_edge, "back:polled_otherwise"),
+    CASE(a_hang_up_behind_what_nobody_asked_for_is_reported, "served:read"),
+    CASE(a_reset_before_a_set_has_it_is_known_to_writes, "passed:not_connected"),
     CASE(exclusive_members_report_and_refuse_changes, "passed:unknown_flags"),
     CASE(the_peers_fin_is_read_and_hung_up, "served:read"),
     CASE(hang_up_alone_is_reported_before_the_bytes_are_read, ""),

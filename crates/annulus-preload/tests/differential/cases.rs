@@ -27,6 +27,12 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn a_change_reports_an_edge_again;
     fn oneshot_is_silent_until_it_is_armed_again;
     fn oneshot_that_fired_hides_even_a_reset;
+    fn oneshot_is_reported_once_though_it_was_handed_back;
+    fn oneshot_has_all_that_is_there;
+    fn a_change_after_a_hand_back_is_reported;
+    fn a_shutdown_after_a_hand_back_is_an_edge;
+    fn a_hang_up_behind_what_nobody_asked_for_is_reported;
+    fn a_reset_before_a_set_has_it_is_known_to_writes;
     fn exclusive_members_report_and_refuse_changes;
     fn the_peers_fin_is_read_and_hung_up;
     fn hang_up_alone_is_reported_before_the_bytes_are_read;

@@ -347,8 +347,8 @@ unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed
     }
 }
 
-/// What is reported once is all that the kernel has found by now: what comes as news a turn later would be kept back. One
-/// that was handed back is not to be reported by the kernel's set, too: that gets it when it is to speak again.
+/// What is reported once is all that the kernel has found by now: what comes as news a turn later would be kept back.
+/// One that was handed back is not to be reported by the kernel's set, too: that gets it when it is to speak again.
 fn for_once(held: &Held, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
     let mut found = sys::poll_now(fd, connection.events);
     if entry.kind() == Kind::Replay {

@@ -79,8 +79,8 @@ struct Worker<'r, 'p, P: Protocol> {
     /// Places that failed, and when they are tried again.
     retry: VecDeque<(u64, u32)>,
     /// Places whose receive found no buffer, and their generation: a kernel that hands over at once all that has come
-    /// (6.1; 6.18 does not) runs out of them. Armed as many at a time as there are buffers: all of them would mostly find
-    /// none again.
+    /// (6.1; 6.18 does not) runs out of them. Armed as many at a time as there are buffers: all of them would mostly
+    /// find none again.
     starved: VecDeque<(u32, u32)>,
     opening: usize,
     open: usize,

@@ -9,6 +9,8 @@ use super::protocol::{Answer, Protocol, Step};
 /// A longer head is an error: nobody who is measured sends one.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
+/// About as long as heads are.
+const HEAD_BYTES: usize = 512;
 /// The longest line that gives the length of a chunk, or that follows the last one.
 const LINE_BYTES_MAX: usize = 1024;
 
@@ -281,6 +283,10 @@ impl Protocol for Http {
                 Step::Done(at + used, answer)
             }
         }
+    }
+
+    fn answer_bytes(&self) -> usize {
+        (self.expected.as_ref()).map_or(0, |body| body.len() + HEAD_BYTES)
     }
 
     fn ends_with_connection(&self, reader: &Reader) -> bool {

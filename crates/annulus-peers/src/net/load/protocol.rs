@@ -23,6 +23,11 @@ pub(super) trait Protocol {
         bytes: &[u8],
     ) -> Step;
 
+    /// How long an answer is, about, if that is known: it is received at once.
+    fn answer_bytes(&self) -> usize {
+        0
+    }
+
     /// Whether the server's closing the connection ends the answer (HTTP without a length).
     fn ends_with_connection(&self, _reader: &Self::Reader) -> bool {
         false

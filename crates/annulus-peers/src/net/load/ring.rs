@@ -179,6 +179,10 @@ impl Received {
         Ok(received)
     }
 
+    pub(super) fn count(&self) -> u16 {
+        self.count
+    }
+
     /// The first `len` bytes of a buffer that a completion named, until it is given back.
     #[inline]
     pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {

@@ -43,9 +43,10 @@ const RETRY_NS: u64 = 10_000_000;
 const TICK_NS: u64 = 100_000_000;
 /// The longest wait: how late a new phase is seen when nothing else happens.
 const WAIT_NS: u64 = 5_000_000;
-/// Buffers that the kernel may receive into: as many as one batch of completions uses, and few enough for the
-/// processor's cache.
-const BUFFERS: u16 = 128;
+/// Buffers that the kernel may receive into: as many as one batch of completions uses, and fewer where all of them
+/// together would be too much for the processor's cache.
+const BUFFERS: usize = 128;
+const BUFFERS_BYTES: usize = 2 << 20;
 const BUFFER_BYTES_MIN: usize = 2 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// So many connections have the same source address: an address has some 28,000 ports.
@@ -163,10 +164,12 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         for request in sends.chunks_exact_mut(template.len()) {
             request.copy_from_slice(&template);
         }
-        let buffer_bytes = place_bytes
+        let answers_bytes = protocol.answer_bytes().saturating_mul(plan.pipeline);
+        let buffer_bytes = (place_bytes.max(answers_bytes))
             .clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
             .next_power_of_two();
-        let received = Received::new(&channel, BUFFERS, buffer_bytes)?;
+        let buffers = BUFFERS.min(BUFFERS_BYTES / buffer_bytes);
+        let received = Received::new(&channel, buffers as u16, buffer_bytes)?;
         let paced = plan.pace != Pace::Closed;
         Ok(Worker {
             received: ManuallyDrop::new(received),
@@ -519,7 +522,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
 
     /// All buffers are free between two turns.
     fn arm_starved(&mut self) -> io::Result<()> {
-        for _ in 0..BUFFERS {
+        for _ in 0..self.received.count() {
             let Some((place, generation)) = self.starved.pop_front() else {
                 return Ok(());
             };

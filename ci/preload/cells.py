@@ -1,6 +1,6 @@
 """What is measured: a server, a load, and what the ratio must be (docs/PRELOAD.md)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -89,3 +89,12 @@ def others():
 
 def every():
     return [*redis(), *nginx(), *memcached(), *others()]
+
+
+def of_keys(number):
+    """The loads that ask for keys, with as many of them: with one, finding the value costs next to nothing, as with
+    redis-benchmark unless it is told -r; with 100,000, as otherwise here, looking for it misses the caches."""
+    for cell in every():
+        if "--fill" in cell.load:
+            shown = f"{cell.name}, {number} key{'s' if number != 1 else ''},"
+            yield replace(cell, load=(*cell.load, "--keys", str(number)), name=shown)

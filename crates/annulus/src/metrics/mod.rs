@@ -1,6 +1,7 @@
 //! What every driver counts: free when nobody looks, and cheap when somebody does.
 //!
-//! ```
+//! ```standalone_crate
+//! # // Other documentation's tests, in the same process, would read as well.
 //! # fn main() -> std::io::Result<()> { pollster::block_on(async {
 //! use annulus::metrics;
 //!

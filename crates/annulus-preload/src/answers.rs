@@ -45,6 +45,7 @@ impl Inner {
                 break;
             }
         }
+        self.burst.round(count);
         counts::count(Event::Answers, count as u64);
         count
     }
@@ -156,6 +157,7 @@ impl Inner {
                 while !machine.ring.arm_wake(wake) && turn::submit_once(&mut machine.ring) {}
             }
             about if about == About::Listener as u8 => {
+                self.burst.connection();
                 listeners::found(&mut self.listeners, number, generation, answer.res);
             }
             about if about == About::LastSend as u8 => self.last_send(machine, number, answer.res),

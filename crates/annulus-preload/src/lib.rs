@@ -25,6 +25,7 @@
 //! calls (`sys`), in the library `annulus` as well.
 
 mod answers;
+mod burst;
 mod bytes;
 mod caller;
 mod child;

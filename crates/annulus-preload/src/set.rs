@@ -16,6 +16,7 @@ use std::sync::atomic::{
 
 use annulus::preload::{Answer, ServerRing};
 
+use crate::burst::Burst;
 use crate::bytes::Moved;
 use crate::caller::{self, me};
 use crate::connection::{self as flag, Conn};
@@ -119,6 +120,7 @@ pub(crate) struct Inner {
     pub(crate) hurry: u32,
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
+    pub(crate) burst: Burst,
 }
 
 /// A member of two sets; the kernel's set knows it, but not what is in hand.
@@ -458,6 +460,7 @@ impl Inner {
             late: 0,
             hurry: 0,
             listeners: Vec::new(),
+            burst: Burst::new(),
         }
     }
 

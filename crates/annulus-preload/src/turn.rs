@@ -7,7 +7,7 @@
 
 use std::ptr;
 
-use annulus::preload::{ServerRing, Sqe, ask};
+use annulus::preload::{ServerRing, Sqe, Wait, ask};
 
 use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
 use crate::counts::{self, Event, RingCounts, Why};
@@ -268,7 +268,7 @@ impl Inner {
                 push(&mut machine.ring, cancel(target));
             }
             // SAFETY: Lent: no mask. Refused, it is done in the next turn.
-            said = errno_of(unsafe { machine.ring.enter(false, None, ptr::null()) });
+            said = errno_of(unsafe { machine.ring.enter(Wait::No, None, ptr::null()) });
         }
         self.take_in();
         !is_lost(said)
@@ -446,10 +446,19 @@ pub(crate) unsafe fn enter(
         held.push_all();
         Some(held)
     })?;
+    let mut wanted = match wait {
+        true => held.burst.next_wait(timeout_ns),
+        false => Wait::No,
+    };
     let mut said = Ok(());
     let held = Set::outside(held, |ring| {
-        // SAFETY: Lent, passed on.
-        said = errno_of(unsafe { ring.enter(wait, timeout_ns, mask) });
+        if wanted.is_patient() && ring.unsubmitted() > 0 {
+            (said, wanted) = hand_over(ring, wanted);
+        }
+        if !wait || wanted != Wait::No {
+            // SAFETY: Lent, passed on.
+            said = errno_of(unsafe { ring.enter(wanted, timeout_ns, mask) });
+        }
         // What was not taken still points into the arena.
         while ring.unsubmitted() > 0 && !is_lost(said) {
             let submitted = errno_of(ring.submit());
@@ -458,11 +467,24 @@ pub(crate) unsafe fn enter(
             }
         }
     });
-    errno::guarded(|| Some(come_back(held, said, wait)))
+    errno::guarded(|| Some(come_back(held, said, wanted)))
+}
+
+/// Before a patient wait, by itself: of an enter that has also taken entries it can't be told whether a signal has
+/// ended its wait, or it was woken for nothing (trap 66). With what there is still to wait for: nothing, if something
+/// has come.
+fn hand_over(ring: &mut ServerRing, wanted: Wait) -> (Result<(), i32>, Wait) {
+    counts::count(Event::Enters, 1);
+    // SAFETY: Lent: no mask.
+    let said = errno_of(unsafe { ring.enter(Wait::No, None, ptr::null()) });
+    if said.is_err() || ring.unsubmitted() > 0 || ring.is_ready() {
+        return (said, Wait::No);
+    }
+    (said, wanted)
 }
 
 /// Takes in what a turn has brought, and lets others have the set.
-fn come_back(mut held: Held, said: Result<(), i32>, wait: bool) -> (Held, Ended) {
+fn come_back(mut held: Held, said: Result<(), i32>, wanted: Wait) -> (Held, Ended) {
     let count = held.take_in();
     if is_lost(said) {
         held.unpush();
@@ -473,10 +495,12 @@ fn come_back(mut held: Held, said: Result<(), i32>, wait: bool) -> (Held, Ended)
     let ended = match said {
         _ if count > 0 => Ended::Answered,
         Err(libc::EINTR) => Ended::Interrupted,
+        // Woken for nothing: whether the time is up, the clock says (trap 66).
+        Err(libc::ETIME) if wanted.is_patient() => Ended::Answered,
         Err(libc::ETIME) => Ended::TimedOut,
         Err(_) if is_lost(said) => Ended::Lost,
         // The kernel keeps back why it has ended a wait if it has also taken entries (trap 5).
-        Ok(()) if wait => Ended::Interrupted,
+        Ok(()) if wanted != Wait::No => Ended::Interrupted,
         _ => Ended::Answered,
     };
     (held, ended)
@@ -487,7 +511,7 @@ pub(crate) fn look(held: Held) -> Held {
     counts::count(Event::Enters, 1);
     let mut held = Set::outside(held, |ring| {
         // SAFETY: Lent: no mask. An error shows in the next turn.
-        let _ = unsafe { ring.enter(false, None, ptr::null()) };
+        let _ = unsafe { ring.enter(Wait::No, None, ptr::null()) };
     });
     held.take_in();
     Set::come_out(held)

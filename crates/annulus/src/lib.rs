@@ -31,7 +31,7 @@ pub mod op;
 #[doc(hidden)]
 pub mod preload {
     //! For `annulus-preload` alone, and of no lasting shape.
-    pub use crate::sys::server_ring::{Answer, ServerRing, Sqe, ask};
+    pub use crate::sys::server_ring::{Answer, ServerRing, Sqe, Wait, ask};
 }
 pub mod runtime;
 #[cfg(feature = "sim")]

@@ -55,6 +55,19 @@ static struct pair joined(int set, uint32_t mask) {
     return pair;
 }
 
+/* A wait without end, and what is written while it lasts. */
+static void say_late_bytes(int set, const struct pair *pair) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        pause_ms(15);
+        syscall(SYS_write, pair->peer, "late", 4);
+        syscall(SYS_exit_group, 0);
+    }
+    say_wait(set, -1);
+    say_read(pair->app, 10);
+    MUST(waitpid(child, NULL, 0));
+}
+
 static void a_timeout_is_never_early(void) {
     int set = new_set(), early = 0;
     joined(set, EPOLLIN);
@@ -68,6 +81,67 @@ static void a_timeout_is_never_early(void) {
         struct epoll_event event;
         GOT(epoll_pwait2(set, &event, 1, &precise, NULL));
         early += now_ms() - start < (double)precise.tv_nsec / 1e6;
+    }
+    say("early: %d\n", early);
+}
+
+/* So many connections that nobody uses, each in a round of its own. */
+static void burst(int set, int listener, int port, int count) {
+    for (int i = 0; i < count; i++) {
+        struct pair pair = {.peer = peer_connect(port)};
+        struct epoll_event event;
+        MUST(epoll_wait(set, &event, 1, 10000));
+        if (event.data.u64 == 1000)
+            pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+    }
+}
+
+static void a_wait_in_a_burst_of_connections_ends_as_any_other(void) {
+    int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), early = 0;
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    add(set, listener, EPOLLIN, 1000);
+    burst(set, listener, port, 12);
+    static const int waits_ms[] = {1, 2, 5, 25};
+    for (int i = 0; i < 4; i++) {
+        double start = now_ms();
+        say_wait(set, waits_ms[i]);
+        early += now_ms() - start < waits_ms[i];
+    }
+    say("early: %d\n", early);
+    on(SIGALRM, count_signal, 0);
+    ring_each_ms(5);
+    say_wait(set, -1);
+    ring_each_ms(0);
+    say_late_bytes(set, &pair);
+}
+
+/* Another process takes what has arrived before the wait that was woken for it has looked, most of the time. */
+static void a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked(void) {
+    int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), early = 0;
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    add(set, listener, EPOLLIN, 1000);
+    int runs[2];
+    MUST(pipe(runs));
+    for (int i = 0; i < 50; i++) {
+        burst(set, listener, port, 12);
+        pid_t child = (pid_t)MUST(fork());
+        for (long round = 0; child == 0; round++) {
+            syscall(SYS_write, pair.peer, "x", 1);
+            syscall(SYS_read, pair.app, &(char){0}, 1);
+            if (round == 100)
+                syscall(SYS_write, runs[1], "x", 1);
+        }
+        MUST(read(runs[0], &(char){0}, 1));
+        struct epoll_event event;
+        double start = now_ms();
+        if (MUST(epoll_wait(set, &event, 1, 10)) == 0)
+            early += now_ms() - start < 10;
+        MUST(kill(child, SIGKILL));
+        MUST(waitpid(child, NULL, 0));
+        for (char bytes[64]; read(pair.app, bytes, sizeof bytes) > 0;)
+            ;
     }
     say("early: %d\n", early);
 }
@@ -93,15 +167,7 @@ static void a_wait_without_end_is_ended_by_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     say_now(set);
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
-        pause_ms(15);
-        syscall(SYS_write, pair.peer, "late", 4);
-        syscall(SYS_exit_group, 0);
-    }
-    say_wait(set, -1);
-    say_read(pair.app, 10);
-    MUST(waitpid(child, NULL, 0));
+    say_late_bytes(set, &pair);
     say_now(set);
 }
 
@@ -392,6 +458,8 @@ static void the_end_of_a_set_interrupts_no_later_wait(void) {
 
 static const struct app_case cases[] = {
     CASE(a_timeout_is_never_early, "served:epoll_wait"),
+    CASE(a_wait_in_a_burst_of_connections_ends_as_any_other, "served:epoll_wait served:read"),
+    CASE(a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked, "served:epoll_wait"),
     CASE(bad_timeouts_are_refused, "served:epoll_wait"),
     CASE(a_wait_without_end_is_ended_by_bytes, "served:epoll_wait"),
     CASE(a_signal_ends_a_wait, "served:epoll_wait"),

@@ -79,6 +79,8 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
 
 cases! { WAITS, WAITS_CASES = c("waits"):
     fn a_timeout_is_never_early;
+    fn a_wait_in_a_burst_of_connections_ends_as_any_other;
+    fn a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked;
     fn bad_timeouts_are_refused;
     fn a_wait_without_end_is_ended_by_bytes;
     fn a_signal_ends_a_wait;

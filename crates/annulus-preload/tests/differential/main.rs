@@ -5,6 +5,9 @@
 //! with it, and the two transcripts, the exits and what was said on stderr must be equal byte for byte. A case prints
 //! nothing that the kernel is free to choose, and no measured time.
 
+// What needs no program is tested by itself; the library can't be (`test = false`).
+#[path = "../../src/burst.rs"]
+mod burst;
 mod cases;
 mod circumstances;
 mod counts;

@@ -31,4 +31,5 @@ pub(crate) mod sq_poll;
 pub(crate) mod sqe;
 pub(crate) mod trial;
 pub(crate) mod wake;
+pub(crate) mod wanted;
 pub(crate) mod words;

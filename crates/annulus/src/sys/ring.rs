@@ -24,6 +24,7 @@ use super::polling::RingPoll;
 use super::probe;
 use super::sqe::{Cqe, Sqe, opcode, to_entry};
 use super::wake::EventFd;
+use super::wanted::Wanted;
 use crate::error::SetupError;
 
 mod enter;
@@ -86,6 +87,8 @@ pub(crate) struct Ring {
     flags_enter: u32,
     /// A kernel thread takes what is pushed.
     sq_polled: bool,
+    /// The kernel can wait for several completions, or any after a while: Linux 6.12.
+    is_patient: bool,
     wake: Arc<EventFd>,
     /// What the kernel reads the eventfd into; boxed, so that it is Still.
     wake_count: Box<u64>,
@@ -261,6 +264,7 @@ impl Ring {
             0
         };
         let wake = EventFd::new().map_err(probe::explain_setup)?;
+        let is_patient = ring.params().is_feature_min_timeout();
         let mut ring = Ring {
             ring,
             probe,
@@ -269,6 +273,7 @@ impl Ring {
             workers: config.workers,
             flags_enter,
             sq_polled: matches!(config.poll, RingPoll::Submissions(_)),
+            is_patient,
             wake: Arc::new(wake),
             wake_count: Box::new(0),
             timer: Box::new([0; 2]),
@@ -387,7 +392,7 @@ impl Ring {
 
     /// Submits, and looks once for completions, without waiting.
     pub(super) fn look_for_completions(&mut self) -> io::Result<()> {
-        self.enter(0, IoringEnterFlags::GETEVENTS.bits(), None)
+        self.enter(Wanted::NOTHING, IoringEnterFlags::GETEVENTS.bits(), None)
     }
 
     /// Whether completions wait for room in their queue. An enter follows, which sees to them.
@@ -425,7 +430,7 @@ impl Kernel for Ring {
         if self.sq_polled {
             return match self.poller_flags() {
                 0 => Ok(()),
-                flags => self.enter(0, flags, None),
+                flags => self.enter(Wanted::NOTHING, flags, None),
             };
         }
         // With deferred task work CQEs appear only in an enter that asks for them.
@@ -435,7 +440,7 @@ impl Kernel for Ring {
         } else {
             0
         };
-        self.enter(0, flags, None)
+        self.enter(Wanted::NOTHING, flags, None)
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
@@ -446,7 +451,7 @@ impl Kernel for Ring {
             // Not for a place: a completion is as good a reason to go on.
             flags |= self.poller_flags() & IoringEnterFlags::SQ_WAKEUP.bits();
         }
-        self.enter(1, flags, timeout_ns)
+        self.enter(Wanted::ONE, flags, timeout_ns)
     }
 
     #[inline]

@@ -19,6 +19,7 @@ use super::ring::{Ring, RingConfig, Rung};
 use super::sq_poll::SqPoll;
 use super::sqe::Cqe;
 pub use super::sqe::Sqe;
+use super::wanted::Wanted;
 use crate::error::SetupError;
 
 /// The opcodes of a server, and the flags that go with them.
@@ -75,6 +76,36 @@ impl From<&Cqe> for Answer {
             has_more: cqe.leaves_more(),
             keeps_buffer: cqe.keeps_buffer(),
         }
+    }
+}
+
+/// What an enter waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Nothing: it does not sleep.
+    No,
+    /// Any answer.
+    One,
+    /// So many, or any after so many µs. It may end with `ETIME` and nothing before its time is up, if what it was
+    /// woken for came to nothing (trap 66). Before Linux 6.12 as `One`.
+    Several(u32, u32),
+}
+
+impl Wait {
+    fn wanted(self) -> Wanted {
+        match self {
+            Wait::No => Wanted::NOTHING,
+            Wait::One => Wanted::ONE,
+            Wait::Several(completions, any_after_us) => Wanted {
+                completions,
+                any_after_us,
+            },
+        }
+    }
+
+    /// Whether it is for several.
+    pub fn is_patient(self) -> bool {
+        matches!(self, Wait::Several(..))
     }
 }
 
@@ -179,8 +210,8 @@ impl ServerRing {
         self.ring.arm_wake(user_data)
     }
 
-    /// Hands over what was pushed and does what is due; sleeps for an answer if `wait`, for at most `timeout_ns`,
-    /// with the signal mask `mask` meanwhile.
+    /// Hands over what was pushed and does what is due; sleeps as `wait` says, for at most `timeout_ns`, with
+    /// the signal mask `mask` meanwhile.
     ///
     /// # Errors
     ///
@@ -191,16 +222,16 @@ impl ServerRing {
     /// Lent: `mask` is null, or the 8 bytes of a kernel's signal set until this returns.
     pub unsafe fn enter(
         &mut self,
-        wait: bool,
+        wait: Wait,
         timeout_ns: Option<u64>,
         mask: *const u64,
     ) -> io::Result<()> {
         let flags = IoringEnterFlags::GETEVENTS.bits() | self.ring.poller_wakes();
-        let timeout_ns = if wait { timeout_ns } else { None };
+        let timeout_ns = timeout_ns.filter(|_| wait != Wait::No);
         // SAFETY: Lent, passed on.
         unsafe {
             self.ring
-                .enter_masked(u32::from(wait), flags, timeout_ns, mask)
+                .enter_masked(wait.wanted(), flags, timeout_ns, mask)
         }
     }
 
@@ -212,7 +243,10 @@ impl ServerRing {
             return Ok(());
         }
         // SAFETY: Lent: no mask is passed.
-        unsafe { self.ring.enter_masked(0, flags, None, ptr::null()) }
+        unsafe {
+            self.ring
+                .enter_masked(Wanted::NOTHING, flags, None, ptr::null())
+        }
     }
 
     /// Whether an enter, or [`reap`](ServerRing::reap), would bring something. No system call.
@@ -227,7 +261,11 @@ impl ServerRing {
         let flags = IoringEnterFlags::GETEVENTS.bits();
         // SAFETY: Lent: no mask is passed.
         self.ring.overflows()
-            && unsafe { self.ring.enter_masked(0, flags, None, ptr::null()) }.is_ok()
+            && unsafe {
+                self.ring
+                    .enter_masked(Wanted::NOTHING, flags, None, ptr::null())
+            }
+            .is_ok()
     }
 
     /// Takes the answers that are there, at most 256, into `answers`.

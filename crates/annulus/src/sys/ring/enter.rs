@@ -13,6 +13,7 @@ use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
 use super::Ring;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::must_wake_poller;
+use crate::sys::wanted::Wanted;
 
 /// Bytes of a signal set, as the kernel counts them.
 const SIGNAL_SET_BYTES: u32 = 8;
@@ -50,12 +51,12 @@ impl Ring {
 
     pub(super) fn enter(
         &mut self,
-        min_complete: u32,
+        wanted: Wanted,
         flags: u32,
         timeout_ns: Option<u64>,
     ) -> io::Result<()> {
         // SAFETY: Lent: no mask is passed.
-        unsafe { self.enter_masked(min_complete, flags, timeout_ns, ptr::null()) }
+        unsafe { self.enter_masked(wanted, flags, timeout_ns, ptr::null()) }
     }
 
     /// As `enter`; while it sleeps, the thread's signal mask is `mask`, if there is one.
@@ -65,7 +66,7 @@ impl Ring {
     /// Lent: `mask` is null, or the 8 bytes of a kernel's signal set until this returns.
     pub(in crate::sys) unsafe fn enter_masked(
         &mut self,
-        min_complete: u32,
+        wanted: Wanted,
         flags: u32,
         timeout_ns: Option<u64>,
         mask: *const u64,
@@ -83,8 +84,14 @@ impl Ring {
         // SAFETY: Open. Our own ring, or its index in this thread's table of registered rings, for
         // which the call takes the same type.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let wanted = if self.is_patient {
+            wanted
+        } else {
+            wanted.without_patience()
+        };
+        let min_complete = wanted.completions;
         let result = match timeout_ns {
-            None if mask.is_null() => {
+            None if mask.is_null() && wanted.any_after_us == 0 => {
                 let flags = IoringEnterFlags::from_bits_retain(flags);
                 // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns.
                 unsafe { rustix::io_uring::io_uring_enter(fd, to_submit, min_complete, flags) }
@@ -99,7 +106,7 @@ impl Ring {
                     ts: rustix::io_uring::io_uring_ptr::new(ts.cast_mut().cast()),
                     sigmask: rustix::io_uring::io_uring_ptr::new(mask.cast_mut().cast()),
                     sigmask_sz: if mask.is_null() { 0 } else { SIGNAL_SET_BYTES },
-                    ..Default::default()
+                    min_wait_usec: wanted.any_after_us,
                 };
                 let flags = IoringEnterFlags::from_bits_retain(flags) | IoringEnterFlags::EXT_ARG;
                 // SAFETY: Lent, as above; `timeout` outlives the call, and `mask` by the caller's promise.

@@ -77,7 +77,7 @@ fn a_server_answers_prometheus_and_reports_its_alerts() {
     );
 }
 
-/// How many sends the page counts, once it counts so many: an echo can be read before its core has seen that it is sent.
+/// How many sends the page counts, once it counts so many: an echo can be read before its core knows that it is sent.
 fn sent_at_least(server: &Watched, expected: f64) -> f64 {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -1,6 +1,12 @@
 //! What threads share: std's atomics, locks and cells, or the model checker's under
 //! `--cfg annulus_loom` (`ci/loom`). The cross-thread parts of `driver` import these and no others.
 
+mod mutation;
+
+#[cfg(all(test, annulus_loom))]
+pub(crate) use mutation::MUTATIONS;
+pub(crate) use mutation::{Mutation, broken};
+
 #[cfg(not(annulus_loom))]
 pub(crate) use std::sync::{
     Mutex,
@@ -48,7 +54,11 @@ mod tried {
         }
 
         pub(crate) fn try_lock(&self) -> TryLockResult<Held<'_, T>> {
-            if self.taken.swap(true, Ordering::AcqRel) {
+            // As std's: a failed attempt orders nothing.
+            let taken =
+                self.taken
+                    .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+            if taken.is_err() {
                 return Err(TryLockError::WouldBlock);
             }
             Ok(Held {
@@ -90,7 +100,7 @@ mod tried {
     impl<T> Drop for Held<'_, T> {
         fn drop(&mut self) {
             self.value = None;
-            self.taken.swap(false, Ordering::AcqRel);
+            self.taken.store(false, Ordering::Release);
         }
     }
 }

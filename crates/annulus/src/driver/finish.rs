@@ -13,6 +13,7 @@ use super::Lane;
 use super::many::Group;
 use super::slot::{Slot, Stage};
 use super::stack::Pushed;
+use crate::sync::{Mutation, broken};
 
 /// What is left to do when the completions at hand have all been acted upon: to wake who waits, and
 /// to drop what nobody waits for. Wakers and buffers are foreign code, which may do anything, end
@@ -121,7 +122,7 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
         }
         return;
     }
-    if expired {
+    if expired && !broken(Mutation::ExpiryForgotten) {
         // After an expiry the payload is the driver's, and the kernel has let go.
         done.last.push((NonNull::from(slot), Last::Lapsed));
         return;

@@ -21,7 +21,7 @@
 
 use std::task::Waker;
 
-use crate::sync::{AtomicU32, Ordering, Shared};
+use crate::sync::{AtomicU32, Mutation, Ordering, Shared, broken};
 
 const WAKER: u32 = 1;
 const DONE: u32 = 1 << 1;
@@ -94,7 +94,7 @@ impl Lifecycle {
     /// The future: is it done? If not, `waker` will be woken.
     pub(crate) fn look(&self, waker: &Waker) -> Look {
         let mut bits = self.bits.load(Ordering::Acquire);
-        if bits & DONE == 0 && bits & WAKER != 0 {
+        if bits & DONE == 0 && bits & WAKER != 0 && !broken(Mutation::WakerUnclaimed) {
             bits = self.bits.fetch_and(!WAKER, Ordering::AcqRel);
         }
         if bits & DONE == 0 {
@@ -106,7 +106,10 @@ impl Lifecycle {
                     None => *stored = Some(waker.clone()),
                 }
             });
-            bits = self.bits.fetch_or(WAKER, Ordering::AcqRel);
+            let seen = self.bits.fetch_or(WAKER, Ordering::AcqRel);
+            if !broken(Mutation::LookedOnce) {
+                bits = seen;
+            }
         }
         match bits {
             bits if bits & DONE == 0 => Look::Pending,
@@ -156,7 +159,8 @@ impl Lifecycle {
     /// payload is to be disposed of and the slot freed.
     #[must_use]
     pub(crate) fn unqueue(&self) -> bool {
-        self.bits.fetch_and(!QUEUED, Ordering::AcqRel) & DONE != 0
+        let bits = self.bits.fetch_and(!QUEUED, Ordering::AcqRel);
+        bits & DONE != 0 && !broken(Mutation::UnqueuedNeverDone)
     }
 
     /// The driver: the answer is stored in the slot.
@@ -175,7 +179,7 @@ impl Lifecycle {
             // While it is queued for a cancel, `unqueue` will say what to do.
             return Finish {
                 wake: None,
-                dispose: bits & QUEUED == 0,
+                dispose: bits & QUEUED == 0 || broken(Mutation::QueuedOrphanDisposed),
                 free: false,
             };
         }

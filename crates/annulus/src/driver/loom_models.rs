@@ -1,8 +1,8 @@
 //! # Safety
 //!
 //! The cross-thread protocols under a model checker that tries every order of their atomic
-//! operations, up to a number of preemptions: `ci/loom`. Each model says which mistake it finds; each
-//! has been seen to find it.
+//! operations, up to a number of preemptions: `ci/loom`. Each model says which mistake it finds;
+//! `loom_mutations.rs` makes the mistakes and sees them found.
 //!
 //! What is checked is the code itself: the driver, the future and the batch, between them a lane,
 //! and a kernel that answers at once or late. Slots are watched: two threads that touch one without
@@ -391,7 +391,8 @@ fn a_batch_gets_every_answer() {
 }
 
 /// Finds: slots not claimed before the group is closed; the rest counted after its cancels were
-/// requested; a closed group met without an acquire, so that the claim made before is not seen.
+/// requested, so that the group is freed too early or never; a closed group met without an acquire, so that the claim
+/// made before is not seen.
 #[test]
 fn a_batch_dropped_half_way_leaves_nothing() {
     let dropped = |submitter: &Submitter, drops: &Arc<Drops>| {
@@ -510,37 +511,40 @@ fn two_callers_are_not_forgotten() {
 /// the messages are taken; and a message left in a mailbox that has been closed.
 #[test]
 fn a_message_for_a_core_is_not_forgotten() {
-    loom::model(|| {
-        let core = Arc::new((Mailbox::<u32>::new(), Sleeper::new(), Notify::new()));
-        let senders: Vec<_> = (0..2)
-            .map(|_| {
-                let core = Arc::clone(&core);
-                thread::spawn(move || {
-                    let put = core.0.put(1).is_ok();
-                    if put && core.1.must_wake() {
-                        core.2.notify();
-                    }
-                    u32::from(put)
-                })
+    // The core ends after the first message, when the other may find it gone; or only after both.
+    loom::model(|| receives_messages(1));
+    loom::model(|| receives_messages(2));
+}
+
+fn receives_messages(awaited: u32) {
+    let core = Arc::new((Mailbox::<u32>::new(), Sleeper::new(), Notify::new()));
+    let senders: Vec<_> = (0..2)
+        .map(|_| {
+            let core = Arc::clone(&core);
+            thread::spawn(move || {
+                let put = core.0.put(1).is_ok();
+                if put && core.1.must_wake() {
+                    core.2.notify();
+                }
+                u32::from(put)
             })
-            .collect();
-        // Until the first has come; the other may find the core gone.
-        let mut taken = 0;
-        while taken == 0 {
-            taken += core.0.take().into_iter().sum::<u32>();
-            core.1.about_to_sleep();
-            if taken == 0 && !core.0.is_called() {
-                core.2.wait();
-            }
-            core.1.awake();
+        })
+        .collect();
+    let mut taken = 0;
+    while taken < awaited {
+        taken += core.0.take().into_iter().sum::<u32>();
+        core.1.about_to_sleep();
+        if taken < awaited && !core.0.is_called() {
+            core.2.wait();
         }
-        taken += core.0.close().into_iter().flatten().sum::<u32>();
-        let put: u32 = senders
-            .into_iter()
-            .map(|sender| sender.join().unwrap())
-            .sum();
-        assert_eq!(taken, put);
-    });
+        core.1.awake();
+    }
+    taken += core.0.close().into_iter().flatten().sum::<u32>();
+    let put: u32 = senders
+        .into_iter()
+        .map(|sender| sender.join().unwrap())
+        .sum();
+    assert_eq!(taken, put);
 }
 
 /// Finds: a free list without a tag, whose head came back in between (ABA): a slot given out twice.
@@ -548,27 +552,32 @@ fn a_message_for_a_core_is_not_forgotten() {
 fn a_free_slot_is_given_to_one() {
     loom::model(|| {
         let table = Arc::new(Table::new());
-        let take = |table: &Table| {
+        // SAFETY: Once: taken, so ours until it is freed; the model checker sees to it that no other thread thinks so.
+        let touch = |slot: &super::slot::Slot| unsafe { slot.driver().res += 1 };
+        let take = move |table: &Table| {
             let slot = table.take().unwrap();
-            // SAFETY: Once: taken, so ours; the model checker sees to it that nobody else thinks so.
-            unsafe { slot.driver().res += 1 };
+            touch(slot);
             std::ptr::NonNull::from(slot)
         };
         // SAFETY: Once: taken above, and never filled.
-        let free = |table: &Table, slot: std::ptr::NonNull<super::slot::Slot>| unsafe {
-            table.free(slot.as_ref())
+        let free = move |table: &Table, slot: std::ptr::NonNull<super::slot::Slot>| unsafe {
+            touch(slot.as_ref());
+            table.free(slot.as_ref());
         };
-        // The chunk is made before, so that the lock is not part of the model.
-        let slot = take(&table);
-        free(&table, slot);
+        // Two chunks, made before, so that the lock is not part of the model.
+        let slots = [take(&table), take(&table), take(&table)];
+        for slot in slots {
+            free(&table, slot);
+        }
         let other = Arc::clone(&table);
         let thread = thread::spawn(move || {
             let (first, second) = (take(&other), take(&other));
             free(&other, first);
             free(&other, second);
         });
-        let slot = take(&table);
-        free(&table, slot);
+        let (first, second) = (take(&table), take(&table));
+        free(&table, first);
+        free(&table, second);
         thread.join().unwrap();
     });
 }

@@ -2,8 +2,8 @@
 //!
 //! Drivers without a thread under the model checker, as `loom_models.rs` has the others: who turns them,
 //! who is seen by whom, and who ends them. An operation that is left with nobody going to look is a thread
-//! that waits for ever, which the checker finds. Each model says what was broken to see it fail, or that it
-//! has not been seen to. The models keep what the driver keeps: Lent, Once.
+//! that waits for ever, which the checker finds. Each model says what was broken to see it fail, and
+//! `loom_mutations.rs` repeats that. The models keep what the driver keeps: Lent, Once.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -205,8 +205,7 @@ impl Stage {
     }
 }
 
-/// Meant for the order of `again` and the lock. Not seen to fail yet: without the fence after the lock it
-/// passes, for the checker's stand-in for the lock orders more than std's does.
+/// Finds: a holder of the lock that does not look for marks after it has let go, or without a fence in between.
 #[test]
 fn whoever_finds_the_lock_taken_is_seen_by_who_has_it() {
     check(|| {
@@ -220,7 +219,8 @@ fn whoever_finds_the_lock_taken_is_seen_by_who_has_it() {
 }
 
 /// Finds: a lane that stays attended while its thread is parked: the flag stays down after the first
-/// hand-over, and the second is left at that.
+/// hand-over, and the second is left at that; a busy-poll that holds the lock, and no fence between letting go and
+/// the look for marks.
 #[test]
 fn what_is_handed_over_around_a_park_is_submitted() {
     check(|| {
@@ -294,7 +294,7 @@ fn a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs() {
     });
 }
 
-/// Meant for two who end a driver at once. Not seen to fail yet.
+/// Finds: a driver that is drained and stays in place, so that the next to end it finds it again.
 #[test]
 fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
     for late in [false, true] {

@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 #[cfg(annulus_loom)]
 use loom::sync::MutexGuard;
 
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::sync::{AtomicBool, Mutation, Mutex, Ordering, broken};
 
 /// One per core.
 pub(crate) struct Mailbox<T> {
@@ -58,8 +58,13 @@ impl<T> Mailbox<T> {
             return Vec::new();
         }
         // Lowered first: what is left from now on raises it again.
-        self.called.store(false, Ordering::Relaxed);
+        if !broken(Mutation::FlagLoweredLate) {
+            self.called.store(false, Ordering::Relaxed);
+        }
         let taken = self.lock().as_mut().map(std::mem::take);
+        if broken(Mutation::FlagLoweredLate) {
+            self.called.store(false, Ordering::Relaxed);
+        }
         taken.unwrap_or_default()
     }
 

@@ -19,7 +19,7 @@ use super::slot::Slot;
 use super::stack::{Pushed, Stack};
 use super::{Lane, Submitter};
 use crate::op::Op;
-use crate::sync::{AtomicUsize, AtomicWaker, Ordering};
+use crate::sync::{AtomicUsize, AtomicWaker, Mutation, Ordering, broken};
 use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN};
 
 /// Operations added one by one are handed over in chunks of this many, so that the device starts on
@@ -34,6 +34,9 @@ pub(crate) struct Group {
     left: AtomicUsize,
     /// The errno that ended the kernel of a lane which has some of its operations, or 0.
     failed: AtomicI32,
+    /// A group that is never freed fails the model.
+    #[cfg(annulus_loom)]
+    _freed: loom::alloc::Track<()>,
 }
 
 impl Group {
@@ -43,6 +46,8 @@ impl Group {
             waker: AtomicWaker::new(),
             left: AtomicUsize::new(0),
             failed: AtomicI32::new(0),
+            #[cfg(annulus_loom)]
+            _freed: loom::alloc::Track::new(()),
         }
     }
 
@@ -311,6 +316,9 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             return Poll::Ready(None);
         }
         self.register(context.waker());
+        if broken(Mutation::BatchLookedOnce) {
+            return Poll::Pending;
+        }
         match self.next_or_flush() {
             Some(answer) => Poll::Ready(Some(answer)),
             None => Poll::Pending,
@@ -355,7 +363,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     /// 4. request the cancels.
     fn let_go(&mut self) {
         self.flush_for_drop();
-        for (out, _) in self.out.iter().flatten() {
+        let claimed = !broken(Mutation::BatchUnclaimed);
+        for (out, _) in self.out.iter().flatten().filter(|_| claimed) {
             // SAFETY: Lent: out in our name, so not freed.
             unsafe { out.slot.as_ref() }.lifecycle.claim();
         }
@@ -371,12 +380,19 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         if left == 0 {
             return;
         }
-        group.left.store(left, Ordering::Release);
+        let counted = !broken(Mutation::BatchCountedLate);
+        if counted {
+            group.left.store(left, Ordering::Release);
+        }
         // `forget_one` takes this reference up again.
-        let _ = Arc::into_raw(group);
+        let group = Arc::into_raw(group);
         for (out, _) in self.out.iter().flatten() {
             // SAFETY: Once: claimed in step 1, and requested here only; the submitter keeps the lane.
             unsafe { out.lane.request_cancel(out.slot) };
+        }
+        if !counted {
+            // SAFETY: Lent: broken on purpose, for the model checker to find.
+            unsafe { &*group }.left.store(left, Ordering::Release);
         }
     }
 

@@ -21,6 +21,8 @@ pub(crate) mod lifecycle;
 #[cfg(all(test, annulus_loom))]
 mod loom_models;
 #[cfg(all(test, annulus_loom))]
+mod loom_mutations;
+#[cfg(all(test, annulus_loom))]
 mod loom_turned;
 pub(crate) mod mailbox;
 pub(crate) mod many;

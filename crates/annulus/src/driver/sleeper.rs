@@ -5,7 +5,7 @@
 //! the list, then looks at the flag. Both orders are sequentially consistent, so at least one of the
 //! two sees the other.
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, Mutation, Ordering, broken, fence};
 
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
@@ -23,7 +23,9 @@ impl Sleeper {
     /// this, and call `awake` if there is something.
     pub(crate) fn about_to_sleep(&self) {
         self.0.store(ASLEEP, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        if !broken(Mutation::SleepUnfenced) {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// The driver is up.
@@ -35,7 +37,9 @@ impl Sleeper {
     /// no other, to wake it.
     #[must_use]
     pub(crate) fn must_wake(&self) -> bool {
-        fence(Ordering::SeqCst);
+        if !broken(Mutation::WakeUnfenced) {
+            fence(Ordering::SeqCst);
+        }
         // The load alone is the rule; only one of several callers gets as far as the exchange.
         self.0.load(Ordering::Relaxed) == ASLEEP
             && self

@@ -10,7 +10,7 @@
 
 use std::ptr::{self, NonNull};
 
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{AtomicPtr, Mutation, Ordering, broken};
 
 /// Something with a link of its own. Which link belongs to which stack is the implementor's to keep.
 ///
@@ -60,18 +60,26 @@ impl<T: Linked> Stack<T> {
         // SAFETY: Lent: valid, by the caller's promise.
         let link = unsafe { element.as_ref() }.link();
         // Acquire, for `Closed`: who finds the stack closed sees what the closer did before.
-        let mut head = self.head.load(Ordering::Acquire);
+        let met = if broken(Mutation::ClosedUnacquired) {
+            Ordering::Relaxed
+        } else {
+            Ordering::Acquire
+        };
+        let pushed = if broken(Mutation::PushUnreleased) {
+            Ordering::Acquire
+        } else {
+            Ordering::AcqRel
+        };
+        let mut head = self.head.load(met);
         loop {
             if head == closed() {
                 return Pushed::Closed;
             }
             link.store(head, Ordering::Relaxed);
-            match self.head.compare_exchange_weak(
-                head,
-                element.as_ptr(),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            match self
+                .head
+                .compare_exchange_weak(head, element.as_ptr(), pushed, met)
+            {
                 Ok(_) if head.is_null() => return Pushed::First,
                 Ok(_) => return Pushed::Behind,
                 Err(now) => head = now,

@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 
 use super::slot::Slot;
-use crate::sync::{AtomicPtr, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Mutation, Mutex, Ordering, broken};
 
 /// Slots of the first chunk; each further one doubles the table. The model checker looks at each.
 const FIRST_CHUNK: u32 = if cfg!(annulus_loom) { 2 } else { 256 };
@@ -106,7 +106,8 @@ impl Table {
     }
 
     fn swap(&self, head: u64, index: u32) -> Result<(), u64> {
-        let tag = (head >> 32).wrapping_add(1) << 32;
+        let changes = u64::from(!broken(Mutation::FreeListUntagged));
+        let tag = (head >> 32).wrapping_add(changes) << 32;
         self.free
             .compare_exchange_weak(
                 head,

@@ -19,7 +19,7 @@ use super::finish::{Done, contain};
 use super::own::Turn;
 use super::uring::{Driver, Tuning};
 use super::{Lane, Limits, Wake, keep_for_ever};
-use crate::sync::{AtomicBool, AtomicWaker, Ordering, TriedMutex, fence};
+use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TriedMutex, broken, fence};
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
 
@@ -98,7 +98,12 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             drop(held);
             self.deliver(done);
             // Pairs with `look_again`: whoever found the lock taken is seen here.
-            fence(Ordering::SeqCst);
+            if !broken(Mutation::UnlockUnfenced) {
+                fence(Ordering::SeqCst);
+            }
+            if broken(Mutation::MarkOverlooked) {
+                return;
+            }
             if self.over.load(Ordering::Relaxed) {
                 // The ring is of no more use; or somebody drains it, who waits for the lock.
                 return self.drain();
@@ -158,7 +163,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         if driver.in_flight() == 0 {
             // Whoever has handed over meanwhile may have left it to a completion that has come.
             fence(Ordering::SeqCst);
-            if !self.lane.inbox.is_empty() {
+            if !self.lane.inbox.is_empty() && !broken(Mutation::InboxForgotten) {
                 self.again.store(true, Ordering::Release);
             }
         }
@@ -180,10 +185,16 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     /// The thread is about to sleep elsewhere: nothing stays unsubmitted, and whoever hands over while it
     /// sleeps turns.
     pub(crate) fn before_park(&self) {
-        self.attended.store(false, Ordering::Release);
+        if !broken(Mutation::ParkedAttended) {
+            self.attended.store(false, Ordering::Release);
+        }
         self.turn();
-        // Whoever found the lock taken meanwhile has left its mark.
-        if self.linger() || self.again.load(Ordering::SeqCst) {
+        let lingered = self.linger();
+        // Pairs with `look_again`, as in `turn`: `linger` held the lock, too, and whoever found it taken left a mark.
+        if !broken(Mutation::LingerUnfenced) {
+            fence(Ordering::SeqCst);
+        }
+        if lingered || self.again.load(Ordering::Relaxed) {
             self.turn();
         }
     }
@@ -221,8 +232,9 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             self.asleep.store(true, Ordering::Relaxed);
             // Pairs with the fence of whoever raises one of these and then looks at `asleep`.
             fence(Ordering::SeqCst);
-            let called = [&self.again, &self.over, awaited];
-            if !called.iter().any(|flag| flag.load(Ordering::Acquire)) {
+            let awaited = awaited.load(Ordering::Acquire) && !broken(Mutation::AwaitedUnchecked);
+            let called = [&self.again, &self.over].map(|flag| flag.load(Ordering::Acquire));
+            if !awaited && called == [false, false] {
                 driver.sleep();
             }
             self.asleep.store(false, Ordering::Relaxed);
@@ -274,6 +286,9 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         self.over.store(true, Ordering::SeqCst);
         // Ends a sleep, and a read of its eventfd that is in flight.
         self.interrupt.wake();
+        if broken(Mutation::StoppedUnlocked) {
+            self.lane.stop.store(true, Ordering::SeqCst);
+        }
         loop {
             let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(driver) = held.as_mut() else { return };
@@ -286,6 +301,9 @@ impl<K: Kernel + Send + 'static> Turned<K> {
                 Some(driver.in_flight())
             });
             let done = self.collect(driver);
+            if broken(Mutation::DrainedInPlace) && ended.is_some() {
+                return;
+            }
             let over = ended.and_then(|left| held.take().map(|driver| (driver, left)));
             drop(held);
             self.deliver(done);

@@ -30,6 +30,7 @@ use super::pending::Pending;
 use super::slot::{Slot, Stage};
 use super::{Lane, Limits, finish};
 use crate::op::Resume;
+use crate::sync::{Mutation, broken};
 use crate::sys::errno::{
     EAGAIN, EBADR, EBUSY, ECANCELED, EFAULT, EINTR, ENOMEM, ESHUTDOWN, ETIME, ETIMEDOUT,
 };
@@ -578,6 +579,9 @@ impl<K: Kernel> Driver<K> {
 
     /// Whoever drops a future from now on disposes of it himself.
     fn close_cancels(&mut self) {
+        if broken(Mutation::CancelsLeftOpen) {
+            return;
+        }
         let lane = Arc::clone(&self.lane);
         for link in lane.cancels.close() {
             self.cancel_orphan(Slot::of_cancel(link));

@@ -14,7 +14,7 @@ use super::ring::{REAP_MAX, Ring};
 use super::sqe::{Cqe, Sqe, opcode};
 use super::wake::EventFd;
 use crate::error::SetupError;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Mutation, Ordering, broken, fence};
 
 /// What of a new ring is to be polled.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +125,9 @@ fn ranges(numbers: &[usize]) -> String {
 /// one on either side, at least one of the two sees the other. Checked by loom (`ci/loom`).
 #[inline]
 pub(crate) fn must_wake_poller(asleep: impl FnOnce() -> bool) -> bool {
-    fence(Ordering::SeqCst);
+    if !broken(Mutation::PollerUnfenced) {
+        fence(Ordering::SeqCst);
+    }
     asleep()
 }
 

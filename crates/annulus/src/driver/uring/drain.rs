@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use super::Driver;
 use crate::driver::keep_for_ever;
 use crate::driver::slot::Stage;
+use crate::sync::{Mutation, broken};
 use crate::sys::errno::{EBADR, ECANCELED, ESHUTDOWN};
 use crate::sys::kernel::Kernel;
 
@@ -49,7 +50,12 @@ impl<K: Kernel> Driver<K> {
         let timeout_ns = u64::try_from(self.tuning.drain_timeout.as_nanos()).unwrap_or(u64::MAX);
         self.draining_until_ns = Some(self.kernel.now_ns().saturating_add(timeout_ns));
         let lane = Arc::clone(&self.lane);
-        for chain in lane.inbox.close() {
+        let waiting = if broken(Mutation::InboxLeftOpen) {
+            lane.inbox.drain()
+        } else {
+            lane.inbox.close()
+        };
+        for chain in waiting {
             self.accept(chain);
         }
         for slot in self.pending.remove(|_| true) {

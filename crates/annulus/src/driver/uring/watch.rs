@@ -3,6 +3,7 @@
 //! only while operations are in flight: an idle driver sleeps.
 
 use super::{DRAIN_POLL_NS, Driver, WAKE};
+use crate::sync::{Mutation, broken};
 use crate::sys::kernel::Kernel;
 
 /// How long a submission waits for callers who were just answered, ns.
@@ -27,7 +28,9 @@ impl<K: Kernel> Driver<K> {
             return;
         }
         self.lane.sleeper.about_to_sleep();
-        let called = !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty();
+        let handed = !self.lane.inbox.is_empty() && !broken(Mutation::SleepUnchecked);
+        let cancels = !self.lane.cancels.is_empty() && !broken(Mutation::CancelsUnchecked);
+        let called = handed || cancels;
         if called || self.lane.stopping() && self.draining_until_ns.is_none() {
             self.lane.sleeper.awake();
             return;

@@ -14,6 +14,7 @@ mod repo;
 mod safety;
 mod size;
 mod source;
+mod watched;
 mod words;
 
 use std::path::Path;

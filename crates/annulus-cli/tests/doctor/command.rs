@@ -35,8 +35,8 @@ pub(crate) fn report(command: Command) -> Value {
     let said = said(command);
     let report: Value = serde_json::from_str(&said.out)
         .unwrap_or_else(|error| panic!("{error}: {}{}", said.out, said.err));
-    let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/doctor.json");
-    let schema = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
+    let schema = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/schema/doctor.json"));
+    let schema = serde_json::from_str(schema).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let errors: Vec<String> = (validator.iter_errors(&report))
         .map(|error| error.to_string())

@@ -17,7 +17,13 @@ pub(crate) fn in_child(test: &str, body: impl FnOnce()) {
         return body();
     }
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .args([
+            test,
+            "--exact",
+            "--include-ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(ROLE, test)
         .env_remove("ANNULUS_SKIP_LOG")
         .stdin(Stdio::null())

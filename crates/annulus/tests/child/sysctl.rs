@@ -1,8 +1,7 @@
-//! `kernel.io_uring_disabled` and its group at other values: they hold for the whole machine.
+//! `kernel.io_uring_disabled` and its group at other values. They hold for the whole machine, so tests that change them
+//! are ignored, and `ci/kernel` runs them in a virtual machine.
 
 use std::fs;
-
-use crate::skip::{root_or_skip, skip};
 
 pub(crate) const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 
@@ -21,26 +20,4 @@ impl Drop for Changed {
     fn drop(&mut self) {
         fs::write(self.0, self.1.trim()).unwrap();
     }
-}
-
-/// Whether this is the moment to change it; says so if not.
-pub(crate) fn may_change() -> bool {
-    match std::env::var("ANNULUS_TEST_SYSCTL").as_deref() {
-        Ok("1") => {}
-        Ok("0") => {
-            println!("not now: it has a turn of its own (ANNULUS_TEST_SYSCTL=0)");
-            return false;
-        }
-        _ => {
-            skip(
-                "changing kernel.io_uring_disabled needs ANNULUS_TEST_SYSCTL=1, and the machine for itself",
-            );
-            return false;
-        }
-    }
-    if fs::metadata(DISABLED).is_err() {
-        skip("kernel.io_uring_disabled needs Linux 6.6 or later");
-        return false;
-    }
-    root_or_skip("changing kernel.io_uring_disabled")
 }

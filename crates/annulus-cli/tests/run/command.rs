@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
+use crate::once::once_per_run;
+
 /// What stands in a process in which the library has been loaded.
 pub(crate) const MARK: &str = "ANNULUS_TEST_MARK";
 
@@ -51,14 +53,15 @@ pub(crate) fn compiled(into: &Path, source: &str, flags: &[&str]) {
 /// A library in place of the real one.
 pub(crate) fn library() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
-    MADE.get_or_init(|| {
+    let made = || {
         let place = format!("run-library-{}", std::process::id());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(place);
         fs::create_dir_all(&path).unwrap();
         let path = path.join("libannulus_preload.so");
         compiled(&path, LIBRARY, &["-shared", "-fPIC"]);
-        path
-    })
+        Some(path)
+    };
+    MADE.get_or_init(|| once_per_run("run-library", made).unwrap())
 }
 
 /// `annulus run` with these words, the library named.

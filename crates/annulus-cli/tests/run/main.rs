@@ -2,6 +2,8 @@
 
 mod command;
 mod given;
+#[path = "../../../annulus/tests/child/once.rs"]
+mod once;
 mod remarks;
 #[path = "../../../annulus/tests/child/skip.rs"]
 mod skip;

@@ -5,7 +5,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 
 use crate::agree;
 use crate::cases::{LOOPS, PROCESSES, SENDING, TRIGGERS};
-use crate::program::{Built, Program, Run, With, library, scratch};
+use crate::library::library;
+use crate::program::{Built, Program, Run, With, scratch};
 use crate::skip::root_or_skip;
 
 /// Exchanges over one connection of a listener, much of it served.

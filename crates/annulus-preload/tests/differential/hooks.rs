@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use crate::cases::PROGRAMS;
-use crate::program::{apps, library};
+use crate::library::library;
+use crate::program::apps;
 use crate::skip::skip;
 
 /// A call; the case in which it is used on a served connection or set, or by a process that has one, and what the

@@ -12,6 +12,10 @@ mod cases;
 mod circumstances;
 mod counts;
 mod hooks;
+#[path = "../built/library.rs"]
+mod library;
+#[path = "../../../annulus/tests/child/once.rs"]
+mod once;
 mod program;
 #[path = "../../../annulus/tests/child/skip.rs"]
 mod skip;

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
 use super::{Counts, Duration, Instant};
+use crate::library::library;
+use crate::once::once_per_run;
 use crate::skip::skip;
 
 /// No case takes more than two seconds; a program that still runs then hangs, and its group is killed.
@@ -158,13 +160,28 @@ impl Case {
 }
 
 impl Built {
-    /// A program just built, under a name that the next run of the tests uses again.
-    fn kept(output: PathBuf, name: &str) -> Built {
-        let path = output.with_file_name(format!("preload-app-{name}"));
-        std::fs::rename(output, &path).unwrap();
-        Built {
+    /// A program that `compiler`, given the name of a file, writes. It gets a name that the next run of the tests uses
+    /// again. `None` where there is no such compiler.
+    fn compiled(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Option<Built> {
+        let path = once_per_run(&format!("app-{name}"), || {
+            let output = scratch("app");
+            let mut compiler = compiler(&output);
+            let result = match compiler.output() {
+                Ok(result) => result,
+                Err(error) => {
+                    skip(format_args!("no compiler for {name}: {error}"));
+                    return None;
+                }
+            };
+            let complaints = String::from_utf8_lossy(&result.stderr);
+            assert!(result.status.success(), "{compiler:?}: {complaints}");
+            let path = output.with_file_name(format!("preload-app-{name}"));
+            std::fs::rename(output, &path).unwrap();
+            Some(path)
+        })?;
+        Some(Built {
             command: vec![path],
-        }
+        })
     }
 
     /// Runs it to the end of all its processes: the last of them to close the pipes ends the transcript.
@@ -287,64 +304,19 @@ pub(crate) fn apps() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
 }
 
-/// The library. Cargo builds no `cdylib` for the tests of its package, so it is asked to here; it also says where.
-pub(crate) fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args([
-            "build",
-            "-p",
-            "annulus-preload",
-            "--message-format=json",
-        ]);
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        let output = cargo.output().unwrap();
-        let complaints = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{cargo:?}: {complaints}");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let found = said.lines().filter_map(artifact).next_back();
-        found.unwrap_or_else(|| panic!("{cargo:?} named no library\n{said}"))
-    })
-}
-
-/// The shared library that one of cargo's messages names.
-fn artifact(message: &str) -> Option<PathBuf> {
-    let message: serde_json::Value = serde_json::from_str(message).ok()?;
-    let files = message.get("filenames")?.as_array()?;
-    let library = files
-        .iter()
-        .filter_map(|file| file.as_str())
-        .find(|file| file.ends_with("/libannulus_preload.so"))?;
-    Some(PathBuf::from(library))
-}
-
 fn compile(name: &str, flags: &[&str]) -> Option<Built> {
-    let output = scratch("app");
     let source = apps().join(format!("{name}.c"));
-    let mut compiler = Command::new("cc");
-    compiler
-        .args(["-O1", "-g", "-w", "-o"])
-        .arg(&output)
-        .arg(source)
-        .args(flags);
-    let name = if flags.contains(&"-static") {
-        &format!("{name}-static")
+    let suffix = if flags.contains(&"-static") {
+        "-static"
     } else {
-        name
+        ""
     };
-    let result = match compiler.output() {
-        Ok(result) => result,
-        Err(error) => {
-            skip(format_args!("no C compiler for {name}: {error}"));
-            return None;
-        }
-    };
-    let complaints = String::from_utf8_lossy(&result.stderr);
-    assert!(result.status.success(), "{compiler:?}: {complaints}");
-    Some(Built::kept(output, name))
+    Built::compiled(&format!("{name}{suffix}"), |output| {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-g", "-w", "-o"]).arg(output);
+        compiler.arg(source).args(flags);
+        compiler
+    })
 }
 
 fn python(name: &str) -> Option<Built> {
@@ -367,24 +339,16 @@ fn python(name: &str) -> Option<Built> {
 }
 
 fn go(name: &str) -> Option<Built> {
-    let output = scratch("app");
-    let mut compiler = Command::new("go");
-    compiler
-        .args(["build", "-o"])
-        .arg(&output)
-        .arg(apps().join(format!("{name}.go")))
-        // The language's own library is compiled once, for both builds of this test.
-        .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"))
-        .env("GOFLAGS", "-trimpath")
-        .env("GO111MODULE", "off");
-    let result = match compiler.output() {
-        Ok(result) => result,
-        Err(error) => {
-            skip(format_args!("no Go for {name}: {error}"));
-            return None;
-        }
-    };
-    let complaints = String::from_utf8_lossy(&result.stderr);
-    assert!(result.status.success(), "{compiler:?}: {complaints}");
-    Some(Built::kept(output, name))
+    Built::compiled(name, |output| {
+        let mut compiler = Command::new("go");
+        compiler
+            .args(["build", "-o"])
+            .arg(output)
+            .arg(apps().join(format!("{name}.go")))
+            // The language's own library is compiled once, for both builds of this test.
+            .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"))
+            .env("GOFLAGS", "-trimpath")
+            .env("GO111MODULE", "off");
+        compiler
+    })
 }

@@ -10,6 +10,10 @@
 #[path = "../differential/counts.rs"]
 #[allow(dead_code, reason = "the programs' own test uses all of it")]
 mod counts;
+#[path = "../built/library.rs"]
+mod library;
+#[path = "../../../annulus/tests/child/once.rs"]
+mod once;
 #[path = "../differential/program.rs"]
 #[allow(dead_code, reason = "the programs' own test uses all of it")]
 mod program;

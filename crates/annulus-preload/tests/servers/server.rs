@@ -1,12 +1,12 @@
 //! A server of the distribution, on a free port and in a folder of its own, with the preload library or without; and
 //! what the library says about itself when the server has ended.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -44,16 +44,21 @@ pub(crate) fn installed(name: &str) -> Option<&'static Path> {
 }
 
 /// A port that nothing listens on, nor 10,000 higher, where a cluster's nodes talk. Below the ephemeral ports, so that
-/// no client of another test takes it meanwhile.
+/// no client of another test takes it meanwhile. No other test of this build gets it while this process lives: each
+/// port has a file, which is locked.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 7_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let process = (std::process::id() % 97) as u16 * 71;
-    for _ in 0..COUNT {
-        let port = FIRST + (process + NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+    static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ports");
+    fs::create_dir_all(&folder).unwrap();
+    let first = (std::process::id() % u32::from(COUNT)) as u16;
+    for nth in 0..COUNT {
+        let port = FIRST + (first + nth) % COUNT;
+        let file = File::create(folder.join(port.to_string())).unwrap();
         let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if free(port) && free(port + 10_000) {
+        if file.try_lock().is_ok() && free(port) && free(port + 10_000) {
+            TAKEN.lock().unwrap().push(file);
             return port;
         }
     }

@@ -1,6 +1,9 @@
 //! What a program does under the library is counted to the call, and can be looked at from outside while it runs.
 
+#[path = "../built/library.rs"]
 mod library;
+#[path = "../../../annulus/tests/child/once.rs"]
+mod once;
 mod server;
 #[path = "../../../annulus/tests/child/skip.rs"]
 #[allow(dead_code, reason = "not every test needs all of it")]

@@ -14,6 +14,7 @@ use annulus::metrics::Snapshot;
 use serde_json::Value;
 
 use crate::library::library;
+use crate::once::once_per_run;
 use crate::skip::skip;
 
 /// What takes longer hangs. It decides nothing else.
@@ -153,7 +154,7 @@ fn scratch(kind: &str) -> PathBuf {
 
 fn program() -> &'static PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
+    let built = || {
         let path = scratch("echo");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/visible/echo.c");
         let output = Command::new("cc")
@@ -164,6 +165,7 @@ fn program() -> &'static PathBuf {
             .expect("the C compiler, which Rust links by, is there");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
-        path
-    })
+        Some(path)
+    };
+    BUILT.get_or_init(|| once_per_run("visible-echo", built).unwrap())
 }

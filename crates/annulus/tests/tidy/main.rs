@@ -11,10 +11,10 @@ mod manifest;
 mod modules;
 mod paths;
 mod repo;
+mod runner;
 mod safety;
 mod size;
 mod source;
-mod watched;
 mod words;
 
 use std::path::Path;

@@ -211,14 +211,7 @@ impl Group {
         if let Filling::Bundled(order) = &mut home.filling {
             order.take(id);
         }
-        let chunk = Chunk {
-            base: shared.base(id),
-            start: 0,
-            end: bytes,
-            bytes: shared.layout.bytes,
-            id,
-            home: Some(self.0),
-        };
+        let chunk = self.chunk(id, 0, bytes);
         // Whoever keeps what it has received must not keep everybody's buffers.
         if self.is_scarce() {
             return Chunk::copy_of(&chunk);
@@ -269,14 +262,7 @@ impl Group {
             return Some(None);
         }
         home.lent += 1;
-        let chunk = Chunk {
-            base: shared.base(id),
-            start: part.from,
-            end: part.from + bytes,
-            bytes: shared.layout.bytes,
-            id,
-            home: Some(self.0),
-        };
+        let chunk = self.chunk(id, part.from, bytes);
         Some(Some(if part.is_scarce {
             Chunk::copy_of(&chunk)
         } else {
@@ -319,16 +305,21 @@ impl Group {
         match home.free.pop() {
             Some(id) => {
                 home.lent += 1;
-                Chunk {
-                    base: shared.base(id),
-                    start: 0,
-                    end: 0,
-                    bytes: shared.layout.bytes,
-                    id,
-                    home: Some(self.0),
-                }
+                self.chunk(id, 0, 0)
             }
-            None => Chunk::owning(Box::new_uninit_slice(shared.layout.bytes as usize), 0),
+            None => Chunk::with_room(shared.layout.bytes as usize),
+        }
+    }
+
+    /// `bytes` bytes of buffer `id`, counted in `lent` by the caller, from `start` on.
+    #[inline]
+    fn chunk(&self, id: u16, start: u32, bytes: u32) -> Chunk {
+        let start = start as usize;
+        Chunk {
+            base: self.shared().base(id),
+            start,
+            end: start + bytes as usize,
+            memory: Memory::Group { id, group: self.0 },
         }
     }
 
@@ -434,14 +425,24 @@ impl Shared {
 /// keeps nobody else from receiving. It may be sent to other threads, and outlive its core.
 pub struct Chunk {
     base: NonNull<u8>,
-    start: u32,
-    end: u32,
-    /// Of the buffer.
-    bytes: u32,
-    id: u16,
-    /// `None`: the memory is a box of its own.
-    home: Option<NonNull<Shared>>,
+    // In `usize`, as what a caller gave back unread (`copy_of`) may be of any size.
+    start: usize,
+    end: usize,
+    memory: Memory,
 }
+
+/// Whose memory a chunk is.
+#[derive(Clone, Copy)]
+enum Memory {
+    /// Buffer `id` of a group, to which it returns.
+    Group { id: u16, group: NonNull<Shared> },
+    /// A box of `bytes` bytes, which the chunk frees.
+    Own { bytes: usize },
+}
+
+// Streams keep chunks in queues: one is not to grow unnoticed.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Option<Chunk>>() == 40);
 
 // SAFETY: Owned: a chunk is the only one to refer to its buffer; `Drop` sees to the thread.
 unsafe impl Send for Chunk {}
@@ -450,24 +451,23 @@ unsafe impl Sync for Chunk {}
 
 impl Chunk {
     /// A chunk with memory of its own, of which the first `filled` bytes are initialised.
-    fn owning(memory: Box<[MaybeUninit<u8>]>, filled: u32) -> Chunk {
-        let bytes = memory.len() as u32;
+    fn owning(memory: Box<[MaybeUninit<u8>]>, filled: usize) -> Chunk {
+        let bytes = memory.len();
+        debug_assert!(filled <= bytes);
         let base = NonNull::from(Box::leak(memory)).cast();
         Chunk {
             base,
             start: 0,
             end: filled,
-            bytes,
-            id: 0,
-            home: None,
+            memory: Memory::Own { bytes },
         }
     }
 
-    /// A chunk with a copy of `bytes`, at most 4 GiB.
+    /// A chunk with a copy of `bytes`.
     pub(crate) fn copy_of(bytes: &[u8]) -> Chunk {
         let mut memory = Box::new_uninit_slice(bytes.len());
         memory.write_copy_of_slice(bytes);
-        Chunk::owning(memory, bytes.len() as u32)
+        Chunk::owning(memory, bytes.len())
     }
 
     /// A blank chunk with memory of its own.
@@ -477,7 +477,7 @@ impl Chunk {
 
     /// The bytes of a vector, and its memory.
     pub(crate) fn from_vec(mut vec: Vec<u8>) -> Chunk {
-        let filled = vec.len() as u32;
+        let filled = vec.len();
         let (base, bytes) = (vec.as_mut_ptr(), vec.capacity());
         if bytes == 0 {
             return Chunk::copy_of(&[]);
@@ -491,16 +491,26 @@ impl Chunk {
 
     /// Receives into a blank chunk, without waiting: a count, or minus an errno.
     pub(crate) fn receive(&mut self, socket: &Socket) -> i32 {
+        let room = self.room();
         // SAFETY: Lent and Open: both are borrowed for the call.
-        let res = unsafe { net::recv(socket.raw(), self.base.as_ptr(), self.bytes as usize) };
-        // Written: so many have been.
-        self.end = (res.max(0) as u32).min(self.bytes);
+        let res = unsafe { net::recv(socket.raw(), self.base.as_ptr(), room) };
+        // Written: so many have been; none, if it is an error.
+        self.end = usize::try_from(res).unwrap_or(0).min(room);
         res
+    }
+
+    /// Bytes of the buffer.
+    fn room(&self) -> usize {
+        match self.memory {
+            // SAFETY: Owned: the group's memory lives as long as a chunk of it.
+            Memory::Group { group, .. } => unsafe { group.as_ref() }.layout.bytes as usize,
+            Memory::Own { bytes } => bytes,
+        }
     }
 
     /// Whether there was no room for more.
     pub(crate) fn is_full(&self) -> bool {
-        self.end == self.bytes
+        self.end == self.room()
     }
 
     /// Moves as many bytes as fit to the start of `buf`; returns how many.
@@ -513,8 +523,7 @@ impl Chunk {
 
     /// Drops the first `bytes` bytes; all of them, if there are no more.
     pub fn advance(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.len()) as u32;
-        self.start += bytes;
+        self.start += bytes.min(self.len());
     }
 }
 
@@ -525,10 +534,7 @@ impl Deref for Chunk {
     fn deref(&self) -> &[u8] {
         // SAFETY: Owned, Written: `start..end` lies within the buffer and was received.
         unsafe {
-            std::slice::from_raw_parts(
-                self.base.as_ptr().add(self.start as usize),
-                (self.end - self.start) as usize,
-            )
+            std::slice::from_raw_parts(self.base.as_ptr().add(self.start), self.end - self.start)
         }
     }
 }
@@ -555,19 +561,20 @@ unsafe impl IoBuf for Chunk {
 impl Drop for Chunk {
     #[inline]
     fn drop(&mut self) {
-        let Some(home) = self.home else {
-            let memory = NonNull::slice_from_raw_parts(
-                self.base.cast::<MaybeUninit<u8>>(),
-                self.bytes as usize,
-            );
-            // SAFETY: Owned: leaked in `owning`, and freed here only.
-            return drop(unsafe { Box::from_raw(memory.as_ptr()) });
+        let (id, home) = match self.memory {
+            Memory::Group { id, group } => (id, group),
+            Memory::Own { bytes } => {
+                let base = self.base.cast::<MaybeUninit<u8>>();
+                let memory = NonNull::slice_from_raw_parts(base, bytes);
+                // SAFETY: Owned: leaked in `owning`, of `bytes` bytes, and freed here only.
+                return drop(unsafe { Box::from_raw(memory.as_ptr()) });
+            }
         };
         // SAFETY: Owned: the group's memory lives as long as a chunk of it.
         let shared = unsafe { home.as_ref() };
         if std::ptr::eq(HOME.get(), home.as_ptr()) {
-            shared.take_back(self.id);
-        } else if shared.leave(self.id) {
+            shared.take_back(id);
+        } else if shared.leave(id) {
             // SAFETY: Owned: leaked in `new`; the core has ended and this was the last chunk.
             drop(unsafe { Box::from_raw(home.as_ptr()) });
         }

@@ -2,7 +2,7 @@
 
 use super::bundled::Order;
 use super::incremental::{Parts, Received};
-use super::{GroupLayout, ReceiveMode};
+use super::{Chunk, GroupLayout, ReceiveMode};
 
 fn parts(count: u16, bytes: u32) -> Parts {
     Parts::new(GroupLayout {
@@ -125,4 +125,31 @@ fn buffers_follow_each_other_as_they_were_put_into_the_ring() {
     assert_eq!(order.find(0), Some((4, Some(2))));
     assert_eq!(order.find(2), Some((5, None)));
     assert_eq!(order.find(4), None, "there is no such buffer");
+}
+
+/// A little more than 4 GiB, of which a mapping takes no memory until it is touched; `None` where not even the
+/// addresses are to be had.
+#[cfg(target_pointer_width = "64")]
+fn beyond_4_gib() -> Option<usize> {
+    let bytes = (1 << 32) + 1000;
+    let has_room = Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+    if !has_room {
+        println!("skip: no address space for 4 GiB");
+    }
+    has_room.then_some(bytes)
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_chunk_of_more_than_4_gib_has_all_of_its_bytes_and_knows_the_size_of_its_memory() {
+    let Some(bytes) = beyond_4_gib() else { return };
+    let mut chunk = Chunk::from_vec(vec![0; bytes]);
+    assert_eq!(chunk.len(), bytes);
+    assert!(chunk.is_full());
+    chunk.advance(1 << 32);
+    assert_eq!(chunk.len(), 1000);
+    drop(chunk);
+    let chunk = Chunk::with_room(bytes);
+    assert_eq!(chunk.room(), bytes, "what it is freed as");
+    assert!(!chunk.is_full());
 }

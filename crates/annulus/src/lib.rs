@@ -18,6 +18,15 @@
 //! Every future may be dropped at any point: memory that the kernel may still touch belongs to the
 //! engine until the kernel lets go of it.
 
+// What doesn't fit is an error, a bound, or said to be meant (`narrow`): memory was once freed by a length that a
+// cast had cut off.
+#![warn(
+    clippy::cast_lossless,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 mod buf;
 mod driver;
 mod engine;
@@ -25,6 +34,7 @@ mod error;
 mod fd;
 mod fs;
 pub mod metrics;
+mod narrow;
 pub mod net;
 pub mod op;
 #[cfg(feature = "preload")]

@@ -17,6 +17,7 @@ use super::room::Room;
 use super::tract::{Arenas, Bytes, Registered, Tract};
 use super::{IoBuf, IoBufMut};
 use crate::error::SetupError;
+use crate::narrow::to_u32;
 use crate::sys::lent::RANGE_BYTES_MAX;
 use crate::sys::mapping::{HugePages, Mapping, PAGE_BYTES, PagesInUse};
 
@@ -52,7 +53,8 @@ impl Default for BufferLayout {
 }
 
 impl BufferLayout {
-    /// From one buffer to the next, and all together; or what is wrong with it.
+    /// From one buffer to the next, and all together; or what is wrong with it. What passes has both numbers in
+    /// 32 bits.
     fn check(&self) -> Result<(usize, usize), SetupError> {
         let BufferLayout { count, bytes, .. } = *self;
         let wrong = |why: &str| {
@@ -111,7 +113,7 @@ impl Arena {
             tract,
             layout,
             arenas: Arc::clone(arenas),
-            room: Mutex::new(Room::new(layout.count as u32)),
+            room: Mutex::new(Room::new(to_u32(layout.count))),
         };
         Ok(Arena {
             shared: Arc::new(shared),
@@ -165,7 +167,7 @@ impl Arena {
         let base = self.shared.tract.memory.base().wrapping_add(offset);
         ArenaBuf {
             base: NonNull::new(base).unwrap_or(NonNull::dangling()),
-            len: self.shared.layout.bytes as u32,
+            len: to_u32(self.shared.layout.bytes),
             index,
             shared: Arc::clone(&self.shared),
         }
@@ -309,7 +311,7 @@ impl ArenaBuf {
             "{bytes} bytes asked of an arena's buffer of {}",
             self.capacity()
         );
-        self.len = bytes as u32;
+        self.len = to_u32(bytes);
     }
 
     /// Bytes of the buffer, as the arena's layout says.

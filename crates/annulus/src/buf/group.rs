@@ -29,6 +29,7 @@ use std::sync::{Mutex, PoisonError};
 use super::{IoBuf, IoBufMut, copy_in};
 use crate::error::SetupError;
 use crate::fd::Socket;
+use crate::narrow::to_u32;
 use crate::sys::mapping::{HugePages, Mapping};
 use crate::sys::net;
 use crate::sys::register::BufRing;
@@ -349,7 +350,7 @@ impl Group {
             let _ = ring.unregister_buf_ring(buffers);
         }
         let mut away = self.shared().lock();
-        let left = home.lent - away.ids.len() as u32;
+        let left = home.lent - to_u32(away.ids.len());
         if left > 0 {
             away.ended = Some(left);
             return;

@@ -4,6 +4,7 @@
 //! waits none is free, and a newcomer can't overtake. Waiters are a list in an array, so that a wait
 //! allocates only where more wait than ever before.
 
+use crate::narrow::to_u32;
 use std::task::Waker;
 
 /// No waiter.
@@ -99,7 +100,7 @@ impl Room {
             }
             None => {
                 self.waiters.push(waiter);
-                (self.waiters.len() - 1) as u32
+                to_u32(self.waiters.len() - 1)
             }
         };
         match self.waiters.get_mut(self.last as usize) {

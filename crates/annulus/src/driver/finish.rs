@@ -13,6 +13,7 @@ use super::Lane;
 use super::many::Group;
 use super::slot::{Slot, Stage};
 use super::stack::Pushed;
+use crate::narrow::to_u32;
 use crate::sync::{Mutation, broken};
 
 /// What is left to do when the completions at hand have all been acted upon: to wake who waits, and
@@ -69,7 +70,7 @@ impl Done {
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.wakers.len() as u32
+        to_u32(self.wakers.len())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Waker};
 use super::slot::Slot;
 use super::stack::{Pushed, Stack};
 use super::{Lane, Submitter};
+use crate::narrow::to_u32;
 use crate::op::Op;
 use crate::sync::{AtomicUsize, AtomicWaker, Mutation, Ordering, broken};
 use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN};
@@ -170,7 +171,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             Some(place) => place,
             None => {
                 self.out.push(None);
-                (self.out.len() - 1) as u32
+                to_u32(self.out.len() - 1)
             }
         };
         // SAFETY: Once: a free slot, ours until it is handed over.
@@ -216,7 +217,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         let Some((first, _)) = self.chain.take() else {
             return;
         };
-        let operations = std::mem::take(&mut self.chained) as u32;
+        let operations = to_u32(std::mem::take(&mut self.chained));
         let lane = self.lane;
         // SAFETY: Lent: filled above, and touched through their life cycles only from here on.
         if unsafe { lane.hand_over(first, operations) } {

@@ -10,6 +10,7 @@ use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 
 use super::slot::Slot;
+use crate::narrow::low_half;
 use crate::sync::{AtomicPtr, AtomicU64, Mutation, Mutex, Ordering, broken};
 
 /// Slots of the first chunk; each further one doubles the table. The model checker looks at each.
@@ -50,14 +51,15 @@ impl Table {
     /// The slot that holds the operation `token` names; `None` if it has left.
     #[inline]
     pub(crate) fn named(&self, token: u64) -> Option<&Slot> {
-        self.at(token as u32).filter(|slot| slot.token() == token)
+        self.at(low_half(token))
+            .filter(|slot| slot.token() == token)
     }
 
     /// Takes a free slot; `None` when the table has reached its bound.
     pub(crate) fn take(&self) -> Option<&Slot> {
         let mut head = self.free.load(Ordering::Acquire);
         loop {
-            let index = head as u32;
+            let index = low_half(head);
             if index == NONE {
                 self.grow()?;
                 head = self.free.load(Ordering::Acquire);
@@ -83,7 +85,7 @@ impl Table {
         let _left = slot.lifecycle.reset(None);
         let mut head = self.free.load(Ordering::Relaxed);
         loop {
-            slot.free_next.store(head as u32, Ordering::Relaxed);
+            slot.free_next.store(low_half(head), Ordering::Relaxed);
             match self.swap(head, slot.index()) {
                 Ok(()) => return,
                 Err(now) => head = now,
@@ -97,7 +99,7 @@ impl Table {
         let made = *self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = (0..made).map(|chunk| extent(chunk).1 as usize).sum();
         let mut free = 0;
-        let mut index = self.free.load(Ordering::Acquire) as u32;
+        let mut index = low_half(self.free.load(Ordering::Acquire));
         while let Some(slot) = self.at(index) {
             free += 1;
             index = slot.free_next.load(Ordering::Relaxed);
@@ -121,7 +123,7 @@ impl Table {
     #[cold]
     fn grow(&self) -> Option<()> {
         let mut made = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.free.load(Ordering::Acquire) as u32 != NONE {
+        if low_half(self.free.load(Ordering::Acquire)) != NONE {
             return Some(());
         }
         let chunk = self.chunks.get(*made)?;
@@ -200,7 +202,7 @@ mod tests {
         let again = table.take().unwrap();
         assert_eq!(ptr::from_ref(again), at);
         assert_ne!(again.token(), token);
-        assert_eq!(again.token() as u32, token as u32);
+        assert_eq!(low_half(again.token()), low_half(token));
     }
 
     #[test]

@@ -443,7 +443,7 @@ fn a_drain_ends_with_the_last_answer() {
     }
     assert_eq!(end, Some(0));
     assert!(
-        driver.kernel().now_ns < LONG.as_nanos() as u64 / 2,
+        u128::from(driver.kernel().now_ns) < LONG.as_nanos() / 2,
         "it waited for the drain timeout"
     );
 }

@@ -55,7 +55,7 @@ impl Kernel for Still {
     }
 
     fn unsubmitted(&self) -> u32 {
-        self.queue.lock().unwrap().len() as u32
+        u32::try_from(self.queue.lock().unwrap().len()).unwrap()
     }
 
     fn submit(&mut self) -> io::Result<()> {

@@ -168,7 +168,7 @@ mod tests {
             }
             asks
         };
-        (0..reads).filter(ask).count() as u32
+        u32::try_from((0..reads).filter(ask).count()).unwrap()
     }
 
     /// As good as random, and the same each time: true for `percent` of 100.

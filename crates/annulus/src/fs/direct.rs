@@ -60,12 +60,12 @@ impl Direct {
         if self.is_aligned(address, bytes, offset) {
             return Target::Buf { align_bytes };
         }
-        let align = u64::from(align_bytes);
-        let skip = offset % align;
-        let rounded = (skip + bytes as u64).next_multiple_of(align) as usize;
+        // Less than `align_bytes`, which has 32 bits.
+        let skip = u32::try_from(offset % u64::from(align_bytes)).unwrap_or(0);
+        let rounded = (skip as usize + bytes).next_multiple_of(align_bytes as usize);
         Target::Bounce {
             bounce: pool.take(rounded),
-            skip: skip as u32,
+            skip,
             align_bytes,
         }
     }

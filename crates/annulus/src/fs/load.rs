@@ -11,6 +11,7 @@ use super::{File, check_range};
 use crate::buf::{IoBufMut, Piece, Pieces, Region};
 use crate::driver::many::Batch;
 use crate::error::{BufError, WholeResult};
+use crate::narrow::to_usize;
 use crate::op::{Op, ReadAt, Until, ended};
 use crate::sys::mapping::{HugePages, PAGE_BYTES};
 
@@ -121,7 +122,7 @@ impl<'a> Load<'a> {
         };
         check_range(self.offset, bytes)?;
         let off = self.offset % PAGE_BYTES as u64;
-        Region::with_start(bytes, off as usize, pages)
+        Region::with_start(bytes, to_usize(off), pages)
     }
 
     async fn run(mut self) -> WholeResult<Region> {
@@ -171,7 +172,7 @@ impl<'a> Run<'a> {
         let (mut next, mut to, mut unit) = (seen.start, seen.end, 1);
         if let Some(direct) = load.file.direct {
             unit = direct.offset_bytes as usize;
-            let skip = (load.offset % unit as u64) as usize;
+            let skip = to_usize(load.offset % unit as u64);
             let first = seen.start.checked_sub(skip);
             let fits =
                 |&first: &usize| (address + first).is_multiple_of(direct.memory_bytes as usize);

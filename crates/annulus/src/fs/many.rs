@@ -15,6 +15,7 @@ use crate::driver::many::Batch;
 use crate::driver::{Operation, inline_run};
 use crate::error::{BufError, BufResult};
 use crate::metrics::OperationNumber;
+use crate::narrow::to_u32;
 use crate::op::{AT_ONCE, Op, ReadAt, Sleep, Try, Until, read_cached};
 use crate::sys::errno::ETIMEDOUT;
 
@@ -217,7 +218,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             let asked = Asked { index, offset };
             if hit {
                 let bytes = buf.lent_bytes();
-                inline_run::count(1, bytes as u32);
+                inline_run::count(1, to_u32(bytes));
                 self.ready.push_back(asked.answer(Ok((bytes, buf))));
             } else {
                 self.ask(buf, asked);

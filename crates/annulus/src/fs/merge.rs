@@ -13,6 +13,7 @@ use super::{File, check_range};
 use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::driver::many::Batch;
 use crate::error::{BufError, BufResult};
+use crate::narrow::to_usize;
 use crate::op::{Op, ReadAt, Until};
 
 /// Which ranges are neighbours.
@@ -168,7 +169,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
         for mut part in parts {
             let answer = match &result {
                 Ok((bytes, bounce)) => {
-                    let start = (part.asked.offset - from) as usize;
+                    let start = to_usize(part.asked.offset - from);
                     let end = (start + part.bytes).min(*bytes).max(start);
                     copy_in(&mut part.buf, bounce.get(start..end).unwrap_or_default());
                     Ok((end - start, part.buf))
@@ -199,7 +200,7 @@ fn plan<B>(mut parts: Vec<Part<B>>, merge: Merge) -> Plan<B> {
         let (from, to) = (part.asked.offset, part.asked.offset + part.bytes as u64);
         if let (Some((start, bytes)), Some(Some(members))) = (ranges.back_mut(), plan.last_mut()) {
             let end = *start + *bytes as u64;
-            let merged = (to.max(end) - *start) as usize;
+            let merged = to_usize(to.max(end) - *start);
             if from <= end.saturating_add(merge.gap_bytes) && merged <= merge.max_bytes {
                 *bytes = merged;
                 members.push(part);

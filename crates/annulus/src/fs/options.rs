@@ -112,7 +112,7 @@ impl OpenOptions {
 
     /// Further `O_*` flags, as std's `OpenOptionsExt::custom_flags`; access-mode bits are ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
-        self.custom_flags = flags as u32 & !call::O_ACCMODE;
+        self.custom_flags = flags.cast_unsigned() & !call::O_ACCMODE;
         self
     }
 

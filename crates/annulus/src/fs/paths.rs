@@ -91,7 +91,9 @@ pub(crate) fn create_dir<'a>(submitter: &'a Submitter, path: &Path) -> Operation
 
 pub(crate) async fn read_dir(submitter: &Arc<Submitter>, path: &Path) -> io::Result<Vec<DirEntry>> {
     let mut options = OpenOptions::new();
-    options.read(true).custom_flags(call::O_DIRECTORY as i32);
+    options
+        .read(true)
+        .custom_flags(call::O_DIRECTORY.cast_signed());
     let dir = options.open(submitter, path).await?;
     let listed = Operation::new(submitter, ListDir::new(dir.into_fd())).await?;
     Ok(listed.into_iter().map(DirEntry::new).collect())

@@ -12,6 +12,7 @@ use super::{File, check_range};
 use crate::buf::{Bounce, IoBufMut};
 use crate::driver::{Operation, inline_run};
 use crate::metrics::OperationNumber;
+use crate::narrow::to_u32;
 use crate::op::{ReadAt, Until};
 use crate::sys::call;
 
@@ -97,7 +98,7 @@ impl Future for ReadInto<'_> {
                 return Poll::Pending;
             }
             if let Some(bytes) = this.fill_from_cache() {
-                inline_run::count(1, bytes as u32);
+                inline_run::count(1, to_u32(bytes));
                 return Poll::Ready(Ok(bytes));
             }
             let mut read = this.file.op(this.past_the_cache());

@@ -100,6 +100,11 @@ impl Histogram {
 
     /// The duration that a share `quantile` (0.99: 99 of 100) did not exceed, ns, rounded up to the end of its
     /// bucket. `None` if nothing has been counted.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 1 and the count, and whole; floats saturate"
+    )]
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let wanted = (quantile.clamp(0.0, 1.0) * self.count as f64)
             .ceil()

@@ -203,7 +203,8 @@ impl Drop for Meter {
 
 /// Counts errors in the table of `record`. When it is full, its last place has all further ones, as errno 0.
 pub(super) fn count_error(record: &Record, errno: i32, count: u64) {
-    let errno = errno as u64;
+    // An errno, which is positive, or 0.
+    let errno = u64::try_from(errno).unwrap_or(0);
     let last = record::ERRORS_MAX - 1;
     let is_its = |nth: &usize| {
         let place = &record[record::ERRORS + 2 * nth];

@@ -68,6 +68,7 @@ impl OperationNumber {
             }
             number += 1;
         }
+        #[expect(clippy::cast_possible_truncation, reason = "fewer than OPERATIONS_MAX")]
         OperationNumber(number as u8)
     }
 
@@ -198,7 +199,7 @@ pub(super) fn preload() -> Range<usize> {
 
 /// All operations that have a name.
 pub(super) fn operations() -> impl Iterator<Item = OperationNumber> {
-    (0..OPERATIONS.len() as u8).map(OperationNumber)
+    (0..).map(OperationNumber).take(OPERATIONS.len())
 }
 
 /// The words that hold a text, and where they begin.
@@ -335,7 +336,7 @@ pub(super) fn read(
     Some(Source {
         kind,
         owner: head[OWNER],
-        index: head[INDEX] as u32,
+        index: u32::try_from(head[INDEX]).unwrap_or(u32::MAX),
         backend: text_of(&head[BACKEND..BACKEND + BACKEND_WORDS]),
         fallback: Some(fallback).filter(|fallback| !fallback.is_empty()),
         counters: counts(head, kind, &operations),
@@ -430,7 +431,7 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
 fn errors(head: &[u64; HEAD_WORDS]) -> Vec<ErrorCounts> {
     let pairs = head[ERRORS..ERRORS + 2 * ERRORS_MAX].chunks_exact(2);
     let counted = pairs.filter(|pair| pair[1] > 0).map(|pair| ErrorCounts {
-        errno: pair[0] as i32,
+        errno: i32::try_from(pair[0]).unwrap_or(0),
         count: pair[1],
     });
     let mut errors: Vec<ErrorCounts> = counted.collect();

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use super::meter::{Record, count_error};
 use super::record::{self, Number, PAGE_WORDS, Part, WORDS};
 use super::snapshot::{Source, SourceKind};
+use crate::narrow::to_usize;
 use crate::sys::forked;
 use crate::sys::words::{FILED_MAX, Lasting, WordFile, Words};
 
@@ -172,7 +173,8 @@ fn fold(from: &Record, to: &Record) {
         let place = record::ERRORS + 2 * nth;
         let count = from[place + 1].load(Ordering::Relaxed);
         if count > 0 {
-            count_error(to, from[place].load(Ordering::Relaxed) as i32, count);
+            let errno = i32::try_from(from[place].load(Ordering::Relaxed));
+            count_error(to, errno.unwrap_or(0), count);
         }
     }
     record::preload().for_each(add);
@@ -213,7 +215,7 @@ impl Shares {
 
     /// A record in the file, if there is a place.
     fn take(&mut self) -> Option<(Record, usize)> {
-        let seen = self.header[HEADER_PLACES].load(Ordering::Relaxed) as usize;
+        let seen = to_usize(self.header[HEADER_PLACES].load(Ordering::Relaxed));
         let place = self.free.pop().or((seen < PLACES_MAX).then_some(seen))?;
         let Ok(record) = Record::of(&self.file, offset_of(place)) else {
             if place < seen {

@@ -11,6 +11,7 @@ use super::registry::{
     HEADER_VERSION, HEADER_WORDS, MAGIC, PLACES_MAX, offset_of,
 };
 use super::snapshot::{Snapshot, Source, SourceKind};
+use crate::narrow::to_usize;
 use crate::sys::call::now_ns;
 
 /// How long a process goes on recording latencies after somebody has looked at it.
@@ -67,7 +68,7 @@ fn sources(file: &File) -> io::Result<Vec<Source>> {
     let mut looks = 0;
     loop {
         let before = words(file, 0, HEADER_SAYS)?;
-        let places = (before[HEADER_PLACES] as usize).min(PLACES_MAX);
+        let places = to_usize(before[HEADER_PLACES]).min(PLACES_MAX);
         let mut sources = Vec::new();
         for place in 0..places {
             let offset = offset_of(place);

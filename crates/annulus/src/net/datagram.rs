@@ -234,7 +234,7 @@ impl Arrives for Mailbox {
     fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
         // An answer that is an error may name a buffer, too (trap 4).
         let id = cqe.buffer_id();
-        let chunk = id.and_then(|id| core.received(id, cqe.res.max(0) as u32));
+        let chunk = id.and_then(|id| core.received(id, cqe.bytes()));
         match (cqe.res, chunk) {
             (res, Some(chunk)) if res >= 0 => {
                 let opened = self.shape.open(chunk);

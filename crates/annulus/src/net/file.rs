@@ -11,6 +11,7 @@ use super::descriptor::ready;
 use super::stream::Stream;
 use crate::driver::core::Core;
 use crate::fd::{SendTurn, Socket};
+use crate::narrow::to_usize;
 use crate::op::Interest;
 use crate::sys::errno::ECANCELED;
 use crate::sys::net;
@@ -77,9 +78,9 @@ impl Stream {
             *head = &head[sent.min(head.len())..];
         }
         never_wait(&self.core, &self.socket)?;
-        let turn_end = end.min(*at + TURN_BYTES_MAX);
+        let turn_end = end.min(at.saturating_add(TURN_BYTES_MAX));
         while *at < turn_end {
-            let bytes = (turn_end - *at) as usize;
+            let bytes = to_usize(turn_end - *at);
             if net::send_file(raw, file, at, bytes)? == 0 {
                 return Ok(false);
             }

@@ -336,7 +336,7 @@ impl Receiver {
 
 impl Arrives for Receiver {
     fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
-        let bytes = cqe.res.max(0) as u32;
+        let bytes = cqe.bytes();
         let is_sound = match cqe.buffer_id() {
             // An answer that is an error may name a buffer, too (trap 4).
             Some(id) => core.received_parts(&cqe, id, |chunk| self.push(chunk)),

@@ -8,10 +8,10 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 
-use super::{Op, OpInfo, Resume, retry_interrupted};
+use super::{Op, OpInfo, Resume, retry_interrupted, transfer_len};
 use crate::fd::Fd;
 use crate::sys::call;
-use crate::sys::errno::check;
+use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Bytes of names asked for at a time.
@@ -55,7 +55,7 @@ unsafe impl Op for ListDir {
     fn sqe(&mut self) -> Sqe {
         Sqe {
             addr: self.chunk.as_mut_ptr() as u64,
-            len: CHUNK_BYTES as u32,
+            len: transfer_len(CHUNK_BYTES),
             ..Sqe::new(opcode::GETDENTS, self.fd.raw())
         }
     }
@@ -70,7 +70,7 @@ unsafe impl Op for ListDir {
             return retry_interrupted(res);
         }
         parse(
-            self.chunk.get(..res as usize).unwrap_or_default(),
+            self.chunk.get(..count(res)).unwrap_or_default(),
             &mut self.listed,
         );
         Resume::Again
@@ -119,7 +119,8 @@ mod tests {
     fn records_cut_off_anywhere_are_never_read_beyond() {
         let mut records = Vec::new();
         for name in ["a", "longer-name", ".."] {
-            let bytes = (19 + name.len() + 1).next_multiple_of(8) as u16;
+            let bytes = (19 + name.len() + 1).next_multiple_of(8);
+            let bytes = u16::try_from(bytes).unwrap();
             records.extend(7u64.to_ne_bytes());
             records.extend(0u64.to_ne_bytes());
             records.extend(bytes.to_ne_bytes());

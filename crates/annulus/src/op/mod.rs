@@ -72,6 +72,7 @@ pub(crate) use list_dir::Listed;
 use std::io;
 
 use crate::error::BufError;
+use crate::narrow::to_u32;
 use crate::sys::errno::{EAGAIN, EINTR, ENOMEM};
 use crate::sys::sqe::Sqe;
 
@@ -206,6 +207,12 @@ pub(crate) fn retry_interrupted(res: i32) -> Resume {
 
 /// The kernel's own bound on one transfer, bytes (`MAX_RW_COUNT`); a longer one comes back short.
 pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
+
+/// Bytes, or vectors, of one transfer as an SQE has them. Of more than a transfer takes the rest is asked for later.
+#[inline]
+pub(crate) fn transfer_len(count: usize) -> u32 {
+    to_u32(count.min(TRANSFER_MAX))
+}
 
 /// The kernel's bound on the vectors of one transfer (`IOV_MAX`).
 pub(crate) const VECTORS_MAX: usize = 1024;

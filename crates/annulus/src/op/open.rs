@@ -61,9 +61,9 @@ unsafe impl Op for OpenAt {
     }
 
     fn complete(self, res: i32) -> io::Result<OpenedFd> {
-        let raw = check(res)?;
+        check(res)?;
         // SAFETY: Open: the kernel has just made this descriptor for us.
-        Ok(OpenedFd(unsafe { Fd::own(raw as i32, self.closer) }))
+        Ok(OpenedFd(unsafe { Fd::own(res, self.closer) }))
     }
 
     fn lost(error: io::Error) -> io::Result<OpenedFd> {

@@ -6,13 +6,13 @@
 
 use std::io;
 
-use super::{AtOnce, Op, OpInfo, Resume, TRANSFER_MAX, ended, retry_interrupted};
+use super::{AtOnce, Op, OpInfo, Resume, TRANSFER_MAX, ended, retry_interrupted, transfer_len};
 use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::cached::{self, AT_ONCE, CachedRead};
 use crate::sys::call::{self, RWF_NOWAIT};
-use crate::sys::errno::{EAGAIN, check};
+use crate::sys::errno::{EAGAIN, check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// The largest read that is copied from the page cache on the caller's thread, bytes: about 25 µs.
@@ -148,7 +148,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         let (base, bytes, offset) = self.range();
         Sqe {
             addr: base as u64,
-            len: bytes as u32,
+            len: transfer_len(bytes),
             off: offset,
             ..Sqe::new(opcode::READ, self.fd.raw())
         }
@@ -174,11 +174,11 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         // SAFETY: Lent, as in `syscall`.
         let res = unsafe { call::pread(self.fd.raw(), base, bytes, offset, RWF_NOWAIT) };
         match res {
-            res if res as usize == bytes => self.fd.cached().hit(),
+            res if res >= 0 && count(res) == bytes => self.fd.cached().hit(),
             // The end of the file, or the rest is not cached: the driver finds out which.
             res if res > 0 => {
                 self.fd.cached().hit();
-                self.done += res as usize;
+                self.done += count(res);
                 return AtOnce::Missing;
             }
             0 => {}
@@ -206,7 +206,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
                 other => other,
             };
         }
-        self.done += res as usize;
+        self.done += count(res);
         let more = self.until != Until::Once || matches!(self.target, Target::Bounce { .. });
         // A direct transfer that ends off the alignment has met the end of the file (trap 43).
         let ended = res == 0 || !self.done.is_multiple_of(self.align_bytes());
@@ -277,7 +277,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
     };
     let mut asked = [nothing; AT_ONCE];
     for (ask, read) in asked.iter_mut().zip(reads.iter_mut()) {
-        let bytes = read.buf.lent_bytes() as u32;
+        let bytes = transfer_len(read.buf.lent_bytes());
         *ask = CachedRead {
             base: read.buf.stable_mut_ptr(),
             bytes,
@@ -306,7 +306,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
         }
     }
     for (ask, read) in asked.iter().zip(reads.iter_mut()) {
-        read.hit = ask.res >= 0 && ask.res as u32 == ask.bytes;
+        read.hit = u32::try_from(ask.res).is_ok_and(|bytes| bytes == ask.bytes);
         if read.hit {
             fd.cached().hit();
             // SAFETY: Written: the kernel has filled the buffer.

@@ -8,12 +8,12 @@
 use std::io;
 
 use super::vectors::Vectors;
-use super::{Op, OpInfo, Resume, ended, retry_interrupted};
+use super::{Op, OpInfo, Resume, ended, retry_interrupted, transfer_len};
 use crate::buf::IoBufMut;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::call::{self, IoVec};
-use crate::sys::errno::check;
+use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Reads at an offset into several buffers in order; the answer is the number of bytes and the buffers.
@@ -57,7 +57,7 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
         let (vectors, count, offset) = self.rest();
         Sqe {
             addr: vectors as u64,
-            len: count as u32,
+            len: transfer_len(count),
             off: offset,
             ..Sqe::new(opcode::READV, self.fd.raw())
         }
@@ -83,7 +83,7 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
                 other => other,
             };
         }
-        self.vectors.advance(res as usize);
+        self.vectors.advance(count(res));
         if self.exact && res > 0 && self.vectors.has_rest() {
             return Resume::Again;
         }

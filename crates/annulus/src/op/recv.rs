@@ -8,11 +8,11 @@
 use std::fmt;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
+use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, transfer_len};
 use crate::buf::{IoBufMut, ReceiveMode};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
-use crate::sys::errno::{ECANCELED, check};
+use crate::sys::errno::{ECANCELED, check, count};
 use crate::sys::net;
 use crate::sys::sqe::{BUFFER_SELECT, POLL_FIRST, RECV_BUNDLE, RECV_MULTISHOT, Sqe, opcode};
 
@@ -77,7 +77,7 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
     fn sqe(&mut self) -> Sqe {
         Sqe {
             addr: self.buf.stable_mut_ptr() as u64,
-            len: self.bytes() as u32,
+            len: transfer_len(self.bytes()),
             ..Sqe::new(opcode::RECV, self.socket.raw())
         }
     }
@@ -105,7 +105,7 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
             res if res > 0 => {
                 let base = self.buf.stable_mut_ptr();
                 // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
-                let bytes = unsafe { std::slice::from_raw_parts(base, res as usize) };
+                let bytes = unsafe { std::slice::from_raw_parts(base, count(res)) };
                 self.turn.0.keep(bytes);
             }
             res if res == -ECANCELED => {}

@@ -38,7 +38,7 @@ unsafe impl Op for Rename {
         Sqe {
             addr: self.from.as_ptr() as u64,
             off: self.to.as_ptr() as u64,
-            len: call::AT_FDCWD as u32,
+            len: call::AT_FDCWD.cast_unsigned(),
             op_flags: self.flags,
             ..Sqe::new(opcode::RENAMEAT, call::AT_FDCWD)
         }

@@ -10,11 +10,11 @@
 use std::fmt;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
+use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, transfer_len};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
-use crate::sys::errno::{EPIPE, check};
+use crate::sys::errno::{EPIPE, check, count};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -88,7 +88,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
         let (base, bytes) = self.rest();
         Sqe {
             addr: base as u64,
-            len: bytes as u32,
+            len: transfer_len(bytes),
             op_flags: if self.is_last {
                 MSG_WAITALL | MSG_MORE
             } else {
@@ -121,7 +121,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
                 retry_interrupted(res)
             };
         }
-        self.done += res as usize;
+        self.done += count(res);
         // A short send is a success (trap 35); nothing at all would be asked for ever.
         if res > 0 && self.done < self.buf.init_bytes() && !is_over {
             return Resume::Again;

@@ -14,7 +14,7 @@ use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
-use crate::sys::errno::{EPIPE, check};
+use crate::sys::errno::{EPIPE, check, count};
 use crate::sys::net::{self, MSG_WAITALL, Message};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -76,7 +76,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
         if res < 0 {
             return retry_interrupted(res);
         }
-        self.vectors.advance(res as usize);
+        self.vectors.advance(count(res));
         // A short send is a success (trap 35); nothing at all would be asked for ever.
         if res > 0 && self.vectors.has_rest() {
             return Resume::Again;

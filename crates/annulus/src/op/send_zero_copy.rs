@@ -10,11 +10,11 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
+use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, transfer_len};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket, ZeroCopy};
-use crate::sys::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, check};
+use crate::sys::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, check, count};
 use crate::sys::net::{self, MSG_WAITALL};
 use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
 
@@ -93,7 +93,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         Sqe {
             ioprio,
             addr: base as u64,
-            len: bytes as u32,
+            len: transfer_len(bytes),
             op_flags: MSG_WAITALL,
             ..Sqe::new(opcode, self.turn.socket().raw())
         }
@@ -108,7 +108,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
 
     fn noticed(&mut self, usage: i32) {
         // The device, or loopback, can't do without: the next are sent the cheaper way.
-        if self.way == ZeroCopy::Reported && usage as u32 & ZC_COPIED != 0 {
+        if self.way == ZeroCopy::Reported && usage.cast_unsigned() & ZC_COPIED != 0 {
             self.turn.socket().set_zero_copy(ZeroCopy::Never);
         }
     }
@@ -120,7 +120,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
             }
             return retry_interrupted(res);
         }
-        self.done += res as usize;
+        self.done += count(res);
         // A short send is a success (trap 35); nothing at all would be asked for ever.
         if res > 0 && self.done < self.buf.init_bytes() {
             return Resume::Again;

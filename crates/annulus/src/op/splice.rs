@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
+use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, transfer_len};
 use crate::fd::{SendTurn, Socket};
 use crate::sys::errno::{EAGAIN, check};
 use crate::sys::message::{self, POLL_READ, POLL_WRITE, SPLICE_FLAGS};
@@ -72,7 +72,7 @@ unsafe impl SocketOp for Splice {
             // No offsets: both ends are where they are.
             off: u64::MAX,
             addr: u64::MAX,
-            len: self.bytes as u32,
+            len: transfer_len(self.bytes),
             op_flags: SPLICE_FLAGS,
             file_index: self.from.raw(),
             ..Sqe::new(opcode::SPLICE, self.into.raw())

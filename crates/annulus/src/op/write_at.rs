@@ -6,12 +6,12 @@
 
 use std::io;
 
-use super::{Op, OpInfo, Resume, TRANSFER_MAX, refused, retry_interrupted};
+use super::{Op, OpInfo, Resume, TRANSFER_MAX, refused, retry_interrupted, transfer_len};
 use crate::buf::IoBuf;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::call;
-use crate::sys::errno::check;
+use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Writes a buffer of type `B` at an offset; the answer is the number of bytes and the buffer.
@@ -70,7 +70,7 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
         let (base, bytes, offset) = self.range();
         Sqe {
             addr: base as u64,
-            len: bytes as u32,
+            len: transfer_len(bytes),
             off: offset,
             op_flags: self.flags,
             ..Sqe::new(opcode::WRITE, self.fd.raw())
@@ -98,7 +98,7 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
                 other => other,
             };
         }
-        self.done += res as usize;
+        self.done += count(res);
         if self.all && res > 0 && self.done < self.buf.init_bytes() {
             return Resume::Again;
         }

@@ -7,12 +7,12 @@
 use std::io;
 
 use super::vectors::Vectors;
-use super::{Op, OpInfo, Resume, refused, retry_interrupted};
+use super::{Op, OpInfo, Resume, refused, retry_interrupted, transfer_len};
 use crate::buf::IoBuf;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::call::{self, IoVec};
-use crate::sys::errno::check;
+use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Writes at an offset from several buffers in order; the answer is the number of bytes and the buffers.
@@ -65,7 +65,7 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
         let (vectors, count, offset) = self.rest();
         Sqe {
             addr: vectors as u64,
-            len: count as u32,
+            len: transfer_len(count),
             off: offset,
             op_flags: self.flags,
             ..Sqe::new(opcode::WRITEV, self.fd.raw())
@@ -92,7 +92,7 @@ unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
                 other => other,
             };
         }
-        self.vectors.advance(res as usize);
+        self.vectors.advance(count(res));
         if self.all && res > 0 && self.vectors.has_rest() {
             return Resume::Again;
         }

@@ -13,8 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
+use super::call::timespec;
 use super::poller::Poller;
 use super::probe::read_text;
 use super::wake::EventFd;
@@ -93,10 +94,7 @@ fn watch(ring: &mut IoUring, socket: &UnixStream) -> io::Result<()> {
 
 /// Whether `fd` becomes readable within the time.
 fn becomes_readable(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
-    let timeout = Timespec {
-        tv_sec: (milliseconds / 1000) as i64,
-        tv_nsec: (milliseconds % 1000 * 1_000_000) as _,
-    };
+    let timeout = timespec(milliseconds.saturating_mul(1_000_000));
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     Ok(poll(&mut fds, Some(&timeout))? > 0)
 }
@@ -166,10 +164,8 @@ fn deferred_eventfd() -> Tried {
 
 /// Twice as many completions as the queue holds, taken in turns.
 fn overflow() -> Tried {
-    const ENTRIES: usize = 2;
-    let mut ring: IoUring = IoUring::builder()
-        .setup_cqsize(ENTRIES as u32)
-        .build(ENTRIES as u32)?;
+    const ENTRIES: u32 = 2;
+    let mut ring: IoUring = IoUring::builder().setup_cqsize(ENTRIES).build(ENTRIES)?;
     for _ in 0..2 {
         for _ in 0..ENTRIES {
             let entry = opcode::Nop::new().build();
@@ -184,7 +180,7 @@ fn overflow() -> Tried {
         ring.submit()?;
         answered += ring.completion().count();
     }
-    Ok(Some(answered == 2 * ENTRIES))
+    Ok(Some(answered == 2 * ENTRIES as usize))
 }
 
 fn borrowed(ring: &IoUring) -> BorrowedFd<'_> {

@@ -12,6 +12,7 @@ use io_uring::IoUring;
 
 use super::call::RWF_NOWAIT;
 use super::sqe::{Sqe, opcode, to_entry};
+use crate::narrow::{to_u32, to_usize};
 
 /// One range to read: into where, how much, from which offset; and what came of it.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,7 @@ impl Batcher {
             std::mem::forget(std::mem::replace(self, Batcher::Unavailable));
         }
         if let Batcher::New = self {
-            let made = IoUring::builder().dontfork().build(AT_ONCE as u32);
+            let made = IoUring::builder().dontfork().build(to_u32(AT_ONCE));
             *self = match made {
                 Ok(ring) => Batcher::Ready {
                     ring: Box::new(ring),
@@ -125,7 +126,7 @@ unsafe fn run(ring: &mut IoUring, fd: i32, reads: &mut [CachedRead]) -> bool {
     let taken = ring.submission().is_empty();
     let mut answered = 0;
     for cqe in ring.completion() {
-        if let Some(read) = reads.get_mut(cqe.user_data() as usize) {
+        if let Some(read) = reads.get_mut(to_usize(cqe.user_data())) {
             read.res = cqe.result();
             answered += 1;
         }
@@ -134,7 +135,7 @@ unsafe fn run(ring: &mut IoUring, fd: i32, reads: &mut [CachedRead]) -> bool {
         // A signal came between the submission and the last answer, which is on its way.
         let _ = ring.submit_and_wait(1);
         for cqe in ring.completion() {
-            if let Some(read) = reads.get_mut(cqe.user_data() as usize) {
+            if let Some(read) = reads.get_mut(to_usize(cqe.user_data())) {
                 read.res = cqe.result();
                 answered += 1;
             }
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn cached_pages_are_read_in_one_call_and_nothing_else_is() {
         let mut file = tempfile::tempfile().unwrap();
-        let bytes: Vec<u8> = (0..8192u32).map(|n| (n / 16) as u8).collect();
+        let bytes: Vec<u8> = (0..8192u32).map(|n| (n / 16).to_le_bytes()[0]).collect();
         file.write_all(&bytes).unwrap();
         let mut buffers = vec![[0u8; 1024]; 9];
         let mut reads: Vec<_> = buffers

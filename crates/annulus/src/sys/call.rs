@@ -30,7 +30,8 @@ pub(crate) const AT_FDCWD: RawFd = libc::AT_FDCWD;
 #[inline]
 pub(super) fn last(ret: libc::c_long) -> i32 {
     if ret >= 0 {
-        ret as i32
+        // A descriptor, or a count: the kernel's own bound on those is below 2^31 (`MAX_RW_COUNT`).
+        i32::try_from(ret).unwrap_or(i32::MAX)
     } else {
         -std::io::Error::last_os_error()
             .raw_os_error()
@@ -89,7 +90,17 @@ pub(crate) unsafe fn preadv(
     flags: u32,
 ) -> i32 {
     // SAFETY: Lent, passed on. The kernel takes the offset in two halves; on 64-bit the second is 0.
-    last(unsafe { libc::syscall(libc::SYS_preadv2, fd, vectors, count, at as i64, 0, flags) })
+    last(unsafe {
+        libc::syscall(
+            libc::SYS_preadv2,
+            fd,
+            vectors,
+            count,
+            at.cast_signed(),
+            0,
+            flags,
+        )
+    })
 }
 
 /// `pwritev2(2)`.
@@ -105,7 +116,17 @@ pub(crate) unsafe fn pwritev(
     flags: u32,
 ) -> i32 {
     // SAFETY: Lent, passed on.
-    last(unsafe { libc::syscall(libc::SYS_pwritev2, fd, vectors, count, at as i64, 0, flags) })
+    last(unsafe {
+        libc::syscall(
+            libc::SYS_pwritev2,
+            fd,
+            vectors,
+            count,
+            at.cast_signed(),
+            0,
+            flags,
+        )
+    })
 }
 
 /// Closes a descriptor number once; EINTR means closed on Linux and is not retried.
@@ -199,6 +220,7 @@ pub(crate) unsafe fn getdents(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
 }
 
 pub(crate) use rustix::fs::{Statx, StatxTimestamp};
+pub(crate) use rustix::time::Timespec;
 
 /// `AT_*` and `STATX_*` as the kernel spells them.
 pub(crate) const AT_EMPTY_PATH: u32 = libc::AT_EMPTY_PATH as u32;
@@ -258,8 +280,8 @@ pub(crate) fn is_seekable(fd: RawFd) -> bool {
 
 /// Whether the file is one of a FUSE file system: `fstatfs(2)`.
 pub(crate) fn is_fuse(fd: RawFd) -> bool {
-    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
-    rfs::fstatfs(borrow(fd)).is_ok_and(|stat| stat.f_type as u64 == FUSE_SUPER_MAGIC)
+    const FUSE_SUPER_MAGIC: rfs::FsWord = 0x6573_5546;
+    rfs::fstatfs(borrow(fd)).is_ok_and(|stat| stat.f_type == FUSE_SUPER_MAGIC)
 }
 
 /// `fcntl(F_GETFL)`: the open flags of a descriptor, O_DIRECT among them.
@@ -271,5 +293,16 @@ pub(crate) fn open_flags(fd: RawFd) -> std::io::Result<u32> {
 #[inline]
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    // Neither is ever negative: the clock starts at 0.
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// A length of time as the kernel takes it.
+#[inline]
+pub(crate) fn timespec(ns: u64) -> Timespec {
+    // Both are far below 2^63.
+    Timespec {
+        tv_sec: (ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (ns % 1_000_000_000).cast_signed(),
+    }
 }

@@ -47,8 +47,14 @@ pub(crate) use simulated::*;
 #[inline]
 pub(crate) fn check(res: i32) -> io::Result<usize> {
     if res >= 0 {
-        Ok(res as usize)
+        Ok(count(res))
     } else {
         Err(io::Error::from_raw_os_error(-res))
     }
+}
+
+/// The count that a `res` of the kernel is; 0 for an error.
+#[inline]
+pub(crate) fn count(res: i32) -> usize {
+    usize::try_from(res).unwrap_or(0)
 }

@@ -11,6 +11,7 @@ use rustix::net::addr::SocketAddrStorage;
 
 use super::call::IoVec;
 use super::net::{self, Address, Message};
+use crate::narrow::to_u32;
 
 /// The room for an address that is long enough for each family, bytes.
 const NAME_BYTES: usize = size_of::<SocketAddrStorage>();
@@ -68,7 +69,7 @@ impl Envelope {
     /// Points it at a buffer; what is returned is valid while neither the box nor the buffer is touched.
     pub(crate) fn aim(&mut self, base: *mut u8, bytes: usize) -> *mut Message {
         self.vector = IoVec { base, bytes };
-        let name_bytes = self.name_bytes as u32;
+        let name_bytes = to_u32(self.name_bytes);
         let name = if name_bytes == 0 {
             std::ptr::null_mut()
         } else {
@@ -100,13 +101,13 @@ fn address(bytes: &[u8]) -> Option<Address> {
     let room = unsafe { std::slice::from_raw_parts_mut(storage.as_mut_ptr().cast(), NAME_BYTES) };
     room[..bytes.len()].copy_from_slice(bytes);
     // SAFETY: Written: all of it is initialised, and the length lies between the bounds that are asked for.
-    Some(unsafe { Address::read(storage.as_ptr(), bytes.len() as u32) })
+    Some(unsafe { Address::read(storage.as_ptr(), to_u32(bytes.len())) })
 }
 
 /// What a multishot receive is asked for besides a buffer: room for an address of so many bytes.
 pub(crate) fn shape(name_bytes: usize) -> Message {
     let mut message = net::no_message();
-    message.msg_namelen = name_bytes as u32;
+    message.msg_namelen = to_u32(name_bytes);
     message
 }
 
@@ -147,7 +148,7 @@ pub(crate) fn parse(buffer: &[u8], name_room: usize) -> Option<Parsed> {
 pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
     let mut asked = libc::pollfd {
         fd,
-        events: events as i16,
+        events: u16::try_from(events).unwrap_or(u16::MAX).cast_signed(),
         revents: 0,
     };
     let no_time = libc::timespec {

@@ -17,6 +17,7 @@ use rustix::net::{
 };
 
 use super::call::IoVec;
+use crate::narrow::to_u32;
 
 /// `MSG_WAITALL`: a send goes on until all of it is sent, where the kernel can.
 pub(crate) const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
@@ -46,7 +47,8 @@ pub(crate) type Address = SocketAddrAny;
 
 fn res(result: Result<usize, Errno>) -> i32 {
     match result {
-        Ok(n) => n as i32,
+        // The kernel's own bound on a transfer is below 2^31.
+        Ok(n) => i32::try_from(n).unwrap_or(i32::MAX),
         Err(errno) => -errno.raw_os_error(),
     }
 }
@@ -323,7 +325,7 @@ pub(crate) fn peer_credentials(fd: RawFd) -> io::Result<(i32, u32, u32)> {
         uid: 0,
         gid: 0,
     };
-    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    let mut bytes: libc::socklen_t = to_u32(size_of::<libc::ucred>());
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     let (into, length) = (&raw mut peer, &raw mut bytes);
     // SAFETY: Lent: both live on this stack for the call, and `bytes` is what `peer` has.

@@ -3,7 +3,9 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
+
+use super::call::timespec;
 
 /// What a descriptor is ready for.
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +65,7 @@ impl Poller {
 
     /// Waits, at most `timeout_ns`, for something to become ready; a signal ends it, too.
     pub(crate) fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
-        let timeout = timeout_ns.map(|ns| Timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as _,
-        });
+        let timeout = timeout_ns.map(timespec);
         self.events.clear();
         let spare = rustix::buffer::spare_capacity(&mut self.events);
         match epoll::wait(&self.epoll, spare, timeout.as_ref()) {

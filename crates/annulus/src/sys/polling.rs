@@ -14,6 +14,7 @@ use super::ring::{REAP_MAX, Ring};
 use super::sqe::{Cqe, Sqe, opcode};
 use super::wake::EventFd;
 use crate::error::SetupError;
+use crate::narrow::to_u32;
 use crate::sync::{Mutation, Ordering, broken, fence};
 
 /// What of a new ring is to be polled.
@@ -224,7 +225,8 @@ impl Kernel for PolledRing {
         if self.wake.sleep(timeout_ns)
             && let Some(token) = self.armed.take()
         {
-            self.play(token, size_of::<u64>() as i32);
+            // As the read of the eventfd would answer: 8 bytes.
+            self.play(token, 8);
         }
         Ok(())
     }
@@ -238,7 +240,7 @@ impl Kernel for PolledRing {
         into.extend(self.played.drain(..room));
         let played = into.len();
         self.ring.reap(into);
-        self.in_flight -= (into.len() - played) as u32;
+        self.in_flight -= to_u32(into.len() - played);
     }
 
     fn arm_wake(&mut self, token: u64) -> bool {

@@ -34,7 +34,9 @@ impl Ring {
     pub(super) fn register_ring_fd(&mut self) -> Result<i32, SetupError> {
         let mut update = io_uring_rsrc_update::default();
         update.offset = u32::MAX;
-        update.data = io_uring_ptr::new(ptr::without_provenance_mut(self.raw() as usize));
+        update.data = io_uring_ptr::new(ptr::without_provenance_mut(
+            self.raw().unsigned_abs() as usize
+        ));
         // SAFETY: Open: the ring's own descriptor.
         let ring = unsafe { BorrowedFd::borrow_raw(self.raw()) };
         // SAFETY: Lent: `update` outlives the call, which reads and writes one of it.
@@ -47,7 +49,7 @@ impl Ring {
             )
         };
         match done {
-            Ok(1) => Ok(update.offset as i32),
+            Ok(1) => Ok(update.offset.cast_signed()),
             Ok(_) => Err(explain(
                 io::Error::from_raw_os_error(EINVAL),
                 RING_DESCRIPTOR,

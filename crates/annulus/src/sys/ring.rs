@@ -26,6 +26,7 @@ use super::sqe::{Cqe, Sqe, opcode, to_entry};
 use super::wake::EventFd;
 use super::wanted::Wanted;
 use crate::error::SetupError;
+use crate::narrow::to_u32;
 
 mod enter;
 
@@ -423,7 +424,7 @@ impl Kernel for Ring {
         // Dropped, a view writes the tail back: a signal handler of the preload library may have pushed since.
         // SAFETY: One side. `&self` of the only owner; no other view of the queue is alive.
         let queue = ManuallyDrop::new(unsafe { self.ring.submission_shared() });
-        queue.len() as u32
+        to_u32(queue.len())
     }
 
     fn submit(&mut self) -> io::Result<()> {
@@ -487,8 +488,8 @@ impl Kernel for Ring {
 
     fn arm_timer(&mut self, after_ns: u64, token: u64) -> bool {
         *self.timer = [
-            (after_ns / 1_000_000_000) as i64,
-            (after_ns % 1_000_000_000) as i64,
+            (after_ns / 1_000_000_000).cast_signed(),
+            (after_ns % 1_000_000_000).cast_signed(),
         ];
         // Read while the SQE is taken (SUBMIT_STABLE); one that was not taken yet shows the new time.
         let timer = Sqe {

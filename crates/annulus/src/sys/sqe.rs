@@ -47,6 +47,12 @@ pub(crate) struct Cqe {
 }
 
 impl Cqe {
+    /// Bytes that have come; 0 for an error.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u32 {
+        u32::try_from(self.res).unwrap_or(0)
+    }
+
     /// Another CQE follows for the same op (`IORING_CQE_F_MORE`).
     #[inline]
     pub(crate) fn more(&self) -> bool {

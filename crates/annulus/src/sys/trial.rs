@@ -23,6 +23,7 @@ use super::ring::{Ring, RingConfig, Rung};
 use super::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
 use super::wake::EventFd;
 use crate::error::SetupError;
+use crate::narrow::to_u32;
 
 /// Something that was tried on this kernel.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ pub(crate) fn try_ring() -> Result<Tried, SetupError> {
     };
     let ring = Ring::new(config)?;
     let opcodes = (0..OPCODES.len())
-        .map(|opcode| ring.supports(opcode as u8))
+        .map(|opcode| u8::try_from(opcode).is_ok_and(|opcode| ring.supports(opcode)))
         .collect();
     Ok(Tried {
         rung: ring.rung(),
@@ -149,7 +150,7 @@ fn set_up(flags: u32, name: &'static str, since: &'static str) -> Result<u32, Se
     let mut params = io_uring_params::default();
     params.flags = IoringSetupFlags::from_bits_retain(flags);
     params.cq_entries = 2 * ENTRIES;
-    params.sq_thread_cpu = processors().first().map_or(0, |&first| first as u32);
+    params.sq_thread_cpu = processors().first().map_or(0, |&first| to_u32(first));
     // SAFETY: Lent: `params` outlives the call. Nothing is mapped or submitted before the ring is
     // closed (Drained).
     match unsafe { io_uring_setup(ENTRIES, &mut params) } {
@@ -262,7 +263,7 @@ impl Bench {
         let mut group = self.ring.register_buf_ring(2, 1)?;
         let IoVec { base, bytes } = self.vector();
         // SAFETY: Lent, Still: the page stays mapped, or is leaked by `read`. Once: the only buffer.
-        unsafe { group.add(base, bytes as u32, ID) };
+        unsafe { group.add(base, to_u32(bytes), ID) };
         group.publish();
         let select = Sqe {
             flags: BUFFER_SELECT,
@@ -326,7 +327,7 @@ impl Bench {
         self.event.wake();
         // Trap 14: exactly 8 bytes.
         let answer = self.ring.ask(Sqe {
-            len: COUNT as u32,
+            len: to_u32(COUNT),
             ..sqe
         });
         let Ok(cqe) = answer else {

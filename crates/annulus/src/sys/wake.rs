@@ -3,7 +3,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::call::timespec;
 
 /// One per ring. The driver keeps a read of it in flight, or sleeps in one; `wake` completes that read.
 #[derive(Debug)]
@@ -22,10 +24,7 @@ impl EventFd {
     /// Sleeps until it is woken, for at most `timeout_ns`; for a driver whose ring can't do that. True:
     /// it was woken, and all wake-ups until now are over.
     pub(crate) fn sleep(&self, timeout_ns: Option<u64>) -> bool {
-        let timeout = timeout_ns.map(|ns| Timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as _,
-        });
+        let timeout = timeout_ns.map(timespec);
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         // A signal is as good a reason to look around as the end of the timeout.
         let woken = poll(&mut fds, timeout.as_ref()).is_ok_and(|ready| ready > 0);

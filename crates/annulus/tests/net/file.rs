@@ -88,6 +88,18 @@ fn behind_half_a_file_nothing_can_be_sent() {
 }
 
 #[test]
+fn a_part_of_a_file_from_an_offset_that_no_file_has_is_refused() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        let file = file(8);
+        let sending = server.send_file(&[], file.as_fd(), u64::MAX - 10, 5, || {});
+        let error = sending.await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
+        drop(client);
+    });
+}
+
+#[test]
 fn a_listener_that_defers_gives_connections_with_their_first_bytes() {
     for_each_way(|_| async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -6,7 +6,7 @@ use crate::source::{Source, find_word, ident_after, line_of, matching, split_top
 
 /// The library's modules from the ground up. A module imports from its own row and from the rows above it.
 const LAYERS: [&[&str]; 9] = [
-    &["error", "sync"],
+    &["error", "narrow", "sync"],
     &["sys"],
     &["buf", "fd"],
     &["op"],

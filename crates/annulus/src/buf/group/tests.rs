@@ -110,8 +110,8 @@ fn whoever_keeps_chunks_leaves_a_quarter_of_the_memory_and_at_least_a_buffer_to_
 #[test]
 fn buffers_follow_each_other_as_they_were_put_into_the_ring() {
     let mut order = Order::new(4);
-    for (place, id) in [2, 0, 3, 1].into_iter().enumerate() {
-        order.added(id, place as u16);
+    for (place, id) in (0..).zip([2, 0, 3, 1]) {
+        order.added(id, place);
     }
     assert_eq!(order.find(2), Some((0, Some(0))));
     assert_eq!(order.find(3), Some((2, Some(1))));

@@ -13,6 +13,7 @@ use super::Plain;
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::error::SetupError;
 use crate::fd::Socket;
+use crate::narrow::to_usize;
 use crate::op::{Shots, recv_into_group};
 use crate::sys::call;
 use crate::sys::errno::ENOBUFS;
@@ -207,10 +208,10 @@ impl Trial {
     }
 
     fn take(&mut self, cqe: Cqe) -> Result<(), String> {
-        let (Some(end), held) = (self.ends.get_mut(cqe.user_data as usize), &mut self.held) else {
+        let (Some(end), held) = (self.ends.get_mut(to_usize(cqe.user_data)), &mut self.held) else {
             return Ok(());
         };
-        let bytes = cqe.res.max(0) as u32;
+        let bytes = cqe.bytes();
         let is_sound = cqe.buffer_id().is_none_or(|id| {
             (self.group).received_parts(id, bytes, cqe.keeps_buffer(), |chunk| {
                 end.received.extend_from_slice(&chunk);

@@ -388,8 +388,7 @@ impl Core {
     /// the kernel says makes no sense.
     #[inline]
     pub(crate) fn received_parts(&self, cqe: &Cqe, id: u16, each: impl FnMut(Chunk)) -> bool {
-        let bytes = cqe.res.max(0) as u32;
-        self.with_group(|group| group.received_parts(id, bytes, cqe.keeps_buffer(), each))
+        self.with_group(|group| group.received_parts(id, cqe.bytes(), cqe.keeps_buffer(), each))
             .unwrap_or(true)
     }
 

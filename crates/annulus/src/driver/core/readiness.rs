@@ -17,6 +17,7 @@ use super::{Alarm, count_call, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
 use crate::metrics::{Meter, OperationNumber};
+use crate::narrow::{low_half, to_u32};
 use crate::op::{Interest, Resume, SocketOp};
 use crate::sys::call;
 use crate::sys::errno::{EAGAIN, ECANCELED};
@@ -198,7 +199,7 @@ impl Readiness {
             self.sources.borrow_mut().remove(place);
             return added;
         }
-        socket.set_watched(place as u32);
+        socket.set_watched(to_u32(place));
         Ok(())
     }
 
@@ -331,7 +332,7 @@ impl Readiness {
     /// The socket that is still the one which was added under `token`.
     fn with_source<T>(&self, token: u64, act: impl FnOnce(&mut Source) -> T) -> Option<T> {
         let mut sources = self.sources.borrow_mut();
-        let source = sources.get_mut(token as u32 as usize)?;
+        let source = sources.get_mut(low_half(token) as usize)?;
         (source.generation == (token >> 32) as u32).then(|| act(source))
     }
 }

@@ -16,6 +16,7 @@ use super::Core;
 use crate::driver::contain;
 use crate::driver::payload::{at, load, store};
 use crate::metrics::OperationNumber;
+use crate::narrow::{low_half, to_u32};
 use crate::op::{Resume, SocketOp};
 use crate::sys::call::now_ns;
 use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
@@ -201,17 +202,19 @@ impl Table {
                 }
             )
         };
-        self.entries
-            .iter()
-            .filter(|(_, entry)| flies(entry))
-            .count() as u32
+        to_u32(
+            self.entries
+                .iter()
+                .filter(|(_, entry)| flies(entry))
+                .count(),
+        )
     }
 
     #[inline]
     fn insert(&mut self, stage: Stage, timed: u16) -> Token {
         self.started += 1;
         self.flying += 1;
-        let generation = self.started as u32 & GENERATION_MASK;
+        let generation = low_half(self.started) & GENERATION_MASK;
         let index = self.entries.insert(Entry {
             generation,
             refusals: 0,
@@ -260,7 +263,9 @@ impl Table {
         if self.times.len() >= TIMED_MAX {
             return 0;
         }
-        let timed = self.times.insert((asked_ns, 0)) as u16 + 1;
+        // A place below `TIMED_MAX`, so that this fits.
+        let place = self.times.insert((asked_ns, 0));
+        let timed = u16::try_from(place + 1).unwrap_or(0);
         self.to_go.push(timed);
         timed
     }

@@ -207,6 +207,6 @@ impl Files {
         self.lane.request_stop();
         let before = self.lane.counters.leaked().get();
         driver.drive();
-        (self.lane.counters.leaked().get() - before) as u32
+        u32::try_from(self.lane.counters.leaked().get() - before).unwrap_or(u32::MAX)
     }
 }

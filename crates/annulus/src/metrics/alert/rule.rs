@@ -139,6 +139,11 @@ pub(super) enum Unit {
 
 impl Unit {
     /// A threshold as it is typed: exactly.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a threshold of time was parsed from whole nanoseconds; floats saturate"
+    )]
     fn exact(self, value: f64) -> String {
         match self {
             Unit::Time => exact_time(value as u64),
@@ -273,7 +278,7 @@ impl fmt::Display for Rule {
         let (measure, comparison) = (self.measure.name(), self.comparison.name());
         write!(f, "{measure} {comparison} {threshold}")?;
         if !self.lasting.is_zero() {
-            let lasting = exact_time(self.lasting.as_nanos() as u64);
+            let lasting = exact_time(u64::try_from(self.lasting.as_nanos()).unwrap_or(u64::MAX));
             write!(f, " for {lasting}")?;
         }
         Ok(())

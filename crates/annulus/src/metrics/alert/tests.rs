@@ -265,7 +265,7 @@ impl Planted {
     fn look(&mut self) -> Vec<String> {
         self.now.at_ns += SECOND;
         let events = self.alerts.look(&self.now);
-        let seconds = |ns: u64| (ns / SECOND) as i64 - 1000;
+        let seconds = |ns: u64| i64::try_from(ns / SECOND).unwrap() - 1000;
         let text = |event: &Event| {
             let sign = if event.change == Change::Raised {
                 '+'

@@ -55,8 +55,12 @@ fn or_skip<T>(result: Result<T, SetupError>) -> Option<T> {
 /// A file whose byte at `n` is `n` modulo 251.
 fn counted_file() -> File {
     let mut file = tempfile::tempfile().unwrap();
-    file.write_all(&(0..16384).map(|n| (n % 251) as u8).collect::<Vec<_>>())
-        .unwrap();
+    file.write_all(
+        &(0..16384)
+            .map(|n: u32| (n % 251).to_le_bytes()[0])
+            .collect::<Vec<_>>(),
+    )
+    .unwrap();
     file
 }
 
@@ -185,7 +189,7 @@ fn a_receive_names_the_buffer_of_the_group_that_has_its_bytes() {
         let give = |group: &mut BufRing, id: u16| {
             let base = vector(&pages, usize::from(id) * SLICE, SLICE).base;
             // SAFETY: Lent, Still, Once: `pages` outlives the ring, and no id is in it twice.
-            unsafe { group.add(base, SLICE as u32, id) };
+            unsafe { group.add(base, u32::try_from(SLICE).unwrap(), id) };
         };
 
         // Seven times around, so that entry 0, which holds the tail, is written again and again.
@@ -197,7 +201,7 @@ fn a_receive_names_the_buffer_of_the_group_that_has_its_bytes() {
             let text = format!("message {turn}");
             sender.write_all(text.as_bytes()).unwrap();
             let cqe = receive(&mut ring, &receiver, 7);
-            assert_eq!(cqe.res as usize, text.len());
+            assert_eq!(usize::try_from(cqe.res).unwrap(), text.len());
             let id = cqe.buffer_id().unwrap();
             assert_eq!(id, 10 + turn % 3);
             assert_eq!(
@@ -210,7 +214,8 @@ fn a_receive_names_the_buffer_of_the_group_that_has_its_bytes() {
         // None comes back from here on: the kernel has three, and sees when it has none.
         sender.write_all(&[b'y'; 3 * SLICE]).unwrap();
         for _ in 0..3 {
-            assert_eq!(receive(&mut ring, &receiver, 7).res as usize, SLICE);
+            let res = receive(&mut ring, &receiver, 7).res;
+            assert_eq!(usize::try_from(res).unwrap(), SLICE);
         }
         sender.write_all(b"z").unwrap();
         assert_eq!(receive(&mut ring, &receiver, 7).res, -ENOBUFS);
@@ -328,7 +333,7 @@ fn buffers_beyond_the_locked_memory_limit_are_refused_with_the_limit_and_a_cure(
         sets.effective.remove(CapabilitySet::IPC_LOCK);
         set_capabilities(None, sets).unwrap();
         assert!(!probe::memlock_waived());
-        let bytes = limit as usize + 4096;
+        let bytes = usize::try_from(limit).unwrap() + 4096;
         let pages = Pages::new(bytes).unwrap();
         for mut ring in rings() {
             // SAFETY: Lent, Still: `pages` outlives the ring.

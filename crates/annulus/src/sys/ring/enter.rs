@@ -11,6 +11,7 @@ use std::ptr;
 use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
 
 use super::Ring;
+use crate::sys::call::timespec;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::must_wake_poller;
 use crate::sys::wanted::Wanted;
@@ -97,10 +98,7 @@ impl Ring {
                 unsafe { rustix::io_uring::io_uring_enter(fd, to_submit, min_complete, flags) }
             }
             _ => {
-                let timeout = timeout_ns.map(|ns| rustix::io_uring::Timespec {
-                    tv_sec: (ns / 1_000_000_000) as i64,
-                    tv_nsec: (ns % 1_000_000_000) as _,
-                });
+                let timeout = timeout_ns.map(timespec);
                 let ts = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
                 let arg = io_uring_getevents_arg {
                     ts: rustix::io_uring::io_uring_ptr::new(ts.cast_mut().cast()),

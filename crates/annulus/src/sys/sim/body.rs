@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::dice::Dice;
+use crate::narrow::to_usize;
 
 /// Bytes that a disk writes whole or not at all.
 pub(crate) const SECTOR_BYTES: usize = 512;
@@ -48,7 +49,7 @@ impl Body {
 
     /// Copies from `offset` on; the number of bytes is short at the end of the file only.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> usize {
-        let left = self.now.bytes.saturating_sub(offset).min(into.len() as u64) as usize;
+        let left = to_usize(self.now.bytes.saturating_sub(offset)).min(into.len());
         let mut done = 0;
         while done < left {
             let (sector, at) = place(offset + done as u64);
@@ -130,9 +131,7 @@ impl Body {
             .collect();
         for sector in touched {
             let start = if sector == first { at } else { 0 };
-            let end = to
-                .saturating_sub(sector * SECTOR_BYTES as u64)
-                .min(SECTOR_BYTES as u64) as usize;
+            let end = to_usize(to.saturating_sub(sector * SECTOR_BYTES as u64)).min(SECTOR_BYTES);
             if start >= end {
                 continue;
             }
@@ -281,7 +280,7 @@ fn zero_beyond(image: &mut Image, bytes: u64) {
 fn place(offset: u64) -> (u64, usize) {
     (
         offset / SECTOR_BYTES as u64,
-        (offset % SECTOR_BYTES as u64) as usize,
+        to_usize(offset % SECTOR_BYTES as u64),
     )
 }
 

@@ -1,6 +1,7 @@
 //! The simulation's only source of chance: SplitMix64, so that a seed means the same schedule in
 //! every version of every dependency. One per world, one per executor.
 
+use crate::narrow::to_usize;
 /// Numbers that depend on the seed and on nothing else.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
@@ -28,7 +29,7 @@ impl Dice {
 
     /// An index into something of this length.
     pub(crate) fn index(&mut self, len: usize) -> usize {
-        self.below(len as u64) as usize
+        to_usize(self.below(len as u64))
     }
 
     /// True `per_mille` times in a thousand. Asks for no number where the answer is known, so that a
@@ -39,6 +40,10 @@ impl Dice {
             1000.. => true,
             _ => self.below(1000) < u64::from(per_mille),
         }
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
     }
 
     pub(crate) fn coin(&mut self) -> bool {

@@ -8,6 +8,7 @@ use super::config::{Errno, OpKind, SimConfig};
 use super::files::Answer;
 use super::memory::Lent;
 use super::request::Request;
+use crate::sys::errno::count;
 
 /// What a cancel has done to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,10 +94,9 @@ impl State {
                 let fails = matches!(injected, Some(Errno::Eio | Errno::Enospc));
                 self.files.sync(fd, fails)
             }
-            Request::Open { path, flags, mode } => self
-                .files
-                .open(&path, flags, mode, now_ns)
-                .map(|fd| fd as usize),
+            Request::Open { path, flags, mode } => {
+                self.files.open(&path, flags, mode, now_ns).map(count)
+            }
             Request::Close => self.files.close(fd),
             Request::Allocate { mode, bytes } => {
                 self.files.allocate(fd, mode, offset, bytes, now_ns)

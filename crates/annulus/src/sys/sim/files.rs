@@ -11,6 +11,7 @@ use super::body::{Body, SECTOR_BYTES};
 use super::config::SimConfig;
 use super::dice::Dice;
 use super::tree::{Ino, Name, ROOT, Tree};
+use crate::narrow::to_usize;
 
 /// An answer: a value, or an errno.
 pub(crate) type Answer<T> = Result<T, i32>;
@@ -225,7 +226,7 @@ impl Files {
         if from.is_empty() {
             return Ok(0);
         }
-        let allowed = limit.saturating_sub(offset).min(from.len() as u64) as usize;
+        let allowed = to_usize(limit.saturating_sub(offset)).min(from.len());
         if allowed == 0 {
             return Err(EFBIG);
         }
@@ -382,8 +383,9 @@ impl Files {
             let end = records.len() + bytes;
             records.extend(ino.to_ne_bytes());
             records.extend((opened.listed as u64 + 1).to_ne_bytes());
-            records.extend((bytes as u16).to_ne_bytes());
-            records.push((kind >> 12) as u8);
+            // Names have at most 255 bytes, and kinds four bits.
+            records.extend(u16::try_from(bytes).unwrap_or(u16::MAX).to_ne_bytes());
+            records.push(u8::try_from(kind >> 12).unwrap_or(0));
             records.extend(&name);
             records.resize(end, 0);
             if opened.listed < 2 {

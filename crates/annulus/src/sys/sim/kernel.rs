@@ -22,6 +22,7 @@ use super::execute::Fate;
 use super::request::{Request, WAKE_FD};
 use super::trace::{Event, Happened};
 use super::{Bell, SimClock, World};
+use crate::narrow::to_u32;
 
 /// Enter calls in a row that change nothing, on the virtual clock, before the driver is taken to be in
 /// a circle: more than any chance of refusals explains.
@@ -128,7 +129,7 @@ impl SimKernel {
                 .trace
                 .note(event(now_ns, Happened::Started, operation, &sqe, &request));
             if state.dice.hits(config.scribble_per_mille) {
-                let garbage = state.dice.next() as u8;
+                let garbage = state.dice.byte();
                 for target in request.targets() {
                     target.scribble(garbage);
                     state.counts.scribbled += 1;
@@ -164,10 +165,9 @@ impl SimKernel {
     fn cancel(&mut self, sqe: Sqe) {
         let res = if sqe.op_flags & ASYNC_CANCEL_ANY != 0 {
             let everyone: Vec<u64> = self.running.iter().map(|one| one.sqe.user_data).collect();
-            everyone
-                .into_iter()
-                .filter(|&token| self.stop(token, &sqe) == 0)
-                .count() as i32
+            let everyone = everyone.into_iter();
+            let stopped = everyone.filter(|&token| self.stop(token, &sqe) == 0);
+            i32::try_from(stopped.count()).unwrap_or(i32::MAX)
         } else {
             self.stop(sqe.addr, &sqe)
         };
@@ -339,7 +339,7 @@ impl SimKernel {
         let mut state = self.world.state();
         if state.dice.hits(self.world.config().scribble_per_mille) {
             let at = state.dice.index(self.running.len());
-            let garbage = state.dice.next() as u8;
+            let garbage = state.dice.byte();
             for target in self
                 .running
                 .get_mut(at)
@@ -458,7 +458,7 @@ impl Kernel for SimKernel {
     }
 
     fn unsubmitted(&self) -> u32 {
-        self.sq.len() as u32
+        to_u32(self.sq.len())
     }
 
     fn submit(&mut self) -> io::Result<()> {

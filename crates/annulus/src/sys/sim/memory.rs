@@ -12,6 +12,7 @@ use std::ffi::CStr;
 use std::ptr;
 
 use super::super::call::{IoVec, Statx};
+use crate::narrow::to_usize;
 
 /// A range that an SQE points to.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl Lent {
     /// dropped.
     pub(super) unsafe fn new(addr: u64, bytes: usize) -> Lent {
         Lent {
-            base: ptr::with_exposed_provenance_mut(addr as usize),
+            base: ptr::with_exposed_provenance_mut(to_usize(addr)),
             bytes,
         }
     }
@@ -72,7 +73,7 @@ impl Lent {
 ///
 /// Lent: `addr` points to a string that ends in NUL.
 pub(super) unsafe fn path(addr: u64) -> Vec<u8> {
-    let path = ptr::with_exposed_provenance::<std::ffi::c_char>(addr as usize);
+    let path = ptr::with_exposed_provenance::<std::ffi::c_char>(to_usize(addr));
     // SAFETY: Lent, by the caller's promise.
     unsafe { CStr::from_ptr(path) }.to_bytes().to_vec()
 }
@@ -83,7 +84,7 @@ pub(super) unsafe fn path(addr: u64) -> Vec<u8> {
 ///
 /// Lent and Still: `addr` points to `count` vectors, and each of those to a range as `Lent::new` has it.
 pub(super) unsafe fn vector(addr: u64, count: usize) -> Vec<Lent> {
-    let vectors = ptr::with_exposed_provenance::<IoVec>(addr as usize);
+    let vectors = ptr::with_exposed_provenance::<IoVec>(to_usize(addr));
     let one = |at| {
         // SAFETY: Lent, by the caller's promise: `at` is below `count`.
         let IoVec { base, bytes } = unsafe { vectors.add(at).read() };

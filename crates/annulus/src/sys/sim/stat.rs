@@ -13,7 +13,7 @@ pub(super) fn statx(ino: Ino, inode: &Inode, links: u32) -> Statx {
     out.stx_mask = call::STATX_BASIC_STATS | call::STATX_BTIME;
     out.stx_blksize = BLOCK_BYTES;
     out.stx_nlink = links;
-    out.stx_mode = inode.mode as u16;
+    out.stx_mode = u16::try_from(inode.mode).unwrap_or(0);
     out.stx_ino = ino;
     out.stx_size = inode.body.bytes();
     out.stx_blocks = inode.body.sectors() * (SECTOR_BYTES as u64) / 512;
@@ -28,7 +28,7 @@ pub(super) fn statx(ino: Ino, inode: &Inode, links: u32) -> Statx {
 
 fn stamp(at_ns: u64) -> StatxTimestamp {
     let mut stamp = call::empty_statx().stx_btime;
-    stamp.tv_sec = (at_ns / 1_000_000_000) as i64;
+    stamp.tv_sec = (at_ns / 1_000_000_000).cast_signed();
     stamp.tv_nsec = (at_ns % 1_000_000_000) as u32;
     stamp
 }

@@ -120,10 +120,10 @@ impl Trace {
         for number in [
             at_ns,
             tag,
-            res as u64,
+            i64::from(res).cast_unsigned(),
             operation,
             kind as u64,
-            fd as u64,
+            i64::from(fd).cast_unsigned(),
             offset,
             bytes,
         ] {

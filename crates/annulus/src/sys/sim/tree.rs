@@ -9,6 +9,7 @@ use super::super::errno::{
     EBUSY, EEXIST, EINVAL, EISDIR, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY,
 };
 use super::dice::Dice;
+use crate::narrow::to_u32;
 
 pub(crate) type Ino = u64;
 pub(crate) type Name = Vec<u8>;
@@ -364,7 +365,7 @@ impl Tree {
         let below = self.now.get(&ino).map_or(0, |entries| {
             1 + entries.values().filter(|ino| self.is_dir(**ino)).count() + usize::from(ino == ROOT)
         });
-        (names + below) as u32
+        to_u32(names + below)
     }
 }
 

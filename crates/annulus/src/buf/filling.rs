@@ -4,9 +4,10 @@
 //! been written when it is given back (Written).
 #![allow(unsafe_code)]
 
+use std::io;
 use std::mem::MaybeUninit;
 
-use super::IoBufMut;
+use super::{IoBufMut, check_lent};
 
 /// A buffer, and how far it is full.
 pub(crate) struct Filling<B> {
@@ -40,10 +41,15 @@ impl<B: IoBufMut> Filling<B> {
         taken
     }
 
+    /// Whether the buffer may be filled: see [`check_lent`].
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        check_lent(&mut self.buf).map(drop)
+    }
+
     /// What has been copied.
-    pub(crate) fn filled(&self) -> &[u8] {
-        // SAFETY: Written: `push` has, and nobody else has the buffer.
-        unsafe { std::slice::from_raw_parts(self.buf.stable_ptr(), self.done) }
+    pub(crate) fn filled(&mut self) -> &[u8] {
+        // SAFETY: Written: `push` has, at this address, and nobody else has the buffer.
+        unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), self.done) }
     }
 
     /// The buffer, with what has been copied.

@@ -10,6 +10,7 @@
 mod aligned;
 mod arena;
 mod bounce;
+mod contract;
 mod filling;
 mod group;
 mod region;
@@ -20,6 +21,7 @@ mod tract;
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
 pub(crate) use bounce::{Bounce, BouncePool};
+pub(crate) use contract::check_lent;
 pub(crate) use filling::Filling;
 pub use group::{Chunk, ReceiveMode};
 pub(crate) use group::{Group, GroupLayout};
@@ -56,9 +58,20 @@ use std::sync::Arc;
 ///
 /// # Safety
 ///
-/// While the value lives, and wherever it is moved, `stable_ptr` must point to `init_bytes` bytes
-/// that are initialised, readable from any thread, and changed by nobody else. A driver calls both:
-/// one that panics takes the engine's driver with it, which then answers everybody with an error.
+/// The library reads the bytes through a raw pointer, from other threads, and after the future that was
+/// given the buffer is gone. It relies on the following from the moment a buffer is passed to it until the
+/// buffer is given back or dropped, wherever the value is moved meanwhile:
+///
+/// - `stable_ptr` points to `init_bytes` bytes of one allocation. They are initialised and may be read from
+///   any thread. The pointer is not null, even if `init_bytes` is 0.
+/// - Both methods return the same at every call. A transfer that was short goes on from the pointer and the
+///   count that they return then, and [`Slice`] checks its bounds only once. Only
+///   [`set_init`](IoBufMut::set_init) changes `init_bytes`, and nothing changes the address.
+/// - Nobody else writes to the bytes: neither through a handle that shares the memory nor by the methods
+///   themselves.
+///
+/// A method that panics breaks no promise, but a driver calls them: it takes the engine's driver with it,
+/// which then answers every operation with an error.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be lent to the kernel",
     label = "not an owned buffer with a stable address",
@@ -90,8 +103,23 @@ pub unsafe trait IoBuf: Send + 'static {
 ///
 /// # Safety
 ///
-/// As for [`IoBuf`]; besides, `lent_bytes` bytes from `stable_mut_ptr` must be writable from any
-/// thread, by whoever holds the value. Until `set_init` is called both answer the same each time.
+/// As for [`IoBuf`], and for as long:
+///
+/// - `stable_mut_ptr` returns the same address as [`stable_ptr`](IoBuf::stable_ptr): what is filled is what
+///   is read afterwards.
+/// - `lent_bytes` bytes from there, of the same allocation, may be written to from any thread, initialised
+///   or not, and nobody else reads or writes them.
+/// - What is initialised lies within what is lent: `init_bytes` is at most `lent_bytes`.
+/// - Both methods return the same at every call until `set_init` is called. After that `lent_bytes` may be
+///   another number; the address stays.
+/// - After `set_init(n)`, `init_bytes` is at least `n` and not less than it was.
+///
+/// The library calls `set_init` with at most the number of bytes that it was lent, once they are written.
+///
+/// What can be seen at a glance is checked before a buffer is lent: a buffer whose two addresses differ, or
+/// that has more initialised bytes than it lends, is given back with [`InvalidInput`].
+///
+/// [`InvalidInput`]: std::io::ErrorKind::InvalidInput
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be lent to the kernel to be filled",
     label = "not an owned, writable buffer with a stable address",
@@ -99,10 +127,10 @@ pub unsafe trait IoBuf: Send + 'static {
     note = "to fill a borrowed `&mut [u8]`, use `File::read_into`"
 )]
 pub unsafe trait IoBufMut: IoBuf {
-    /// Where the bytes are.
+    /// Where the bytes are: the address that [`stable_ptr`](IoBuf::stable_ptr) returns.
     fn stable_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes a read may fill.
+    /// How many bytes a read may fill, from the start.
     ///
     /// A buffer with contents lends just those (`vec![0; 4096]` asks for 4,096 bytes); an empty one
     /// lends its capacity (`Vec::with_capacity(4096)` does too).
@@ -112,7 +140,7 @@ pub unsafe trait IoBufMut: IoBuf {
     ///
     /// # Safety
     ///
-    /// Written: they are.
+    /// Written: they are, and they are at most [`lent_bytes`](IoBufMut::lent_bytes).
     unsafe fn set_init(&mut self, bytes: usize);
 }
 

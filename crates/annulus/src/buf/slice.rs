@@ -76,7 +76,9 @@ unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
     }
 
     fn lent_bytes(&self) -> usize {
-        self.to - self.from
+        // `new` looked at what is initialised, which lies within what is lent; of a buffer that breaks this, no more
+        // than it lends.
+        self.to.min(self.buf.lent_bytes()).saturating_sub(self.from)
     }
 
     unsafe fn set_init(&mut self, _: usize) {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::merge::{Merge, ReadMerged};
-use super::{File, check_range};
+use super::{File, check_read};
 use crate::buf::IoBufMut;
 use crate::driver::many::Batch;
 use crate::driver::{Operation, inline_run};
@@ -156,24 +156,26 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self.batch.flush_chunk();
     }
 
-    fn add(&mut self, buf: B, offset: u64) {
+    fn add(&mut self, mut buf: B, offset: u64) {
         let asked = Asked {
             index: self.asked,
             offset,
         };
         self.asked += 1;
-        let bytes = buf.lent_bytes();
-        if let Err(error) = check_range(offset, bytes) {
-            return self
-                .ready
-                .push_back(asked.answer(Err(BufError::new(error, Some(buf)))));
-        }
+        let bytes = match check_read(&mut buf, offset) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let answer = asked.answer(Err(BufError::new(error, Some(buf))));
+                return self.ready.push_back(answer);
+            }
+        };
         if bytes == 0 {
             return self.ready.push_back(asked.answer(Ok((0, buf))));
         }
         if self.file.may_be_cached(bytes) {
             return self.staged.push(Try {
                 buf,
+                bytes,
                 offset,
                 index: asked.index,
                 hit: false,
@@ -210,6 +212,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         let before = self.ready.len();
         for Try {
             buf,
+            bytes,
             offset,
             index,
             hit,
@@ -217,7 +220,6 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         {
             let asked = Asked { index, offset };
             if hit {
-                let bytes = buf.lent_bytes();
                 inline_run::count(1, to_u32(bytes));
                 self.ready.push_back(asked.answer(Ok((bytes, buf))));
             } else {

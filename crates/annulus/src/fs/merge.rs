@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::many::{Asked, Completed, Timeout};
-use super::{File, check_range};
+use super::{File, check_read};
 use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::driver::many::Batch;
 use crate::error::{BufError, BufResult};
@@ -64,13 +64,12 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
     ) -> ReadMerged<'a, B> {
         let mut answers = VecDeque::new();
         let mut parts: Vec<Part<B>> = Vec::new();
-        for (index, (buf, offset)) in reads.enumerate() {
+        for (index, (mut buf, offset)) in reads.enumerate() {
             let asked = Asked { index, offset };
-            let bytes = buf.lent_bytes();
-            match check_range(offset, bytes) {
+            match check_read(&mut buf, offset) {
                 Err(error) => answers.push_back(asked.answer(Err(BufError::new(error, Some(buf))))),
-                Ok(()) if bytes == 0 => answers.push_back(asked.answer(Ok((0, buf)))),
-                Ok(()) => parts.push(Part { asked, buf, bytes }),
+                Ok(0) => answers.push_back(asked.answer(Ok((0, buf)))),
+                Ok(bytes) => parts.push(Part { asked, buf, bytes }),
             }
         }
         let (ranges, plan) = plan(parts, merge);

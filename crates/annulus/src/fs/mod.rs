@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::buf::{IoBuf, IoBufMut};
+use crate::buf::{IoBuf, IoBufMut, check_lent};
 use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::{CachedReads, Fd};
@@ -163,13 +163,16 @@ impl File {
     }
 
     fn read<B: IoBufMut>(&self, mut buf: B, offset: u64, until: Until) -> Operation<'_, ReadAt<B>> {
-        if let Err(error) = check_range(offset, buf.lent_bytes()) {
-            return Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf))));
-        }
-        if buf.lent_bytes() == 0 {
+        let bytes = match check_read(&mut buf, offset) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                return Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf))));
+            }
+        };
+        if bytes == 0 {
             return Operation::ready(&self.submitter, Ok((0, buf)));
         }
-        let target = self.target(buf.stable_mut_ptr().addr(), buf.lent_bytes(), offset);
+        let target = self.target(buf.stable_mut_ptr().addr(), bytes, offset);
         self.op(ReadAt::new(self.fd.clone(), buf, offset, target, until))
     }
 
@@ -234,7 +237,7 @@ impl File {
     ) -> Operation<'_, ReadVectoredAt<B>> {
         let checked = self.check_vectors(
             bufs.iter_mut()
-                .map(|buf| (buf.stable_mut_ptr().addr(), buf.lent_bytes())),
+                .map(|buf| Ok((buf.stable_mut_ptr().addr(), check_lent(buf)?))),
             offset,
             "read",
         );
@@ -246,12 +249,13 @@ impl File {
 
     fn check_vectors(
         &self,
-        parts: impl Iterator<Item = (usize, usize)>,
+        parts: impl Iterator<Item = io::Result<(usize, usize)>>,
         offset: u64,
         verb: &str,
     ) -> io::Result<()> {
         let mut at = offset;
-        for (address, bytes) in parts {
+        for part in parts {
+            let (address, bytes) = part?;
             check_range(at, bytes)?;
             if let Some(direct) = self.direct {
                 direct.check(address, bytes, at, verb)?;
@@ -365,7 +369,7 @@ impl File {
     ) -> Operation<'_, WriteVectoredAt<B>> {
         let parts = bufs
             .iter()
-            .map(|buf| (buf.stable_ptr().addr(), buf.init_bytes()));
+            .map(|buf| Ok((buf.stable_ptr().addr(), buf.init_bytes())));
         match self.check_vectors(parts, offset, "write") {
             Ok(()) => self.op(WriteVectoredAt::new(self.fd.clone(), bufs, offset, 0, all)),
             Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(bufs)))),
@@ -473,6 +477,13 @@ fn poll_support(fd: &Fd, submitter: &Submitter, direct: Option<Direct>) -> Resul
         None => Err(NotPolled::Buffered),
         Some(_) => poll_queue::of_file(fd.raw()),
     }
+}
+
+/// The bytes that a read into `buf` may fill from `offset` on.
+#[inline]
+pub(crate) fn check_read<B: IoBufMut>(buf: &mut B, offset: u64) -> io::Result<usize> {
+    let bytes = check_lent(buf)?;
+    check_range(offset, bytes).map(|()| bytes)
 }
 
 /// Refuses ranges that the kernel's signed offsets can't express. An offset of all ones would mean

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode};
+use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode, check_lent};
 use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
@@ -91,6 +91,9 @@ impl Mailbox {
         self: &Rc<Self>,
         mut buf: B,
     ) -> BufResult<Received<Option<Address>>, B> {
+        if let Err(error) = check_lent(&mut buf) {
+            return Err(BufError::new(error, Some(buf)));
+        }
         if self.is_idle() {
             let mail = Rc::clone(self) as Rc<dyn Mail>;
             let op = RecvMessage::new(Rc::clone(&self.socket), buf, mail);

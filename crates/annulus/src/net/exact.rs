@@ -39,7 +39,7 @@ impl<B: IoBufMut> Future for ReceiveExact<'_, B> {
         let Some(filling) = &mut this.filling else {
             panic!("a receive was polled after it had been answered");
         };
-        let mut outcome = Ok(());
+        let mut outcome = filling.check();
         while !filling.is_full() && outcome.is_ok() {
             match ready!(this.receiver.poll_next(context)) {
                 Some(Ok(mut chunk)) => {
@@ -64,10 +64,11 @@ impl<B: IoBufMut> Future for ReceiveExact<'_, B> {
 
 impl<B: IoBufMut> Drop for ReceiveExact<'_, B> {
     fn drop(&mut self) {
-        if let Some(filling) = &self.filling
-            && !filling.filled().is_empty()
+        if let Some(filling) = &mut self.filling
+            && let filled = filling.filled()
+            && !filled.is_empty()
         {
-            self.receiver.unread(Chunk::copy_of(filling.filled()));
+            self.receiver.unread(Chunk::copy_of(filled));
         }
     }
 }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use super::exact::ReceiveExact;
 use super::receiver::{Receiver, Receiving};
 use super::writer::Writer;
-use crate::buf::{IoBuf, IoBufMut};
+use crate::buf::{IoBuf, IoBufMut, check_lent};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
@@ -180,6 +180,12 @@ impl<B: IoBufMut> Future for Receive<'_, B> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let receiver = &this.stream.receiver;
+        if let Receiving1::Fresh(buf) = &mut this.state
+            && let Err(error) = check_lent(buf)
+            && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
+        {
+            return Poll::Ready(Err(BufError::new(error, Some(buf))));
+        }
         if let Receiving1::Fresh(_) = this.state
             && receiver.is_idle()
             && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)

@@ -259,6 +259,8 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
 #[derive(Debug)]
 pub(crate) struct Try<B> {
     pub(crate) buf: B,
+    /// Bytes that it lends, at most `INLINE_BYTES_MAX`.
+    pub(crate) bytes: usize,
     pub(crate) offset: u64,
     /// The holder's name for it.
     pub(crate) index: usize,
@@ -277,7 +279,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
     };
     let mut asked = [nothing; AT_ONCE];
     for (ask, read) in asked.iter_mut().zip(reads.iter_mut()) {
-        let bytes = transfer_len(read.buf.lent_bytes());
+        let bytes = transfer_len(read.bytes);
         *ask = CachedRead {
             base: read.buf.stable_mut_ptr(),
             bytes,

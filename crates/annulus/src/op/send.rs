@@ -60,7 +60,7 @@ impl<B: IoBuf> SendAll<B> {
 
     #[inline]
     fn rest(&self) -> (*const u8, usize) {
-        let bytes = self.buf.init_bytes() - self.done;
+        let bytes = self.buf.init_bytes().saturating_sub(self.done);
         // SAFETY: Lent: `done` never exceeds the buffer (`resume` bounds it).
         let base = unsafe { self.buf.stable_ptr().add(self.done) };
         (base, bytes.min(TRANSFER_MAX))

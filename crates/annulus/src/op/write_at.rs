@@ -52,7 +52,11 @@ impl<B: IoBuf> WriteAt<B> {
     fn range(&self) -> (*const u8, usize, u64) {
         // SAFETY: Lent: `done` never exceeds the initialised bytes.
         let base = unsafe { self.buf.stable_ptr().add(self.done) };
-        let bytes = (self.buf.init_bytes() - self.done).min(TRANSFER_MAX);
+        let bytes = self
+            .buf
+            .init_bytes()
+            .saturating_sub(self.done)
+            .min(TRANSFER_MAX);
         (base, bytes, self.offset + self.done as u64)
     }
 }

@@ -1,6 +1,8 @@
 //! What files can do, by topic: every test runs on every backend, or says why not.
 
 mod grounds;
+#[path = "../child/lawless.rs"]
+mod lawless;
 mod page_cache;
 #[path = "../child/skip.rs"]
 mod skip;
@@ -10,6 +12,7 @@ mod arena;
 mod bad_input;
 mod cached;
 mod close;
+mod contract;
 mod direct;
 mod dirs;
 mod executors;

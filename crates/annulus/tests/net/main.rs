@@ -4,6 +4,7 @@
 
 mod bytes;
 mod churn;
+mod contract;
 mod datagram;
 mod dropped;
 mod echo;
@@ -12,6 +13,8 @@ mod file;
 mod grounds;
 mod groups;
 mod kernel;
+#[path = "../child/lawless.rs"]
+mod lawless;
 mod options;
 mod poll;
 mod scarce;

@@ -1,0 +1,44 @@
+//! Buffers of a type that does not do what its traits promise.
+
+use std::io::ErrorKind;
+
+use annulus::{BufError, IoBuf, Merge};
+
+use crate::grounds::{bytes, for_each_backend};
+use crate::lawless::Lawless;
+
+/// What came back with the refusal.
+#[track_caller]
+fn refused<T, B>(answer: Result<T, BufError<B>>) -> B {
+    let (error, buf) = answer.err().expect("it was taken").into_parts();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert!(
+        error.to_string().contains("contract of IoBufMut"),
+        "{error}"
+    );
+    buf.expect("it was never lent")
+}
+
+#[test]
+fn no_read_touches_a_buffer_that_breaks_its_contract() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", &bytes(1, 9_000)).await;
+        for make in [Lawless::apart, Lawless::too_full] {
+            assert!(refused(file.read_at(make(), 0).await).is_untouched());
+            assert!(refused(file.read_exact_at(make(), 0).await).is_untouched());
+            let part = refused(file.read_at(make().slice(500, 900), 0).await);
+            assert!(part.into_inner().is_untouched());
+            let parts = refused(file.read_vectored_at(vec![make(), make()], 0).await);
+            assert!(parts.iter().all(Lawless::is_untouched));
+            let parts = refused(file.read_vectored_exact_at(vec![make()], 0).await);
+            assert!(parts.iter().all(Lawless::is_untouched));
+            for answer in file.read_many_at([(make(), 0), (make(), 5000)]).await {
+                assert!(refused(answer).is_untouched());
+            }
+            let merged = file.read_many_at([(make(), 0), (make(), 500)]);
+            for answer in merged.merge(Merge::default()).await {
+                assert!(refused(answer).is_untouched());
+            }
+        }
+    });
+}

@@ -1,0 +1,57 @@
+//! Buffers of a type that does not do what its traits promise, and buffers that nothing fits in.
+
+use std::io::ErrorKind;
+
+use annulus::net::{UdpSocket, UnixDatagram};
+use annulus::{BufError, IoBuf};
+
+use crate::echo::connection;
+use crate::grounds::for_each_way;
+use crate::lawless::Lawless;
+
+/// What came back with the refusal.
+#[track_caller]
+fn refused<T, B>(answer: Result<T, BufError<B>>) -> B {
+    let (error, buf) = answer.err().expect("it was taken").into_parts();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    buf.expect("it was never lent")
+}
+
+#[test]
+fn no_receive_touches_a_buffer_that_breaks_its_contract_nor_loses_what_has_come() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        for make in [Lawless::apart, Lawless::too_full] {
+            client.send_all("abc").await.unwrap();
+            assert!(refused(server.recv(make()).await).is_untouched());
+            // What has come is with the receiver now, and would be copied.
+            let chunk = server.recv_multishot().next().await.unwrap().unwrap();
+            server.recv_multishot().unread(chunk);
+            assert!(refused(server.recv(make()).await).is_untouched());
+            assert!(refused(server.recv_exact(make()).await).is_untouched());
+            let part = refused(server.recv_exact(make().slice(500, 900)).await);
+            assert!(part.into_inner().is_untouched());
+            assert_eq!(server.recv_exact(vec![0; 3]).await.unwrap(), b"abc");
+        }
+    });
+}
+
+#[test]
+fn no_datagram_is_received_into_a_buffer_that_breaks_its_contract() {
+    for_each_way(|_| async {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = udp.local_addr().unwrap();
+        udp.connect(address).await.unwrap();
+        let (one, other) = UnixDatagram::pair().unwrap();
+        for make in [Lawless::apart, Lawless::too_full] {
+            udp.send_to("abc", address).await.unwrap();
+            assert!(refused(udp.recv_from(make()).await).is_untouched());
+            assert!(refused(udp.recv(make()).await).is_untouched());
+            assert_eq!(udp.recv_from(vec![0; 3]).await.unwrap().1, b"abc");
+            one.send("abc").await.unwrap();
+            assert!(refused(other.recv(make()).await).is_untouched());
+            assert!(refused(other.recv_from(make()).await).is_untouched());
+            assert_eq!(other.recv(vec![0; 3]).await.unwrap().1, b"abc");
+        }
+    });
+}

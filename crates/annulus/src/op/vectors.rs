@@ -50,13 +50,16 @@ impl<B: IoBufMut> Vectors<B> {
 impl<B> Vectors<B> {
     fn new(bufs: Vec<B>, vectors: Vec<IoVec>) -> Vectors<B> {
         let want = vectors.iter().map(|vector| vector.bytes).sum();
-        Vectors {
+        let mut vectors = Vectors {
             bufs,
             vectors,
             first: 0,
             want,
             done: 0,
-        }
+        };
+        // Past empty ones at the front: a transfer of nothing else would answer 0, which is an end.
+        vectors.advance(0);
+        vectors
     }
 
     /// Bytes of all buffers together.

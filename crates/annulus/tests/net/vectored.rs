@@ -109,6 +109,20 @@ fn nothing_at_all_is_sent_at_once() {
     });
 }
 
+/// One send takes 1,024 buffers: of nothing but empty ones its 0 would say that the peer takes no more.
+#[test]
+fn buffers_behind_more_empty_ones_than_a_send_takes_arrive() {
+    for_each_way(|_| async {
+        let (one, other) = UnixStream::pair().unwrap();
+        let mut bufs = vec![""; 1500];
+        bufs.push("ab");
+        bufs.extend([""; 1500]);
+        bufs.push("c");
+        assert_eq!(one.send_vectored_all(bufs.clone()).await.unwrap(), bufs);
+        assert_eq!(other.recv_exact(vec![0; 3]).await.unwrap(), b"abc");
+    });
+}
+
 #[test]
 fn a_peer_that_is_gone_gives_the_buffers_back_with_the_error() {
     for_each_way(|_| async {

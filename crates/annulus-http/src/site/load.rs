@@ -276,14 +276,13 @@ pub(crate) async fn load(root: &Arc<Root>, path: &[u8], whole_max: u32) -> Resul
         if state.bytes > u64::from(whole_max) {
             return Ok(Loaded::Open(open));
         }
-        // At most `whole_max`.
-        let buf = vec![0; state.bytes as usize];
-        let body = match open
-            .file
-            .read_exact_at(buf, 0)
-            .await
-            .map_err(io::Error::from)
-        {
+        let read = match state.bytes {
+            // There is nothing to read, and a read of nothing is refused.
+            0 => Ok(Vec::new()),
+            // At most `whole_max`.
+            bytes => open.file.read_exact_at(vec![0; bytes as usize], 0).await,
+        };
+        let body = match read.map_err(io::Error::from) {
             Ok(body) => Some(body),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
             Err(error) => return Err(errno_of(&error)),

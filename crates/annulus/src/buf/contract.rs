@@ -20,6 +20,29 @@ pub(crate) fn check_lent<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
     Err(broken(is_one_place))
 }
 
+/// The same, of a buffer that a read could put something into.
+///
+/// # Errors
+///
+/// As [`check_lent`], and `InvalidInput`: the buffer has no room.
+#[inline]
+pub(crate) fn check_room<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
+    match check_lent(buf) {
+        Ok(0) => Err(no_room()),
+        lent => lent,
+    }
+}
+
+/// The answer to a read for which there is no room: that it has read 0 bytes would say that nothing is left to read.
+#[cold]
+pub(crate) fn no_room() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "a read into a buffer without room would return 0, which means the end; pass a buffer that has a length, or \
+         an empty one that has capacity",
+    )
+}
+
 #[cold]
 fn broken(is_one_place: bool) -> io::Error {
     let what = if is_one_place {
@@ -52,5 +75,12 @@ mod tests {
         assert_eq!(lent(AlignedBuf::with_len(7, 8)), 7);
         assert_eq!(lent(vec![0; 7].slice(2, 6).slice(1, 3)), 2);
         assert_eq!(lent(vec![0; 7].slice(7, 7)), 0);
+    }
+
+    #[test]
+    fn only_a_buffer_that_lends_something_has_room() {
+        assert!(check_room(&mut Vec::with_capacity(1)).is_ok());
+        let error = check_room(&mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }

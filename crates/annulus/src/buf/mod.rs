@@ -21,7 +21,7 @@ mod tract;
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
 pub(crate) use bounce::{Bounce, BouncePool};
-pub(crate) use contract::check_lent;
+pub(crate) use contract::{check_lent, check_room, no_room};
 pub(crate) use filling::Filling;
 pub use group::{Chunk, ReceiveMode};
 pub(crate) use group::{Group, GroupLayout};

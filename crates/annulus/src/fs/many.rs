@@ -58,7 +58,7 @@ pub struct ReadMany<'a, B: IoBufMut, I> {
     batch: Batch<'a, ReadAt<B>, Asked>,
     /// Reads to be tried on the page cache together.
     staged: Vec<Try<B>>,
-    /// Answers that needed no driver: cached data, refused offsets, empty buffers.
+    /// Answers that needed no driver: cached data, refused offsets and buffers.
     ready: VecDeque<Completed<B>>,
     timeout: Timeout<'a>,
 }
@@ -169,9 +169,6 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
                 return self.ready.push_back(answer);
             }
         };
-        if bytes == 0 {
-            return self.ready.push_back(asked.answer(Ok((0, buf))));
-        }
         if self.file.may_be_cached(bytes) {
             return self.staged.push(Try {
                 buf,

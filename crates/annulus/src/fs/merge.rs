@@ -68,7 +68,6 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
             let asked = Asked { index, offset };
             match check_read(&mut buf, offset) {
                 Err(error) => answers.push_back(asked.answer(Err(BufError::new(error, Some(buf))))),
-                Ok(0) => answers.push_back(asked.answer(Ok((0, buf)))),
                 Ok(bytes) => parts.push(Part { asked, buf, bytes }),
             }
         }

@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::buf::{IoBuf, IoBufMut, check_lent};
+use crate::buf::{IoBuf, IoBufMut, check_lent, check_room, no_room};
 use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::{CachedReads, Fd};
@@ -142,8 +142,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept; `InvalidInput` for an offset beyond `i64::MAX`. The buffer comes back
-    /// with the error.
+    /// The kernel's, errno kept; `InvalidInput` for an offset beyond `i64::MAX`, and for a buffer without
+    /// room, as 0 would look like the end of the file. The buffer comes back with the error.
     pub fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> Operation<'_, ReadAt<B>> {
         self.read(buf, offset, Until::Once)
     }
@@ -169,9 +169,6 @@ impl File {
                 return Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf))));
             }
         };
-        if bytes == 0 {
-            return Operation::ready(&self.submitter, Ok((0, buf)));
-        }
         let target = self.target(buf.stable_mut_ptr().addr(), bytes, offset);
         self.op(ReadAt::new(self.fd.clone(), buf, offset, target, until))
     }
@@ -205,8 +202,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`read_at`](File::read_at); on a file opened with `O_DIRECT`, `InvalidInput` if any part is
-    /// not aligned.
+    /// As [`read_at`](File::read_at), where a single buffer with room is enough; on a file opened with
+    /// `O_DIRECT`, `InvalidInput` if any part is not aligned.
     pub fn read_vectored_at<B: IoBufMut>(
         &self,
         bufs: Vec<B>,
@@ -242,6 +239,9 @@ impl File {
             "read",
         );
         match checked {
+            Ok(_) if bufs.iter().all(|buf| buf.lent_bytes() == 0) => {
+                Operation::ready(&self.submitter, Err(BufError::new(no_room(), Some(bufs))))
+            }
             Ok(()) => self.op(ReadVectoredAt::new(self.fd.clone(), bufs, offset, exact)),
             Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(bufs)))),
         }
@@ -479,10 +479,10 @@ fn poll_support(fd: &Fd, submitter: &Submitter, direct: Option<Direct>) -> Resul
     }
 }
 
-/// The bytes that a read into `buf` may fill from `offset` on.
+/// The bytes that a read into `buf` may fill from `offset` on; at least 1.
 #[inline]
 pub(crate) fn check_read<B: IoBufMut>(buf: &mut B, offset: u64) -> io::Result<usize> {
-    let bytes = check_lent(buf)?;
+    let bytes = check_room(buf)?;
     check_range(offset, bytes).map(|()| bytes)
 }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{File, check_range};
-use crate::buf::{Bounce, IoBufMut};
+use crate::buf::{Bounce, IoBufMut, no_room};
 use crate::driver::{Operation, inline_run};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
@@ -90,7 +90,7 @@ impl Future for ReadInto<'_> {
                 return Poll::Ready(Err(error));
             }
             if this.into.is_empty() {
-                return Poll::Ready(Ok(0));
+                return Poll::Ready(Err(no_room()));
             }
             if !inline_run::may_go_on() {
                 inline_run::reset();

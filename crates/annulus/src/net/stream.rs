@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use super::exact::ReceiveExact;
 use super::receiver::{Receiver, Receiving};
 use super::writer::Writer;
-use crate::buf::{IoBuf, IoBufMut, check_lent};
+use crate::buf::{IoBuf, IoBufMut, check_room};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
@@ -181,7 +181,7 @@ impl<B: IoBufMut> Future for Receive<'_, B> {
         let this = self.get_mut();
         let receiver = &this.stream.receiver;
         if let Receiving1::Fresh(buf) = &mut this.state
-            && let Err(error) = check_lent(buf)
+            && let Err(error) = check_room(buf)
             && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
         {
             return Poll::Ready(Err(BufError::new(error, Some(buf))));

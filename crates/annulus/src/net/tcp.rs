@@ -154,11 +154,17 @@ impl TcpStream {
 
     /// Receives what there is, up to the buffer's length; 0 bytes are the end. A dropped future loses
     /// nothing: what it has received comes with the next.
+    ///
+    /// # Errors
+    ///
+    /// What `recv(2)` says; [`io::ErrorKind::InvalidInput`] for a buffer without room, as 0 would look like the
+    /// end. The buffer comes back with the error.
     pub fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {
         self.0.recv(buf)
     }
 
-    /// Fills the buffer. Dropped, the future leaves what it has received to the next.
+    /// Fills the buffer. Dropped, the future leaves what it has received to the next. A buffer without room is full:
+    /// it comes back at once, also at the end of the stream.
     ///
     /// # Errors
     ///

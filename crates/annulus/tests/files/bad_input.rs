@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::Command;
 
-use annulus::{BufError, OpenOptions};
+use annulus::{BufError, IoBuf, Merge, OpenOptions};
 
 use crate::grounds::{Ground, bytes, for_each_backend};
 use crate::skip::{root_or_skip, skip};
@@ -308,4 +308,33 @@ fn a_full_simulated_disk_gives_enospc_and_the_buffer_back() {
         file.write_all_at("room again", 0).await.unwrap();
     });
     assert_eq!(sim.contents("/f").unwrap(), b"room again");
+}
+
+/// 0 means the end, so it is not the answer to a read that had nowhere to put anything.
+#[test]
+fn a_read_into_a_buffer_without_room_is_refused_within_a_file_and_beyond_its_end() {
+    for_each_backend(async |ground| {
+        let file = ground.file("f", b"abc").await;
+        for offset in [1, 99] {
+            invalid(file.read_at(Vec::new(), offset).await);
+            invalid(file.read_exact_at(Vec::new(), offset).await);
+            let part = invalid(file.read_at(vec![1, 2, 3].slice(2, 2), offset).await);
+            assert_eq!(part.into_inner(), [1, 2, 3]);
+            invalid(file.read_vectored_at(vec![vec![], vec![]], offset).await);
+            invalid(file.read_vectored_exact_at(vec![vec![]], offset).await);
+            invalid(file.read_vectored_at(Vec::<Vec<u8>>::new(), offset).await);
+            let error = file.read_into(offset, &mut []).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            let reads = || file.read_many_at([(vec![], offset), (vec![0; 3], 0)]);
+            for answers in [reads().await, reads().merge(Merge::default()).await] {
+                let [empty, whole] = answers.try_into().unwrap();
+                invalid(empty);
+                assert_eq!(whole.unwrap(), (3, b"abc".to_vec()));
+            }
+        }
+        // One that has room is enough.
+        let bufs = vec![vec![], vec![0; 2]];
+        let (bytes, bufs) = file.read_vectored_at(bufs, 1).await.unwrap();
+        assert_eq!((bytes, &bufs[1][..]), (2, &b"bc"[..]));
+    });
 }

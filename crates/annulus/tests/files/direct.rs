@@ -103,8 +103,10 @@ fn a_rounded_read_at_the_end_gives_exactly_what_is_there() {
             let error = file.read_exact_at(vec![0; 2000], at as u64).await;
             let error = error.unwrap_err();
             assert_eq!(error.error().kind(), ErrorKind::UnexpectedEof);
-            let exact = file.read_exact_at(vec![0; before], at as u64).await;
-            assert_eq!(exact.unwrap(), contents[at..]);
+            if before > 0 {
+                let exact = file.read_exact_at(vec![0; before], at as u64).await;
+                assert_eq!(exact.unwrap(), contents[at..]);
+            }
             let beyond = (BYTES + before) as u64;
             assert_eq!(file.read_at(vec![0; 9], beyond).await.unwrap().0, 0);
             let mut into = [0xee; 2000];

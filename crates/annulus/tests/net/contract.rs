@@ -55,3 +55,24 @@ fn no_datagram_is_received_into_a_buffer_that_breaks_its_contract() {
         }
     });
 }
+
+/// 0 means the end, so it is not the answer to a receive that had nowhere to put anything.
+#[test]
+fn a_stream_refuses_to_receive_into_a_buffer_without_room_before_with_and_after_data() {
+    for_each_way(|_| async {
+        let (client, server) = connection().await;
+        refused(server.recv(Vec::new()).await);
+        client.send_all("abc").await.unwrap();
+        let part = refused(server.recv(vec![1, 2].slice(1, 1)).await);
+        assert_eq!(part.into_inner(), [1, 2]);
+        let chunk = server.recv_multishot().next().await.unwrap().unwrap();
+        server.recv_multishot().unread(chunk);
+        refused(server.recv(Vec::new()).await);
+        assert_eq!(server.recv_exact(vec![]).await.unwrap(), b"");
+        assert_eq!(server.recv(vec![0; 3]).await.unwrap().1, b"abc");
+        drop(client);
+        assert_eq!(server.recv(vec![0; 3]).await.unwrap().0, 0);
+        refused(server.recv(Vec::new()).await);
+        assert_eq!(server.recv_exact(vec![]).await.unwrap(), b"");
+    });
+}

@@ -272,7 +272,7 @@ fn a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs() {
     check(|| {
         let stage = Stage::new(false);
         let woken = Arc::new((AtomicBool::new(false), AtomicBool::new(true)));
-        stage.turned.attend(true);
+        stage.turned.begin_attendance();
         let (other, signal) = (Arc::clone(&stage), Arc::clone(&woken));
         let thread = thread::spawn(move || {
             assert_eq!(other.awaits(), 0);
@@ -288,7 +288,7 @@ fn a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs() {
             }
             stage.turned.turn_or_sleep(awaited);
         }
-        stage.turned.attend(false);
+        stage.turned.end_attendance();
         thread.join().unwrap();
         stage.ends(1);
     });

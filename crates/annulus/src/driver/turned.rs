@@ -259,20 +259,32 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         self.over.load(Ordering::Acquire) || self.is_elsewhere()
     }
 
-    /// Starts or ends attendance by a thread that runs nothing but this driver and its future.
-    pub(crate) fn attend(&self, attended: bool) {
-        self.attended.store(attended, Ordering::Release);
+    /// Starts attendance by a thread that runs nothing but this driver and its futures. True: it had
+    /// started before, so the caller must leave its end to whoever started it.
+    pub(crate) fn begin_attendance(&self) -> bool {
+        let before = self.attended.swap(true, Ordering::AcqRel);
         if self.is_over() {
             // The lane may be another's.
+            return before;
+        }
+        self.set_waits(true);
+        self.lane.sleeper.awake();
+        before
+    }
+
+    /// Ends it.
+    pub(crate) fn end_attendance(&self) {
+        self.attended.store(false, Ordering::Release);
+        if self.is_over() {
             return;
         }
+        self.set_waits(false);
+        self.turn();
+    }
+
+    fn set_waits(&self, waits: bool) {
         if let Some(own) = &self.lane.own {
-            own.set_waits(attended);
-        }
-        if attended {
-            self.lane.sleeper.awake();
-        } else {
-            self.turn();
+            own.set_waits(waits);
         }
     }
 

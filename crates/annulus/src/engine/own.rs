@@ -85,12 +85,15 @@ impl OwnDriver {
     ///
     /// What other futures of this thread have in flight goes on meanwhile; what is in flight at the
     /// end stays there until the next call, or the end of the driver.
+    ///
+    /// Calls may be nested: a future may call `block_on` of the driver that runs it. The outer future is
+    /// polled again after the inner call has returned.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(&self.waker);
         let Signal { awaited, turned } = &*self.signal;
         let _driving = Driving::new(self.engine.submitter.number(), self.index);
-        let attendance = Attendance::new(turned);
+        let attendance = Attendance::new(&self.signal);
         awaited.store(true, Ordering::SeqCst);
         loop {
             if awaited.swap(false, Ordering::SeqCst)
@@ -113,19 +116,27 @@ impl OwnDriver {
 /// How often a future is asked whose driver has ended under it.
 const OVER_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// The driver's thread turns it, and nobody else needs to.
-struct Attendance<'a>(&'a Turned<Ring>);
+/// While it lives, the driver's thread turns the ring itself.
+struct Attendance<'a> {
+    signal: &'a Signal,
+    /// An outer call of `block_on` attends already.
+    nested: bool,
+}
 
 impl Attendance<'_> {
-    fn new(turned: &Turned<Ring>) -> Attendance<'_> {
-        turned.attend(true);
-        Attendance(turned)
+    fn new(signal: &Signal) -> Attendance<'_> {
+        let nested = signal.turned.begin_attendance();
+        Attendance { signal, nested }
     }
 }
 
 impl Drop for Attendance<'_> {
     fn drop(&mut self) {
-        self.0.attend(false);
+        // All calls share one flag, so this call may have taken a wake-up that was for the outer future.
+        self.signal.awaited.store(true, Ordering::SeqCst);
+        if !self.nested {
+            self.signal.turned.end_attendance();
+        }
     }
 }
 

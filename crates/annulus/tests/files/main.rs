@@ -22,6 +22,7 @@ mod many;
 mod merge;
 mod metadata;
 mod open;
+mod own;
 mod polling;
 mod read_write;
 mod timeout;

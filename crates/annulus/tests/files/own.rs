@@ -1,0 +1,106 @@
+//! Drivers of the calling thread's own: only rings have them.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use annulus::{Backend, Engine};
+
+use crate::skip::skip;
+use crate::wait::in_time;
+
+/// An engine with rings, if there is one here.
+fn engine() -> Option<Engine> {
+    let engine = Engine::builder().backend(Backend::Uring).build();
+    engine.inspect_err(|error| skip(error)).ok()
+}
+
+/// Polls `inner` once per poll, in a nested call of `nest` the first time; the value is how often it was polled.
+fn nesting(mut nest: impl FnMut(&mut Context<'_>)) -> impl Future<Output = u32> {
+    let mut polls = 0;
+    poll_fn(move |context| {
+        polls += 1;
+        if polls == 2 {
+            return Poll::Ready(polls);
+        }
+        nest(context);
+        Poll::Pending
+    })
+}
+
+#[test]
+fn a_future_that_is_woken_while_its_driver_runs_another_is_polled_again() {
+    let Some(engine) = engine() else { return };
+    in_time("a nested call of block_on", move || {
+        let driver = engine.own_driver().unwrap();
+        let polls = driver.block_on(nesting(|context| {
+            let outer = context.waker();
+            driver.block_on(async {
+                outer.wake_by_ref();
+                // Long enough that the inner call sees the wake-up before it returns.
+                engine.nop().await.unwrap();
+                engine.nop().await.unwrap();
+            });
+        }));
+        assert_eq!(polls, 2);
+    });
+}
+
+#[test]
+fn an_operation_that_is_answered_while_its_driver_runs_another_future_wakes_its_own() {
+    let Some(engine) = engine() else { return };
+    in_time("a nested call of block_on", move || {
+        let driver = engine.own_driver().unwrap();
+        for depth in 1..4 {
+            let mut outer = engine.nop();
+            let mut nested = false;
+            driver
+                .block_on(poll_fn(|context| {
+                    let polled = Pin::new(&mut outer).poll(context);
+                    if polled.is_pending() && !std::mem::replace(&mut nested, true) {
+                        down(&engine, &driver, depth);
+                    }
+                    polled
+                }))
+                .unwrap();
+        }
+    });
+}
+
+/// Calls `block_on` within `block_on`, so deep, each with an operation that is answered further down.
+fn down(engine: &Engine, driver: &annulus::OwnDriver, depth: u32) {
+    let mut nested = depth == 0;
+    let mut operation = pin!(async {
+        engine.nop().await?;
+        engine.nop().await
+    });
+    let ended = driver.block_on(poll_fn(|context| {
+        let polled = operation.as_mut().poll(context);
+        if polled.is_pending() && !std::mem::replace(&mut nested, true) {
+            down(engine, driver, depth - 1);
+        }
+        polled
+    }));
+    ended.unwrap();
+}
+
+#[test]
+fn a_nested_call_that_panics_leaves_the_outer_future_to_be_polled() {
+    let Some(engine) = engine() else { return };
+    in_time("a nested call of block_on that panics", move || {
+        let driver = engine.own_driver().unwrap();
+        let polls = driver.block_on(nesting(|context| {
+            let outer = context.waker();
+            let nested = std::panic::AssertUnwindSafe(|| {
+                driver.block_on(async {
+                    outer.wake_by_ref();
+                    engine.nop().await.unwrap();
+                    std::panic::resume_unwind(Box::new("of the inner future"));
+                })
+            });
+            assert!(std::panic::catch_unwind(nested).is_err());
+        }));
+        assert_eq!(polls, 2);
+        driver.block_on(engine.nop()).unwrap();
+    });
+}

@@ -84,6 +84,10 @@ impl Own {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
+    pub(super) fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
     pub(super) fn chunk(&self) -> usize {
         self.chunk.load(Ordering::Relaxed) as usize
     }
@@ -95,6 +99,6 @@ impl Own {
         let waiting = self.waiting.load(Ordering::Relaxed) + operations;
         self.waiting.store(waiting, Ordering::Relaxed);
         waiting >= self.chunk.load(Ordering::Relaxed)
-            || self.in_flight.load(Ordering::Relaxed) == 0 && !self.waits.load(Ordering::Relaxed)
+            || self.in_flight.load(Ordering::Relaxed) == 0 && !self.waits()
     }
 }

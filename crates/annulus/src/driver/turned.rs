@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use std::task::Waker;
 
 use super::finish::{Done, contain};
-use super::own::Turn;
+use super::own::{Own, Turn};
 use super::uring::{Driver, Tuning};
 use super::{Lane, Limits, Wake, keep_for_ever};
 use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TriedMutex, broken, fence};
@@ -142,6 +142,8 @@ impl<K: Kernel + Send + 'static> Turned<K> {
                 Ok(true) => {}
                 // Nothing that completes would have it submitted.
                 Ok(false) if driver.owes() => {}
+                // The thread that waits in the ring is woken in time by its enter call.
+                Ok(false) if self.lane.own.as_ref().is_some_and(Own::waits) => return,
                 Ok(false) => return driver.set_timer(),
                 Err(panic) => {
                     // A buffer that panics where it must not. Nobody is left waiting for it.
@@ -286,6 +288,12 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         if let Some(own) = &self.lane.own {
             own.set_waits(waits);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_kernel<T>(&self, act: impl FnOnce(&mut K) -> T) -> Option<T> {
+        let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_mut().map(|driver| act(driver.kernel()))
     }
 
     /// Refuses what waits, cancels what can be cancelled, and waits for the rest, at most as long as

@@ -1,6 +1,8 @@
 //! Drivers without a thread, on a kernel that does nothing by itself: what is queued, when it is
 //! submitted, and who is answered when one ends.
 
+mod timers;
+
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -11,7 +13,7 @@ use super::turned::Turned;
 use super::uring::Tuning;
 use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::Nop;
-use crate::sys::errno::{ECANCELED, ESHUTDOWN};
+use crate::sys::errno::{ECANCELED, ENOENT, ESHUTDOWN, ETIME};
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
@@ -23,6 +25,9 @@ struct Seen {
     /// Answers that are there to be reaped.
     answers: Vec<Cqe>,
     submissions: u32,
+    /// Timers that are armed: when each goes off, and its token.
+    timers: Vec<(u64, u64)>,
+    now_ns: u64,
 }
 
 /// Takes what is submitted; the test answers.
@@ -33,6 +38,15 @@ struct Still {
 }
 
 impl Still {
+    fn answer(&self, user_data: u64, res: i32) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.answers.push(Cqe {
+            user_data,
+            res,
+            flags: 0,
+        });
+    }
+
     fn answer_all(&self) {
         let mut seen = self.seen.lock().unwrap();
         let taken = std::mem::take(&mut seen.taken);
@@ -41,6 +55,28 @@ impl Still {
             res: 0,
             flags: 0,
         }));
+    }
+
+    /// Lets time pass; timers that go off are answered.
+    fn pass(&self, ns: u64) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.now_ns += ns;
+        let now_ns = seen.now_ns;
+        let gone: Vec<_> = seen
+            .timers
+            .extract_if(.., |timer| timer.0 <= now_ns)
+            .collect();
+        seen.answers
+            .extend(gone.into_iter().map(|(_, user_data)| Cqe {
+                user_data,
+                res: -ETIME,
+                flags: 0,
+            }));
+    }
+
+    fn timers(&self) -> Vec<u64> {
+        let seen = self.seen.lock().unwrap();
+        seen.timers.iter().map(|timer| timer.0).collect()
     }
 
     fn taken(&self) -> usize {
@@ -93,6 +129,27 @@ impl Kernel for Still {
         false
     }
 
+    fn arm_timer(&mut self, after_ns: u64, token: u64) -> bool {
+        let mut seen = self.seen.lock().unwrap();
+        let at_ns = seen.now_ns + after_ns;
+        seen.timers.push((at_ns, token));
+        true
+    }
+
+    fn move_timer(&mut self, after_ns: u64, token: u64, answer: u64) -> bool {
+        let mut seen = self.seen.lock().unwrap();
+        let at_ns = seen.now_ns + after_ns;
+        match seen.timers.iter_mut().find(|timer| timer.1 == token) {
+            Some(timer) => timer.0 = at_ns,
+            None => seen.answers.push(Cqe {
+                user_data: answer,
+                res: -ENOENT,
+                flags: 0,
+            }),
+        }
+        true
+    }
+
     fn supports(&self, _: u8) -> bool {
         true
     }
@@ -102,7 +159,7 @@ impl Kernel for Still {
     }
 
     fn now_ns(&self) -> u64 {
-        0
+        self.seen.lock().unwrap().now_ns
     }
 
     fn pause(&mut self, _: u64) {}
@@ -128,16 +185,34 @@ fn limits() -> Limits {
     }
 }
 
-fn turned_on(lane: &Arc<Lane>) -> (Arc<Turned<Still>>, Still) {
-    let kernel = Still::default();
-    let tuning = Tuning {
+fn tuning() -> Tuning {
+    Tuning {
         chunk: Some(3),
         alone: true,
         look_out_ns: 0,
         drain_timeout: Duration::from_secs(60),
-    };
+    }
+}
+
+fn blocking_threads() -> blocking::Config {
+    blocking::Config {
+        threads: 1,
+        limits: limits(),
+        drain_timeout: Duration::from_secs(60),
+        affinity: None,
+    }
+}
+
+fn turned_on(lane: &Arc<Lane>) -> (Arc<Turned<Still>>, Still) {
+    let kernel = Still::default();
     let driven = kernel.clone();
-    let turned = Turned::new(Arc::clone(lane), driven, Box::new(Nobody), limits(), tuning);
+    let turned = Turned::new(
+        Arc::clone(lane),
+        driven,
+        Box::new(Nobody),
+        limits(),
+        tuning(),
+    );
     (turned, kernel)
 }
 
@@ -145,18 +220,12 @@ impl Ground {
     fn new() -> Ground {
         let lane = Arc::new(Lane::own());
         let (turned, kernel) = turned_on(&lane);
-        let config = blocking::Config {
-            threads: 1,
-            limits: limits(),
-            drain_timeout: Duration::from_secs(60),
-            affinity: None,
-        };
         // To the engine it is a lane like any other.
         let lanes = vec![super::LaneThread {
             lane,
             thread: super::Thread::Running(std::thread::spawn(|| {})),
         }];
-        let submitter = Submitter::new(lanes, Opcodes::of(|_| true), config);
+        let submitter = Submitter::new(lanes, Opcodes::of(|_| true), blocking_threads());
         Ground {
             turned,
             kernel,

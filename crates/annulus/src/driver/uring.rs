@@ -48,6 +48,8 @@ const TIMER: u64 = u64::MAX - 1;
 const CANCEL: u64 = 1 << 63;
 /// The CQE of the cancel that a drain begins with; names no operation.
 const CANCEL_ALL: u64 = CANCEL | u32::MAX as u64;
+/// The CQE that says that the timer could not be moved; names no operation.
+const TIMER_MOVED: u64 = CANCEL_ALL - 1;
 /// SQEs pushed before they are submitted, by operations in flight: few, so that the device starts on
 /// the first while the rest are prepared, and more where there are enough to keep it busy and the enter
 /// is what costs. Callers on other threads ask one by one, and are answered sooner in small chunks.
@@ -100,7 +102,7 @@ pub(crate) struct Driver<K> {
     /// Operations in flight before a harvest, lately.
     load: u32,
     wake_armed: bool,
-    /// When the timer goes off that is with the kernel; 0 is none.
+    /// When the timer goes off that is with the kernel; 0 is none. There is never a second one.
     timer_ns: u64,
     /// What is too little for a chunk is left for the wait that follows.
     keeps_rest: bool,

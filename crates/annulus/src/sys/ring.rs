@@ -22,7 +22,7 @@ use super::lent::Lent;
 use super::mapping::Mapping;
 use super::polling::RingPoll;
 use super::probe;
-use super::sqe::{Cqe, Sqe, opcode, to_entry};
+use super::sqe::{Cqe, SKIP_SUCCESS, Sqe, TIMEOUT_UPDATE, opcode, to_entry};
 use super::wake::EventFd;
 use super::wanted::Wanted;
 use crate::error::SetupError;
@@ -349,6 +349,16 @@ impl Ring {
         }
     }
 
+    /// Where the kernel finds the time of a timer. It is read while the SQE is taken (SUBMIT_STABLE), so an
+    /// SQE that has not been taken yet gets the newer time as well.
+    fn set_timer_span(&mut self, after_ns: u64) -> u64 {
+        *self.timer = [
+            (after_ns / 1_000_000_000) as i64,
+            (after_ns % 1_000_000_000) as i64,
+        ];
+        (&raw const *self.timer).addr() as u64
+    }
+
     /// The memory that it has registered.
     pub(super) fn lent(&mut self) -> &mut Lent {
         &mut self.lent
@@ -487,16 +497,25 @@ impl Kernel for Ring {
     }
 
     fn arm_timer(&mut self, after_ns: u64, token: u64) -> bool {
-        *self.timer = [
-            (after_ns / 1_000_000_000).cast_signed(),
-            (after_ns % 1_000_000_000).cast_signed(),
-        ];
-        // Read while the SQE is taken (SUBMIT_STABLE); one that was not taken yet shows the new time.
         let timer = Sqe {
-            addr: (&raw const *self.timer).addr() as u64,
+            addr: self.set_timer_span(after_ns),
             len: 1,
             user_data: token,
             ..Sqe::new(opcode::TIMEOUT, -1)
+        };
+        self.push(timer)
+    }
+
+    fn move_timer(&mut self, after_ns: u64, token: u64, answer: u64) -> bool {
+        // Rings without a thread are polled, and a CQE that says nothing would wake who polls.
+        let skips = self.ring.params().is_feature_skip_cqe_on_success();
+        let timer = Sqe {
+            flags: if skips { SKIP_SUCCESS } else { 0 },
+            addr: token,
+            off: self.set_timer_span(after_ns),
+            op_flags: TIMEOUT_UPDATE,
+            user_data: answer,
+            ..Sqe::new(opcode::TIMEOUT_REMOVE, -1)
         };
         self.push(timer)
     }

@@ -41,7 +41,7 @@ pub mod ask {
     /// In `flags`: the next entry waits for this one, and is cancelled if it fails.
     pub const LINK: u8 = 1 << 2;
     /// In `flags`: no CQE if it succeeds. Since Linux 5.17.
-    pub const SKIP_SUCCESS: u8 = 1 << 6;
+    pub const SKIP_SUCCESS: u8 = sqe::SKIP_SUCCESS;
     /// In `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
     pub const RECV_MULTISHOT: u16 = sqe::RECV_MULTISHOT;
     /// In `ioprio`: receive in its turn, not while it is submitted. For single receives (trap 62). Since Linux 5.19.

@@ -104,6 +104,7 @@ pub(crate) mod opcode {
     pub(crate) const MKDIRAT: u8 = abi::MkDirAt::CODE;
     pub(crate) const FTRUNCATE: u8 = abi::Ftruncate::CODE;
     pub(crate) const TIMEOUT: u8 = abi::Timeout::CODE;
+    pub(crate) const TIMEOUT_REMOVE: u8 = abi::TimeoutRemove::CODE;
     pub(crate) const ASYNC_CANCEL: u8 = abi::AsyncCancel::CODE;
     pub(crate) const ACCEPT: u8 = abi::Accept::CODE;
     pub(crate) const CONNECT: u8 = abi::Connect::CODE;
@@ -126,6 +127,10 @@ pub(crate) mod opcode {
 
 /// `IOSQE_FIXED_FILE`: `fd` is a direct descriptor.
 pub(crate) const FIXED_FILE: u8 = 1;
+/// `IOSQE_CQE_SKIP_SUCCESS`: a CQE comes only if the entry fails. Since Linux 5.17; before that, EINVAL.
+pub(crate) const SKIP_SUCCESS: u8 = 1 << 6;
+/// `IORING_TIMEOUT_UPDATE`: TIMEOUT_REMOVE sets another time instead. Since Linux 5.11.
+pub(crate) const TIMEOUT_UPDATE: u32 = 1 << 1;
 /// `IOSQE_BUFFER_SELECT`: the kernel takes a buffer of the group that `buf_index` names.
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
 /// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`: what is there already is received later, with other things that have

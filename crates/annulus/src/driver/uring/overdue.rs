@@ -5,13 +5,17 @@
 
 use std::sync::Arc;
 
-use super::{Driver, TIMER};
+use super::{Driver, TIMER, TIMER_MOVED};
 use crate::driver::slot::{Slot, Stage};
 use crate::sys::errno::ETIMEDOUT;
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
     /// Has the kernel complete something at the next deadline. For a driver that nobody turns before.
+    ///
+    /// One timer is with the kernel at most, and is moved if it would go off too late. To arm another
+    /// would leave the first one there: a long deadline and many short ones would pile up timers. One
+    /// that goes off too early, because its deadline was met, only has the driver look again.
     pub(in crate::driver) fn set_timer(&mut self) {
         let Some(next) = self.deadlines.next_ns() else {
             return;
@@ -20,7 +24,12 @@ impl<K: Kernel> Driver<K> {
             return;
         }
         let after_ns = next.saturating_sub(self.kernel.now_ns());
-        if self.kernel.arm_timer(after_ns, TIMER) {
+        let pushed = match self.timer_ns {
+            0 => self.kernel.arm_timer(after_ns, TIMER),
+            // If it goes off just now, its CQE has the driver arm it anew.
+            _ => self.kernel.move_timer(after_ns, TIMER, TIMER_MOVED),
+        };
+        if pushed {
             self.timer_ns = next;
             self.submit();
         }

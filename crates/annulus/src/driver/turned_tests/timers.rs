@@ -1,0 +1,180 @@
+//! The timer that has a driver without a thread turned at its next deadline: there is one at most, whatever
+//! deadlines come and go.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::super::submitter::Clock;
+use super::super::turned::Turned;
+use super::super::{Lane, LaneThread, Opcodes, Operation, Submitter, Thread};
+use super::{Ground, Nobody, Still, blocking_threads, limits, tuning};
+use crate::op::{Op, Sleep};
+use crate::sys::errno::ETIME;
+use crate::sys::kernel::Kernel;
+use crate::sys::polling::RingPoll;
+use crate::sys::ring::{Ring, RingConfig, Rung};
+use crate::sys::sqe::Sqe;
+
+const LONG: Duration = Duration::from_secs(3600);
+const SHORT: Duration = Duration::from_millis(1);
+const ROUNDS: u32 = 20;
+
+impl Clock for Still {
+    fn now_ns(&self) -> u64 {
+        Kernel::now_ns(self)
+    }
+}
+
+impl Ground {
+    /// As `new`, with deadlines on the kernel's clock.
+    fn timed() -> Ground {
+        let mut ground = Ground::new();
+        ground.submitter.clock = Some(Arc::new(ground.kernel.clone()));
+        ground
+    }
+}
+
+fn is_answered<T: Op>(operation: &mut Operation<'_, T>) -> bool {
+    let mut context = std::task::Context::from_waker(Waker::noop());
+    std::pin::Pin::new(operation).poll(&mut context).is_ready()
+}
+
+/// A pause that has begun.
+fn begun(submitter: &Submitter, time: Duration) -> Operation<'_, Sleep> {
+    let mut sleep = Operation::new(submitter, Sleep).timeout(time);
+    assert!(!is_answered(&mut sleep));
+    sleep
+}
+
+fn ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+#[test]
+fn a_long_deadline_and_many_short_ones_have_one_timer_at_a_time() {
+    let ground = Ground::timed();
+    let mut long = begun(&ground.submitter, LONG);
+    for _ in 0..ROUNDS {
+        let mut short = begun(&ground.submitter, SHORT);
+        let at_ns = Clock::now_ns(&ground.kernel) + ns(SHORT);
+        assert_eq!(ground.kernel.timers(), [at_ns]);
+        ground.kernel.pass(ns(SHORT));
+        ground.turned.turn();
+        assert!(is_answered(&mut short));
+        assert_eq!(ground.kernel.timers(), [ns(LONG)]);
+    }
+    ground.kernel.pass(ns(LONG));
+    ground.turned.turn();
+    assert!(is_answered(&mut long));
+    assert_eq!(ground.kernel.timers(), []);
+    ground.turned.drain();
+}
+
+#[test]
+fn deadlines_that_are_met_leave_one_timer_that_goes_off_once() {
+    let ground = Ground::timed();
+    let long = begun(&ground.submitter, LONG);
+    for n in 1..ROUNDS {
+        drop(begun(&ground.submitter, LONG / 2 / n));
+    }
+    assert_eq!(ground.kernel.timers().len(), 1);
+    ground.kernel.pass(ground.kernel.timers()[0]);
+    ground.turned.turn();
+    assert_eq!(ground.kernel.timers(), [ns(LONG)]);
+    drop(long);
+    ground.turned.drain();
+}
+
+#[test]
+fn a_timer_that_goes_off_while_it_is_moved_is_armed_anew() {
+    let ground = Ground::timed();
+    let _long = begun(&ground.submitter, LONG);
+    // It has gone off, and that has not been seen yet.
+    ground.kernel.pass(ns(LONG) - ns(SHORT) * 3);
+    let early = ground.kernel.seen.lock().unwrap().timers[0].1;
+    ground.kernel.seen.lock().unwrap().timers.clear();
+    let mut short = begun(&ground.submitter, SHORT);
+    assert_eq!(ground.kernel.timers(), []);
+    ground.kernel.answer(early, -ETIME);
+    ground.turned.turn();
+    let at_ns = Clock::now_ns(&ground.kernel) + ns(SHORT);
+    assert_eq!(ground.kernel.timers(), [at_ns]);
+    ground.kernel.pass(ns(SHORT));
+    ground.turned.turn();
+    assert!(is_answered(&mut short));
+    ground.turned.drain();
+}
+
+#[test]
+fn a_thread_that_waits_in_its_ring_needs_no_timer() {
+    let ground = Ground::timed();
+    ground.turned.begin_attendance();
+    let _sleeps = [LONG, SHORT].map(|time| begun(&ground.submitter, time));
+    ground.turned.turn();
+    assert_eq!(ground.kernel.timers(), []);
+    ground.turned.end_attendance();
+    assert_eq!(ground.kernel.timers(), [ns(SHORT)]);
+    ground.turned.drain();
+}
+
+/// What is with the kernel, found out by cancelling it. `None`: this kernel does not count (before Linux 5.19).
+fn requests(ring: &mut Ring) -> Option<i32> {
+    const COUNT: u64 = 77;
+    assert!(ring.push(Sqe::cancel_all(COUNT)));
+    let mut cqes = Vec::new();
+    loop {
+        ring.wait(None).unwrap();
+        ring.reap(&mut cqes);
+        if let Some(cqe) = cqes.iter().find(|cqe| cqe.user_data == COUNT) {
+            return (cqe.res >= 0).then_some(cqe.res);
+        }
+    }
+}
+
+#[test]
+fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
+    let ring = Ring::new(RingConfig {
+        sq_entries: 8,
+        cq_entries: 128,
+        rung: Rung::Cooperative,
+        workers: [1, 1],
+        poll: RingPoll::Nothing,
+    });
+    let ring = match ring {
+        Ok(ring) => ring,
+        Err(error) => return println!("skip: {error}"),
+    };
+    let lane = Arc::new(Lane::own());
+    let turned = Turned::new(
+        Arc::clone(&lane),
+        ring,
+        Box::new(Nobody),
+        limits(),
+        tuning(),
+    );
+    let thread = Thread::None;
+    let lanes = vec![LaneThread { lane, thread }];
+    let submitter = Submitter::new(lanes, Opcodes::of(|_| true), blocking_threads());
+    let long = begun(&submitter, LONG);
+    for round in 0..ROUNDS {
+        let mut short = begun(&submitter, SHORT);
+        while !is_answered(&mut short) {
+            // As a thread of an executor does.
+            match round % 2 {
+                0 => turned.turn(),
+                _ => {
+                    turned.after_unpark();
+                    turned.before_park();
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+    match turned.with_kernel(requests).flatten() {
+        Some(requests) => assert_eq!(requests, 1),
+        None => println!("skip: this kernel cancels one operation at a time"),
+    }
+    drop(long);
+    turned.drain();
+}

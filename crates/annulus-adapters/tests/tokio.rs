@@ -1,15 +1,19 @@
 //! Rings on the threads of Tokio runtimes: who may be where when an answer comes.
 
+#[path = "../../annulus/tests/child/mapped.rs"]
+mod mapped;
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
-use annulus::{AlignedBuf, Backend, Engine, File, OpenOptions};
+use annulus::{AlignedBuf, Backend, BufferLayout, Engine, File, OpenOptions};
 use annulus_adapters::tokio::{Rings, adopt};
+use mapped::{is_mapped, until_unmapped};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -407,4 +411,102 @@ fn a_future_outlives_the_runtime_that_began_it() {
         ),
     }
     ground.settled();
+}
+
+#[test]
+fn idle_rings_of_a_runtime_give_the_memory_of_a_dropped_arena_back() {
+    let ground = Ground::new();
+    // A runtime that goes on by itself, and one that nobody runs when the arena goes.
+    for runtime in [workers(2), current()] {
+        let layout = BufferLayout {
+            count: 16,
+            bytes: 1 << 20,
+            ..BufferLayout::default()
+        };
+        let arena = ground.engine.register_buffers(layout).unwrap();
+        let rings = arena.registered().rings;
+        runtime.block_on(async {
+            let file = ground.open().await;
+            let task = tokio::spawn(async move { read_block(&file, 1).await });
+            task.await.unwrap();
+        });
+        assert!(arena.registered().rings > rings, "{arena}");
+        let from = arena.try_take().unwrap().as_ptr().addr();
+        let bytes = layout.count * layout.bytes;
+        assert!(is_mapped(from, bytes));
+        drop(arena);
+        until_unmapped(from, bytes);
+    }
+    ground.settled();
+}
+
+/// Reads when it is dropped, and tells whether that went well.
+struct Reads(File, std::sync::mpsc::Sender<io::Result<()>>);
+
+impl Reads {
+    async fn read(&self) -> io::Result<()> {
+        let reads = (0..32).map(|n| (aligned(), n * BLOCK_BYTES as u64));
+        for (n, answer) in self.0.read_many_at(reads).await.into_iter().enumerate() {
+            let (count, buf) = answer?;
+            assert!(count == BLOCK_BYTES && is_block(&buf, n as u64));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        // As `pollster`, which keeps a thread-local of its own.
+        let waker = std::task::Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut read = pin!(self.read());
+        let ended = loop {
+            match read.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(ended) => break ended,
+                Poll::Pending => std::thread::park(),
+            }
+        };
+        let _ = self.1.send(ended);
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+thread_local! {
+    static READS: std::cell::RefCell<Option<Reads>> = const { std::cell::RefCell::new(None) };
+}
+
+#[test]
+fn a_worker_whose_ring_has_gone_reads_in_the_destructors_of_its_thread_locals() {
+    for direct in [false, true] {
+        for used_before in [false, true] {
+            let ground = Ground::new();
+            let runtime = workers(1);
+            let (tell, told) = std::sync::mpsc::channel();
+            runtime.block_on(async {
+                let file = match direct {
+                    true => ground.open().await,
+                    false => ground.engine.open(ground.path()).await.unwrap(),
+                };
+                let task = tokio::spawn(async move {
+                    let reads = Reads(file, tell);
+                    if used_before {
+                        reads.read().await.unwrap();
+                    }
+                    let file = reads.0.clone();
+                    READS.set(Some(reads));
+                    read_block(&file, 1).await;
+                });
+                task.await.unwrap();
+            });
+            drop(runtime);
+            told.recv().unwrap().unwrap();
+            ground.settled();
+        }
+    }
 }

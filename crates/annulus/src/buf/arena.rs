@@ -81,6 +81,9 @@ impl BufferLayout {
 /// Buffers of one size that the rings of an engine have registered: the kernel has their pages at
 /// hand, and pins nothing when an operation uses one. Cheap to clone.
 ///
+/// When the last clone and the last [`ArenaBuf`] have been dropped, the rings let go of the memory at once,
+/// idle ones included.
+///
 /// Made by [`Engine::register_buffers`](crate::Engine::register_buffers). Which operations gain by
 /// it the engine sees at the buffer: reads and writes of an [`ArenaBuf`], or of a
 /// [`slice`](IoBuf::slice) of one, use the registration by themselves.

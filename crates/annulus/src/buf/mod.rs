@@ -29,7 +29,7 @@ pub use region::Region;
 pub(crate) use region::{Piece, Pieces};
 pub use slice::Slice;
 pub use tract::Registered;
-pub(crate) use tract::{Arenas, Tract};
+pub(crate) use tract::{Arenas, Follow, Tract};
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;

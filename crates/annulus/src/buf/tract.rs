@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::SetupError;
@@ -12,12 +12,20 @@ use crate::sys::mapping::Mapping;
 /// How often a wait for answers looks whether anybody is left to give them.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// A driver, as the list of the arenas that it registers sees it.
+pub(crate) trait Follow: Send + Sync {
+    /// The list has changed. The driver looks at it soon, though it may have nothing else to do.
+    fn follow(&self);
+}
+
 /// The arenas of one engine.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Arenas {
     /// Grows with each change of the list.
     version: AtomicU64,
     list: Mutex<Vec<Arc<Tract>>>,
+    /// Those with rings; an engine never has fewer of them than it had.
+    followers: Mutex<Vec<Weak<dyn Follow>>>,
 }
 
 impl Arenas {
@@ -39,11 +47,31 @@ impl Arenas {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Each ring lets go of it at its next turn.
+    /// Has every ring let go of it. The rings of busy drivers do so at their next turn; no idle one keeps
+    /// the memory pinned until then.
     pub(super) fn remove(&self, tract: &Arc<Tract>) {
         let mut list = lock(&self.list);
         list.retain(|one| !Arc::ptr_eq(one, tract));
         self.version.fetch_add(1, Ordering::Release);
+        drop(list);
+        // Called without the lock, because they look at the list.
+        let followers = lock(&self.followers).clone();
+        for follower in followers.iter().filter_map(Weak::upgrade) {
+            follower.follow();
+        }
+    }
+
+    /// Adds a driver that is told of arenas that have gone.
+    pub(crate) fn add_follower(&self, follower: Weak<dyn Follow>) {
+        lock(&self.followers).push(follower);
+    }
+}
+
+impl fmt::Debug for Arenas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arenas")
+            .field("version", &self.version)
+            .finish_non_exhaustive()
     }
 }
 

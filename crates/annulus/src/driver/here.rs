@@ -127,6 +127,8 @@ impl Drop for Keeping {
                 turned.drain();
             }
         }
+        // Destructors that come later go to the engine's drivers. Another thread may have the lane by then.
+        SETTLED.set((0, 0));
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) mod uring;
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicI32;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub(crate) use finish::contain;
 pub use operation::Operation;
@@ -55,7 +55,7 @@ pub use operation::Operation;
 pub(crate) use submitter::Clock;
 pub(crate) use submitter::{LaneThread, Opcodes, OwnRings, Submitter, Thread};
 
-use crate::buf::Arenas;
+use crate::buf::{Arenas, Follow};
 use crate::metrics::{Meter, SourceKind};
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::errno::ETIMEDOUT;
@@ -287,7 +287,15 @@ impl Lane {
         }
         match self.own.as_ref() {
             None => self.wake.look(),
-            Some(own) => own.driver().into_iter().for_each(|driver| driver.turn()),
+            Some(own) => (own.driver().into_iter()).for_each(|driver| driver.follow_arenas()),
+        }
+    }
+
+    /// Has the driver register these arenas. Before the first operation.
+    fn follow(self: &Arc<Self>, arenas: &Arc<Arenas>) {
+        if self.arenas.set(Arc::clone(arenas)).is_ok() {
+            let this: Weak<Lane> = Arc::downgrade(self);
+            arenas.add_follower(this);
         }
     }
 
@@ -300,6 +308,12 @@ impl Lane {
 
     pub(crate) fn stopping(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Follow for Lane {
+    fn follow(&self) {
+        self.nudge();
     }
 }
 

@@ -9,6 +9,8 @@ use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 pub(crate) trait Turn: Send + Sync {
     /// Submits what waits, and answers what has completed. Never blocks.
     fn turn(&self);
+    /// Registers new arenas, and lets go of those that have gone. Never blocks.
+    fn follow_arenas(&self);
     /// Refuses what waits, and sees out what is in flight. Blocks.
     fn drain(&self);
 }

@@ -161,7 +161,7 @@ impl Submitter {
             .map(|(index, LaneThread { lane, thread })| {
                 lane.counters.belong(number, index);
                 threads.push(thread);
-                let _ = lane.arenas.set(Arc::clone(&arenas));
+                lane.follow(&arenas);
                 lane
             })
             .collect();
@@ -374,10 +374,10 @@ impl Submitter {
             let mut made = false;
             let lane = place.get_or_init(|| {
                 made = true;
-                let lane = Lane::own();
-                let _ = lane.arenas.set(Arc::clone(&self.arenas));
+                let lane = Arc::new(Lane::own());
+                lane.follow(&self.arenas);
                 self.introduce(&lane, index);
-                Arc::new(lane)
+                lane
             });
             (made || lane.reopen()).then_some((index, lane))
         })

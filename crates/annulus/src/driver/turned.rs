@@ -111,6 +111,25 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         }
     }
 
+    /// Registers new arenas, and lets go of those that have gone. Never blocks. It delivers no answers,
+    /// unless another thread has met it here, for a user's `Drop` may be the caller.
+    fn follow_arenas(&self) {
+        if self.is_elsewhere() {
+            return;
+        }
+        let Ok(mut held) = self.driver.try_lock() else {
+            // The holder of the lock does it.
+            return self.turn();
+        };
+        held.iter_mut().for_each(Driver::follow_arenas);
+        drop(held);
+        // Pairs with `look_again`, as in `turn`.
+        fence(Ordering::SeqCst);
+        if self.again.load(Ordering::Relaxed) {
+            self.turn();
+        }
+    }
+
     /// Has the holder of the lock, or the next, look. Before the lock is tried.
     fn look_again(&self) {
         self.again.swap(true, Ordering::AcqRel);
@@ -354,6 +373,10 @@ impl<K: Kernel + Send + 'static> Turned<K> {
 impl<K: Kernel + Send + 'static> Turn for Turned<K> {
     fn turn(&self) {
         Turned::turn(self);
+    }
+
+    fn follow_arenas(&self) {
+        Turned::follow_arenas(self);
     }
 
     fn drain(&self) {

@@ -299,6 +299,10 @@ impl RuntimeBuilder {
             "this thread is a core of a runtime and can't be one of another; await the future there, or \
              start the other runtime on a thread of its own"
                 .to_owned()
+        } else if !executor::is_possible() {
+            "this thread is ending: what a core keeps in thread-locals has been dropped; start the runtime \
+             before the thread ends, or on another thread"
+                .to_owned()
         } else if self.threads == 0 {
             "threads is 0; it must be at least 1".to_owned()
         } else if self.blocking_threads == 0 {

@@ -147,6 +147,11 @@ pub(super) fn current() -> Option<Rc<Executor>> {
     found.ok().flatten()
 }
 
+/// Whether the calling thread can be a core: not while its thread-locals are being dropped.
+pub(super) fn is_possible() -> bool {
+    HERE.try_with(|_| ()).is_ok() && Core::can_be_current()
+}
+
 /// Whether the calling thread's runtime is to end.
 #[inline]
 pub(super) fn is_stopping() -> bool {

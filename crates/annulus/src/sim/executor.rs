@@ -154,8 +154,8 @@ pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
 {
-    let current = CURRENT.with_borrow(Clone::clone);
-    let Some(executor) = current else {
+    let current = CURRENT.try_with(|current| current.borrow().clone());
+    let Some(executor) = current.ok().flatten() else {
         panic!("sim::spawn was called outside of Sim::run")
     };
     let state = Rc::new(RefCell::new(Joined {

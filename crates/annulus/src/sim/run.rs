@@ -76,7 +76,9 @@ impl Turning {
 
 /// Runs the driver on this thread to its end. Called by an engine that ends.
 fn finish_here() {
-    let Some(turning) = DRIVER.with_borrow(Clone::clone) else {
+    // None, too, while the thread's cells are being dropped.
+    let turning = DRIVER.try_with(|driver| driver.borrow().clone());
+    let Some(turning) = turning.ok().flatten() else {
         return;
     };
     // Borrowed: a waker or a buffer's drop runs on the driver. The run loop will finish it.

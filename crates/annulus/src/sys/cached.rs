@@ -51,7 +51,7 @@ thread_local! {
 /// Lent: each `base` is valid for writes of `bytes` until this returns. Open: so is `fd`.
 pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
     debug_assert!(reads.len() <= AT_ONCE);
-    BATCHER.with(|batcher| {
+    let read = BATCHER.try_with(|batcher| {
         // A thread-local ring is not entered twice: nothing in here calls out.
         let Ok(mut batcher) = batcher.try_borrow_mut() else {
             return false;
@@ -66,7 +66,9 @@ pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
             *batcher = Batcher::Unavailable;
         }
         true
-    })
+    });
+    // The thread is ending, and its ring has gone before a destructor that reads.
+    read.unwrap_or(false)
 }
 
 impl Batcher {

@@ -9,6 +9,7 @@ use std::thread;
 use annulus::{Arena, BufferLayout, Engine, HugePages, IoBuf, OpenOptions, SetupError};
 
 use crate::grounds::{Ground, bytes, for_each_backend, for_each_backend_with, uncache};
+use crate::mapped::{is_mapped, until_unmapped};
 use crate::wait::eventually_on;
 
 const PAGE: usize = 4096;
@@ -153,6 +154,54 @@ fn several_arenas_come_and_go_while_two_drivers_run() {
             assert_eq!(ground.engine.metrics().fixed, fixed);
         },
     );
+}
+
+/// Where the memory of an arena is, and how much of it there is.
+fn memory(arena: &Arena) -> (usize, usize) {
+    let first = arena.try_take().unwrap();
+    let layout = arena.layout();
+    (first.as_ptr().addr(), layout.count * layout.bytes)
+}
+
+/// Large enough that nothing else of a test is mapped in its place as a whole.
+const LARGE: usize = 16 << 20;
+
+#[test]
+fn the_memory_of_a_dropped_arena_is_given_back_by_rings_that_are_idle() {
+    for_each_backend_with(
+        |builder| builder.threads(2),
+        async |ground| {
+            for used in [false, true] {
+                let arena = arena(&ground.engine, 16, LARGE / 16);
+                is_registered(ground, &arena);
+                let (from, bytes) = memory(&arena);
+                if used {
+                    let file = ground.file("f", &contents(8)).await;
+                    uncache(&file).await;
+                    // On every driver there is.
+                    for _ in 0..64 {
+                        file.read_at(arena.take().await, 0).await.unwrap();
+                    }
+                }
+                assert!(is_mapped(from, bytes));
+                let last = arena.try_take().unwrap();
+                drop(arena);
+                assert!(is_mapped(from, bytes), "a lease keeps it");
+                drop(last);
+                if ground.is_real() {
+                    // This thread waits outside of every ring, and asks nothing of them.
+                    until_unmapped(from, bytes);
+                } else {
+                    let what = "the memory is given back while time passes";
+                    eventually_on(ground, what, || !is_mapped(from, bytes)).await;
+                }
+            }
+        },
+    );
+}
+
+fn contents(pages: usize) -> Vec<u8> {
+    bytes(8, pages * PAGE)
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Wake for Unpark {
 }
 
 /// The smallest executor there is.
-fn on_this_thread<F: Future>(future: F) -> F::Output {
+pub(crate) fn on_this_thread<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
     loop {

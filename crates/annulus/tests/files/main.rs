@@ -3,6 +3,8 @@
 mod grounds;
 #[path = "../child/lawless.rs"]
 mod lawless;
+#[path = "../child/mapped.rs"]
+mod mapped;
 mod page_cache;
 #[path = "../child/skip.rs"]
 mod skip;
@@ -25,5 +27,6 @@ mod open;
 mod own;
 mod polling;
 mod read_write;
+mod thread_end;
 mod timeout;
 mod vectored;

@@ -4,8 +4,9 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use annulus::{Backend, Engine};
+use annulus::{Arena, Backend, BufferLayout, Engine};
 
+use crate::mapped::until_unmapped;
 use crate::skip::skip;
 use crate::wait::in_time;
 
@@ -102,5 +103,49 @@ fn a_nested_call_that_panics_leaves_the_outer_future_to_be_polled() {
         }));
         assert_eq!(polls, 2);
         driver.block_on(engine.nop()).unwrap();
+    });
+}
+
+/// An arena that the ring of `driver` has registered, where it is, and how large.
+fn arena(engine: &Engine, driver: &annulus::OwnDriver) -> (Arena, usize, usize) {
+    let layout = BufferLayout {
+        count: 16,
+        bytes: 1 << 20,
+        ..BufferLayout::default()
+    };
+    let arena = engine.register_buffers(layout).unwrap();
+    let rings = arena.registered().rings;
+    driver.block_on(engine.nop()).unwrap();
+    assert_eq!(arena.registered().rings, rings + 1, "{arena}");
+    let from = arena.try_take().unwrap().as_ptr().addr();
+    (arena, from, layout.count * layout.bytes)
+}
+
+#[test]
+fn an_own_ring_gives_a_dropped_arena_back_while_its_thread_is_elsewhere() {
+    let Some(engine) = engine() else { return };
+    let driver = engine.own_driver().unwrap();
+    let (arena, from, bytes) = arena(&engine, &driver);
+    std::thread::spawn(|| drop(arena)).join().unwrap();
+    until_unmapped(from, bytes);
+    driver.block_on(engine.nop()).unwrap();
+}
+
+#[test]
+fn an_own_ring_gives_a_dropped_arena_back_while_its_thread_sleeps_in_it() {
+    let Some(engine) = engine() else { return };
+    let driver = engine.own_driver().unwrap();
+    let (arena, from, bytes) = arena(&engine, &driver);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let waker: std::task::Waker = told.recv().unwrap();
+            drop(arena);
+            until_unmapped(from, bytes);
+            waker.wake();
+        });
+        driver.block_on(nesting(|context| {
+            tell.send(context.waker().clone()).unwrap()
+        }));
     });
 }

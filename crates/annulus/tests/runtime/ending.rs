@@ -236,3 +236,51 @@ fn runtimes_follow_one_another_on_one_thread() {
         }
     });
 }
+
+/// Runs a runtime when it is dropped, and tells what came of it.
+struct Runs(
+    RuntimeBuilder,
+    mpsc::Sender<Result<u32, annulus::SetupError>>,
+);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        let ran = self.0.clone().block_on(async {
+            time::sleep(Duration::from_nanos(1)).await;
+            7
+        });
+        let _ = self.1.send(ran);
+    }
+}
+
+thread_local! {
+    static RUNS: RefCell<Option<Runs>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn a_destructor_of_a_thread_local_runs_a_runtime_or_is_told_that_its_thread_ends() {
+    each_way(|builder| {
+        for used_before in [false, true] {
+            let (tell, told) = mpsc::channel();
+            let builder = builder.clone();
+            let body = move || {
+                if used_before {
+                    builder.clone().block_on(async {}).unwrap();
+                }
+                RUNS.set(Some(Runs(builder.clone(), tell)));
+                builder.block_on(async {}).unwrap();
+            };
+            thread::spawn(body).join().unwrap();
+            match told.recv().unwrap() {
+                Ok(value) => assert_eq!((value, used_before), (7, true)),
+                Err(error) => {
+                    assert!(!used_before, "{error}");
+                    assert!(
+                        error.to_string().contains("this thread is ending"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+    });
+}

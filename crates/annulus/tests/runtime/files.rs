@@ -12,6 +12,7 @@ use annulus::runtime::{self, fs};
 use annulus::{AlignedBuf, BufferLayout, CachedReads, File, OpenOptions, time};
 
 use crate::across::beside;
+use crate::mapped::{is_mapped, until_unmapped};
 use crate::skip::skip;
 use crate::ways::each_way;
 
@@ -307,6 +308,36 @@ fn registered_buffers_are_used_by_every_core() {
             );
             if has_ring && handle.file_metrics().blocking == 0 {
                 assert_eq!(fixed, 32, "{:?}", arena.registered());
+            }
+        });
+    });
+}
+
+#[test]
+fn idle_cores_give_the_memory_of_a_dropped_arena_back() {
+    each_way(|builder| {
+        let has_ring = format!("{builder:?}").contains("Uring");
+        beside(builder.threads(2), |handle| {
+            for dropped_on_a_core in [false, true] {
+                let layout = BufferLayout {
+                    count: 16,
+                    bytes: 1 << 20,
+                    ..BufferLayout::default()
+                };
+                let arena = handle.register_buffers(layout).unwrap();
+                while has_ring && arena.registered().rings < 2 {
+                    std::thread::yield_now();
+                }
+                let from = arena.try_take().unwrap().as_ptr().addr();
+                let bytes = layout.count * layout.bytes;
+                assert!(is_mapped(from, bytes));
+                if dropped_on_a_core {
+                    let task = handle.spawn_on(0, move || async move { drop(arena) });
+                    pollster::block_on(task).unwrap();
+                } else {
+                    drop(arena);
+                }
+                until_unmapped(from, bytes);
             }
         });
     });

@@ -186,6 +186,11 @@ impl Core {
         found.ok().flatten()
     }
 
+    /// Whether the calling thread can have a core: not while its cells are being dropped.
+    pub(crate) fn can_be_current() -> bool {
+        CURRENT.try_with(|_| ()).is_ok()
+    }
+
     /// Makes this the calling thread's core, or gives the thread none.
     pub(crate) fn set_current(core: Option<Rc<Core>>) {
         let before = CURRENT.with(|current| current.replace(core));

@@ -1,0 +1,85 @@
+//! The end of a thread: destructors of its thread-locals may use files, whatever else of the thread has gone.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use annulus::{Engine, File};
+
+use crate::executors::on_this_thread;
+use crate::grounds::{bytes, for_each_ground};
+
+const READS: u64 = 40;
+
+/// Reads when it is dropped, and tells what it got.
+struct Reads {
+    engine: Engine,
+    file: File,
+    tell: Sender<io::Result<Vec<u8>>>,
+}
+
+impl Reads {
+    async fn read(&self) -> io::Result<Vec<u8>> {
+        let (count, mut all) = self.file.read_at(vec![0; 10], 0).await?;
+        all.truncate(count);
+        let reads = (0..READS).map(|n| (vec![0; 10], n * 10));
+        for answer in self.file.read_many_at(reads).await {
+            all.extend(answer?.1);
+        }
+        self.engine.sleep(Duration::from_nanos(1)).await?;
+        Ok(all)
+    }
+}
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        let _ = self.tell.send(on_this_thread(self.read()));
+        // Only rings have them.
+        if let Ok(driver) = self.engine.own_driver() {
+            let _ = self.tell.send(driver.block_on(self.read()));
+        }
+    }
+}
+
+thread_local! {
+    static READS_LAST: RefCell<Option<Reads>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn destructors_of_thread_locals_read_files_before_and_after_the_threads_own_rings_have_gone() {
+    for_each_ground(
+        |builder| builder,
+        |ground| {
+            let contents = bytes(1, 10 * READS as usize);
+            let file = pollster::block_on(ground.file("f", &contents));
+            let expected = [&contents[..10], &contents[..]].concat();
+            for used_before in [false, true] {
+                let (tell, told) = channel();
+                let reads = Reads {
+                    engine: ground.engine.clone(),
+                    file: file.clone(),
+                    tell,
+                };
+                // The order of their first use is the order of thread-locals.
+                let body = move || {
+                    if used_before {
+                        on_this_thread(reads.read()).unwrap();
+                    }
+                    READS_LAST.set(Some(reads));
+                    READS_LAST.with_borrow(|reads| {
+                        let reads = reads.as_ref().unwrap();
+                        on_this_thread(reads.read()).unwrap();
+                    });
+                };
+                thread::spawn(body).join().unwrap();
+                let answers: Vec<_> = told.iter().collect();
+                assert!(!answers.is_empty());
+                for answer in answers {
+                    assert_eq!(answer.unwrap(), expected);
+                }
+            }
+        },
+    );
+}

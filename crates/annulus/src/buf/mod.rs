@@ -70,8 +70,8 @@ use std::sync::Arc;
 /// - Nobody else writes to the bytes: neither through a handle that shares the memory nor by the methods
 ///   themselves.
 ///
-/// A method that panics breaks no promise, but a driver calls them: it takes the engine's driver with it,
-/// which then answers every operation with an error.
+/// A method that panics breaks no promise. A driver or a blocking thread calls both methods; if one of them panics
+/// there, its operation fails with `ECANCELED`, and no other one does.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be lent to the kernel",
     label = "not an owned buffer with a stable address",

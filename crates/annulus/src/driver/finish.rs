@@ -186,6 +186,15 @@ unsafe fn dispose(slot: &Slot) {
     contain(|| unsafe { slot.dispose() });
 }
 
+/// Runs foreign code that is asked for something. `None`: it has panicked, which is the failure of its
+/// operation and of nothing else.
+#[inline]
+pub(crate) fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
+    let mut value = None;
+    contain(|| value = Some(foreign()));
+    value
+}
+
 /// Runs foreign code; a panic in it ends here, and the driver goes on.
 pub(crate) fn contain(foreign: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {

@@ -49,7 +49,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-pub(crate) use finish::contain;
+pub(crate) use finish::{contain, contained};
 pub use operation::Operation;
 #[cfg(feature = "sim")]
 pub(crate) use submitter::Clock;

@@ -18,6 +18,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32 as StdAtomicU32;
 
+use super::finish::contained;
 use super::lifecycle::Lifecycle;
 use super::many::Group;
 use super::payload;
@@ -25,7 +26,7 @@ use super::stack::Linked;
 use crate::metrics::OperationNumber;
 use crate::op::{Op, OpInfo, Resume};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
-use crate::sys::errno::{EAGAIN, ENOMEM};
+use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
 use crate::sys::sqe::Sqe;
 
 /// Bytes of an op stored in the slot itself; a larger op is boxed (none of the library's own is,
@@ -257,17 +258,17 @@ impl Slot {
         self.vtable().operation
     }
 
-    /// The op's SQE, with its token.
+    /// The op's SQE, with its token. `None`: the buffer, asked where it is, has panicked.
     ///
     /// # Safety
     ///
     /// The caller is the driver that holds the slot.
     #[inline]
-    pub(crate) unsafe fn sqe(&self) -> Sqe {
+    pub(crate) unsafe fn sqe(&self) -> Option<Sqe> {
         // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
-        let mut sqe = unsafe { (self.vtable().sqe)(self.data()) };
+        let mut sqe = unsafe { (self.vtable().sqe)(self.data()) }?;
         sqe.user_data = self.token();
-        sqe
+        Some(sqe)
     }
 
     /// Runs the op as the system call it stands for, on this thread.
@@ -350,11 +351,16 @@ impl Slot {
     }
 }
 
-/// An op's functions, its type forgotten.
+/// The answer of an operation whose buffer has panicked. Such a panic is the failure of that operation, and
+/// of nothing else.
+pub(super) const PANICKED: i32 = -ECANCELED;
+
+/// An op's functions, its type forgotten. Those that may ask the buffer, which is foreign code, contain its
+/// panics; where the compiler sees that it has none, that costs nothing.
 struct Vtable {
     info: &'static OpInfo,
     operation: OperationNumber,
-    sqe: unsafe fn(*mut u8) -> Sqe,
+    sqe: unsafe fn(*mut u8) -> Option<Sqe>,
     syscall: unsafe fn(*mut u8) -> i32,
     resume: unsafe fn(*mut u8, i32) -> Resume,
     stop_polling: unsafe fn(*mut u8),
@@ -369,7 +375,7 @@ static EMPTY: Vtable = Vtable {
         since: (0, 0),
     },
     operation: OperationNumber::of("none"),
-    sqe: |_| Sqe::default(),
+    sqe: |_| Some(Sqe::default()),
     syscall: |_| 0,
     resume: |_, _| Resume::Done(0),
     stop_polling: |_| {},
@@ -382,11 +388,17 @@ impl Vtable {
             info: &T::INFO,
             operation: OperationNumber::of(T::INFO.name),
             // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
-            sqe: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.sqe(),
-            // SAFETY: as above.
-            syscall: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.syscall(),
-            // SAFETY: as above.
-            resume: |data, res| unsafe { payload::at::<T, INLINE_BYTES>(data) }.resume(res),
+            sqe: |data| contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.sqe()),
+            syscall: |data| {
+                // SAFETY: as above.
+                contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.syscall())
+                    .unwrap_or(PANICKED)
+            },
+            resume: |data, res| {
+                // SAFETY: as above.
+                contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.resume(res))
+                    .unwrap_or(Resume::Done(PANICKED))
+            },
             // SAFETY: as above.
             stop_polling: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.stop_polling(),
             dispose: |data, res| {

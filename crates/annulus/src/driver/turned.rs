@@ -165,7 +165,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
                 Ok(false) if self.lane.own.as_ref().is_some_and(Own::waits) => return,
                 Ok(false) => return driver.set_timer(),
                 Err(panic) => {
-                    // A buffer that panics where it must not. Nobody is left waiting for it.
+                    // A bug. Nobody is left waiting for it.
                     std::mem::forget(panic);
                     return driver.give_up();
                 }

@@ -27,7 +27,7 @@ use super::deadlines::Deadlines;
 use super::fixed::Fixed;
 use super::index_set::IndexSet;
 use super::pending::Pending;
-use super::slot::{Slot, Stage};
+use super::slot::{PANICKED, Slot, Stage};
 use super::{Lane, Limits, finish};
 use crate::op::Resume;
 use crate::sync::{Mutation, broken};
@@ -394,7 +394,6 @@ impl<K: Kernel> Driver<K> {
             return true;
         }
         if fresh {
-            // First: should the buffer panic when it is asked where it is, the operation is not lost.
             side.stage = Stage::InFlight;
             self.in_flight += 1;
             self.flying.insert(slot_ref.index());
@@ -404,7 +403,10 @@ impl<K: Kernel> Driver<K> {
         }
         // SAFETY: Lent and Open: the op, in its slot, owns what its SQE points to; it leaves the slot
         // only after the final CQE.
-        let mut sqe = unsafe { slot_ref.sqe() };
+        let Some(mut sqe) = (unsafe { slot_ref.sqe() }) else {
+            self.conclude(slot_ref, PANICKED, true);
+            return true;
+        };
         let fixed = self.fixed.apply(&mut sqe);
         self.lane.counters.fixed().add(u64::from(fresh && fixed));
         if !self.kernel.push(sqe) {
@@ -548,6 +550,14 @@ impl<K: Kernel> Driver<K> {
                 Resume::Again => -ECANCELED,
             };
         }
+        self.conclude(slot, res, wanted);
+    }
+
+    /// The kernel has let go of an operation in flight, or never had it, and nothing more is asked of it.
+    fn conclude(&mut self, slot: &Slot, res: i32, wanted: bool) {
+        // SAFETY: Lent: in flight, so its driver side is ours.
+        let side = unsafe { slot.driver() };
+        let mut res = res;
         self.in_flight -= 1;
         self.flying.remove(slot.index());
         self.in_flight_bytes -= u64::from(side.bytes);

@@ -5,6 +5,9 @@ mod grounds;
 mod lawless;
 #[path = "../child/mapped.rs"]
 mod mapped;
+#[path = "../child/moody.rs"]
+#[allow(dead_code, reason = "here its drop does nothing")]
+mod moody;
 mod page_cache;
 #[path = "../child/skip.rs"]
 mod skip;
@@ -18,6 +21,7 @@ mod contract;
 mod direct;
 mod dirs;
 mod executors;
+mod foreign;
 mod limits;
 mod load;
 mod many;

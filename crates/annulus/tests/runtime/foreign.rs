@@ -1,74 +1,12 @@
 //! Buffers are foreign code: what one of them does wrong is the affair of its own operation.
-#![allow(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use annulus::net::TcpStream;
 use annulus::runtime::{self, fs};
-use annulus::{IoBuf, IoBufMut};
 
-use crate::ways::{Drops, each_ring, each_way, listener};
-
-/// Panics when it is asked for its length or place for the n-th time, from 1 on; 0 is never.
-struct Moody {
-    bytes: Vec<u8>,
-    asked: AtomicU32,
-    panics_at: u32,
-    last_will: Option<Box<dyn FnOnce() + Send>>,
-}
-
-impl Moody {
-    fn new(bytes: usize, panics_at: u32) -> Moody {
-        Moody {
-            bytes: vec![7; bytes],
-            asked: AtomicU32::new(0),
-            panics_at,
-            last_will: None,
-        }
-    }
-
-    fn ask(&self) {
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
-        assert_ne!(asked, self.panics_at, "a buffer that will not say");
-    }
-}
-
-impl Drop for Moody {
-    fn drop(&mut self) {
-        self.last_will.take().into_iter().for_each(|will| will());
-    }
-}
-
-// SAFETY: the vector is never resized, and all of it is initialised.
-unsafe impl IoBuf for Moody {
-    fn stable_ptr(&self) -> *const u8 {
-        self.ask();
-        self.bytes.as_ptr()
-    }
-
-    fn init_bytes(&self) -> usize {
-        self.ask();
-        self.bytes.len()
-    }
-}
-
-// SAFETY: as above, and nobody else has the vector.
-unsafe impl IoBufMut for Moody {
-    fn stable_mut_ptr(&mut self) -> *mut u8 {
-        self.ask();
-        self.bytes.as_mut_ptr()
-    }
-
-    fn lent_bytes(&self) -> usize {
-        self.ask();
-        self.bytes.len()
-    }
-
-    unsafe fn set_init(&mut self, _: usize) {
-        self.ask();
-    }
-}
+use crate::moody::Moody;
+use crate::ways::{Drops, each_way, listener};
 
 async fn pair() -> io::Result<(TcpStream, TcpStream)> {
     let (listener, address) = listener();
@@ -87,8 +25,7 @@ async fn send_moodily(panics_at: u32) -> u32 {
     });
     let sending = runtime::spawn(async move {
         let sent = client.send_all(Moody::new(4 << 20, panics_at)).await;
-        sent.map_err(io::Error::from)
-            .map(|moody| moody.asked.load(Ordering::Relaxed))
+        sent.map_err(io::Error::from).map(|moody| moody.asked())
     });
     let asked = match sending.await {
         Ok(Ok(asked)) => asked,
@@ -128,17 +65,19 @@ fn a_buffer_that_panics_is_the_failure_of_its_own_send() {
     });
 }
 
-/// Where there is a ring, which the files and the sockets of a core share.
 #[test]
-fn a_buffer_that_panics_under_a_file_leaves_the_sockets_alone() {
+fn a_buffer_that_panics_under_a_file_leaves_the_sockets_and_other_files_of_its_core_alone() {
     let dir = tempfile::tempdir().unwrap();
     for panics_at in 1..=6 {
-        each_ring(|builder| {
+        each_way(|builder| {
             let path = dir.path().join("file");
+            // The one blocking thread there is goes on, too.
+            let builder = builder.blocking_threads(1);
             let ended = builder.block_on(async move {
                 let (client, server) = pair().await.unwrap();
                 let waiting = runtime::spawn(async move { server.recv(vec![0; 5]).await });
                 let file = fs::create(&path).await.unwrap();
+                let same = file.clone();
                 let writing = runtime::spawn(async move {
                     let written = file.write_at(Moody::new(4096, panics_at), 0).await;
                     written.map(|_| ()).map_err(io::Error::from)
@@ -147,6 +86,7 @@ fn a_buffer_that_panics_under_a_file_leaves_the_sockets_alone() {
                     Ok(Ok(()) | Err(_)) => {}
                     Err(error) => assert!(error.into_panic().is_ok()),
                 }
+                same.write_all_at(vec![1; 10], 0).await.unwrap();
                 client.send_all(b"hello".as_slice()).await.unwrap();
                 let (bytes, _) = waiting.await.unwrap().unwrap();
                 assert_eq!(bytes, 5);

@@ -2,6 +2,8 @@
 
 #[path = "../child/mapped.rs"]
 mod mapped;
+#[path = "../child/moody.rs"]
+mod moody;
 #[path = "../child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]
 mod skip;

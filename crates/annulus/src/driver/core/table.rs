@@ -13,7 +13,7 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::Core;
-use crate::driver::contain;
+use crate::driver::contained;
 use crate::driver::payload::{at, load, store};
 use crate::metrics::OperationNumber;
 use crate::narrow::{low_half, to_u32};
@@ -122,14 +122,6 @@ impl Vtable {
             abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.abandoned(res),
         }
     }
-}
-
-/// `None`: it has panicked.
-#[inline]
-fn contained<T>(foreign: impl FnOnce() -> T) -> Option<T> {
-    let mut value = None;
-    contain(|| value = Some(foreign()));
-    value
 }
 
 /// An op that has been answered when nobody waited: to be disposed of with nothing borrowed, for its

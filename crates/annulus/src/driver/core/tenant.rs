@@ -173,7 +173,7 @@ impl Files {
         let turned = catch_unwind(AssertUnwindSafe(|| driver.turn()));
         if let Err(panic) = turned {
             std::mem::forget(panic);
-            // A buffer that panics takes the files' driver with it, but not the core and its sockets.
+            // A bug takes the files' driver with it, but not the core and its sockets.
             self.driver.take().into_iter().for_each(Driver::break_off);
         }
         true

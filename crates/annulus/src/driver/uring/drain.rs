@@ -30,7 +30,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// After a panic: a bug, or a buffer that panics where it must not. Nobody is left waiting for it.
+    /// After a panic, which is a bug: those of buffers are contained. Nobody is left waiting for it.
     pub(in crate::driver) fn break_off(mut self) {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             self.give_up();

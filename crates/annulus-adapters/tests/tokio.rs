@@ -498,9 +498,10 @@ fn a_worker_whose_ring_has_gone_reads_in_the_destructors_of_its_thread_locals() 
                     if used_before {
                         reads.read().await.unwrap();
                     }
-                    let file = reads.0.clone();
+                    let again = Reads(reads.0.clone(), reads.1.clone());
                     READS.set(Some(reads));
-                    read_block(&file, 1).await;
+                    again.read().await.unwrap();
+                    std::mem::forget(again);
                 });
                 task.await.unwrap();
             });

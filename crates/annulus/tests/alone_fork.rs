@@ -12,8 +12,10 @@ use std::future::poll_fn;
 use std::ops::Deref;
 use std::path::Path;
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
+use annulus::net::{TcpListener, TcpStream};
+use annulus::runtime::{self, Runtime, RuntimeBuilder};
 use annulus::{AlignedBuf, Arena, Backend, BufferLayout, Engine, File, IoBufMut, OpenOptions};
 use process::in_child;
 use skip::skip;
@@ -46,9 +48,15 @@ impl Forked {
     }
 
     fn wait(&self) {
+        self.status();
+    }
+
+    /// As `waitpid` has it, when it has ended.
+    fn status(&self) -> i32 {
         let mut status = 0;
         // SAFETY: a child of this process, not waited for yet.
         assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
+        status
     }
 
     fn kill(&self) {
@@ -271,6 +279,167 @@ fn a_child_of_a_fork_is_refused_by_its_parents_own_ring() {
             drop((driver, file));
             engine.shutdown();
             assert_eq!(engine.metrics().leaked, 0);
+        },
+    );
+}
+
+/// A connection of the calling core's, both ends of it.
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = TcpStream::connect(address).await.unwrap();
+    (client, listener.accept().await.unwrap())
+}
+
+/// What a child does with an operation: it is answered at once, or waits for ever.
+#[track_caller]
+fn refused<T, E: Into<std::io::Error>>(operation: impl Future<Output = Result<T, E>>) {
+    let polled = pin!(operation).poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Err(error)) = polled else {
+        panic!("not refused");
+    };
+    let error = error.into();
+    assert_eq!(error.raw_os_error(), Some(libc::ESHUTDOWN), "{error}");
+}
+
+/// Runs `test` with each kind of core.
+fn on_each_core(test: impl Fn(RuntimeBuilder)) {
+    for backend in [runtime::Backend::Uring, runtime::Backend::Epoll] {
+        let builder = Runtime::builder().backend(backend);
+        match builder.clone().block_on(async {}) {
+            Ok(()) => test(builder),
+            Err(error) => skip(format_args!("{backend:?}: {error}")),
+        }
+    }
+}
+
+#[test]
+fn a_child_of_a_fork_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() {
+    in_child(
+        "a_child_of_a_fork_is_refused_by_its_parents_core_and_leaves_its_sockets_alone",
+        || {
+            on_each_core(|builder| {
+                let ended = builder.block_on(async {
+                    let (client, server) = pair().await;
+                    // With receives in flight, or waiting, and a chunk in hand.
+                    client.send_all(b"one".as_slice()).await.unwrap();
+                    let mut chunks = server.recv_multishot();
+                    let chunk = chunks.next().await.unwrap().unwrap();
+                    let mut answer = Box::pin(client.recv(vec![0; 5]));
+                    let mut context = Context::from_waker(Waker::noop());
+                    assert!(answer.as_mut().poll(&mut context).is_pending());
+                    let mut all = Some((chunk, answer));
+                    let in_a_child = child_does(|| {
+                        refused(client.send_all(b"child".as_slice()));
+                        refused(TcpStream::connect(client.peer_addr().unwrap()));
+                        refused(async { chunks.next().await.unwrap() });
+                        // Whatever it drops, the parent keeps.
+                        drop(all.take());
+                    });
+                    assert!(in_a_child);
+                    let (chunk, answer) = all.take().unwrap();
+                    assert_eq!(&chunk[..], b"one");
+                    drop(chunk);
+                    client.send_all(b"two".as_slice()).await.unwrap();
+                    assert_eq!(&chunks.next().await.unwrap().unwrap()[..], b"two");
+                    drop(chunks);
+                    server.send_all(b"three".as_slice()).await.unwrap();
+                    assert_eq!(answer.await.unwrap(), (5, b"three".to_vec()));
+                });
+                ended.unwrap();
+            });
+        },
+    );
+}
+
+#[test]
+fn a_child_of_a_fork_that_comes_back_to_its_parents_core_is_told_so() {
+    in_child(
+        "a_child_of_a_fork_that_comes_back_to_its_parents_core_is_told_so",
+        || {
+            on_each_core(|builder| {
+                let ended = builder.clone().block_on(async {
+                    let (client, server) = pair().await;
+                    let reading = runtime::spawn(async move { server.recv(vec![0; 9]).await });
+                    runtime::yield_now().await;
+                    // SAFETY: the child goes on with this thread, which is the only one it has.
+                    let pid = unsafe { libc::fork() };
+                    if pid == 0 {
+                        // What it asks for is never answered: the core is the parent's.
+                        std::future::pending::<()>().await;
+                    }
+                    assert_eq!(Forked(pid).status(), 0, "the child was told");
+                    client.send_all(b"all right".as_slice()).await.unwrap();
+                    assert_eq!(reading.await.unwrap().unwrap().1, b"all right");
+                });
+                if let Err(error) = ended {
+                    let said = error.to_string();
+                    let own = builder.block_on(async { pair().await.0.peer_addr().is_ok() });
+                    let told = said.contains("child of a fork") && own.is_ok_and(|works| works);
+                    println!("{said}");
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(i32::from(!told)) };
+                }
+            });
+        },
+    );
+}
+
+#[test]
+fn a_child_of_a_fork_that_comes_back_to_one_of_several_cores_ends() {
+    in_child(
+        "a_child_of_a_fork_that_comes_back_to_one_of_several_cores_ends",
+        || {
+            on_each_core(|builder| {
+                for forks_on in 0..2 {
+                    let ended = builder.clone().threads(2).run(|core| async move {
+                        if core.index() != forks_on {
+                            return Ok(());
+                        }
+                        // SAFETY: the child goes on with this thread, which is the only one it has.
+                        let pid = unsafe { libc::fork() };
+                        if pid == 0 {
+                            std::future::pending::<()>().await;
+                        }
+                        let status = Forked(pid).status();
+                        assert!(libc::WIFSIGNALED(status), "{status:#x}");
+                        Ok(())
+                    });
+                    ended.unwrap();
+                }
+            });
+        },
+    );
+}
+
+#[test]
+fn a_child_of_a_fork_may_drop_what_it_inherits_and_lose_no_memory_of_its_own() {
+    in_child(
+        "a_child_of_a_fork_may_drop_what_it_inherits_and_lose_no_memory_of_its_own",
+        || {
+            let engine = match Engine::builder().backend(Backend::Uring).build() {
+                Ok(engine) => engine,
+                Err(error) => return skip(error),
+            };
+            let driver = engine.own_driver().unwrap();
+            let layout = BufferLayout {
+                count: 64,
+                bytes: 1 << 20,
+                ..BufferLayout::default()
+            };
+            let arena = engine.register_buffers(layout).unwrap();
+            driver.block_on(engine.nop()).unwrap();
+            let mut inherited = Some((arena, driver, engine));
+            let in_a_child = child_does(|| {
+                // Some of it is mapped where the parent has its arena and its rings.
+                let mut own: Vec<_> = (0..256).map(|_| vec![7_u8; 1 << 20]).collect();
+                drop(inherited.take());
+                own.iter_mut().for_each(|memory| memory.fill(9));
+            });
+            assert!(in_a_child);
+            let (arena, driver, engine) = inherited.take().unwrap();
+            driver.block_on(engine.nop()).unwrap();
+            assert_eq!(arena.free(), 64);
         },
     );
 }

@@ -30,6 +30,7 @@ use super::{IoBuf, IoBufMut, copy_in};
 use crate::error::SetupError;
 use crate::fd::Socket;
 use crate::narrow::to_u32;
+use crate::sys::forked;
 use crate::sys::mapping::{HugePages, Mapping};
 use crate::sys::net;
 use crate::sys::register::BufRing;
@@ -83,6 +84,8 @@ thread_local! {
 pub(crate) struct Group(NonNull<Shared>);
 
 struct Shared {
+    /// A child of a fork has neither the memory nor the ring of buffers.
+    process: u64,
     memory: Mapping,
     layout: GroupLayout,
     home: UnsafeCell<Home>,
@@ -139,6 +142,7 @@ impl Group {
         };
         let layout = GroupLayout { mode, ..layout };
         let shared = Box::new(Shared {
+            process: forked::process(),
             memory,
             layout,
             home: UnsafeCell::new(Home {
@@ -393,6 +397,7 @@ impl Shared {
         // SAFETY: Held: as in `take_back`.
         let home = unsafe { &mut *self.home.get() };
         match &mut home.ring {
+            Some(_) if self.process != forked::process() => {}
             Some(ring) => {
                 let base = self.base(id).as_ptr();
                 // SAFETY: Lent, Still, Once: the buffer is the mapping's, which stays until the group is

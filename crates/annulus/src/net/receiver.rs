@@ -15,7 +15,7 @@ use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, Shots, recv_into_group};
-use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
+use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS, ESHUTDOWN};
 use crate::sys::sqe::Cqe;
 
 /// Bytes that wait to be read by which a stream stops receiving: its sender waits then.
@@ -154,7 +154,8 @@ impl Receiver {
         if let Some(chunk) = self.pop() {
             return Poll::Ready(Some(Ok(chunk)));
         }
-        if self.armed.get().is_some() && self.end.get() == End::Open {
+        let waits = self.armed.get().is_some() && self.end.get() == End::Open;
+        if waits && !self.core.is_elsewhere() {
             self.waiters.wait(context.waker());
             return Poll::Pending;
         }
@@ -170,6 +171,10 @@ impl Receiver {
                 self.end.set(End::Closed);
                 return Poll::Ready(Some(Err(io::Error::from_raw_os_error(errno))));
             }
+        }
+        if self.core.is_elsewhere() {
+            // What comes is the parent's.
+            return Poll::Ready(Some(Err(io::Error::from_raw_os_error(ESHUTDOWN))));
         }
         if self.taken.get() && self.bulk.borrow().is_none() {
             self.waiters.wait(context.waker());

@@ -325,7 +325,8 @@ impl RuntimeBuilder {
     /// # Errors
     ///
     /// The first error that a core's `main` ended with, which ends the runtime; or [`SetupError`], which
-    /// says what to change.
+    /// says what to change. In a child of a fork that comes back to its core: that the core is its parent's.
+    /// Where there are several cores, such a child is aborted, because it has no threads to wait for.
     ///
     /// # Panics
     ///
@@ -361,7 +362,8 @@ impl RuntimeBuilder {
     ///
     /// # Errors
     ///
-    /// [`SetupError`], which says what to change; a thread that is a core already can't be another.
+    /// [`SetupError`], which says what to change; a thread that is a core already can't be another. In a
+    /// child of a fork that comes back to the core: that it is its parent's.
     ///
     /// # Panics
     ///

@@ -94,7 +94,14 @@ impl Inbox {
 
     /// Leaves a message, and wakes the core if it sleeps. One for a core that has ended is dropped: it is
     /// never a task that was woken, for a core ends after the last of its tasks.
+    /// In a child of a fork it is dropped as well; a task is its core's to drop, and stays as it is.
     pub(super) fn send(&self, message: Message) {
+        if self.alarm.is_elsewhere() {
+            return match message {
+                Message::Run(runnable) => std::mem::forget(runnable),
+                other => drop(other),
+            };
+        }
         match self.mailbox.put(message) {
             Ok(()) => self.alarm.ring(),
             Err(message) => drop(message),
@@ -311,7 +318,9 @@ impl Executor {
     /// True: there are more.
     fn run_ready(&self) -> bool {
         let mut polls = 0;
+        // A task may fork: in the child no other task runs.
         while polls < POLLS_MAX
+            && !self.core.is_elsewhere()
             && let Some(runnable) = pop_ready()
         {
             polls += 1;
@@ -370,7 +379,8 @@ impl Executor {
     }
 
     fn drop_all_tasks(self: &Rc<Self>) {
-        while self.drop_tasks() > 0 {
+        // A child of a fork has no thread that could hand a task over.
+        while self.drop_tasks() > 0 && !self.core.is_elsewhere() {
             thread::sleep(WOKEN_ELSEWHERE);
         }
     }

@@ -32,6 +32,14 @@ impl Handle {
         }
     }
 
+    /// Whether this is a child of the process that the cores run in.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.cores
+            .inboxes
+            .iter()
+            .any(|inbox| inbox.alarm().is_elsewhere())
+    }
+
     pub(super) fn inbox(&self, core: usize) -> Arc<Inbox> {
         Arc::clone(&self.cores.inboxes[core])
     }

@@ -88,7 +88,10 @@ where
         Some(Err(panic)) => resume_unwind(panic),
         // Nobody stops the main future of `block_on` but the end of its ring.
         None => Err(SetupError::Os {
-            what: "the ring of a core, which it has ended",
+            what: match handle.is_elsewhere() {
+                true => "to go on with a core",
+                false => "the ring of a core, which it has ended",
+            },
             error: failure.unwrap_or_else(|| io::Error::other("for no reason that it gave")),
         }),
     }
@@ -230,6 +233,9 @@ where
         let failed = |ended: &thread::Result<io::Result<()>>| !matches!(ended, Ok(Ok(())));
         let handle = &self.handle;
         let (ended, failure) = made.drive(self.builder, files, handle, true, || main(info));
+        if handle.is_elsewhere() && handle.cores() > 1 {
+            no_threads_to_join();
+        }
         let ended = match failure {
             Some(error) => Ok(Err(error)),
             // Shut down, if there is none.
@@ -240,6 +246,16 @@ where
         }
         ended
     }
+}
+
+/// A child of a fork has come back to a core. It can't return: the caller waits for the threads of the other
+/// cores, which a child does not have.
+#[cold]
+fn no_threads_to_join() -> ! {
+    eprintln!(
+        "annulus: a child of a fork can't go on as a core of its parent's runtime; call exec or _exit in the child"
+    );
+    std::process::abort()
 }
 
 #[cold]

@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use io_uring::IoUring;
 
 use super::call::RWF_NOWAIT;
+use super::forked::Queues;
 use super::sqe::{Sqe, opcode, to_entry};
 use crate::narrow::{to_u32, to_usize};
 
@@ -31,10 +32,7 @@ pub(crate) const AT_ONCE: usize = 32;
 enum Batcher {
     /// Not tried yet.
     New,
-    Ready {
-        ring: Box<IoUring>,
-        pid: u32,
-    },
+    Ready(Box<Queues>),
     /// Refused or starved; not tried again on this thread.
     Unavailable,
 }
@@ -73,25 +71,21 @@ pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
 
 impl Batcher {
     fn ring(&mut self) -> Option<&mut IoUring> {
-        let pid = std::process::id();
         // Trap 54: after a fork the ring is the parent's, and its mappings are not in the child.
-        if let Batcher::Ready { pid: made_by, .. } = self
-            && *made_by != pid
+        if let Batcher::Ready(ring) = self
+            && ring.is_elsewhere()
         {
-            std::mem::forget(std::mem::replace(self, Batcher::Unavailable));
+            *self = Batcher::Unavailable;
         }
         if let Batcher::New = self {
             let made = IoUring::builder().dontfork().build(to_u32(AT_ONCE));
             *self = match made {
-                Ok(ring) => Batcher::Ready {
-                    ring: Box::new(ring),
-                    pid,
-                },
+                Ok(ring) => Batcher::Ready(Box::new(Queues::new(ring))),
                 Err(_) => Batcher::Unavailable,
             };
         }
         match self {
-            Batcher::Ready { ring, .. } => Some(ring),
+            Batcher::Ready(ring) => Some(ring),
             Batcher::New | Batcher::Unavailable => None,
         }
     }

@@ -5,10 +5,14 @@
 //! load, where asking for the process's number would cost a call. Invariant: Owned.
 #![allow(unsafe_code)]
 
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use io_uring::IoUring;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use super::mapping::PAGE_BYTES;
@@ -26,6 +30,55 @@ pub(crate) fn process() -> u64 {
     match page.load(Ordering::Relaxed) {
         0 => number(page),
         number => number,
+    }
+}
+
+/// The queues of a ring, which are not mapped in children of a fork. A child that drops them closes its copy
+/// of the ring's descriptor and unmaps nothing: other memory of its own may be mapped at those addresses.
+pub(crate) struct Queues {
+    ring: ManuallyDrop<IoUring>,
+    process: u64,
+}
+
+impl Queues {
+    pub(crate) fn new(ring: IoUring) -> Queues {
+        Queues {
+            ring: ManuallyDrop::new(ring),
+            process: process(),
+        }
+    }
+
+    /// Whether this is a child of the process that made the ring, and may not touch it.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.process != process()
+    }
+}
+
+impl Deref for Queues {
+    type Target = IoUring;
+
+    #[inline]
+    fn deref(&self) -> &IoUring {
+        &self.ring
+    }
+}
+
+impl DerefMut for Queues {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut IoUring {
+        &mut self.ring
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        if self.is_elsewhere() {
+            // SAFETY: Open: the ring, whose descriptor this is, is forgotten.
+            let _ = unsafe { super::call::close(self.ring.as_raw_fd()) };
+        } else {
+            // SAFETY: Owned: dropped here only, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.ring) };
+        }
     }
 }
 

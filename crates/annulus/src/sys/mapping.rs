@@ -7,10 +7,11 @@
 use std::fmt;
 use std::io;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::probe;
+use super::{forked, probe};
 
 /// Every range starts at a multiple of this: what no device's direct I/O exceeds.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -66,6 +67,8 @@ pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
     pages: PagesInUse,
+    /// The process whose children do not get it; 0: they do.
+    kept_in: AtomicU64,
 }
 
 // SAFETY: Owned: a range of memory like a Box's; who may touch it is its holders' affair.
@@ -116,6 +119,7 @@ impl Mapping {
             base,
             bytes,
             pages,
+            kept_in: AtomicU64::new(0),
         }
     }
 
@@ -141,11 +145,11 @@ impl Mapping {
     /// writes first gets a copy, and the device keeps the old page: what it reads may arrive in the
     /// child, and nowhere else (trap 59; open(2) has the warning).
     pub(crate) fn keep_from_children(&self, keep: bool) {
-        let advice = if keep {
-            Advice::LinuxDontFork
-        } else {
-            Advice::LinuxDoFork
+        let (advice, kept_in) = match keep {
+            true => (Advice::LinuxDontFork, forked::process()),
+            false => (Advice::LinuxDoFork, 0),
         };
+        self.kept_in.store(kept_in, Ordering::Relaxed);
         // SAFETY: Owned: our own mapping, whose contents this does not change.
         let _ = unsafe { madvise(self.base().cast(), self.bytes, advice) };
     }
@@ -167,6 +171,11 @@ fn map(bytes: usize, flags: MapFlags) -> io::Result<NonNull<u8>> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let kept_in = *self.kept_in.get_mut();
+        if kept_in != 0 && kept_in != forked::process() {
+            // A child of a fork does not have it, and may have mapped something else there.
+            return;
+        }
         // SAFETY: Owned: mapped in `new`, and unmapped here only.
         let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.mapped_bytes) };
     }

@@ -21,8 +21,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::call::IoVec;
 use super::errno::{EACCES, EINVAL, ENOMEM, EPERM};
-use super::probe;
 use super::ring::Ring;
+use super::{forked, probe};
 use crate::error::SetupError;
 
 /// The kernel's bound on the entries of a buffer ring: its tail has 16 bits (trap 28).
@@ -324,6 +324,7 @@ impl BufRing {
 pub(super) struct Pages {
     base: NonNull<c_void>,
     bytes: usize,
+    process: u64,
 }
 
 impl Pages {
@@ -332,7 +333,11 @@ impl Pages {
         // SAFETY: Owned: a new mapping, at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE)? };
         let base = NonNull::new(base).ok_or_else(|| io::Error::from_raw_os_error(ENOMEM))?;
-        let pages = Pages { base, bytes };
+        let pages = Pages {
+            base,
+            bytes,
+            process: forked::process(),
+        };
         // SAFETY: Owned: our own mapping, whose contents this does not change.
         unsafe { madvise(pages.base(), bytes, Advice::LinuxDontFork)? };
         Ok(pages)
@@ -345,6 +350,9 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if self.process != forked::process() {
+            return;
+        }
         // SAFETY: Owned: mapped in `new`, and unmapped here only.
         let _ = unsafe { munmap(self.base(), self.bytes) };
     }

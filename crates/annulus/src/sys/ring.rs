@@ -17,6 +17,7 @@ use io_uring::{IoUring, cqueue};
 use rustix::io_uring::IoringEnterFlags;
 
 use super::errno::{EACCES, EAGAIN, EBUSY, EINTR, EINVAL, ENOMEM, ENOSYS, EPERM, ETIME};
+use super::forked::Queues;
 use super::kernel::{Entered, Kernel};
 use super::lent::Lent;
 use super::mapping::Mapping;
@@ -78,7 +79,7 @@ pub(crate) const REAP_MAX: usize = 256;
 
 /// A ring and its wake-up.
 pub(crate) struct Ring {
-    ring: IoUring,
+    ring: Queues,
     probe: io_uring::Probe,
     rung: Rung,
     /// Where the ring's own descriptor is registered; saves a table look-up per enter.
@@ -267,7 +268,7 @@ impl Ring {
         let wake = EventFd::new().map_err(probe::explain_setup)?;
         let is_patient = ring.params().is_feature_min_timeout();
         let mut ring = Ring {
-            ring,
+            ring: Queues::new(ring),
             probe,
             rung,
             registered: None,

@@ -13,16 +13,7 @@ use crate::skip::skip;
 
 /// Runs `test` with builders for each backend. The builders have one thread.
 pub(crate) fn each_way(test: impl Fn(RuntimeBuilder)) {
-    each_of(&[Backend::Uring, Backend::Epoll], test);
-}
-
-/// The same, for what there is on a ring only.
-pub(crate) fn each_ring(test: impl Fn(RuntimeBuilder)) {
-    each_of(&[Backend::Uring], test);
-}
-
-fn each_of(backends: &[Backend], test: impl Fn(RuntimeBuilder)) {
-    for &backend in backends {
+    for backend in [Backend::Uring, Backend::Epoll] {
         let builder = Runtime::builder().backend(backend).threads(1);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::driver::Wake;
 use crate::driver::sleeper::Sleeper;
 use crate::metrics::{Meter, SourceKind};
+use crate::sys::forked;
 use crate::sys::wake::EventFd;
 
 /// One per core. Whoever has left something for the core rings it; that costs a system call only while the
@@ -13,6 +14,8 @@ use crate::sys::wake::EventFd;
 pub(crate) struct Alarm {
     sleeper: Sleeper,
     eventfd: Arc<EventFd>,
+    /// The process that the core runs in.
+    process: u64,
     /// What the core counts: here, for this is all that others have of it.
     pub(crate) counters: Meter,
 }
@@ -22,6 +25,7 @@ impl Alarm {
         Ok(Arc::new(Alarm {
             sleeper: Sleeper::new(),
             eventfd: Arc::new(EventFd::new()?),
+            process: forked::process(),
             counters: Meter::new(SourceKind::Core),
         }))
     }
@@ -31,6 +35,13 @@ impl Alarm {
         if self.sleeper.must_wake() {
             Wake::wake(self);
         }
+    }
+
+    /// Whether this is a child of the process that the core runs in. What a child does must not reach the
+    /// ring or the epoll instance, which it shares with its parent (trap 54).
+    #[inline]
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.process != forked::process()
     }
 
     /// The core is about to sleep: whoever rings from now on wakes it.
@@ -50,6 +61,9 @@ impl Alarm {
 /// For the lane of the core's files: its own sleeper has decided that the core is to be woken.
 impl Wake for Alarm {
     fn wake(&self) {
+        if self.is_elsewhere() {
+            return;
+        }
         self.counters.wakeups().add_shared(1);
         self.eventfd.wake();
     }

@@ -250,8 +250,16 @@ impl Core {
         }
     }
 
+    /// Whether no operation is taken any more; in a child of a fork none is.
+    #[inline]
     pub(crate) fn is_ending(&self) -> bool {
-        self.ending.get()
+        self.ending.get() || self.is_elsewhere()
+    }
+
+    /// Whether this is a child of the process that the core runs in.
+    #[inline]
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.alarm.is_elsewhere()
     }
 
     /// How far up the ladder the ring came, its entries, and what it takes; of a core that has one.
@@ -443,15 +451,19 @@ impl Core {
 
     // ----- the loop -----
 
-    /// Whether the kernel has ended the ring: nothing is answered any more.
+    /// Whether nothing is answered any more: the kernel has ended the ring, or this is a child of a fork.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
-        matches!(&self.backend, Backend::Rings(rings) if rings.failed() != 0)
+        self.is_elsewhere() || matches!(&self.backend, Backend::Rings(rings) if rings.failed() != 0)
     }
 
     /// How, if it has.
     pub(crate) fn failure(&self) -> Option<std::io::Error> {
         match &self.backend {
+            _ if self.is_elsewhere() => Some(std::io::Error::other(
+                "this process is a child of a fork, and the core is its parent's; a child may call exec or \
+                 _exit, or start a runtime of its own",
+            )),
             Backend::Rings(rings) if rings.failed() != 0 => {
                 Some(std::io::Error::from_raw_os_error(rings.failed()))
             }
@@ -463,6 +475,9 @@ impl Core {
     /// something, unless `busy` says that there is, to whom the alarm is of no use: it is asked after the
     /// alarm has been set.
     pub(crate) fn turn(&self, busy: impl Fn() -> bool) {
+        if self.is_elsewhere() {
+            return;
+        }
         let next_ns = self.timers.borrow().next_ns();
         self.with_group(Group::fetch);
         match &self.backend {
@@ -477,6 +492,13 @@ impl Core {
     /// timeout. Past it, what the kernel may still touch is leaked. Returns how many operations that were.
     pub(crate) fn end(&self) -> u32 {
         self.ending.set(true);
+        if self.is_elsewhere() {
+            // The kernel uses the parent's memory. What the core has of the ring is never touched again.
+            let group = self.group.take();
+            group.into_iter().for_each(Group::leak);
+            std::mem::forget(self.this.upgrade());
+            return 0;
+        }
         let left = match &self.backend {
             Backend::Rings(rings) => rings.drain(self, self.drain_timeout),
             Backend::Readiness(readiness) => {

@@ -20,7 +20,7 @@ use crate::metrics::{Meter, OperationNumber};
 use crate::narrow::{low_half, to_u32};
 use crate::op::{Interest, Resume, SocketOp};
 use crate::sys::call;
-use crate::sys::errno::{EAGAIN, ECANCELED};
+use crate::sys::errno::{EAGAIN, ECANCELED, ESHUTDOWN};
 use crate::sys::poller::{Poller, borrowed};
 
 /// The alarm's name among what is polled.
@@ -184,6 +184,9 @@ impl Readiness {
 
     #[cold]
     fn add(&self, socket: &Socket) -> io::Result<()> {
+        if self.alarm.is_elsewhere() {
+            return Err(io::Error::from_raw_os_error(ESHUTDOWN));
+        }
         let generation = self.generation.get().wrapping_add(1);
         self.generation.set(generation);
         let place = self.sources.borrow_mut().insert(Source {
@@ -205,7 +208,10 @@ impl Readiness {
 
     /// The last user of a socket has gone.
     pub(super) fn close(&self, raw: i32, watched: Option<u32>) {
-        if let Some(place) = watched {
+        // The epoll instance is the parent's, too: from a child of a fork it would forget the parent's socket.
+        if let Some(place) = watched
+            && !self.alarm.is_elsewhere()
+        {
             self.poller.borrow().remove(borrowed(raw));
             let source = self.sources.borrow_mut().try_remove(place as usize);
             drop(source);
@@ -266,7 +272,10 @@ impl Readiness {
     pub(super) fn go_on_later<T: SocketOp>(&self, op: T) {
         let socket = Rc::clone(op.socket());
         // At the end nobody would go on with it.
-        if self.over.get() || socket.watched().is_none() && self.add(&socket).is_err() {
+        if self.over.get()
+            || self.alarm.is_elsewhere()
+            || socket.watched().is_none() && self.add(&socket).is_err()
+        {
             return op.abandoned(-ECANCELED);
         }
         let Some(place) = socket.watched().map(|place| place as usize) else {

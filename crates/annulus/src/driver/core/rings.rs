@@ -138,7 +138,8 @@ impl Rings {
     }
 
     pub(super) fn cancel(&self, token: Token) {
-        if self.table.borrow_mut().stop(token) {
+        // A child of a fork may drop what its parent has in flight.
+        if !self.alarm.is_elsewhere() && self.table.borrow_mut().stop(token) {
             self.alarm.counters.cancels().add(1);
             self.push(Sqe::cancel(token.user_data(), IGNORED.user_data()));
         }
@@ -286,7 +287,7 @@ impl Rings {
         }
         let note = |answer| self.count(answer);
         let mut table = self.table.borrow_mut();
-        let act = table.react(token, &cqe, core.is_ending(), note);
+        let act = table.react(token, &cqe, core.ending.get(), note);
         drop(table);
         self.act(core, token, cqe, act);
     }
@@ -411,6 +412,11 @@ impl Rings {
 /// A core whose thread was unwound has not been drained.
 impl Drop for Rings {
     fn drop(&mut self) {
+        if self.alarm.is_elsewhere() {
+            self.files.get_mut().forsake();
+            keep_for_ever(self.table.take());
+            return;
+        }
         self.files.get_mut().end();
         if self.wake_armed.get() || self.table.get_mut().in_flight() > 0 {
             // What the kernel may still touch stays for ever.

@@ -199,6 +199,11 @@ impl Files {
         self.driver.as_ref()?.next_deadline_ns()
     }
 
+    /// In a child of a fork: the ring and what is in flight are the parent's.
+    pub(super) fn forsake(&mut self) {
+        std::mem::forget(self.driver.take());
+    }
+
     /// Refuses what waits and sees out what is in flight. Returns what is left, which is leaked.
     pub(super) fn end(&mut self) -> u32 {
         let Some(driver) = self.driver.take() else {

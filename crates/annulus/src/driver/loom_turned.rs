@@ -218,6 +218,19 @@ fn whoever_finds_the_lock_taken_is_seen_by_who_has_it() {
     });
 }
 
+/// Finds: a thread that drops an arena and does not look for marks after it has let go, or without a fence in between.
+#[test]
+fn who_drops_an_arena_sees_who_found_the_lock_taken() {
+    check(|| {
+        let stage = Stage::new(false);
+        let other = Arc::clone(&stage);
+        let thread = thread::spawn(move || other.lane.nudge());
+        assert_eq!(stage.awaits(), 0);
+        thread.join().unwrap();
+        stage.ends(1);
+    });
+}
+
 /// Finds: a lane that stays attended while its thread is parked: the flag stays down after the first
 /// hand-over, and the second is left at that; a busy-poll that holds the lock, and no fence between letting go and
 /// the look for marks.

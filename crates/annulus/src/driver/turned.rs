@@ -124,8 +124,10 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         held.iter_mut().for_each(Driver::follow_arenas);
         drop(held);
         // Pairs with `look_again`, as in `turn`.
-        fence(Ordering::SeqCst);
-        if self.again.load(Ordering::Relaxed) {
+        if !broken(Mutation::FollowUnfenced) {
+            fence(Ordering::SeqCst);
+        }
+        if self.again.load(Ordering::Relaxed) && !broken(Mutation::FollowerOverlooks) {
             self.turn();
         }
     }

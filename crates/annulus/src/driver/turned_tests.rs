@@ -13,7 +13,7 @@ use super::turned::Turned;
 use super::uring::Tuning;
 use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::Nop;
-use crate::sys::errno::{ECANCELED, ENOENT, ESHUTDOWN, ETIME};
+use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIME};
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
@@ -143,7 +143,7 @@ impl Kernel for Still {
             Some(timer) => timer.0 = at_ns,
             None => seen.answers.push(Cqe {
                 user_data: answer,
-                res: -ENOENT,
+                res: -ECANCELED,
                 flags: 0,
             }),
         }

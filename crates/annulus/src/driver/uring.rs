@@ -11,6 +11,7 @@
 //! is in flight, or leaks what is).
 #![allow(unsafe_code)]
 
+mod answer;
 mod counting;
 mod drain;
 mod overdue;
@@ -29,10 +30,9 @@ use super::index_set::IndexSet;
 use super::pending::Pending;
 use super::slot::{PANICKED, Slot, Stage};
 use super::{Lane, Limits, finish};
-use crate::op::Resume;
 use crate::sync::{Mutation, broken};
 use crate::sys::errno::{
-    EAGAIN, EBADR, EBUSY, ECANCELED, EFAULT, EINTR, ENOMEM, ESHUTDOWN, ETIME, ETIMEDOUT,
+    EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ESHUTDOWN, ETIME, ETIMEDOUT,
 };
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{REAP_MAX, Ring};
@@ -517,76 +517,6 @@ impl<K: Kernel> Driver<K> {
             let res = self.unless_refused(slot, cqe.res);
             self.answer(slot, res);
         }
-    }
-
-    /// The final CQE of an operation.
-    fn answer(&mut self, slot: &Slot, res: i32) {
-        // SAFETY: Lent: in flight, so its driver side is ours.
-        let side = unsafe { slot.driver() };
-        let expired = side.stage == Stage::Expired;
-        let mut res = res;
-        let ends_early = side.timed_out || self.draining_until_ns.is_some();
-        let wanted = !expired && !ends_early && !slot.lifecycle.is_orphan();
-        if wanted {
-            if self.is_stray(res) && !side.strayed {
-                side.strayed = true;
-                self.note_again(res);
-                self.again.push_back(NonNull::from(slot));
-                return;
-            }
-            // SAFETY: Lent: the kernel has let go; the op is ours.
-            match unsafe { slot.resume(res) } {
-                Resume::Again => {
-                    self.note_again(res);
-                    self.again.push_back(NonNull::from(slot));
-                    return;
-                }
-                Resume::Done(total) => res = total,
-            }
-        } else if !expired {
-            // SAFETY: as above. Interrupted for good: what was done so far counts.
-            res = match unsafe { slot.resume(res) } {
-                Resume::Done(total) => total,
-                Resume::Again => -ECANCELED,
-            };
-        }
-        self.conclude(slot, res, wanted);
-    }
-
-    /// The kernel has let go of an operation in flight, or never had it, and nothing more is asked of it.
-    fn conclude(&mut self, slot: &Slot, res: i32, wanted: bool) {
-        // SAFETY: Lent: in flight, so its driver side is ours.
-        let side = unsafe { slot.driver() };
-        let mut res = res;
-        self.in_flight -= 1;
-        self.flying.remove(slot.index());
-        self.in_flight_bytes -= u64::from(side.bytes);
-        if side.timed_out && res == -ECANCELED {
-            res = -ETIMEDOUT;
-        }
-        // SAFETY: as above.
-        let operation = unsafe { slot.operation() };
-        self.note_answer(operation, side, res, wanted);
-        self.finish(slot, res);
-    }
-
-    /// Whether this is what the kernel says of an operation, which nobody has cancelled, because the
-    /// thread has ended that submitted it (trap 17): any thread may have turned such a driver.
-    fn is_stray(&self, res: i32) -> bool {
-        matches!(-res, ECANCELED | EFAULT) && self.lane.own.is_some()
-    }
-
-    /// Stores the answer and passes the slot on.
-    fn finish(&mut self, slot: &Slot, res: i32) {
-        // SAFETY: Lent: not finished, so its driver side is ours.
-        let side = unsafe { slot.driver() };
-        if side.timed_out {
-            self.overdue.remove(&slot.token());
-        }
-        self.deadlines.remove(side.deadline_ns, slot.token());
-        // SAFETY: Once: called when the stage leaves Waiting, Sleeping, InFlight or Expired for
-        // Finished, which happens once.
-        unsafe { finish::finish(slot, res, &mut self.done) };
     }
 
     /// Whoever drops a future from now on disposes of it himself.

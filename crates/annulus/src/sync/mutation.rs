@@ -77,6 +77,10 @@ mutations! {
     ParkedAttended => "what_is_handed_over_around_a_park_is_submitted",
     /// A thread that parks does not look for marks after it has held the lock to busy-poll.
     LingerUnfenced => "what_is_handed_over_around_a_park_is_submitted",
+    /// A thread that drops an arena does not look for marks after it has held the lock.
+    FollowerOverlooks => "who_drops_an_arena_sees_who_found_the_lock_taken",
+    /// The same, without the fence between letting go and looking.
+    FollowUnfenced => "who_drops_an_arena_sees_who_found_the_lock_taken",
     /// With nothing in flight any more, the inbox is not looked at again.
     InboxForgotten => "what_is_left_to_a_completion_is_not_left_when_it_has_come",
     /// A thread that sleeps in its ring does not look again at whether it was awaited.

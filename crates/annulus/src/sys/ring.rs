@@ -354,8 +354,8 @@ impl Ring {
     /// SQE that has not been taken yet gets the newer time as well.
     fn set_timer_span(&mut self, after_ns: u64) -> u64 {
         *self.timer = [
-            (after_ns / 1_000_000_000) as i64,
-            (after_ns % 1_000_000_000) as i64,
+            (after_ns / 1_000_000_000).cast_signed(),
+            (after_ns % 1_000_000_000).cast_signed(),
         ];
         (&raw const *self.timer).addr() as u64
     }

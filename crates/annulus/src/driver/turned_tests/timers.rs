@@ -48,7 +48,7 @@ fn begun(submitter: &Submitter, time: Duration) -> Operation<'_, Sleep> {
 }
 
 fn ns(time: Duration) -> u64 {
-    time.as_nanos() as u64
+    u64::try_from(time.as_nanos()).unwrap()
 }
 
 #[test]

@@ -23,20 +23,13 @@ use super::many::Group;
 use super::payload;
 use super::stack::Linked;
 use crate::metrics::OperationNumber;
-use crate::op::{Op, OpInfo, Resume};
+use crate::op::{Op, OpInfo, Resume, retries_max};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
-use crate::sys::errno::{EAGAIN, ENOMEM};
 use crate::sys::sqe::Sqe;
 
 /// Bytes of an op stored in the slot itself; a larger op is boxed (none of the library's own is,
 /// with the buffer types it implements).
 const INLINE_BYTES: usize = 128;
-
-/// EAGAIN in a row, after which it is the answer: a file that says so a hundred times means it, and
-/// would keep a driver busy for ever.
-const EAGAIN_MAX: u32 = 100;
-/// ENOMEM in a row, after which it is the answer. Some kernels say it once without a reason (trap 57).
-const ENOMEM_MAX: u32 = 2;
 
 /// The top bit of a token is free for the driver: it marks the CQE of a cancel.
 const GENERATION_MASK: u32 = u32::MAX >> 1;
@@ -312,12 +305,7 @@ impl Slot {
             return Resume::Again;
         }
         let asked = self.asked_again.load(Relaxed);
-        let most = match -res {
-            ENOMEM => ENOMEM_MAX,
-            EAGAIN => EAGAIN_MAX,
-            _ => u32::MAX,
-        };
-        if asked >= most {
+        if asked >= retries_max(res) {
             return Resume::Done(res);
         }
         self.asked_again.store(asked.saturating_add(1), Relaxed);

@@ -22,7 +22,7 @@ use super::slot::Slot;
 use super::uring::{self, Driver, Tuning};
 use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::{Op, OpInfo};
-use crate::sys::errno::{EBUSY, ECANCELED, ETIMEDOUT};
+use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM, ETIMEDOUT};
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
@@ -509,4 +509,22 @@ fn what_is_undone_by_the_end_of_a_thread_that_turned_is_submitted_again() {
     driver.kernel().answer(-ECANCELED);
     driver.turn();
     assert_eq!(lifecycle.look(Waker::noop()), Look::Done);
+}
+
+#[test]
+fn a_call_that_lacks_memory_is_made_twice_more_and_that_is_then_the_answer() {
+    let pool = pool(1);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let lacks_memory = |until: usize| {
+        let calls = Arc::clone(&calls);
+        Call::new(move || match calls.fetch_add(1, SeqCst) {
+            call if call < until => -ENOMEM,
+            _ => 7,
+        })
+    };
+    assert_eq!(answer(Operation::new(&pool, lacks_memory(2))), 7);
+    assert_eq!(calls.swap(0, SeqCst), 3);
+    let for_ever = lacks_memory(usize::MAX);
+    assert_eq!(answer(Operation::new(&pool, for_ever)), -ENOMEM);
+    assert_eq!(calls.load(SeqCst), 3);
 }

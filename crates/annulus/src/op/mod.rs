@@ -195,12 +195,47 @@ pub unsafe trait Op: Send + Sized + 'static {
 }
 
 /// EINTR: a signal. EAGAIN, ENOMEM: the kernel's own shortage (XFS reads, request memory). None of
-/// them reaches the caller unless it comes again and again (traps 43 and 57): `Slot::resume` counts.
+/// them reaches the caller unless it comes again and again (traps 43 and 57): `retries_max`.
 #[inline]
 pub(crate) fn retry_interrupted(res: i32) -> Resume {
     match -res {
         EINTR | EAGAIN | ENOMEM => Resume::Again,
         _ => Resume::Done(res),
+    }
+}
+
+/// How often in a row an operation that is answered with `res` is asked again before that is its answer: a
+/// file that says EAGAIN a hundred times means it, and would keep a driver busy for ever; some kernels say
+/// ENOMEM once without need (trap 57); each signal is somebody's.
+#[inline]
+pub(crate) fn retries_max(res: i32) -> u32 {
+    match -res {
+        ENOMEM => 2,
+        EAGAIN => 100,
+        _ => u32::MAX,
+    }
+}
+
+/// Counts the refusals of one operation that is tried on the calling thread.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(u8);
+
+impl Refusals {
+    /// What to do after `res`, which the operation takes as `resume` says.
+    #[inline]
+    pub(crate) fn judge(&mut self, res: i32, resume: Resume) -> Resume {
+        if resume != Resume::Again {
+            return resume;
+        }
+        if res >= 0 {
+            self.0 = 0;
+            return Resume::Again;
+        }
+        if u32::from(self.0) >= retries_max(res) {
+            return Resume::Done(res);
+        }
+        self.0 = self.0.saturating_add(1);
+        Resume::Again
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use super::{Backend, Core, Token};
 use crate::metrics::{self, OperationNumber, Times};
-use crate::op::{Resume, SocketOp};
+use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::errno::{ECANCELED, ESHUTDOWN};
 
 /// An operation on a socket, on its way; await it for the answer.
@@ -55,11 +55,12 @@ impl<T: SocketOp> SocketOperation<T> {
 
     /// Without a ring: the system call, as often as the socket is ready for it.
     fn attempt(&mut self, mut op: T, asked_ns: u64, context: &mut Context<'_>) -> Poll<T::Output> {
+        let mut refusals = Refusals::default();
         loop {
             if self.core.may_be_ready(op.socket(), op.interest()) {
                 let res = op.attempt();
                 if !op.is_unready(res) {
-                    match op.resume(res) {
+                    match refusals.judge(res, op.resume(res)) {
                         Resume::Done(res) => {
                             self.count(res, asked_ns);
                             return Poll::Ready(op.complete(res));

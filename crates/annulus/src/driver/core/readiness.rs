@@ -17,7 +17,7 @@ use super::{Alarm, count_call, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
 use crate::metrics::{Meter, OperationNumber};
-use crate::op::{Interest, Resume, SocketOp};
+use crate::op::{Interest, Refusals, Resume, SocketOp};
 use crate::sys::call;
 use crate::sys::errno::{EAGAIN, ECANCELED};
 use crate::sys::poller::{Poller, borrowed};
@@ -58,12 +58,13 @@ struct Rest<T>(Option<T>);
 impl<T: SocketOp> Unfinished for Rest<T> {
     fn go_on(&mut self, counters: &Meter) -> bool {
         let Some(op) = &mut self.0 else { return true };
+        let mut refusals = Refusals::default();
         loop {
             let res = op.attempt();
             if res == -EAGAIN {
                 return false;
             }
-            if let Resume::Done(res) = op.resume(res) {
+            if let Resume::Done(res) = refusals.judge(res, op.resume(res)) {
                 count_call(counters, const { OperationNumber::of(T::INFO.name) }, res);
                 self.0.take().into_iter().for_each(|op| op.abandoned(res));
                 return true;

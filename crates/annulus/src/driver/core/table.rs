@@ -16,9 +16,9 @@ use super::Core;
 use crate::driver::contain;
 use crate::driver::payload::{at, load, store};
 use crate::metrics::OperationNumber;
-use crate::op::{Resume, SocketOp};
+use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::call::now_ns;
-use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
+use crate::sys::errno::ECANCELED;
 use crate::sys::sqe::{Cqe, Sqe};
 
 /// Names an operation in flight: the user data of its SQE. Bit 31 tells it from a file's, bits 32 to 62 are
@@ -70,8 +70,8 @@ type Payload = MaybeUninit<[u64; INLINE_BYTES / 8]>;
 
 struct Entry {
     generation: u32,
-    /// Answered EAGAIN or ENOMEM so often.
-    refusals: u8,
+    /// Asked again so often in a row without having come forward.
+    refusals: Refusals,
     /// A cancel has been asked for: nothing is asked again.
     stopped: bool,
     /// Which of the times is its, from 1 on; 0: it is not timed.
@@ -186,8 +186,6 @@ pub(super) struct Answer {
 
 /// The most operations that are timed at once.
 const TIMED_MAX: usize = 4096;
-/// How often an operation that nobody has cancelled is asked again after EAGAIN or ENOMEM.
-const REFUSALS_MAX: u8 = 64;
 
 impl Table {
     /// Operations with the kernel.
@@ -214,7 +212,7 @@ impl Table {
         let generation = self.started as u32 & GENERATION_MASK;
         let index = self.entries.insert(Entry {
             generation,
-            refusals: 0,
+            refusals: Refusals::default(),
             stopped: false,
             timed,
             held: None,
@@ -436,17 +434,12 @@ impl Table {
                     return Act::Nothing;
                 }
                 let (res, resume) = let_go(payload, vtable, entry.held.take(), cqe);
-                let res = match resume {
+                let stopped = ending || entry.stopped;
+                let res = match entry.refusals.judge(res, resume) {
+                    // It has not come to an end of its own.
+                    _ if stopped && resume == Resume::Again => -ECANCELED,
                     Resume::Done(res) => res,
-                    Resume::Again => {
-                        let refused = matches!(-res, EAGAIN | ENOMEM);
-                        entry.refusals = if refused { entry.refusals + 1 } else { 0 };
-                        let stopped = ending || entry.stopped;
-                        if !stopped && entry.refusals < REFUSALS_MAX {
-                            return Act::Again;
-                        }
-                        if stopped { -ECANCELED } else { res }
-                    }
+                    Resume::Again => return Act::Again,
                 };
                 self.flying -= 1;
                 note(Answer {

@@ -50,11 +50,7 @@ impl Drop for Nothing {
 
 // SAFETY: Lent: points to nothing.
 unsafe impl Op for Nothing {
-    const INFO: OpInfo = OpInfo {
-        name: "nothing",
-        opcode: opcode::NOP,
-        since: (0, 0),
-    };
+    const INFO: OpInfo = OpInfo::of_test(opcode::NOP);
     type Output = i32;
 
     fn sqe(&mut self) -> Sqe {

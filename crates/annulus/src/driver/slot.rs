@@ -23,7 +23,7 @@ use super::many::Group;
 use super::payload;
 use super::stack::Linked;
 use crate::metrics::OperationNumber;
-use crate::op::{Op, OpInfo, Resume, retries_max};
+use crate::op::{Nop, Op, OpInfo, Resume, retries_max};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
 use crate::sys::sqe::Sqe;
 
@@ -351,12 +351,8 @@ struct Vtable {
 
 /// Of a slot that was never filled.
 static EMPTY: Vtable = Vtable {
-    info: &OpInfo {
-        name: "none",
-        opcode: crate::sys::sqe::opcode::NOP,
-        since: (0, 0),
-    },
-    operation: OperationNumber::of("none"),
+    info: &Nop::INFO,
+    operation: Nop::INFO.number(),
     sqe: |_| Sqe::default(),
     syscall: |_| 0,
     resume: |_, _| Resume::Done(0),
@@ -368,7 +364,7 @@ impl Vtable {
     const fn of<T: Op>() -> Vtable {
         Vtable {
             info: &T::INFO,
-            operation: OperationNumber::of(T::INFO.name),
+            operation: T::INFO.number(),
             // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
             sqe: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.sqe(),
             // SAFETY: as above.

@@ -430,7 +430,7 @@ impl Submitter {
             AtOnce::Answer(res) => {
                 if let Resume::Done(total) = op.resume(res) {
                     inline_run::count(1, op.bytes());
-                    self.count_inline(const { OperationNumber::of(T::INFO.name) }, 1, asked_ns);
+                    self.count_inline(const { T::INFO.number() }, 1, asked_ns);
                     return Some(total);
                 }
             }

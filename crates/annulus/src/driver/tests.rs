@@ -77,11 +77,7 @@ impl Call {
 
 // SAFETY: Lent: points to nothing.
 unsafe impl Op for Call {
-    const INFO: OpInfo = OpInfo {
-        name: "call",
-        opcode: opcode::GETDENTS,
-        since: (0, 0),
-    };
+    const INFO: OpInfo = OpInfo::of_test(opcode::GETDENTS);
     type Output = i32;
 
     fn sqe(&mut self) -> Sqe {

@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Op, OpInfo, Resume};
+use super::{Op, OpInfo, Resume, table};
 use crate::fd::CloseFd;
 use crate::sys::call;
 use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN, check};
@@ -27,11 +27,7 @@ impl Close {
 
 // SAFETY: Open: the number is the op's own; no memory is lent.
 unsafe impl Op for Close {
-    const INFO: OpInfo = OpInfo {
-        name: "close",
-        opcode: opcode::CLOSE,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::CLOSE;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

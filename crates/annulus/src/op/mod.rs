@@ -31,6 +31,7 @@ mod sleep;
 mod socket;
 mod splice;
 mod statx;
+mod table;
 mod truncate;
 mod unlink;
 mod vectors;
@@ -62,12 +63,14 @@ pub use sleep::Sleep;
 pub use socket::{Interest, SocketOp};
 pub use splice::Splice;
 pub use statx::StatAt;
+pub use table::OpInfo;
 pub use truncate::Truncate;
 pub use unlink::Unlink;
 pub use write_at::WriteAt;
 pub use write_vectored_at::WriteVectoredAt;
 
 pub(crate) use list_dir::Listed;
+pub(crate) use table::{ALL, NAMES, ON_FILES, OperationNumber};
 
 use std::io;
 
@@ -82,39 +85,6 @@ pub(crate) use recv::{Leftover, ReceiveTurn};
 pub(crate) use recv::{Shots, into_group as recv_into_group};
 pub(crate) use recv_message::{Arrived, Mail, MessageInfo, Shape};
 pub(crate) use statx::{StatAnswer, Statx};
-
-/// What an operation is, for people and for probing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpInfo {
-    /// As docs/KERNELS.md lists it.
-    pub name: &'static str,
-    /// The io_uring opcode, or one of ours for what io_uring has none for.
-    pub opcode: u8,
-    /// The first kernel whose io_uring has it; (0, 0) for none.
-    pub since: (u16, u16),
-}
-
-/// All operations, in the order of docs/KERNELS.md.
-pub(crate) const ALL: [OpInfo; 18] = [
-    ReadAt::<Vec<u8>>::INFO,
-    ReadVectoredAt::<Vec<u8>>::INFO,
-    WriteAt::<Vec<u8>>::INFO,
-    WriteVectoredAt::<Vec<u8>>::INFO,
-    OpenAt::INFO,
-    Close::INFO,
-    Fsync::INFO,
-    Allocate::INFO,
-    Advise::INFO,
-    StatAt::INFO,
-    Rename::INFO,
-    Unlink::INFO,
-    MakeDir::INFO,
-    Truncate::INFO,
-    ListDir::INFO,
-    run_blocking::INFO,
-    Sleep::INFO,
-    Nop::INFO,
-];
 
 /// What to do after an answer of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

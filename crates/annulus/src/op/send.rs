@@ -10,7 +10,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
+use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
@@ -69,11 +69,7 @@ impl<B: IoBuf> SendAll<B> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "send",
-        opcode: opcode::SEND,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::SEND;
     const INTEREST: Interest = Interest::Write;
     const GOES_ON: bool = true;
     type Output = WholeResult<B>;

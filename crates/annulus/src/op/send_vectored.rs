@@ -10,7 +10,7 @@ use std::io;
 use std::rc::Rc;
 
 use super::vectors::Vectors;
-use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted};
+use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
@@ -43,11 +43,7 @@ impl<B: IoBuf> SendVectored<B> {
 // SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap; `turn` owns the
 // descriptor. A send only reads through the pointers.
 unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "send_vectored",
-        opcode: opcode::SENDMSG,
-        since: (5, 3),
-    };
+    const INFO: OpInfo = table::SEND_VECTORED;
     const INTEREST: Interest = Interest::Write;
     const GOES_ON: bool = true;
     type Output = WholeResult<Vec<B>>;

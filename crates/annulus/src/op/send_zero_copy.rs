@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
+use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket, ZeroCopy};
@@ -64,11 +64,7 @@ impl<B: IoBuf> SendZeroCopy<B> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "send_zero_copy",
-        opcode: opcode::SEND_ZC,
-        since: (6, 0),
-    };
+    const INFO: OpInfo = table::SEND_ZERO_COPY;
     const INTEREST: Interest = Interest::Write;
     const GOES_ON: bool = true;
     type Output = WholeResult<B>;

@@ -136,11 +136,6 @@ fn the_compilers_version_is_stated_once() {
 }
 
 #[test]
-fn every_operation_has_its_row_in_the_table_of_kernels() {
-    check(documents::kernel_rows);
-}
-
-#[test]
 fn every_kernel_trap_named_is_in_the_table() {
     check(documents::traps);
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::{Backend, Core, Token};
-use crate::metrics::{self, OperationNumber, Times};
+use crate::metrics::{self, Times};
 use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::errno::{ECANCELED, ESHUTDOWN};
 
@@ -86,7 +86,7 @@ impl<T: SocketOp> SocketOperation<T> {
     }
 
     fn count(&self, res: i32, asked_ns: u64) {
-        let operation = const { OperationNumber::of(T::INFO.name) };
+        let operation = const { T::INFO.number() };
         self.core.count_call(operation, res);
         if asked_ns > 0 {
             let times = Times {

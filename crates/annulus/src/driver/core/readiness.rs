@@ -16,7 +16,7 @@ use super::waiters::{Waiters, Woken};
 use super::{Alarm, count_call, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
-use crate::metrics::{Meter, OperationNumber};
+use crate::metrics::Meter;
 use crate::op::{Interest, Refusals, Resume, SocketOp};
 use crate::sys::call;
 use crate::sys::errno::{EAGAIN, ECANCELED};
@@ -65,7 +65,7 @@ impl<T: SocketOp> Unfinished for Rest<T> {
                 return false;
             }
             if let Resume::Done(res) = refusals.judge(res, op.resume(res)) {
-                count_call(counters, const { OperationNumber::of(T::INFO.name) }, res);
+                count_call(counters, const { T::INFO.number() }, res);
                 self.0.take().into_iter().for_each(|op| op.abandoned(res));
                 return true;
             }

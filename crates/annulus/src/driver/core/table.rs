@@ -106,7 +106,7 @@ struct Vtable {
 impl Vtable {
     const fn of<T: SocketOp>() -> Vtable {
         Vtable {
-            operation: OperationNumber::of(T::INFO.name),
+            operation: T::INFO.number(),
             // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             sqe: |data| contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.sqe()),
             // SAFETY: as above.

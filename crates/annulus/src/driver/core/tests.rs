@@ -53,11 +53,7 @@ impl<const PAD: usize> Drop for Probe<PAD> {
 
 // SAFETY: Lent: points to nothing, and its SQE is never pushed.
 unsafe impl<const PAD: usize> SocketOp for Probe<PAD> {
-    const INFO: OpInfo = OpInfo {
-        name: "probe",
-        opcode: opcode::NOP,
-        since: (5, 1),
-    };
+    const INFO: OpInfo = OpInfo::of_test(opcode::NOP);
     const INTEREST: Interest = Interest::Read;
     /// Its number, and the answer.
     type Output = (u64, i32);
@@ -197,7 +193,7 @@ impl Model {
             0 => (
                 Kind::Multishot,
                 self.table.arm(
-                    OperationNumber::of("recv"),
+                    OperationNumber::RECV,
                     Rc::clone(&self.hears) as Rc<dyn Arrives>,
                 ),
             ),

@@ -303,7 +303,7 @@ fn an_engine_that_ends_before_its_runtime_drains_the_rings_of_its_workers() {
                 ground.settled();
             }
             for task in tasks {
-                // ESHUTDOWN, or a cancel that came in time.
+                // `EngineError::Ended`, or a cancel that came in time.
                 if let Err(error) = runtime.block_on(task).unwrap() {
                     let expected = matches!(error.raw_os_error(), Some(108 | 125));
                     assert!(shut_down && expected, "{error}");

@@ -14,7 +14,9 @@ use std::path::Path;
 use std::pin::pin;
 use std::task::Poll;
 
-use annulus::{AlignedBuf, Arena, Backend, BufferLayout, Engine, File, IoBufMut, OpenOptions};
+use annulus::{
+    AlignedBuf, Arena, Backend, BufferLayout, Engine, EngineError, File, IoBufMut, OpenOptions,
+};
 use process::in_child;
 use skip::skip;
 
@@ -207,7 +209,11 @@ fn child_does(what: impl FnOnce()) -> bool {
 /// A child may use what it inherits, and is refused.
 fn a_child_is_refused(engine: Engine, file: &File) {
     let refused = pollster::block_on(file.metadata()).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(libc::ESHUTDOWN), "{refused}");
+    assert_eq!(
+        EngineError::of(&refused),
+        Some(EngineError::Forked),
+        "{refused}"
+    );
     drop(engine);
 }
 
@@ -263,7 +269,11 @@ fn a_child_of_a_fork_is_refused_by_its_parents_own_ring() {
             });
             let in_a_child = child_does(|| {
                 let refused = driver.block_on(file.metadata()).unwrap_err();
-                assert_eq!(refused.raw_os_error(), Some(libc::ESHUTDOWN), "{refused}");
+                assert_eq!(
+                    EngineError::of(&refused),
+                    Some(EngineError::Forked),
+                    "{refused}"
+                );
                 engine.shutdown();
             });
             assert!(in_a_child);

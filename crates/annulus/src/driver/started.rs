@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use super::uring::{Driver, Tuning};
 use super::{Lane, Limits, Wake};
+use crate::sys::engine_error::EngineError;
 use crate::sys::errno::EAGAIN;
 use crate::sys::ring::Ring;
 use crate::sys::wake::EventFd;
@@ -62,7 +63,8 @@ impl Starter {
     fn fail(&self, error: &io::Error) {
         let driver = self.lock_driver().take();
         if let Some(mut driver) = driver {
-            driver.fail(error.raw_os_error().unwrap_or(EAGAIN));
+            let errno = error.raw_os_error().unwrap_or(EAGAIN);
+            driver.fail(EngineError::NoThread { errno });
             driver.drive();
         }
     }

@@ -22,7 +22,8 @@ use super::slot::Slot;
 use super::uring::{self, Driver, Tuning};
 use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::{Op, OpInfo};
-use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM, ETIMEDOUT};
+use crate::sys::engine_error::{EngineError, code_of};
+use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM};
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
@@ -92,8 +93,8 @@ unsafe impl Op for Call {
         (self.complete)(res)
     }
 
-    fn lost(_: io::Error) -> i32 {
-        -ETIMEDOUT
+    fn lost(error: io::Error) -> i32 {
+        -code_of(&error).unwrap_or_default()
     }
 }
 
@@ -270,7 +271,7 @@ fn a_timeout_passes_although_every_thread_is_busy() {
     start(&mut busy);
     thread::sleep(Duration::from_millis(20));
     let late = Operation::new(&pool, Call::new(|| 0)).timeout(Duration::from_millis(10));
-    assert_eq!(answer(late), -ETIMEDOUT);
+    assert_eq!(answer(late), -EngineError::TimedOut.code());
     drop(release);
     assert_eq!(answer(busy), 1);
 }

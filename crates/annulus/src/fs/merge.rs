@@ -14,6 +14,7 @@ use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::driver::many::Batch;
 use crate::error::{BufError, BufResult};
 use crate::op::{Op, ReadAt, Until};
+use crate::sys::engine_error::{code_of, error_of};
 
 /// Which ranges are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +145,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
                             .unwrap_or_default();
                         self.answers.extend(parts.into_iter().map(|part| {
                             // The kernel never saw this buffer: it goes back.
-                            let error = std::io::Error::from_raw_os_error(errno);
+                            let error = error_of(errno);
                             part.asked.answer(Err(BufError::new(error, Some(part.buf))))
                         }));
                     }
@@ -182,8 +183,8 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
 
 /// `io::Error` can't be cloned; errno is what matters of the kernel's.
 fn same_error(error: &std::io::Error) -> std::io::Error {
-    match error.raw_os_error() {
-        Some(errno) => std::io::Error::from_raw_os_error(errno),
+    match code_of(error) {
+        Some(code) => error_of(code),
         None => std::io::Error::new(error.kind(), error.to_string()),
     }
 }

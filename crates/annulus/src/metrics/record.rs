@@ -151,7 +151,7 @@ pub(super) fn names() -> u64 {
 }
 
 /// FNV-1a of all names, each with an end, as each list has one.
-fn fingerprint<'a>(lists: [&mut dyn Iterator<Item = &'a str>; 5]) -> u64 {
+fn fingerprint(lists: [&mut dyn Iterator<Item = &str>; 5]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     let mut take = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     for list in lists {

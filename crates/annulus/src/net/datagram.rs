@@ -14,6 +14,7 @@ use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Arrived, Mail, MessageInfo, RecvMessage, SendMessage, Shape};
+use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::net::Address;
 use crate::sys::sqe::Cqe;
@@ -219,7 +220,7 @@ impl Mailbox {
 }
 
 fn ends() -> io::Error {
-    io::Error::other("the runtime ends")
+    EngineError::Ended.into()
 }
 
 fn too_small(bytes: usize, overhead: usize) -> io::Error {
@@ -250,7 +251,7 @@ impl Arrives for Mailbox {
             (res, _) if res == -ECANCELED && self.stopped.get() => {}
             (res, _) if res == -EINVAL && !self.single.get() => self.single.set(true),
             (res, _) => {
-                let error = io::Error::from_raw_os_error(-res);
+                let error = error_of(-res);
                 self.queue.borrow_mut().push_back(Err(error));
             }
         }

@@ -15,6 +15,7 @@ use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, Shots, recv_into_group};
+use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
 
@@ -168,7 +169,7 @@ impl Receiver {
             End::Closed => return Poll::Ready(None),
             End::Failed(errno) => {
                 self.end.set(End::Closed);
-                return Poll::Ready(Some(Err(io::Error::from_raw_os_error(errno))));
+                return Poll::Ready(Some(Err(error_of(errno))));
             }
         }
         if self.taken.get() && self.bulk.borrow().is_none() {
@@ -300,7 +301,7 @@ impl Receiver {
                     res if res == -EAGAIN => self.core.not_ready(&self.socket, Interest::Read),
                     res => {
                         self.end.set(End::Closed);
-                        return Poll::Ready(Some(Err(io::Error::from_raw_os_error(-res))));
+                        return Poll::Ready(Some(Err(error_of(-res))));
                     }
                 }
             }

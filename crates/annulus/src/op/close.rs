@@ -10,7 +10,8 @@ use std::sync::Arc;
 use super::{Op, OpInfo, Resume, table};
 use crate::fd::CloseFd;
 use crate::sys::call;
-use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN, check};
+use crate::sys::engine_error::EngineError;
+use crate::sys::errno::{ECANCELED, check};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Closes a descriptor and reports what the file system has to say about it.
@@ -44,7 +45,7 @@ unsafe impl Op for Close {
     }
 
     fn complete(self, res: i32) -> io::Result<()> {
-        if matches!(-res, ECANCELED | ESHUTDOWN | ENOBUFS) {
+        if -res == ECANCELED || EngineError::of_code(-res).is_some() {
             // It never ran.
             return check(match &self.closer {
                 Some(closer) => closer.close(self.raw),

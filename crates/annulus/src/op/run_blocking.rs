@@ -9,6 +9,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{Op, OpInfo, Resume, table};
+use crate::sys::engine_error::error_of;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Runs a closure.
@@ -63,7 +64,7 @@ where
     fn complete(self, res: i32) -> Self::Output {
         match self.outcome {
             Some(outcome) => outcome.map_err(Unanswered::Panicked),
-            None => Err(Unanswered::NotRun(io::Error::from_raw_os_error(-res))),
+            None => Err(Unanswered::NotRun(error_of(-res))),
         }
     }
 

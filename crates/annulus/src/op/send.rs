@@ -14,6 +14,7 @@ use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted,
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
+use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EPIPE, check};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
@@ -129,7 +130,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
         match check(res) {
             Ok(_) if self.done >= self.buf.init_bytes() => Ok(self.buf),
             Ok(_) => {
-                let error = std::io::Error::from_raw_os_error(EPIPE);
+                let error = error_of(EPIPE);
                 Err(BufError::new(error, Some(self.buf)))
             }
             Err(error) => Err(BufError::new(error, Some(self.buf))),

@@ -6,7 +6,6 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::io;
 use std::rc::Rc;
 
 use super::vectors::Vectors;
@@ -14,6 +13,7 @@ use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
+use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EPIPE, check};
 use crate::sys::net::{self, MSG_WAITALL, Message};
 use crate::sys::sqe::{Sqe, opcode};
@@ -83,7 +83,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
     fn complete(self, res: i32) -> Self::Output {
         let error = match check(res) {
             Ok(_) if !self.vectors.has_rest() => return Ok(self.vectors.into_bufs()),
-            Ok(_) => io::Error::from_raw_os_error(EPIPE),
+            Ok(_) => error_of(EPIPE),
             Err(error) => error,
         };
         Err(BufError::new(error, Some(self.vectors.into_bufs())))

@@ -88,7 +88,7 @@ where
         Some(Err(panic)) => resume_unwind(panic),
         // Nobody stops the main future of `block_on` but the end of its ring.
         None => Err(SetupError::Os {
-            what: "the ring of a core, which it has ended",
+            what: "the io_uring of a core (the kernel accepts no more calls on it)",
             error: failure.unwrap_or_else(|| io::Error::other("for no reason that it gave")),
         }),
     }
@@ -98,7 +98,7 @@ fn new_handle(builder: &RuntimeBuilder) -> Result<Handle, SetupError> {
     let inboxes = (0..builder.threads).map(|_| Inbox::new());
     let inboxes = inboxes.collect::<io::Result<Vec<_>>>();
     let os = |error| SetupError::Os {
-        what: "an eventfd, of which each core needs one",
+        what: "making an eventfd for a core",
         error,
     };
     Ok(Handle::new(inboxes.map_err(os)?))
@@ -245,7 +245,7 @@ where
 #[cold]
 fn could_not_start() -> SetupError {
     SetupError::Os {
-        what: "a core of the runtime",
+        what: "starting a core of the runtime",
         error: io::Error::other("its thread ended before it had started"),
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod answers;
 pub(crate) mod behaviour;
 pub(crate) mod cached;
 pub(crate) mod call;
+pub(crate) mod engine_error;
 pub(crate) mod errno;
 pub(crate) mod forked;
 pub(crate) mod kernel;

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use annulus::runtime::{self, fs};
-use annulus::{AlignedBuf, BufferLayout, CachedReads, File, OpenOptions, time};
+use annulus::{AlignedBuf, BufferLayout, CachedReads, EngineError, File, OpenOptions, time};
 
 use crate::across::beside;
 use crate::skip::skip;
@@ -107,8 +107,8 @@ fn a_file_of_one_core_is_used_on_the_others_and_on_foreign_threads() {
         // Its cores have gone.
         let answer = pollster::block_on(file.read_at(vec![0; 4096], 0));
         assert_eq!(
-            io::Error::from(answer.unwrap_err()).raw_os_error(),
-            Some(libc::ESHUTDOWN)
+            EngineError::of(&io::Error::from(answer.unwrap_err())),
+            Some(EngineError::Ended)
         );
     });
 }

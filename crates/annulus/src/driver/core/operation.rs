@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use super::{Backend, Core, Token};
 use crate::metrics::{self, Times};
 use crate::op::{Refusals, Resume, SocketOp};
-use crate::sys::errno::{ECANCELED, ESHUTDOWN};
+use crate::sys::engine_error::EngineError;
+use crate::sys::errno::ECANCELED;
 
 /// An operation on a socket, on its way; await it for the answer.
 ///
@@ -41,7 +42,7 @@ impl<T: SocketOp> SocketOperation<T> {
 
     fn start(&mut self, op: T, context: &mut Context<'_>) -> Poll<T::Output> {
         if self.core.is_ending() {
-            return Poll::Ready(op.complete(-ESHUTDOWN));
+            return Poll::Ready(op.complete(-EngineError::Ended.code()));
         }
         match &self.core.backend {
             Backend::Rings(rings) => {
@@ -112,7 +113,9 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 }
                 this.start(op, context)
             }
-            State::Tried(op, _) if this.core.is_ending() => Poll::Ready(op.complete(-ESHUTDOWN)),
+            State::Tried(op, _) if this.core.is_ending() => {
+                Poll::Ready(op.complete(-EngineError::Ended.code()))
+            }
             State::Tried(op, asked_ns) if !this.core.spend(context) => {
                 this.state = State::Tried(op, asked_ns);
                 Poll::Pending

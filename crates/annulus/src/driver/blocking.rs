@@ -27,6 +27,7 @@ use crate::sys::affinity::Affinity;
 use crate::sys::call::now_ns;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EAGAIN, ECANCELED, ETIMEDOUT};
+use crate::sys::size_limit;
 use crate::sys::sqe::opcode;
 
 /// A thread without work ends after this long.
@@ -187,6 +188,7 @@ impl Shared {
     /// One blocking thread.
     fn serve(self: Arc<Self>) {
         self.take_duty(Duty::Serve);
+        size_limit::block_signal();
         self.config.affinity.iter().for_each(Affinity::apply);
         let mut done = Done::default();
         let mut state = lock(&self.inside.state);

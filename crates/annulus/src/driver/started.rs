@@ -10,6 +10,7 @@ use super::{Lane, Limits, Wake};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::EAGAIN;
 use crate::sys::ring::Ring;
+use crate::sys::size_limit;
 use crate::sys::wake::EventFd;
 
 /// What a driver thread is called, for those who look at `/proc`.
@@ -49,6 +50,7 @@ impl Starter {
         let run = move || {
             let driver = starter.lock_driver().take();
             if let Some(mut driver) = driver {
+                size_limit::block_signal();
                 driver.settle();
                 driver.drive();
             }

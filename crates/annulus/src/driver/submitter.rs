@@ -347,6 +347,7 @@ impl Submitter {
         };
         let mut ring = Ring::new(config)?;
         ring.prepare_thread();
+        ring.enter_on_foreign_threads();
         let limits = limits.within(&ring);
         let pollable = ring
             .pollable()

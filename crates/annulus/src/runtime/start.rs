@@ -25,6 +25,7 @@ use crate::error::SetupError;
 use crate::metrics::SourceKind;
 use crate::sys::affinity::{Affinity, Pinned};
 use crate::sys::polling::RingPoll;
+use crate::sys::size_limit::SignalBlocked;
 
 /// What a core's `main` came to; the panic that ended it otherwise.
 type Outcome = Result<io::Result<()>, Box<dyn Any + Send>>;
@@ -257,6 +258,8 @@ struct Made {
     seat: Seat,
     backend: Arc<BackendInUse>,
     pinned: Option<Pinned>,
+    /// Its thread may be the caller's.
+    signal_blocked: SignalBlocked,
 }
 
 impl Made {
@@ -284,6 +287,7 @@ impl Made {
             seat,
             backend: Arc::new(backend),
             pinned,
+            signal_blocked: SignalBlocked::new(),
         })
     }
 
@@ -386,6 +390,7 @@ impl Made {
         executor.leave();
         drop(driving);
         drop(self.pinned);
+        drop(self.signal_blocked);
         let ended = match main_handle.take() {
             Ok(value) => Some(Ok(value)),
             Err(error) => error.into_panic().ok().map(Err),

@@ -28,6 +28,7 @@ pub(crate) mod ring;
 pub(crate) mod server_ring;
 #[cfg(feature = "sim")]
 pub(crate) mod sim;
+pub(crate) mod size_limit;
 pub(crate) mod sq_poll;
 pub(crate) mod sqe;
 pub(crate) mod trial;

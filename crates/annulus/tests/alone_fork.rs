@@ -117,11 +117,7 @@ fn fresh(_: &Engine) -> impl Fn() -> AlignedBuf + use<> {
 }
 
 fn of_an_arena(engine: &Engine) -> impl Fn() -> annulus::ArenaBuf + use<> {
-    let layout = BufferLayout {
-        count: READS,
-        bytes: READ_BYTES,
-        ..BufferLayout::default()
-    };
+    let layout = BufferLayout::new(READS, READ_BYTES);
     let arena: Arena = engine.register_buffers(layout).unwrap();
     move || arena.try_take().unwrap()
 }

@@ -23,6 +23,7 @@ const WINDOW: usize = 1024;
 
 /// One answer of a batch.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completed<B> {
     /// Which read: 0 for the first asked.
     pub index: usize,

@@ -18,6 +18,7 @@ use crate::sys::engine_error::{code_of, error_of};
 
 /// Which ranges are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Merge {
     /// The widest gap that is read along, bytes; 0 merges only ranges that touch or overlap.
     pub gap_bytes: u64,
@@ -31,6 +32,16 @@ impl Default for Merge {
         Merge {
             gap_bytes: 4 << 10,
             max_bytes: 1 << 20,
+        }
+    }
+}
+
+impl Merge {
+    /// Ranges at most `gap_bytes` apart are read together, in transfers of at most `max_bytes`.
+    pub fn new(gap_bytes: u64, max_bytes: usize) -> Merge {
+        Merge {
+            gap_bytes,
+            max_bytes,
         }
     }
 }

@@ -25,6 +25,7 @@ const QUEUED_MAX: usize = 64;
 
 /// What came with a datagram that was received into a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received<A> {
     /// Bytes of it that are in the buffer.
     pub bytes: usize,
@@ -36,6 +37,7 @@ pub struct Received<A> {
 
 /// A datagram in memory of the core's.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Datagram<A> {
     /// Its bytes.
     pub chunk: Chunk,

@@ -37,6 +37,7 @@ fn a_stream_answers_every_read_once_with_its_index_and_offset() {
                 index,
                 offset,
                 result,
+                ..
             }) = batch.next().await
             {
                 assert!(!std::mem::replace(&mut seen[index], true), "{index} twice");

@@ -282,11 +282,7 @@ fn registered_buffers_are_used_by_every_core() {
         std::fs::write(&path, vec![9; 1 << 16]).unwrap();
         let has_ring = format!("{builder:?}").contains("Uring");
         beside(builder.threads(2), |handle| {
-            let layout = BufferLayout {
-                count: 4,
-                bytes: 4096,
-                ..BufferLayout::default()
-            };
+            let layout = BufferLayout::new(4, 4096);
             let arena = Arc::new(handle.register_buffers(layout).unwrap());
             for core in 0..2 {
                 let (path, arena) = (path.clone(), Arc::clone(&arena));

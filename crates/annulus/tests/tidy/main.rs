@@ -6,6 +6,7 @@
 //! a closed list that may only shrink.
 
 mod documents;
+mod growth;
 mod layers;
 mod manifest;
 mod modules;
@@ -133,6 +134,11 @@ fn every_dependency_has_its_reason() {
 #[test]
 fn the_compilers_version_is_stated_once() {
     check(manifest::compiler_version);
+}
+
+#[test]
+fn what_users_match_on_or_build_may_grow() {
+    check(growth::closed_types);
 }
 
 #[test]

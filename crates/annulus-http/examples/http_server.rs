@@ -4,8 +4,8 @@ use std::io;
 
 use annulus::net::TcpListener;
 use annulus::runtime::{Backend, Runtime};
+use annulus_http::Options;
 use annulus_http::site::SiteOptions;
-use annulus_http::{Limits, Options};
 
 fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -18,16 +18,10 @@ fn main() -> io::Result<()> {
         Some("epoll") => Backend::Epoll,
         _ => Backend::Auto,
     };
-    let options = Options {
-        site: SiteOptions {
-            root: dir.into(),
-            listing: true,
-            ..SiteOptions::default()
-        },
-        limits: Limits::default(),
-        log: None,
-        tls: None,
-    };
+    let mut site = SiteOptions::default();
+    site.root = dir.into();
+    site.listing = true;
+    let options = Options::new(site);
     println!("http://{address}/");
     Runtime::builder().threads(1).backend(backend).run(|_core| {
         let (address, options) = (address.clone(), options.clone());

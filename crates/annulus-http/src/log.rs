@@ -23,6 +23,7 @@ const TEXT_BYTES_MAX: usize = 2048;
 
 /// How a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LogFormat {
     /// The format of NCSA's server, which most tools read.
     Common,
@@ -34,6 +35,7 @@ pub enum LogFormat {
 
 /// Where lines go.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LogOptions {
     /// The file, opened to append.
     pub file: Arc<File>,
@@ -41,6 +43,13 @@ pub struct LogOptions {
     pub path: PathBuf,
     /// How a line looks.
     pub format: LogFormat,
+}
+
+impl LogOptions {
+    /// Lines of `format` go to `file`, which is called `path`.
+    pub fn new(file: Arc<File>, path: PathBuf, format: LogFormat) -> LogOptions {
+        LogOptions { file, path, format }
+    }
 }
 
 /// What there is to say of an answer.

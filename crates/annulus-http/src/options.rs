@@ -10,6 +10,7 @@ use crate::site::SiteOptions;
 
 /// How a server is to be. Each core gets a copy.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// What is served.
     pub site: SiteOptions,
@@ -21,8 +22,21 @@ pub struct Options {
     pub tls: Option<Arc<ServerConfig>>,
 }
 
+impl Options {
+    /// Serves `site` by HTTP, with the limits' defaults and without a log.
+    pub fn new(site: SiteOptions) -> Options {
+        Options {
+            site,
+            limits: Limits::default(),
+            log: None,
+            tls: None,
+        }
+    }
+}
+
 /// Bounds, so that no client takes more than its part. Each has a default that suits browsers.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// Bytes of a request's line and fields; 431 beyond.
     pub head_bytes: usize,

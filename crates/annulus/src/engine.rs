@@ -229,7 +229,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `ESHUTDOWN` after [`shutdown`](Engine::shutdown).
+    /// [`EngineError::Ended`](crate::EngineError::Ended) after [`shutdown`](Engine::shutdown).
     pub fn nop(&self) -> Operation<'_, Nop> {
         Operation::new(&self.submitter, Nop)
     }
@@ -238,7 +238,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `ESHUTDOWN` if the engine is shut down meanwhile.
+    /// [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
     pub fn sleep(&self, time: Duration) -> Operation<'_, Sleep> {
         Operation::new(&self.submitter, Sleep).timeout(time)
     }
@@ -250,7 +250,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `TimedOut`, and `ESHUTDOWN` if the engine is shut down meanwhile.
+    /// `TimedOut`, and [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> io::Result<F::Output> {
         let mut sleep = self.sleep(time);
         let mut future = pin!(future);
@@ -267,8 +267,9 @@ impl Engine {
         .await
     }
 
-    /// Ends the engine for everybody who holds it: refuses what waits (`ESHUTDOWN`), cancels what
-    /// can be cancelled, and waits for the rest as a drop does. Blocks the calling thread.
+    /// Ends the engine for everybody who holds it. Operations that wait are answered with
+    /// [`EngineError::Ended`](crate::EngineError::Ended). Those with the kernel are cancelled where that is possible
+    /// (`ECANCELED`), and waited for as a drop does. Blocks the calling thread.
     pub fn shutdown(&self) {
         self.submitter.drain();
     }

@@ -1,6 +1,6 @@
 //! What can go wrong: setting up (`SetupError`), and an operation that held a buffer (`BufError`).
 //!
-//! Operations without a buffer return plain `io::Error`, errno kept.
+//! Operations without a buffer return plain `io::Error`: an errno of the kernel's, or an `EngineError` of ours.
 
 use std::fmt;
 use std::io;
@@ -146,6 +146,7 @@ impl From<SetupError> for io::Error {
     fn from(error: SetupError) -> io::Error {
         match error {
             SetupError::Os { error, .. } => error,
+            wrong @ SetupError::Config(_) => io::Error::new(io::ErrorKind::InvalidInput, wrong),
             other => io::Error::new(io::ErrorKind::Unsupported, other),
         }
     }

@@ -75,6 +75,7 @@ pub use op::{Advice, AllocateMode};
 pub use support::{OperationSupport, RunsOn, Support};
 pub use sys::answers::CallAnswer;
 pub use sys::behaviour::Behaviour;
+pub use sys::engine_error::EngineError;
 pub use sys::mapping::{HugePages, PagesInUse};
 pub use sys::poll_queue::NotPolled;
 pub use sys::ring::Rung;

@@ -168,9 +168,9 @@ impl Support {
             .map(|(code, &name)| (name, self.takes(code)))
     }
 
-    /// Each of the library's operations, and where it is done.
+    /// Each of the library's operations on files, and where it is done. Those on sockets are a runtime's core's.
     pub fn operations(&self) -> impl Iterator<Item = OperationSupport> {
-        op::ALL.iter().map(|info| self.operation(info))
+        op::ON_FILES.iter().map(|info| self.operation(info))
     }
 
     /// What can be registered with a ring, each tried with a transfer that uses it; none where no

@@ -154,11 +154,7 @@ async fn every_operation(engine: &Engine, path: &Path) {
     })
     .await;
     stream(engine, &file).await;
-    let arena = engine.register_buffers(BufferLayout {
-        count: 2,
-        bytes: PAGE,
-        ..BufferLayout::default()
-    });
+    let arena = engine.register_buffers(BufferLayout::new(2, PAGE));
     let arena = arena.unwrap();
     let after = engine.metrics();
     assert!(

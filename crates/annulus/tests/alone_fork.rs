@@ -16,7 +16,9 @@ use std::task::{Context, Poll, Waker};
 
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{self, Runtime, RuntimeBuilder};
-use annulus::{AlignedBuf, Arena, Backend, BufferLayout, Engine, File, IoBufMut, OpenOptions};
+use annulus::{
+    AlignedBuf, Arena, Backend, BufferLayout, Engine, EngineError, File, IoBufMut, OpenOptions,
+};
 use process::in_child;
 use skip::skip;
 
@@ -123,11 +125,7 @@ fn fresh(_: &Engine) -> impl Fn() -> AlignedBuf + use<> {
 }
 
 fn of_an_arena(engine: &Engine) -> impl Fn() -> annulus::ArenaBuf + use<> {
-    let layout = BufferLayout {
-        count: READS,
-        bytes: READ_BYTES,
-        ..BufferLayout::default()
-    };
+    let layout = BufferLayout::new(READS, READ_BYTES);
     let arena: Arena = engine.register_buffers(layout).unwrap();
     move || arena.try_take().unwrap()
 }
@@ -215,7 +213,11 @@ fn child_does(what: impl FnOnce()) -> bool {
 /// A child may use what it inherits, and is refused.
 fn a_child_is_refused(engine: Engine, file: &File) {
     let refused = pollster::block_on(file.metadata()).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(libc::ESHUTDOWN), "{refused}");
+    assert_eq!(
+        EngineError::of(&refused),
+        Some(EngineError::Forked),
+        "{refused}"
+    );
     drop(engine);
 }
 
@@ -271,7 +273,11 @@ fn a_child_of_a_fork_is_refused_by_its_parents_own_ring() {
             });
             let in_a_child = child_does(|| {
                 let refused = driver.block_on(file.metadata()).unwrap_err();
-                assert_eq!(refused.raw_os_error(), Some(libc::ESHUTDOWN), "{refused}");
+                assert_eq!(
+                    EngineError::of(&refused),
+                    Some(EngineError::Forked),
+                    "{refused}"
+                );
                 engine.shutdown();
             });
             assert!(in_a_child);
@@ -299,7 +305,11 @@ fn refused<T, E: Into<std::io::Error>>(operation: impl Future<Output = Result<T,
         panic!("not refused");
     };
     let error = error.into();
-    assert_eq!(error.raw_os_error(), Some(libc::ESHUTDOWN), "{error}");
+    assert_eq!(
+        EngineError::of(&error),
+        Some(EngineError::Forked),
+        "{error}"
+    );
 }
 
 /// Runs `test` with each kind of core.

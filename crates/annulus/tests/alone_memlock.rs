@@ -103,11 +103,7 @@ fn starved_arena(limit_bytes: u64) -> Option<(Engine, Arena)> {
             return None;
         }
     };
-    let layout = BufferLayout {
-        count: 16,
-        bytes: 1 << 20,
-        ..BufferLayout::default()
-    };
+    let layout = BufferLayout::new(16, 1 << 20);
     let arena = engine.register_buffers(layout).unwrap();
     println!("{arena}");
     if let Some(SetupError::TooOld { .. }) = arena.registered().because.as_deref() {

@@ -162,10 +162,7 @@ impl Author {
             }
             7 | 8 => Step::ReadMany(self.ranges()),
             9 | 10 => {
-                let merge = Merge {
-                    gap_bytes: self.dice.below(16 << 10),
-                    max_bytes: 1 << (12 + self.dice.below(9)),
-                };
+                let merge = Merge::new(self.dice.below(16 << 10), 1 << (12 + self.dice.below(9)));
                 Step::ReadMerged(self.ranges(), merge)
             }
             11..=14 => Step::Write(self.range()),

@@ -71,15 +71,13 @@ fn serve(
 
 fn options(args: &HttpArgs) -> Result<Options, Fault> {
     let files = &args.files;
-    let mut site = SiteOptions {
-        index: files.index.clone(),
-        listing: files.listing,
-        precompressed: !files.no_precompressed,
-        hidden: files.hidden,
-        cache_bytes: usize::try_from(files.cache).unwrap_or(usize::MAX),
-        recheck: files.recheck,
-        ..SiteOptions::default()
-    };
+    let mut site = SiteOptions::default();
+    site.index = files.index.clone();
+    site.listing = files.listing;
+    site.precompressed = !files.no_precompressed;
+    site.hidden = files.hidden;
+    site.cache_bytes = usize::try_from(files.cache).unwrap_or(usize::MAX);
+    site.recheck = files.recheck;
     if let Some(status) = args.respond {
         let Some(status) = StatusCode::from_u16(status)
             .ok()
@@ -109,16 +107,15 @@ fn options(args: &HttpArgs) -> Result<Options, Fault> {
         }
         _ => None,
     };
-    Ok(Options {
-        site,
-        limits: limits(args),
-        log: args
-            .access_log
-            .as_deref()
-            .map(|path| log(path, args))
-            .transpose()?,
-        tls,
-    })
+    let mut options = Options::new(site);
+    options.limits = limits(args);
+    options.log = args
+        .access_log
+        .as_deref()
+        .map(|path| log(path, args))
+        .transpose()?;
+    options.tls = tls;
+    Ok(options)
 }
 
 fn check_dir(dir: &Path) -> Result<(), Fault> {
@@ -137,20 +134,20 @@ fn check_dir(dir: &Path) -> Result<(), Fault> {
 fn limits(args: &HttpArgs) -> Limits {
     let typed = &args.limits;
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    Limits {
-        head_bytes: size(typed.max_head),
-        target_bytes: size(typed.max_target),
-        fields: usize::from(typed.max_fields),
-        body_bytes: typed.max_body,
-        requests: typed.max_requests,
-        connections: typed.max_connections.max(1),
-        head_timeout: typed.head_timeout,
-        body_timeout: typed.body_timeout,
-        idle_timeout: typed.idle_timeout,
-        send_timeout: typed.send_timeout,
-        handshake_timeout: typed.handshake_timeout,
-        streams: typed.max_streams,
-    }
+    let mut limits = Limits::default();
+    limits.head_bytes = size(typed.max_head);
+    limits.target_bytes = size(typed.max_target);
+    limits.fields = usize::from(typed.max_fields);
+    limits.body_bytes = typed.max_body;
+    limits.requests = typed.max_requests;
+    limits.connections = typed.max_connections.max(1);
+    limits.head_timeout = typed.head_timeout;
+    limits.body_timeout = typed.body_timeout;
+    limits.idle_timeout = typed.idle_timeout;
+    limits.send_timeout = typed.send_timeout;
+    limits.handshake_timeout = typed.handshake_timeout;
+    limits.streams = typed.max_streams;
+    limits
 }
 
 fn log(path: &Path, args: &HttpArgs) -> Result<LogOptions, Fault> {
@@ -161,13 +158,10 @@ fn log(path: &Path, args: &HttpArgs) -> Result<LogOptions, Fault> {
             path.display()
         ))
     })?;
-    Ok(LogOptions {
-        file: Arc::new(file),
-        path: path.to_owned(),
-        format: match args.access_log_format {
-            LogFormatName::Common => LogFormat::Common,
-            LogFormatName::Combined => LogFormat::Combined,
-            LogFormatName::Json => LogFormat::Json,
-        },
-    })
+    let format = match args.access_log_format {
+        LogFormatName::Common => LogFormat::Common,
+        LogFormatName::Combined => LogFormat::Combined,
+        LogFormatName::Json => LogFormat::Json,
+    };
+    Ok(LogOptions::new(Arc::new(file), path.to_owned(), format))
 }

@@ -35,6 +35,7 @@ pub const CONDITIONAL: [&str; 6] = [
 
 /// What is served, and how.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SiteOptions {
     /// The directory. Nothing outside it is served, whatever links say.
     pub root: PathBuf,

@@ -40,12 +40,11 @@ fn folder() -> TempDir {
 }
 
 fn serving(dir: &TempDir) -> Options {
-    let site = SiteOptions {
-        root: dir.path().to_owned(),
-        recheck: Duration::from_millis(1),
-        ..SiteOptions::default()
-    };
-    Options { site, ..respond() }
+    let mut options = respond();
+    options.site = SiteOptions::default();
+    options.site.root = dir.path().to_owned();
+    options.site.recheck = Duration::from_millis(1);
+    options
 }
 
 fn get(path: &str, more: &str) -> Vec<u8> {

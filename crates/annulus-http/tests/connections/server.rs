@@ -23,15 +23,9 @@ pub(crate) const BODY: &str = "Hello, World!";
 /// Options of a server that touches no file.
 pub(crate) fn respond() -> Options {
     let ok = http::StatusCode::OK;
-    Options {
-        site: SiteOptions {
-            respond: Some((ok, BODY.into())),
-            ..SiteOptions::default()
-        },
-        limits: Limits::default(),
-        log: None,
-        tls: None,
-    }
+    let mut site = SiteOptions::default();
+    site.respond = Some((ok, BODY.into()));
+    Options::new(site)
 }
 
 pub(crate) fn with_limits(change: impl FnOnce(&mut Limits)) -> Options {

@@ -28,17 +28,9 @@ fn each_answer_is_a_line_by_the_end_of_the_server() {
         ),
     ] {
         let mut options = respond();
-        options.log = Some(LogOptions {
-            file: Arc::new(
-                File::options()
-                    .create(true)
-                    .append(true)
-                    .open(&path)
-                    .unwrap(),
-            ),
-            path: path.clone(),
-            format,
-        });
+        let file = File::options().create(true).append(true).open(&path);
+        let file = Arc::new(file.unwrap());
+        options.log = Some(LogOptions::new(file, path.clone(), format));
         fs::write(&path, "").unwrap();
         for_each_backend(&options, |server| {
             let one = "GET /a HTTP/1.1\r\nHost: a\r\nUser-Agent: me \"\\\r\n\r\n";

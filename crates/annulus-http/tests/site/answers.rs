@@ -73,9 +73,10 @@ fn the_short_cut_knows_what_has_been_asked() {
 
 #[test]
 fn the_short_cut_knows_large_files_as_long_as_they_are_what_they_were() {
-    let options = SiteOptions {
-        recheck: Duration::from_secs(100),
-        ..SiteOptions::default()
+    let options = {
+        let mut options = SiteOptions::default();
+        options.recheck = Duration::from_secs(100);
+        options
     };
     each_way(options, async |ground| {
         ground.write("large", bytes_of(LARGE));
@@ -150,10 +151,11 @@ fn other_methods_are_told_which_there_are() {
 
 #[test]
 fn a_fixed_answer_is_given_without_a_root() {
-    let options = SiteOptions {
-        root: "/nowhere".into(),
-        respond: Some((StatusCode::OK, Bytes::from_static(b"Hello, World!"))),
-        ..SiteOptions::default()
+    let options = {
+        let mut options = SiteOptions::default();
+        options.root = "/nowhere".into();
+        options.respond = Some((StatusCode::OK, Bytes::from_static(b"Hello, World!")));
+        options
     };
     each_way(options, async |ground| {
         for target in ["/", "/a?b", "/../..", "/%zz"] {
@@ -169,9 +171,10 @@ fn a_fixed_answer_is_given_without_a_root() {
 #[test]
 fn a_root_that_is_not_there_or_no_directory_is_an_error() {
     let open = |root: &str| {
-        let options = SiteOptions {
-            root: root.into(),
-            ..SiteOptions::default()
+        let options = {
+            let mut options = SiteOptions::default();
+            options.root = root.into();
+            options
         };
         annulus_http::site::Site::open(&options).unwrap_err().kind()
     };
@@ -256,9 +259,10 @@ fn an_encoding_older_than_its_file_is_not_used() {
 
 #[test]
 fn encodings_are_ignored_where_nobody_wants_them() {
-    let options = SiteOptions {
-        precompressed: false,
-        ..SiteOptions::default()
+    let options = {
+        let mut options = SiteOptions::default();
+        options.precompressed = false;
+        options
     };
     each_way(options, async |ground| {
         ground.write("a.css", "plain");

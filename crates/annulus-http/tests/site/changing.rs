@@ -16,9 +16,10 @@ const LARGE: usize = 200_000;
 fn a_change_is_noticed_after_the_recheck() {
     let recheck = Duration::from_millis(100);
     each_way(
-        SiteOptions {
-            recheck,
-            ..SiteOptions::default()
+        {
+            let mut options = SiteOptions::default();
+            options.recheck = recheck;
+            options
         },
         async move |ground| {
             for bytes in [10, LARGE] {
@@ -58,9 +59,10 @@ fn a_change_is_noticed_after_the_recheck() {
 fn a_file_that_appears_is_found_after_the_recheck() {
     let recheck = Duration::from_millis(100);
     each_way(
-        SiteOptions {
-            recheck,
-            ..SiteOptions::default()
+        {
+            let mut options = SiteOptions::default();
+            options.recheck = recheck;
+            options
         },
         async move |ground| {
             assert_eq!(ground.status("/file").await, 404);
@@ -76,9 +78,10 @@ fn a_large_file_changed_in_place_has_the_length_that_it_has_now() {
     // No recheck in the time of the test: it is the open file that is asked.
     let recheck = Duration::from_secs(1000);
     each_way(
-        SiteOptions {
-            recheck,
-            ..SiteOptions::default()
+        {
+            let mut options = SiteOptions::default();
+            options.recheck = recheck;
+            options
         },
         async |ground| {
             ground.write("file", vec![b'a'; LARGE]);

@@ -9,9 +9,10 @@ use annulus_http::site::{Method, SiteOptions};
 use crate::ground::{always_looking, each_way};
 
 fn listed() -> SiteOptions {
-    SiteOptions {
-        listing: true,
-        ..SiteOptions::default()
+    {
+        let mut options = SiteOptions::default();
+        options.listing = true;
+        options
     }
 }
 
@@ -49,9 +50,10 @@ fn a_directory_without_its_slash_is_sent_there() {
 fn an_index_stands_for_its_directory() {
     let index = vec!["index.html".to_owned(), "index.htm".to_owned()];
     each_way(
-        SiteOptions {
-            index,
-            ..always_looking()
+        {
+            let mut options = always_looking();
+            options.index = index;
+            options
         },
         async |ground| {
             ground.write("index.htm", "second");

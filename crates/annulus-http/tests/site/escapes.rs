@@ -152,9 +152,10 @@ fn a_link_to_a_hidden_name_is_its_owners_choice() {
         assert_eq!(ground.status("/shown-git/config").await, 200);
     });
     each_way(
-        SiteOptions {
-            hidden: true,
-            ..SiteOptions::default()
+        {
+            let mut options = SiteOptions::default();
+            options.hidden = true;
+            options
         },
         async |ground| {
             plant(&ground);

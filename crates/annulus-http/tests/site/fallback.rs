@@ -19,9 +19,10 @@ fn serves_without_openat2(errno: u32) {
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
     each_way(
-        SiteOptions {
-            listing: true,
-            ..SiteOptions::default()
+        {
+            let mut options = SiteOptions::default();
+            options.listing = true;
+            options
         },
         async |ground| {
             ground.write("../secret", "secret");

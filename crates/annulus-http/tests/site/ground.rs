@@ -31,9 +31,10 @@ pub(crate) struct Ground {
 
 /// Options whose site looks at its files for every request.
 pub(crate) fn always_looking() -> SiteOptions {
-    SiteOptions {
-        recheck: Duration::ZERO,
-        ..SiteOptions::default()
+    {
+        let mut options = SiteOptions::default();
+        options.recheck = Duration::ZERO;
+        options
     }
 }
 

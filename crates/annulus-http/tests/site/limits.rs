@@ -9,10 +9,11 @@ use crate::ground::{always_looking, each_way, in_child};
 
 #[test]
 fn many_more_files_than_fit_into_the_cache_are_all_answered() {
-    let options = SiteOptions {
-        cache_bytes: 100_000,
-        open_files: 4,
-        ..SiteOptions::default()
+    let options = {
+        let mut options = SiteOptions::default();
+        options.cache_bytes = 100_000;
+        options.open_files = 4;
+        options
     };
     each_way(options, async |ground| {
         for index in 0..200 {

@@ -99,22 +99,24 @@ fn agrees_with_the_file_system(options: SiteOptions) {
 
 #[test]
 fn what_is_looked_at_each_time_is_as_the_file_system_says() {
-    let options = SiteOptions {
-        cache_bytes: 20_000,
-        cache_file_bytes: 99,
-        open_files: 2,
-        ..always_looking()
+    let options = {
+        let mut options = always_looking();
+        options.cache_bytes = 20_000;
+        options.cache_file_bytes = 99;
+        options.open_files = 2;
+        options
     };
     agrees_with_the_file_system(options);
 }
 
 #[test]
 fn so_it_is_without_any_room_to_remember() {
-    let options = SiteOptions {
-        cache_bytes: 0,
-        cache_file_bytes: 0,
-        open_files: 0,
-        ..always_looking()
+    let options = {
+        let mut options = always_looking();
+        options.cache_bytes = 0;
+        options.cache_file_bytes = 0;
+        options.open_files = 0;
+        options
     };
     agrees_with_the_file_system(options);
 }

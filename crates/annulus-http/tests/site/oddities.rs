@@ -12,9 +12,10 @@ use crate::skip::skip;
 #[test]
 fn pipes_sockets_and_devices_are_not_there() {
     each_way(
-        SiteOptions {
-            listing: true,
-            ..SiteOptions::default()
+        {
+            let mut options = SiteOptions::default();
+            options.listing = true;
+            options
         },
         async |ground| {
             ground.write("file", "file");

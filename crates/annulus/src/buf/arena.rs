@@ -30,9 +30,10 @@ const COUNT_MAX: usize = 1 << 30;
 ///
 /// ```
 /// # use annulus::BufferLayout;
-/// let layout = BufferLayout { count: 64, bytes: 64 << 10, ..BufferLayout::default() };
+/// let layout = BufferLayout::new(64, 64 << 10);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BufferLayout {
     /// How many buffers; 64 by default.
     pub count: usize,
@@ -53,6 +54,22 @@ impl Default for BufferLayout {
 }
 
 impl BufferLayout {
+    /// So many buffers of so many bytes each, on transparent huge pages.
+    pub fn new(count: usize, bytes: usize) -> BufferLayout {
+        BufferLayout {
+            count,
+            bytes,
+            ..BufferLayout::default()
+        }
+    }
+
+    /// The same on these pages.
+    #[must_use]
+    pub fn huge_pages(mut self, huge_pages: HugePages) -> BufferLayout {
+        self.huge_pages = huge_pages;
+        self
+    }
+
     /// From one buffer to the next, and all together; or what is wrong with it. What passes has both numbers in
     /// 32 bits.
     fn check(&self) -> Result<(usize, usize), SetupError> {

@@ -71,7 +71,7 @@ use std::sync::Arc;
 ///   themselves.
 ///
 /// A method that panics breaks no promise. A driver or a blocking thread calls both methods; if one of them panics
-/// there, its operation fails with `ECANCELED`, and no other one does.
+/// there, its operation fails with [`EngineError::Panicked`](crate::EngineError::Panicked), and no other one does.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be lent to the kernel",
     label = "not an owned buffer with a stable address",

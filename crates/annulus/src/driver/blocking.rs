@@ -9,7 +9,9 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +25,9 @@ use crate::metrics::{Meter, SourceKind, Times};
 use crate::op::Resume;
 use crate::sys::affinity::Affinity;
 use crate::sys::call::now_ns;
-use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIMEDOUT};
+use crate::sys::engine_error::EngineError;
+use crate::sys::errno::{EAGAIN, ECANCELED, ETIMEDOUT};
+use crate::sys::size_limit;
 use crate::sys::sqe::opcode;
 
 /// A thread without work ends after this long.
@@ -123,9 +127,12 @@ impl Pool {
             config,
         });
         let mut state = lock(&shared.inside.state);
-        if !shared.start_thread(&mut state) {
+        if let Err(error) = shared.start_thread(&mut state) {
             // Nothing would ever be answered. A closed pool refuses at once.
             state.closed = true;
+            let errno = error.raw_os_error().unwrap_or(EAGAIN);
+            let refusal = EngineError::NoThread { errno }.code();
+            shared.lane.failed.store(refusal, Ordering::Release);
             let handed_over = shared.lane.inbox.close().count();
             debug_assert_eq!(handed_over, 0, "nobody has seen the lane yet");
         }
@@ -150,17 +157,14 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn start_thread(self: &Arc<Self>, state: &mut State) -> bool {
+    fn start_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         let shared = Arc::clone(self);
-        let started = thread::Builder::new()
+        thread::Builder::new()
             .name("annulus-block".to_owned())
-            .spawn(move || shared.serve())
-            .is_ok();
-        if started {
-            state.threads += 1;
-            state.coming += 1;
-        }
-        started
+            .spawn(move || shared.serve())?;
+        state.threads += 1;
+        state.coming += 1;
+        Ok(())
     }
 
     fn start_clock(self: &Arc<Self>, state: &mut State) {
@@ -184,6 +188,7 @@ impl Shared {
     /// One blocking thread.
     fn serve(self: Arc<Self>) {
         self.take_duty(Duty::Serve);
+        size_limit::block_signal();
         self.config.affinity.iter().for_each(Affinity::apply);
         let mut done = Done::default();
         let mut state = lock(&self.inside.state);
@@ -262,7 +267,7 @@ impl Shared {
         if state.closed || state.coming > 0 {
             return;
         }
-        let started = state.threads < self.config.threads && self.start_thread(state);
+        let started = state.threads < self.config.threads && self.start_thread(state).is_ok();
         if !started && !state.clock_runs {
             self.start_clock(state);
         }
@@ -478,7 +483,12 @@ impl Shared {
             self.take_in(&mut state, &mut done);
             for slot in state.pending.remove(|_| true) {
                 // SAFETY: Lent: waiting slots are the driver's.
-                self.finish(&mut state, unsafe { slot.as_ref() }, -ESHUTDOWN, &mut done);
+                self.finish(
+                    &mut state,
+                    unsafe { slot.as_ref() },
+                    -self.lane.refusal(),
+                    &mut done,
+                );
             }
             while let Some(token) = state.deadlines.pop_passed(u64::MAX) {
                 let Some(slot) = self.lane.table.named(token) else {
@@ -486,7 +496,7 @@ impl Shared {
                 };
                 // SAFETY: Lent: its deadline was still listed, so it is not finished.
                 if unsafe { slot.driver() }.stage == Stage::Sleeping {
-                    self.finish(&mut state, slot, -ESHUTDOWN, &mut done);
+                    self.finish(&mut state, slot, -self.lane.refusal(), &mut done);
                 }
             }
             self.close_cancels(&mut state, &mut done);

@@ -183,11 +183,7 @@ mod tests {
 
     /// The memory of an arena of `count` buffers of `bytes`.
     fn arena(count: usize, bytes: usize) -> Arena {
-        let layout = BufferLayout {
-            count,
-            bytes,
-            ..BufferLayout::default()
-        };
+        let layout = BufferLayout::new(count, bytes);
         Arena::new(layout, &Arc::default()).unwrap()
     }
 

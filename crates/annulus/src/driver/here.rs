@@ -37,6 +37,7 @@ pub trait Host: Send + Sync {
 
 /// A thread's part in an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Presence {
     /// None.
     Absent,

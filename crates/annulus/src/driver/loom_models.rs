@@ -29,7 +29,8 @@ use super::uring::{Driver, Tuning, WAKE};
 use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Thread, Wake, blocking};
 use crate::op::{Op, OpInfo};
 use crate::sync::{AtomicPtr, Shared};
-use crate::sys::errno::{ECANCELED, ESHUTDOWN, ETIMEDOUT};
+use crate::sys::engine_error::{EngineError, code_of};
+use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
@@ -50,11 +51,7 @@ impl Drop for Nothing {
 
 // SAFETY: Lent: points to nothing.
 unsafe impl Op for Nothing {
-    const INFO: OpInfo = OpInfo {
-        name: "nothing",
-        opcode: opcode::NOP,
-        since: (0, 0),
-    };
+    const INFO: OpInfo = OpInfo::of_test(opcode::NOP);
     type Output = i32;
 
     fn sqe(&mut self) -> Sqe {
@@ -70,7 +67,7 @@ unsafe impl Op for Nothing {
     }
 
     fn lost(error: io::Error) -> i32 {
-        -error.raw_os_error().unwrap_or_default()
+        -code_of(&error).unwrap_or_default()
     }
 }
 
@@ -332,7 +329,7 @@ fn a_timeout_and_an_answer_do_not_both_get_the_payload() {
             let mut operation = operation.timeout(Duration::from_nanos(1));
             assert_eq!(
                 block_on(|context| poll(&mut operation, context)),
-                -ETIMEDOUT
+                -EngineError::TimedOut.code()
             );
         });
     });
@@ -354,7 +351,7 @@ fn an_engine_that_stops_refuses_or_answers() {
             let mut operation = Operation::new(submitter, Nothing(Arc::clone(drops)));
             assert_eq!(
                 block_on(|context| poll(&mut operation, context)),
-                -ESHUTDOWN
+                -EngineError::Ended.code()
             );
         });
     });

@@ -21,7 +21,8 @@ use super::{Lane, Submitter};
 use crate::narrow::to_u32;
 use crate::op::Op;
 use crate::sync::{AtomicUsize, AtomicWaker, Mutation, Ordering, broken};
-use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN};
+use crate::sys::engine_error::EngineError;
+use crate::sys::errno::ECANCELED;
 
 /// Operations added one by one are handed over in chunks of this many, so that the device starts on
 /// the first while the rest are prepared.
@@ -159,7 +160,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     fn chain_up(&mut self, op: T, asked_ns: u64, key: K, lane: &'a Lane) {
         self.lane = lane;
         let Some(slot) = lane.table.take() else {
-            self.at_once.push_back((key, op, -ENOBUFS));
+            self.at_once
+                .push_back((key, op, -EngineError::TooMany.code()));
             return;
         };
         drop(slot.lifecycle.reset(None));
@@ -224,7 +226,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             return;
         }
         let before = self.at_once.len();
-        self.take_back(first);
+        self.take_back(first, lane.refusal());
         // The lane has ended. If it was only this thread's own, there are others.
         if let Some(other) = self.submitter.lane_instead_of(lane, T::INFO.opcode) {
             for (key, op, _) in self.at_once.split_off(before) {
@@ -234,9 +236,9 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// The engine has shut down: the chain is still ours.
+    /// The chain was not handed over, because of `refusal`, and is still ours.
     #[cold]
-    fn take_back(&mut self, first: NonNull<Slot>) {
+    fn take_back(&mut self, first: NonNull<Slot>, refusal: i32) {
         let mut next = Some(first);
         while let Some(slot) = next {
             // SAFETY: Lent: never handed over, so ours.
@@ -244,7 +246,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             // SAFETY: as above.
             let side = unsafe { slot.driver() };
             next = side.chain.take();
-            side.res = -ESHUTDOWN;
+            side.res = -refusal;
             let taken = self.take_answer(NonNull::from(slot));
             self.at_once.extend(taken);
         }
@@ -330,7 +332,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.group.waker.register(waker);
     }
 
-    /// The errno that ended the kernel of one of its lanes: some answers will never come.
+    /// The error, as a number, that ended one of its lanes: some answers will never come.
     pub(crate) fn failed(&self) -> Option<i32> {
         match self.group.failed.load(Ordering::Acquire) {
             0 => None,
@@ -342,7 +344,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     /// already are still to be had.
     pub(crate) fn abandon(&mut self, errno: i32) -> Vec<K> {
         let before = self.at_once.len();
-        self.let_go();
+        self.let_go(errno);
         // A driver that met one between its claim and the end of the group has cancelled it.
         for (_, _, res) in self.at_once.iter_mut().skip(before) {
             if *res == -ECANCELED {
@@ -362,8 +364,10 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     /// 2. close the group, and take back what was given to it until then;
     /// 3. count the rest, so that the last of them frees the group;
     /// 4. request the cancels.
-    fn let_go(&mut self) {
-        self.flush_for_drop();
+    ///
+    /// What was never handed over is answered with minus `errno`.
+    fn let_go(&mut self, errno: i32) {
+        self.flush_for_drop(errno);
         let claimed = !broken(Mutation::BatchUnclaimed);
         for (out, _) in self.out.iter().flatten().filter(|_| claimed) {
             // SAFETY: Lent: out in our name, so not freed.
@@ -398,10 +402,10 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     }
 
     /// A chain that was never handed over is simply taken apart.
-    fn flush_for_drop(&mut self) {
+    fn flush_for_drop(&mut self, errno: i32) {
         if let Some((first, _)) = self.chain.take() {
             self.chained = 0;
-            self.take_back(first);
+            self.take_back(first, errno);
         }
     }
 }
@@ -409,7 +413,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 impl<T: Op, K: Copy> Drop for Batch<'_, T, K> {
     fn drop(&mut self) {
         if self.outstanding() > 0 || self.chain.is_some() {
-            self.let_go();
+            self.let_go(ECANCELED);
         }
         for (_, op, res) in self.at_once.drain(..) {
             drop(op.complete(res));

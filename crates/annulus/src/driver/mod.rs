@@ -58,7 +58,7 @@ pub(crate) use submitter::{LaneThread, Opcodes, OwnRings, Submitter, Thread};
 use crate::buf::{Arenas, Follow};
 use crate::metrics::{Meter, SourceKind};
 use crate::sync::{AtomicBool, Ordering};
-use crate::sys::errno::ETIMEDOUT;
+use crate::sys::engine_error::EngineError;
 use crate::sys::forked;
 use crate::sys::ring::Ring;
 use own::Own;
@@ -189,10 +189,22 @@ impl Lane {
     }
 
     /// Why an operation whose memory stays with the driver has been answered.
-    pub(crate) fn expiry_errno(&self) -> i32 {
+    pub(crate) fn expiry(&self) -> i32 {
         match self.failed.load(Ordering::Acquire) {
-            0 => ETIMEDOUT,
-            errno => errno,
+            0 => EngineError::TimedOut.code(),
+            code => code,
+        }
+    }
+
+    /// Why the driver takes no operation: the answer of those that it has not begun, as a number.
+    #[cold]
+    pub(crate) fn refusal(&self) -> i32 {
+        if self.is_elsewhere() {
+            return EngineError::Forked.code();
+        }
+        match self.failed.load(Ordering::Acquire) {
+            0 => EngineError::Ended.code(),
+            code => code,
         }
     }
 

@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
@@ -17,7 +16,8 @@ use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
 use super::{Lane, Submitter, inline_run};
 use crate::op::Op;
-use crate::sys::errno::{ENOBUFS, ESHUTDOWN};
+use crate::sys::engine_error::{EngineError, error_of};
+use crate::sys::errno::ETIMEDOUT;
 
 /// An operation on its way; await it for the answer.
 ///
@@ -146,7 +146,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             // The lane has ended. If it was only this thread's own, there are others.
             match self.submitter.lane_instead_of(lane, op.opcode()) {
                 Some(other) => lane = other,
-                None => return self.finish(op.complete(-ESHUTDOWN)),
+                None => return self.finish(op.complete(-lane.refusal())),
             }
         }
     }
@@ -162,7 +162,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         // Before the slot is taken: foreign code, which may panic.
         let waker = context.waker().clone();
         let Some(slot) = lane.table.take() else {
-            return Ok(self.finish(op.complete(-ENOBUFS)));
+            return Ok(self.finish(op.complete(-EngineError::TooMany.code())));
         };
         let deadline_ns = match self.time {
             Time::Until(until_ns) => until_ns,
@@ -207,8 +207,12 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             {
                 return self.place(op, self.submitter.sample(), other, context);
             }
+            // The driver has cancelled it: its own timeout has passed.
+            Some((op, res)) if res == -ETIMEDOUT && !matches!(self.time, Time::Unlimited) => {
+                op.complete(-EngineError::TimedOut.code())
+            }
             Some((op, res)) => op.complete(res),
-            None => T::lost(io::Error::from_raw_os_error(lane.expiry_errno())),
+            None => T::lost(error_of(lane.expiry())),
         };
         self.finish(output)
     }

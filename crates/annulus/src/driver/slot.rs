@@ -24,20 +24,14 @@ use super::many::Group;
 use super::payload;
 use super::stack::Linked;
 use crate::metrics::OperationNumber;
-use crate::op::{Op, OpInfo, Resume};
+use crate::op::{Nop, Op, OpInfo, Resume, retries_max};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
-use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
+use crate::sys::engine_error::EngineError;
 use crate::sys::sqe::Sqe;
 
 /// Bytes of an op stored in the slot itself; a larger op is boxed (none of the library's own is,
 /// with the buffer types it implements).
 const INLINE_BYTES: usize = 128;
-
-/// EAGAIN in a row, after which it is the answer: a file that says so a hundred times means it, and
-/// would keep a driver busy for ever.
-const EAGAIN_MAX: u32 = 100;
-/// ENOMEM in a row, after which it is the answer. Some kernels say it once without a reason (trap 57).
-const ENOMEM_MAX: u32 = 2;
 
 /// The top bit of a token is free for the driver: it marks the CQE of a cancel.
 const GENERATION_MASK: u32 = u32::MAX >> 1;
@@ -313,12 +307,7 @@ impl Slot {
             return Resume::Again;
         }
         let asked = self.asked_again.load(Relaxed);
-        let most = match -res {
-            ENOMEM => ENOMEM_MAX,
-            EAGAIN => EAGAIN_MAX,
-            _ => u32::MAX,
-        };
-        if asked >= most {
+        if asked >= retries_max(res) {
             return Resume::Done(res);
         }
         self.asked_again.store(asked.saturating_add(1), Relaxed);
@@ -353,7 +342,7 @@ impl Slot {
 
 /// The answer of an operation whose buffer has panicked. Such a panic is the failure of that operation, and
 /// of nothing else.
-pub(super) const PANICKED: i32 = -ECANCELED;
+pub(crate) const PANICKED: i32 = -EngineError::Panicked.code();
 
 /// An op's functions, its type forgotten. Those that may ask the buffer, which is foreign code, contain its
 /// panics; where the compiler sees that it has none, that costs nothing.
@@ -369,12 +358,8 @@ struct Vtable {
 
 /// Of a slot that was never filled.
 static EMPTY: Vtable = Vtable {
-    info: &OpInfo {
-        name: "none",
-        opcode: crate::sys::sqe::opcode::NOP,
-        since: (0, 0),
-    },
-    operation: OperationNumber::of("none"),
+    info: &Nop::INFO,
+    operation: Nop::INFO.number(),
     sqe: |_| Some(Sqe::default()),
     syscall: |_| 0,
     resume: |_, _| Resume::Done(0),
@@ -386,7 +371,7 @@ impl Vtable {
     const fn of<T: Op>() -> Vtable {
         Vtable {
             info: &T::INFO,
-            operation: OperationNumber::of(T::INFO.name),
+            operation: T::INFO.number(),
             // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
             sqe: |data| contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.sqe()),
             syscall: |data| {

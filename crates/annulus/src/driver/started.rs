@@ -7,8 +7,10 @@ use std::thread::{self, JoinHandle};
 
 use super::uring::{Driver, Tuning};
 use super::{Lane, Limits, Wake};
+use crate::sys::engine_error::EngineError;
 use crate::sys::errno::EAGAIN;
 use crate::sys::ring::Ring;
+use crate::sys::size_limit;
 use crate::sys::wake::EventFd;
 
 /// What a driver thread is called, for those who look at `/proc`.
@@ -48,6 +50,7 @@ impl Starter {
         let run = move || {
             let driver = starter.lock_driver().take();
             if let Some(mut driver) = driver {
+                size_limit::block_signal();
                 driver.settle();
                 driver.drive();
             }
@@ -62,7 +65,8 @@ impl Starter {
     fn fail(&self, error: &io::Error) {
         let driver = self.lock_driver().take();
         if let Some(mut driver) = driver {
-            driver.fail(error.raw_os_error().unwrap_or(EAGAIN));
+            let errno = error.raw_os_error().unwrap_or(EAGAIN);
+            driver.fail(EngineError::NoThread { errno });
             driver.drive();
         }
     }

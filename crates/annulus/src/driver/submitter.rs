@@ -19,7 +19,7 @@ use crate::fd::CloseFd;
 use crate::metrics::{self, Meter, Metrics, OperationNumber, SourceKind, Times};
 use crate::op::{AtOnce, Op, Resume};
 use crate::sys::call;
-use crate::sys::errno::ESHUTDOWN;
+use crate::sys::engine_error::EngineError;
 use crate::sys::forked;
 use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
@@ -254,7 +254,7 @@ impl Submitter {
     /// the operation. `None`: that is the answer.
     #[inline]
     pub(crate) fn lane_after(&self, lane: &Lane, res: i32, opcode: u8) -> Option<&Lane> {
-        match res == -ESHUTDOWN && lane.stopping() {
+        match EngineError::of_code(-res).is_some() && lane.stopping() {
             true => self.lane_instead_of(lane, opcode),
             false => None,
         }
@@ -347,6 +347,7 @@ impl Submitter {
         };
         let mut ring = Ring::new(config)?;
         ring.prepare_thread();
+        ring.enter_on_foreign_threads();
         let limits = limits.within(&ring);
         let pollable = ring
             .pollable()
@@ -430,7 +431,7 @@ impl Submitter {
             AtOnce::Answer(res) => {
                 if let Resume::Done(total) = op.resume(res) {
                     inline_run::count(1, op.bytes());
-                    self.count_inline(const { OperationNumber::of(T::INFO.name) }, 1, asked_ns);
+                    self.count_inline(const { T::INFO.number() }, 1, asked_ns);
                     return Some(total);
                 }
             }

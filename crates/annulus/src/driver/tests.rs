@@ -22,7 +22,8 @@ use super::slot::Slot;
 use super::uring::{self, Driver, Tuning};
 use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::{Op, OpInfo};
-use crate::sys::errno::{EBUSY, ECANCELED, ETIMEDOUT};
+use crate::sys::engine_error::{EngineError, code_of};
+use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM};
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
@@ -77,11 +78,7 @@ impl Call {
 
 // SAFETY: Lent: points to nothing.
 unsafe impl Op for Call {
-    const INFO: OpInfo = OpInfo {
-        name: "call",
-        opcode: opcode::GETDENTS,
-        since: (0, 0),
-    };
+    const INFO: OpInfo = OpInfo::of_test(opcode::GETDENTS);
     type Output = i32;
 
     fn sqe(&mut self) -> Sqe {
@@ -96,8 +93,8 @@ unsafe impl Op for Call {
         (self.complete)(res)
     }
 
-    fn lost(_: io::Error) -> i32 {
-        -ETIMEDOUT
+    fn lost(error: io::Error) -> i32 {
+        -code_of(&error).unwrap_or_default()
     }
 }
 
@@ -274,7 +271,7 @@ fn a_timeout_passes_although_every_thread_is_busy() {
     start(&mut busy);
     thread::sleep(Duration::from_millis(20));
     let late = Operation::new(&pool, Call::new(|| 0)).timeout(Duration::from_millis(10));
-    assert_eq!(answer(late), -ETIMEDOUT);
+    assert_eq!(answer(late), -EngineError::TimedOut.code());
     drop(release);
     assert_eq!(answer(busy), 1);
 }
@@ -509,4 +506,22 @@ fn what_is_undone_by_the_end_of_a_thread_that_turned_is_submitted_again() {
     driver.kernel().answer(-ECANCELED);
     driver.turn();
     assert_eq!(lifecycle.look(Waker::noop()), Look::Done);
+}
+
+#[test]
+fn a_call_that_lacks_memory_is_made_twice_more_and_that_is_then_the_answer() {
+    let pool = pool(1);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let lacks_memory = |until: usize| {
+        let calls = Arc::clone(&calls);
+        Call::new(move || match calls.fetch_add(1, SeqCst) {
+            call if call < until => -ENOMEM,
+            _ => 7,
+        })
+    };
+    assert_eq!(answer(Operation::new(&pool, lacks_memory(2))), 7);
+    assert_eq!(calls.swap(0, SeqCst), 3);
+    let for_ever = lacks_memory(usize::MAX);
+    assert_eq!(answer(Operation::new(&pool, for_ever)), -ENOMEM);
+    assert_eq!(calls.load(SeqCst), 3);
 }

@@ -31,9 +31,8 @@ use super::pending::Pending;
 use super::slot::{PANICKED, Slot, Stage};
 use super::{Lane, Limits, finish};
 use crate::sync::{Mutation, broken};
-use crate::sys::errno::{
-    EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ESHUTDOWN, ETIME, ETIMEDOUT,
-};
+use crate::sys::engine_error::EngineError;
+use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ETIME, ETIMEDOUT};
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{REAP_MAX, Ring};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
@@ -384,7 +383,7 @@ impl<K: Kernel> Driver<K> {
                 return true;
             }
             if self.draining_until_ns.is_some() {
-                self.finish(slot_ref, -ESHUTDOWN);
+                self.finish(slot_ref, -self.lane.refusal());
                 return true;
             }
         } else if side.timed_out || slot_ref.lifecycle.is_orphan() {
@@ -460,7 +459,8 @@ impl<K: Kernel> Driver<K> {
             // EBADR: the kernel dropped a CQE, and it can't be known whose. EBADFD, ENXIO and what else
             // there may be: the ring is gone.
             errno => {
-                self.fail(errno.unwrap_or(EBADR));
+                let errno = errno.unwrap_or(EBADR);
+                self.fail(EngineError::RingFailed { errno });
                 false
             }
         }

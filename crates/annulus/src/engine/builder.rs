@@ -19,6 +19,7 @@ use crate::sys::polling::RingPoll;
 use crate::sys::ring::{Ring, RingConfig, Rung};
 #[cfg(feature = "sim")]
 use crate::sys::sim::{SimClock, SimConfig, SimKernel, World};
+use crate::sys::size_limit;
 use crate::sys::sq_poll::SqPoll;
 
 /// Which backend to use.
@@ -510,6 +511,7 @@ fn start_driver(
 ) -> Result<(LaneThread, RingFacts), SetupError> {
     let (tell, told) = mpsc::sync_channel(1);
     let run = move || {
+        size_limit::block_signal();
         let mut ring = match Ring::new(config) {
             Ok(ring) => ring,
             Err(error) => return drop(tell.send(Err(error))),

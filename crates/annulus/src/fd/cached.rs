@@ -11,6 +11,7 @@ use crate::sys::errno::EOPNOTSUPP;
 /// The figures are of 4 KiB on ext4 and Linux 6.18, on a virtual machine; other machines' ratios are
 /// alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CachedReads {
     /// They ask where that has paid lately: where at least one read in four of those that asked was
     /// there. Where not, fewer and fewer ask, down to one in 256, so that a file that comes to be

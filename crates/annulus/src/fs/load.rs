@@ -13,6 +13,7 @@ use crate::driver::many::Batch;
 use crate::error::{BufError, WholeResult};
 use crate::narrow::to_usize;
 use crate::op::{Op, ReadAt, Until, ended};
+use crate::sys::engine_error::error_of;
 use crate::sys::mapping::{HugePages, PAGE_BYTES};
 
 /// Bytes of one read: large enough to be cheap, small enough that several keep a device busy.
@@ -230,7 +231,7 @@ impl<'a> Run<'a> {
                         return Poll::Pending;
                     };
                     self.batch.abandon(errno);
-                    self.error = Some(io::Error::from_raw_os_error(errno));
+                    self.error = Some(error_of(errno));
                 }
             }
         }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use crate::error::{BufError, BufResult};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
 use crate::op::{AT_ONCE, Op, ReadAt, Sleep, Try, Until, read_cached};
-use crate::sys::errno::ETIMEDOUT;
+use crate::sys::engine_error::{EngineError, error_of};
 
 /// Reads of one batch handed over at a time; the rest of the iterator is read as answers come. It
 /// bounds the memory of a batch, not what the device is given: that is the engine's in-flight limit.
@@ -25,6 +24,7 @@ const WINDOW: usize = 1024;
 
 /// One answer of a batch.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completed<B> {
     /// Which read: 0 for the first asked.
     pub index: usize,
@@ -84,7 +84,7 @@ impl<'a> Timeout<'a> {
     ) -> Option<i32> {
         batch
             .failed()
-            .or_else(|| self.passed(context).then_some(ETIMEDOUT))
+            .or_else(|| self.passed(context).then_some(EngineError::TimedOut.code()))
     }
 
     fn passed(&mut self, context: &mut Context<'_>) -> bool {
@@ -264,7 +264,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     fn give_up(&mut self, errno: i32) {
         self.exhausted = true;
         for asked in self.batch.abandon(errno) {
-            let lost = BufError::new(io::Error::from_raw_os_error(errno), None);
+            let lost = BufError::new(error_of(errno), None);
             self.ready.push_back(asked.answer(Err(lost)));
         }
         for (buf, offset) in self.pushed.drain(..) {
@@ -273,7 +273,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
                 offset,
             };
             self.asked += 1;
-            let unread = BufError::new(io::Error::from_raw_os_error(errno), Some(buf));
+            let unread = BufError::new(error_of(errno), Some(buf));
             self.ready.push_back(asked.answer(Err(unread)));
         }
     }

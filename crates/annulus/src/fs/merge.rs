@@ -15,9 +15,11 @@ use crate::driver::many::Batch;
 use crate::error::{BufError, BufResult};
 use crate::narrow::to_usize;
 use crate::op::{Op, ReadAt, Until};
+use crate::sys::engine_error::{code_of, error_of};
 
 /// Which ranges are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Merge {
     /// The widest gap that is read along, bytes; 0 merges only ranges that touch or overlap.
     pub gap_bytes: u64,
@@ -31,6 +33,16 @@ impl Default for Merge {
         Merge {
             gap_bytes: 4 << 10,
             max_bytes: 1 << 20,
+        }
+    }
+}
+
+impl Merge {
+    /// Ranges at most `gap_bytes` apart are read together, in transfers of at most `max_bytes`.
+    pub fn new(gap_bytes: u64, max_bytes: usize) -> Merge {
+        Merge {
+            gap_bytes,
+            max_bytes,
         }
     }
 }
@@ -143,7 +155,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
                             .unwrap_or_default();
                         self.answers.extend(parts.into_iter().map(|part| {
                             // The kernel never saw this buffer: it goes back.
-                            let error = std::io::Error::from_raw_os_error(errno);
+                            let error = error_of(errno);
                             part.asked.answer(Err(BufError::new(error, Some(part.buf))))
                         }));
                     }
@@ -181,8 +193,8 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
 
 /// `io::Error` can't be cloned; errno is what matters of the kernel's.
 fn same_error(error: &std::io::Error) -> std::io::Error {
-    match error.raw_os_error() {
-        Some(errno) => std::io::Error::from_raw_os_error(errno),
+    match code_of(error) {
+        Some(code) => error_of(code),
         None => std::io::Error::new(error.kind(), error.to_string()),
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::histogram::bucket;
-use super::record::{self, Number, OperationNumber, Part};
+use super::record::{self, Number, Part};
 use super::snapshot::SourceKind;
 use super::{CoreMetrics, registry};
+use crate::op::OperationNumber;
 use crate::sys::forked;
 use crate::sys::words::Words;
 
@@ -170,7 +171,7 @@ impl Meter {
     /// Answers so far.
     pub(crate) fn completed(&self) -> u64 {
         let answers = |operation| self.word(record::completed(operation)).get();
-        record::operations().map(answers).sum()
+        OperationNumber::all().map(answers).sum()
     }
 
     /// What the core of a runtime has done.

@@ -47,8 +47,8 @@ pub use snapshot::{
 };
 pub use watch::{Watch, watch};
 
+pub(crate) use crate::op::OperationNumber;
 pub(crate) use meter::{Counter, Meter, Times};
-pub(crate) use record::OperationNumber;
 pub(crate) use watch::sample;
 
 use crate::sys::call::now_ns;

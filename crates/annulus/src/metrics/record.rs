@@ -1,5 +1,5 @@
 //! Where in a source's words is what. A snapshot is read from them, in this process or in another: what is
-//! changed here changes `VERSION`.
+//! changed here changes `VERSION`, but for names, which readers compare themselves.
 
 use std::ops::Range;
 
@@ -8,90 +8,17 @@ use super::preload::{Call, Why};
 use super::snapshot::{
     Counts, ErrorCounts, OperationCounts, PreloadCounts, ReasonCounts, Source, SourceKind,
 };
+use crate::op::{self, OperationNumber};
 
-/// Of the layout: of the header (`registry.rs`), of a record, of the buckets and of the names below.
-pub(crate) const VERSION: u64 = 2;
+/// Of the layout: of the header (`registry.rs`), of a record and of the buckets. Names are compared by `names`.
+pub(crate) const VERSION: u64 = 3;
 
-/// Operations by number, as docs/KERNELS.md lists them. The last is for what only tests have.
-pub(crate) const OPERATIONS: [&str; 29] = [
-    "read_at",
-    "read_vectored_at",
-    "write_at",
-    "write_vectored_at",
-    "open",
-    "close",
-    "fsync",
-    "allocate",
-    "advise",
-    "metadata",
-    "rename",
-    "unlink",
-    "create_dir",
-    "truncate",
-    "read_dir",
-    "spawn_blocking",
-    "sleep",
-    "nop",
-    "accept",
-    "connect",
-    "poll",
-    "recv",
-    "recv_message",
-    "send",
-    "send_message",
-    "send_vectored",
-    "send_zero_copy",
-    "splice",
-    OTHER,
-];
-pub(crate) const OTHER: &str = "other";
 /// Places for operations; some are left for those to come.
-const OPERATIONS_MAX: usize = 32;
-const _: () = assert!(OPERATIONS.len() <= OPERATIONS_MAX);
-
-/// An operation's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OperationNumber(u8);
-
-impl OperationNumber {
-    pub(crate) const READ_AT: OperationNumber = OperationNumber::of("read_at");
-    pub(crate) const ACCEPT: OperationNumber = OperationNumber::of("accept");
-    pub(crate) const RECV: OperationNumber = OperationNumber::of("recv");
-    pub(crate) const RECV_MESSAGE: OperationNumber = OperationNumber::of("recv_message");
-
-    /// Of the operation of that name.
-    pub(crate) const fn of(name: &str) -> OperationNumber {
-        let mut number = 0;
-        while number < OPERATIONS.len() - 1 {
-            if same(OPERATIONS[number], name) {
-                break;
-            }
-            number += 1;
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "fewer than OPERATIONS_MAX")]
-        OperationNumber(number as u8)
-    }
-
-    #[inline]
-    pub(super) fn index(self) -> usize {
-        usize::from(self.0) % OPERATIONS_MAX
-    }
-}
-
-const fn same(one: &str, other: &str) -> bool {
-    let (one, other) = (one.as_bytes(), other.as_bytes());
-    if one.len() != other.len() {
-        return false;
-    }
-    let mut at = 0;
-    while at < one.len() {
-        if one[at] != other[at] {
-            return false;
-        }
-        at += 1;
-    }
-    true
-}
+const OPERATIONS_MAX: usize = 64;
+const _: () = assert!(
+    op::ALL.len() <= OPERATIONS_MAX,
+    "there are more operations than places: raise OPERATIONS_MAX and VERSION"
+);
 
 /// 0: free.
 pub(super) const KIND: usize = 0;
@@ -105,15 +32,18 @@ pub(super) const ERRORS: usize = COUNTERS + COUNTERS_MAX;
 pub(super) const ERRORS_MAX: usize = 32;
 /// By operation.
 const DONE: usize = ERRORS + 2 * ERRORS_MAX;
-/// Of an operation: answers, errors, and the sums of the three histograms, ns.
-const DONE_WORDS: usize = 5;
+/// Of an operation: answers and errors.
+const DONE_WORDS: usize = 2;
 const BACKEND: usize = DONE + OPERATIONS_MAX * DONE_WORDS;
 const BACKEND_WORDS: usize = 32;
 const FALLBACK: usize = BACKEND + BACKEND_WORDS;
 const FALLBACK_WORDS: usize = 160;
-/// All that is written while nobody watches lies before this: one page.
-pub(super) const HEAD_WORDS: usize = 512;
-const _: () = assert!(FALLBACK + FALLBACK_WORDS <= HEAD_WORDS);
+/// By operation: the sums of the three histograms, ns. All that is written while nobody watches lies before
+/// this: one page.
+const SUMS: usize = 512;
+const _: () = assert!(FALLBACK + FALLBACK_WORDS <= SUMS);
+/// What is read of a record at once; its buckets follow.
+pub(super) const HEAD_WORDS: usize = SUMS + OPERATIONS_MAX * PARTS;
 /// The words of a page, where pages are largest.
 pub(super) const PAGE_WORDS: usize = (64 << 10) / size_of::<u64>();
 /// What only the preload library counts: a page of its own, behind the buckets.
@@ -150,9 +80,15 @@ pub(super) enum Part {
 }
 const PARTS: usize = 3;
 
+/// Which of the places for operations; the bound is for the compiler.
+#[inline]
+fn place_of(operation: OperationNumber) -> usize {
+    operation.index() % OPERATIONS_MAX
+}
+
 #[inline]
 pub(super) fn completed(operation: OperationNumber) -> usize {
-    DONE + operation.index() * DONE_WORDS
+    DONE + place_of(operation) * DONE_WORDS
 }
 
 #[inline]
@@ -162,13 +98,13 @@ pub(super) fn failed(operation: OperationNumber) -> usize {
 
 #[inline]
 pub(super) fn sum(operation: OperationNumber, part: Part) -> usize {
-    completed(operation) + 2 + part as usize
+    SUMS + place_of(operation) * PARTS + part as usize
 }
 
 /// Where the buckets of a histogram are.
 #[inline]
 pub(super) fn buckets(operation: OperationNumber, part: Part) -> Range<usize> {
-    let from = HEAD_WORDS + (operation.index() * PARTS + part as usize) * BUCKETS;
+    let from = HEAD_WORDS + (place_of(operation) * PARTS + part as usize) * BUCKETS;
     from..from + BUCKETS
 }
 
@@ -197,9 +133,34 @@ pub(super) fn preload() -> Range<usize> {
     PRELOAD_COUNTED
 }
 
-/// All operations that have a name.
-pub(super) fn operations() -> impl Iterator<Item = OperationNumber> {
-    (0..).map(OperationNumber).take(OPERATIONS.len())
+/// What the numbers of a record mean, as one number: of two versions of Annulus it is the same if both know the
+/// same operations, counters, kinds, calls and reasons, in the same order.
+pub(super) fn names() -> u64 {
+    let kinds = KINDS.iter().map(|kind| kind.name());
+    let calls = Call::ALL.iter().map(|call| call.name());
+    let reasons = Why::ALL.iter().map(|why| why.name());
+    let operations = op::NAMES.iter().copied();
+    let lists: [&mut dyn Iterator<Item = &'static str>; 5] = [
+        &mut operations.into_iter(),
+        &mut NUMBER_NAMES.iter().copied(),
+        &mut kinds.into_iter(),
+        &mut calls.into_iter(),
+        &mut reasons.into_iter(),
+    ];
+    fingerprint(lists)
+}
+
+/// FNV-1a of all names, each with an end, as each list has one.
+fn fingerprint(lists: [&mut dyn Iterator<Item = &str>; 5]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mut take = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    for list in lists {
+        for name in list {
+            name.bytes().chain([0]).for_each(&mut take);
+        }
+        take(1);
+    }
+    hash
 }
 
 /// The words that hold a text, and where they begin.
@@ -243,8 +204,8 @@ macro_rules! counters {
         pub(super) enum Number {
             $($(#[$about])* $name,)*
         }
-        /// How many there are.
-        const NUMBERS: usize = [$(Number::$name),*].len();
+        /// Their names.
+        const NUMBER_NAMES: &[&str] = &[$(stringify!($name)),*];
 
         impl super::Meter {
             $($(#[$about])*
@@ -286,7 +247,7 @@ counters! {
     /// Of a core: operations on sockets with the kernel; of a ring of the preload library: all.
     flying,
 }
-const _: () = assert!(NUMBERS <= COUNTERS_MAX);
+const _: () = assert!(NUMBER_NAMES.len() <= COUNTERS_MAX);
 
 /// What a record says, whose first words are `head`; `fetch` reads so many words from a place on. `None`: it
 /// is free, or of a kind that is not known.
@@ -297,7 +258,7 @@ pub(super) fn read(
     let head: &[u64; HEAD_WORDS] = head.try_into().ok()?;
     let kind = kind_of(head[KIND])?;
     let mut operations = Vec::new();
-    for number in self::operations() {
+    for number in OperationNumber::all() {
         let done = head[completed(number)];
         let sums = [Part::Latency, Part::Queue, Part::Device].map(|part| head[sum(number, part)]);
         if done == 0 && sums == [0; 3] {
@@ -314,7 +275,7 @@ pub(super) fn read(
             })
         };
         operations.push(OperationCounts {
-            name: OPERATIONS[number.index()],
+            name: op::NAMES[number.index()],
             completed: done,
             failed: head[failed(number)],
             latency: histogram(Part::Latency),
@@ -461,4 +422,46 @@ fn kind_of(number: u64) -> Option<SourceKind> {
     KINDS
         .get(usize::try_from(number).ok()?.checked_sub(1)?)
         .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(operations: &[&str], counters: &[&str]) -> u64 {
+        let [mut a, mut b] = [operations, counters].map(|list| list.iter().copied());
+        let [mut none, mut nor, mut any] = [(); 3].map(|()| std::iter::empty());
+        fingerprint([&mut a, &mut b, &mut none, &mut nor, &mut any])
+    }
+
+    #[test]
+    fn another_name_order_or_list_is_another_layout() {
+        let same = of(&["read", "write"], &["enters"]);
+        assert_eq!(same, of(&["read", "write"], &["enters"]));
+        for other in [
+            of(&["write", "read"], &["enters"]),
+            of(&["read", "write", "link"], &["enters"]),
+            of(&["readwrite"], &["enters"]),
+            of(&["read"], &["write", "enters"]),
+            of(&["read", "write"], &[]),
+        ] {
+            assert_ne!(other, same);
+        }
+    }
+
+    #[test]
+    fn every_operation_has_words_of_its_own() {
+        let mut taken = std::collections::BTreeSet::new();
+        for operation in OperationNumber::all() {
+            let parts = [Part::Latency, Part::Queue, Part::Device];
+            let buckets = parts.map(|part| buckets(operation, part));
+            let sums = parts.map(|part| sum(operation, part));
+            assert!(failed(operation) < BACKEND);
+            assert!(sums.iter().all(|place| (SUMS..HEAD_WORDS).contains(place)));
+            let places = [completed(operation), failed(operation)].into_iter();
+            let places = places.chain(sums).chain(buckets.into_iter().flatten());
+            places.for_each(|place| assert!(taken.insert(place), "{place} is taken"));
+        }
+        assert!(taken.iter().all(|place| *place < PRELOAD));
+    }
 }

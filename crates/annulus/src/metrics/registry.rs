@@ -12,6 +12,7 @@ use super::meter::{Record, count_error};
 use super::record::{self, Number, PAGE_WORDS, Part, WORDS};
 use super::snapshot::{Source, SourceKind};
 use crate::narrow::to_usize;
+use crate::op::OperationNumber;
 use crate::sys::forked;
 use crate::sys::words::{FILED_MAX, Lasting, WordFile, Words};
 
@@ -33,8 +34,10 @@ pub(super) const HEADER_PROCESS: usize = 4;
 pub(super) const HEADER_MOVES: usize = 5;
 /// Until when somebody looks from outside, ns of the monotonic clock.
 pub(super) const HEADER_LEASE: usize = 6;
+/// What the numbers of a record mean (`record::names`).
+pub(super) const HEADER_NAMES: usize = 7;
 /// The words of the header that say something.
-pub(super) const HEADER_SAYS: usize = 7;
+pub(super) const HEADER_SAYS: usize = 8;
 
 /// The most records in the file; one that is mapped besides is the header.
 pub(super) const PLACES_MAX: usize = FILED_MAX - 16;
@@ -178,7 +181,7 @@ fn fold(from: &Record, to: &Record) {
         }
     }
     record::preload().for_each(add);
-    for operation in record::operations() {
+    for operation in OperationNumber::all() {
         add(record::completed(operation));
         add(record::failed(operation));
         if from[record::sum(operation, Part::Latency)].load(Ordering::Relaxed) == 0 {
@@ -199,6 +202,7 @@ impl Shares {
             (HEADER_VERSION, record::VERSION),
             (HEADER_WORDS, WORDS as u64),
             (HEADER_PLACES, 1),
+            (HEADER_NAMES, record::names()),
             (HEADER_PROCESS, u64::from(std::process::id())),
         ] {
             header[word].store(says, Ordering::Relaxed);
@@ -246,7 +250,7 @@ impl Shares {
 /// # Errors
 ///
 /// The kernel makes no file of memory: there are no more descriptors, or files may not be that large (it has
-/// half a GiB, of which what is never written takes no memory).
+/// nearly one GiB, of which what is never written takes no memory).
 pub fn share() -> io::Result<()> {
     share_above(0).map(|_| ())
 }

@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::record::{self, HEAD_WORDS, WORDS};
 use super::registry::{
-    FILE_NAME, HEADER_LEASE, HEADER_MOVES, HEADER_PLACES, HEADER_PROCESS, HEADER_SAYS,
-    HEADER_VERSION, HEADER_WORDS, MAGIC, PLACES_MAX, offset_of,
+    FILE_NAME, HEADER_LEASE, HEADER_MOVES, HEADER_NAMES, HEADER_PLACES, HEADER_PROCESS,
+    HEADER_SAYS, HEADER_VERSION, HEADER_WORDS, MAGIC, PLACES_MAX, offset_of,
 };
 use super::snapshot::{Snapshot, Source, SourceKind};
 use crate::narrow::to_usize;
@@ -46,12 +46,20 @@ fn ended(source: &Source) -> bool {
 /// Whether the file can be read, and that somebody does.
 fn look(process: u32, file: &File, now: u64) -> io::Result<()> {
     let says = words(file, 0, HEADER_SAYS)?;
-    if says[HEADER_VERSION] != record::VERSION || says[HEADER_WORDS] != WORDS as u64 {
+    let differs = if says[HEADER_VERSION] != record::VERSION {
+        let (theirs, ours) = (says[HEADER_VERSION], record::VERSION);
+        Some(format!(
+            "in layout {theirs}, and this program reads layout {ours}"
+        ))
+    } else if says[HEADER_WORDS] != WORDS as u64 || says[HEADER_NAMES] != record::names() {
+        Some("other operations, calls or reasons than this program knows".to_owned())
+    } else {
+        None
+    };
+    if let Some(differs) = differs {
         let what = format!(
-            "process {process} counts in another layout (version {}; this is {}): look at it with the version of \
-             Annulus that it was built with",
-            says[HEADER_VERSION],
-            record::VERSION
+            "process {process} was built with another version of Annulus: it counts {differs}; look at it with \
+             the `annulus` of that version"
         );
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }

@@ -16,6 +16,7 @@ use crate::driver::core::{Arrives, Core, SocketOperation, Timer, Token, WaitersC
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Accept, accept_multishot};
+use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM};
 use crate::sys::net;
 use crate::sys::sqe::Cqe;
@@ -172,7 +173,7 @@ impl Arrives for Acceptor {
             res if matches!(-res, ECANCELED | EAGAIN | EINTR) => {}
             res if res == -EINVAL && !self.single.get() => self.single.set(true),
             res => {
-                let error = io::Error::from_raw_os_error(-res);
+                let error = error_of(-res);
                 self.queue.borrow_mut().push_back(Err(error));
             }
         }

@@ -14,6 +14,7 @@ use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Arrived, Mail, MessageInfo, RecvMessage, SendMessage, Shape};
+use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::net::Address;
 use crate::sys::sqe::Cqe;
@@ -24,6 +25,7 @@ const QUEUED_MAX: usize = 64;
 
 /// What came with a datagram that was received into a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received<A> {
     /// Bytes of it that are in the buffer.
     pub bytes: usize,
@@ -35,6 +37,7 @@ pub struct Received<A> {
 
 /// A datagram in memory of the core's.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Datagram<A> {
     /// Its bytes.
     pub chunk: Chunk,
@@ -222,7 +225,7 @@ impl Mailbox {
 }
 
 fn ends() -> io::Error {
-    io::Error::other("the runtime ends")
+    EngineError::Ended.into()
 }
 
 fn too_small(bytes: usize, overhead: usize) -> io::Error {
@@ -253,7 +256,7 @@ impl Arrives for Mailbox {
             (res, _) if res == -ECANCELED && self.stopped.get() => {}
             (res, _) if res == -EINVAL && !self.single.get() => self.single.set(true),
             (res, _) => {
-                let error = io::Error::from_raw_os_error(-res);
+                let error = error_of(-res);
                 self.queue.borrow_mut().push_back(Err(error));
             }
         }

@@ -42,8 +42,8 @@ use crate::driver::core::Core;
 /// The calling thread's core.
 fn core() -> io::Result<Rc<Core>> {
     Core::current().ok_or_else(|| {
-        let what =
-            "sockets are a runtime's: this thread is none of its cores (see annulus::runtime)";
+        let what = "sockets can be used on a core of a runtime only, and this thread is none; start it with \
+                    Runtime::block_on or Runtime::run, or move the task to a core with spawn_on";
         io::Error::other(what)
     })
 }

@@ -15,7 +15,8 @@ use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, Shots, recv_into_group};
-use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS, ESHUTDOWN};
+use crate::sys::engine_error::{EngineError, error_of};
+use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
 
 /// Bytes that wait to be read by which a stream stops receiving: its sender waits then.
@@ -169,12 +170,12 @@ impl Receiver {
             End::Closed => return Poll::Ready(None),
             End::Failed(errno) => {
                 self.end.set(End::Closed);
-                return Poll::Ready(Some(Err(io::Error::from_raw_os_error(errno))));
+                return Poll::Ready(Some(Err(error_of(errno))));
             }
         }
         if self.core.is_elsewhere() {
             // What comes is the parent's.
-            return Poll::Ready(Some(Err(io::Error::from_raw_os_error(ESHUTDOWN))));
+            return Poll::Ready(Some(Err(EngineError::Forked.into())));
         }
         if self.taken.get() && self.bulk.borrow().is_none() {
             self.waiters.wait(context.waker());
@@ -305,7 +306,7 @@ impl Receiver {
                     res if res == -EAGAIN => self.core.not_ready(&self.socket, Interest::Read),
                     res => {
                         self.end.set(End::Closed);
-                        return Poll::Ready(Some(Err(io::Error::from_raw_os_error(-res))));
+                        return Poll::Ready(Some(Err(error_of(-res))));
                     }
                 }
             }

@@ -9,6 +9,7 @@ use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
 use crate::op::{SendVectored, SendZeroCopy};
+use crate::sys::engine_error::error_of;
 
 async fn turn(socket: &Rc<Socket>) -> io::Result<SendTurn> {
     let turn = match SendTurn::take(socket) {
@@ -20,7 +21,7 @@ async fn turn(socket: &Rc<Socket>) -> io::Result<SendTurn> {
     };
     match socket.send_failed() {
         0 => Ok(turn),
-        errno => Err(io::Error::from_raw_os_error(errno)),
+        errno => Err(error_of(errno)),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPlace, SendTurn, Socket};
 use crate::op::{Connect, Recv, SendAll, SendThen};
+use crate::sys::engine_error::error_of;
 use crate::sys::net::{self, Address, Kind};
 
 /// The stream. Dropped, it is closed: sends that have begun go on, receives are cancelled, and the
@@ -288,7 +289,7 @@ impl<B: IoBuf> Future for Send<'_, B> {
                     this.state = Sending::Out(operation);
                 }
                 errno => {
-                    let error = io::Error::from_raw_os_error(errno);
+                    let error = error_of(errno);
                     return Poll::Ready(Err(BufError::new(error, Some(buf))));
                 }
             }

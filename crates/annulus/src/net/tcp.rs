@@ -15,6 +15,7 @@ use super::stream::{Receive, Send, Stream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::error::WholeResult;
+use crate::sys::engine_error::EngineError;
 use crate::sys::net::{self, Kind};
 use crate::sys::option;
 
@@ -75,7 +76,7 @@ impl TcpListener {
             std::future::poll_fn(|context| self.acceptor.poll_next(context, false)).await;
         match accepted {
             Some(accepted) => Ok(TcpStream(accepted?)),
-            None => Err(io::Error::other("the runtime ends")),
+            None => Err(EngineError::Ended.into()),
         }
     }
 
@@ -101,7 +102,11 @@ impl TcpListener {
 }
 
 fn internet(address: net::Address) -> io::Result<SocketAddr> {
-    net::to_internet(address).ok_or_else(|| io::ErrorKind::Unsupported.into())
+    net::to_internet(address).ok_or_else(|| {
+        let what =
+            "the socket is of another family than IPv4 and IPv6, so it has no address of theirs";
+        io::Error::new(io::ErrorKind::Unsupported, what)
+    })
 }
 
 /// Tries the addresses in order.

@@ -17,6 +17,7 @@ use crate::buf::IoBuf;
 use crate::driver::core::Core;
 use crate::error::BufError;
 use crate::fd::Socket;
+use crate::sys::engine_error::{code_of, error_of};
 use crate::sys::errno::ECANCELED;
 
 /// Bytes that wait or are on their way, by which a write waits.
@@ -296,7 +297,7 @@ impl Sink {
     ) -> Poll<io::Result<T>> {
         let mut state = self.state.borrow_mut();
         if state.failed != 0 {
-            return Poll::Ready(Err(io::Error::from_raw_os_error(state.failed)));
+            return Poll::Ready(Err(error_of(state.failed)));
         }
         if let Some(value) = is_ready(&state) {
             return Poll::Ready(Ok(value));
@@ -389,7 +390,7 @@ impl Sink {
                     state.spare = gathered;
                 }
             }
-            Err(error) => state.failed = error.raw_os_error().unwrap_or(ECANCELED),
+            Err(error) => state.failed = code_of(&error).unwrap_or(ECANCELED),
         }
         let writer = state.writer.take();
         drop(state);

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp};
+use super::{Interest, OpInfo, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::check;
 use crate::sys::net::{self, SOCK_CLOEXEC};
@@ -28,11 +28,7 @@ impl Accept {
 
 // SAFETY: Lent, Open: points to nothing; `listener` owns the descriptor.
 unsafe impl SocketOp for Accept {
-    const INFO: OpInfo = OpInfo {
-        name: "accept",
-        opcode: opcode::ACCEPT,
-        since: (5, 5),
-    };
+    const INFO: OpInfo = table::ACCEPT;
     const INTEREST: Interest = Interest::Read;
     type Output = io::Result<OwnedFd>;
 

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Op, OpInfo, Resume, retry_interrupted};
+use super::{Op, OpInfo, Resume, retry_interrupted, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -44,11 +44,7 @@ impl Advise {
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
 unsafe impl Op for Advise {
-    const INFO: OpInfo = OpInfo {
-        name: "advise",
-        opcode: opcode::FADVISE,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::ADVISE;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

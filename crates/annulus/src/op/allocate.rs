@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -33,11 +33,7 @@ impl Allocate {
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
 unsafe impl Op for Allocate {
-    const INFO: OpInfo = OpInfo {
-        name: "allocate",
-        opcode: opcode::FALLOCATE,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::ALLOCATE;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

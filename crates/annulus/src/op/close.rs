@@ -7,10 +7,11 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Op, OpInfo, Resume};
+use super::{Op, OpInfo, Resume, table};
 use crate::fd::CloseFd;
 use crate::sys::call;
-use crate::sys::errno::{ECANCELED, ENOBUFS, ESHUTDOWN, check};
+use crate::sys::engine_error::EngineError;
+use crate::sys::errno::{ECANCELED, check};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Closes a descriptor and reports what the file system has to say about it.
@@ -27,11 +28,7 @@ impl Close {
 
 // SAFETY: Open: the number is the op's own; no memory is lent.
 unsafe impl Op for Close {
-    const INFO: OpInfo = OpInfo {
-        name: "close",
-        opcode: opcode::CLOSE,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::CLOSE;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {
@@ -48,7 +45,7 @@ unsafe impl Op for Close {
     }
 
     fn complete(self, res: i32) -> io::Result<()> {
-        if matches!(-res, ECANCELED | ESHUTDOWN | ENOBUFS) {
+        if -res == ECANCELED || EngineError::of_code(-res).is_some() {
             // It never ran.
             return check(match &self.closer {
                 Some(closer) => closer.close(self.raw),

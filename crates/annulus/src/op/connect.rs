@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, Resume, SocketOp};
+use super::{Interest, OpInfo, Resume, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::{EAGAIN, EALREADY, EINPROGRESS, check};
 use crate::sys::net::{self, Address};
@@ -34,11 +34,7 @@ impl Connect {
 
 // SAFETY: Lent, Still, Open: the address is boxed, `socket` owns the descriptor.
 unsafe impl SocketOp for Connect {
-    const INFO: OpInfo = OpInfo {
-        name: "connect",
-        opcode: opcode::CONNECT,
-        since: (5, 5),
-    };
+    const INFO: OpInfo = table::CONNECT;
     const INTEREST: Interest = Interest::Write;
     type Output = io::Result<()>;
 

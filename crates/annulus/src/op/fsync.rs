@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -28,11 +28,7 @@ impl Fsync {
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
 unsafe impl Op for Fsync {
-    const INFO: OpInfo = OpInfo {
-        name: "fsync",
-        opcode: opcode::FSYNC,
-        since: (5, 1),
-    };
+    const INFO: OpInfo = table::FSYNC;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

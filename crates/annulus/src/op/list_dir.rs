@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 
-use super::{Op, OpInfo, Resume, retry_interrupted, transfer_len};
+use super::{Op, OpInfo, Resume, retry_interrupted, table, transfer_len};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::{check, count};
@@ -45,11 +45,7 @@ impl ListDir {
 
 // SAFETY: Lent, Still, Open: the chunk is on the heap and the op's own; `fd` keeps the descriptor.
 unsafe impl Op for ListDir {
-    const INFO: OpInfo = OpInfo {
-        name: "read_dir",
-        opcode: opcode::GETDENTS,
-        since: (0, 0),
-    };
+    const INFO: OpInfo = table::READ_DIR;
     type Output = io::Result<Vec<Listed>>;
 
     fn sqe(&mut self) -> Sqe {

@@ -31,6 +31,7 @@ mod sleep;
 mod socket;
 mod splice;
 mod statx;
+mod table;
 mod truncate;
 mod unlink;
 mod vectors;
@@ -62,12 +63,14 @@ pub use sleep::Sleep;
 pub use socket::{Interest, SocketOp};
 pub use splice::Splice;
 pub use statx::StatAt;
+pub use table::OpInfo;
 pub use truncate::Truncate;
 pub use unlink::Unlink;
 pub use write_at::WriteAt;
 pub use write_vectored_at::WriteVectoredAt;
 
 pub(crate) use list_dir::Listed;
+pub(crate) use table::{ALL, NAMES, ON_FILES, OperationNumber};
 
 use std::io;
 
@@ -83,39 +86,6 @@ pub(crate) use recv::{Leftover, ReceiveTurn};
 pub(crate) use recv::{Shots, into_group as recv_into_group};
 pub(crate) use recv_message::{Arrived, Mail, MessageInfo, Shape};
 pub(crate) use statx::{StatAnswer, Statx};
-
-/// What an operation is, for people and for probing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpInfo {
-    /// As docs/KERNELS.md lists it.
-    pub name: &'static str,
-    /// The io_uring opcode, or one of ours for what io_uring has none for.
-    pub opcode: u8,
-    /// The first kernel whose io_uring has it; (0, 0) for none.
-    pub since: (u16, u16),
-}
-
-/// All operations, in the order of docs/KERNELS.md.
-pub(crate) const ALL: [OpInfo; 18] = [
-    ReadAt::<Vec<u8>>::INFO,
-    ReadVectoredAt::<Vec<u8>>::INFO,
-    WriteAt::<Vec<u8>>::INFO,
-    WriteVectoredAt::<Vec<u8>>::INFO,
-    OpenAt::INFO,
-    Close::INFO,
-    Fsync::INFO,
-    Allocate::INFO,
-    Advise::INFO,
-    StatAt::INFO,
-    Rename::INFO,
-    Unlink::INFO,
-    MakeDir::INFO,
-    Truncate::INFO,
-    ListDir::INFO,
-    run_blocking::INFO,
-    Sleep::INFO,
-    Nop::INFO,
-];
 
 /// What to do after an answer of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,12 +166,47 @@ pub unsafe trait Op: Send + Sized + 'static {
 }
 
 /// EINTR: a signal. EAGAIN, ENOMEM: the kernel's own shortage (XFS reads, request memory). None of
-/// them reaches the caller unless it comes again and again (traps 43 and 57): `Slot::resume` counts.
+/// them reaches the caller unless it comes again and again (traps 43 and 57): `retries_max`.
 #[inline]
 pub(crate) fn retry_interrupted(res: i32) -> Resume {
     match -res {
         EINTR | EAGAIN | ENOMEM => Resume::Again,
         _ => Resume::Done(res),
+    }
+}
+
+/// How often in a row an operation that is answered with `res` is asked again before that is its answer: a
+/// file that says EAGAIN a hundred times means it, and would keep a driver busy for ever; some kernels say
+/// ENOMEM once without need (trap 57); each signal is somebody's.
+#[inline]
+pub(crate) fn retries_max(res: i32) -> u32 {
+    match -res {
+        ENOMEM => 2,
+        EAGAIN => 100,
+        _ => u32::MAX,
+    }
+}
+
+/// Counts the refusals of one operation that is tried on the calling thread.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(u8);
+
+impl Refusals {
+    /// What to do after `res`, which the operation takes as `resume` says.
+    #[inline]
+    pub(crate) fn judge(&mut self, res: i32, resume: Resume) -> Resume {
+        if resume != Resume::Again {
+            return resume;
+        }
+        if res >= 0 {
+            self.0 = 0;
+            return Resume::Again;
+        }
+        if u32::from(self.0) >= retries_max(res) {
+            return Resume::Done(res);
+        }
+        self.0 = self.0.saturating_add(1);
+        Resume::Again
     }
 }
 

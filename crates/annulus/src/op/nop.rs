@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -15,11 +15,7 @@ pub struct Nop;
 
 // SAFETY: Lent: points to nothing.
 unsafe impl Op for Nop {
-    const INFO: OpInfo = OpInfo {
-        name: "nop",
-        opcode: opcode::NOP,
-        since: (5, 1),
-    };
+    const INFO: OpInfo = table::NOP;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::io;
 use std::sync::Arc;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::fd::{CloseFd, Fd};
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -40,11 +40,7 @@ impl OpenAt {
 
 // SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
 unsafe impl Op for OpenAt {
-    const INFO: OpInfo = OpInfo {
-        name: "open",
-        opcode: opcode::OPENAT,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::OPEN;
     type Output = io::Result<OpenedFd>;
 
     fn sqe(&mut self) -> Sqe {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp};
+use super::{Interest, OpInfo, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::{EAGAIN, check};
 use crate::sys::message::{self, POLL_READ, POLL_WRITE};
@@ -37,11 +37,7 @@ impl Poll {
 
 // SAFETY: Lent, Open: points to nothing; `descriptor` owns the number.
 unsafe impl SocketOp for Poll {
-    const INFO: OpInfo = OpInfo {
-        name: "poll",
-        opcode: opcode::POLL_ADD,
-        since: (5, 1),
-    };
+    const INFO: OpInfo = table::POLL;
     /// `interest` has the answer.
     const INTEREST: Interest = Interest::Read;
     type Output = io::Result<()>;

@@ -6,7 +6,9 @@
 
 use std::io;
 
-use super::{AtOnce, Op, OpInfo, Resume, TRANSFER_MAX, ended, retry_interrupted, transfer_len};
+use super::{
+    AtOnce, Op, OpInfo, Resume, TRANSFER_MAX, ended, retry_interrupted, table, transfer_len,
+};
 use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -136,11 +138,7 @@ impl<B: IoBufMut> ReadAt<B> {
 // SAFETY: Lent, Still, Open: the buffer and the bounce own their memory at a fixed address, `fd`
 // keeps the descriptor.
 unsafe impl<B: IoBufMut> Op for ReadAt<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "read_at",
-        opcode: opcode::READ,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::READ_AT;
     type Output = BufResult<usize, B>;
 
     #[inline]

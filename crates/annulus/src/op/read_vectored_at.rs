@@ -8,7 +8,7 @@
 use std::io;
 
 use super::vectors::Vectors;
-use super::{Op, OpInfo, Resume, ended, retry_interrupted, transfer_len};
+use super::{Op, OpInfo, Resume, ended, retry_interrupted, table, transfer_len};
 use crate::buf::IoBufMut;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -46,11 +46,7 @@ impl<B: IoBufMut> ReadVectoredAt<B> {
 // SAFETY: Lent, Still, Open: buffers and vectors are the op's own, on the heap; `fd` keeps the
 // descriptor.
 unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "read_vectored_at",
-        opcode: opcode::READV,
-        since: (5, 1),
-    };
+    const INFO: OpInfo = table::READ_VECTORED_AT;
     type Output = BufResult<usize, Vec<B>>;
 
     fn sqe(&mut self) -> Sqe {

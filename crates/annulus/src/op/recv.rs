@@ -8,7 +8,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, transfer_len};
+use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
 use crate::buf::{IoBufMut, ReceiveMode};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
@@ -61,11 +61,7 @@ impl<B: IoBufMut> Recv<B> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `socket` the descriptor.
 unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "recv",
-        opcode: opcode::RECV,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::RECV;
     const INTEREST: Interest = Interest::Read;
     type Output = BufResult<usize, B>;
 

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
+use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table};
 use crate::buf::{Chunk, IoBufMut};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
@@ -69,11 +69,7 @@ impl<B: IoBufMut> RecvMessage<B> {
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, `socket`
 // owns the descriptor.
 unsafe impl<B: IoBufMut> SocketOp for RecvMessage<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "recv_message",
-        opcode: opcode::RECVMSG,
-        since: (5, 3),
-    };
+    const INFO: OpInfo = table::RECV_MESSAGE;
     const INTEREST: Interest = Interest::Read;
     type Output = BufResult<MessageInfo, B>;
 

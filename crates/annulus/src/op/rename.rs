@@ -6,7 +6,7 @@
 use std::ffi::CString;
 use std::io;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::sys::call;
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
@@ -27,11 +27,7 @@ impl Rename {
 
 // SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
 unsafe impl Op for Rename {
-    const INFO: OpInfo = OpInfo {
-        name: "rename",
-        opcode: opcode::RENAMEAT,
-        since: (5, 11),
-    };
+    const INFO: OpInfo = table::RENAME;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

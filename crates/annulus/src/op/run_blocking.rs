@@ -8,7 +8,8 @@ use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{Op, OpInfo, Resume};
+use super::{Op, OpInfo, Resume, table};
+use crate::sys::engine_error::error_of;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Runs a closure.
@@ -36,20 +37,13 @@ pub enum Unanswered {
     NotRun(io::Error),
 }
 
-/// Of any type, to be listed.
-pub(super) const INFO: OpInfo = OpInfo {
-    name: "spawn_blocking",
-    opcode: opcode::RUN,
-    since: (0, 0),
-};
-
 // SAFETY: Lent: points to nothing.
 unsafe impl<W, T> Op for RunBlocking<W, T>
 where
     W: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    const INFO: OpInfo = INFO;
+    const INFO: OpInfo = table::SPAWN_BLOCKING;
     type Output = Result<T, Unanswered>;
 
     fn sqe(&mut self) -> Sqe {
@@ -70,7 +64,7 @@ where
     fn complete(self, res: i32) -> Self::Output {
         match self.outcome {
             Some(outcome) => outcome.map_err(Unanswered::Panicked),
-            None => Err(Unanswered::NotRun(io::Error::from_raw_os_error(-res))),
+            None => Err(Unanswered::NotRun(error_of(-res))),
         }
     }
 

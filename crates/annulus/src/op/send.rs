@@ -10,10 +10,13 @@
 use std::fmt;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, transfer_len};
+use super::{
+    Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
+};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
+use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EPIPE, check, count};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
@@ -69,11 +72,7 @@ impl<B: IoBuf> SendAll<B> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "send",
-        opcode: opcode::SEND,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::SEND;
     const INTEREST: Interest = Interest::Write;
     const GOES_ON: bool = true;
     type Output = WholeResult<B>;
@@ -133,7 +132,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
         match check(res) {
             Ok(_) if self.done >= self.buf.init_bytes() => Ok(self.buf),
             Ok(_) => {
-                let error = std::io::Error::from_raw_os_error(EPIPE);
+                let error = error_of(EPIPE);
                 Err(BufError::new(error, Some(self.buf)))
             }
             Err(error) => Err(BufError::new(error, Some(self.buf))),

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp};
+use super::{Interest, OpInfo, SocketOp, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::Socket;
@@ -43,11 +43,7 @@ impl<B: IoBuf> SendMessage<B> {
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, `socket`
 // owns the descriptor. A send only reads through the pointers.
 unsafe impl<B: IoBuf> SocketOp for SendMessage<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "send_message",
-        opcode: opcode::SENDMSG,
-        since: (5, 3),
-    };
+    const INFO: OpInfo = table::SEND_MESSAGE;
     const INTEREST: Interest = Interest::Write;
     const GOES_ON: bool = true;
     type Output = WholeResult<B>;

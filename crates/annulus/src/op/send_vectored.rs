@@ -6,14 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::io;
 use std::rc::Rc;
 
 use super::vectors::Vectors;
-use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted};
+use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
+use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EPIPE, check, count};
 use crate::sys::net::{self, MSG_WAITALL, Message};
 use crate::sys::sqe::{Sqe, opcode};
@@ -43,11 +43,7 @@ impl<B: IoBuf> SendVectored<B> {
 // SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap; `turn` owns the
 // descriptor. A send only reads through the pointers.
 unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "send_vectored",
-        opcode: opcode::SENDMSG,
-        since: (5, 3),
-    };
+    const INFO: OpInfo = table::SEND_VECTORED;
     const INTEREST: Interest = Interest::Write;
     const GOES_ON: bool = true;
     type Output = WholeResult<Vec<B>>;
@@ -87,7 +83,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
     fn complete(self, res: i32) -> Self::Output {
         let error = match check(res) {
             Ok(_) if !self.vectors.has_rest() => return Ok(self.vectors.into_bufs()),
-            Ok(_) => io::Error::from_raw_os_error(EPIPE),
+            Ok(_) => error_of(EPIPE),
             Err(error) => error,
         };
         Err(BufError::new(error, Some(self.vectors.into_bufs())))

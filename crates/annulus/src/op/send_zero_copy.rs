@@ -7,13 +7,15 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, transfer_len};
+use super::{
+    Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
+};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket, ZeroCopy};
+use crate::sys::engine_error::error_of;
 use crate::sys::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, check, count};
 use crate::sys::net::{self, MSG_WAITALL};
 use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
@@ -64,11 +66,7 @@ impl<B: IoBuf> SendZeroCopy<B> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "send_zero_copy",
-        opcode: opcode::SEND_ZC,
-        since: (6, 0),
-    };
+    const INFO: OpInfo = table::SEND_ZERO_COPY;
     const INTEREST: Interest = Interest::Write;
     const GOES_ON: bool = true;
     type Output = WholeResult<B>;
@@ -131,7 +129,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     fn complete(self, res: i32) -> WholeResult<B> {
         let error = match check(res) {
             Ok(_) if self.done >= self.buf.init_bytes() => return Ok(self.buf),
-            Ok(_) => io::Error::from_raw_os_error(EPIPE),
+            Ok(_) => error_of(EPIPE),
             Err(error) => error,
         };
         Err(BufError::new(error, Some(self.buf)))

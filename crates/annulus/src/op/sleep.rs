@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -15,11 +15,7 @@ pub struct Sleep;
 
 // SAFETY: Lent: points to nothing.
 unsafe impl Op for Sleep {
-    const INFO: OpInfo = OpInfo {
-        name: "sleep",
-        opcode: opcode::SLEEP,
-        since: (0, 0),
-    };
+    const INFO: OpInfo = table::SLEEP;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, transfer_len};
+use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
 use crate::fd::{SendTurn, Socket};
 use crate::sys::errno::{EAGAIN, check};
 use crate::sys::message::{self, POLL_READ, POLL_WRITE, SPLICE_FLAGS};
@@ -46,11 +46,7 @@ impl Splice {
 
 // SAFETY: Lent, Open: points to nothing; the two own their descriptors.
 unsafe impl SocketOp for Splice {
-    const INFO: OpInfo = OpInfo {
-        name: "splice",
-        opcode: opcode::SPLICE,
-        since: (5, 7),
-    };
+    const INFO: OpInfo = table::SPLICE;
     /// `interest` has the answer.
     const INTEREST: Interest = Interest::Read;
     type Output = io::Result<usize>;

@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::io;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -57,11 +57,7 @@ impl StatAt {
 // SAFETY: Lent, Still, Open: path and buffer are on the heap and the op's own; `fd` keeps the
 // descriptor.
 unsafe impl Op for StatAt {
-    const INFO: OpInfo = OpInfo {
-        name: "metadata",
-        opcode: opcode::STATX,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::METADATA;
     type Output = io::Result<StatAnswer>;
 
     fn sqe(&mut self) -> Sqe {

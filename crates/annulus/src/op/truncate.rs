@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::errno::check;
@@ -26,11 +26,7 @@ impl Truncate {
 
 // SAFETY: Open: `fd` keeps the descriptor; no memory is lent.
 unsafe impl Op for Truncate {
-    const INFO: OpInfo = OpInfo {
-        name: "truncate",
-        opcode: opcode::FTRUNCATE,
-        since: (6, 9),
-    };
+    const INFO: OpInfo = table::TRUNCATE;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

@@ -6,7 +6,7 @@
 use std::ffi::CString;
 use std::io;
 
-use super::{Op, OpInfo};
+use super::{Op, OpInfo, table};
 use crate::sys::call;
 use crate::sys::errno::check;
 use crate::sys::sqe::{Sqe, opcode};
@@ -26,11 +26,7 @@ impl Unlink {
 
 // SAFETY: Lent, Still: the op owns the path, whose bytes are on the heap.
 unsafe impl Op for Unlink {
-    const INFO: OpInfo = OpInfo {
-        name: "unlink",
-        opcode: opcode::UNLINKAT,
-        since: (5, 11),
-    };
+    const INFO: OpInfo = table::UNLINK;
     type Output = io::Result<()>;
 
     fn sqe(&mut self) -> Sqe {

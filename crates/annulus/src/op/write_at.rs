@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::{Op, OpInfo, Resume, TRANSFER_MAX, refused, retry_interrupted, transfer_len};
+use super::{Op, OpInfo, Resume, TRANSFER_MAX, refused, retry_interrupted, table, transfer_len};
 use crate::buf::IoBuf;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -63,11 +63,7 @@ impl<B: IoBuf> WriteAt<B> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `fd` keeps the descriptor.
 unsafe impl<B: IoBuf> Op for WriteAt<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "write_at",
-        opcode: opcode::WRITE,
-        since: (5, 6),
-    };
+    const INFO: OpInfo = table::WRITE_AT;
     type Output = BufResult<usize, B>;
 
     fn sqe(&mut self) -> Sqe {

@@ -7,7 +7,7 @@
 use std::io;
 
 use super::vectors::Vectors;
-use super::{Op, OpInfo, Resume, refused, retry_interrupted, transfer_len};
+use super::{Op, OpInfo, Resume, refused, retry_interrupted, table, transfer_len};
 use crate::buf::IoBuf;
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
@@ -54,11 +54,7 @@ impl<B: IoBuf> WriteVectoredAt<B> {
 // SAFETY: Lent, Still, Open: buffers and vectors are the op's own, on the heap; `fd` keeps the
 // descriptor.
 unsafe impl<B: IoBuf> Op for WriteVectoredAt<B> {
-    const INFO: OpInfo = OpInfo {
-        name: "write_vectored_at",
-        opcode: opcode::WRITEV,
-        since: (5, 1),
-    };
+    const INFO: OpInfo = table::WRITE_VECTORED_AT;
     type Output = BufResult<usize, Vec<B>>;
 
     fn sqe(&mut self) -> Sqe {

@@ -2,7 +2,7 @@
 //! of the core that asks, with nothing handed over; other threads may use it as well, through the cores.
 //!
 //! What a core was handed and had not begun when it ended, another core does. When the runtime has ended, files that
-//! are still there answer `ESHUTDOWN`.
+//! are still there answer [`EngineError::Ended`](crate::EngineError::Ended).
 //!
 //! Every function here panics outside a runtime, at its first poll.
 

@@ -25,6 +25,7 @@ use crate::error::SetupError;
 use crate::metrics::SourceKind;
 use crate::sys::affinity::{Affinity, Pinned};
 use crate::sys::polling::RingPoll;
+use crate::sys::size_limit::SignalBlocked;
 
 /// What a core's `main` came to; the panic that ended it otherwise.
 type Outcome = Result<io::Result<()>, Box<dyn Any + Send>>;
@@ -90,7 +91,7 @@ where
         None => Err(SetupError::Os {
             what: match handle.is_elsewhere() {
                 true => "to go on with a core",
-                false => "the ring of a core, which it has ended",
+                false => "the io_uring of a core (the kernel accepts no more calls on it)",
             },
             error: failure.unwrap_or_else(|| io::Error::other("for no reason that it gave")),
         }),
@@ -101,7 +102,7 @@ fn new_handle(builder: &RuntimeBuilder) -> Result<Handle, SetupError> {
     let inboxes = (0..builder.threads).map(|_| Inbox::new());
     let inboxes = inboxes.collect::<io::Result<Vec<_>>>();
     let os = |error| SetupError::Os {
-        what: "an eventfd, of which each core needs one",
+        what: "making an eventfd for a core",
         error,
     };
     Ok(Handle::new(inboxes.map_err(os)?))
@@ -261,7 +262,7 @@ fn no_threads_to_join() -> ! {
 #[cold]
 fn could_not_start() -> SetupError {
     SetupError::Os {
-        what: "a core of the runtime",
+        what: "starting a core of the runtime",
         error: io::Error::other("its thread ended before it had started"),
     }
 }
@@ -273,6 +274,8 @@ struct Made {
     seat: Seat,
     backend: Arc<BackendInUse>,
     pinned: Option<Pinned>,
+    /// Its thread may be the caller's.
+    signal_blocked: SignalBlocked,
 }
 
 impl Made {
@@ -300,6 +303,7 @@ impl Made {
             seat,
             backend: Arc::new(backend),
             pinned,
+            signal_blocked: SignalBlocked::new(),
         })
     }
 
@@ -402,6 +406,7 @@ impl Made {
         executor.leave();
         drop(driving);
         drop(self.pinned);
+        drop(self.signal_blocked);
         let ended = match main_handle.take() {
             Ok(value) => Some(Ok(value)),
             Err(error) => error.into_panic().ok().map(Err),

@@ -253,11 +253,7 @@ impl fmt::Display for JoinError {
             Why::Panicked(panic) => panic,
             Why::Aborted => return f.write_str("the task was aborted, or its runtime ended"),
             Why::NotRun(error) => {
-                return write!(
-                    f,
-                    "the work was not run, for want of a blocking thread ({error}); raise the limits on \
-                     threads (RLIMIT_NPROC, pids.max)"
-                );
+                return write!(f, "the work was not run: {error}");
             }
         };
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::engine_error::error_of;
+
 pub(crate) const EPERM: i32 = libc::EPERM;
 pub(crate) const ESRCH: i32 = libc::ESRCH;
 pub(crate) const EINTR: i32 = libc::EINTR;
@@ -43,13 +45,13 @@ mod simulated {
 #[cfg(feature = "sim")]
 pub(crate) use simulated::*;
 
-/// What a `res` of the kernel means: a count, or minus an errno.
+/// What an answer means: a count, minus an errno, or minus the number of an `EngineError`.
 #[inline]
 pub(crate) fn check(res: i32) -> io::Result<usize> {
     if res >= 0 {
         Ok(count(res))
     } else {
-        Err(io::Error::from_raw_os_error(-res))
+        Err(error_of(-res))
     }
 }
 

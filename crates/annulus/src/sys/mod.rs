@@ -9,6 +9,7 @@ pub(crate) mod answers;
 pub(crate) mod behaviour;
 pub(crate) mod cached;
 pub(crate) mod call;
+pub(crate) mod engine_error;
 pub(crate) mod errno;
 pub(crate) mod forked;
 pub(crate) mod kernel;
@@ -27,6 +28,7 @@ pub(crate) mod ring;
 pub(crate) mod server_ring;
 #[cfg(feature = "sim")]
 pub(crate) mod sim;
+pub(crate) mod size_limit;
 pub(crate) mod sq_poll;
 pub(crate) mod sqe;
 pub(crate) mod trial;

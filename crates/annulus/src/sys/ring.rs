@@ -23,6 +23,7 @@ use super::lent::Lent;
 use super::mapping::Mapping;
 use super::polling::RingPoll;
 use super::probe;
+use super::size_limit;
 use super::sqe::{Cqe, SKIP_SUCCESS, Sqe, TIMEOUT_UPDATE, opcode, to_entry};
 use super::wake::EventFd;
 use super::wanted::Wanted;
@@ -91,6 +92,8 @@ pub(crate) struct Ring {
     sq_polled: bool,
     /// The kernel can wait for several completions, or any after a while: Linux 6.12.
     is_patient: bool,
+    /// Threads that are not the library's enter, and the size of files is limited: SIGXFSZ is blocked meanwhile.
+    blocks_signal: bool,
     wake: Arc<EventFd>,
     /// What the kernel reads the eventfd into; boxed, so that it is Still.
     wake_count: Box<u64>,
@@ -275,6 +278,7 @@ impl Ring {
             workers: config.workers,
             flags_enter,
             sq_polled: matches!(config.poll, RingPoll::Submissions(_)),
+            blocks_signal: false,
             is_patient,
             wake: Arc::new(wake),
             wake_count: Box::new(0),
@@ -290,6 +294,12 @@ impl Ring {
     pub(crate) fn prepare_thread(&mut self) {
         // Trap 44: without a limit, thousands of worker threads have been seen.
         let _ = self.limit_workers(self.workers);
+    }
+
+    /// The threads that will enter this ring are not the library's: what would kill one of them for a write that
+    /// the kernel does while it takes it is kept away.
+    pub(crate) fn enter_on_foreign_threads(&mut self) {
+        self.blocks_signal = size_limit::is_limited();
     }
 
     /// Called by the one thread that will ever enter this ring from now on, and ends with it.

@@ -15,11 +15,7 @@ use crate::wait::eventually_on;
 const PAGE: usize = 4096;
 
 fn arena(engine: &Engine, count: usize, bytes: usize) -> Arena {
-    let layout = BufferLayout {
-        count,
-        bytes,
-        ..BufferLayout::default()
-    };
+    let layout = BufferLayout::new(count, bytes);
     engine.register_buffers(layout).unwrap()
 }
 
@@ -365,11 +361,7 @@ fn layouts_that_make_no_sense_are_refused_with_what_is_wrong() {
             (1 << 20, 1 << 30, "more than 1 TiB"),
             (1 << 28, 4097, "more than 1 TiB"),
         ] {
-            let layout = BufferLayout {
-                count,
-                bytes,
-                ..BufferLayout::default()
-            };
+            let layout = BufferLayout::new(count, bytes);
             let error = ground.engine.register_buffers(layout).unwrap_err();
             let said = error.to_string();
             assert!(matches!(error, SetupError::Config(_)), "{error:?}");
@@ -389,11 +381,7 @@ fn an_arena_of_any_pages_works_and_says_which_it_has() {
             HugePages::Transparent,
             HugePages::Reserved,
         ] {
-            let layout = BufferLayout {
-                count: 3,
-                bytes: 1 << 20,
-                huge_pages,
-            };
+            let layout = BufferLayout::new(3, 1 << 20).huge_pages(huge_pages);
             let arena = ground.engine.register_buffers(layout).unwrap();
             let said = arena.to_string();
             println!("{huge_pages:?}: {said}");

@@ -1,5 +1,7 @@
 //! Closing, with and without a report.
 
+use annulus::EngineError;
+
 use crate::grounds::{bytes, for_each_backend};
 use crate::wait::eventually;
 
@@ -72,12 +74,12 @@ fn after_a_shutdown_everything_is_refused_and_buffers_come_back() {
         let file = ground.file("f", b"abc").await;
         ground.engine.shutdown();
         let error = ground.engine.nop().await.unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ESHUTDOWN));
+        assert_eq!(EngineError::of(&error), Some(EngineError::Ended));
         let error = file.write_at(vec![1; 7], 0).await.unwrap_err();
-        assert_eq!(error.error().raw_os_error(), Some(libc::ESHUTDOWN));
+        assert_eq!(EngineError::of(error.error()), Some(EngineError::Ended));
         assert_eq!(error.into_buf().unwrap(), vec![1; 7]);
         let error = ground.engine.open(ground.path("f")).await.unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ESHUTDOWN));
+        assert_eq!(EngineError::of(&error), Some(EngineError::Ended));
         assert_eq!(ground.contents("f").unwrap(), b"abc");
     });
 }

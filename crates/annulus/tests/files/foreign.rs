@@ -5,7 +5,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 
-use annulus::{CachedReads, File};
+use annulus::{CachedReads, EngineError, File};
 
 use crate::grounds::{Ground, bytes, for_each_backend_with};
 use crate::moody::Moody;
@@ -40,7 +40,11 @@ async fn at_each_moment(
     let mut failed = 0;
     for panics_at in 1..=asked {
         if let Some(Err(error)) = contained(moodily(&file, panics_at)).await {
-            assert_eq!(error.raw_os_error(), Some(libc::ECANCELED), "{error}");
+            assert_eq!(
+                EngineError::of(&error),
+                Some(EngineError::Panicked),
+                "{error}"
+            );
             failed += 1;
         }
         let (count, _) = file.read_at(vec![0; BYTES], 0).await.unwrap();

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use annulus::{Advice, AlignedBuf, Completed, File, OpenOptions};
+use annulus::{Advice, AlignedBuf, Completed, EngineError, File, OpenOptions};
 
 use crate::grounds::{bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;
@@ -37,6 +37,7 @@ fn a_stream_answers_every_read_once_with_its_index_and_offset() {
                 index,
                 offset,
                 result,
+                ..
             }) = batch.next().await
             {
                 assert!(!std::mem::replace(&mut seen[index], true), "{index} twice");
@@ -300,7 +301,11 @@ fn a_batch_without_time_answers_every_read_one_way_or_the_other() {
         for (answer, (_, offset)) in batch.await.into_iter().zip(reads(100)) {
             match answer {
                 Ok((_, buf)) => assert_eq!(buf, block(&contents, offset)),
-                Err(error) => assert_eq!(error.error().kind(), ErrorKind::TimedOut, "{error:?}"),
+                Err(error) => assert_eq!(
+                    EngineError::of(error.error()),
+                    Some(EngineError::TimedOut),
+                    "{error:?}"
+                ),
             }
         }
     });

@@ -8,10 +8,7 @@ use crate::grounds::{bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;
 
 fn merge(gap_bytes: u64, max_bytes: usize) -> Merge {
-    Merge {
-        gap_bytes,
-        max_bytes,
-    }
+    Merge::new(gap_bytes, max_bytes)
 }
 
 #[test]

@@ -108,11 +108,7 @@ fn a_nested_call_that_panics_leaves_the_outer_future_to_be_polled() {
 
 /// An arena that the ring of `driver` has registered, where it is, and how large.
 fn arena(engine: &Engine, driver: &annulus::OwnDriver) -> (Arena, usize, usize) {
-    let layout = BufferLayout {
-        count: 16,
-        bytes: 1 << 20,
-        ..BufferLayout::default()
-    };
+    let layout = BufferLayout::new(16, 1 << 20);
     let arena = engine.register_buffers(layout).unwrap();
     let rings = arena.registered().rings;
     driver.block_on(engine.nop()).unwrap();

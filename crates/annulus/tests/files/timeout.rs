@@ -4,6 +4,8 @@ use std::future::pending;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use annulus::EngineError;
+
 use crate::grounds::{bytes, for_each_backend};
 use crate::wait::DEADLINE;
 
@@ -56,6 +58,13 @@ fn a_future_that_never_ends_is_given_up() {
     });
 }
 
+/// The kernel's text for it is about a connection.
+fn assert_timed_out(error: &std::io::Error) {
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert_eq!(EngineError::of(error), Some(EngineError::TimedOut));
+    assert!(error.to_string().contains("timeout"), "{error}");
+}
+
 #[test]
 fn no_time_at_all_still_has_one_answer() {
     for_each_backend(async |ground| {
@@ -64,7 +73,7 @@ fn no_time_at_all_still_has_one_answer() {
             let read = file.read_at(vec![0; 4096], 0).timeout(Duration::ZERO);
             match read.await {
                 Ok((n, _)) => assert_eq!(n, 4096),
-                Err(error) => assert_eq!(error.error().kind(), ErrorKind::TimedOut),
+                Err(error) => assert_timed_out(error.error()),
             }
         }
         assert_eq!(file.read_at(vec![0; 4096], 0).await.unwrap().0, 4096);
@@ -93,10 +102,10 @@ mod simulated {
             let file = engine.open("/f").await.unwrap();
             let read = file.read_at(vec![5; 100], 0).timeout(SHORT);
             let error = read.await.unwrap_err();
-            assert_eq!(error.error().kind(), ErrorKind::TimedOut);
+            assert_timed_out(error.error());
             assert_eq!(error.into_buf().unwrap().len(), 100);
             let open = engine.open("/f").timeout(SHORT).await;
-            assert_eq!(open.unwrap_err().kind(), ErrorKind::TimedOut);
+            assert_timed_out(&open.unwrap_err());
             let mut into = [0; 10];
             let read = file.read_into(0, &mut into).timeout(SHORT).await;
             assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);

@@ -16,6 +16,7 @@ use crate::{count, since};
 
 /// Words of the header.
 const VERSION: u64 = 1;
+const NAMES: u64 = 7;
 
 /// A process that does what it is told: this test binary, started again for `a_process_that_is_looked_at`.
 struct Looked {
@@ -193,13 +194,15 @@ fn each_who_cannot_be_looked_at_is_told_from_the_others() {
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(says.contains("annulus::metrics::share()"), "{says}");
 
-    let other = Looked::new(true);
-    let file = other.file();
-    file.write_all_at(&99_u64.to_ne_bytes(), VERSION * 8)
-        .unwrap();
-    let (kind, says) = fails(other.id());
-    assert_eq!(kind, ErrorKind::InvalidData);
-    assert!(says.contains("version 99"), "{says}");
+    for (word, expected) in [(VERSION, "in layout 99"), (NAMES, "other operations")] {
+        let other = Looked::new(true);
+        let file = other.file();
+        file.write_all_at(&99_u64.to_ne_bytes(), word * 8).unwrap();
+        let (kind, says) = fails(other.id());
+        assert_eq!(kind, ErrorKind::InvalidData);
+        assert!(says.contains("another version of Annulus"), "{says}");
+        assert!(says.contains(expected), "{says}");
+    }
 }
 
 #[test]

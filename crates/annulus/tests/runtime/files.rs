@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use annulus::runtime::{self, fs};
-use annulus::{AlignedBuf, BufferLayout, CachedReads, File, OpenOptions, time};
+use annulus::{AlignedBuf, BufferLayout, CachedReads, EngineError, File, OpenOptions, time};
 
 use crate::across::beside;
 use crate::mapped::{is_mapped, until_unmapped};
@@ -108,8 +108,8 @@ fn a_file_of_one_core_is_used_on_the_others_and_on_foreign_threads() {
         // Its cores have gone.
         let answer = pollster::block_on(file.read_at(vec![0; 4096], 0));
         assert_eq!(
-            io::Error::from(answer.unwrap_err()).raw_os_error(),
-            Some(libc::ESHUTDOWN)
+            EngineError::of(&io::Error::from(answer.unwrap_err())),
+            Some(EngineError::Ended)
         );
     });
 }
@@ -283,11 +283,7 @@ fn registered_buffers_are_used_by_every_core() {
         std::fs::write(&path, vec![9; 1 << 16]).unwrap();
         let has_ring = format!("{builder:?}").contains("Uring");
         beside(builder.threads(2), |handle| {
-            let layout = BufferLayout {
-                count: 4,
-                bytes: 4096,
-                ..BufferLayout::default()
-            };
+            let layout = BufferLayout::new(4, 4096);
             let arena = Arc::new(handle.register_buffers(layout).unwrap());
             for core in 0..2 {
                 let (path, arena) = (path.clone(), Arc::clone(&arena));
@@ -319,11 +315,7 @@ fn idle_cores_give_the_memory_of_a_dropped_arena_back() {
         let has_ring = format!("{builder:?}").contains("Uring");
         beside(builder.threads(2), |handle| {
             for dropped_on_a_core in [false, true] {
-                let layout = BufferLayout {
-                    count: 16,
-                    bytes: 1 << 20,
-                    ..BufferLayout::default()
-                };
+                let layout = BufferLayout::new(16, 1 << 20);
                 let arena = handle.register_buffers(layout).unwrap();
                 while has_ring && arena.registered().rings < 2 {
                     std::thread::yield_now();

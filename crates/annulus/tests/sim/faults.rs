@@ -281,6 +281,16 @@ fn every_errno_of_every_kind_of_operation_is_survived() {
 }
 
 #[test]
+fn a_shortage_of_memory_is_asked_about_twice_more_and_is_then_the_answer() {
+    let sim = Sim::new(SimConfig::new(1).errors(&[OpKind::Nop], Errno::Enomem, 1000));
+    sim.run(async |engine| {
+        let error = engine.nop().await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::Enomem.number()));
+    });
+    assert_eq!(sim.counts().errors, 3);
+}
+
+#[test]
 fn a_full_disk_and_a_file_too_long_answer_so() {
     let sim = Sim::new(
         SimConfig::new(1)

@@ -152,10 +152,7 @@ fn neighbouring_ranges_become_one_transfer_and_short_transfers_are_made_whole() 
                     .chain(40..65)
                     .rev()
                     .map(|block| (vec![0xee; 512], block * 512));
-                let merged = file.read_many_at(blocks).merge(Merge {
-                    gap_bytes: 0,
-                    max_bytes: 1 << 20,
-                });
+                let merged = file.read_many_at(blocks).merge(Merge::new(0, 1 << 20));
                 assert_eq!(merged.transfers(), 2);
                 for (block, answer) in (0..16).chain(40..65).rev().zip(merged.await) {
                     let (n, buf) = answer.unwrap();

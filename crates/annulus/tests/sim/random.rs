@@ -289,10 +289,7 @@ impl Worker {
             .iter()
             .map(|(buf, at)| (*at as usize, buf.bytes.len()))
             .collect();
-        let merge = Merge {
-            gap_bytes: self.rng.below(500),
-            max_bytes: 2000,
-        };
+        let merge = Merge::new(self.rng.below(500), 2000);
         let merged = file.read_many_at(reads).merge(merge);
         let Some(answers) = with_luck(&self.engine, &mut self.rng, merged.into_future()).await
         else {

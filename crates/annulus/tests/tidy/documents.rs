@@ -1,4 +1,4 @@
-//! What the documents promise: commands that exist, a row for each operation, nothing from outside.
+//! What the documents promise: commands that exist, traps that have their test, nothing from outside.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,6 @@ use crate::source::{find_word, ident_after, line_of};
 
 /// Where the tool's commands and options are defined: in this file, and in those of the folder of that name.
 const ARGUMENTS: &str = "crates/annulus-cli/src/args";
-const KERNELS: &str = "docs/KERNELS.md";
 const SAFETY: &str = "docs/SAFETY.md";
 
 /// How a document calls the tool.
@@ -117,76 +116,6 @@ fn capitalised(word: &str) -> String {
         .into_iter()
         .chain(letters)
         .collect()
-}
-
-/// Every operation has its row in the table of kernels, with the opcode and the kernel its `OpInfo` names.
-pub(crate) fn kernel_rows(repo: &Repo) -> Vec<Finding> {
-    let document = repo.text(KERNELS).unwrap_or_default();
-    let rows: Vec<Vec<&str>> = document
-        .lines()
-        .map(|line| line.split('|').map(str::trim).collect())
-        .collect();
-    let mut found = Vec::new();
-    for (path, _, source) in repo
-        .library()
-        .filter(|(_, below, _)| below.starts_with("op/"))
-    {
-        for at in find_word(&source.shipped, "OpInfo") {
-            let Some(info) = info(&source.text, at) else {
-                continue;
-            };
-            let name = format!("`{}`", info.name);
-            let row = rows
-                .iter()
-                .find(|row| row.get(1).is_some_and(|cell| *cell == name));
-            let says = match row {
-                None => format!(
-                    "no row for {name} in {KERNELS}; add name, opcode, first kernel, what happens before"
-                ),
-                Some(row) if !row.contains(&info.opcode) => {
-                    format!("the row of {name} has no `{}`", info.opcode)
-                }
-                Some(row) if !row.contains(&&*info.since) => {
-                    format!("the row of {name} has no `{}`", info.since)
-                }
-                Some(_) => continue,
-            };
-            found.push(Finding::new(path, line_of(&source.text, at), says));
-        }
-    }
-    found
-}
-
-struct Info<'a> {
-    name: &'a str,
-    opcode: &'a str,
-    /// As the table writes it; an opcode that io_uring does not have is `none`.
-    since: String,
-}
-
-/// Reads `OpInfo { name: "nop", opcode: opcode::NOP, since: (5, 1) }`.
-fn info(text: &str, at: usize) -> Option<Info<'_>> {
-    let literal = text[at..].strip_prefix("OpInfo {")?;
-    let literal = &literal[..literal.find('}')?];
-    let after = |key: &str| literal.split_once(key).map(|(_, rest)| rest.trim_start());
-    let name = after("name: \"")?.split('"').next()?;
-    let opcode = after("opcode: opcode::")?.split(',').next()?.trim();
-    let (major, minor) = after("since: (")?.split(')').next()?.split_once(',')?;
-    let since = match (major.trim(), minor.trim()) {
-        ("0", "0") => {
-            return Some(Info {
-                name,
-                opcode: "none",
-                since: "none".to_owned(),
-            });
-        }
-        (major, minor) => format!("{major}.{minor}"),
-    };
-    Some(Info {
-        name,
-        opcode,
-        since,
-    })
 }
 
 /// A kernel trap named in a comment ("trap 14") has its row in the table of traps.
@@ -351,29 +280,6 @@ mod tests {
             [""; 0]
         );
         assert_eq!(commands_in("`annulus bench -- prog --its-own`"), [""; 0]);
-    }
-
-    #[test]
-    fn an_operation_without_its_row_is_found() {
-        let rows = |document: &str| {
-            let code = "const INFO: OpInfo = OpInfo { name: \"nop\", opcode: opcode::NOP, since: (5, 1) };";
-            let repo = Repo::planted(&[
-                ("crates/annulus/src/op/nop.rs", code),
-                (
-                    "crates/annulus/src/op/mod.rs",
-                    "pub struct OpInfo {\n name: &'static str }",
-                ),
-                (KERNELS, document),
-            ]);
-            kernel_rows(&repo)
-                .into_iter()
-                .map(|finding| finding.says)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(rows("| `nop` | NOP | 5.1 | |"), [""; 0]);
-        assert!(rows("| `nope` | NOP | 5.1 | |")[0].starts_with("no row for `nop`"));
-        assert!(rows("| `nop` | READ | 5.1 | |")[0].contains("has no `NOP`"));
-        assert!(rows("| `nop` | NOP | 5.10 | |")[0].contains("has no `5.1`"));
     }
 
     #[test]

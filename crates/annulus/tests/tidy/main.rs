@@ -6,6 +6,7 @@
 //! a closed list that may only shrink.
 
 mod documents;
+mod growth;
 mod layers;
 mod manifest;
 mod modules;
@@ -137,8 +138,8 @@ fn the_compilers_version_is_stated_once() {
 }
 
 #[test]
-fn every_operation_has_its_row_in_the_table_of_kernels() {
-    check(documents::kernel_rows);
+fn what_users_match_on_or_build_may_grow() {
+    check(growth::closed_types);
 }
 
 #[test]

@@ -133,7 +133,7 @@ pub(crate) fn declared_modules(source: &Source) -> Vec<(String, Option<String>, 
 }
 
 /// What lies between the end of the item before and the item at `at`: its attributes and visibility.
-fn attributes_above(code: &str, at: usize) -> Range<usize> {
+pub(crate) fn attributes_above(code: &str, at: usize) -> Range<usize> {
     let start = code[..at].rfind([';', '}', '{']).map_or(0, |end| end + 1);
     start..at
 }

@@ -304,11 +304,7 @@ impl Opened {
 
     /// As many registered buffers as the job keeps outstanding.
     pub(crate) fn arena(&self, job: &Job) -> Result<Arena, Failure> {
-        let layout = BufferLayout {
-            count: job.depth,
-            bytes: job.block_bytes,
-            ..BufferLayout::default()
-        };
+        let layout = BufferLayout::new(job.depth, job.block_bytes);
         let arena = self.engine.register_buffers(layout);
         arena.map_err(|error| Failure::NotHere(error.to_string()))
     }

@@ -85,11 +85,7 @@ impl<B: Bench> Contender<B> for OnAnnulus {
             support.map_err(|why| Failure::NotHere(why.to_string()))?;
         }
         if self.arena {
-            let layout = BufferLayout {
-                count: job.depth,
-                bytes: job.block_bytes,
-                ..BufferLayout::default()
-            };
+            let layout = BufferLayout::new(job.depth, job.block_bytes);
             let arena = engine.register_buffers(layout);
             let arena: Arena = arena.map_err(|error| Failure::NotHere(error.to_string()))?;
             let take = || {

@@ -41,6 +41,7 @@ use crate::fd::{CloseSocket, Socket};
 use crate::metrics::{Meter, OperationNumber};
 use crate::op::{Interest, SocketOp};
 use crate::sys::call;
+use crate::sys::engine_error::EngineError;
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{Ring, RingConfig, Rung};
 use crate::sys::sqe::{Cqe, Sqe};
@@ -254,6 +255,16 @@ impl Core {
     #[inline]
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.get() || self.is_elsewhere()
+    }
+
+    /// Why it takes no operation.
+    #[cold]
+    pub(crate) fn refusal(&self) -> EngineError {
+        if self.is_elsewhere() {
+            EngineError::Forked
+        } else {
+            EngineError::Ended
+        }
     }
 
     /// Whether this is a child of the process that the core runs in.

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::{Backend, Core, Token};
-use crate::metrics::{self, OperationNumber, Times};
-use crate::op::{Resume, SocketOp};
-use crate::sys::errno::{ECANCELED, ESHUTDOWN};
+use crate::metrics::{self, Times};
+use crate::op::{Refusals, Resume, SocketOp};
+use crate::sys::engine_error::code_of;
+use crate::sys::errno::ECANCELED;
 
 /// An operation on a socket, on its way; await it for the answer.
 ///
@@ -41,7 +42,7 @@ impl<T: SocketOp> SocketOperation<T> {
 
     fn start(&mut self, op: T, context: &mut Context<'_>) -> Poll<T::Output> {
         if self.core.is_ending() {
-            return Poll::Ready(op.complete(-ESHUTDOWN));
+            return Poll::Ready(op.complete(-self.core.refusal().code()));
         }
         match &self.core.backend {
             Backend::Rings(rings) => {
@@ -55,11 +56,12 @@ impl<T: SocketOp> SocketOperation<T> {
 
     /// Without a ring: the system call, as often as the socket is ready for it.
     fn attempt(&mut self, mut op: T, asked_ns: u64, context: &mut Context<'_>) -> Poll<T::Output> {
+        let mut refusals = Refusals::default();
         loop {
             if self.core.may_be_ready(op.socket(), op.interest()) {
                 let res = op.attempt();
                 if !op.is_unready(res) {
-                    match op.resume(res) {
+                    match refusals.judge(res, op.resume(res)) {
                         Resume::Done(res) => {
                             self.count(res, asked_ns);
                             return Poll::Ready(op.complete(res));
@@ -71,8 +73,8 @@ impl<T: SocketOp> SocketOperation<T> {
             }
             match (self.core).watch(op.socket(), op.interest(), context.waker()) {
                 Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(ECANCELED);
-                    return Poll::Ready(op.complete(-errno));
+                    let code = code_of(&error).unwrap_or(ECANCELED);
+                    return Poll::Ready(op.complete(-code));
                 }
                 // It has just been added, and may have been ready before.
                 Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
@@ -85,7 +87,7 @@ impl<T: SocketOp> SocketOperation<T> {
     }
 
     fn count(&self, res: i32, asked_ns: u64) {
-        let operation = const { OperationNumber::of(T::INFO.name) };
+        let operation = const { T::INFO.number() };
         self.core.count_call(operation, res);
         if asked_ns > 0 {
             let times = Times {
@@ -111,7 +113,9 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 }
                 this.start(op, context)
             }
-            State::Tried(op, _) if this.core.is_ending() => Poll::Ready(op.complete(-ESHUTDOWN)),
+            State::Tried(op, _) if this.core.is_ending() => {
+                Poll::Ready(op.complete(-this.core.refusal().code()))
+            }
             State::Tried(op, asked_ns) if !this.core.spend(context) => {
                 this.state = State::Tried(op, asked_ns);
                 Poll::Pending

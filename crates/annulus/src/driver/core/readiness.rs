@@ -16,11 +16,12 @@ use super::waiters::{Waiters, Woken};
 use super::{Alarm, count_call, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
-use crate::metrics::{Meter, OperationNumber};
+use crate::metrics::Meter;
 use crate::narrow::{low_half, to_u32};
-use crate::op::{Interest, Resume, SocketOp};
+use crate::op::{Interest, Refusals, Resume, SocketOp};
 use crate::sys::call;
-use crate::sys::errno::{EAGAIN, ECANCELED, ESHUTDOWN};
+use crate::sys::engine_error::EngineError;
+use crate::sys::errno::{EAGAIN, ECANCELED};
 use crate::sys::poller::{Poller, borrowed};
 
 /// The alarm's name among what is polled.
@@ -59,13 +60,14 @@ struct Rest<T>(Option<T>);
 impl<T: SocketOp> Unfinished for Rest<T> {
     fn go_on(&mut self, counters: &Meter) -> bool {
         let Some(op) = &mut self.0 else { return true };
+        let mut refusals = Refusals::default();
         loop {
             let res = op.attempt();
             if res == -EAGAIN {
                 return false;
             }
-            if let Resume::Done(res) = op.resume(res) {
-                count_call(counters, const { OperationNumber::of(T::INFO.name) }, res);
+            if let Resume::Done(res) = refusals.judge(res, op.resume(res)) {
+                count_call(counters, const { T::INFO.number() }, res);
                 self.0.take().into_iter().for_each(|op| op.abandoned(res));
                 return true;
             }
@@ -185,7 +187,7 @@ impl Readiness {
     #[cold]
     fn add(&self, socket: &Socket) -> io::Result<()> {
         if self.alarm.is_elsewhere() {
-            return Err(io::Error::from_raw_os_error(ESHUTDOWN));
+            return Err(EngineError::Forked.into());
         }
         let generation = self.generation.get().wrapping_add(1);
         self.generation.set(generation);

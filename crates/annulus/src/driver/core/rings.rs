@@ -13,6 +13,7 @@ use super::table::{Abandoned, Act, Answer, Arrives, Table, Token};
 use super::tenant::{Files, Port};
 use super::{Alarm, Core};
 use crate::driver::finish::contain;
+use crate::driver::slot::PANICKED;
 use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, keep_for_ever};
 use crate::metrics::{self, OperationNumber, Times};
@@ -317,7 +318,7 @@ impl Rings {
         if let Some(sqe) = sqe {
             return self.push(sqe);
         }
-        let act = self.table.borrow_mut().fail(token, -ECANCELED);
+        let act = self.table.borrow_mut().fail(token, PANICKED);
         self.act(core, token, cqe, act);
     }
 

@@ -15,11 +15,12 @@ use slab::Slab;
 use super::Core;
 use crate::driver::contained;
 use crate::driver::payload::{at, load, store};
+use crate::driver::slot::PANICKED;
 use crate::metrics::OperationNumber;
 use crate::narrow::{low_half, to_u32};
-use crate::op::{Resume, SocketOp};
+use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::call::now_ns;
-use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
+use crate::sys::errno::ECANCELED;
 use crate::sys::sqe::{Cqe, Sqe};
 
 /// Names an operation in flight: the user data of its SQE. Bit 31 tells it from a file's, bits 32 to 62 are
@@ -71,8 +72,8 @@ type Payload = MaybeUninit<[u64; INLINE_BYTES / 8]>;
 
 struct Entry {
     generation: u32,
-    /// Answered EAGAIN or ENOMEM so often.
-    refusals: u8,
+    /// Asked again so often in a row without having come forward.
+    refusals: Refusals,
     /// A cancel has been asked for: nothing is asked again.
     stopped: bool,
     /// Which of the times is its, from 1 on; 0: it is not timed.
@@ -107,14 +108,14 @@ struct Vtable {
 impl Vtable {
     const fn of<T: SocketOp>() -> Vtable {
         Vtable {
-            operation: OperationNumber::of(T::INFO.name),
+            operation: T::INFO.number(),
             // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             sqe: |data| contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.sqe()),
             // SAFETY: as above.
             resume: |data, res| {
                 // SAFETY: as above.
                 contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res))
-                    .unwrap_or(Resume::Done(-ECANCELED))
+                    .unwrap_or(Resume::Done(PANICKED))
             },
             // SAFETY: as above.
             noticed: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.noticed(res),
@@ -179,8 +180,6 @@ pub(super) struct Answer {
 
 /// The most operations that are timed at once.
 const TIMED_MAX: usize = 4096;
-/// How often an operation that nobody has cancelled is asked again after EAGAIN or ENOMEM.
-const REFUSALS_MAX: u8 = 64;
 
 impl Table {
     /// Operations with the kernel.
@@ -209,7 +208,7 @@ impl Table {
         let generation = low_half(self.started) & GENERATION_MASK;
         let index = self.entries.insert(Entry {
             generation,
-            refusals: 0,
+            refusals: Refusals::default(),
             stopped: false,
             timed,
             held: None,
@@ -433,17 +432,12 @@ impl Table {
                     return Act::Nothing;
                 }
                 let (res, resume) = let_go(payload, vtable, entry.held.take(), cqe);
-                let res = match resume {
+                let stopped = ending || entry.stopped;
+                let res = match entry.refusals.judge(res, resume) {
+                    // It has not come to an end of its own.
+                    _ if stopped && resume == Resume::Again => -ECANCELED,
                     Resume::Done(res) => res,
-                    Resume::Again => {
-                        let refused = matches!(-res, EAGAIN | ENOMEM);
-                        entry.refusals = if refused { entry.refusals + 1 } else { 0 };
-                        let stopped = ending || entry.stopped;
-                        if !stopped && entry.refusals < REFUSALS_MAX {
-                            return Act::Again;
-                        }
-                        if stopped { -ECANCELED } else { res }
-                    }
+                    Resume::Again => return Act::Again,
                 };
                 self.flying -= 1;
                 note(Answer {

@@ -6,18 +6,23 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use super::Core;
+use super::readiness::Readiness;
 use super::table::{Act, Arrives, Table, Token};
+use super::{Alarm, Backend, Core, SocketOperation};
+use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::fd::{CloseSocket, Socket};
 use crate::metrics::OperationNumber;
 use crate::op::{Interest, OpInfo, Resume, SocketOp};
-use crate::sys::errno::{EAGAIN, ECANCELED};
+use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// `IORING_CQE_F_MORE` and `IORING_CQE_F_NOTIF`.
@@ -48,11 +53,7 @@ impl<const PAD: usize> Drop for Probe<PAD> {
 
 // SAFETY: Lent: points to nothing, and its SQE is never pushed.
 unsafe impl<const PAD: usize> SocketOp for Probe<PAD> {
-    const INFO: OpInfo = OpInfo {
-        name: "probe",
-        opcode: opcode::NOP,
-        since: (5, 1),
-    };
+    const INFO: OpInfo = OpInfo::of_test(opcode::NOP);
     const INTEREST: Interest = Interest::Read;
     /// Its number, and the answer.
     type Output = (u64, i32);
@@ -192,7 +193,7 @@ impl Model {
             0 => (
                 Kind::Multishot,
                 self.table.arm(
-                    OperationNumber::of("recv"),
+                    OperationNumber::RECV,
                     Rc::clone(&self.hears) as Rc<dyn Arrives>,
                 ),
             ),
@@ -446,4 +447,56 @@ fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
         .poll::<Probe<1>>(token, &Context::from_waker(&waker));
     assert_eq!(polled.ok().map(|(_, res)| res), Some(-EAGAIN));
     assert_eq!(model.table.in_flight(), 0);
+}
+
+/// A call that always lacks memory.
+struct Starved(Rc<Socket>, Rc<Cell<u32>>);
+
+// SAFETY: Lent: points to nothing, and its SQE is never pushed.
+unsafe impl SocketOp for Starved {
+    const INFO: OpInfo = Probe::<0>::INFO;
+    const INTEREST: Interest = Interest::Write;
+    const GOES_ON: bool = true;
+    type Output = i32;
+
+    fn socket(&self) -> &Rc<Socket> {
+        &self.0
+    }
+
+    fn sqe(&mut self) -> Sqe {
+        Sqe::new(opcode::NOP, -1)
+    }
+
+    fn attempt(&mut self) -> i32 {
+        self.1.set(self.1.get() + 1);
+        assert!(self.1.get() < 1000, "it would be asked for ever");
+        -ENOMEM
+    }
+
+    fn complete(self, res: i32) -> i32 {
+        res
+    }
+}
+
+#[test]
+fn a_call_on_a_socket_that_lacks_memory_is_made_twice_more_and_that_is_then_the_answer() {
+    let alarm = Alarm::new().unwrap();
+    let readiness = Readiness::new(Arc::clone(&alarm)).unwrap();
+    let group = Group::new(None, GroupLayout::of(ReceiveMode::Whole)).unwrap();
+    let backend = Backend::Readiness(readiness);
+    let core = Core::new(backend, (group, None), alarm, Duration::ZERO);
+    let (_, fd) = std::io::pipe().unwrap();
+    let socket = core.socket(OwnedFd::from(fd));
+    let calls = Rc::<Cell<u32>>::default();
+    let starved = || Starved(Rc::clone(&socket), Rc::clone(&calls));
+
+    let mut operation = SocketOperation::new(Rc::clone(&core), starved());
+    core.refill();
+    let polled = Pin::new(&mut operation).poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(polled, Poll::Ready(-ENOMEM));
+    assert_eq!(calls.replace(0), 3);
+    // The same where nobody waits for it.
+    assert!(core.start_detached(starved()).is_ok());
+    assert_eq!(calls.get(), 3);
+    core.end();
 }

@@ -12,7 +12,8 @@ use super::Driver;
 use crate::driver::keep_for_ever;
 use crate::driver::slot::Stage;
 use crate::sync::{Mutation, broken};
-use crate::sys::errno::{EBADR, ECANCELED, ESHUTDOWN};
+use crate::sys::engine_error::EngineError;
+use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
@@ -60,7 +61,7 @@ impl<K: Kernel> Driver<K> {
         }
         for slot in self.pending.remove(|_| true) {
             // SAFETY: Lent: waiting slots are this driver's.
-            self.finish(unsafe { slot.as_ref() }, -ESHUTDOWN);
+            self.finish(unsafe { slot.as_ref() }, -lane.refusal());
         }
         while let Some(token) = self.deadlines.pop_passed(u64::MAX) {
             let Some(slot) = lane.table.named(token) else {
@@ -68,7 +69,7 @@ impl<K: Kernel> Driver<K> {
             };
             // SAFETY: Lent: its deadline was still listed, so it is not finished.
             if unsafe { slot.driver() }.stage == Stage::Sleeping {
-                self.finish(slot, -ESHUTDOWN);
+                self.finish(slot, -lane.refusal());
             }
         }
         self.clocks.answered_ns = 0;
@@ -94,15 +95,16 @@ impl<K: Kernel> Driver<K> {
     #[cold]
     pub(in crate::driver) fn give_up(&mut self) {
         self.panicked = true;
-        self.fail(EBADR);
+        self.fail(EngineError::Panicked);
         self.close_cancels();
     }
 
-    /// The ring is of no more use. Whoever waits is answered with `errno`; memory that the kernel may
+    /// The driver is of no more use. Whoever waits is answered with `error`; memory that the kernel may
     /// still touch is leaked with the ring when `run` returns. The engine takes no more operations.
     #[cold]
-    pub(in crate::driver) fn fail(&mut self, errno: i32) {
-        self.lane.failed.store(errno, Ordering::Release);
+    pub(in crate::driver) fn fail(&mut self, error: EngineError) {
+        let code = error.code();
+        self.lane.failed.store(code, Ordering::Release);
         self.lane.stop.store(true, Ordering::SeqCst);
         if self.draining_until_ns.is_none() {
             self.begin_drain();
@@ -120,7 +122,7 @@ impl<K: Kernel> Driver<K> {
                 // Its batch looks at `failed` when it is woken.
                 // SAFETY: Lent: this operation has not been passed to its group.
                 unsafe {
-                    group.as_ref().fail(errno);
+                    group.as_ref().fail(code);
                     self.done.note(group);
                 }
             } else if side.stage == Stage::InFlight

@@ -17,6 +17,7 @@ use crate::sys::errno::{ECANCELED, EOPNOTSUPP};
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::{PolledRing, RingPoll};
 use crate::sys::ring::{Ring, RingConfig};
+use crate::sys::size_limit;
 
 /// Starts a driver thread whose ring polls devices.
 pub(crate) fn start(
@@ -35,6 +36,7 @@ pub(crate) fn start(
     };
     let (tell, told) = mpsc::sync_channel(1);
     let run = move || {
+        size_limit::block_signal();
         let made = Ring::new(config).and_then(|mut ring| {
             ring.settle();
             PolledRing::new(ring)

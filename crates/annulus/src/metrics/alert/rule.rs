@@ -3,19 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::metrics::record::{OPERATIONS, OTHER};
+use crate::op::NAMES;
 
 /// What `annulus bench net` sends; no process counts such.
 const REQUEST: &[&str] = &["request"];
-const LISTED: &[&str] = &OPERATIONS;
 
 /// The operations, as docs/KERNELS.md lists them, and requests.
 pub(super) fn operations() -> impl Iterator<Item = &'static str> {
-    LISTED
-        .iter()
-        .filter(|name| **name != OTHER)
-        .chain(REQUEST)
-        .copied()
+    NAMES.iter().chain(REQUEST).copied()
 }
 
 /// Families of operations; those that are empty here are all.
@@ -51,10 +46,10 @@ impl Who {
             return Some(Who { name, members });
         }
         let known = operations().find(|operation| *operation == name)?;
-        let at = LISTED.iter().position(|operation| *operation == name);
+        let at = NAMES.iter().position(|operation| *operation == name);
         Some(Who {
             name: known,
-            members: at.map_or(REQUEST, |at| &LISTED[at..=at]),
+            members: at.map_or(REQUEST, |at| &NAMES[at..=at]),
         })
     }
 

@@ -14,6 +14,7 @@ use super::Ring;
 use crate::sys::call::timespec;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::must_wake_poller;
+use crate::sys::size_limit::SignalBlocked;
 use crate::sys::wanted::Wanted;
 
 /// Bytes of a signal set, as the kernel counts them.
@@ -73,6 +74,7 @@ impl Ring {
         mask: *const u64,
     ) -> io::Result<()> {
         self.entered.enters += 1;
+        let _blocked = self.blocks_signal.then(SignalBlocked::new);
         let to_submit = self.unsubmitted();
         let mut flags = flags | self.flags_enter;
         let fd = match self.registered {

@@ -248,6 +248,7 @@ fn ns(time: Duration) -> u64 {
 
 /// Operations that fail alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum OpKind {
     /// Round trips that ask nothing.
     Nop,
@@ -294,6 +295,7 @@ impl OpKind {
 
 /// Errors that can be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Errno {
     /// The device failed.
     Eio,

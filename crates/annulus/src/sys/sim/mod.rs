@@ -21,6 +21,8 @@ pub use trace::{Event, FaultCounts, Happened, HighWater};
 
 pub(crate) use dice::Dice;
 pub(crate) use kernel::SimKernel;
+#[cfg(test)]
+pub(crate) use request::knows;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

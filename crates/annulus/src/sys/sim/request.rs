@@ -64,6 +64,20 @@ pub(super) enum Request {
     Unknown,
 }
 
+/// Whether the simulated kernel does what an entry with this opcode asks for.
+#[cfg(test)]
+pub(crate) fn knows(opcode: u8) -> bool {
+    let lent = [0_u64; size_of::<Statx>() / 8 + 1];
+    let addr = lent.as_ptr().expose_provenance() as u64;
+    let sqe = Sqe {
+        addr,
+        off: addr,
+        ..Sqe::new(opcode, -1)
+    };
+    // SAFETY: Lent: whatever the opcode makes of the two addresses, there are zeros, for as long as it is read.
+    !matches!(unsafe { Request::of(&sqe) }, Request::Unknown)
+}
+
 impl Request {
     /// Reads an SQE.
     ///

@@ -11,6 +11,7 @@ mod group_trial;
 mod operation;
 mod readiness;
 mod rings;
+mod shared;
 mod table;
 mod tenant;
 #[cfg(test)]
@@ -29,9 +30,10 @@ use std::time::Duration;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use operation::SocketOperation;
+pub(crate) use shared::SharedOperation;
 pub(crate) use table::{Arrives, Token};
 pub(crate) use timers::Timer;
-pub(crate) use waiters::WaitersCell;
+pub(crate) use waiters::{Crowd, WaitersCell};
 
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::driver::uring::Tuning;

@@ -186,10 +186,14 @@ pub struct Datagrams<'a>(&'a Rc<Mailbox>);
 impl Datagrams<'_> {
     /// The next datagram, or what went wrong: the socket goes on after an error. `None` when the runtime ends.
     pub async fn next(&mut self) -> Option<io::Result<Datagram<SocketAddr>>> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
+        self.0
+            .next()
+            .await
+            .map(|arrived| arrived.and_then(datagram))
     }
 
-    /// As [`next`](Datagrams::next), for those who poll.
+    /// As [`next`](Datagrams::next), for those who poll. Between two polls it does not keep its place among the
+    /// tasks that receive on this socket: while receives of others wait, it comes after them.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,

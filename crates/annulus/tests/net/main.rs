@@ -24,5 +24,6 @@ mod slow;
 mod splice;
 mod storm;
 mod stormy;
+mod together;
 mod vectored;
 mod zero_copy;

@@ -6,13 +6,16 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::stream::Stream;
-use crate::driver::core::{Arrives, Core, Crowd, SharedOperation, Timer, Token, WaitersCell};
+use crate::driver::core::{
+    Arrives, Claim, Core, Crowd, SharedOperation, Timer, Token, WaitersCell,
+};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Accept, accept_multishot};
@@ -44,9 +47,38 @@ pub(super) struct Acceptor {
     /// The tasks that wait for that moment.
     pausing: RefCell<Option<Arc<Crowd>>>,
     waiters: WaitersCell,
+    /// Of a TCP listener that was bound here.
+    bound: RefCell<Option<Bound>>,
+}
+
+/// What the end of a listener frees, while operations on it may still be with the kernel.
+struct Bound {
+    socket: Rc<Socket>,
+    /// The address, if other cores may share it.
+    _claim: Option<Claim>,
+}
+
+/// The address can be bound again at once: the socket itself is closed when the kernel has let go of it. No other
+/// process has it.
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // Refused, it does not listen.
+        let _ = net::shutdown(self.socket.raw(), Shutdown::Both);
+    }
 }
 
 impl Acceptor {
+    /// Of a TCP socket that this core has bound to an address.
+    pub(super) fn bound(core: Rc<Core>, socket: Rc<Socket>, claim: Option<Claim>) -> Rc<Acceptor> {
+        let bound = Bound {
+            socket: Rc::clone(&socket),
+            _claim: claim,
+        };
+        let acceptor = Acceptor::new(core, socket);
+        acceptor.bound.replace(Some(bound));
+        acceptor
+    }
+
     pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Rc<Acceptor> {
         Rc::new(Acceptor {
             core,
@@ -59,6 +91,7 @@ impl Acceptor {
             timer: Cell::new(None),
             pausing: RefCell::default(),
             waiters: WaitersCell::default(),
+            bound: RefCell::default(),
         })
     }
 
@@ -167,6 +200,8 @@ impl Acceptor {
         drop(accept);
         let queued = self.queue.take();
         drop(queued);
+        let bound = self.bound.take();
+        drop(bound);
         self.waiters.clear();
     }
 }

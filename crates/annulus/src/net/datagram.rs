@@ -60,14 +60,17 @@ pub(super) struct Mailbox {
     single: Cell<bool>,
     /// It has found no buffer: the next datagram is received into memory of its own.
     starved: Cell<bool>,
-    one: RefCell<Option<SharedOperation<RecvMessage<Vec<u8>, Guest>>>>,
+    one: RefCell<Option<One>>,
     waiters: WaitersCell,
 }
 
 /// A receive that has the socket to itself.
 type MailboxTurn = Turn<Mailbox>;
 
-/// A receive of the mailbox's own: whoever has the turn waits for it.
+/// A receive into memory of the mailbox's own: whoever has the turn waits for it.
+type One = SharedOperation<RecvMessage<Vec<u8>, Guest>>;
+
+/// Where its datagram goes. It has no turn: it stays when the receive that asked for it is dropped.
 struct Guest(Rc<Mailbox>);
 
 impl Mailbox {

@@ -74,7 +74,8 @@ impl TcpListener {
         })
     }
 
-    /// Accepts one connection. Dropped, the future leaves it to the next.
+    /// Accepts one connection. Dropped, the future leaves it to the next. Several tasks may wait: a connection goes to
+    /// the first of them that runs.
     ///
     /// # Errors
     ///

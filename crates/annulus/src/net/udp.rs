@@ -125,7 +125,9 @@ impl UdpSocket {
     }
 
     /// Receives a datagram into `buf`, and says whose it is. A datagram that comes when the future has been
-    /// dropped is the next receive's.
+    /// dropped is the next receive's, cut to the length of the buffer that was dropped; `is_truncated` says so.
+    /// Receives of several tasks are answered in the order of their first polls: one that is neither polled to its end
+    /// nor dropped holds up those behind it.
     ///
     /// # Errors
     ///

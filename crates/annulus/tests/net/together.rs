@@ -152,17 +152,24 @@ fn a_receive_in_bulk_that_is_dropped_takes_no_data_from_the_task_that_waits() {
     }
 }
 
+/// Tasks that all do the same with one stream.
+fn forty<T: 'static>(
+    stream: UnixStream,
+    act: impl AsyncFn(&UnixStream) -> T + Copy + 'static,
+) -> Vec<JoinHandle<T>> {
+    let stream = Rc::new(stream);
+    let task = |_| {
+        let stream = Rc::clone(&stream);
+        spawn(async move { act(&stream).await })
+    };
+    (0..40).map(task).collect()
+}
+
 #[test]
 fn each_of_many_tasks_that_receive_on_one_stream_is_woken() {
     for_each_way(|_| async {
         let (near, far) = UnixStream::pair().unwrap();
-        let far = Rc::new(far);
-        let tasks: Vec<_> = (0..40)
-            .map(|_| {
-                let far = Rc::clone(&far);
-                spawn(async move { far.recv(vec![0; 1]).await.unwrap().1 })
-            })
-            .collect();
+        let tasks = forty(far, async |far| far.recv(vec![0; 1]).await.unwrap().1);
         turns().await;
         let bytes: Vec<u8> = (0..40).collect();
         near.send_all(bytes.clone()).await.unwrap();
@@ -179,13 +186,7 @@ fn each_of_many_tasks_that_receive_on_one_stream_is_woken() {
 fn many_tasks_that_wait_until_a_stream_is_readable_are_all_told() {
     for_each_way(|_| async {
         let (near, far) = UnixStream::pair().unwrap();
-        let far = Rc::new(far);
-        let tasks: Vec<_> = (0..40)
-            .map(|_| {
-                let far = Rc::clone(&far);
-                spawn(async move { far.readable().await.unwrap() })
-            })
-            .collect();
+        let tasks = forty(far, async |far| far.readable().await.unwrap());
         turns().await;
         near.send_all(&b"x"[..]).await.unwrap();
         for task in tasks {

@@ -5,11 +5,13 @@
 #![allow(unsafe_code)]
 
 mod cached;
+mod line;
 mod order;
 mod socket;
 
 pub(crate) use cached::CachedHint;
 pub use cached::CachedReads;
+pub(crate) use line::{Line, Queued, Turn};
 pub(crate) use order::{SendPlace, SendTurn};
 pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 

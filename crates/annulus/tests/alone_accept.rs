@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{Backend, Runtime, spawn};
+use annulus::runtime::{Backend, JoinHandle, Runtime, spawn};
 use annulus::time::sleep;
 
 /// A limit on descriptors; the old one comes back at the end.
@@ -73,20 +73,40 @@ impl Seen {
     }
 }
 
-async fn accept(listener: TcpListener, multishot: bool, seen: Rc<Seen>) {
-    if !multishot {
-        loop {
-            seen.note(listener.accept().await);
-        }
+/// How connections are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Multishot,
+    Singly,
+    /// By two tasks, of which this one ends in the shortage.
+    Together(usize),
+}
+
+fn accept(listener: TcpListener, way: Way, seen: &Rc<Seen>) -> Vec<JoinHandle<()>> {
+    let noted = Rc::clone(seen);
+    if way == Way::Multishot {
+        let mut incoming = listener.accept_multishot();
+        return vec![spawn(async move {
+            while let Some(accepted) = incoming.next().await {
+                noted.note(accepted);
+            }
+        })];
     }
-    let mut incoming = listener.accept_multishot();
-    while let Some(accepted) = incoming.next().await {
-        seen.note(accepted);
-    }
+    let listener = Rc::new(listener);
+    let tasks = if way == Way::Singly { 1 } else { 2 };
+    let task = |_| {
+        let (listener, noted) = (Rc::clone(&listener), Rc::clone(&noted));
+        spawn(async move {
+            loop {
+                noted.note(listener.accept().await);
+            }
+        })
+    };
+    (0..tasks).map(task).collect()
 }
 
 /// Clients wait, and there is no descriptor for them; then there are some.
-async fn shortage(multishot: bool) {
+async fn shortage(way: Way) {
     const CLIENTS: usize = 8;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -96,7 +116,7 @@ async fn shortage(multishot: bool) {
         .map(|_| Client::connect(address).unwrap())
         .collect();
     let limited = Limited::to_what_is_open();
-    let accepting = spawn(accept(listener, multishot, Rc::clone(&seen)));
+    let accepting = accept(listener, way, &seen);
     let mut naps = 0;
     while seen.errors.get() < 5 {
         naps += 1;
@@ -105,6 +125,9 @@ async fn shortage(multishot: bool) {
     // Each error is followed by a pause of 10 ms, so that it can't be one error after another.
     assert!(naps > seen.errors.get(), "{naps} naps of 1 ms: it spins");
     assert_eq!(seen.count(), 0);
+    if let Way::Together(goes) = way {
+        accepting[goes].abort();
+    }
     drop(limited);
     while seen.count() < CLIENTS {
         sleep(Duration::from_millis(1)).await;
@@ -114,16 +137,21 @@ async fn shortage(multishot: bool) {
     while seen.count() < CLIENTS + 1 {
         sleep(Duration::from_millis(1)).await;
     }
-    accepting.abort();
+    accepting.iter().for_each(JoinHandle::abort);
     drop((clients, late));
 }
 
 #[test]
 fn a_listener_without_descriptors_waits_for_some_and_goes_on() {
     for backend in [Backend::Uring, Backend::Epoll] {
-        for multishot in [true, false] {
+        for way in [
+            Way::Multishot,
+            Way::Singly,
+            Way::Together(0),
+            Way::Together(1),
+        ] {
             let builder = Runtime::builder().backend(backend);
-            match builder.block_on(shortage(multishot)) {
+            match builder.block_on(shortage(way)) {
                 Ok(()) => {}
                 Err(error) if error.allows_fallback() => skip::skip(error),
                 Err(error) => panic!("{error}"),

@@ -1,10 +1,9 @@
 //! `annulus serve echo`: sends back what it receives.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use annulus::net::{Incoming, TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
+use annulus::net::{Incoming, TcpStream, UdpSocket, UnixListener, UnixStream};
 use annulus::runtime::{self, CoreInfo, RuntimeBuilder};
 
 use super::place::{Place, Wanted};
@@ -86,21 +85,17 @@ fn listen(place: &Place) -> io::Result<Ear> {
         |error: io::Error| io::Error::new(error.kind(), format!("listening on {place}: {error}"));
     match place {
         Place::Tcp(address) => {
-            let listener = TcpListener::bind(address).map_err(at)?;
+            let listener = address.listen()?;
             // For all its connections: an answer in several pieces does not wait for acknowledgements.
             listener.options().set_nodelay(true).map_err(at)?;
             Ok(Ear::Tcp(listener.accept_multishot()))
         }
-        Place::Udp(address) => Ok(Ear::Udp(datagrams(*address).map_err(at)?)),
+        Place::Udp(address) => Ok(Ear::Udp(address.receive()?)),
         Place::Unix(listener, _) => {
             let listener = UnixListener::from_std(listener.try_clone().map_err(at)?)?;
             Ok(Ear::Unix(listener.accept_multishot()))
         }
     }
-}
-
-fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
-    UdpSocket::bind_with(address, |options| options.set_reuse_port(true))
 }
 
 /// Starts a task for each connection.

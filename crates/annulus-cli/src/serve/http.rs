@@ -2,18 +2,16 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use annulus::net::TcpListener;
 use annulus::runtime::{self, CoreInfo};
 use annulus_http::site::SiteOptions;
 use annulus_http::{Limits, LogFormat, LogOptions, Options};
 use http::StatusCode;
 
-use super::place::{Place, Wanted};
+use super::place::Address;
 use super::runtime_of;
 use crate::args::{HttpArgs, LogFormatName};
 use crate::bench::allow_many_open_files;
@@ -30,9 +28,7 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     signals::listen()?;
     signals::end_in_order();
     let options = options(args)?;
-    let Place::Tcp(address) = Place::of(&Wanted::tcp(args.addr))? else {
-        return Err(Fault::failed("an address that is not TCP's"));
-    };
+    let address = Address::new(args.addr);
     let _watching = watching::serving(&args.watch)?;
     let mut end = None;
     let started = |handle: runtime::Handle| {
@@ -41,7 +37,7 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     let runtime = runtime_of(args.backend, args.threads, args.sqpoll, &args.receive, None);
     let outcome = runtime
         .grace(args.grace)
-        .run_with(started, |core| serve(core, address, &options));
+        .run_with(started, |core| serve(core, &address, &options));
     outcome.map_err(|error| Fault::failed(error.to_string()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -49,20 +45,17 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
 /// The future borrows nothing: it outlives the call that makes it.
 fn serve(
     core: CoreInfo,
-    address: SocketAddr,
+    address: &Address,
     options: &Options,
 ) -> impl Future<Output = io::Result<()>> + use<> {
-    let at = move |error: io::Error| {
-        io::Error::new(error.kind(), format!("listening on {address}: {error}"))
-    };
-    let listener = TcpListener::bind(address).map_err(at);
+    let listener = address.listen();
     let options = options.clone();
     async move {
         let listener = listener?;
         if core.index() == 0 {
             eprintln!("annulus: {}", core.backend());
             let mut out = io::stdout().lock();
-            writeln!(out, "listening on {address}")?;
+            writeln!(out, "listening on {}", listener.local_addr()?)?;
             out.flush()?;
         }
         annulus_http::serve(listener, &options).await

@@ -1,21 +1,31 @@
-//! Where a server listens: found free before its cores start, so that they all listen at the same place.
+//! Where a server listens: at one place with all its cores.
 
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use annulus::net::{TcpListener, UdpSocket};
 
 use crate::fault::Fault;
 use crate::signals::Removal;
 
+/// A server that was killed keeps its address until the kernel has ended its rings, some milliseconds after its
+/// process has gone. One that is started at once waits for that, as long as this: so often, and so much each time.
+const TAKEN_TRIES: u32 = 40;
+const TAKEN_PAUSE: Duration = Duration::from_millis(10);
+
 /// Where, and by what.
 pub(crate) enum Place {
-    /// Each core binds its own (`SO_REUSEPORT`).
-    Tcp(SocketAddr),
-    Udp(SocketAddr),
+    /// Each core binds its own.
+    Tcp(Address),
+    Udp(Address),
     /// One for all, of which each core gets a clone.
     Unix(UnixListener, PathOfOurs),
 }
@@ -27,16 +37,6 @@ pub(crate) struct Wanted<'a> {
     pub(crate) udp: bool,
 }
 
-impl Wanted<'_> {
-    pub(crate) fn tcp(addr: SocketAddr) -> Wanted<'static> {
-        Wanted {
-            addr,
-            unix: None,
-            udp: false,
-        }
-    }
-}
-
 impl Place {
     pub(crate) fn of(args: &Wanted<'_>) -> Result<Place, Fault> {
         if let Some(path) = args.unix {
@@ -45,14 +45,63 @@ impl Place {
                 .map_err(|error| Fault::failed(format!("{}: {error}", path.display())))?;
             return Ok(Place::Unix(listener, ours));
         }
-        let refused = |error| refused(args.addr, &error);
-        // Not shared, unlike the cores' own: a port that somebody else shares would get half of the load.
-        if args.udp {
-            let found = UdpSocket::bind(args.addr).and_then(|socket| socket.local_addr());
-            return Ok(Place::Udp(found.map_err(refused)?));
+        let address = Address::new(args.addr);
+        Ok(if args.udp {
+            Place::Udp(address)
+        } else {
+            Place::Tcp(address)
+        })
+    }
+}
+
+/// An address that all cores bind.
+pub(crate) struct Address(Mutex<SocketAddr>);
+
+impl Address {
+    pub(crate) fn new(wanted: SocketAddr) -> Address {
+        Address(Mutex::new(wanted))
+    }
+
+    /// A listener of the calling core's.
+    pub(crate) fn listen(&self) -> io::Result<TcpListener> {
+        self.bind(|at| {
+            let listener = TcpListener::bind(at)?;
+            Ok((listener.local_addr()?, listener))
+        })
+    }
+
+    /// A socket of the calling core's.
+    pub(crate) fn receive(&self) -> io::Result<UdpSocket> {
+        self.bind(|at| {
+            let socket = UdpSocket::bind_shared(at)?;
+            Ok((socket.local_addr()?, socket))
+        })
+    }
+
+    /// One core after another: the first has port 0 become one that is free, which is that of the others.
+    fn bind<T>(&self, bind: impl Fn(SocketAddr) -> io::Result<(SocketAddr, T)>) -> io::Result<T> {
+        let mut at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tries = 0;
+        loop {
+            match bind(*at) {
+                Ok((found, bound)) => {
+                    *at = found;
+                    return Ok(bound);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < TAKEN_TRIES => {
+                    tries += 1;
+                    thread::sleep(TAKEN_PAUSE);
+                }
+                Err(error) => return Err(refused(*at, &error)),
+            }
         }
-        let found = TcpListener::bind(args.addr).and_then(|listener| listener.local_addr());
-        Ok(Place::Tcp(found.map_err(refused)?))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        at.fmt(f)
     }
 }
 
@@ -65,7 +114,7 @@ impl fmt::Display for Place {
     }
 }
 
-fn refused(address: SocketAddr, error: &io::Error) -> Fault {
+fn refused(address: SocketAddr, error: &io::Error) -> io::Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
             "somebody else has it; choose another port, or 0 for any that is free"
@@ -76,7 +125,8 @@ fn refused(address: SocketAddr, error: &io::Error) -> Fault {
         io::ErrorKind::PermissionDenied => "ports below 1024 are root's; choose a higher one",
         _ => "choose another address",
     };
-    Fault::failed(format!("can't listen at {address}: {error}; {advice}"))
+    let says = format!("can't listen at {address}: {error}; {advice}");
+    io::Error::new(error.kind(), says)
 }
 
 /// Listens at a path. A socket that nobody listens at any more is replaced.

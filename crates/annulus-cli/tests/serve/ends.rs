@@ -45,6 +45,24 @@ fn a_signal_ends_it_in_order_with_connections_open() {
 }
 
 #[test]
+fn a_server_that_was_killed_is_started_again_at_its_address_at_once() {
+    for backend in BACKENDS {
+        let mut address = "127.0.0.1:0".to_owned();
+        for _ in 0..3 {
+            let args = ["--addr", &address, "--threads", "2", "--backend", backend];
+            let server = Server::start(&args);
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            stream.write_all(b"x").unwrap();
+            stream.read_exact(&mut [0]).unwrap();
+            address = server.address().to_string();
+            // With its connection open, whose end lingers then.
+            server.signal(Signal::KILL);
+            server.wait();
+        }
+    }
+}
+
+#[test]
 fn a_path_is_removed_at_the_end_and_one_that_was_left_behind_is_taken_over() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("echo");

@@ -2,7 +2,7 @@
 
 use std::net::{TcpListener, UdpSocket};
 
-use crate::server::command;
+use crate::server::{Server, command};
 
 fn refused(args: &[&str], code: i32, says: &str) {
     let output = command(args).output().unwrap();
@@ -20,6 +20,21 @@ fn an_address_that_is_taken_is_refused() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     refused(&["--udp", "--addr", &address], 1, "choose another port");
+}
+
+#[test]
+fn an_address_where_another_server_is_is_refused() {
+    for kind in [&[][..], &["--udp"]] {
+        let mut args = vec!["--threads", "2", "--addr", "127.0.0.1:0"];
+        args.extend_from_slice(kind);
+        let first = Server::start(&args);
+        let address = first.address().to_string();
+        args[3] = &address;
+        for threads in ["1", "2"] {
+            args[1] = threads;
+            refused(&args, 1, "choose another port");
+        }
+    }
 }
 
 #[test]

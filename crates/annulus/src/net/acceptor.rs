@@ -6,13 +6,16 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use super::stream::Stream;
-use crate::driver::core::{Arrives, Core, SocketOperation, Timer, Token, WaitersCell};
+use crate::driver::core::{
+    Arrives, Claim, Core, Crowd, SharedOperation, Timer, Token, WaitersCell,
+};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Accept, accept_multishot};
@@ -37,14 +40,46 @@ pub(super) struct Acceptor {
     armed: Cell<Option<Token>>,
     /// The kernel has no multishot accept (before 5.19).
     single: Cell<bool>,
-    accept: RefCell<Option<SocketOperation<Accept>>>,
+    /// A single accept, of all tasks that wait for one.
+    accept: RefCell<Option<SharedOperation<Accept>>>,
     /// Not before, ns; 0 is at once.
     not_before_ns: Cell<u64>,
     timer: Cell<Option<Timer>>,
+    /// The tasks that wait for that moment.
+    pausing: RefCell<Option<Arc<Crowd>>>,
     waiters: WaitersCell,
+    /// Of a TCP listener that was bound here.
+    bound: RefCell<Option<Bound>>,
+}
+
+/// What the end of a listener frees, while operations on it may still be with the kernel.
+struct Bound {
+    socket: Rc<Socket>,
+    /// The address, if other cores may share it.
+    _claim: Option<Claim>,
+}
+
+/// The address can be bound again at once: the socket itself is closed when the kernel has let go of it. No other
+/// process has it.
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // Refused, it does not listen.
+        let _ = net::shutdown(self.socket.raw(), Shutdown::Both);
+    }
 }
 
 impl Acceptor {
+    /// Of a TCP socket that this core has bound to an address.
+    pub(super) fn bound(core: Rc<Core>, socket: Rc<Socket>, claim: Option<Claim>) -> Rc<Acceptor> {
+        let bound = Bound {
+            socket: Rc::clone(&socket),
+            _claim: claim,
+        };
+        let acceptor = Acceptor::new(core, socket);
+        acceptor.bound.replace(Some(bound));
+        acceptor
+    }
+
     pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Rc<Acceptor> {
         Rc::new(Acceptor {
             core,
@@ -55,7 +90,9 @@ impl Acceptor {
             accept: RefCell::default(),
             not_before_ns: Cell::new(0),
             timer: Cell::new(None),
+            pausing: RefCell::default(),
             waiters: WaitersCell::default(),
+            bound: RefCell::default(),
         })
     }
 
@@ -101,9 +138,9 @@ impl Acceptor {
         let operation = self.accept.take();
         let mut operation = operation.unwrap_or_else(|| {
             let op = Accept::new(Rc::clone(&self.socket));
-            SocketOperation::new(Rc::clone(&self.core), op)
+            SharedOperation::new(Rc::clone(&self.core), op)
         });
-        match Pin::new(&mut operation).poll(context) {
+        match operation.poll(context) {
             Poll::Pending => {
                 self.accept.replace(Some(operation));
                 Poll::Pending
@@ -129,30 +166,43 @@ impl Acceptor {
         if at_ns == 0 {
             return false;
         }
-        let timer = self.timer.take();
         if self.core.now_ns() < at_ns {
-            let timer = self.core.set_timer(timer, at_ns, context.waker());
-            self.timer.set(Some(timer));
+            let pausing = self.pausing.borrow().clone();
+            let pausing = pausing.unwrap_or_else(Crowd::new);
+            pausing.join(context.waker());
+            self.pausing.replace(Some(Arc::clone(&pausing)));
+            if self.timer.get().is_none() {
+                let timer = self.core.set_timer(None, at_ns, &Waker::from(pausing));
+                self.timer.set(Some(timer));
+            }
             return true;
         }
+        self.end_pause();
+        self.not_before_ns.set(0);
+        false
+    }
+
+    fn end_pause(&self) {
+        let timer = self.timer.take();
         timer
             .into_iter()
             .for_each(|timer| self.core.clear_timer(timer));
-        self.not_before_ns.set(0);
-        false
+        if let Some(pausing) = self.pausing.take() {
+            // Another task may have come before the timer has gone off.
+            Waker::from(pausing).wake();
+        }
     }
 
     pub(super) fn close(&self) {
         let token = self.armed.get();
         token.into_iter().for_each(|token| self.core.cancel(token));
-        let timer = self.timer.take();
-        timer
-            .into_iter()
-            .for_each(|timer| self.core.clear_timer(timer));
+        self.end_pause();
         let accept = self.accept.take();
         drop(accept);
         let queued = self.queue.take();
         drop(queued);
+        let bound = self.bound.take();
+        drop(bound);
         self.waiters.clear();
     }
 }

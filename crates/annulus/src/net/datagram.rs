@@ -4,16 +4,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode, check_lent};
-use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
+use crate::driver::core::{Arrives, Core, SharedOperation, SocketOperation, Token, WaitersCell};
 use crate::error::{BufError, BufResult, WholeResult};
-use crate::fd::Socket;
+use crate::fd::{Line, Queued, Socket, Turn};
 use crate::metrics::OperationNumber;
-use crate::op::{Arrived, Mail, MessageInfo, RecvMessage, SendMessage, Shape};
+use crate::op::{Arrived, MailTurn, MessageInfo, RecvMessage, SendMessage, Shape};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::net::Address;
@@ -51,6 +50,8 @@ pub struct Datagram<A> {
 pub(super) struct Mailbox {
     pub(super) core: Rc<Core>,
     pub(super) socket: Rc<Socket>,
+    /// The receives, one at a time: what is asked for by one that was dropped comes before the next.
+    line: Line,
     /// What the kernel is asked for with a multishot receive.
     shape: Shape,
     queue: RefCell<VecDeque<io::Result<Arrived>>>,
@@ -62,9 +63,18 @@ pub(super) struct Mailbox {
     single: Cell<bool>,
     /// It has found no buffer: the next datagram is received into memory of its own.
     starved: Cell<bool>,
-    one: RefCell<Option<SocketOperation<RecvMessage<Vec<u8>>>>>,
+    one: RefCell<Option<One>>,
     waiters: WaitersCell,
 }
+
+/// A receive that has the socket to itself.
+type MailboxTurn = Turn<Mailbox>;
+
+/// A receive into memory of the mailbox's own: whoever has the turn waits for it.
+type One = SharedOperation<RecvMessage<Vec<u8>, Guest>>;
+
+/// Where its datagram goes. It has no turn: it stays when the receive that asked for it is dropped.
+struct Guest(Rc<Mailbox>);
 
 impl Mailbox {
     /// `name_bytes`: the length of an address at most.
@@ -72,6 +82,7 @@ impl Mailbox {
         Rc::new(Mailbox {
             core,
             socket,
+            line: Line::default(),
             shape: Shape::new(name_bytes),
             queue: RefCell::default(),
             armed: Cell::new(None),
@@ -89,7 +100,8 @@ impl Mailbox {
         SocketOperation::new(Rc::clone(&self.core), op).await
     }
 
-    /// Receives one datagram into `buf`. Dropped, it leaves what comes to the next receive.
+    /// Receives one datagram into `buf`. Dropped, it leaves what comes to the next receive. Receives of several
+    /// tasks are answered in the order of their first polls.
     pub(super) async fn recv<B: IoBufMut>(
         self: &Rc<Self>,
         mut buf: B,
@@ -97,9 +109,9 @@ impl Mailbox {
         if let Err(error) = check_lent(&mut buf) {
             return Err(BufError::new(error, Some(buf)));
         }
+        let turn = MailboxTurn::wait(self).await;
         if self.is_idle() {
-            let mail = Rc::clone(self) as Rc<dyn Mail>;
-            let op = RecvMessage::new(Rc::clone(&self.socket), buf, mail);
+            let op = RecvMessage::new(Rc::clone(&self.socket), buf, turn);
             let (info, buf) = SocketOperation::new(Rc::clone(&self.core), op).await?;
             let MessageInfo {
                 bytes,
@@ -114,7 +126,8 @@ impl Mailbox {
             return Ok((received, buf));
         }
         // Something has come already, or is about to: it is copied.
-        let next = std::future::poll_fn(|context| self.poll_next(context)).await;
+        let next = std::future::poll_fn(|context| self.poll_in_turn(context)).await;
+        drop(turn);
         let mut arrived = match next {
             Some(Ok(arrived)) => arrived,
             Some(Err(error)) => return Err(BufError::new(error, Some(buf))),
@@ -145,7 +158,25 @@ impl Mailbox {
     }
 
     /// The next datagram; `None` when the runtime ends. The socket goes on after an error.
+    pub(super) async fn next(self: &Rc<Self>) -> Option<io::Result<Arrived>> {
+        let _turn = MailboxTurn::wait(self).await;
+        std::future::poll_fn(|context| self.poll_in_turn(context)).await
+    }
+
+    /// The same for those who poll. It has no place in the line, as nothing says when it is given up: it waits until
+    /// the line is empty.
     pub(super) fn poll_next(
+        self: &Rc<Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Arrived>>> {
+        if self.line.is_busy() {
+            self.waiters.wait(context.waker());
+            return Poll::Pending;
+        }
+        self.poll_in_turn(context)
+    }
+
+    fn poll_in_turn(
         self: &Rc<Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Arrived>>> {
@@ -193,11 +224,11 @@ impl Mailbox {
     ) -> Poll<Option<io::Result<Arrived>>> {
         let operation = self.one.take();
         let mut operation = operation.unwrap_or_else(|| {
-            let mail = Rc::clone(self) as Rc<dyn Mail>;
-            let op = RecvMessage::new(Rc::clone(&self.socket), Vec::with_capacity(room), mail);
-            SocketOperation::new(Rc::clone(&self.core), op)
+            let memory = Vec::with_capacity(room);
+            let op = RecvMessage::new(Rc::clone(&self.socket), memory, Guest(Rc::clone(self)));
+            SharedOperation::new(Rc::clone(&self.core), op)
         });
-        let polled = Pin::new(&mut operation).poll(context);
+        let polled = operation.poll(context);
         if polled.is_pending() {
             self.one.replace(Some(operation));
             return Poll::Pending;
@@ -271,10 +302,42 @@ impl Arrives for Mailbox {
     }
 }
 
-impl Mail for Mailbox {
-    fn keep(&self, arrived: Arrived) {
-        self.queue.borrow_mut().push_back(Ok(arrived));
+impl Queued for Mailbox {
+    #[inline]
+    fn line(&self) -> &Line {
+        &self.line
+    }
+
+    #[inline]
+    fn idle(&self) {
         self.waiters.wake();
+    }
+}
+
+impl Mailbox {
+    fn keep(&self, arrived: io::Result<Arrived>) {
+        self.queue.borrow_mut().push_back(arrived);
+        self.waiters.wake();
+    }
+}
+
+impl MailTurn for MailboxTurn {
+    fn keep(&self, arrived: Arrived) {
+        self.owner().keep(Ok(arrived));
+    }
+
+    fn keep_error(&self, errno: i32) {
+        self.owner().keep(Err(io::Error::from_raw_os_error(errno)));
+    }
+}
+
+impl MailTurn for Guest {
+    fn keep(&self, arrived: Arrived) {
+        self.0.keep(Ok(arrived));
+    }
+
+    fn keep_error(&self, errno: i32) {
+        self.0.keep(Err(io::Error::from_raw_os_error(errno)));
     }
 }
 

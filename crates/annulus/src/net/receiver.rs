@@ -6,12 +6,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::buf::Chunk;
-use crate::driver::core::{Arrives, Core, SocketOperation, Token, WaitersCell};
+use crate::driver::core::{Arrives, Core, SharedOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
 use crate::op::{Interest, Leftover, ReceiveTurn, Recv, Shots, recv_into_group};
@@ -66,7 +65,7 @@ pub(super) struct Receiver {
     socket: Rc<Socket>,
 }
 
-type Bulk = SocketOperation<Recv<Vec<u8>>>;
+type Bulk = SharedOperation<Recv<Vec<u8>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -229,9 +228,9 @@ impl Receiver {
             };
             let memory = Vec::with_capacity(bytes);
             let op = Recv::new(Rc::clone(&self.socket), memory, self.take_turn());
-            Box::new(SocketOperation::new(Rc::clone(&self.core), op))
+            Box::new(SharedOperation::new(Rc::clone(&self.core), op))
         });
-        match Pin::new(&mut *operation).poll(context) {
+        match operation.poll(context) {
             Poll::Pending => {
                 self.bulk.replace(Some(operation));
                 Poll::Pending

@@ -7,18 +7,12 @@ use super::stream::Stream;
 use crate::buf::IoBuf;
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, WholeResult};
-use crate::fd::{SendPlace, SendTurn, Socket};
+use crate::fd::{SendTurn, Socket};
 use crate::op::{SendVectored, SendZeroCopy};
 use crate::sys::engine_error::error_of;
 
 async fn turn(socket: &Rc<Socket>) -> io::Result<SendTurn> {
-    let turn = match SendTurn::take(socket) {
-        Some(turn) => turn,
-        None => {
-            let mut place = SendPlace::queue(socket);
-            std::future::poll_fn(|context| place.poll(context)).await
-        }
-    };
+    let turn = SendTurn::wait(socket).await;
     match socket.send_failed() {
         0 => Ok(turn),
         errno => Err(error_of(errno)),

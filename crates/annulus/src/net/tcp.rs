@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
 use super::exact::ReceiveExact;
+use super::listen::{ListenOptions, listen};
 use super::options::SocketOptions;
 use super::receiver::Receiving;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
@@ -16,38 +17,46 @@ use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::error::WholeResult;
 use crate::sys::engine_error::EngineError;
-use crate::sys::net::{self, Kind};
+use crate::sys::net;
 use crate::sys::option;
 
-/// Connections that wait to be accepted; the kernel's own bound (`net.core.somaxconn`) is below it.
-const BACKLOG: i32 = 65_535;
-
-/// A listener. Each core binds its own: the kernel spreads connections over those with the same address
-/// (`SO_REUSEPORT`).
+/// A listener. Each core of a server binds its own at the same address, and the kernel spreads connections over them.
 #[derive(Debug)]
 pub struct TcpListener {
     acceptor: Rc<Acceptor>,
 }
 
 impl TcpListener {
-    /// Listens at `address`, the first of those it stands for that can be had, with `SO_REUSEADDR` and
-    /// `SO_REUSEPORT`.
+    /// Listens at `address`, the first of those it stands for that can be had.
+    ///
+    /// The other cores of this runtime may bind the same address, once each, and share its connections. Listeners of
+    /// other runtimes and processes are refused it, as with std and Tokio. Port 0 is a new port for each call: a
+    /// server of several cores has one core bind it, and the others bind that core's
+    /// [`local_addr`](TcpListener::local_addr). The address may be taken again as soon as a server has ended
+    /// (`SO_REUSEADDR`). [`bind_with`](TcpListener::bind_with) has options for all of it.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: somebody else listens there, without `SO_REUSEPORT` or as another user.
+    /// `EADDRINUSE`: another process, another runtime or another listener of this core has the address. So has, for
+    /// some milliseconds, a process with a ring that was killed; one that has ended in order has not.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        TcpListener::bind_with(address, &ListenOptions::new())
+    }
+
+    /// As [`bind`](TcpListener::bind), with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`bind`](TcpListener::bind).
+    pub fn bind_with(
+        address: impl ToSocketAddrs,
+        options: &ListenOptions,
+    ) -> io::Result<TcpListener> {
         first(address, |address| {
             let core = super::core()?;
-            let address = net::internet(address);
-            let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
-            let socket = core.socket(fd);
-            option::set_reuse_address(socket.raw(), true)?;
-            option::set_reuse_port(socket.raw(), true)?;
-            net::bind(socket.raw(), &address)?;
-            net::listen(socket.raw(), BACKLOG)?;
+            let (socket, claim) = listen(&core, address, options)?;
             Ok(TcpListener {
-                acceptor: Acceptor::new(core, socket),
+                acceptor: Acceptor::bound(core, socket, claim),
             })
         })
     }
@@ -66,7 +75,8 @@ impl TcpListener {
         })
     }
 
-    /// Accepts one connection. Dropped, the future leaves it to the next.
+    /// Accepts one connection. Dropped, the future leaves it to the next. Several tasks may wait: a connection goes to
+    /// the first of them that runs.
     ///
     /// # Errors
     ///

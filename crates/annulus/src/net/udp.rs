@@ -8,10 +8,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::datagram::{Datagram, Mailbox, Received};
+use super::listen::bind_shared;
 use super::options::SocketOptions;
 use super::tcp::first;
 use crate::buf::{IoBuf, IoBufMut};
-use crate::driver::core::{Core, SocketOperation};
+use crate::driver::core::{Claim, Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
 use crate::op::{Arrived, Connect};
@@ -20,20 +21,21 @@ use crate::sys::net::{self, Address, Kind};
 
 /// A UDP socket. It stays on its core.
 #[derive(Debug)]
-pub struct UdpSocket(Rc<Mailbox>);
+pub struct UdpSocket(Rc<Mailbox>, Option<Claim>);
 
 impl UdpSocket {
-    /// A socket at `address`, the first of those it stands for that can be had.
+    /// A socket at `address`, the first of those it stands for that can be had. It shares it with no other socket:
+    /// for a server of several cores there is [`bind_shared`](UdpSocket::bind_shared).
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: somebody else has it.
+    /// `EADDRINUSE`: another socket has it.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         UdpSocket::bind_with(address, |_| Ok(()))
     }
 
-    /// As [`bind`](UdpSocket::bind), with options that are to be set first: several cores share an address
-    /// with [`set_reuse_port`](SocketOptions::set_reuse_port), and the kernel spreads senders over them.
+    /// As [`bind`](UdpSocket::bind), with options that are to be set first: sockets of one user share an address, in
+    /// whatever processes they are, with [`set_reuse_port`](SocketOptions::set_reuse_port).
     ///
     /// # Errors
     ///
@@ -53,6 +55,31 @@ impl UdpSocket {
         })
     }
 
+    /// As [`bind`](UdpSocket::bind), for a server of several cores: the other cores of this runtime may bind the same
+    /// address by this call, once each, and the kernel spreads senders over them. Sockets of other runtimes and
+    /// processes are refused it, unless they set `SO_REUSEPORT` by themselves, as the same user. Port 0 is a new port
+    /// for each call.
+    ///
+    /// Not for clients: an answer may come to another core than the one that asked.
+    ///
+    /// # Errors
+    ///
+    /// As for [`bind`](UdpSocket::bind).
+    pub fn bind_shared(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        first(address, |address| {
+            let core = super::core()?;
+            let name = net::internet(address);
+            let fd = net::socket(&name, Kind::Datagram, core.wants_nonblocking())?;
+            let socket = core.socket(fd);
+            let claim = bind_shared(&core, &socket, address, Kind::Datagram, || {
+                net::bind(socket.raw(), &name)
+            })?;
+            let mut shared = UdpSocket::of(core, socket);
+            shared.1 = claim;
+            Ok(shared)
+        })
+    }
+
     /// Takes over std's socket.
     ///
     /// # Errors
@@ -66,7 +93,7 @@ impl UdpSocket {
     }
 
     fn of(core: Rc<Core>, socket: Rc<Socket>) -> UdpSocket {
-        UdpSocket(Mailbox::new(core, socket, INTERNET_NAME_BYTES))
+        UdpSocket(Mailbox::new(core, socket, INTERNET_NAME_BYTES), None)
     }
 
     /// Sends to `address` and receives from there only, from now on.
@@ -98,7 +125,9 @@ impl UdpSocket {
     }
 
     /// Receives a datagram into `buf`, and says whose it is. A datagram that comes when the future has been
-    /// dropped is the next receive's.
+    /// dropped is the next receive's, cut to the length of the buffer that was dropped; `is_truncated` says so.
+    /// Receives of several tasks are answered in the order of their first polls: one that is neither polled to its end
+    /// nor dropped holds up those behind it.
     ///
     /// # Errors
     ///
@@ -186,10 +215,14 @@ pub struct Datagrams<'a>(&'a Rc<Mailbox>);
 impl Datagrams<'_> {
     /// The next datagram, or what went wrong: the socket goes on after an error. `None` when the runtime ends.
     pub async fn next(&mut self) -> Option<io::Result<Datagram<SocketAddr>>> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
+        self.0
+            .next()
+            .await
+            .map(|arrived| arrived.and_then(datagram))
     }
 
-    /// As [`next`](Datagrams::next), for those who poll.
+    /// As [`next`](Datagrams::next), for those who poll. Between two polls it does not keep its place among the
+    /// tasks that receive on this socket: while receives of others wait, it comes after them.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
 use super::exact::ReceiveExact;
+use super::listen::ListenOptions;
 use super::options::SocketOptions;
 use super::receiver::Receiving;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
@@ -16,9 +17,6 @@ use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::error::WholeResult;
 use crate::sys::net::{self, Kind};
-
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 4096;
 
 /// A listener at a path.
 #[derive(Debug)]
@@ -33,12 +31,22 @@ impl UnixListener {
     ///
     /// `EADDRINUSE`: there is something at that path.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
+        UnixListener::bind_with(path, &ListenOptions::new())
+    }
+
+    /// As [`bind`](UnixListener::bind), with a backlog. The other options are TCP's: several cores listen at a path by
+    /// clones of one listener ([`from_std`](UnixListener::from_std)).
+    ///
+    /// # Errors
+    ///
+    /// As for [`bind`](UnixListener::bind).
+    pub fn bind_with(path: impl AsRef<Path>, options: &ListenOptions) -> io::Result<UnixListener> {
         let core = super::core()?;
         let address = net::unix(path.as_ref())?;
         let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
         let socket = core.socket(fd);
         net::bind(socket.raw(), &address)?;
-        net::listen(socket.raw(), BACKLOG)?;
+        net::listen(socket.raw(), options.backlog_of_kernel())?;
         Ok(UnixListener {
             acceptor: Acceptor::new(core, socket),
         })

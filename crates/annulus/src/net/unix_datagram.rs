@@ -93,7 +93,9 @@ impl UnixDatagram {
     }
 
     /// Receives a datagram into `buf`, and says from which path; `None` is a socket without one. A datagram
-    /// that comes when the future has been dropped is the next receive's.
+    /// that comes when the future has been dropped is the next receive's, cut to the length of the buffer that was
+    /// dropped; `is_truncated` says so. Receives of several tasks are answered in the order of their first polls: one
+    /// that is neither polled to its end nor dropped holds up those behind it.
     ///
     /// # Errors
     ///

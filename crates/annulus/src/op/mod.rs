@@ -84,7 +84,7 @@ pub(crate) use accept::multishot as accept_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
 pub(crate) use recv::{Leftover, ReceiveTurn};
 pub(crate) use recv::{Shots, into_group as recv_into_group};
-pub(crate) use recv_message::{Arrived, Mail, MessageInfo, Shape};
+pub(crate) use recv_message::{Arrived, MailTurn, MessageInfo, Shape};
 pub(crate) use statx::{StatAnswer, Statx};
 
 /// What to do after an answer of the kernel.

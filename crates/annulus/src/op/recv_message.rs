@@ -13,7 +13,7 @@ use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table};
 use crate::buf::{Chunk, IoBufMut};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
-use crate::sys::errno::check;
+use crate::sys::errno::{ECANCELED, check};
 use crate::sys::message::{Envelope, HEADER_BYTES, parse, shape};
 use crate::sys::net::{self, Address, Message};
 use crate::sys::sqe::{BUFFER_SELECT, RECV_MULTISHOT, Sqe, opcode};
@@ -37,26 +37,32 @@ pub(crate) struct Arrived {
     pub(crate) is_truncated: bool,
 }
 
-/// Who takes a datagram that came when nobody waited for it any more.
-pub(crate) trait Mail {
+/// The right to receive on a socket. One receive at a time has it, for as long as the kernel has the receive: one
+/// that is asked for while another is being cancelled may be answered first, with what comes later (trap 34).
+#[doc(hidden)]
+pub trait MailTurn: 'static {
+    /// Keeps a datagram that came after the future of its receive had been dropped.
+    #[expect(private_interfaces)]
     fn keep(&self, arrived: Arrived);
+    /// Keeps an error, which the kernel tells once.
+    fn keep_error(&self, errno: i32);
 }
 
 /// Receives one datagram.
-pub struct RecvMessage<B> {
+pub struct RecvMessage<B, M> {
     socket: Rc<Socket>,
     buf: B,
     envelope: Box<Envelope>,
-    mail: Rc<dyn Mail>,
+    turn: M,
 }
 
-impl<B: IoBufMut> RecvMessage<B> {
-    pub(crate) fn new(socket: Rc<Socket>, buf: B, mail: Rc<dyn Mail>) -> RecvMessage<B> {
+impl<B: IoBufMut, M> RecvMessage<B, M> {
+    pub(crate) fn new(socket: Rc<Socket>, buf: B, turn: M) -> RecvMessage<B, M> {
         RecvMessage {
             socket,
             buf,
             envelope: Envelope::from_anybody(),
-            mail,
+            turn,
         }
     }
 
@@ -68,7 +74,7 @@ impl<B: IoBufMut> RecvMessage<B> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, `socket`
 // owns the descriptor.
-unsafe impl<B: IoBufMut> SocketOp for RecvMessage<B> {
+unsafe impl<B: IoBufMut, M: MailTurn> SocketOp for RecvMessage<B, M> {
     const INFO: OpInfo = table::RECV_MESSAGE;
     const INTEREST: Interest = Interest::Read;
     type Output = BufResult<MessageInfo, B>;
@@ -109,19 +115,23 @@ unsafe impl<B: IoBufMut> SocketOp for RecvMessage<B> {
     }
 
     fn abandoned(mut self, res: i32) {
-        if let Ok(bytes) = check(res) {
-            // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
-            let bytes = unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), bytes) };
-            self.mail.keep(Arrived {
-                chunk: Chunk::copy_of(bytes),
-                sender: self.envelope.sender(),
-                is_truncated: self.envelope.is_truncated(),
-            });
+        match check(res) {
+            Ok(bytes) => {
+                // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
+                let bytes = unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), bytes) };
+                self.turn.keep(Arrived {
+                    chunk: Chunk::copy_of(bytes),
+                    sender: self.envelope.sender(),
+                    is_truncated: self.envelope.is_truncated(),
+                });
+            }
+            Err(_) if res == -ECANCELED => {}
+            Err(_) => self.turn.keep_error(-res),
         }
     }
 }
 
-impl<B> fmt::Debug for RecvMessage<B> {
+impl<B, M> fmt::Debug for RecvMessage<B, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RecvMessage").field(&self.socket).finish()
     }

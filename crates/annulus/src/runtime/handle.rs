@@ -8,6 +8,7 @@ use super::executor::{self, Inbox, Message};
 use super::task::{End, JoinHandle, Promise, Told};
 use crate::buf::{Arena, BufferLayout};
 use crate::driver::Submitter;
+use crate::driver::core::{Ports, Seat};
 use crate::error::SetupError;
 use crate::metrics::{CoreMetrics, Metrics};
 
@@ -22,13 +23,17 @@ struct Cores {
     inboxes: Vec<Arc<Inbox>>,
     /// Where the cores' files are handed over; set when all cores are made, before anybody has a handle.
     files: OnceLock<Arc<Submitter>>,
+    ports: Arc<Ports>,
 }
 
 impl Handle {
     pub(super) fn new(inboxes: Vec<Arc<Inbox>>) -> Handle {
-        let files = OnceLock::new();
         Handle {
-            cores: Arc::new(Cores { inboxes, files }),
+            cores: Arc::new(Cores {
+                files: OnceLock::new(),
+                ports: Ports::new(inboxes.len()),
+                inboxes,
+            }),
         }
     }
 
@@ -42,6 +47,10 @@ impl Handle {
 
     pub(super) fn inbox(&self, core: usize) -> Arc<Inbox> {
         Arc::clone(&self.cores.inboxes[core])
+    }
+
+    pub(super) fn seat(&self, core: usize) -> Seat {
+        Seat::new(Arc::clone(&self.cores.ports), core)
     }
 
     pub(super) fn set_files(&self, files: &Arc<Submitter>) {

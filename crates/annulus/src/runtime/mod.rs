@@ -9,7 +9,7 @@
 //! }
 //!
 //! async fn serve() -> std::io::Result<()> {
-//!     // Once per core: the kernel spreads connections over the listeners (SO_REUSEPORT).
+//!     // Once per core: the kernel spreads connections over the listeners of this runtime.
 //!     let mut incoming = TcpListener::bind("127.0.0.1:7000")?.accept_multishot();
 //!     while let Some(stream) = incoming.next().await {
 //!         runtime::spawn(echo(stream?));

@@ -378,6 +378,7 @@ impl Made {
     {
         self.introduce(files, handle);
         let executor = self.executor;
+        executor.core().set_seat(handle.seat(self.index));
         executor.enter(files, handle);
         let lane = self.seat.and_then(|(lane, _)| files.core_lane(&lane));
         let driving = lane.map(|lane| Driving::new(files.number(), lane));

@@ -41,7 +41,8 @@ fn what_is_set_on_a_stream_is_what_is_read() {
             assert!(options.receive_buffer_bytes().unwrap() >= bytes);
         }
         assert!(listener.options().reuse_address().unwrap());
-        assert!(listener.options().reuse_port().unwrap());
+        // Of a runtime of one core.
+        assert!(!listener.options().reuse_port().unwrap());
         assert!(options.take_error().unwrap().is_none());
     });
 }

@@ -9,8 +9,10 @@
 mod alarm;
 mod group_trial;
 mod operation;
+mod ports;
 mod readiness;
 mod rings;
+mod shared;
 mod table;
 mod tenant;
 #[cfg(test)]
@@ -18,8 +20,9 @@ mod tests;
 mod timers;
 mod waiters;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -29,9 +32,11 @@ use std::time::Duration;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use operation::SocketOperation;
+pub(crate) use ports::{Claim, Ports, Seat, Share};
+pub(crate) use shared::SharedOperation;
 pub(crate) use table::{Arrives, Token};
 pub(crate) use timers::Timer;
-pub(crate) use waiters::WaitersCell;
+pub(crate) use waiters::{Crowd, WaitersCell};
 
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::driver::uring::Tuning;
@@ -43,6 +48,7 @@ use crate::op::{Interest, SocketOp};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::kernel::Kernel;
+use crate::sys::net::Kind;
 use crate::sys::ring::{Ring, RingConfig, Rung};
 use crate::sys::sqe::{Cqe, Sqe};
 use readiness::Readiness;
@@ -102,6 +108,8 @@ pub(crate) struct Core {
     drain_timeout: Duration,
     /// Starts a task on this core; the executor's.
     starter: Cell<Option<fn(Background)>>,
+    /// The addresses that it shares with the runtime's other cores.
+    seat: OnceCell<Seat>,
     /// For what is given to others to hold.
     this: std::rc::Weak<Core>,
 }
@@ -176,6 +184,7 @@ impl Core {
             ending: Cell::new(false),
             drain_timeout,
             starter: Cell::new(None),
+            seat: OnceCell::new(),
             this: this.clone(),
         })
     }
@@ -248,6 +257,24 @@ impl Core {
     pub(crate) fn start_background(&self, future: Background) {
         if let Some(starter) = self.starter.get() {
             starter(future);
+        }
+    }
+
+    /// Where it finds the addresses that the runtime's cores share.
+    pub(crate) fn set_seat(&self, seat: Seat) {
+        let _ = self.seat.set(seat);
+    }
+
+    /// Has `bind` bind a socket that the other cores may share the address of.
+    pub(crate) fn claim(
+        &self,
+        kind: Kind,
+        address: SocketAddr,
+        bind: impl FnOnce(Share) -> std::io::Result<SocketAddr>,
+    ) -> std::io::Result<Option<Claim>> {
+        match self.seat.get() {
+            Some(seat) => seat.claim(kind, address, bind),
+            None => bind(Share::Alone).map(|_| None),
         }
     }
 

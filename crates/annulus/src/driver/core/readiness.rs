@@ -179,7 +179,9 @@ impl Readiness {
             let displaced =
                 self.with_side(socket, interest, |side| side.waiters.wait_besides(waker));
             // Foreign code: with nothing borrowed.
-            displaced.unwrap_or_default().let_go();
+            let asked = displaced.unwrap_or_default().let_go();
+            let gone = self.with_side(socket, interest, |side| side.waiters.readmit(asked));
+            drop(gone);
         }
         Ok(())
     }

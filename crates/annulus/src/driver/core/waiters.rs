@@ -1,72 +1,123 @@
-//! Who waits for one thing on a core: most often one task, and most often the same again.
+//! The tasks that wait for one thing on a core: most often one task, and most often the same again.
 //!
 //! A waker is foreign code, and so is its drop: both run with nothing borrowed, so that taking the wakers out
 //! and waking them are two steps.
 
 use std::cell::RefCell;
-use std::task::Waker;
+use std::sync::{Arc, PoisonError};
+use std::task::{Wake, Waker};
 
 use crate::driver::finish::contain;
+use crate::sync::Mutex;
 
-/// So many may wait besides the last before all of them are woken to say whether they still do: a task whose
-/// wakers change leaves one behind with each.
-const OTHERS_MAX: usize = 16;
+/// A task whose wakers change leaves one behind with each. Beyond this many wakers besides the last, all of them are
+/// woken; those that have not registered again by the next time are let go of.
+const OTHERS_MAX: u32 = 16;
+/// The bound doubles each time, up to this: a bound below the number of tasks that do wait has them wake each other
+/// without end.
+const OTHERS_MAX_MOST: u32 = 1024;
 
 /// Wakers, for whoever keeps them where they can be reached.
 #[derive(Debug)]
 pub(super) struct Waiters {
     /// Somebody waits.
     waits: bool,
+    /// So many may wait besides the last.
+    others_max: u32,
     /// The waker of whoever waits, or waited last: kept, for it is most often the same again.
     waker: Option<Waker>,
-    /// Who waits besides.
-    others: Vec<Waker>,
+    /// The tasks that wait besides, in the order in which they came.
+    others: Vec<Other>,
+}
+
+#[derive(Debug)]
+struct Other {
+    waker: Waker,
+    /// It has been woken to say whether it still waits, and has not said so yet.
+    asked: bool,
 }
 
 /// Wakers that have been taken out to be woken.
 pub(super) struct Woken {
     waker: Waker,
-    others: Vec<Waker>,
+    others: Vec<Other>,
 }
 
-/// Wakers that have been taken out when another came: a crowd to be woken, and one to be dropped.
+/// Wakers that have been taken out when another came.
 #[derive(Default)]
 pub(super) struct Displaced {
-    crowd: Vec<Waker>,
+    /// To be asked whether they still wait.
+    asked: Vec<Other>,
+    /// To be dropped.
+    gone: Vec<Other>,
     before: Option<Waker>,
 }
+
+/// Wakers that have been asked whether they still wait, on their way back.
+#[derive(Default)]
+#[must_use = "they wait, and are to be readmitted"]
+pub(super) struct Asked(Vec<Other>);
 
 impl Waiters {
     pub(super) const NEW: Waiters = Waiters {
         waits: false,
+        others_max: OTHERS_MAX,
         waker: None,
         others: Vec::new(),
     };
 
-    /// Whether `waker` is the one that is kept; then it waits.
+    /// Whether `waker` is one of those that are kept; then it waits.
     #[inline]
     pub(super) fn wait_again(&mut self, waker: &Waker) -> bool {
         let known = (self.waker.as_ref()).is_some_and(|known| known.will_wake(waker));
         self.waits |= known;
-        known
+        known || !self.others.is_empty() && self.waits_besides(waker)
     }
 
-    /// Whoever has `waker` waits from now on, and so does who waited before.
+    #[cold]
+    fn waits_besides(&mut self, waker: &Waker) -> bool {
+        let mut others = self.others.iter_mut();
+        let known = others.find(|other| other.waker.will_wake(waker));
+        known.is_some_and(|other| {
+            other.asked = false;
+            true
+        })
+    }
+
+    /// The task of `waker`, which is not kept yet, waits from now on, and so do those that waited before.
     #[cold]
     pub(super) fn wait_besides(&mut self, waker: Waker) -> Displaced {
         let waited = std::mem::replace(&mut self.waits, true);
         let before = self.waker.replace(waker);
         let mut displaced = Displaced::default();
         match before {
-            Some(before) if waited && !self.others.iter().any(|one| one.will_wake(&before)) => {
-                if self.others.len() >= OTHERS_MAX {
-                    displaced.crowd = std::mem::take(&mut self.others);
+            Some(before) if waited => {
+                if self.others.len() >= self.others_max as usize {
+                    let (gone, asked) = (self.others.drain(..)).partition(|other| other.asked);
+                    (displaced.gone, displaced.asked) = (gone, asked);
+                    self.others_max = OTHERS_MAX_MOST.min(2 * self.others_max);
                 }
-                self.others.push(before);
+                self.others.push(Other {
+                    waker: before,
+                    asked: false,
+                });
             }
             before => displaced.before = before,
         }
         displaced
+    }
+
+    /// Puts back the wakers that have been asked, before those that came since. Returns what is to be dropped.
+    pub(super) fn readmit(&mut self, Asked(mut asked): Asked) -> Asked {
+        if asked.is_empty() || !self.waits {
+            return Asked(asked);
+        }
+        for other in &mut asked {
+            other.asked = true;
+        }
+        asked.append(&mut self.others);
+        self.others = asked;
+        Asked::default()
     }
 
     /// Nobody waits any more: who did is to be woken.
@@ -92,21 +143,25 @@ impl Waiters {
 }
 
 impl Woken {
-    /// Wakes them; the first is to be kept.
+    /// Wakes them in the order in which they came; the last is to be kept.
     #[inline]
     pub(super) fn wake(self) -> Waker {
-        contain(|| self.waker.wake_by_ref());
         for other in self.others {
-            contain(|| other.wake());
+            contain(|| other.waker.wake());
         }
+        contain(|| self.waker.wake_by_ref());
         self.waker
     }
 }
 
 impl Displaced {
-    pub(super) fn let_go(self) {
-        drop(self.before);
-        self.crowd.into_iter().for_each(Waker::wake);
+    /// With nothing borrowed. What it returns is to be readmitted.
+    pub(super) fn let_go(self) -> Asked {
+        drop((self.before, self.gone));
+        for other in &self.asked {
+            contain(|| other.waker.wake_by_ref());
+        }
+        Asked(self.asked)
     }
 }
 
@@ -127,7 +182,9 @@ impl WaitersCell {
         if !self.0.borrow_mut().wait_again(waker) {
             let waker = waker.clone();
             let displaced = self.0.borrow_mut().wait_besides(waker);
-            displaced.let_go();
+            let asked = displaced.let_go();
+            let gone = self.0.borrow_mut().readmit(asked);
+            drop(gone);
         }
     }
 
@@ -146,5 +203,135 @@ impl WaitersCell {
     pub(crate) fn clear(&self) {
         let all = self.0.replace(Waiters::NEW);
         drop(all);
+    }
+}
+
+/// Several tasks behind one waker, for what has room for a single one. Made only where a second task comes.
+#[derive(Debug)]
+pub(crate) struct Crowd(Mutex<Waiters>);
+
+impl Crowd {
+    pub(crate) fn new() -> Arc<Crowd> {
+        Arc::new(Crowd(Mutex::new(Waiters::NEW)))
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Waiters) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whoever has `waker` is woken with the others.
+    pub(crate) fn join(&self, waker: &Waker) {
+        if !self.with(|waiters| waiters.wait_again(waker)) {
+            let waker = waker.clone();
+            let displaced = self.with(|waiters| waiters.wait_besides(waker));
+            let asked = displaced.let_go();
+            let gone = self.with(|waiters| waiters.readmit(asked));
+            drop(gone);
+        }
+    }
+}
+
+impl Wake for Crowd {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(woken) = self.with(Waiters::take) {
+            drop(woken.wake());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    /// A task that counts how often it is woken.
+    #[derive(Default)]
+    struct Sleeper(AtomicUsize);
+
+    impl Wake for Sleeper {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn sleepers(count: usize) -> Vec<(Arc<Sleeper>, Waker)> {
+        let sleepers = (0..count).map(|_| Arc::new(Sleeper::default()));
+        sleepers
+            .map(|one| (Arc::clone(&one), Waker::from(one)))
+            .collect()
+    }
+
+    /// As an executor does: whoever has been woken is polled, and waits again. Returns how many rounds it takes.
+    fn rounds(waiters: &WaitersCell, all: &[(Arc<Sleeper>, Waker)]) -> usize {
+        for round in 0.. {
+            let woken: Vec<_> = (all.iter())
+                .filter(|(one, _)| one.0.swap(0, Relaxed) > 0)
+                .collect();
+            if woken.is_empty() || round == 100 {
+                return round;
+            }
+            woken.iter().for_each(|(_, waker)| waiters.wait(waker));
+        }
+        unreachable!("it ends")
+    }
+
+    #[test]
+    fn many_tasks_that_wait_for_one_thing_do_not_wake_each_other_without_end() {
+        let waiters = WaitersCell::default();
+        let all = sleepers(1000);
+        all.iter().for_each(|(_, waker)| waiters.wait(waker));
+        assert!(rounds(&waiters, &all) < 100, "they would spin");
+        waiters.wake();
+        assert!(all.iter().all(|(one, _)| one.0.load(Relaxed) == 1));
+    }
+
+    #[test]
+    fn wakers_that_are_left_behind_are_let_go_of() {
+        let waiters = WaitersCell::default();
+        let (stays, rest) = (sleepers(3), sleepers(10_000));
+        stays.iter().for_each(|(_, waker)| waiters.wait(waker));
+        for gone in &rest {
+            waiters.wait(&gone.1);
+            rounds(&waiters, &stays);
+        }
+        // Each has two references of this test's.
+        let kept = rest.iter().filter(|(one, _)| Arc::strong_count(one) > 2);
+        let kept = kept.count();
+        assert!(kept <= OTHERS_MAX_MOST as usize + 1, "{kept} are kept");
+        waiters.wake();
+        assert!(stays.iter().all(|(one, _)| one.0.load(Relaxed) == 1));
+    }
+
+    #[test]
+    fn tasks_are_woken_in_the_order_in_which_they_came() {
+        struct Named(usize, Arc<std::sync::Mutex<Vec<usize>>>);
+        impl Wake for Named {
+            fn wake(self: Arc<Self>) {
+                self.1.lock().unwrap().push(self.0);
+            }
+        }
+        let order = Arc::default();
+        let waiters = WaitersCell::default();
+        for name in 0..10 {
+            waiters.wait(&Waker::from(Arc::new(Named(name, Arc::clone(&order)))));
+        }
+        waiters.wake();
+        assert_eq!(*order.lock().unwrap(), (0..10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_crowd_wakes_all_that_have_joined_it() {
+        let (crowd, all) = (Crowd::new(), sleepers(40));
+        all.iter().for_each(|(_, waker)| crowd.join(waker));
+        let woken_early: usize = (all.iter()).map(|(one, _)| one.0.swap(0, Relaxed)).sum();
+        assert!(woken_early > 0, "there are more than are kept unasked");
+        all.iter().for_each(|(_, waker)| crowd.join(waker));
+        Waker::from(crowd).wake();
+        assert!(all.iter().all(|(one, _)| one.0.load(Relaxed) > 0));
     }
 }

@@ -1,0 +1,175 @@
+//! Which addresses the cores of a runtime share, and no other process does.
+//!
+//! Cores share an address by `SO_REUSEPORT`, which any process of the same user could join. So the first core to ask
+//! for an address takes it without the option, which the kernel refuses if any other socket has it, and sets the
+//! option afterwards, for the other cores. There is no moment at which two runtimes could both succeed.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::Mutex;
+use crate::sys::net::Kind;
+
+/// What the cores of one runtime have bound.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    cores: usize,
+    bound: Mutex<Vec<Bound>>,
+}
+
+/// An address that one core has bound, and the others may share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bound {
+    kind: Kind,
+    address: SocketAddr,
+    core: usize,
+}
+
+/// One core's access to them.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    ports: Arc<Ports>,
+    core: usize,
+}
+
+/// How a socket is to be bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Nothing shares it: there is one core.
+    Alone,
+    /// It is the first at its address, to be bound alone and to be opened to the other cores then.
+    First,
+    /// Another core has the address: it is to be shared from the start.
+    Joins,
+}
+
+/// An address that a core has bound. Dropped, it is the core's no more.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    seat: Seat,
+    bound: Bound,
+}
+
+impl Ports {
+    /// For a runtime of so many cores.
+    pub(crate) fn new(cores: usize) -> Arc<Ports> {
+        Arc::new(Ports {
+            cores,
+            bound: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<Bound>) -> T) -> T {
+        act(&mut self.bound.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Seat {
+    pub(crate) fn new(ports: Arc<Ports>, core: usize) -> Seat {
+        Seat { ports, core }
+    }
+
+    /// Has `bind` bind a socket to `address`; it returns the address that the socket has then. Cores bind one at a
+    /// time.
+    pub(crate) fn claim<E>(
+        &self,
+        kind: Kind,
+        address: SocketAddr,
+        bind: impl FnOnce(Share) -> Result<SocketAddr, E>,
+    ) -> Result<Option<Claim>, E> {
+        if self.ports.cores == 1 {
+            return bind(Share::Alone).map(|_| None);
+        }
+        self.ports.with(|all| {
+            let same = |bound: &&Bound| bound.kind == kind && is_same(bound.address, address);
+            let is_ours = all.iter().filter(same).any(|bound| bound.core == self.core);
+            // A core that has the address already is refused it, as by any other socket there.
+            let share = match all.iter().find(same) {
+                Some(_) if !is_ours => Share::Joins,
+                _ => Share::First,
+            };
+            let address = bind(share)?;
+            let core = self.core;
+            let bound = Bound {
+                kind,
+                address,
+                core,
+            };
+            all.push(bound);
+            Ok(Some(Claim {
+                seat: self.clone(),
+                bound,
+            }))
+        })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.seat.ports.with(|all| {
+            let place = all.iter().position(|bound| *bound == self.bound);
+            place.map(|place| all.swap_remove(place))
+        });
+    }
+}
+
+/// Whether they are one to `bind(2)`: a flow label is not part of it.
+fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    let scope = |address| match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
+    };
+    (one.ip(), one.port(), scope(one)) == (other.ip(), other.port(), scope(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: Kind = Kind::Stream;
+
+    fn ask(seat: &Seat, address: &str) -> (Share, Option<Claim>) {
+        let (mut share, address) = (Share::Alone, address.parse().unwrap());
+        let claim = seat.claim(KIND, address, |how| {
+            share = how;
+            Ok::<_, ()>(address)
+        });
+        (share, claim.unwrap())
+    }
+
+    #[test]
+    fn the_first_core_takes_an_address_alone_and_others_join_it() {
+        let ports = Ports::new(3);
+        let [one, two, three] = [0, 1, 2].map(|core| Seat::new(Arc::clone(&ports), core));
+        let (share, first) = ask(&one, "127.0.0.1:80");
+        assert_eq!(share, Share::First);
+        let (share, second) = ask(&two, "127.0.0.1:80");
+        assert_eq!(share, Share::Joins);
+        assert_eq!(ask(&two, "127.0.0.2:80").0, Share::First);
+        assert_eq!(ask(&two, "127.0.0.1:81").0, Share::First);
+        assert_eq!(ask(&two, "[::1]:80").0, Share::First);
+        // It has one there: the kernel is to refuse another.
+        assert_eq!(ask(&two, "127.0.0.1:80").0, Share::First);
+        drop(first);
+        assert_eq!(ask(&three, "127.0.0.1:80").0, Share::Joins);
+        drop(second);
+        assert_eq!(ask(&three, "127.0.0.1:80").0, Share::First);
+    }
+
+    #[test]
+    fn an_address_that_could_not_be_bound_is_nobodys() {
+        let ports = Ports::new(2);
+        let [one, two] = [0, 1].map(|core| Seat::new(Arc::clone(&ports), core));
+        let address = "127.0.0.1:80".parse().unwrap();
+        assert!(one.claim(KIND, address, |_| Err(())).is_err());
+        assert_eq!(ask(&two, "127.0.0.1:80").0, Share::First);
+    }
+
+    #[test]
+    fn a_single_core_shares_nothing() {
+        let alone = Seat::new(Ports::new(1), 0);
+        let (share, claim) = ask(&alone, "127.0.0.1:80");
+        assert_eq!(share, Share::Alone);
+        assert!(claim.is_none());
+    }
+}

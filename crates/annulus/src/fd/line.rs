@@ -1,0 +1,163 @@
+//! A line of tasks in front of something that one of them at a time may use: a stream's sending side, a datagram
+//! socket's receiving side. Turns are given in the order in which the tasks came.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// The line.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// A task has the turn, or is about to take it.
+    busy: Cell<bool>,
+    /// Counts the tasks that had to wait.
+    tickets: Cell<u64>,
+    /// The ticket whose turn it is; 0 is no ticket.
+    called: Cell<u64>,
+    waiting: RefCell<VecDeque<(u64, Waker)>>,
+}
+
+/// What a line is in front of.
+pub(crate) trait Queued {
+    fn line(&self) -> &Line;
+
+    /// The last turn is over, and nothing waits.
+    fn idle(&self) {}
+}
+
+/// The right to use it, which keeps it alive. Dropped, it goes to the next in the line.
+pub(crate) struct Turn<T: Queued>(Rc<T>);
+
+/// A place in the line. Dropped, it is given up.
+pub(crate) struct Place<T: Queued> {
+    owner: Rc<T>,
+    ticket: u64,
+}
+
+impl Line {
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.get()
+    }
+
+    /// Calls the next ticket. False: nothing waits.
+    #[inline]
+    fn call_next(&self) -> bool {
+        let next = self.waiting.borrow_mut().pop_front();
+        match next {
+            Some((ticket, waker)) => {
+                self.called.set(ticket);
+                waker.wake();
+                true
+            }
+            None => {
+                self.busy.set(false);
+                false
+            }
+        }
+    }
+}
+
+impl<T: Queued> Turn<T> {
+    /// The turn, if no task has it or waits for it.
+    #[inline]
+    pub(crate) fn take(owner: &Rc<T>) -> Option<Turn<T>> {
+        if owner.line().busy.replace(true) {
+            return None;
+        }
+        Some(Turn(Rc::clone(owner)))
+    }
+
+    /// The turn, behind all tasks that came before.
+    #[inline]
+    pub(crate) async fn wait(owner: &Rc<T>) -> Turn<T> {
+        if let Some(turn) = Turn::take(owner) {
+            return turn;
+        }
+        let mut place = Place::queue(owner);
+        std::future::poll_fn(|context| place.poll(context)).await
+    }
+
+    #[inline]
+    pub(crate) fn owner(&self) -> &Rc<T> {
+        &self.0
+    }
+}
+
+impl<T: Queued> Drop for Turn<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.0.line().call_next() {
+            self.0.idle();
+        }
+    }
+}
+
+impl<T: Queued> fmt::Debug for Turn<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Turn").field(self.0.line()).finish()
+    }
+}
+
+impl<T: Queued> Place<T> {
+    /// A place at the end of the line; some task has the turn.
+    pub(crate) fn queue(owner: &Rc<T>) -> Place<T> {
+        let line = owner.line();
+        let ticket = line.tickets.get() + 1;
+        line.tickets.set(ticket);
+        let waker = Waker::noop().clone();
+        line.waiting.borrow_mut().push_back((ticket, waker));
+        Place {
+            owner: Rc::clone(owner),
+            ticket,
+        }
+    }
+
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn<T>> {
+        let line = self.owner.line();
+        if line.called.get() == self.ticket {
+            line.called.set(0);
+            self.ticket = 0;
+            return Poll::Ready(Turn(Rc::clone(&self.owner)));
+        }
+        let waker = context.waker().clone();
+        let mut waiting = line.waiting.borrow_mut();
+        let place = waiting
+            .iter_mut()
+            .find(|(ticket, _)| *ticket == self.ticket);
+        let before = place.map(|(_, old)| std::mem::replace(old, waker));
+        drop(waiting);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl<T: Queued> Drop for Place<T> {
+    fn drop(&mut self) {
+        if self.ticket == 0 {
+            return;
+        }
+        let line = self.owner.line();
+        if line.called.get() == self.ticket {
+            line.called.set(0);
+            // As if it had been had.
+            drop(Turn(Rc::clone(&self.owner)));
+            return;
+        }
+        let mut waiting = line.waiting.borrow_mut();
+        let place = waiting
+            .iter()
+            .position(|(ticket, _)| *ticket == self.ticket);
+        let gone = place.and_then(|place| waiting.remove(place));
+        drop(waiting);
+        drop(gone);
+    }
+}
+
+impl<T: Queued> fmt::Debug for Place<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Place").field(&self.ticket).finish()
+    }
+}

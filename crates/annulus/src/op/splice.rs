@@ -20,6 +20,8 @@ pub struct Splice {
     into: Rc<Socket>,
     bytes: usize,
     turn: Option<SendTurn>,
+    /// One of the two was not made here, and may be in blocking mode.
+    may_wait: bool,
     /// Which of the two is waited for.
     waits_for: Interest,
 }
@@ -33,12 +35,14 @@ impl Splice {
         into: Rc<Socket>,
         bytes: usize,
         turn: Option<SendTurn>,
+        may_wait: bool,
     ) -> Splice {
         Splice {
             from,
             into,
             bytes: bytes.min(TRANSFER_MAX),
             turn,
+            may_wait,
             waits_for: Interest::Read,
         }
     }
@@ -81,7 +85,11 @@ unsafe impl SocketOp for Splice {
 
     fn attempt(&mut self) -> i32 {
         for _ in 0..TRIES_MAX {
-            let res = message::splice(self.from.raw(), self.into.raw(), self.bytes);
+            let (from, into) = (self.from.raw(), self.into.raw());
+            let res = match self.may_wait {
+                true => message::splice_without_waiting(from, into, self.bytes),
+                false => message::splice(from, into, self.bytes),
+            };
             if res != -EAGAIN {
                 return res;
             }

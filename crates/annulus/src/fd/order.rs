@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::Socket;
+use crate::sys::errno::EPIPE;
 use crate::sys::net;
 
 /// The line of senders of one stream.
@@ -42,6 +43,12 @@ impl SendOrder {
         self.failed.get()
     }
 
+    /// Whether somebody sends.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.get()
+    }
+
     #[inline]
     fn pass_on(&self, socket: &Socket) {
         let next = self.waiting.borrow_mut().pop_front();
@@ -70,6 +77,10 @@ impl SendOrder {
     #[cold]
     fn end(&self, socket: &Socket) {
         self.ends.set(false);
+        if socket.is_cut() {
+            // An end would say that nothing is missing.
+            return;
+        }
         // Refused (ENOTCONN), the peer has gone, and needs not be told.
         let _ = net::shutdown(socket.raw(), Shutdown::Write);
     }
@@ -90,11 +101,20 @@ impl SendTurn {
         &self.0
     }
 
-    /// A send that nobody waits for has failed.
+    /// A send that nobody waits for has failed, and was not sent whole.
     pub(crate) fn fail(&self, errno: i32) {
         let failed = &self.0.order().failed;
         if failed.get() == 0 {
             failed.set(errno);
+        }
+        self.cut(errno);
+    }
+
+    /// A send has ended by `errno` when a part of it was sent.
+    pub(crate) fn cut(&self, errno: i32) {
+        // The direction has ended already: the peer has been told so, or is gone.
+        if errno != EPIPE {
+            self.0.cut();
         }
     }
 }

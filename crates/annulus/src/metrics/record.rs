@@ -10,7 +10,7 @@ use super::snapshot::{
 };
 
 /// Of the layout: of the header (`registry.rs`), of a record, of the buckets and of the names below.
-pub(crate) const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 3;
 
 /// Operations by number, as docs/KERNELS.md lists them. The last is for what only tests have.
 pub(crate) const OPERATIONS: [&str; 29] = [
@@ -284,6 +284,8 @@ counters! {
     cqes,
     /// Of a core: operations on sockets with the kernel; of a ring of the preload library: all.
     flying,
+    /// Of a core: connections that were reset because their peer took nothing.
+    close_timeouts,
 }
 const _: () = assert!(NUMBERS <= COUNTERS_MAX);
 
@@ -424,6 +426,7 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
         cq_overflows: ring(Number::cq_overflows),
         fixed: word(Number::fixed),
         leaked: word(Number::leaked),
+        close_timeouts: word(Number::close_timeouts),
     }
 }
 

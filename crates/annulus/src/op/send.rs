@@ -8,13 +8,14 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::io;
 use std::rc::Rc;
 
 use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
-use crate::sys::errno::{EPIPE, check};
+use crate::sys::errno::{ECANCELED, EPIPE};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -56,6 +57,18 @@ impl<B: IoBuf> SendAll<B> {
     #[inline]
     pub(crate) fn is_one_transfer(&self) -> bool {
         self.buf.init_bytes() <= TRANSFER_MAX
+    }
+
+    /// Why, after the final answer, not all is sent; 0: it is.
+    #[inline]
+    fn missing(&self, res: i32) -> i32 {
+        match res {
+            ..0 => -res,
+            _ if self.done >= self.buf.init_bytes() => 0,
+            // The last one of a stream, of which the rest is not asked for.
+            _ if self.is_last => ECANCELED,
+            _ => EPIPE,
+        }
     }
 
     #[inline]
@@ -130,20 +143,26 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     }
 
     fn complete(self, res: i32) -> WholeResult<B> {
-        match check(res) {
-            Ok(_) if self.done >= self.buf.init_bytes() => Ok(self.buf),
-            Ok(_) => {
-                let error = std::io::Error::from_raw_os_error(EPIPE);
-                Err(BufError::new(error, Some(self.buf)))
-            }
-            Err(error) => Err(BufError::new(error, Some(self.buf))),
+        let errno = self.missing(res);
+        if errno == 0 {
+            return Ok(self.buf);
         }
+        if self.done > 0 {
+            self.turn.cut(errno);
+        }
+        let error = io::Error::from_raw_os_error(errno);
+        Err(BufError::new(error, Some(self.buf)))
+    }
+
+    fn left_behind(&self) {
+        self.turn.cut(ECANCELED);
     }
 
     #[inline]
     fn abandoned(self, res: i32) {
-        if res < 0 {
-            self.turn.fail(-res);
+        let errno = self.missing(res);
+        if errno != 0 {
+            self.turn.fail(errno);
         }
     }
 }
@@ -192,12 +211,17 @@ unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
         self.send.resume(res)
     }
 
+    fn left_behind(&self) {
+        self.send.left_behind();
+    }
+
     /// The turn goes first: who is given the buffer may send it again.
     #[inline]
     fn complete(self, res: i32) {
+        let errno = self.send.missing(res);
         let SendAll { buf, turn, .. } = self.send;
-        if res < 0 {
-            turn.fail(-res);
+        if errno != 0 {
+            turn.fail(errno);
         }
         drop(turn);
         (self.then)(buf);

@@ -14,7 +14,7 @@ use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
-use crate::sys::errno::{EPIPE, check};
+use crate::sys::errno::{ECANCELED, EPIPE};
 use crate::sys::net::{self, MSG_WAITALL, Message};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -23,6 +23,8 @@ pub struct SendVectored<B> {
     vectors: Vectors<B>,
     message: Box<Message>,
     turn: SendTurn,
+    /// A part has been sent.
+    begun: bool,
 }
 
 impl<B: IoBuf> SendVectored<B> {
@@ -31,6 +33,16 @@ impl<B: IoBuf> SendVectored<B> {
             vectors: Vectors::from(bufs),
             message: Box::new(net::no_message()),
             turn,
+            begun: false,
+        }
+    }
+
+    /// Why, after the final answer, not all is sent; 0: it is.
+    fn missing(&self, res: i32) -> i32 {
+        match res {
+            ..0 => -res,
+            _ if self.vectors.has_rest() => EPIPE,
+            _ => 0,
         }
     }
 
@@ -76,6 +88,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
         if res < 0 {
             return retry_interrupted(res);
         }
+        self.begun |= res > 0;
         self.vectors.advance(res as usize);
         // A short send is a success (trap 35); nothing at all would be asked for ever.
         if res > 0 && self.vectors.has_rest() {
@@ -85,17 +98,25 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
     }
 
     fn complete(self, res: i32) -> Self::Output {
-        let error = match check(res) {
-            Ok(_) if !self.vectors.has_rest() => return Ok(self.vectors.into_bufs()),
-            Ok(_) => io::Error::from_raw_os_error(EPIPE),
-            Err(error) => error,
-        };
+        let errno = self.missing(res);
+        if errno == 0 {
+            return Ok(self.vectors.into_bufs());
+        }
+        if self.begun {
+            self.turn.cut(errno);
+        }
+        let error = io::Error::from_raw_os_error(errno);
         Err(BufError::new(error, Some(self.vectors.into_bufs())))
     }
 
+    fn left_behind(&self) {
+        self.turn.cut(ECANCELED);
+    }
+
     fn abandoned(self, res: i32) {
-        if res < 0 {
-            self.turn.fail(-res);
+        let errno = self.missing(res);
+        if errno != 0 {
+            self.turn.fail(errno);
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted}
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket, ZeroCopy};
-use crate::sys::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, check};
+use crate::sys::errno::{ECANCELED, EINVAL, ENOMEM, EOPNOTSUPP, EPIPE};
 use crate::sys::net::{self, MSG_WAITALL};
 use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
 
@@ -37,6 +37,15 @@ impl<B: IoBuf> SendZeroCopy<B> {
             done: 0,
             turn,
             way: ZeroCopy::Reported,
+        }
+    }
+
+    /// Why, after the final answer, not all is sent; 0: it is.
+    fn missing(&self, res: i32) -> i32 {
+        match res {
+            ..0 => -res,
+            _ if self.done >= self.buf.init_bytes() => 0,
+            _ => EPIPE,
         }
     }
 
@@ -129,17 +138,32 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     }
 
     fn complete(self, res: i32) -> WholeResult<B> {
-        let error = match check(res) {
-            Ok(_) if self.done >= self.buf.init_bytes() => return Ok(self.buf),
-            Ok(_) => io::Error::from_raw_os_error(EPIPE),
-            Err(error) => error,
-        };
+        let errno = self.missing(res);
+        if errno == 0 {
+            return Ok(self.buf);
+        }
+        if self.done > 0 {
+            self.turn.cut(errno);
+        }
+        let error = io::Error::from_raw_os_error(errno);
         Err(BufError::new(error, Some(self.buf)))
     }
 
+    /// A peer that takes nothing confirms nothing, and what can't be sent whole need not be waited for.
+    fn kept_at_end(&self, res: i32) {
+        if self.done + (res.max(0) as usize) < self.buf.init_bytes() {
+            self.turn.socket().abort();
+        }
+    }
+
+    fn left_behind(&self) {
+        self.turn.cut(ECANCELED);
+    }
+
     fn abandoned(self, res: i32) {
-        if res < 0 {
-            self.turn.fail(-res);
+        let errno = self.missing(res);
+        if errno != 0 {
+            self.turn.fail(errno);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX};
 use crate::fd::{SendTurn, Socket};
-use crate::sys::errno::{EAGAIN, check};
+use crate::sys::errno::{EAGAIN, ECANCELED, check};
 use crate::sys::message::{self, POLL_READ, POLL_WRITE, SPLICE_FLAGS};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -110,9 +110,17 @@ unsafe impl SocketOp for Splice {
         check(res)
     }
 
+    fn left_behind(&self) {
+        self.turn.iter().for_each(|turn| turn.cut(ECANCELED));
+    }
+
+    /// At the end of its core nothing goes on behind what has been moved already.
     fn abandoned(self, res: i32) {
-        drop(self.turn);
-        let _ = res;
+        let Some(turn) = self.turn else { return };
+        let is_part = res > 0 && (res as usize) < self.bytes;
+        if is_part && turn.socket().is_over() {
+            turn.cut(ECANCELED);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod bytes;
 mod churn;
+mod cut;
 mod datagram;
 mod dropped;
 mod echo;

@@ -7,6 +7,7 @@
 //! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
 
 mod alarm;
+mod closing;
 mod group_trial;
 mod operation;
 mod readiness;
@@ -44,6 +45,7 @@ use crate::sys::call;
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::{Ring, RingConfig, Rung};
 use crate::sys::sqe::{Cqe, Sqe};
+use closing::Closing;
 use readiness::Readiness;
 use rings::Rings;
 use timers::Timers;
@@ -55,6 +57,8 @@ pub(crate) struct CoreConfig {
     pub(crate) group: GroupChoice,
     pub(crate) limits: Limits,
     pub(crate) tuning: Tuning,
+    /// How long a stream that was dropped sends to a peer that takes nothing.
+    pub(crate) close_timeout: Duration,
 }
 
 /// The receive buffers that are wanted.
@@ -94,6 +98,7 @@ pub(crate) struct Core {
     /// Why its buffers are not filled as was wanted.
     mode_refused: Option<String>,
     timers: RefCell<Timers>,
+    closing: Closing,
     alarm: Arc<Alarm>,
     budget: Cell<u32>,
     /// No operation is taken any more.
@@ -129,12 +134,11 @@ impl Core {
         let group = Group::new(Some(&mut ring), config.group.layout(mode))?;
         let limits = config.limits.within(&ring);
         let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
-        let drain_timeout = config.tuning.drain_timeout;
         Ok(Core::new(
             Backend::Rings(Box::new(rings)),
             (group, tried.err()),
             alarm,
-            drain_timeout,
+            (config.tuning.drain_timeout, config.close_timeout),
         ))
     }
 
@@ -150,12 +154,11 @@ impl Core {
         let readiness = Readiness::new(Arc::clone(&alarm)).map_err(os)?;
         let layout = config.group.layout(ReceiveMode::Whole);
         let group = Group::new(None, layout)?;
-        let drain_timeout = config.tuning.drain_timeout;
         Ok(Core::new(
             Backend::Readiness(readiness),
             (group, None),
             alarm,
-            drain_timeout,
+            (config.tuning.drain_timeout, config.close_timeout),
         ))
     }
 
@@ -163,13 +166,14 @@ impl Core {
         backend: Backend,
         (group, mode_refused): (Group, Option<String>),
         alarm: Arc<Alarm>,
-        drain_timeout: Duration,
+        (drain_timeout, close_timeout): (Duration, Duration),
     ) -> Rc<Core> {
         Rc::new_cyclic(|this| Core {
             backend,
             group: RefCell::new(Some(group)),
             mode_refused,
             timers: RefCell::default(),
+            closing: Closing::new(close_timeout),
             alarm,
             budget: Cell::new(BUDGET),
             ending: Cell::new(false),
@@ -298,7 +302,7 @@ impl Core {
     /// Whether a socket's last send and its close can be asked for in one.
     pub(crate) fn closes_behind_sends(&self) -> bool {
         match &self.backend {
-            Backend::Rings(rings) => rings.sends_whole(),
+            Backend::Rings(rings) => rings.closes_behind_sends(),
             Backend::Readiness(_) => true,
         }
     }
@@ -460,6 +464,7 @@ impl Core {
     /// alarm has been set.
     pub(crate) fn turn(&self, busy: impl Fn() -> bool) {
         let next_ns = self.timers.borrow().next_ns();
+        let next_ns = next_ns.into_iter().chain(self.closing.next_ns()).min();
         self.with_group(Group::fetch);
         match &self.backend {
             Backend::Rings(rings) => rings.turn(self, next_ns, busy),
@@ -467,6 +472,18 @@ impl Core {
         }
         self.alarm.counters.turns().add(1);
         self.expire();
+        for socket in self.closing.stuck() {
+            self.alarm.counters.close_timeouts().add(1);
+            socket.abort();
+        }
+    }
+
+    /// Whether something is being sent that nobody need wait for. Looks at all that is in flight.
+    pub(crate) fn is_sending(&self) -> bool {
+        match &self.backend {
+            Backend::Rings(rings) => rings.is_sending(),
+            Backend::Readiness(readiness) => readiness.is_sending(),
+        }
     }
 
     /// Nothing is taken any more; what is in flight is cancelled and seen out, at most for the drain
@@ -504,6 +521,18 @@ impl CloseSocket for Core {
             Backend::Readiness(readiness) => readiness.close(raw, watched),
             Backend::Rings(_) => table::close_now(raw),
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_ending()
+    }
+
+    fn watch_closing(&self, socket: &Rc<Socket>) -> Option<usize> {
+        self.closing.add(socket)
+    }
+
+    fn forget_closing(&self, place: usize) {
+        self.closing.remove(place);
     }
 }
 

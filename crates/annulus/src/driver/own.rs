@@ -9,8 +9,9 @@ use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 pub(crate) trait Turn: Send + Sync {
     /// Submits what waits, and answers what has completed. Never blocks.
     fn turn(&self);
-    /// Refuses what waits, and sees out what is in flight. Blocks.
-    fn drain(&self);
+    /// Refuses what waits, and sees out what is in flight, at most until `until_ns`, or for the drain timeout where
+    /// that is not said. Blocks.
+    fn drain(&self, until_ns: Option<u64>);
 }
 
 /// The callers' side of such a driver.

@@ -258,8 +258,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How long the end waits for the kernel to give back what is in flight; 30 s by default. What it
-    /// does not give back is leaked on purpose.
+    /// How long the end waits, after the grace, for the kernel and the blocking threads to give back what is in flight;
+    /// 30 s by default, for sockets, files and threads together. What they do not give back is leaked on purpose, and
+    /// counted (`leaked`).
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.core.tuning.drain_timeout = timeout;
         self

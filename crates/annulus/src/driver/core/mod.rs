@@ -103,7 +103,6 @@ pub(crate) struct Core {
     budget: Cell<u32>,
     /// No operation is taken any more.
     ending: Cell<bool>,
-    drain_timeout: Duration,
     /// Starts a task on this core; the executor's.
     starter: Cell<Option<fn(Background)>>,
     /// For what is given to others to hold.
@@ -138,7 +137,7 @@ impl Core {
             Backend::Rings(Box::new(rings)),
             (group, tried.err()),
             alarm,
-            (config.tuning.drain_timeout, config.close_timeout),
+            config.close_timeout,
         ))
     }
 
@@ -158,7 +157,7 @@ impl Core {
             Backend::Readiness(readiness),
             (group, None),
             alarm,
-            (config.tuning.drain_timeout, config.close_timeout),
+            config.close_timeout,
         ))
     }
 
@@ -166,7 +165,7 @@ impl Core {
         backend: Backend,
         (group, mode_refused): (Group, Option<String>),
         alarm: Arc<Alarm>,
-        (drain_timeout, close_timeout): (Duration, Duration),
+        close_timeout: Duration,
     ) -> Rc<Core> {
         Rc::new_cyclic(|this| Core {
             backend,
@@ -177,7 +176,6 @@ impl Core {
             alarm,
             budget: Cell::new(BUDGET),
             ending: Cell::new(false),
-            drain_timeout,
             starter: Cell::new(None),
             this: this.clone(),
         })
@@ -486,12 +484,12 @@ impl Core {
         }
     }
 
-    /// Nothing is taken any more; what is in flight is cancelled and seen out, at most for the drain
-    /// timeout. Past it, what the kernel may still touch is leaked. Returns how many operations that were.
-    pub(crate) fn end(&self) -> u32 {
+    /// Nothing is taken any more; what is in flight is cancelled and seen out, at most until `until_ns`. Past it,
+    /// what the kernel may still touch is leaked. Returns how many operations that were.
+    pub(crate) fn end(&self, until_ns: u64) -> u32 {
         self.ending.set(true);
         let left = match &self.backend {
-            Backend::Rings(rings) => rings.drain(self, self.drain_timeout),
+            Backend::Rings(rings) => rings.drain(self, until_ns),
             Backend::Readiness(readiness) => {
                 readiness.end();
                 0

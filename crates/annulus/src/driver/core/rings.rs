@@ -7,7 +7,6 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use slab::Slab;
 
@@ -422,10 +421,9 @@ impl Rings {
 
     // ----- the end -----
 
-    /// Cancels what is in flight and sees it out. Returns what is left after `timeout`, and leaks it.
-    pub(super) fn drain(&self, core: &Core, timeout: Duration) -> u32 {
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = core.now_ns().saturating_add(timeout_ns);
+    /// Cancels what is in flight and sees it out. Returns what is left at `until_ns`, and leaks it.
+    pub(super) fn drain(&self, core: &Core, until_ns: u64) -> u32 {
+        self.files.borrow_mut().begin_end(until_ns);
         let tokens = self.table.borrow().tokens();
         tokens.into_iter().for_each(|token| self.cancel(token));
         // Completes the read of the eventfd.
@@ -443,6 +441,8 @@ impl Rings {
             let result = self.with_ring(|ring| ring.wait(Some(DRAIN_POLL_NS)));
             self.judge(result);
             self.reap(core);
+            // Its own are seen out meanwhile.
+            self.files.borrow_mut().work();
         }
         self.publish();
         for (_, socket) in self.closes.take() {
@@ -450,6 +450,8 @@ impl Rings {
             socket.close_ended(true);
         }
         let left = in_flight();
+        let leaked = self.table.borrow().in_flight();
+        self.alarm.counters.leaked().add(u64::from(leaked));
         let files_left = self.files.borrow_mut().end();
         if left + files_left > 0 {
             self.keep();

@@ -19,6 +19,18 @@ use crate::sys::errno::{ECANCELED, EPIPE};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
 
+/// The answer of a send that somebody has waited for. `errno`: why not all is sent, or 0; `begun`: a part of it is.
+pub(super) fn ended<B>(turn: &SendTurn, errno: i32, begun: bool, bufs: B) -> WholeResult<B> {
+    if errno == 0 {
+        return Ok(bufs);
+    }
+    if begun {
+        turn.cut(errno);
+    }
+    let error = io::Error::from_raw_os_error(errno);
+    Err(BufError::new(error, Some(bufs)))
+}
+
 /// Sends all of a buffer.
 pub struct SendAll<B> {
     buf: B,
@@ -144,14 +156,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
 
     fn complete(self, res: i32) -> WholeResult<B> {
         let errno = self.missing(res);
-        if errno == 0 {
-            return Ok(self.buf);
-        }
-        if self.done > 0 {
-            self.turn.cut(errno);
-        }
-        let error = io::Error::from_raw_os_error(errno);
-        Err(BufError::new(error, Some(self.buf)))
+        ended(&self.turn, errno, self.done > 0, self.buf)
     }
 
     fn left_behind(&self) {

@@ -6,13 +6,13 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::io;
 use std::rc::Rc;
 
+use super::send::ended;
 use super::vectors::Vectors;
 use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted};
 use crate::buf::IoBuf;
-use crate::error::{BufError, WholeResult};
+use crate::error::WholeResult;
 use crate::fd::{SendTurn, Socket};
 use crate::sys::errno::{ECANCELED, EPIPE};
 use crate::sys::net::{self, MSG_WAITALL, Message};
@@ -99,14 +99,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
 
     fn complete(self, res: i32) -> Self::Output {
         let errno = self.missing(res);
-        if errno == 0 {
-            return Ok(self.vectors.into_bufs());
-        }
-        if self.begun {
-            self.turn.cut(errno);
-        }
-        let error = io::Error::from_raw_os_error(errno);
-        Err(BufError::new(error, Some(self.vectors.into_bufs())))
+        ended(&self.turn, errno, self.begun, self.vectors.into_bufs())
     }
 
     fn left_behind(&self) {

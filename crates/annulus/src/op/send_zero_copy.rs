@@ -7,12 +7,12 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::io;
 use std::rc::Rc;
 
+use super::send::ended;
 use super::{Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted};
 use crate::buf::IoBuf;
-use crate::error::{BufError, WholeResult};
+use crate::error::WholeResult;
 use crate::fd::{SendTurn, Socket, ZeroCopy};
 use crate::sys::errno::{ECANCELED, EINVAL, ENOMEM, EOPNOTSUPP, EPIPE};
 use crate::sys::net::{self, MSG_WAITALL};
@@ -139,14 +139,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
 
     fn complete(self, res: i32) -> WholeResult<B> {
         let errno = self.missing(res);
-        if errno == 0 {
-            return Ok(self.buf);
-        }
-        if self.done > 0 {
-            self.turn.cut(errno);
-        }
-        let error = io::Error::from_raw_os_error(errno);
-        Err(BufError::new(error, Some(self.buf)))
+        ended(&self.turn, errno, self.done > 0, self.buf)
     }
 
     /// A peer that takes nothing confirms nothing, and what can't be sent whole need not be waited for.

@@ -4,7 +4,7 @@ use annulus::metrics::{PreloadCounts, Snapshot, Source, SourceKind};
 
 /// What the counters of a source are called outside, without the `annulus_` before and the `_total` behind, and what
 /// they mean. By the names of `Counts::fields`; `in_flight` is a gauge and not among them.
-const COUNTERS: [(&str, &str, &str); 17] = [
+const COUNTERS: [(&str, &str, &str); 18] = [
     (
         "submitted",
         "submitted",
@@ -65,6 +65,11 @@ const COUNTERS: [(&str, &str, &str); 17] = [
         "leaked",
         "leaked",
         "Operations given up at the end of a drain, their memory leaked",
+    ),
+    (
+        "close_timeouts",
+        "close_timeouts",
+        "Connections of dropped streams reset because the peer took nothing for the close timeout",
     ),
 ];
 

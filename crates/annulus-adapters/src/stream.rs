@@ -62,6 +62,9 @@ mod sealed {
     pub trait Sealed {
         fn chunks(&self) -> Receiving<'_>;
         fn gathers(&self) -> Writer;
+        /// What was written will not be sent whole: the end is to be a reset.
+        #[cfg(feature = "hyper")]
+        fn reset_when_closed(&self);
         #[cfg(feature = "hyper")]
         fn try_send_then(
             &self,
@@ -77,6 +80,12 @@ mod sealed {
 
         fn gathers(&self) -> Writer {
             self.writer()
+        }
+
+        #[cfg(feature = "hyper")]
+        fn reset_when_closed(&self) {
+            // Refused, there is no connection any more.
+            let _ = self.set_linger(Some(std::time::Duration::ZERO));
         }
 
         #[cfg(feature = "hyper")]
@@ -97,6 +106,10 @@ mod sealed {
         fn gathers(&self) -> Writer {
             self.writer()
         }
+
+        /// There is no such thing.
+        #[cfg(feature = "hyper")]
+        fn reset_when_closed(&self) {}
 
         #[cfg(feature = "hyper")]
         fn try_send_then(
@@ -171,6 +184,11 @@ impl<S: Stream> AsyncStream<S> {
 impl<S: Stream> AsyncStream<S> {
     pub(crate) fn writer(&mut self) -> &mut Writer {
         &mut self.writer
+    }
+
+    /// What was written will not be sent whole.
+    pub(crate) fn reset_when_closed(&self) {
+        self.stream.reset_when_closed();
     }
 
     /// Begins to send `buf`, ahead of what waits in the writer, unless the stream is sending; `then` is

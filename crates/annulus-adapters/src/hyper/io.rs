@@ -272,6 +272,10 @@ impl<S: Stream> Inner<S> {
 impl<S: Stream> Drop for Inner<S> {
     fn drop(&mut self) {
         self.hand_over();
+        if !self.gathered.is_empty() {
+            // The writer has no room, and nobody is left to wait for it.
+            self.stream.reset_when_closed();
+        }
     }
 }
 

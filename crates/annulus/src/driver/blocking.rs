@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::deadlines::Deadlines;
 use super::finish::{self, Done};
@@ -84,6 +84,10 @@ struct State {
     in_flight: u32,
     in_flight_bytes: u64,
     closed: bool,
+    /// The end is waited for until then, ns, however often it is asked for.
+    drain_until_ns: Option<u64>,
+    /// It was not waited for any longer: what was in flight is leaked, and has been counted.
+    given_up: bool,
 }
 
 // SAFETY: Held: the slots it points to belong to the lane; whoever holds the lock is the driver.
@@ -144,15 +148,16 @@ impl Pool {
         &self.shared.lane
     }
 
-    /// A second handle on the lane, for a `Submitter`.
-    pub(crate) fn drain(&self) {
-        self.shared.drain();
+    /// Refuses what waits and sees out what runs, at most until `until_ns`, or for the drain timeout where that is not
+    /// said. Asked again, it waits no longer than the first time.
+    pub(crate) fn drain(&self, until_ns: Option<u64>) {
+        self.shared.drain(until_ns);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.drain();
+        self.shared.drain(None);
     }
 }
 
@@ -471,13 +476,16 @@ impl Shared {
     }
 
     /// Refuses what waits, lets what runs come to its end, ends the threads.
-    fn drain(self: &Arc<Self>) {
+    fn drain(self: &Arc<Self>, until_ns: Option<u64>) {
         if self.lane.is_elsewhere() {
             // A child of a fork has none of the threads.
             return;
         }
         let mut done = Done::default();
         let mut state = lock(&self.inside.state);
+        let timeout_ns = u64::try_from(self.config.drain_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let usual_ns = || now_ns().saturating_add(timeout_ns);
+        (state.drain_until_ns).get_or_insert_with(|| until_ns.unwrap_or_else(usual_ns));
         if !state.closed {
             state.closed = true;
             self.take_in(&mut state, &mut done);
@@ -509,17 +517,20 @@ impl Shared {
     }
 
     fn wait_for_the_last(self: &Arc<Self>) {
-        let until = Instant::now() + self.config.drain_timeout;
         let mut state = lock(&self.inside.state);
+        let until_ns = state.drain_until_ns.unwrap_or_default();
         // A waker or a buffer's drop may run on one of the pool's own threads: it does not wait for
         // itself.
         let serving = usize::from(self.has_duty(Duty::Serve));
         let keeping = self.has_duty(Duty::KeepTime);
         while state.in_flight > 0 || state.threads > serving || state.clock_runs && !keeping {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
             if left.is_zero() {
                 // The threads keep `Shared`, and with it what they use, until they end.
-                self.lane.counters.leaked().add(u64::from(state.in_flight));
+                if !std::mem::replace(&mut state.given_up, true) {
+                    let leaked = u64::from(state.in_flight);
+                    self.lane.counters.leaked().add(leaked);
+                }
                 return;
             }
             state = self
@@ -557,4 +568,34 @@ fn run(slot: NonNull<Slot>, counters: &Meter) -> i32 {
 /// Nothing panics while the lock is held but foreign drops, after which the state is whole.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_has_one_deadline_however_often_its_end_is_asked_for() {
+        let config = Config {
+            threads: 1,
+            limits: Limits {
+                in_flight: 1,
+                in_flight_bytes: 1,
+            },
+            drain_timeout: Duration::from_secs(60),
+            affinity: None,
+        };
+        let until = |pool: &Pool| lock(&pool.shared.inside.state).drain_until_ns;
+        let pool = Pool::new(config);
+        pool.drain(Some(7));
+        assert_eq!(until(&pool), Some(7));
+        pool.drain(None);
+        pool.drain(Some(now_ns()));
+        assert_eq!(until(&pool), Some(7), "the first is for all");
+        let alone = Pool::new(config);
+        alone.drain(None);
+        let first = until(&alone);
+        alone.drain(None);
+        assert!(first.is_some() && until(&alone) == first);
+    }
 }

@@ -177,9 +177,9 @@ impl Lane {
     }
 
     /// Drains the driver that has this lane, if one has.
-    fn drain_own(&self) {
+    fn drain_own(&self, until_ns: u64) {
         if let Some(driver) = self.own.as_ref().and_then(Own::driver) {
-            driver.drain();
+            driver.drain(Some(until_ns));
         }
     }
 

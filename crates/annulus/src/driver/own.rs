@@ -11,8 +11,9 @@ pub(crate) trait Turn: Send + Sync {
     fn turn(&self);
     /// Registers new arenas, and lets go of those that have gone. Never blocks.
     fn follow_arenas(&self);
-    /// Refuses what waits, and sees out what is in flight. Blocks.
-    fn drain(&self);
+    /// Refuses what waits, and sees out what is in flight, at most until `until_ns`, or for the drain timeout where
+    /// that is not said. Blocks.
+    fn drain(&self, until_ns: Option<u64>);
 }
 
 /// The callers' side of such a driver.

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -95,6 +95,8 @@ pub(crate) struct Submitter {
     refusal: OnceLock<SetupError>,
     /// Everything is being drained.
     ended: AtomicBool,
+    /// When the end is to be over, ns; 0: it has not begun.
+    drain_until_ns: AtomicU64,
     /// For what the lanes' kernel has no opcode for; made on first use.
     helpers: OnceLock<blocking::Pool>,
     blocking: blocking::Config,
@@ -176,6 +178,7 @@ impl Submitter {
             own_rings: None,
             refusal: OnceLock::new(),
             ended: AtomicBool::new(false),
+            drain_until_ns: AtomicU64::new(0),
             helpers: OnceLock::new(),
             blocking,
             bounces: Arc::default(),
@@ -289,7 +292,7 @@ impl Submitter {
             self.introduce(pool.lane(), 0);
             if self.ended.load(Ordering::SeqCst) {
                 // Too late for work: what is handed over is refused.
-                pool.drain();
+                pool.drain(Some(self.drain_until_ns()));
             }
             pool
         });
@@ -505,18 +508,38 @@ impl Submitter {
         metrics
     }
 
-    /// Stops every lane and waits until nothing is in flight, or the drain timeout has passed.
+    /// A core's part of the end begins: it, and all that is still to end, has the drain timeout from now on. Returns
+    /// when that is over, ns.
+    pub(crate) fn begin_end(&self) -> u64 {
+        let timeout = self.blocking.drain_timeout;
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = call::now_ns().saturating_add(timeout_ns);
+        self.drain_until_ns.fetch_max(until_ns, Ordering::SeqCst);
+        until_ns
+    }
+
+    /// When the end is to be over, ns. It begins with this, unless it has begun before.
+    fn drain_until_ns(&self) -> u64 {
+        match self.drain_until_ns.load(Ordering::SeqCst) {
+            0 => self.begin_end(),
+            until_ns => until_ns,
+        }
+    }
+
+    /// Stops every lane and waits until nothing is in flight, or the drain timeout has passed: one for all of it,
+    /// however often this is called.
     pub(crate) fn drain(&self) {
         self.ended.store(true, Ordering::SeqCst);
         if self.process != forked::process() {
             // A child of a fork has neither the drivers' threads nor the rings.
             return;
         }
+        let until_ns = self.drain_until_ns();
         for lane in self.lanes.iter().chain(&self.polled) {
             lane.request_stop();
         }
         for lane in self.own_lanes() {
-            lane.drain_own();
+            lane.drain_own(until_ns);
         }
         if let Some(finish) = self.finish_here {
             finish();
@@ -533,7 +556,7 @@ impl Submitter {
             }
         }
         if let Some(helpers) = self.helpers.get() {
-            helpers.drain();
+            helpers.drain(Some(until_ns));
         }
     }
 }

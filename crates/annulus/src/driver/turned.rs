@@ -320,6 +320,11 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     /// Refuses what waits, cancels what can be cancelled, and waits for the rest, at most as long as
     /// the drain timeout says. Past it, what the kernel may still touch is leaked.
     pub(crate) fn drain(&self) {
+        self.drain_by(None);
+    }
+
+    /// The same, at most until `until_ns`.
+    fn drain_by(&self, until_ns: Option<u64>) {
         if self.is_elsewhere() {
             // The ring's memory is not there, and who held the lock may not be.
             return;
@@ -333,6 +338,9 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         loop {
             let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(driver) = held.as_mut() else { return };
+            until_ns
+                .into_iter()
+                .for_each(|until_ns| driver.drain_by(until_ns));
             // Under the lock, and with the driver still here: the lane is not another's yet.
             self.lane.stop.store(true, Ordering::SeqCst);
             let ended = catch_unwind(AssertUnwindSafe(|| driver.advance()));
@@ -381,7 +389,7 @@ impl<K: Kernel + Send + 'static> Turn for Turned<K> {
         Turned::follow_arenas(self);
     }
 
-    fn drain(&self) {
-        Turned::drain(self);
+    fn drain(&self, until_ns: Option<u64>) {
+        self.drain_by(until_ns);
     }
 }

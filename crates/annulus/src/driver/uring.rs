@@ -111,6 +111,8 @@ pub(crate) struct Driver<K> {
     spin: Spin,
     fixed: Fixed,
     draining_until_ns: Option<u64>,
+    /// When the drain is to be over, if not after its own timeout.
+    drain_by_ns: Option<u64>,
     /// One cancel for everything in flight is still to be pushed.
     cancel_all: bool,
     /// A round of it has panicked: what it says of the kernel is not to be relied on.
@@ -154,6 +156,7 @@ impl<K: Kernel> Driver<K> {
             spin: Spin::default(),
             fixed: Fixed::default(),
             draining_until_ns: None,
+            drain_by_ns: None,
             cancel_all: false,
             panicked: false,
             clocks: Clocks::default(),

@@ -5,6 +5,7 @@ use std::net::Shutdown;
 
 use super::Socket;
 use super::line::{Line, Place, Queued, Turn};
+use crate::sys::errno::EPIPE;
 use crate::sys::net;
 
 /// The senders of one socket.
@@ -29,6 +30,12 @@ impl SendOrder {
         self.failed.get()
     }
 
+    /// Whether somebody sends.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.line.is_busy()
+    }
+
     /// The peer is told that nothing follows, when all who are in the line have sent.
     pub(super) fn finish(&self, socket: &Socket) {
         self.ends.set(true);
@@ -40,6 +47,10 @@ impl SendOrder {
     #[cold]
     fn end(&self, socket: &Socket) {
         self.ends.set(false);
+        if socket.is_cut() {
+            // An end would say that nothing is missing.
+            return;
+        }
         // Refused (ENOTCONN), the peer has gone, and needs not be told.
         let _ = net::shutdown(socket.raw(), Shutdown::Write);
     }
@@ -66,11 +77,20 @@ impl SendTurn {
         self.owner()
     }
 
-    /// A send whose future was dropped has failed.
+    /// A send that nobody waits for has failed, and was not sent whole.
     pub(crate) fn fail(&self, errno: i32) {
         let failed = &self.owner().order().failed;
         if failed.get() == 0 {
             failed.set(errno);
+        }
+        self.cut(errno);
+    }
+
+    /// A send has ended by `errno` when a part of it was sent.
+    pub(crate) fn cut(&self, errno: i32) {
+        // The direction has ended already: the peer has been told so, or is gone.
+        if errno != EPIPE {
+            self.owner().cut();
         }
     }
 }

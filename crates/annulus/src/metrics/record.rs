@@ -246,6 +246,8 @@ counters! {
     cqes,
     /// Of a core: operations on sockets with the kernel; of a ring of the preload library: all.
     flying,
+    /// Of a core: connections that were reset because their peer took nothing.
+    close_timeouts,
 }
 const _: () = assert!(NUMBER_NAMES.len() <= COUNTERS_MAX);
 
@@ -386,6 +388,7 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
         cq_overflows: ring(Number::cq_overflows),
         fixed: word(Number::fixed),
         leaked: word(Number::leaked),
+        close_timeouts: word(Number::close_timeouts),
     }
 }
 

@@ -146,6 +146,9 @@ counts! {
     fixed,
     /// Operations given up at the end of a drain, their memory leaked on purpose.
     leaked,
+    /// Connections of streams that were dropped, reset because their peer took nothing of what was still to be sent for
+    /// the close timeout ([`RuntimeBuilder::close_timeout`](crate::runtime::RuntimeBuilder::close_timeout)).
+    close_timeouts,
 }
 
 impl Counts {

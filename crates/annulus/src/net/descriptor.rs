@@ -112,6 +112,11 @@ impl End<'_> {
             End::Stream(stream) => &stream.socket,
         }
     }
+
+    /// Whether it was made elsewhere, in whatever mode.
+    fn is_foreign(&self) -> bool {
+        matches!(self, End::Descriptor(_))
+    }
 }
 
 impl Splices for Descriptor {
@@ -139,7 +144,8 @@ impl Splices for UnixStream {
 /// the end. One of the two is a pipe (`std::io::pipe`), the other a socket, a file or a pipe.
 ///
 /// A ring has a worker thread of the kernel's wait for both ends; without one the core waits until they are
-/// ready, and a file's disk is waited for on the spot. Dropped, it moves all it would have or nothing; what
+/// ready, and a file's disk is waited for on the spot; a [`Descriptor`] in blocking mode, unless it is a pipe, is
+/// `O_NONBLOCK` during each call there. Dropped, it moves all it would have or nothing; what
 /// it has moved is in `into`.
 ///
 /// # Errors
@@ -162,8 +168,9 @@ pub async fn splice(from: &impl Splices, into: &impl Splices, bytes: usize) -> i
         };
         wait_again(from.socket())?;
         wait_again(into.socket())?;
+        let may_wait = from.is_foreign() || into.is_foreign();
         let (from, into) = (Rc::clone(from.socket()), Rc::clone(into.socket()));
-        let splice = Splice::new(Rc::clone(&from), into, bytes, turn);
+        let splice = Splice::new(Rc::clone(&from), into, bytes, turn, may_wait);
         let spliced = SocketOperation::new(Rc::clone(&core), splice).await;
         match spliced {
             // A file was sent the other way before the worker looked.

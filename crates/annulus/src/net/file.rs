@@ -19,12 +19,19 @@ use crate::sys::net;
 /// Bytes by which others have their turn: what is in memory is sent at some 10 GB/s, so that is 100 µs.
 const TURN_BYTES_MAX: u64 = 1 << 20;
 
-/// A send that is under way. Dropped before its end it has said half of something: nothing can follow.
-struct Unfinished(Option<SendTurn>);
+/// A send that is under way. Dropped before its end it may have said half of something: nothing can follow, and the
+/// end of the stream is a reset.
+struct Unfinished {
+    turn: Option<SendTurn>,
+    /// Something has been sent.
+    begun: bool,
+}
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(turn) = &self.0 {
+        if let Some(turn) = &self.turn
+            && self.begun
+        {
             turn.fail(ECANCELED);
         }
     }
@@ -39,12 +46,17 @@ impl Stream {
         bytes: u64,
         mut progress: impl FnMut(),
     ) -> io::Result<u64> {
-        let mut unfinished = Unfinished(Some(self.turn().await?));
+        let mut unfinished = Unfinished {
+            turn: Some(self.turn().await?),
+            begun: false,
+        };
+        let head_bytes = head.len();
         let mut head = head;
         let mut at = offset;
         let end = offset.saturating_add(bytes);
         while !head.is_empty() || at < end {
             let sent = self.send_some(&mut head, file, &mut at, end);
+            unfinished.begun = head.len() < head_bytes || at > offset;
             progress();
             match sent {
                 Ok(true) => turn_of_others(&self.core).await,
@@ -58,7 +70,7 @@ impl Stream {
             }
         }
         // It is over, and whoever comes next may send.
-        if let Some(turn) = unfinished.0.take() {
+        if let Some(turn) = unfinished.turn.take() {
             drop(turn);
         }
         Ok(at - offset)

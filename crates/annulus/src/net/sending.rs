@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use super::stream::Stream;
 use crate::buf::IoBuf;
-use crate::driver::core::{Core, SocketOperation};
+use crate::driver::core::SocketOperation;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
 use crate::op::{SendVectored, SendZeroCopy};
 use crate::sys::engine_error::error_of;
 
-async fn turn(socket: &Rc<Socket>) -> io::Result<SendTurn> {
+/// The turn to send, after all who came before.
+pub(super) async fn turn(socket: &Rc<Socket>) -> io::Result<SendTurn> {
     let turn = SendTurn::wait(socket).await;
     match socket.send_failed() {
         0 => Ok(turn),
@@ -19,25 +20,7 @@ async fn turn(socket: &Rc<Socket>) -> io::Result<SendTurn> {
     }
 }
 
-/// Sends all of several buffers, in order, as one send.
-pub(super) async fn send_vectored<B: IoBuf>(
-    core: &Rc<Core>,
-    socket: &Rc<Socket>,
-    bufs: Vec<B>,
-) -> WholeResult<Vec<B>> {
-    if bufs.iter().all(|buf| buf.init_bytes() == 0) {
-        return Ok(bufs);
-    }
-    let turn = match turn(socket).await {
-        Ok(turn) => turn,
-        Err(error) => return Err(BufError::new(error, Some(bufs))),
-    };
-    let op = SendVectored::new(bufs, turn);
-    SocketOperation::new(Rc::clone(core), op).await
-}
-
 impl Stream {
-    /// The turn to send, after all who came before.
     pub(super) async fn turn(&self) -> io::Result<SendTurn> {
         turn(&self.socket).await
     }
@@ -48,7 +31,15 @@ impl Stream {
     }
 
     pub(super) async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
-        send_vectored(&self.core, &self.socket, bufs).await
+        if bufs.iter().all(|buf| buf.init_bytes() == 0) {
+            return Ok(bufs);
+        }
+        let turn = match self.turn().await {
+            Ok(turn) => turn,
+            Err(error) => return Err(BufError::new(error, Some(bufs))),
+        };
+        let op = SendVectored::new(bufs, turn);
+        SocketOperation::new(Rc::clone(&self.core), op).await
     }
 
     pub(super) async fn send_zero_copy<B: IoBuf>(&self, buf: B) -> WholeResult<B> {

@@ -20,8 +20,8 @@ use crate::op::{Connect, Recv, SendAll, SendThen};
 use crate::sys::engine_error::error_of;
 use crate::sys::net::{self, Address, Kind};
 
-/// The stream. Dropped, it is closed: sends that have begun go on, receives are cancelled, and the
-/// descriptor is closed when the kernel has given back the last of them (trap 38).
+/// The stream. Dropped, it is closed: sends that have begun go on while the peer takes something, receives are
+/// cancelled, and the descriptor is closed when the kernel has given back the last of them (trap 38).
 pub(super) struct Stream {
     pub(super) core: Rc<Core>,
     pub(super) socket: Rc<Socket>,
@@ -35,6 +35,7 @@ impl Stream {
     }
 
     pub(super) fn of(core: Rc<Core>, socket: Rc<Socket>) -> Stream {
+        socket.add_user();
         Stream {
             receiver: Receiver::new(Rc::clone(&core), Rc::clone(&socket)),
             core,
@@ -150,6 +151,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.receiver.close();
+        self.socket.remove_user(false);
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
 use super::exact::ReceiveExact;
@@ -216,6 +217,14 @@ impl UnixStream {
     #[inline]
     pub fn try_send_then<B: IoBuf>(&self, buf: B, then: impl FnOnce(B) + 'static) -> Result<(), B> {
         self.0.try_send_then(buf, then)
+    }
+
+    /// Sets how long this stream, once dropped, goes on sending to a peer that takes nothing, in place of the runtime's
+    /// [`close_timeout`](crate::runtime::RuntimeBuilder::close_timeout); [`Duration::MAX`] for ever. The peer then
+    /// reads an end: a Unix stream can't be reset. Bytes count as taken when the peer has read the whole of a kernel
+    /// buffer, which has up to 32 KiB.
+    pub fn set_close_timeout(&self, timeout: Duration) {
+        self.0.socket.set_close_timeout(timeout);
     }
 
     /// As [`TcpStream::shutdown`](super::TcpStream::shutdown).

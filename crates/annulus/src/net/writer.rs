@@ -7,18 +7,20 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::Future;
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::sending::send_vectored;
-use super::stream::Send;
+use super::sending::turn;
 use crate::buf::IoBuf;
-use crate::driver::core::Core;
+use crate::driver::core::{Core, SocketOperation};
 use crate::error::BufError;
 use crate::fd::Socket;
+use crate::op::{SendAll, SendVectored, SocketOp};
 use crate::sys::engine_error::{code_of, error_of};
-use crate::sys::errno::ECANCELED;
+use crate::sys::errno::{ECANCELED, EPIPE};
 
 /// Bytes that wait or are on their way, by which a write waits.
 const LIMIT_BYTES: usize = 64 << 10;
@@ -84,6 +86,8 @@ struct State {
     writer: Option<Waker>,
     pump: Option<Waker>,
     pump_started: bool,
+    /// The pump has taken out something of which the kernel knows nothing yet.
+    taken: bool,
     /// The writer has gone.
     closed: bool,
     /// The peer is to be told of the end.
@@ -112,6 +116,7 @@ enum Next {
 
 impl Writer {
     pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Writer {
+        socket.add_user();
         let state = RefCell::new(State {
             waiting: VecDeque::new(),
             unsent: 0,
@@ -121,6 +126,7 @@ impl Writer {
             writer: None,
             pump: None,
             pump_started: false,
+            taken: false,
             closed: false,
             ends: false,
         });
@@ -352,22 +358,17 @@ impl Sink {
         self.core.start_background(Box::pin(pump.run()));
     }
 
-    /// What is to be sent next. `None`: nothing will be.
-    fn poll_next(&self, context: &Context<'_>) -> Poll<Option<Next>> {
+    /// Whether there is something to send; false: nothing will be.
+    fn poll_any(&self, context: &Context<'_>) -> Poll<bool> {
         let mut state = self.state.borrow_mut();
         if state.failed != 0 {
-            return Poll::Ready(None);
+            return Poll::Ready(false);
         }
-        if state.waiting.len() > 1 {
-            let pieces = state.waiting.len().min(TOGETHER_MAX);
-            let pieces = state.waiting.drain(..pieces).map(Piece::into_buf);
-            return Poll::Ready(Some(Next::Several(pieces.collect())));
-        }
-        if let Some(piece) = state.waiting.pop_front() {
-            return Poll::Ready(Some(Next::One(piece)));
+        if !state.waiting.is_empty() {
+            return Poll::Ready(true);
         }
         if state.closed {
-            return Poll::Ready(None);
+            return Poll::Ready(false);
         }
         // Nothing is written for now: no more memory than that is kept.
         if state.spare.capacity() > KEPT_BYTES {
@@ -377,6 +378,29 @@ impl Sink {
         drop(state);
         drop(before);
         Poll::Pending
+    }
+
+    /// What is to be sent next, if there is something.
+    fn next(&self) -> Option<Next> {
+        let mut state = self.state.borrow_mut();
+        if state.waiting.len() > 1 {
+            let pieces = state.waiting.len().min(TOGETHER_MAX);
+            let pieces = state.waiting.drain(..pieces).map(Piece::into_buf);
+            return Some(Next::Several(pieces.collect()));
+        }
+        state.waiting.pop_front().map(Next::One)
+    }
+
+    /// Runs a send, and notes whether the kernel has it.
+    async fn send<T: SocketOp>(&self, op: T) -> T::Output {
+        let mut operation = SocketOperation::new(Rc::clone(&self.core), op);
+        self.state.borrow_mut().taken = true;
+        std::future::poll_fn(|context| {
+            let polled = Pin::new(&mut operation).poll(context);
+            self.state.borrow_mut().taken = !operation.has_begun();
+            polled
+        })
+        .await
     }
 
     /// A send of so many bytes has come to its end.
@@ -404,21 +428,27 @@ struct Pump(Rc<Sink>);
 impl Pump {
     async fn run(self) {
         let sink = &self.0;
-        while let Some(next) = std::future::poll_fn(|context| sink.poll_next(context)).await {
+        while std::future::poll_fn(|context| sink.poll_any(context)).await {
+            // First: what others send meanwhile may gather more.
+            let turn = match turn(&sink.socket).await {
+                Ok(turn) => turn,
+                Err(error) => return sink.sent(0, Err(error)),
+            };
+            let Some(next) = sink.next() else { continue };
             let (bytes, sent) = match next {
                 Next::One(Piece::Gathered(gathered)) => {
                     let bytes = gathered.len();
-                    let sent = Send::new(&sink.core, &sink.socket, gathered).await;
+                    let sent = sink.send(SendAll::new(gathered, turn)).await;
                     (bytes, sent.map(Some).map_err(io::Error::from))
                 }
                 Next::One(Piece::Given(buf)) => {
                     let bytes = buf.init_bytes();
-                    let sent = Send::new(&sink.core, &sink.socket, buf).await;
+                    let sent = sink.send(SendAll::new(buf, turn)).await;
                     (bytes, sent.map(|_| None).map_err(io::Error::from))
                 }
                 Next::Several(bufs) => {
                     let bytes = bufs.iter().map(IoBuf::init_bytes).sum();
-                    let sent = send_vectored(&sink.core, &sink.socket, bufs).await;
+                    let sent = sink.send(SendVectored::new(bufs, turn)).await;
                     (bytes, sent.map(|_| None).map_err(io::Error::from))
                 }
             };
@@ -427,10 +457,15 @@ impl Pump {
     }
 }
 
-/// The runtime may end under it, or a send fail: what waits will not be sent.
+/// The runtime may end under it, or a send fail: what waits will not be sent, and the peer is not to take what was sent
+/// before for all there was.
 impl Drop for Pump {
     fn drop(&mut self) {
         let mut state = self.0.state.borrow_mut();
+        let is_left = state.taken || !state.waiting.is_empty();
+        if is_left && state.failed != EPIPE {
+            self.0.socket.cut();
+        }
         if state.failed == 0 && state.unsent > 0 {
             state.failed = ECANCELED;
         }
@@ -455,7 +490,9 @@ impl Drop for Writer {
         let mut state = self.sink.state.borrow_mut();
         state.closed = true;
         let wakers = (state.pump.take(), state.writer.take());
+        let is_unsent = state.unsent > 0;
         drop(state);
+        self.sink.socket.remove_user(is_unsent);
         if let Some(pump) = wakers.0 {
             pump.wake();
         }

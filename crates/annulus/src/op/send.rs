@@ -17,9 +17,21 @@ use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::{SendTurn, Socket};
 use crate::sys::engine_error::error_of;
-use crate::sys::errno::{EPIPE, check, count};
+use crate::sys::errno::{ECANCELED, EPIPE, count};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
+
+/// The answer of a send that somebody has waited for. `errno`: why not all is sent, or 0; `begun`: a part of it is.
+pub(super) fn ended<B>(turn: &SendTurn, errno: i32, begun: bool, bufs: B) -> WholeResult<B> {
+    if errno == 0 {
+        return Ok(bufs);
+    }
+    if begun {
+        turn.cut(errno);
+    }
+    let error = error_of(errno);
+    Err(BufError::new(error, Some(bufs)))
+}
 
 /// Sends all of a buffer.
 pub struct SendAll<B> {
@@ -59,6 +71,18 @@ impl<B: IoBuf> SendAll<B> {
     #[inline]
     pub(crate) fn is_one_transfer(&self) -> bool {
         self.buf.init_bytes() <= TRANSFER_MAX
+    }
+
+    /// Why, after the final answer, not all is sent; 0: it is.
+    #[inline]
+    fn missing(&self, res: i32) -> i32 {
+        match res {
+            ..0 => -res,
+            _ if self.done >= self.buf.init_bytes() => 0,
+            // The last one of a stream, of which the rest is not asked for.
+            _ if self.is_last => ECANCELED,
+            _ => EPIPE,
+        }
     }
 
     #[inline]
@@ -129,20 +153,19 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     }
 
     fn complete(self, res: i32) -> WholeResult<B> {
-        match check(res) {
-            Ok(_) if self.done >= self.buf.init_bytes() => Ok(self.buf),
-            Ok(_) => {
-                let error = error_of(EPIPE);
-                Err(BufError::new(error, Some(self.buf)))
-            }
-            Err(error) => Err(BufError::new(error, Some(self.buf))),
-        }
+        let errno = self.missing(res);
+        ended(&self.turn, errno, self.done > 0, self.buf)
+    }
+
+    fn left_behind(&self) {
+        self.turn.cut(ECANCELED);
     }
 
     #[inline]
     fn abandoned(self, res: i32) {
-        if res < 0 {
-            self.turn.fail(-res);
+        let errno = self.missing(res);
+        if errno != 0 {
+            self.turn.fail(errno);
         }
     }
 }
@@ -191,12 +214,17 @@ unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
         self.send.resume(res)
     }
 
+    fn left_behind(&self) {
+        self.send.left_behind();
+    }
+
     /// The turn goes first: who is given the buffer may send it again.
     #[inline]
     fn complete(self, res: i32) {
+        let errno = self.send.missing(res);
         let SendAll { buf, turn, .. } = self.send;
-        if res < 0 {
-            turn.fail(-res);
+        if errno != 0 {
+            turn.fail(errno);
         }
         drop(turn);
         (self.then)(buf);

@@ -8,13 +8,13 @@
 use std::fmt;
 use std::rc::Rc;
 
+use super::send::ended;
 use super::vectors::Vectors;
 use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted, table};
 use crate::buf::IoBuf;
-use crate::error::{BufError, WholeResult};
+use crate::error::WholeResult;
 use crate::fd::{SendTurn, Socket};
-use crate::sys::engine_error::error_of;
-use crate::sys::errno::{EPIPE, check, count};
+use crate::sys::errno::{ECANCELED, EPIPE, count};
 use crate::sys::net::{self, MSG_WAITALL, Message};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -23,6 +23,8 @@ pub struct SendVectored<B> {
     vectors: Vectors<B>,
     message: Box<Message>,
     turn: SendTurn,
+    /// A part has been sent.
+    begun: bool,
 }
 
 impl<B: IoBuf> SendVectored<B> {
@@ -31,6 +33,16 @@ impl<B: IoBuf> SendVectored<B> {
             vectors: Vectors::from(bufs),
             message: Box::new(net::no_message()),
             turn,
+            begun: false,
+        }
+    }
+
+    /// Why, after the final answer, not all is sent; 0: it is.
+    fn missing(&self, res: i32) -> i32 {
+        match res {
+            ..0 => -res,
+            _ if self.vectors.has_rest() => EPIPE,
+            _ => 0,
         }
     }
 
@@ -72,6 +84,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
         if res < 0 {
             return retry_interrupted(res);
         }
+        self.begun |= res > 0;
         self.vectors.advance(count(res));
         // A short send is a success (trap 35); nothing at all would be asked for ever.
         if res > 0 && self.vectors.has_rest() {
@@ -81,17 +94,18 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
     }
 
     fn complete(self, res: i32) -> Self::Output {
-        let error = match check(res) {
-            Ok(_) if !self.vectors.has_rest() => return Ok(self.vectors.into_bufs()),
-            Ok(_) => error_of(EPIPE),
-            Err(error) => error,
-        };
-        Err(BufError::new(error, Some(self.vectors.into_bufs())))
+        let errno = self.missing(res);
+        ended(&self.turn, errno, self.begun, self.vectors.into_bufs())
+    }
+
+    fn left_behind(&self) {
+        self.turn.cut(ECANCELED);
     }
 
     fn abandoned(self, res: i32) {
-        if res < 0 {
-            self.turn.fail(-res);
+        let errno = self.missing(res);
+        if errno != 0 {
+            self.turn.fail(errno);
         }
     }
 }

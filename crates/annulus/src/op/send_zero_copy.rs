@@ -9,14 +9,14 @@
 use std::fmt;
 use std::rc::Rc;
 
+use super::send::ended;
 use super::{
     Interest, OpInfo, Resume, SocketOp, TRANSFER_MAX, retry_interrupted, table, transfer_len,
 };
 use crate::buf::IoBuf;
-use crate::error::{BufError, WholeResult};
+use crate::error::WholeResult;
 use crate::fd::{SendTurn, Socket, ZeroCopy};
-use crate::sys::engine_error::error_of;
-use crate::sys::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, check, count};
+use crate::sys::errno::{ECANCELED, EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, count};
 use crate::sys::net::{self, MSG_WAITALL};
 use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
 
@@ -39,6 +39,15 @@ impl<B: IoBuf> SendZeroCopy<B> {
             done: 0,
             turn,
             way: ZeroCopy::Reported,
+        }
+    }
+
+    /// Why, after the final answer, not all is sent; 0: it is.
+    fn missing(&self, res: i32) -> i32 {
+        match res {
+            ..0 => -res,
+            _ if self.done >= self.buf.init_bytes() => 0,
+            _ => EPIPE,
         }
     }
 
@@ -127,17 +136,25 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     }
 
     fn complete(self, res: i32) -> WholeResult<B> {
-        let error = match check(res) {
-            Ok(_) if self.done >= self.buf.init_bytes() => return Ok(self.buf),
-            Ok(_) => error_of(EPIPE),
-            Err(error) => error,
-        };
-        Err(BufError::new(error, Some(self.buf)))
+        let errno = self.missing(res);
+        ended(&self.turn, errno, self.done > 0, self.buf)
+    }
+
+    /// A peer that takes nothing confirms nothing, and what can't be sent whole need not be waited for.
+    fn kept_at_end(&self, res: i32) {
+        if self.done + count(res) < self.buf.init_bytes() {
+            self.turn.socket().abort();
+        }
+    }
+
+    fn left_behind(&self) {
+        self.turn.cut(ECANCELED);
     }
 
     fn abandoned(self, res: i32) {
-        if res < 0 {
-            self.turn.fail(-res);
+        let errno = self.missing(res);
+        if errno != 0 {
+            self.turn.fail(errno);
         }
     }
 }

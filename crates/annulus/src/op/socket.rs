@@ -66,6 +66,13 @@ pub unsafe trait SocketOp: Sized + 'static {
     /// Reads the final answer.
     fn complete(self, res: i32) -> Self::Output;
 
+    /// The core ends, and the kernel, which has answered `res`, keeps the memory until the peer has confirmed what is
+    /// in it.
+    fn kept_at_end(&self, _res: i32) {}
+
+    /// It stays with a kernel that does not answer any more: nothing of it goes on.
+    fn left_behind(&self) {}
+
     /// The final answer, when nobody waits for it any more.
     fn abandoned(self, res: i32) {
         drop(self.complete(res));

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
 use crate::fd::{SendTurn, Socket};
-use crate::sys::errno::{EAGAIN, check};
+use crate::sys::errno::{EAGAIN, ECANCELED, check, count};
 use crate::sys::message::{self, POLL_READ, POLL_WRITE, SPLICE_FLAGS};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -20,6 +20,8 @@ pub struct Splice {
     into: Rc<Socket>,
     bytes: usize,
     turn: Option<SendTurn>,
+    /// One of the two was not made here, and may be in blocking mode.
+    may_wait: bool,
     /// Which of the two is waited for.
     waits_for: Interest,
 }
@@ -33,12 +35,14 @@ impl Splice {
         into: Rc<Socket>,
         bytes: usize,
         turn: Option<SendTurn>,
+        may_wait: bool,
     ) -> Splice {
         Splice {
             from,
             into,
             bytes: bytes.min(TRANSFER_MAX),
             turn,
+            may_wait,
             waits_for: Interest::Read,
         }
     }
@@ -77,7 +81,11 @@ unsafe impl SocketOp for Splice {
 
     fn attempt(&mut self) -> i32 {
         for _ in 0..TRIES_MAX {
-            let res = message::splice(self.from.raw(), self.into.raw(), self.bytes);
+            let (from, into) = (self.from.raw(), self.into.raw());
+            let res = match self.may_wait {
+                true => message::splice_without_waiting(from, into, self.bytes),
+                false => message::splice(from, into, self.bytes),
+            };
             if res != -EAGAIN {
                 return res;
             }
@@ -98,9 +106,17 @@ unsafe impl SocketOp for Splice {
         check(res)
     }
 
+    fn left_behind(&self) {
+        self.turn.iter().for_each(|turn| turn.cut(ECANCELED));
+    }
+
+    /// At the end of its core nothing goes on behind what has been moved already.
     fn abandoned(self, res: i32) {
-        drop(self.turn);
-        let _ = res;
+        let Some(turn) = self.turn else { return };
+        let is_part = res > 0 && count(res) < self.bytes;
+        if is_part && turn.socket().is_over() {
+            turn.cut(ECANCELED);
+        }
     }
 }
 

@@ -158,6 +158,9 @@ const SQ_ENTRIES: u32 = 128;
 const CQ_ENTRIES: u32 = 1024;
 /// Kernel workers per ring, bounded (files) and unbounded (the rest).
 const RING_WORKERS: [u32; 2] = [8, 16];
+/// A peer that has taken nothing for so long is not waited for when its stream was dropped. Other servers give it as
+/// long (nginx: `send_timeout`).
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Blocking threads of a runtime.
 const BLOCKING_THREADS: usize = 64;
 
@@ -212,6 +215,7 @@ impl Default for RuntimeBuilder {
                     look_out_ns: 0,
                     drain_timeout: Duration::from_secs(30),
                 },
+                close_timeout: CLOSE_TIMEOUT,
             },
         }
     }
@@ -245,17 +249,31 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How long tasks may go on when the core's future has ended, or
-    /// [`Handle::shutdown`] has been called; none by default. Then they are dropped.
+    /// How long tasks, and sends that have begun, may go on when the core's future has ended or
+    /// [`Handle::shutdown`] has been called; zero by default. After it, tasks are dropped, and a TCP connection on
+    /// which something is still being sent is reset, so that its peer does not take a part of a message for all of
+    /// it. A Unix stream can't be reset: its peer reads an end.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// How long the end waits for the kernel to give back what is in flight; 30 s by default. What it
-    /// does not give back is leaked on purpose.
+    /// How long the end waits, after the grace, for the kernel and the blocking threads to give back what is in flight;
+    /// 30 s by default, for sockets, files and threads together. What they do not give back is leaked on purpose, and
+    /// counted (`leaked`).
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.core.tuning.drain_timeout = timeout;
+        self
+    }
+
+    /// How long a stream that was dropped goes on sending to a peer that takes nothing; 60 s by default, and
+    /// [`Duration::MAX`] for ever. Sends that were begun, and what a [`Writer`](crate::net::Writer) holds, are sent
+    /// after the drop as long as the peer takes some of it, however slowly. A peer that has taken nothing for this
+    /// long, and at most twice as long, is disconnected by a reset, and the descriptor is closed; `close_timeouts` in
+    /// [`Counts`](crate::metrics::Counts) counts these.
+    /// [`TcpStream::set_close_timeout`](crate::net::TcpStream::set_close_timeout) sets it for one stream.
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.core.close_timeout = timeout;
         self
     }
 

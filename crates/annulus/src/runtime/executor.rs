@@ -367,7 +367,9 @@ impl Executor {
         // is dropped when that thread has handed it over.
         self.drop_all_tasks();
         self.inbox.close();
-        let left = self.core.end();
+        // Without files it has never run, and has nothing in flight.
+        let until_ns = self.files.get().map_or(0, |files| files.begin_end());
+        let left = self.core.end(until_ns);
         // What the kernel gave back last was foreign code to drop, and may have started others.
         self.drop_all_tasks();
         HERE.with(|here| {

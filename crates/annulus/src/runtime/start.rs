@@ -400,7 +400,8 @@ impl Made {
         let grace_ns = u64::try_from(builder.grace.as_nanos()).unwrap_or(u64::MAX);
         let until_ns = core.now_ns().saturating_add(grace_ns);
         let timer = core.set_timer(None, until_ns, Waker::noop());
-        executor.run(|| executor.tasks() == 0 || core.now_ns() >= until_ns);
+        let is_idle = || executor.tasks() == 0 && !core.is_sending();
+        executor.run(|| is_idle() || core.now_ns() >= until_ns);
         core.clear_timer(timer);
         let failure = core.failure();
         drop(core);

@@ -7,10 +7,11 @@
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
+use rustix::fs::{FileType, OFlags};
 use rustix::net::addr::SocketAddrStorage;
 
 use super::call::IoVec;
-use super::net::{self, Address, Message};
+use super::net::{self, Address, Message, known};
 use crate::narrow::to_u32;
 
 /// The room for an address that is long enough for each family, bytes.
@@ -186,6 +187,46 @@ pub(crate) fn splice(from: RawFd, into: RawFd, bytes: usize) -> i32 {
     super::call::last(unsafe {
         libc::syscall(libc::SYS_splice, from, none, into, none, bytes, flags)
     })
+}
+
+/// The same, of descriptors that may be in blocking mode: neither waits during the call.
+pub(crate) fn splice_without_waiting(from: RawFd, into: RawFd, bytes: usize) -> i32 {
+    let _modes = [NonBlocking::during(from), NonBlocking::during(into)];
+    splice(from, into, bytes)
+}
+
+/// A descriptor that is non-blocking for as long as this lives. Its mode is that of the open file, so others that
+/// share the file see it, too.
+struct NonBlocking(Option<(RawFd, OFlags)>);
+
+impl NonBlocking {
+    /// Without effect where the mode does not matter: a splice is told not to wait for pipes, and files have none.
+    fn during(fd: RawFd) -> NonBlocking {
+        let waits = |mode: &OFlags| !mode.contains(OFlags::NONBLOCK);
+        let mode = match rustix::fs::fstat(known(fd)) {
+            Ok(stat) if has_mode(FileType::from_raw_mode(stat.st_mode)) => {
+                rustix::fs::fcntl_getfl(known(fd)).ok().filter(waits)
+            }
+            _ => None,
+        };
+        let set = |mode: &OFlags| rustix::fs::fcntl_setfl(known(fd), *mode | OFlags::NONBLOCK);
+        NonBlocking(mode.filter(|mode| set(mode).is_ok()).map(|mode| (fd, mode)))
+    }
+}
+
+fn has_mode(kind: FileType) -> bool {
+    !matches!(
+        kind,
+        FileType::Fifo | FileType::RegularFile | FileType::BlockDevice
+    )
+}
+
+impl Drop for NonBlocking {
+    fn drop(&mut self) {
+        if let Some((fd, mode)) = self.0.take() {
+            let _ = rustix::fs::fcntl_setfl(known(fd), mode);
+        }
+    }
 }
 
 /// As [`splice`] is asked of a ring.

@@ -311,6 +311,43 @@ pub(crate) fn shutdown(fd: RawFd, how: Shutdown) -> io::Result<()> {
     Ok(net::shutdown(known(fd), how)?)
 }
 
+/// Ends a connection at once, without waiting for what is to be sent: by a reset, or, where there is none (Unix), by an
+/// end of both directions. What is under way fails.
+pub(crate) fn abort(fd: RawFd) {
+    if net::connect_unspec(known(fd)).is_err() {
+        // Refused (ENOTCONN), there is no connection.
+        let _ = shutdown(fd, Shutdown::Both);
+    }
+}
+
+/// A number that changes when the peer takes something of what is being sent: bytes acknowledged (TCP), or bytes that
+/// wait in the kernel (Unix).
+pub(crate) fn taken_by_peer(fd: RawFd) -> u64 {
+    /// `struct tcp_info` up to `tcpi_bytes_acked` (Linux 4.1), its last word.
+    const INFO_WORDS: usize = 16;
+    let mut info = [0u64; INFO_WORDS];
+    let mut bytes: libc::socklen_t = to_u32(size_of_val(&info));
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    let (into, length) = (&raw mut info, &raw mut bytes);
+    // SAFETY: Lent: both live on this stack for the call, and `bytes` is what `info` has.
+    let res = super::call::last(unsafe {
+        libc::syscall(libc::SYS_getsockopt, fd, level, name, into, length)
+    });
+    if res == 0 && bytes as usize == size_of_val(&info) {
+        return info[INFO_WORDS - 1];
+    }
+    let mut waiting = 0i32;
+    let into = &raw mut waiting;
+    // SAFETY: Lent: the kernel writes the four bytes, which live on this stack, during the call.
+    let res =
+        super::call::last(unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::TIOCOUTQ, into) });
+    if res == 0 {
+        u64::from(waiting.unsigned_abs())
+    } else {
+        0
+    }
+}
+
 /// Takes over a descriptor that an accept has answered.
 pub(crate) fn accepted(res: i32) -> OwnedFd {
     // SAFETY: Open: the kernel has just made it for us, and nobody else knows the number.

@@ -397,6 +397,16 @@ impl Ring {
         self.ring.params().sq_entries()
     }
 
+    /// Entries that can be pushed before the next enter.
+    pub(crate) fn sq_room(&self) -> u32 {
+        self.sq_entries().saturating_sub(self.unsubmitted())
+    }
+
+    /// Whether a kernel thread takes what is pushed, whenever it likes.
+    pub(crate) fn is_sq_polled(&self) -> bool {
+        self.sq_polled
+    }
+
     pub(crate) fn cq_entries(&self) -> u32 {
         self.ring.params().cq_entries()
     }

@@ -31,6 +31,10 @@ pub struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64 && size_of::<io_uring::squeue::Entry>() == 64);
 
+/// `IOSQE_IO_LINK`: the next entry of the same enter is begun when all of this has been done, and else is answered
+/// ECANCELED.
+pub(crate) const LINKED: u8 = io_uring::squeue::Flags::IO_LINK.bits();
+
 /// As the ABI crate takes it.
 #[inline]
 pub(super) fn to_entry(sqe: Sqe) -> io_uring::squeue::Entry {

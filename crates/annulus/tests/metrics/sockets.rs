@@ -1,8 +1,11 @@
 //! The cores of a runtime: on rings and on epoll.
 
+use std::time::Duration;
+
 use annulus::metrics::{self, SourceKind, snapshot};
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Backend, Runtime, RuntimeBuilder, fs, spawn};
+use annulus::time::sleep;
 use annulus::{CachedReads, OpenOptions, Support};
 
 use crate::skip::skip;
@@ -77,6 +80,34 @@ fn what_a_core_does_with_sockets_is_counted_by_operation() {
         if backend == Backend::Uring {
             assert!(core.counters.entries >= 3 * ROUNDS);
         }
+    });
+}
+
+#[test]
+fn a_dropped_stream_that_is_reset_because_its_peer_takes_nothing_is_counted_once() {
+    const STREAMS: u64 = 3;
+    let _alone = alone();
+    each_way(|backend, builder| {
+        let builder = builder.close_timeout(Duration::from_millis(5));
+        let counted = builder.block_on(async {
+            let before = snapshot();
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut peers = Vec::new();
+            for _ in 0..STREAMS {
+                peers.push(std::net::TcpStream::connect(address).unwrap());
+                let (stream, _) = listener.accept().unwrap();
+                let stream = TcpStream::from_std(stream).unwrap();
+                stream.try_send(vec![7; 24 << 20]).unwrap();
+            }
+            for peer in &peers {
+                while peer.take_error().unwrap().is_none() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+            since(&before).total().counters.close_timeouts
+        });
+        assert_eq!(counted.unwrap(), STREAMS, "{backend:?}");
     });
 }
 

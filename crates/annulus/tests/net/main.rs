@@ -5,6 +5,7 @@
 mod bytes;
 mod churn;
 mod contract;
+mod cut;
 mod datagram;
 mod dropped;
 mod echo;

@@ -2,12 +2,16 @@
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as BlockingStream;
 use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use annulus::net::{Descriptor, UnixStream, splice};
-use annulus::runtime::spawn;
+use annulus::runtime::{spawn, yield_now};
 use annulus::time::sleep;
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::echo::connection;
 use crate::grounds::for_each_way;
@@ -165,5 +169,92 @@ fn a_stream_that_sends_files_is_waited_for_both_ways() {
         assert!(got[..total].iter().all(|byte| *byte == 7));
         assert_eq!(got[total..], *b"file");
         assert_eq!(sends.await.unwrap().unwrap(), 4);
+    });
+}
+
+/// A blocked core ends with this, instead of hanging the test.
+const RESCUED_AFTER: Duration = Duration::from_secs(60);
+
+/// Acts when the core says that its other tasks have run; false: it never did.
+fn once_others_ran(
+    act: impl FnOnce() + Send + 'static,
+) -> (mpsc::Sender<()>, thread::JoinHandle<bool>) {
+    let (tell, told) = mpsc::channel();
+    let acting = thread::spawn(move || {
+        let ran = told.recv_timeout(RESCUED_AFTER).is_ok();
+        act();
+        ran
+    });
+    (tell, acting)
+}
+
+#[test]
+fn a_splice_from_a_descriptor_in_blocking_mode_does_not_block_the_core() {
+    for_each_way(|way| async move {
+        // Of TCP: a Unix stream does as the splice's flags say.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut peer = std::net::TcpStream::connect(address).unwrap();
+        let (blocking, _) = listener.accept().unwrap();
+        let (tell, acting) = once_others_ran(move || peer.write_all(b"hello").unwrap());
+        let from = Descriptor::new(blocking).unwrap();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let into = Descriptor::new(writer).unwrap();
+        let moving = spawn(async move { (splice(&from, &into, 100).await.unwrap(), from) });
+        for _ in 0..4 {
+            yield_now().await;
+        }
+        tell.send(()).unwrap();
+        let (moved, from) = moving.await.unwrap();
+        assert_eq!(moved, 5);
+        let mut got = [0; 5];
+        reader.read_exact(&mut got).unwrap();
+        assert_eq!(got, *b"hello");
+        assert!(acting.join().unwrap(), "{way:?}: the core was blocked");
+        let mode = fcntl_getfl(&from).unwrap();
+        assert!(
+            !mode.contains(OFlags::NONBLOCK),
+            "its mode is left as it was"
+        );
+    });
+}
+
+#[test]
+fn a_splice_into_a_descriptor_in_blocking_mode_does_not_block_the_core() {
+    for_each_way(|way| async move {
+        let (mut peer, mut blocking) = BlockingStream::pair().unwrap();
+        // Full to the last byte.
+        blocking.set_nonblocking(true).unwrap();
+        let mut filled = 0;
+        while let Ok(bytes) = blocking.write(&[7; 1 << 10]) {
+            filled += bytes;
+        }
+        while blocking.write(&[7]).is_ok() {
+            filled += 1;
+        }
+        blocking.set_nonblocking(false).unwrap();
+        let total = filled + 5;
+        let (tell, acting) = once_others_ran(move || {
+            let mut all = vec![0; total];
+            peer.read_exact(&mut all).unwrap();
+            assert_eq!(all[filled..], *b"hello");
+        });
+        let into = Descriptor::new(blocking).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"hello").unwrap();
+        let from = Descriptor::new(reader).unwrap();
+        let moving = spawn(async move {
+            let mut left = 5;
+            while left > 0 {
+                left -= splice(&from, &into, left).await.unwrap();
+            }
+        });
+        for _ in 0..4 {
+            yield_now().await;
+        }
+        tell.send(()).unwrap();
+        moving.await.unwrap();
+        let ran = annulus::runtime::spawn_blocking(move || acting.join().unwrap());
+        assert!(ran.await.unwrap(), "{way:?}: the core was blocked");
     });
 }

@@ -7,6 +7,7 @@
 //! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
 
 mod alarm;
+mod closing;
 mod group_trial;
 mod operation;
 mod ports;
@@ -51,6 +52,7 @@ use crate::sys::kernel::Kernel;
 use crate::sys::net::Kind;
 use crate::sys::ring::{Ring, RingConfig, Rung};
 use crate::sys::sqe::{Cqe, Sqe};
+use closing::Closing;
 use readiness::Readiness;
 use rings::Rings;
 use timers::Timers;
@@ -62,6 +64,8 @@ pub(crate) struct CoreConfig {
     pub(crate) group: GroupChoice,
     pub(crate) limits: Limits,
     pub(crate) tuning: Tuning,
+    /// How long a stream that was dropped sends to a peer that takes nothing.
+    pub(crate) close_timeout: Duration,
 }
 
 /// The receive buffers that are wanted.
@@ -101,11 +105,11 @@ pub(crate) struct Core {
     /// Why its buffers are not filled as was wanted.
     mode_refused: Option<String>,
     timers: RefCell<Timers>,
+    closing: Closing,
     alarm: Arc<Alarm>,
     budget: Cell<u32>,
     /// No operation is taken any more.
     ending: Cell<bool>,
-    drain_timeout: Duration,
     /// Starts a task on this core; the executor's.
     starter: Cell<Option<fn(Background)>>,
     /// The addresses that it shares with the runtime's other cores.
@@ -138,12 +142,11 @@ impl Core {
         let group = Group::new(Some(&mut ring), config.group.layout(mode))?;
         let limits = config.limits.within(&ring);
         let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
-        let drain_timeout = config.tuning.drain_timeout;
         Ok(Core::new(
             Backend::Rings(Box::new(rings)),
             (group, tried.err()),
             alarm,
-            drain_timeout,
+            config.close_timeout,
         ))
     }
 
@@ -159,12 +162,11 @@ impl Core {
         let readiness = Readiness::new(Arc::clone(&alarm)).map_err(os)?;
         let layout = config.group.layout(ReceiveMode::Whole);
         let group = Group::new(None, layout)?;
-        let drain_timeout = config.tuning.drain_timeout;
         Ok(Core::new(
             Backend::Readiness(readiness),
             (group, None),
             alarm,
-            drain_timeout,
+            config.close_timeout,
         ))
     }
 
@@ -172,17 +174,17 @@ impl Core {
         backend: Backend,
         (group, mode_refused): (Group, Option<String>),
         alarm: Arc<Alarm>,
-        drain_timeout: Duration,
+        close_timeout: Duration,
     ) -> Rc<Core> {
         Rc::new_cyclic(|this| Core {
             backend,
             group: RefCell::new(Some(group)),
             mode_refused,
             timers: RefCell::default(),
+            closing: Closing::new(close_timeout),
             alarm,
             budget: Cell::new(BUDGET),
             ending: Cell::new(false),
-            drain_timeout,
             starter: Cell::new(None),
             seat: OnceCell::new(),
             this: this.clone(),
@@ -349,7 +351,7 @@ impl Core {
     /// Whether a socket's last send and its close can be asked for in one.
     pub(crate) fn closes_behind_sends(&self) -> bool {
         match &self.backend {
-            Backend::Rings(rings) => rings.sends_whole(),
+            Backend::Rings(rings) => rings.closes_behind_sends(),
             Backend::Readiness(_) => true,
         }
     }
@@ -517,6 +519,7 @@ impl Core {
             return;
         }
         let next_ns = self.timers.borrow().next_ns();
+        let next_ns = next_ns.into_iter().chain(self.closing.next_ns()).min();
         self.with_group(Group::fetch);
         match &self.backend {
             Backend::Rings(rings) => rings.turn(self, next_ns, busy),
@@ -524,11 +527,23 @@ impl Core {
         }
         self.alarm.counters.turns().add(1);
         self.expire();
+        for socket in self.closing.stuck() {
+            self.alarm.counters.close_timeouts().add(1);
+            socket.abort();
+        }
     }
 
-    /// Nothing is taken any more; what is in flight is cancelled and seen out, at most for the drain
-    /// timeout. Past it, what the kernel may still touch is leaked. Returns how many operations that were.
-    pub(crate) fn end(&self) -> u32 {
+    /// Whether something is being sent that nobody need wait for. Looks at all that is in flight.
+    pub(crate) fn is_sending(&self) -> bool {
+        match &self.backend {
+            Backend::Rings(rings) => rings.is_sending(),
+            Backend::Readiness(readiness) => readiness.is_sending(),
+        }
+    }
+
+    /// Nothing is taken any more; what is in flight is cancelled and seen out, at most until `until_ns`. Past it,
+    /// what the kernel may still touch is leaked. Returns how many operations that were.
+    pub(crate) fn end(&self, until_ns: u64) -> u32 {
         self.ending.set(true);
         if self.is_elsewhere() {
             // The kernel uses the parent's memory. What the core has of the ring is never touched again.
@@ -538,7 +553,7 @@ impl Core {
             return 0;
         }
         let left = match &self.backend {
-            Backend::Rings(rings) => rings.drain(self, self.drain_timeout),
+            Backend::Rings(rings) => rings.drain(self, until_ns),
             Backend::Readiness(readiness) => {
                 readiness.end();
                 0
@@ -568,6 +583,18 @@ impl CloseSocket for Core {
             Backend::Readiness(readiness) => readiness.close(raw, watched),
             Backend::Rings(_) => table::close_now(raw),
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_ending()
+    }
+
+    fn watch_closing(&self, socket: &Rc<Socket>) -> Option<usize> {
+        self.closing.add(socket)
+    }
+
+    fn forget_closing(&self, place: usize) {
+        self.closing.remove(place);
     }
 }
 

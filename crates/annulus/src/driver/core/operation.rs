@@ -40,6 +40,11 @@ impl<T: SocketOp> SocketOperation<T> {
         }
     }
 
+    /// Whether it has been asked for: dropped, it is gone on with or cancelled, as is its way.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(self.state, State::Fresh(_))
+    }
+
     fn start(&mut self, op: T, context: &mut Context<'_>) -> Poll<T::Output> {
         if self.core.is_ending() {
             return Poll::Ready(op.complete(-self.core.refusal().code()));

@@ -55,7 +55,7 @@ trait Unfinished {
 }
 
 /// `None` when it is over.
-struct Rest<T>(Option<T>);
+struct Rest<T: SocketOp>(Option<T>);
 
 impl<T: SocketOp> Unfinished for Rest<T> {
     fn go_on(&mut self, counters: &Meter) -> bool {
@@ -76,10 +76,10 @@ impl<T: SocketOp> Unfinished for Rest<T> {
 }
 
 /// The core has ended under it.
-impl<T> Drop for Rest<T> {
+impl<T: SocketOp> Drop for Rest<T> {
     fn drop(&mut self) {
         let op = self.0.take();
-        contain(|| drop(op));
+        contain(|| op.into_iter().for_each(|op| op.abandoned(-ECANCELED)));
     }
 }
 
@@ -313,6 +313,11 @@ impl Readiness {
                 return;
             }
         }
+    }
+
+    pub(super) fn is_sending(&self) -> bool {
+        let sends = |source: &Source| !source.rest.is_empty();
+        (self.sources.borrow().iter()).any(|(_, source)| sends(source))
     }
 
     /// Nothing goes on any more.

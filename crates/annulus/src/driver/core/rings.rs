@@ -7,7 +7,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use std::time::Duration;
+
+use slab::Slab;
 
 use super::table::{Abandoned, Act, Answer, Arrives, Table, Token};
 use super::tenant::{Files, Port};
@@ -16,18 +17,22 @@ use crate::driver::finish::contain;
 use crate::driver::slot::PANICKED;
 use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, keep_for_ever};
+use crate::fd::Socket;
 use crate::metrics::{self, OperationNumber, Times};
+use crate::narrow::to_u32;
 use crate::op::SocketOp;
 use crate::sys::call;
 use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, EINVAL, ENOBUFS, ENOMEM, ETIME};
 use crate::sys::kernel::Kernel;
 use crate::sys::ring::Ring;
-use crate::sys::sqe::{Cqe, Sqe, opcode};
+use crate::sys::sqe::{Cqe, LINKED, Sqe, opcode};
 
 /// The read that an alarm completes.
 const WAKE: Token = Token::special(0);
 /// CQEs that say nothing: of closes and cancels.
 const IGNORED: Token = Token::special(1);
+/// From here on, closes that are linked to sends, by their place among those.
+const CLOSES: u32 = 2;
 /// Between two looks at what is in flight while a core ends.
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
@@ -38,6 +43,8 @@ pub(super) struct Rings {
     /// What met a full submission queue, in order. Never dropped (trap 7).
     waiting: RefCell<VecDeque<Sqe>>,
     cqes: RefCell<Vec<Cqe>>,
+    /// Sockets whose last send has a close linked to it.
+    closes: RefCell<Slab<Rc<Socket>>>,
     wake_armed: Cell<bool>,
     alarm: Arc<Alarm>,
     /// Whether the kernel goes on with a send until all is sent or it fails (MSG_WAITALL): Linux 5.19, told by an
@@ -66,6 +73,7 @@ impl Rings {
             table: RefCell::default(),
             waiting: RefCell::default(),
             cqes: RefCell::default(),
+            closes: RefCell::default(),
             wake_armed: Cell::new(false),
             alarm,
             sends_whole,
@@ -90,17 +98,44 @@ impl Rings {
         token
     }
 
-    /// Begins the last send of a socket that nothing else uses, and closes it in the same enter: the send keeps it
-    /// open within the kernel, whose close does not wait for it.
+    /// Begins the last send of a socket that nothing else uses, and closes it in the same enter: the close is linked to
+    /// the send, so that the kernel runs it when all is sent, and gives it back when that fails (trap 65).
     #[inline]
-    pub(super) fn start_last<T: SocketOp>(&self, op: T) {
+    pub(super) fn start_last<T: SocketOp>(&self, mut op: T) {
+        if !self.has_room_for_two() {
+            // Closed when the send is over, by its drop.
+            self.start(op, None);
+            return;
+        }
         let socket = Rc::clone(op.socket());
-        self.start(op, None);
-        self.close(socket.give_up());
+        let raw = socket.raw();
+        socket.close_begins();
+        let place = self.closes.borrow_mut().insert(socket);
+        let mut sqe = op.sqe();
+        sqe.flags |= LINKED;
+        let asked_ns = metrics::sample();
+        let (_, sqe) = self.table.borrow_mut().start(op, sqe, None, asked_ns);
+        self.push(sqe);
+        self.push(Sqe {
+            user_data: Token::special(CLOSES + to_u32(place)).user_data(),
+            ..Sqe::new(opcode::CLOSE, raw)
+        });
     }
 
-    pub(super) fn sends_whole(&self) -> bool {
-        self.sends_whole
+    /// Whether the next two go to the kernel together: a link does not outlast an enter.
+    fn has_room_for_two(&self) -> bool {
+        let has_room = || self.with_ring(|ring| ring.sq_room() >= 2);
+        if self.waiting.borrow().is_empty() && has_room() {
+            return true;
+        }
+        self.submit();
+        self.push_waiting() && has_room()
+    }
+
+    /// Whether a close can be linked to a send, which is all sent then. Whoever polls submissions might take the one
+    /// before the other is there.
+    pub(super) fn closes_behind_sends(&self) -> bool {
+        self.sends_whole && !self.with_ring(|ring| ring.is_sq_polled())
     }
 
     #[inline]
@@ -279,18 +314,28 @@ impl Rings {
         let Some(token) = Token::of(cqe.user_data) else {
             return self.port.pass_on(cqe);
         };
-        if token == IGNORED {
-            return;
-        }
-        if token == WAKE {
-            self.wake_armed.set(false);
-            return self.files.borrow_mut().follow_arenas();
+        if let Some(number) = token.special_number() {
+            return self.react_to_special(number, cqe.res);
         }
         let note = |answer| self.count(answer);
         let mut table = self.table.borrow_mut();
         let act = table.react(token, &cqe, core.ending.get(), note);
         drop(table);
         self.act(core, token, cqe, act);
+    }
+
+    fn react_to_special(&self, number: u32, res: i32) {
+        if number >= CLOSES {
+            let socket = self
+                .closes
+                .borrow_mut()
+                .try_remove((number - CLOSES) as usize);
+            return (socket.into_iter()).for_each(|socket| socket.close_ended(res != -ECANCELED));
+        }
+        if Token::special(number) == WAKE {
+            self.wake_armed.set(false);
+            self.files.borrow_mut().follow_arenas();
+        }
     }
 
     #[inline]
@@ -379,10 +424,9 @@ impl Rings {
 
     // ----- the end -----
 
-    /// Cancels what is in flight and sees it out. Returns what is left after `timeout`, and leaks it.
-    pub(super) fn drain(&self, core: &Core, timeout: Duration) -> u32 {
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = core.now_ns().saturating_add(timeout_ns);
+    /// Cancels what is in flight and sees it out. Returns what is left at `until_ns`, and leaks it.
+    pub(super) fn drain(&self, core: &Core, until_ns: u64) -> u32 {
+        self.files.borrow_mut().begin_end(until_ns);
         let tokens = self.table.borrow().tokens();
         tokens.into_iter().for_each(|token| self.cancel(token));
         // Completes the read of the eventfd.
@@ -390,23 +434,46 @@ impl Rings {
         let in_flight = || self.table.borrow().in_flight() + u32::from(self.wake_armed.get());
         while self.failed.get() == 0
             && (in_flight() > 0
+                || !self.closes.borrow().is_empty()
                 || !self.waiting.borrow().is_empty()
                 || self.with_ring(|ring| ring.unsubmitted()) > 0)
             && core.now_ns() < until_ns
         {
             self.push_waiting();
+            self.table.borrow_mut().hurry_kept();
             let result = self.with_ring(|ring| ring.wait(Some(DRAIN_POLL_NS)));
             self.judge(result);
             self.reap(core);
+            // Its own are seen out meanwhile.
+            self.files.borrow_mut().work();
         }
         self.publish();
+        for (_, socket) in self.closes.take() {
+            // The ring has failed: nobody says whether the number is still its own, so that it is closed by nobody.
+            socket.close_ended(true);
+        }
         let left = in_flight();
+        let leaked = self.table.borrow().in_flight();
+        self.alarm.counters.leaked().add(u64::from(leaked));
         let files_left = self.files.borrow_mut().end();
         if left + files_left > 0 {
-            keep_for_ever(self.table.take());
-            keep_for_ever(Rc::clone(&self.port));
+            self.keep();
         }
         left + files_left
+    }
+}
+
+impl Rings {
+    pub(super) fn is_sending(&self) -> bool {
+        self.table.borrow().is_sending()
+    }
+
+    /// What the kernel may still touch stays for ever.
+    fn keep(&self) {
+        let mut table = self.table.take();
+        table.leave_behind();
+        keep_for_ever(table);
+        keep_for_ever(Rc::clone(&self.port));
     }
 }
 
@@ -420,9 +487,7 @@ impl Drop for Rings {
         }
         self.files.get_mut().end();
         if self.wake_armed.get() || self.table.get_mut().in_flight() > 0 {
-            // What the kernel may still touch stays for ever.
-            keep_for_ever(self.table.take());
-            keep_for_ever(Rc::clone(&self.port));
+            self.keep();
         }
     }
 }

@@ -13,9 +13,9 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::Core;
-use crate::driver::contained;
 use crate::driver::payload::{at, load, store};
 use crate::driver::slot::PANICKED;
+use crate::driver::{contain, contained};
 use crate::metrics::OperationNumber;
 use crate::narrow::{low_half, to_u32};
 use crate::op::{Refusals, Resume, SocketOp};
@@ -40,6 +40,12 @@ impl Token {
     /// For CQEs that name no operation.
     pub(super) const fn special(number: u32) -> Token {
         Token(CORE | (number as u64) << 32 | (CORE - 1))
+    }
+
+    /// Its number, if it names no operation.
+    #[inline]
+    pub(super) fn special_number(self) -> Option<u32> {
+        (self.0 & (CORE - 1) == CORE - 1).then(|| self.generation())
     }
 
     pub(super) fn user_data(self) -> u64 {
@@ -102,6 +108,10 @@ struct Vtable {
     sqe: unsafe fn(*mut u8) -> Option<Sqe>,
     resume: unsafe fn(*mut u8, i32) -> Resume,
     noticed: unsafe fn(*mut u8, i32),
+    /// It is one that goes on when nobody waits for it.
+    goes_on: bool,
+    kept_at_end: unsafe fn(*mut u8, i32),
+    left_behind: unsafe fn(*mut u8),
     abandon: unsafe fn(*mut u8, i32),
 }
 
@@ -119,6 +129,13 @@ impl Vtable {
             },
             // SAFETY: as above.
             noticed: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.noticed(res),
+            goes_on: T::GOES_ON,
+            kept_at_end: |data, res| {
+                // SAFETY: as above.
+                contain(|| unsafe { at::<T, INLINE_BYTES>(data) }.kept_at_end(res));
+            },
+            // SAFETY: as above.
+            left_behind: |data| unsafe { at::<T, INLINE_BYTES>(data) }.left_behind(),
             // SAFETY: as above.
             abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.abandoned(res),
         }
@@ -199,6 +216,50 @@ impl Table {
                 .filter(|(_, entry)| flies(entry))
                 .count(),
         )
+    }
+
+    /// Whether something is being sent that goes on until it is sent.
+    pub(super) fn is_sending(&self) -> bool {
+        let sends = |entry: &Entry| match &entry.stage {
+            Stage::Oneshot { vtable, answer, .. } => vtable.goes_on && answer.is_none(),
+            Stage::Multishot(..) => false,
+        };
+        self.entries.iter().any(|(_, entry)| sends(entry))
+    }
+
+    /// The core ends: what has been answered, and is the kernel's until a peer has confirmed it, is not waited for
+    /// without need.
+    #[cold]
+    pub(super) fn hurry_kept(&mut self) {
+        for (_, entry) in &mut self.entries {
+            if let Some(res) = entry.held
+                && let Stage::Oneshot {
+                    payload, vtable, ..
+                } = &mut entry.stage
+            {
+                // SAFETY: Typed: the op is in its entry, and the vtable is its own.
+                unsafe { (vtable.kept_at_end)(payload.as_mut_ptr().cast(), res) }
+            }
+        }
+    }
+
+    /// The kernel will answer nothing any more: what is with it stays there.
+    #[cold]
+    pub(super) fn leave_behind(&mut self) {
+        for (_, entry) in &mut self.entries {
+            if let Stage::Oneshot {
+                payload,
+                vtable,
+                answer: None,
+                ..
+            } = &mut entry.stage
+                && entry.held.is_none()
+            {
+                // SAFETY: Typed: the op is in its entry, and the vtable is its own. Lent: what the kernel was pointed
+                // to is not touched.
+                unsafe { (vtable.left_behind)(payload.as_mut_ptr().cast()) }
+            }
+        }
     }
 
     #[inline]

@@ -204,6 +204,15 @@ impl Files {
         std::mem::forget(self.driver.take());
     }
 
+    /// Refuses what waits, and asks for the cancel of what is in flight: until `until_ns` it is waited for.
+    pub(super) fn begin_end(&mut self, until_ns: u64) {
+        if let Some(driver) = &mut self.driver {
+            driver.drain_by(until_ns);
+            self.lane.request_stop();
+            self.work();
+        }
+    }
+
     /// Refuses what waits and sees out what is in flight. Returns what is left, which is leaked.
     pub(super) fn end(&mut self) -> u32 {
         let Some(driver) = self.driver.take() else {

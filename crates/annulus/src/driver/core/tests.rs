@@ -498,5 +498,5 @@ fn a_call_on_a_socket_that_lacks_memory_is_made_twice_more_and_that_is_then_the_
     // The same where nobody waits for it.
     assert!(core.start_detached(starved()).is_ok());
     assert_eq!(calls.get(), 3);
-    core.end();
+    core.end(0);
 }

@@ -47,9 +47,15 @@ impl<K: Kernel> Driver<K> {
         keep_for_ever(self);
     }
 
+    /// When the end is to be over, ns, where it is a part of another's.
+    pub(in crate::driver) fn drain_by(&mut self, until_ns: u64) {
+        self.drain_by_ns = Some(until_ns);
+    }
+
     pub(super) fn begin_drain(&mut self) {
         let timeout_ns = u64::try_from(self.tuning.drain_timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.draining_until_ns = Some(self.kernel.now_ns().saturating_add(timeout_ns));
+        let usual_ns = || self.kernel.now_ns().saturating_add(timeout_ns);
+        self.draining_until_ns = Some(self.drain_by_ns.unwrap_or_else(usual_ns));
         let lane = Arc::clone(&self.lane);
         let waiting = if broken(Mutation::InboxLeftOpen) {
             lane.inbox.drain()

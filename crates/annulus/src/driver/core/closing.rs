@@ -1,0 +1,183 @@
+//! Streams that were dropped while something of theirs was being sent: it is sent to its end, but not for a peer that
+//! takes nothing. One list per core; nothing is done for a stream before its first look, a close timeout after its
+//! drop.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::fd::Socket;
+use crate::sys::{call, net};
+
+/// No look is due.
+const NEVER: u64 = u64::MAX;
+
+pub(super) struct Closing {
+    /// How long a peer may take nothing, ns, where the stream says nothing else.
+    timeout_ns: u64,
+    streams: RefCell<Slab<Dropped>>,
+    /// When the next look is due, ns.
+    next_ns: Cell<u64>,
+    /// No stream has had a timeout of its own.
+    all_usual: Cell<bool>,
+}
+
+struct Dropped {
+    socket: Weak<Socket>,
+    /// Of the first look and those after it.
+    seen: Option<Seen>,
+}
+
+/// What the peer had taken when that changed last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    taken: u64,
+    at_ns: u64,
+}
+
+/// What a look has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// Look again at this time, ns.
+    Later(Seen, u64),
+    /// The peer has taken nothing for the whole timeout.
+    Stuck,
+}
+
+fn look(before: Option<Seen>, now: Seen, timeout_ns: u64) -> Found {
+    let seen = before.filter(|before| before.taken == now.taken);
+    let seen = seen.unwrap_or(now);
+    let due_ns = seen.at_ns.saturating_add(timeout_ns);
+    if now.at_ns >= due_ns && seen != now {
+        return Found::Stuck;
+    }
+    Found::Later(seen, due_ns)
+}
+
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(NEVER)
+}
+
+impl Closing {
+    pub(super) fn new(timeout: Duration) -> Closing {
+        Closing {
+            timeout_ns: nanoseconds(timeout),
+            streams: RefCell::default(),
+            next_ns: Cell::new(NEVER),
+            all_usual: Cell::new(true),
+        }
+    }
+
+    fn timeout_ns(&self, socket: &Socket) -> u64 {
+        socket.close_timeout_ns().unwrap_or(self.timeout_ns)
+    }
+
+    /// Nobody has the stream any more, and something of it is being sent. Returns its place in the list.
+    pub(super) fn add(&self, socket: &Rc<Socket>) -> Option<usize> {
+        let timeout_ns = self.timeout_ns(socket);
+        if timeout_ns == NEVER {
+            return None;
+        }
+        let is_usual = timeout_ns == self.timeout_ns;
+        self.all_usual.set(self.all_usual.get() && is_usual);
+        // Else the look that is due comes early enough, and no clock need be read.
+        if self.next_ns.get() == NEVER || !self.all_usual.get() {
+            let due_ns = call::now_ns().saturating_add(timeout_ns);
+            self.next_ns.set(self.next_ns.get().min(due_ns));
+        }
+        let socket = Rc::downgrade(socket);
+        let dropped = Dropped { socket, seen: None };
+        Some(self.streams.borrow_mut().insert(dropped))
+    }
+
+    /// It is closed.
+    pub(super) fn remove(&self, place: usize) {
+        self.streams.borrow_mut().try_remove(place);
+    }
+
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        Some(self.next_ns.get()).filter(|&at| at != NEVER)
+    }
+
+    /// Looks at all of them, if it is time. Returns those whose peer takes nothing, once each.
+    pub(super) fn stuck(&self) -> Vec<Rc<Socket>> {
+        match self.next_ns().map(|due_ns| (due_ns, call::now_ns())) {
+            Some((due_ns, now_ns)) if now_ns >= due_ns => self.stuck_at(now_ns),
+            _ => Vec::new(),
+        }
+    }
+
+    #[cold]
+    fn stuck_at(&self, now_ns: u64) -> Vec<Rc<Socket>> {
+        let mut stuck = Vec::new();
+        let mut next_ns = NEVER;
+        for (_, dropped) in self.streams.borrow_mut().iter_mut() {
+            let Some(socket) = dropped.socket.upgrade() else {
+                continue;
+            };
+            if socket.is_given_up() && !socket.is_closing() {
+                // The kernel has closed it.
+                continue;
+            }
+            let now = Seen {
+                taken: net::taken_by_peer(socket.raw()),
+                at_ns: now_ns,
+            };
+            match look(dropped.seen, now, self.timeout_ns(&socket)) {
+                Found::Later(seen, due_ns) => {
+                    dropped.seen = Some(seen);
+                    next_ns = next_ns.min(due_ns);
+                }
+                Found::Stuck => {
+                    // It is not looked at again: what is left of it is answered with an error.
+                    dropped.socket = Weak::new();
+                    stuck.push(socket);
+                }
+            }
+        }
+        self.next_ns.set(next_ns);
+        stuck
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(taken: u64, at_ns: u64) -> Seen {
+        Seen { taken, at_ns }
+    }
+
+    #[test]
+    fn a_peer_that_takes_a_byte_within_each_timeout_is_never_stuck() {
+        let mut before = None;
+        let mut at_ns = 1000;
+        for taken in 0..50 {
+            let Found::Later(next, due_ns) = look(before, seen(taken, at_ns), 60) else {
+                panic!("{taken} taken");
+            };
+            assert_eq!(due_ns, at_ns + 60);
+            (before, at_ns) = (Some(next), due_ns);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_stuck_when_the_timeout_has_passed_and_not_before() {
+        assert_eq!(
+            look(None, seen(7, 1000), 60),
+            Found::Later(seen(7, 1000), 1060)
+        );
+        let before = Some(seen(7, 1000));
+        assert_eq!(
+            look(before, seen(7, 1059), 60),
+            Found::Later(seen(7, 1000), 1060)
+        );
+        assert_eq!(look(before, seen(7, 1060), 60), Found::Stuck);
+        assert_eq!(
+            look(before, seen(8, 1060), 60),
+            Found::Later(seen(8, 1060), 1120)
+        );
+    }
+}

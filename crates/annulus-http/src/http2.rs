@@ -72,7 +72,7 @@ pub(crate) async fn serve<S>(stream: S, peer: Option<SocketAddr>, core: Rc<PerCo
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    place.set(Phase::Idle, core.ticks.head);
+    place.set(Phase::Fresh, core.ticks.head);
     let streams = Rc::new(Streams {
         core: Rc::clone(&core),
         place,

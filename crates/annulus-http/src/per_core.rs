@@ -13,6 +13,9 @@ use crate::watch::Watches;
 
 /// How long a client may take to see that a connection ends before it is closed.
 const LINGER: Duration = Duration::from_secs(2);
+/// Idle connections that are closed when a connection could not be accepted for want of descriptors: with one each time
+/// a crowd would be let in slowly, as attempts are 10 ms apart.
+const CLOSED_TOGETHER: usize = 8;
 
 pub(crate) struct PerCore {
     pub(crate) site: Site,
@@ -65,6 +68,17 @@ impl PerCore {
             scratch: Rc::default(),
             buffers: Rc::default(),
         }))
+    }
+
+    /// Frees descriptors when there is none left: files that are only kept to be sent again are closed, and so are
+    /// the connections that have waited longest for a request.
+    pub(crate) fn free_descriptors(&self) {
+        self.site.close_kept();
+        for _ in 0..CLOSED_TOGETHER {
+            if !self.watches.close_longest_idle() {
+                return;
+            }
+        }
     }
 
     /// What is done at each look.

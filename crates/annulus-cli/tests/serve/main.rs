@@ -1,5 +1,6 @@
 //! `annulus serve` from outside: what it answers, how it ends, what it refuses.
 
+mod crowd;
 mod echo;
 mod ends;
 mod http;

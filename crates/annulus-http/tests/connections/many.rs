@@ -61,3 +61,41 @@ fn where_there_is_no_room_an_idle_connection_gives_way() {
         assert!(ended.count() >= 1);
     });
 }
+
+#[test]
+fn a_burst_beyond_the_limit_is_answered_and_nobody_waits_for_an_idle_timeout() {
+    let options = with_limits(|limits| {
+        limits.connections = 2;
+        // What waits for it fails by the clients' patience.
+        limits.idle_timeout = 60 * PATIENCE;
+    });
+    for_each_backend(&options, |server| {
+        for _ in 0..20 {
+            // All of them ask before any is answered: at first there is no idle one to be closed.
+            let streams: Vec<_> = (0..8).map(|_| server.connect()).collect();
+            for mut stream in &streams {
+                stream.write_all(REQUEST).unwrap();
+            }
+            for mut stream in &streams {
+                assert_eq!(status(&answer(&mut stream).0), 200);
+            }
+        }
+    });
+}
+
+#[test]
+fn clients_that_say_nothing_make_room_and_do_not_wait_for_each_other() {
+    let options = with_limits(|limits| {
+        limits.connections = 4;
+        limits.idle_timeout = 60 * PATIENCE;
+        // The look at which a silent connection may be closed comes the sooner.
+        limits.handshake_timeout = Duration::from_millis(80);
+    });
+    for_each_backend(&options, |server| {
+        let silent: Vec<_> = (0..16).map(|_| server.connect()).collect();
+        let mut stream = server.connect();
+        stream.write_all(REQUEST).unwrap();
+        assert_eq!(status(&answer(&mut stream).0), 200);
+        drop(silent);
+    });
+}

@@ -14,6 +14,7 @@ mod groups;
 mod kernel;
 mod options;
 mod poll;
+mod room;
 mod scarce;
 mod sent;
 mod shared;

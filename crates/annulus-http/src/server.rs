@@ -17,8 +17,8 @@ use rustix::process::{Resource, getrlimit};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::conn::{Connection, within};
-use crate::http2;
+use crate::conn::Connection;
+use crate::http2::{self, Client};
 use crate::log::Log;
 use crate::options::Options;
 use crate::per_core::PerCore;
@@ -116,8 +116,8 @@ fn start(stream: TcpStream, core: &Rc<PerCore>, tls: Option<&Arc<ServerConfig>>)
 async fn plain(stream: TcpStream, core: Rc<PerCore>, place: Place) {
     let connection = Connection::new(stream, Rc::clone(&core), place);
     if let Some((stream, place)) = connection.run().await {
-        let peer = stream.peer_addr().ok();
-        Box::pin(http2::serve(AsyncStream::new(stream), peer, core, place)).await;
+        let client = Client::of(&stream);
+        Box::pin(http2::serve(AsyncStream::new(stream), client, core, place)).await;
     }
 }
 
@@ -129,13 +129,29 @@ async fn encrypted(stream: TcpStream, acceptor: TlsAcceptor, core: Rc<PerCore>, 
         return;
     };
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        let peer = stream.get_ref().0.get_ref().peer_addr().ok();
-        return Box::pin(http2::serve(stream, peer, core, place)).await;
+        let client = Client::of(stream.get_ref().0.get_ref());
+        return Box::pin(http2::serve(stream, client, core, place)).await;
     }
     let scratch = Rc::clone(&core.scratch);
     Connection::new(Tls::new(stream, scratch), core, place)
         .run()
         .await;
+}
+
+/// Awaits `future` until the place's time is up.
+async fn within<F: Future>(place: &Place, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(value));
+        }
+        if place.take_expired() {
+            return Poll::Ready(None);
+        }
+        place.wait(context);
+        Poll::Pending
+    })
+    .await
 }
 
 /// Looks at the time as long as there are connections, and sees to the end.
@@ -167,6 +183,7 @@ async fn look(core: Rc<PerCore>) {
             sleep.as_mut().poll(context)
         })
         .await;
+        core.trim();
     }
 }
 

@@ -232,6 +232,17 @@ impl Place {
         });
     }
 
+    /// The number of looks so far.
+    pub(crate) fn now(&self) -> u64 {
+        self.watches.now.get()
+    }
+
+    /// Whether its time is up. One that has to make room for another may still have some.
+    pub(crate) fn is_late(&self) -> bool {
+        let deadline = self.watch.deadline.get();
+        deadline != 0 && deadline <= self.now()
+    }
+
     pub(crate) fn phase(&self) -> Phase {
         self.watch.phase.get()
     }

@@ -4,6 +4,7 @@ mod crowd;
 mod echo;
 mod ends;
 mod http;
+mod memory;
 mod server;
 #[path = "../../../annulus/tests/child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]

@@ -69,6 +69,10 @@ impl Server {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end; what it said to standard error.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let until = Instant::now() + PATIENCE;

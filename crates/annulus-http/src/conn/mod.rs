@@ -16,8 +16,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
-pub(crate) use send::within;
-
 use crate::log::Line;
 use crate::per_core::PerCore;
 use crate::site::{OpenFile, Prompt};

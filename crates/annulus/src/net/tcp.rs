@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::acceptor::{Accepted, Acceptor, Incoming};
 use super::exact::ReceiveExact;
 use super::options::SocketOptions;
+use super::progress::SendProgress;
 use super::receiver::Receiving;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Receive, Send, Stream};
@@ -339,6 +340,12 @@ impl TcpStream {
     /// Why one of those failed that nobody waited for.
     pub async fn sent(&self) -> io::Result<()> {
         self.0.sent().await
+    }
+
+    /// Returns a handle that tells how much of this connection's sends the peer has acknowledged: a server uses it to
+    /// tell a slow client from one that takes nothing, however long a single send takes.
+    pub fn send_progress(&self) -> SendProgress {
+        SendProgress::of(&self.0)
     }
 
     /// Ends one direction, or both, at once: what is still to be sent is not waited for.

@@ -11,6 +11,7 @@ pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod errno;
 pub(crate) mod forked;
+pub(crate) mod heap;
 pub(crate) mod kernel;
 pub(crate) mod lent;
 pub(crate) mod mapping;

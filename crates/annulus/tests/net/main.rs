@@ -14,6 +14,7 @@ mod groups;
 mod kernel;
 mod options;
 mod poll;
+mod progress;
 mod room;
 mod scarce;
 mod sent;

@@ -44,7 +44,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// Without a request.
     pub idle_timeout: Duration,
-    /// Without the client acknowledging anything of an answer. A slow client is waited for as long as it takes something.
+    /// Without the client acknowledging anything of an answer. A slow client is waited for as long as it takes
+    /// something.
     pub send_timeout: Duration,
     /// For the handshake of TLS.
     pub handshake_timeout: Duration,

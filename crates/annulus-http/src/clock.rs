@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use http::HeaderValue;
 use httpdate::HttpDate;
 
 /// `Date: Sun, 06 Nov 1994 08:49:37 GMT` and the end of the line.
@@ -16,6 +17,7 @@ pub(crate) struct Clock {
     now: Cell<Instant>,
     second: Cell<u64>,
     line: Cell<[u8; DATE_LINE_BYTES]>,
+    value: RefCell<HeaderValue>,
     log: RefCell<LogTime>,
 }
 
@@ -34,6 +36,7 @@ impl Clock {
             now: Cell::new(Instant::now()),
             second: Cell::new(u64::MAX),
             line: Cell::new([b' '; DATE_LINE_BYTES]),
+            value: RefCell::new(HeaderValue::from_static("")),
             log: RefCell::default(),
         };
         clock.look();
@@ -56,6 +59,9 @@ impl Clock {
             self.line.set(line);
         }
         self.log.replace(LogTime::of(&date));
+        if let Ok(value) = HeaderValue::try_from(date) {
+            self.value.replace(value);
+        }
     }
 
     /// When the clocks were read last.
@@ -65,6 +71,11 @@ impl Clock {
 
     pub(crate) fn date_line(&self) -> [u8; DATE_LINE_BYTES] {
         self.line.get()
+    }
+
+    /// The same, as a field's value.
+    pub(crate) fn date(&self) -> HeaderValue {
+        self.value.borrow().clone()
     }
 
     pub(crate) fn with_log_time<T>(&self, act: impl FnOnce(&LogTime) -> T) -> T {

@@ -48,7 +48,9 @@ pub struct Limits {
     pub body_bytes: u64,
     /// Requests of one connection, which ends after them; 0 is no limit.
     pub requests: u64,
-    /// Connections of one core; others wait to be accepted.
+    /// Connections of one core, or fewer if its share of the process's descriptors (`RLIMIT_NOFILE`, looked at when
+    /// [`serve`](crate::serve) is called) is smaller. Beyond it the connection that has waited longest for a request is
+    /// closed; others wait to be accepted.
     pub connections: usize,
     /// From the first byte of a request to the end of its head; 408 after it.
     pub head_timeout: Duration,
@@ -56,7 +58,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// Without a request.
     pub idle_timeout: Duration,
-    /// Without the client taking anything of an answer.
+    /// Without the client acknowledging anything of an answer. A slow client is waited for as long as it takes
+    /// something.
     pub send_timeout: Duration,
     /// For the handshake of TLS.
     pub handshake_timeout: Duration,

@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 use annulus::net::{TcpListener, TcpStream};
 use annulus::{runtime, time};
 use annulus_adapters::stream::AsyncStream;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::conn::{Connection, within};
-use crate::http2;
+use crate::conn::Connection;
+use crate::http2::{self, Client};
 use crate::log::Log;
 use crate::options::Options;
 use crate::per_core::PerCore;
@@ -27,6 +29,12 @@ use crate::watch::{Phase, Place};
 const DEFER_S: u32 = 1;
 /// Why nothing can be accepted is said at most so often.
 const SAY_EVERY: Duration = Duration::from_secs(1);
+/// Descriptors of the process and of each core besides connections and files: standard streams, the log, rings,
+/// listeners. A generous count.
+const PROCESS_DESCRIPTORS: usize = 16;
+const CORE_DESCRIPTORS: usize = 8;
+/// One of so many of a core's descriptors is left for files.
+const FILES_PART: usize = 4;
 
 /// Serves the connections that `listener` accepts, on the calling core of a runtime. When the runtime ends, those that
 /// wait for a request are closed, and others have its [grace](annulus::runtime::RuntimeBuilder::grace) to finish.
@@ -44,22 +52,49 @@ pub async fn serve(listener: TcpListener, options: &Options) -> io::Result<()> {
     drop(runtime::spawn(look(Rc::clone(&core))));
     let mut incoming = listener.accept_multishot();
     let mut said: Option<Instant> = None;
-    let connections = core.limits.connections.max(1);
+    let connections = connections_max(core.limits.connections);
     loop {
+        let open = core.watches.connections() + incoming.queued();
+        incoming.set_room(connections.saturating_sub(open));
         match incoming.next().await {
             Some(Ok(stream)) => {
                 poll_fn(|context| core.watches.poll_room(context, connections)).await;
                 start(stream, &core, tls.as_ref());
             }
             Some(Err(error)) => {
+                if matches!(
+                    Errno::from_io_error(&error),
+                    Some(Errno::MFILE | Errno::NFILE)
+                ) {
+                    core.free_descriptors();
+                }
                 if said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
                     said = Some(Instant::now());
-                    eprintln!("annulus: accepting: {error}");
+                    eprintln!(
+                        "annulus: accepting a connection: {error}; the next attempt is in 10 ms"
+                    );
                 }
             }
             None => return Ok(()),
         }
     }
+}
+
+/// The number of connections of each core: as many as wanted, within its share of the descriptors that the process
+/// may have, of which a part is left for files and for the runtime.
+fn connections_max(wanted: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+    let fit = limit.map_or(usize::MAX, |limit| {
+        connections_that_fit(limit, runtime::handle().cores())
+    });
+    wanted.min(fit).max(1)
+}
+
+fn connections_that_fit(descriptors: usize, cores: usize) -> usize {
+    let share = descriptors.saturating_sub(PROCESS_DESCRIPTORS) / cores.max(1);
+    let files = share / FILES_PART;
+    share.saturating_sub(CORE_DESCRIPTORS + files).max(1)
 }
 
 fn start(stream: TcpStream, core: &Rc<PerCore>, tls: Option<&Arc<ServerConfig>>) {
@@ -81,8 +116,8 @@ fn start(stream: TcpStream, core: &Rc<PerCore>, tls: Option<&Arc<ServerConfig>>)
 async fn plain(stream: TcpStream, core: Rc<PerCore>, place: Place) {
     let connection = Connection::new(stream, Rc::clone(&core), place);
     if let Some((stream, place)) = connection.run().await {
-        let peer = stream.peer_addr().ok();
-        Box::pin(http2::serve(AsyncStream::new(stream), peer, core, place)).await;
+        let client = Client::of(&stream);
+        Box::pin(http2::serve(AsyncStream::new(stream), client, core, place)).await;
     }
 }
 
@@ -94,13 +129,29 @@ async fn encrypted(stream: TcpStream, acceptor: TlsAcceptor, core: Rc<PerCore>, 
         return;
     };
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        let peer = stream.get_ref().0.get_ref().peer_addr().ok();
-        return Box::pin(http2::serve(stream, peer, core, place)).await;
+        let client = Client::of(stream.get_ref().0.get_ref());
+        return Box::pin(http2::serve(stream, client, core, place)).await;
     }
     let scratch = Rc::clone(&core.scratch);
     Connection::new(Tls::new(stream, scratch), core, place)
         .run()
         .await;
+}
+
+/// Awaits `future` until the place's time is up.
+async fn within<F: Future>(place: &Place, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(value));
+        }
+        if place.take_expired() {
+            return Poll::Ready(None);
+        }
+        place.wait(context);
+        Poll::Pending
+    })
+    .await
 }
 
 /// Looks at the time as long as there are connections, and sees to the end.
@@ -132,5 +183,20 @@ async fn look(core: Rc<PerCore>) {
             sleep.as_mut().poll(context)
         })
         .await;
+        core.trim();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_files_and_for_each_core() {
+        assert_eq!(connections_that_fit(256, 1), 172);
+        assert_eq!(connections_that_fit(1_048_576, 4), 196_597);
+        for (descriptors, cores) in [(0, 1), (17, 4), (64, 64)] {
+            assert_eq!(connections_that_fit(descriptors, cores), 1);
+        }
     }
 }

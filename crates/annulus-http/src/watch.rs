@@ -20,6 +20,9 @@ const TICKS_OF_SHORTEST: u32 = 8;
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// Accepted, and waiting for its first request. Until the next look it is not closed to make room: the request
+    /// may have arrived without having been read.
+    Fresh,
     /// Waiting for a request: it can be closed at any time.
     Idle,
     /// A request's head has begun to come.
@@ -35,9 +38,14 @@ pub(crate) struct Watches {
     now: Cell<u64>,
     places: RefCell<Slab<Rc<Watch>>>,
     stopping: Cell<bool>,
-    /// Of who waits for the first connection, or for room.
+    /// Counts changes of phase: which connection has waited longest.
+    changes: Cell<u64>,
+    /// Of the task that waits for the first connection.
     looker: Cell<Option<Waker>>,
+    /// Of the task that waits for room.
     acceptor: Cell<Option<Waker>>,
+    /// The acceptor waits for room, and no connection could be closed: the next one that becomes idle can.
+    starved: Cell<bool>,
 }
 
 /// One connection's, as the table sees it.
@@ -47,8 +55,9 @@ pub(crate) struct Watch {
     phase: Cell<Phase>,
     /// Its time is up, or it is to go since room is needed.
     expired: Cell<bool>,
-    /// Waits since that look.
+    /// The look at which its phase began, and which change of phase that was.
     since: Cell<u64>,
+    change: Cell<u64>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -67,8 +76,10 @@ impl Watches {
             now: Cell::new(1),
             places: RefCell::default(),
             stopping: Cell::new(false),
+            changes: Cell::new(0),
             looker: Cell::new(None),
             acceptor: Cell::new(None),
+            starved: Cell::new(false),
         })
     }
 
@@ -94,9 +105,10 @@ impl Watches {
     pub(crate) fn enter(self: &Rc<Self>) -> Place {
         let watch = Rc::new(Watch {
             deadline: Cell::new(0),
-            phase: Cell::new(Phase::Idle),
+            phase: Cell::new(Phase::Fresh),
             expired: Cell::new(false),
             since: Cell::new(self.now.get()),
+            change: Cell::new(self.next_change()),
             waker: RefCell::new(None),
         });
         let key = self.places.borrow_mut().insert(Rc::clone(&watch));
@@ -117,19 +129,36 @@ impl Watches {
         Poll::Pending
     }
 
-    /// Ready when there are fewer connections than `max`. Meanwhile who has waited longest for a request goes.
+    /// Ready when there are fewer connections than `max`. Until then the connection that has waited longest for a
+    /// request is closed, and another one whenever that has not made room by the next look.
     pub(crate) fn poll_room(&self, context: &Context<'_>, max: usize) -> Poll<()> {
         if self.connections() < max {
+            self.starved.set(false);
             return Poll::Ready(());
         }
         self.acceptor.set(Some(context.waker().clone()));
+        self.starved.set(!self.close_longest_idle());
+        Poll::Pending
+    }
+
+    /// Has the connection that has waited longest for a request closed. False: none waits for one.
+    pub(crate) fn close_longest_idle(&self) -> bool {
+        let now = self.now.get();
         let places = self.places.borrow();
         let idle = places.iter().map(|(_, watch)| watch);
-        let idle = idle.filter(|watch| watch.phase.get() == Phase::Idle && !watch.expired.get());
-        let oldest = idle.min_by_key(|watch| watch.since.get()).map(Rc::clone);
+        let idle = idle.filter(|watch| watch.can_make_room(now));
+        let oldest = idle.min_by_key(|watch| watch.change.get()).map(Rc::clone);
         drop(places);
-        oldest.into_iter().for_each(|watch| watch.expire());
-        Poll::Pending
+        oldest.is_some_and(|watch| {
+            watch.expire();
+            true
+        })
+    }
+
+    fn next_change(&self) -> u64 {
+        let change = self.changes.get() + 1;
+        self.changes.set(change);
+        change
     }
 
     /// Wakes all whose time is up.
@@ -141,6 +170,7 @@ impl Watches {
             deadline != 0 && deadline <= now && !watch.expired.get()
         };
         self.those(late).iter().for_each(|watch| watch.expire());
+        wake(&self.acceptor);
     }
 
     /// From now on no request is waited for.
@@ -162,6 +192,16 @@ impl Watches {
 }
 
 impl Watch {
+    /// Whether it may be closed for another connection's sake.
+    fn can_make_room(&self, now: u64) -> bool {
+        let waits = match self.phase.get() {
+            Phase::Fresh => self.since.get() < now,
+            Phase::Idle => true,
+            Phase::Head | Phase::Busy => false,
+        };
+        waits && !self.expired.get()
+    }
+
     fn expire(&self) {
         self.expired.set(true);
         self.wake();
@@ -179,11 +219,28 @@ impl Place {
         let now = self.watches.now.get();
         self.watch.phase.set(phase);
         self.watch.since.set(now);
-        self.watch.expired.set(false);
+        self.watch.change.set(self.watches.next_change());
+        let was_expired = self.watch.expired.replace(false);
+        if phase == Phase::Idle && (was_expired || self.watches.starved.get()) {
+            // Either it was to make room and got a request just before, or nobody else could.
+            self.watches.starved.set(false);
+            wake(&self.watches.acceptor);
+        }
         self.watch.deadline.set(match ticks {
             0 => 0,
             _ => now.saturating_add(ticks),
         });
+    }
+
+    /// The number of looks so far.
+    pub(crate) fn now(&self) -> u64 {
+        self.watches.now.get()
+    }
+
+    /// Whether its time is up. One that has to make room for another may still have some.
+    pub(crate) fn is_late(&self) -> bool {
+        let deadline = self.watch.deadline.get();
+        deadline != 0 && deadline <= self.now()
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -197,7 +254,8 @@ impl Place {
 
     /// It is to end: no request has begun, and the core stops.
     pub(crate) fn is_unwanted(&self) -> bool {
-        self.watches.is_stopping() && self.watch.phase.get() == Phase::Idle
+        let waits = matches!(self.watch.phase.get(), Phase::Fresh | Phase::Idle);
+        waits && self.watches.is_stopping()
     }
 
     /// Whom to wake when its time is up, or the core stops.

@@ -116,7 +116,7 @@ pub(crate) struct LimitArgs {
     /// Requests of one connection; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) max_requests: u64,
-    /// Connections of each core; others wait to be accepted
+    /// Connections of each core, if RLIMIT_NOFILE allows them; then the longest idle one is closed
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     pub(crate) max_connections: usize,
     /// Streams of one connection of HTTP/2 at once

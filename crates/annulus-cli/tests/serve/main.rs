@@ -1,8 +1,10 @@
 //! `annulus serve` from outside: what it answers, how it ends, what it refuses.
 
+mod crowd;
 mod echo;
 mod ends;
 mod http;
+mod memory;
 mod server;
 #[path = "../../../annulus/tests/child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]

@@ -35,7 +35,12 @@ impl Server {
 
     /// Another one than echo.
     pub(crate) fn start_as(what: &str, args: &[&str]) -> Server {
-        let mut child = command_as(what, args)
+        Server::start_of(command_as(what, args))
+    }
+
+    /// Whatever is started so, if it says where it listens.
+    pub(crate) fn start_of(mut command: Command) -> Server {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -46,7 +51,7 @@ impl Server {
         let Some(place) = line.trim_end().strip_prefix("listening on ") else {
             let mut error = String::new();
             let _ = child.stderr.take().unwrap().read_to_string(&mut error);
-            panic!("{args:?}: {line:?} {error:?}");
+            panic!("{command:?}: {line:?} {error:?}");
         };
         Server {
             place: place.to_owned(),
@@ -62,6 +67,10 @@ impl Server {
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits for its end; what it said to standard error.

@@ -6,10 +6,10 @@ use httparse::Header;
 use super::answer::{self, CONTINUE, Manner, write_head};
 use super::body::Discard;
 use super::head::{self, Framing, Head, Verb};
-use super::send::within;
 use super::{Connection, End, LINGER_BYTES_MAX, Received, Refusal, Unread, refusal};
 use crate::log::Line;
 use crate::site::{Answer, Asked, Body, FieldLines, Method};
+use crate::stall::taken;
 use crate::transport::Transport;
 use crate::watch::Phase;
 
@@ -187,9 +187,7 @@ impl<T: Transport> Connection<T> {
 
     /// Tells the client that nothing follows.
     async fn close(&mut self) {
-        let place = &self.place;
-        let finish = self.io.finish();
-        place.set(Phase::Busy, self.core.ticks.linger);
-        within(place, finish).await;
+        let progress = self.io.socket().send_progress();
+        taken(&self.place, &self.core.ticks, progress, self.io.finish()).await;
     }
 }

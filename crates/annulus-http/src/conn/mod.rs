@@ -16,8 +16,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
-pub(crate) use send::within;
-
 use crate::log::Line;
 use crate::per_core::PerCore;
 use crate::site::{OpenFile, Prompt};
@@ -124,7 +122,7 @@ impl<T: Transport> Connection<T> {
 
     /// Speaks until the end; what is returned speaks HTTP/2.
     pub(crate) async fn run(mut self) -> Option<(T, Place)> {
-        self.place.set(Phase::Idle, self.core.ticks.idle);
+        self.place.set(Phase::Fresh, self.core.ticks.idle);
         let end = loop {
             match self.receive().await {
                 Received::Chunk(chunk) => {

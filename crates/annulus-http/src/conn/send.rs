@@ -1,39 +1,20 @@
 //! Sending: what waits in the buffer, and bodies that are too large for it.
 
-use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use super::{Connection, End, OUT_BYTES_MAX};
 use crate::site::{Body, Cached, OpenFile, Piece};
+use crate::stall::taken;
 use crate::transport::Transport;
-use crate::watch::{Phase, Place};
+use crate::watch::Phase;
 
-/// A file's bytes that are read and sent at once: the first time, and as long as the client takes them quickly. Each
-/// has its time to be taken, so that a slow client begins with few.
+/// A file's bytes that are read and sent at once: for a client that takes them slowly, and for one that does quickly.
 const PIECE_BYTES_MIN: usize = 64 << 10;
 const PIECE_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes of a file that are seen to be in the page cache before they are sent from there.
 const CACHED_BYTES: u64 = 4 << 20;
-
-/// Awaits `future` until the place's time is up.
-pub(crate) async fn within<F: Future>(place: &Place, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        if let Poll::Ready(value) = future.as_mut().poll(context) {
-            return Poll::Ready(Some(value));
-        }
-        if place.take_expired() {
-            return Poll::Ready(None);
-        }
-        place.wait(context);
-        Poll::Pending
-    })
-    .await
-}
 
 impl<T: Transport> Connection<T> {
     /// Begins to send what waits. Where the one before has not been taken yet, waits for that first.
@@ -52,8 +33,8 @@ impl<T: Transport> Connection<T> {
 
     /// Sends, and waits for the end of it. The memory is used again.
     async fn send_slowly(&mut self, bytes: Vec<u8>) -> Result<(), End> {
-        self.place.set(Phase::Busy, self.core.ticks.send);
-        match within(&self.place, self.io.send(bytes)).await {
+        let progress = self.io.socket().send_progress();
+        match taken(&self.place, &self.core.ticks, progress, self.io.send(bytes)).await {
             Some(Ok(out)) => self.core.buffers.give_back(out),
             _ => return Err(End::Now),
         }
@@ -63,8 +44,9 @@ impl<T: Transport> Connection<T> {
     /// Waits until all has been given to the kernel.
     pub(super) async fn sent(&mut self) -> Result<(), End> {
         self.flush().await?;
-        self.place.set(Phase::Busy, self.core.ticks.send);
-        match within(&self.place, self.io.socket().sent()).await {
+        let socket = self.io.socket();
+        let progress = socket.send_progress();
+        match taken(&self.place, &self.core.ticks, progress, socket.sent()).await {
             Some(Ok(())) => Ok(()),
             _ => Err(End::Now),
         }
@@ -132,11 +114,11 @@ impl<T: Transport> Connection<T> {
                 }
             }
             let head = std::mem::take(&mut self.out);
-            let (place, ticks) = (&self.place, self.core.ticks.send);
-            place.set(Phase::Busy, ticks);
-            let progress = || place.set(Phase::Busy, ticks);
-            let sent = within(place, self.io.send_file(&head, file, at..next, progress)).await;
-            match sent {
+            let (place, ticks) = (&self.place, &self.core.ticks);
+            let progress = self.io.socket().send_progress();
+            let has_room = || place.set(Phase::Busy, ticks.send_look);
+            let sending = self.io.send_file(&head, file, at..next, has_room);
+            match taken(place, ticks, progress, sending).await {
                 Some(Ok(Some(sent))) if sent == next - at => {
                     self.given += head.len() as u64 + sent;
                     self.core.buffers.give_back(head);
@@ -161,10 +143,14 @@ impl<T: Transport> Connection<T> {
                 .unwrap_or(usize::MAX)
                 .min(piece_bytes);
             let piece = self.read(file, at, wanted).await?;
+            let began = self.place.now();
             self.flush().await?;
             self.out = piece;
             at += wanted as u64;
-            piece_bytes = (piece_bytes * 2).min(PIECE_BYTES_MAX);
+            piece_bytes = match self.place.now() - began {
+                0 | 1 => (piece_bytes * 2).min(PIECE_BYTES_MAX),
+                _ => PIECE_BYTES_MIN,
+            };
         }
         self.flush().await
     }

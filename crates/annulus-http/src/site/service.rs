@@ -246,7 +246,7 @@ impl Site {
         let answer = match self.look_up(asked, &resolved).await {
             // Those that are open for nobody are the first to go.
             Err(Errno::MFILE | Errno::NFILE) => {
-                self.open.clear();
+                self.close_kept();
                 self.look_up(asked, &resolved).await
             }
             other => other,
@@ -258,6 +258,11 @@ impl Site {
     /// there may be no requests.
     pub fn sweep(&self, now: Instant) {
         self.open.sweep(now);
+    }
+
+    /// Closes all files that are only kept open to be sent again: descriptors are short.
+    pub(crate) fn close_kept(&self) {
+        self.open.clear();
     }
 
     fn options(&self, target: &[u8]) -> Answer {

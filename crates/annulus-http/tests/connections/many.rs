@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use crate::frames;
 use crate::server::{PATIENCE, answer, for_each_backend, respond, rest, status, with_limits};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -59,5 +60,68 @@ fn where_there_is_no_room_an_idle_connection_gives_way() {
             matches!(std::io::Read::read(&mut &**stream, &mut [0]), Ok(0))
         });
         assert!(ended.count() >= 1);
+    });
+}
+
+#[test]
+fn a_burst_beyond_the_limit_is_answered_and_nobody_waits_for_an_idle_timeout() {
+    let options = with_limits(|limits| {
+        limits.connections = 2;
+        // What waits for it fails by the clients' patience.
+        limits.idle_timeout = 60 * PATIENCE;
+    });
+    for_each_backend(&options, |server| {
+        for _ in 0..20 {
+            // All of them ask before any is answered: at first there is no idle one to be closed.
+            let streams: Vec<_> = (0..8).map(|_| server.connect()).collect();
+            for mut stream in &streams {
+                stream.write_all(REQUEST).unwrap();
+            }
+            for mut stream in &streams {
+                assert_eq!(status(&answer(&mut stream).0), 200);
+            }
+        }
+    });
+}
+
+#[test]
+fn clients_that_say_nothing_make_room_and_do_not_wait_for_each_other() {
+    let options = with_limits(|limits| {
+        limits.connections = 4;
+        limits.idle_timeout = 60 * PATIENCE;
+        // The look at which a silent connection may be closed comes the sooner.
+        limits.handshake_timeout = Duration::from_millis(80);
+    });
+    for_each_backend(&options, |server| {
+        let silent: Vec<_> = (0..16).map(|_| server.connect()).collect();
+        let mut stream = server.connect();
+        stream.write_all(REQUEST).unwrap();
+        assert_eq!(status(&answer(&mut stream).0), 200);
+        drop(silent);
+    });
+}
+
+#[test]
+fn where_there_is_no_room_an_idle_connection_of_http2_is_told_and_closed() {
+    let options = with_limits(|limits| {
+        limits.connections = 2;
+        limits.idle_timeout = 60 * PATIENCE;
+        limits.send_timeout = 60 * PATIENCE;
+    });
+    for_each_backend(&options, |server| {
+        // They don't answer to anything: who waits for that waits for ever.
+        let mut idle: Vec<_> = (0..2).map(|_| frames::connect(server, &[])).collect();
+        for stream in &mut idle {
+            stream.write_all(&frames::request(1, "/")).unwrap();
+            frames::until(stream, frames::DATA).unwrap();
+        }
+        let mut third = server.connect();
+        third.write_all(REQUEST).unwrap();
+        assert_eq!(status(&answer(&mut third).0), 200);
+        let mut fourth = server.connect();
+        fourth.write_all(REQUEST).unwrap();
+        assert_eq!(status(&answer(&mut fourth).0), 200);
+        // One of the two at the least was closed; the other may have been, too, or the third.
+        assert!(frames::until(&mut idle[0], frames::GOAWAY).is_some());
     });
 }

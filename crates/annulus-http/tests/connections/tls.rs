@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 use crate::server::{BODY, PATIENCE, Server, answer, for_each_backend, respond, statuses};
 
 /// A server's options, and what its clients trust.
-fn certified() -> (Options, Arc<ClientConfig>) {
+pub(crate) fn certified() -> (Options, Arc<ClientConfig>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let dir: TempDir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
@@ -34,7 +34,7 @@ fn certified() -> (Options, Arc<ClientConfig>) {
     (options, Arc::new(config))
 }
 
-fn connect(
+pub(crate) fn connect(
     server: &Server,
     config: &Arc<ClientConfig>,
 ) -> StreamOwned<ClientConnection, TcpStream> {

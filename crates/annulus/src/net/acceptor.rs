@@ -32,6 +32,10 @@ const WANT_PAUSE_NS: u64 = 10_000_000;
 /// listener's backlog, where they are counted.
 const QUEUED_MAX: usize = 256;
 
+/// A multishot accept may run ahead of its listener's task by as many connections as a core's completion queue has
+/// entries. A program with room for fewer accepts them one by one.
+const MULTISHOT_ROOM: usize = 1024;
+
 /// The accepting side of a listener.
 pub(super) struct Acceptor {
     pub(super) core: Rc<Core>,
@@ -40,6 +44,8 @@ pub(super) struct Acceptor {
     armed: Cell<Option<Token>>,
     /// The kernel has no multishot accept (before 5.19).
     single: Cell<bool>,
+    /// How many more connections the program has room for.
+    room: Cell<usize>,
     /// A single accept, of all tasks that wait for one.
     accept: RefCell<Option<SharedOperation<Accept>>>,
     /// Not before, ns; 0 is at once.
@@ -87,6 +93,7 @@ impl Acceptor {
             queue: RefCell::default(),
             armed: Cell::new(None),
             single: Cell::new(false),
+            room: Cell::new(usize::MAX),
             accept: RefCell::default(),
             not_before_ns: Cell::new(0),
             timer: Cell::new(None),
@@ -115,9 +122,10 @@ impl Acceptor {
         if self.waits(context) {
             return Poll::Pending;
         }
-        // Without multishot, and without a ring, one by one. An accept whose future was dropped is still
-        // with the kernel, and what it gets comes before the rest.
+        // Without multishot, without a ring and without room, one by one. An accept whose future was dropped is
+        // still with the kernel, and what it gets comes before the rest.
         let begun = self.accept.borrow().is_some();
+        let multishot = multishot && self.room.get() >= MULTISHOT_ROOM;
         let singly = begun || !multishot || self.single.get() || !self.core.has_ring();
         if self.armed.get().is_none() && singly {
             return self.poll_single(context);
@@ -193,6 +201,15 @@ impl Acceptor {
         }
     }
 
+    fn set_room(&self, connections: usize) {
+        self.room.set(connections);
+        if connections < MULTISHOT_ROOM
+            && let Some(token) = self.armed.get()
+        {
+            self.core.cancel(token);
+        }
+    }
+
     pub(super) fn close(&self) {
         let token = self.armed.get();
         token.into_iter().for_each(|token| self.core.cancel(token));
@@ -250,6 +267,19 @@ impl<S: From<Accepted>> Incoming<S> {
             acceptor,
             streams: PhantomData,
         }
+    }
+
+    /// Says how many more connections the program has room for; without a limit unless it is set. With room for
+    /// fewer than 1,024, connections are accepted one by one, each when [`next`](Incoming::next) asks for it, and
+    /// at most one is accepted before it is asked for: the others wait in the listener's backlog and take no
+    /// descriptor. With more room a multishot accept runs ahead; see [`queued`](Incoming::queued).
+    pub fn set_room(&mut self, connections: usize) {
+        self.acceptor.set_room(connections);
+    }
+
+    /// The number of connections that have been accepted and not yet been returned by [`next`](Incoming::next).
+    pub fn queued(&self) -> usize {
+        self.acceptor.queue.borrow().len()
     }
 
     /// The next connection, or why one could not be accepted: the listener goes on after an error. When

@@ -10,6 +10,7 @@ use super::acceptor::{Accepted, Acceptor, Incoming};
 use super::exact::ReceiveExact;
 use super::listen::{ListenOptions, listen};
 use super::options::SocketOptions;
+use super::progress::SendProgress;
 use super::receiver::Receiving;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Receive, Send, Stream};
@@ -367,6 +368,12 @@ impl TcpStream {
     /// which is about what the kernel has taken already ([`set_linger`](TcpStream::set_linger)).
     pub fn set_close_timeout(&self, timeout: Duration) {
         self.0.socket.set_close_timeout(timeout);
+    }
+
+    /// Returns a handle that tells how much of this connection's sends the peer has acknowledged: a server uses it to
+    /// tell a slow client from one that takes nothing, however long a single send takes.
+    pub fn send_progress(&self) -> SendProgress {
+        SendProgress::of(&self.0)
     }
 
     /// Ends one direction, or both, at once: what is still to be sent is not waited for.

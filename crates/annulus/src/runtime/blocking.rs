@@ -7,6 +7,7 @@ use super::executor;
 use super::task::{End, JoinHandle, NotRun, Told};
 use crate::driver::Operation;
 use crate::op::{RunBlocking, Unanswered};
+use crate::sys::heap;
 
 /// Runs `work` on one of the runtime's [blocking threads](super::RuntimeBuilder::blocking_threads), for what
 /// would keep a core from its other tasks. Where all of them are busy it waits for its turn.
@@ -41,4 +42,12 @@ where
     };
     executor.start(Told::new(run, end));
     handle
+}
+
+/// Returns freed memory to the system (`malloc_trim(3)`), for a server that has lost a crowd of clients: by itself,
+/// glibc's allocator returns only what lies above everything that is in use. It may take some milliseconds, so call it
+/// on a [blocking thread](spawn_blocking). With another C library it does nothing. Another global allocator is not
+/// affected.
+pub fn trim_heap() {
+    heap::trim();
 }

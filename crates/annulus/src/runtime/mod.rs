@@ -34,7 +34,7 @@ mod handle;
 mod start;
 mod task;
 
-pub use blocking::spawn_blocking;
+pub use blocking::{spawn_blocking, trim_heap};
 pub use builder::{Backend, BackendInUse, CoreInfo, Runtime, RuntimeBuilder};
 pub use handle::Handle;
 pub use task::{JoinError, JoinHandle};

@@ -12,6 +12,7 @@ pub(crate) mod call;
 pub(crate) mod engine_error;
 pub(crate) mod errno;
 pub(crate) mod forked;
+pub(crate) mod heap;
 pub(crate) mod kernel;
 pub(crate) mod lent;
 pub(crate) mod mapping;

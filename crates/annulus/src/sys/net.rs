@@ -260,6 +260,41 @@ pub(crate) fn set_defer_accept(fd: RawFd, seconds: u32) -> io::Result<()> {
     super::errno::check(super::call::last(res)).map(drop)
 }
 
+/// The start of `struct tcp_info` (`linux/tcp.h`), to its field for the bytes not yet sent, as words of four bytes: to
+/// it fields are only added. Before it stands `tcpi_bytes_acked`, since Linux 4.1.
+const TCP_INFO_WORDS: usize = 37;
+const UNACKED_WORD: usize = 6;
+const BYTES_ACKED_WORD: usize = 30;
+const NOTSENT_BYTES_WORD: usize = 36;
+
+/// The bytes that the peer of a TCP connection has acknowledged, and whether that is all that was sent (`TCP_INFO`,
+/// for which rustix has no function).
+pub(crate) fn acknowledged(fd: RawFd) -> io::Result<(u64, bool)> {
+    let mut info = [0_u32; TCP_INFO_WORDS];
+    // The type of the system call's last argument is a pointer to an int.
+    let mut bytes = to_u32(size_of_val(&info));
+    // SAFETY: Open: the caller's socket. Lent: the kernel writes at most `bytes` bytes to `info`, during the call.
+    let res = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr(),
+            &raw mut bytes,
+        )
+    };
+    super::errno::check(super::call::last(res))?;
+    // An older kernel writes less: what it does not tell stays 0.
+    let word = |at: usize| u64::from(info[at]);
+    let [low, high] = match cfg!(target_endian = "little") {
+        true => [BYTES_ACKED_WORD, BYTES_ACKED_WORD + 1],
+        false => [BYTES_ACKED_WORD + 1, BYTES_ACKED_WORD],
+    };
+    let all = word(UNACKED_WORD) == 0 && word(NOTSENT_BYTES_WORD) == 0;
+    Ok((word(low) | word(high) << 32, all))
+}
+
 /// `struct msghdr`.
 pub(crate) type Message = libc::msghdr;
 
@@ -323,18 +358,8 @@ pub(crate) fn abort(fd: RawFd) {
 /// A number that changes when the peer takes something of what is being sent: bytes acknowledged (TCP), or bytes that
 /// wait in the kernel (Unix).
 pub(crate) fn taken_by_peer(fd: RawFd) -> u64 {
-    /// `struct tcp_info` up to `tcpi_bytes_acked` (Linux 4.1), its last word.
-    const INFO_WORDS: usize = 16;
-    let mut info = [0u64; INFO_WORDS];
-    let mut bytes: libc::socklen_t = to_u32(size_of_val(&info));
-    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-    let (into, length) = (&raw mut info, &raw mut bytes);
-    // SAFETY: Lent: both live on this stack for the call, and `bytes` is what `info` has.
-    let res = super::call::last(unsafe {
-        libc::syscall(libc::SYS_getsockopt, fd, level, name, into, length)
-    });
-    if res == 0 && bytes as usize == size_of_val(&info) {
-        return info[INFO_WORDS - 1];
+    if let Ok((bytes, _)) = acknowledged(fd) {
+        return bytes;
     }
     let mut waiting = 0i32;
     let into = &raw mut waiting;

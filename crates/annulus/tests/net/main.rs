@@ -19,6 +19,8 @@ mod lawless;
 mod options;
 mod poll;
 mod ports;
+mod progress;
+mod room;
 mod scarce;
 mod sent;
 mod shared;

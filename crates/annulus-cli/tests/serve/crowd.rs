@@ -1,0 +1,76 @@
+//! `annulus serve http` with more clients than it may have descriptors.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::server::{BACKENDS, Server};
+
+const CLIENTS: usize = 400;
+
+/// A server that may have so many descriptors, behind those that it inherits.
+fn serve(descriptors: usize, inherited: usize, backend: &str) -> Server {
+    let opens: String = (0..inherited)
+        .map(|number| format!("exec {}</dev/null; ", number + 10))
+        .collect();
+    let script = format!("{opens}ulimit -n {descriptors}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_annulus")]);
+    command.args(["serve", "http", "--respond", "200", "--addr", "127.0.0.1:0"]);
+    command.args(["--backend", backend, "--idle-timeout", "3600"]);
+    Server::start_of(command)
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    let patience = Some(Duration::from_secs(60));
+    stream.set_read_timeout(patience).unwrap();
+    stream
+}
+
+fn is_answered(mut stream: &TcpStream) {
+    let mut start = [0; 13];
+    stream.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200 ");
+}
+
+fn all_are_answered(server: &Server) {
+    let streams: Vec<_> = (0..CLIENTS).map(|_| connect(server)).collect();
+    for mut stream in &streams {
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        stream.write_all(request).unwrap();
+    }
+    streams.iter().for_each(is_answered);
+}
+
+#[test]
+fn more_clients_than_descriptors_are_all_answered() {
+    for backend in BACKENDS {
+        let server = serve(128, 0, backend);
+        all_are_answered(&server);
+        server.signal(rustix::process::Signal::TERM);
+        let (status, error) = server.wait();
+        assert!(status.success(), "{error}");
+        assert!(
+            !error.contains("accepting"),
+            "the limit follows that of the descriptors: {error}"
+        );
+    }
+}
+
+#[test]
+fn without_a_descriptor_for_an_accept_idle_connections_are_closed() {
+    for backend in BACKENDS {
+        // Fewer are left than the limit leads one to expect.
+        let server = serve(128, 70, backend);
+        all_are_answered(&server);
+        server.signal(rustix::process::Signal::TERM);
+        let (status, error) = server.wait();
+        assert!(status.success(), "{error}");
+        assert!(
+            error.contains("accepting"),
+            "it has not run out of descriptors: {error}"
+        );
+    }
+}

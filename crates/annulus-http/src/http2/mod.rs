@@ -1,0 +1,335 @@
+//! HTTP/2, by h2: one task per connection and one per stream. What is answered is the site's, as over HTTP/1.1;
+//! what is bounded is set here. A stream reads of a file only what the client's windows let through (`body`).
+
+mod body;
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use annulus::net::{SendProgress, TcpStream};
+use annulus::runtime;
+use async_lock::Semaphore;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http::header::DATE;
+use http::{HeaderMap, Method as HttpMethod, Request, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::log::Line;
+use crate::per_core::PerCore;
+use crate::site::{Answer, Asked, Body, FieldLines, Method};
+use crate::stall::{FIRST_LOOK, Stall};
+use crate::watch::{Phase, Place};
+use body::Data;
+
+/// Bytes of a stream that h2 lets wait for the connection's turn.
+const WAITING_BYTES_MAX: usize = 128 << 10;
+/// Pieces of files that a connection has read and not yet written.
+const PIECES_MAX: usize = 4;
+/// Streams that the client has reset and that were not looked at yet, by which the connection ends: rapid reset
+/// (CVE-2023-44487) makes nothing but these.
+const RESET_STREAMS_MAX: usize = 20;
+
+/// What is to be known of the socket under a connection.
+pub(crate) struct Client {
+    peer: Option<SocketAddr>,
+    progress: SendProgress,
+}
+
+impl Client {
+    pub(crate) fn of(stream: &TcpStream) -> Client {
+        Client {
+            peer: stream.peer_addr().ok(),
+            progress: stream.send_progress(),
+        }
+    }
+}
+
+/// What the streams of a connection share.
+struct Streams {
+    core: Rc<PerCore>,
+    place: Place,
+    peer: Option<SocketAddr>,
+    /// Requests whose answers have not been written.
+    open: Cell<u32>,
+    /// Requests begun, and bytes of answers written: it grows as long as the client makes progress.
+    progress: Cell<u64>,
+    pieces: Arc<Semaphore>,
+}
+
+/// One of them. Dropped, it is over.
+struct Open(Rc<Streams>);
+
+impl Streams {
+    fn begin(self: &Rc<Self>) -> Open {
+        if self.open.replace(self.open.get() + 1) == 0 {
+            self.place.set(Phase::Busy, FIRST_LOOK);
+        }
+        self.core.streams.set(self.core.streams.get() + 1);
+        self.has_come(1);
+        Open(Rc::clone(self))
+    }
+
+    /// The client has asked, or taken something.
+    fn has_come(&self, amount: u64) {
+        self.progress.set(self.progress.get() + amount);
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let streams = &self.0;
+        let all = &streams.core.streams;
+        all.set(all.get() - 1);
+        streams.open.set(streams.open.get() - 1);
+        if streams.open.get() == 0 {
+            streams.place.set(Phase::Idle, streams.core.ticks.idle);
+        }
+    }
+}
+
+/// Speaks HTTP/2 until the end.
+pub(crate) async fn serve<S>(stream: S, client: Client, core: Rc<PerCore>, place: Place)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    place.set(Phase::Fresh, core.ticks.head);
+    let Some(connection) = begin(stream, &core, &place).await else {
+        return;
+    };
+    let stall = Stall::of_answers(client.progress, &place);
+    let streams = Rc::new(Streams {
+        core,
+        place,
+        peer: client.peer,
+        open: Cell::new(0),
+        progress: Cell::new(0),
+        pieces: Arc::new(Semaphore::new(PIECES_MAX)),
+    });
+    let mut speaking = Speaking {
+        connection,
+        streams,
+        stall,
+        told: false,
+    };
+    poll_fn(|context| speaking.poll(context)).await;
+}
+
+/// The client's preface and its settings.
+async fn begin<S>(stream: S, core: &PerCore, place: &Place) -> Option<Connection<S, Data>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let limits = &core.limits;
+    let mut handshake = pin!(
+        Builder::new()
+            .max_concurrent_streams(limits.streams)
+            .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+            .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+            .max_send_buffer_size(WAITING_BYTES_MAX)
+            .handshake(stream)
+    );
+    poll_fn(|context| {
+        if let Poll::Ready(connection) = handshake.as_mut().poll(context) {
+            return Poll::Ready(connection.ok());
+        }
+        if place.take_expired() || place.is_unwanted() {
+            return Poll::Ready(None);
+        }
+        place.wait(context);
+        Poll::Pending
+    })
+    .await
+}
+
+/// A connection whose preface has come.
+struct Speaking<S> {
+    connection: Connection<S, Data>,
+    streams: Rc<Streams>,
+    stall: Stall,
+    /// That it ends.
+    told: bool,
+}
+
+impl<S> Speaking<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            while let Poll::Ready(accepted) = self.connection.poll_accept(context) {
+                // An error is the client's, who has been told or has gone.
+                let Some(Ok((request, answers))) = accepted else {
+                    return Poll::Ready(());
+                };
+                let open = self.streams.begin();
+                drop(runtime::spawn(respond(request, answers, open)));
+            }
+            if self.streams.place.take_expired() {
+                match self.late() {
+                    Some(true) => continue,
+                    Some(false) => {}
+                    None => return Poll::Ready(()),
+                }
+            }
+            if self.streams.core.watches.is_stopping() && !self.told {
+                self.tell();
+                continue;
+            }
+            self.streams.place.wait(context);
+            return Poll::Pending;
+        }
+    }
+
+    /// It is time to look at it. True: there is something to be sent now. `None`: it ends.
+    fn late(&mut self) -> Option<bool> {
+        let streams = &self.streams;
+        if self.told || streams.open.get() > 0 {
+            let ticks = &streams.core.ticks;
+            let stalled = (self.stall).has_stalled(&streams.place, ticks, streams.progress.get());
+            return (!stalled).then_some(false);
+        }
+        if streams.place.is_late() {
+            self.tell();
+        } else {
+            // Another connection waits for its room: not until this client has answered, too.
+            self.connection.abrupt_shutdown(Reason::NO_ERROR);
+            self.told_with(self.streams.core.ticks.linger);
+        }
+        Some(true)
+    }
+
+    /// Tells the client that the connection ends; requests that it has sent by then are answered.
+    fn tell(&mut self) {
+        self.connection.graceful_shutdown();
+        self.told_with(FIRST_LOOK);
+    }
+
+    fn told_with(&mut self, ticks: u64) {
+        self.told = true;
+        self.stall.count_all();
+        self.streams.has_come(1);
+        self.streams.place.set(Phase::Busy, ticks);
+    }
+}
+
+impl FieldLines for HeaderMap {
+    fn each<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.get_all(name)
+            .iter()
+            .for_each(|value| each(value.as_bytes()));
+    }
+}
+
+/// Reads a request's body, which means nothing, to its end: only there does HTTP/2 tell whether it has the length that
+/// was said. False: it is longer than what is read of one.
+async fn discard(body: &mut RecvStream, bytes_max: u64) -> Result<bool, h2::Error> {
+    let mut bytes = 0;
+    while let Some(data) = poll_fn(|context| body.poll_data(context)).await {
+        let data = data?.len();
+        body.flow_control().release_capacity(data)?;
+        bytes += data as u64;
+        if bytes > bytes_max {
+            return Ok(false);
+        }
+    }
+    poll_fn(|context| body.poll_trailers(context)).await?;
+    Ok(true)
+}
+
+/// Answers a request, unless the client resets it before.
+async fn respond(request: Request<RecvStream>, mut answers: SendResponse<Data>, open: Open) {
+    // Boxed: it is over when the body is sent, which may take the client long.
+    let mut answering = Box::pin(answer(request, Rc::clone(&open.0)));
+    let answered = poll_fn(|context| {
+        if let Poll::Ready(answered) = answering.as_mut().poll(context) {
+            return Poll::Ready(Some(answered));
+        }
+        answers.poll_reset(context).map(|_| None)
+    });
+    let answered = answered.await;
+    drop(answering);
+    match answered {
+        None => {}
+        Some(Err(error)) => answers.send_reset(error.reason().unwrap_or(Reason::INTERNAL_ERROR)),
+        Some(Ok((response, body))) => {
+            let is_all = body.bytes() == 0;
+            if let Ok(stream) = answers.send_response(response, is_all)
+                && !is_all
+            {
+                body::send(stream, body, open).await;
+            }
+        }
+    }
+}
+
+/// The head of an answer, and the body that is to be sent.
+async fn answer(
+    mut request: Request<RecvStream>,
+    streams: Rc<Streams>,
+) -> Result<(Response<()>, Body), h2::Error> {
+    let core = &streams.core;
+    let mut response = Response::new(());
+    if !discard(request.body_mut(), core.limits.body_bytes).await? {
+        *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+        response.headers_mut().insert(DATE, core.clock.date());
+        return Ok((response, Body::Empty));
+    }
+    let method = match *request.method() {
+        HttpMethod::GET => Method::Get,
+        HttpMethod::HEAD => Method::Head,
+        HttpMethod::OPTIONS => Method::Options,
+        _ => Method::Other,
+    };
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("/", |path| path.as_str());
+    let asked = Asked {
+        method,
+        target: path.as_bytes(),
+        fields: request.headers(),
+    };
+    let answer = core.site.answer(&asked).await;
+    note(&request, &answer, &streams);
+    *response.status_mut() = answer.status;
+    for (name, value) in answer.fields {
+        response.headers_mut().append(name, value);
+    }
+    response.headers_mut().insert(DATE, core.clock.date());
+    let body = match method {
+        Method::Head => Body::Empty,
+        _ => answer.body,
+    };
+    Ok((response, body))
+}
+
+fn note(request: &Request<RecvStream>, answer: &Answer, streams: &Streams) {
+    let Some(log) = &streams.core.log else {
+        return;
+    };
+    let field = |name: &str| request.headers().get(name).map(|value| value.as_bytes());
+    let target = request
+        .uri()
+        .path_and_query()
+        .map_or("*", |path| path.as_str());
+    let line = Line {
+        peer: streams.peer,
+        method: request.method().as_str().as_bytes(),
+        target: target.as_bytes(),
+        protocol: "HTTP/2.0",
+        status: answer.status.as_u16(),
+        bytes: match *request.method() {
+            HttpMethod::HEAD => 0,
+            _ => answer.body.bytes(),
+        },
+        referer: field("referer"),
+        user_agent: field("user-agent"),
+    };
+    log.note(&streams.core.clock, &line);
+}

@@ -1,0 +1,52 @@
+//! How far sends have come, while they are under way.
+
+use std::net::Shutdown;
+
+use annulus::runtime::{spawn, yield_now};
+
+use crate::bytes::bytes;
+use crate::echo::connection;
+use crate::grounds::for_each_way;
+
+/// More than the sockets on the way hold, whose buffers are so small.
+const BYTES: usize = 4 << 20;
+const BUFFER_BYTES: usize = 64 << 10;
+
+#[test]
+fn what_the_peer_has_taken_of_a_send_is_told_before_its_end() {
+    for_each_way(|_| async {
+        let (near, far) = connection().await;
+        near.options().set_send_buffer_bytes(BUFFER_BYTES).unwrap();
+        far.options()
+            .set_receive_buffer_bytes(BUFFER_BYTES)
+            .unwrap();
+        let progress = near.send_progress();
+        let start = progress.look().unwrap().unwrap();
+        let sending = spawn(async move {
+            near.send_all(bytes(1, 0, BYTES)).await.unwrap();
+            near.shutdown(Shutdown::Write).unwrap();
+            near
+        });
+        // A part of it has been received, and the send goes on.
+        let piece = far.recv_exact(vec![0; BYTES / 4]).await.unwrap();
+        let mut seen = progress.look().unwrap().unwrap();
+        while seen.bytes - start.bytes < piece.len() as u64 {
+            yield_now().await;
+            seen = progress.look().unwrap().unwrap();
+        }
+        assert!(seen.bytes - start.bytes < BYTES as u64);
+        assert!(!seen.all, "there is more to come");
+        far.recv_exact(vec![0; BYTES - piece.len()]).await.unwrap();
+        let near = sending.await.unwrap();
+        while !progress.look().unwrap().unwrap().all {
+            yield_now().await;
+        }
+        // And one for the end.
+        let seen = progress.look().unwrap().unwrap().bytes - start.bytes;
+        assert!((BYTES as u64..=BYTES as u64 + 1).contains(&seen), "{seen}");
+        drop(near);
+        while progress.look().unwrap().is_some() {
+            yield_now().await;
+        }
+    });
+}

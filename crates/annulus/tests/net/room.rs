@@ -1,0 +1,42 @@
+//! A listener whose program has little room: it does not accept what the program can't take.
+
+use annulus::net::TcpStream;
+use annulus::runtime::spawn;
+
+use crate::bytes::{ask, bytes};
+use crate::echo::{answer, listen};
+use crate::grounds::for_each_way;
+
+const CLIENTS: usize = 20;
+
+#[test]
+fn with_little_room_connections_wait_in_the_backlog_and_with_more_all_are_accepted() {
+    for_each_way(|_| async {
+        let (listener, address) = listen();
+        let mut incoming = listener.accept_multishot();
+        incoming.set_room(1);
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        let first = incoming.next().await.unwrap().unwrap();
+        // A round trip: the core has looked at all that the kernel had to say.
+        drop(spawn(answer(first)));
+        ask(&clients[0], bytes(1, 0, 100)).await;
+        assert_eq!(incoming.queued(), 0, "accepted without being asked for");
+        incoming.set_room(usize::MAX);
+        let mut accepted = Vec::new();
+        while accepted.len() < CLIENTS - 1 {
+            accepted.push(incoming.next().await.unwrap().unwrap());
+        }
+        // A multishot accept is ended, and what it has accepted by then is not lost.
+        incoming.set_room(1);
+        for _ in 0..CLIENTS {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        while accepted.len() < 2 * CLIENTS - 1 {
+            accepted.push(incoming.next().await.unwrap().unwrap());
+        }
+        assert_eq!(incoming.queued(), 0);
+    });
+}

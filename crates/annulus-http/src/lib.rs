@@ -16,7 +16,7 @@ mod tls;
 mod transport;
 mod watch;
 
-pub use log::{LogFormat, LogOptions};
+pub use log::{AccessLog, LogFormat};
 pub use options::{Limits, Options};
 pub use server::serve;
 pub use tls::config as tls_config;

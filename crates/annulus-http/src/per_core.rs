@@ -20,7 +20,7 @@ pub(crate) struct PerCore {
     pub(crate) ticks: Ticks,
     pub(crate) watches: Rc<Watches>,
     pub(crate) clock: Clock,
-    pub(crate) log: Option<Rc<Log>>,
+    pub(crate) log: Option<Log>,
     pub(crate) scratch: Rc<Scratch>,
     pub(crate) buffers: Rc<Buffers>,
 }
@@ -73,7 +73,7 @@ impl PerCore {
         self.watches.look();
         self.site.sweep(self.clock.now());
         if let Some(log) = &self.log {
-            log.write();
+            log.hand_over();
         }
     }
 }

@@ -103,7 +103,7 @@ async fn encrypted(stream: TcpStream, acceptor: TlsAcceptor, core: Rc<PerCore>, 
         .await;
 }
 
-/// Looks at the time as long as there are connections, and sees to the end.
+/// Looks at the time as long as there are connections or lines to be logged, and sees to the end.
 async fn look(core: Rc<PerCore>) {
     let watches = &core.watches;
     let mut stopping = pin!(runtime::stopping());
@@ -112,12 +112,15 @@ async fn look(core: Rc<PerCore>) {
             if !watches.is_stopping() && stopping.as_mut().poll(context).is_ready() {
                 watches.stop();
             }
+            // The last connections may have gone before their lines were handed over.
+            if core.log.as_ref().is_some_and(Log::has_lines) {
+                return Poll::Ready(());
+            }
             watches.poll_any(context)
         })
         .await;
         core.look();
         if watches.is_stopping() && watches.connections() == 0 {
-            core.log.iter().for_each(Log::end);
             return;
         }
         let mut sleep = pin!(time::sleep(watches.tick()));

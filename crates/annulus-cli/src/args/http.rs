@@ -58,7 +58,7 @@ pub(crate) struct HttpArgs {
     /// The certificate's private key, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Append a line for each answer to a file
+    /// Append a line for each answer to a file, which SIGUSR1 opens again; a FIFO never delays the server
     #[arg(long, value_name = "FILE")]
     pub(crate) access_log: Option<PathBuf>,
     /// How such a line looks

@@ -1,16 +1,15 @@
 //! `annulus serve http`: files of a directory, by the crate `annulus-http`.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use annulus::net::TcpListener;
 use annulus::runtime::{self, CoreInfo};
 use annulus_http::site::SiteOptions;
-use annulus_http::{Limits, LogFormat, LogOptions, Options};
+use annulus_http::{AccessLog, Limits, LogFormat, Options};
 use http::StatusCode;
 
 use super::place::{Place, Wanted};
@@ -30,6 +29,10 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     signals::listen()?;
     signals::end_in_order();
     let options = options(args)?;
+    let log = options.log.clone();
+    // Also without a log: a signal for log files is not to end a server that has none.
+    let reopened = log.clone();
+    signals::on_reopen(move || reopened.iter().for_each(AccessLog::reopen))?;
     let Place::Tcp(address) = Place::of(&Wanted::tcp(args.addr))? else {
         return Err(Fault::failed("an address that is not TCP's"));
     };
@@ -42,6 +45,8 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     let outcome = runtime
         .grace(args.grace)
         .run_with(started, |core| serve(core, address, &options));
+    // Lines of connections that were cut off are written, too.
+    log.iter().for_each(AccessLog::finish);
     outcome.map_err(|error| Fault::failed(error.to_string()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -153,21 +158,16 @@ fn limits(args: &HttpArgs) -> Limits {
     }
 }
 
-fn log(path: &Path, args: &HttpArgs) -> Result<LogOptions, Fault> {
-    let opened = OpenOptions::new().create(true).append(true).open(path);
-    let file = opened.map_err(|error| {
+fn log(path: &Path, args: &HttpArgs) -> Result<AccessLog, Fault> {
+    let format = match args.access_log_format {
+        LogFormatName::Common => LogFormat::Common,
+        LogFormatName::Combined => LogFormat::Combined,
+        LogFormatName::Json => LogFormat::Json,
+    };
+    AccessLog::open(path, format).map_err(|error| {
         Fault::usage(format!(
             "{}: {error}; --access-log is a file that can be written",
             path.display()
         ))
-    })?;
-    Ok(LogOptions {
-        file: Arc::new(file),
-        path: path.to_owned(),
-        format: match args.access_log_format {
-            LogFormatName::Common => LogFormat::Common,
-            LogFormatName::Combined => LogFormat::Combined,
-            LogFormatName::Json => LogFormat::Json,
-        },
     })
 }

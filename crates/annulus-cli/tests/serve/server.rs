@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// A test that takes longer hangs. It decides nothing else.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const BACKENDS: [&str; 2] = ["auto", "epoll"];
 
@@ -35,7 +35,27 @@ impl Server {
 
     /// Another one than echo.
     pub(crate) fn start_as(what: &str, args: &[&str]) -> Server {
-        let mut child = command_as(what, args)
+        Server::spawn(command_as(what, args))
+    }
+
+    /// The same, after `limit`, which a shell understands.
+    pub(crate) fn start_limited(limit: &str, what: &str, args: &[&str]) -> Server {
+        let mut command = Command::new("sh");
+        let script = format!("{limit} && exec \"$@\"");
+        command.args([
+            "-c",
+            &script,
+            "sh",
+            env!("CARGO_BIN_EXE_annulus"),
+            "serve",
+            what,
+        ]);
+        command.args(args);
+        Server::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Server {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -46,7 +66,7 @@ impl Server {
         let Some(place) = line.trim_end().strip_prefix("listening on ") else {
             let mut error = String::new();
             let _ = child.stderr.take().unwrap().read_to_string(&mut error);
-            panic!("{args:?}: {line:?} {error:?}");
+            panic!("{command:?}: {line:?} {error:?}");
         };
         Server {
             place: place.to_owned(),

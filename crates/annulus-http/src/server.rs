@@ -3,7 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use annulus::net::{TcpListener, TcpStream};
 use annulus::{runtime, time};
 use annulus_adapters::stream::AsyncStream;
+use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::conn::{Connection, within};
+use crate::conn::{Connection, LINGER_BYTES_MAX, within};
 use crate::http2;
 use crate::log::Log;
 use crate::options::Options;
@@ -89,9 +90,15 @@ async fn plain(stream: TcpStream, core: Rc<PerCore>, place: Place) {
 /// What is no TLS ends with the handshake.
 async fn encrypted(stream: TcpStream, acceptor: TlsAcceptor, core: Rc<PerCore>, place: Place) {
     place.set(Phase::Busy, core.ticks.handshake);
-    let handshake = acceptor.accept(AsyncStream::new(stream));
-    let Some(Ok(stream)) = within(&place, handshake).await else {
-        return;
+    let handshake = acceptor.accept(AsyncStream::new(stream)).into_fallible();
+    let stream = match within(&place, handshake).await {
+        Some(Ok(stream)) => stream,
+        Some(Err((_, stream))) => {
+            place.set(Phase::Busy, core.ticks.linger);
+            within(&place, refuse(stream)).await;
+            return;
+        }
+        None => return,
     };
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         let peer = stream.get_ref().0.get_ref().peer_addr().ok();
@@ -101,6 +108,26 @@ async fn encrypted(stream: TcpStream, acceptor: TlsAcceptor, core: Rc<PerCore>, 
     Connection::new(Tls::new(stream, scratch), core, place)
         .run()
         .await;
+}
+
+/// Ends a connection whose handshake has failed so that the client gets to see why, which is an alert that has been
+/// written: it is sent, and what the client still sends is read, or a reset would overtake the alert.
+async fn refuse(mut stream: AsyncStream<TcpStream>) {
+    let closed = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
+    let mut left = LINGER_BYTES_MAX;
+    while closed.is_ok() && left > 0 {
+        let received = poll_fn(|context| {
+            Pin::new(&mut stream)
+                .poll_fill_buf(context)
+                .map_ok(<[u8]>::len)
+        })
+        .await;
+        let Ok(bytes @ 1..) = received else {
+            return;
+        };
+        Pin::new(&mut stream).consume(bytes);
+        left = left.saturating_sub(bytes);
+    }
 }
 
 /// Looks at the time as long as there are connections or lines to be logged, and sees to the end.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::value::{parse_bytes, parse_seconds};
+use super::value::{parse_bytes, parse_limit, parse_time};
 use super::{ReceiveArgs, ServeBackend, WatchArgs};
 
 /// How a line of the access log looks.
@@ -64,8 +64,8 @@ pub(crate) struct HttpArgs {
     /// How such a line looks
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatName::Combined, requires = "access_log")]
     pub(crate) access_log_format: LogFormatName,
-    /// After a signal, what is under way has so long to finish
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_seconds)]
+    /// After a signal, what is under way has so long to finish; 0 drops it at once
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     pub(crate) grace: Duration,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
@@ -92,8 +92,8 @@ pub(crate) struct FilesArgs {
     /// Memory of each core for small files
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_bytes)]
     pub(crate) cache: u64,
-    /// For how long what was found under a path is believed
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_seconds)]
+    /// For how long what was found under a path is believed; 0 looks before every answer
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     pub(crate) recheck: Duration,
 }
 
@@ -123,18 +123,18 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) max_streams: u32,
     /// From the first byte of a request to the end of its fields
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit)]
     pub(crate) head_timeout: Duration,
     /// From there to the end of its body
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_limit)]
     pub(crate) body_timeout: Duration,
     /// For a connection without a request
-    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = parse_limit)]
     pub(crate) idle_timeout: Duration,
     /// For a client that takes nothing of its answer
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_limit)]
     pub(crate) send_timeout: Duration,
     /// For the handshake of TLS
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit)]
     pub(crate) handshake_timeout: Duration,
 }

@@ -18,6 +18,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::conn::{Connection, LINGER_BYTES_MAX, within};
 use crate::http2;
+use crate::listeners::Listeners;
 use crate::log::Log;
 use crate::options::Options;
 use crate::per_core::PerCore;
@@ -36,14 +37,28 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 ///
 /// What is served can't be opened.
 pub async fn serve(listener: TcpListener, options: &Options) -> io::Result<()> {
+    serve_all(vec![listener], options).await
+}
+
+/// As [`serve`], with several listeners, which share the core's limits and caches. The socket of one may be a Unix
+/// socket: `TcpListener::from_std(std::net::TcpListener::from(OwnedFd::from(listener)))`. Its clients have no address in
+/// the access log.
+///
+/// # Errors
+///
+/// What is served can't be opened.
+pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Result<()> {
     let core = PerCore::new(options)?;
     let tls = options.tls.clone();
-    // Connections inherit it: an answer in several sends does not wait for acknowledgements.
-    listener.options().set_nodelay(true)?;
-    // The client speaks first. Refused, a connection is accepted a little earlier than need be.
-    let _ = listener.options().set_defer_accept(DEFER_S);
+    for listener in &listeners {
+        // Connections inherit both. An answer in several sends does not wait for acknowledgements; refused on a Unix
+        // socket, where there are none.
+        let _ = listener.options().set_nodelay(true);
+        // The client speaks first. Refused, a connection is accepted a little earlier than need be.
+        let _ = listener.options().set_defer_accept(DEFER_S);
+    }
     drop(runtime::spawn(look(Rc::clone(&core))));
-    let mut incoming = listener.accept_multishot();
+    let mut incoming = Listeners::new(listeners);
     let mut said: Option<Instant> = None;
     let connections = core.limits.connections.max(1);
     loop {

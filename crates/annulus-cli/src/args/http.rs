@@ -1,11 +1,11 @@
 //! What can be typed behind `annulus serve http`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::address::{Address, parse_address};
 use super::value::{parse_bytes, parse_limit, parse_time};
 use super::{ReceiveArgs, ServeBackend, WatchArgs};
 
@@ -25,9 +25,10 @@ pub(crate) struct HttpArgs {
     /// The directory whose files are served
     #[arg(value_name = "DIR", required_unless_present = "respond")]
     pub(crate) dir: Option<PathBuf>,
-    /// Where to listen; port 0 is any that is free, and is printed
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
-    pub(crate) addr: SocketAddr,
+    /// Where to listen: HOST:PORT, of which each address is taken, unix:PATH, or systemd for the sockets that it passes;
+    /// port 0 is any that is free, and is printed
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = parse_address)]
+    pub(crate) addr: Address,
     /// Cores: threads with a ring and a listener each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,

@@ -2,17 +2,15 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use annulus::net::TcpListener;
 use annulus::runtime::{self, CoreInfo};
 use annulus_http::site::SiteOptions;
 use annulus_http::{AccessLog, Limits, LogFormat, Options};
 use http::StatusCode;
 
-use super::place::{Place, Wanted};
+use super::listening::{self, Ear};
 use super::runtime_of;
 use crate::args::{HttpArgs, LogFormatName};
 use crate::bench::allow_many_open_files;
@@ -24,6 +22,7 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     if args.threads == 0 {
         return Err(Fault::usage("--threads is 0; it must be at least 1"));
     }
+    let passed = listening::passed(&args.addr)?;
     // Before anything is asked of a ring, which remembers the limit.
     allow_many_open_files();
     signals::listen()?;
@@ -33,9 +32,7 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     // Also without a log: a signal for log files is not to end a server that has none.
     let reopened = log.clone();
     signals::on_reopen(move || reopened.iter().for_each(AccessLog::reopen))?;
-    let Place::Tcp(address) = Place::of(&Wanted::tcp(args.addr))? else {
-        return Err(Fault::failed("an address that is not TCP's"));
-    };
+    let ears = listening::of(&args.addr, passed)?;
     let _watching = watching::serving(&args.watch)?;
     let mut end = None;
     let started = |handle: runtime::Handle| {
@@ -44,7 +41,7 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     let runtime = runtime_of(args.backend, args.threads, args.sqpoll, &args.receive, None);
     let outcome = runtime
         .grace(args.grace)
-        .run_with(started, |core| serve(core, address, &options));
+        .run_with(started, |core| serve(core, &ears, &options));
     // Lines of connections that were cut off are written, too.
     log.iter().for_each(AccessLog::finish);
     outcome.map_err(|error| Fault::failed(error.to_string()))?;
@@ -54,23 +51,21 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
 /// The future borrows nothing: it outlives the call that makes it.
 fn serve(
     core: CoreInfo,
-    address: SocketAddr,
+    ears: &[Ear],
     options: &Options,
 ) -> impl Future<Output = io::Result<()>> + use<> {
-    let at = move |error: io::Error| {
-        io::Error::new(error.kind(), format!("listening on {address}: {error}"))
-    };
-    let listener = TcpListener::bind(address).map_err(at);
+    let listeners: io::Result<Vec<_>> = ears.iter().map(Ear::listener).collect();
+    let says: String = (ears.iter().map(|ear| format!("listening on {ear}\n"))).collect();
     let options = options.clone();
     async move {
-        let listener = listener?;
+        let listeners = listeners?;
         if core.index() == 0 {
             eprintln!("annulus: {}", core.backend());
             let mut out = io::stdout().lock();
-            writeln!(out, "listening on {address}")?;
+            out.write_all(says.as_bytes())?;
             out.flush()?;
         }
-        annulus_http::serve(listener, &options).await
+        annulus_http::serve_all(listeners, &options).await
     }
 }
 

@@ -27,16 +27,6 @@ pub(crate) struct Wanted<'a> {
     pub(crate) udp: bool,
 }
 
-impl Wanted<'_> {
-    pub(crate) fn tcp(addr: SocketAddr) -> Wanted<'static> {
-        Wanted {
-            addr,
-            unix: None,
-            udp: false,
-        }
-    }
-}
-
 impl Place {
     pub(crate) fn of(args: &Wanted<'_>) -> Result<Place, Fault> {
         if let Some(path) = args.unix {
@@ -65,7 +55,7 @@ impl fmt::Display for Place {
     }
 }
 
-fn refused(address: SocketAddr, error: &io::Error) -> Fault {
+pub(super) fn refused(address: SocketAddr, error: &io::Error) -> Fault {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
             "somebody else has it; choose another port, or 0 for any that is free"
@@ -80,7 +70,7 @@ fn refused(address: SocketAddr, error: &io::Error) -> Fault {
 }
 
 /// Listens at a path. A socket that nobody listens at any more is replaced.
-fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
+pub(super) fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
     let shown = path.display();
     let error = match UnixListener::bind(path) {
         Ok(listener) => return Ok(listener),
@@ -122,7 +112,7 @@ pub(crate) struct PathOfOurs {
 }
 
 impl PathOfOurs {
-    fn new(path: PathBuf) -> io::Result<PathOfOurs> {
+    pub(super) fn new(path: PathBuf) -> io::Result<PathOfOurs> {
         let (ours, removed) = (identity(&path)?, path.clone());
         let removal = Removal::new(move || {
             if identity(&removed).is_ok_and(|found| found == ours) {

@@ -4,6 +4,7 @@ mod echo;
 mod ends;
 mod http;
 mod log;
+mod places;
 mod server;
 #[path = "../../../annulus/tests/child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]

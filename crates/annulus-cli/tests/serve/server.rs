@@ -14,7 +14,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command_as("echo", args)
 }
 
-fn command_as(what: &str, args: &[&str]) -> Command {
+pub(crate) fn command_as(what: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
     command.args(["serve", what]).args(args);
     command
@@ -54,7 +54,7 @@ impl Server {
         Server::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Server {
+    pub(crate) fn spawn(mut command: Command) -> Server {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -85,7 +85,14 @@ impl Server {
     }
 
     /// Waits for its end; what it said to standard error.
-    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
+    pub(crate) fn wait(self) -> (ExitStatus, String) {
+        let (status, error, rest) = self.wait_and_read();
+        assert_eq!(rest, "", "nothing more is said to standard output");
+        (status, error)
+    }
+
+    /// The same, and what it said to standard output behind its place.
+    pub(crate) fn wait_and_read(mut self) -> (ExitStatus, String, String) {
         let until = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -99,8 +106,7 @@ impl Server {
         pipe.read_to_string(&mut error).unwrap();
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "", "nothing more is said to standard output");
-        (status, error)
+        (status, error, rest)
     }
 }
 

@@ -41,8 +41,8 @@ pub async fn serve(listener: TcpListener, options: &Options) -> io::Result<()> {
 }
 
 /// As [`serve`], with several listeners, which share the core's limits and caches. The socket of one may be a Unix
-/// socket: `TcpListener::from_std(std::net::TcpListener::from(OwnedFd::from(listener)))`. Its clients have no address in
-/// the access log.
+/// socket: `TcpListener::from_std(std::net::TcpListener::from(OwnedFd::from(listener)))`. Its clients have no address
+/// in the access log.
 ///
 /// # Errors
 ///

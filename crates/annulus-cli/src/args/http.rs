@@ -25,7 +25,7 @@ pub(crate) struct HttpArgs {
     /// The directory whose files are served
     #[arg(value_name = "DIR", required_unless_present = "respond")]
     pub(crate) dir: Option<PathBuf>,
-    /// Where to listen: HOST:PORT, of which each address is taken, unix:PATH, or systemd for the sockets that it passes;
+    /// Where to listen: HOST:PORT (each address of the host), unix:PATH, or systemd (the sockets that it passes);
     /// port 0 is any that is free, and is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = parse_address)]
     pub(crate) addr: Address,

@@ -141,8 +141,8 @@ pub(super) fn passed(address: &Address) -> Result<Vec<Ear>, Fault> {
         .collect::<Result<_, _>>()?;
     if ears.is_empty() {
         return Err(Fault::usage(
-            "--addr systemd: no socket was passed to this process (LISTEN_FDS, LISTEN_PID); start it by a .socket unit, \
-             or by systemd-socket-activate",
+            "--addr systemd: no socket was passed to this process (LISTEN_FDS, LISTEN_PID); start it by a .socket \
+             unit, or by systemd-socket-activate",
         ));
     }
     Ok(ears)

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::server::{BACKENDS, PATIENCE, Server};
+use crate::server::{BACKENDS, PATIENCE, Server, behind};
 
 fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -221,7 +221,7 @@ fn a_log_at_the_limit_on_file_sizes_costs_lines_and_not_the_server() {
         let fixed = ["--respond", "200", "--access-log", log];
         let args = [&common[..], &fixed].concat();
         // In blocks of 512 or 1024 bytes.
-        let server = Server::start_limited("ulimit -f 1", "http", &args);
+        let server = Server::spawn(behind("ulimit -f 1", "http", &args));
         ask(&server, &["x".repeat(2000).as_str(); 4]);
         let error = ended(server);
         assert!(error.contains("File too large"), "{error}");

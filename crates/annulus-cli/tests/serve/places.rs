@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::server::{BACKENDS, PATIENCE, Server, command_as};
+use crate::server::{BACKENDS, PATIENCE, Server, behind, command_as};
 
 fn args<'a>(addr: &'a str, backend: &'a str) -> [&'a str; 8] {
     let fixed = ["--respond", "200"];
@@ -149,20 +149,9 @@ fn passed(socket: OwnedFd, count: usize, backend: &str) -> Command {
     let copies: String = (3..3 + count)
         .map(|number| format!("exec {number}<&0; "))
         .collect();
-    let script =
-        format!("{copies} export LISTEN_FDS={count} LISTEN_PID=$$; exec \"$@\" </dev/null");
-    let mut command = Command::new("sh");
-    command.args([
-        "-c",
-        &script,
-        "sh",
-        env!("CARGO_BIN_EXE_annulus"),
-        "serve",
-        "http",
-    ]);
-    command
-        .args(args("systemd", backend))
-        .stdin(Stdio::from(socket));
+    let first = format!("{copies} exec </dev/null; export LISTEN_FDS={count} LISTEN_PID=$$");
+    let mut command = behind(&first, "http", &args("systemd", backend));
+    command.stdin(Stdio::from(socket));
     command
 }
 

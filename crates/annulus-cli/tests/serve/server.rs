@@ -20,6 +20,16 @@ pub(crate) fn command_as(what: &str, args: &[&str]) -> Command {
     command
 }
 
+/// The same by a shell, which does `first` and then becomes the server.
+pub(crate) fn behind(first: &str, what: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("{first}; exec \"$@\"");
+    let program = env!("CARGO_BIN_EXE_annulus");
+    command.args(["-c", &script, "sh", program, "serve", what]);
+    command.args(args);
+    command
+}
+
 /// A server that listens. Dropped, it is killed.
 pub(crate) struct Server {
     child: Child,
@@ -36,22 +46,6 @@ impl Server {
     /// Another one than echo.
     pub(crate) fn start_as(what: &str, args: &[&str]) -> Server {
         Server::spawn(command_as(what, args))
-    }
-
-    /// The same, after `limit`, which a shell understands.
-    pub(crate) fn start_limited(limit: &str, what: &str, args: &[&str]) -> Server {
-        let mut command = Command::new("sh");
-        let script = format!("{limit} && exec \"$@\"");
-        command.args([
-            "-c",
-            &script,
-            "sh",
-            env!("CARGO_BIN_EXE_annulus"),
-            "serve",
-            what,
-        ]);
-        command.args(args);
-        Server::spawn(command)
     }
 
     pub(crate) fn spawn(mut command: Command) -> Server {

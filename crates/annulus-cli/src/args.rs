@@ -1,5 +1,6 @@
 //! What can be typed: a file for each command. What it means is decided in the command's own module.
 
+mod address;
 mod doctor;
 mod file;
 mod http;
@@ -19,6 +20,7 @@ mod watching;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use address::Address;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
 pub(crate) use http::{HttpArgs, LogFormatName};

@@ -4,18 +4,20 @@
 //! first is the end, too: whatever blocks meanwhile, it does not keep us. After that, whoever works looks at [`asked`]
 //! between two steps, or has [`on_first`] wake it. Whoever makes something that must not stay behind gives its removal
 //! to [`Removal`], which is done when it is dropped or, if there is no time for that, before the process ends.
+//!
+//! A server also takes SIGUSR1 ([`on_reopen`]), by the same thread: it opens its log again, as after a rotation.
 
 use std::fmt;
 use std::fs;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::channel;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
+use signal_hook::iterator::{Handle, Signals};
 
 use crate::fault::Fault;
 
@@ -34,6 +36,10 @@ static CAME: Condvar = Condvar::new();
 static CAME_FLAG: AtomicBool = AtomicBool::new(false);
 /// What must not stay behind. Locked while something is removed, so that the process does not end meanwhile.
 static REMOVALS: Mutex<Vec<(u64, Action)>> = Mutex::new(Vec::new());
+
+/// What SIGUSR1 does, and the way to have the thread wait for it.
+static REOPEN: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+static HANDLE: OnceLock<Handle> = OnceLock::new();
 
 type Action = Box<dyn FnOnce() + Send>;
 
@@ -61,14 +67,24 @@ impl fmt::Display for Signal {
 /// From now on a signal removes what must not stay behind before it ends the process.
 pub(crate) fn listen() -> Result<(), Fault> {
     let failed = |error| Fault::failed(format!("listening to signals: {error}"));
-    let mut wanted = vec![SIGINT, SIGTERM];
+    // SIGXFSZ is taken so that a write beyond RLIMIT_FSIZE is an error (EFBIG) and not the end of the process.
+    let mut wanted = vec![SIGINT, SIGTERM, SIGXFSZ];
     // `nohup` has it ignored: that is a wish, too.
     if !is_ignored(SIGHUP) {
         wanted.push(SIGHUP);
     }
     let mut signals = Signals::new(wanted).map_err(failed)?;
+    let _ = HANDLE.set(signals.handle());
     let wait = move || {
         for number in signals.forever() {
+            match number {
+                SIGUSR1 => {
+                    REOPEN.get().into_iter().for_each(|reopen| reopen());
+                    continue;
+                }
+                SIGXFSZ => continue,
+                _ => {}
+            }
             match FIRST.compare_exchange(0, number, SeqCst, SeqCst) {
                 Ok(_) if IN_ORDER.load(SeqCst) => first(),
                 Ok(_) => at_once(
@@ -84,6 +100,20 @@ pub(crate) fn listen() -> Result<(), Fault> {
         .spawn(wait)
         .map_err(failed)?;
     Ok(())
+}
+
+/// From now on SIGUSR1 does this, each time, and does not end the process. It may not wait for anything. To be called
+/// once, after [`listen`].
+pub(crate) fn on_reopen(action: impl Fn() + Send + Sync + 'static) -> Result<(), Fault> {
+    // Before the signal is taken: from then on it finds what to do.
+    let _ = REOPEN.set(Box::new(action));
+    let Some(handle) = HANDLE.get() else {
+        return Err(Fault::failed(
+            "SIGUSR1 can't be taken: no thread listens to signals",
+        ));
+    };
+    let taken = handle.add_signal(SIGUSR1);
+    taken.map_err(|error| Fault::failed(format!("listening to SIGUSR1: {error}")))
 }
 
 /// From now on the first signal ends what is under way, and what there is by then is told.

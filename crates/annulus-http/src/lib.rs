@@ -7,6 +7,7 @@
 mod clock;
 mod conn;
 mod http2;
+mod listeners;
 mod log;
 mod options;
 mod per_core;
@@ -21,7 +22,7 @@ mod tls;
 mod transport;
 mod watch;
 
-pub use log::{LogFormat, LogOptions};
+pub use log::{AccessLog, LogFormat};
 pub use options::{Limits, Options};
-pub use server::serve;
+pub use server::{serve, serve_all};
 pub use tls::config as tls_config;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::log::LogOptions;
+use crate::log::AccessLog;
 use crate::site::SiteOptions;
 
 /// How a server is to be. Each core gets a copy.
@@ -17,7 +17,7 @@ pub struct Options {
     /// How much of everything.
     pub limits: Limits,
     /// Where each answer is written down; nowhere by default.
-    pub log: Option<LogOptions>,
+    pub log: Option<AccessLog>,
     /// HTTPS instead of HTTP; see [`tls_config`](crate::tls_config).
     pub tls: Option<Arc<ServerConfig>>,
 }

@@ -30,7 +30,7 @@ pub(crate) struct PerCore {
     pub(crate) ticks: Ticks,
     pub(crate) watches: Rc<Watches>,
     pub(crate) clock: Clock,
-    pub(crate) log: Option<Rc<Log>>,
+    pub(crate) log: Option<Log>,
     pub(crate) scratch: Rc<Scratch>,
     pub(crate) buffers: Rc<Buffers>,
     /// Requests of HTTP/2 whose answers have not been written.
@@ -118,7 +118,7 @@ impl PerCore {
         self.watches.look();
         self.site.sweep(self.clock.now());
         if let Some(log) = &self.log {
-            log.write();
+            log.hand_over();
         }
     }
 }

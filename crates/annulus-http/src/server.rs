@@ -3,7 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -14,11 +14,13 @@ use annulus::{runtime, time};
 use annulus_adapters::stream::AsyncStream;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::conn::Connection;
+use crate::conn::{Connection, LINGER_BYTES_MAX};
 use crate::http2::{self, Client};
+use crate::listeners::Listeners;
 use crate::log::Log;
 use crate::options::Options;
 use crate::per_core::PerCore;
@@ -43,14 +45,28 @@ const FILES_PART: usize = 4;
 ///
 /// What is served can't be opened.
 pub async fn serve(listener: TcpListener, options: &Options) -> io::Result<()> {
+    serve_all(vec![listener], options).await
+}
+
+/// As [`serve`], with several listeners, which share the core's limits and caches. The socket of one may be a Unix
+/// socket: `TcpListener::from_std(std::net::TcpListener::from(OwnedFd::from(listener)))`. Its clients have no address
+/// in the access log.
+///
+/// # Errors
+///
+/// What is served can't be opened.
+pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Result<()> {
     let core = PerCore::new(options)?;
     let tls = options.tls.clone();
-    // Connections inherit it: an answer in several sends does not wait for acknowledgements.
-    listener.options().set_nodelay(true)?;
-    // The client speaks first. Refused, a connection is accepted a little earlier than need be.
-    let _ = listener.options().set_defer_accept(DEFER_S);
+    for listener in &listeners {
+        // Connections inherit both. An answer in several sends does not wait for acknowledgements; refused on a Unix
+        // socket, where there are none.
+        let _ = listener.options().set_nodelay(true);
+        // The client speaks first. Refused, a connection is accepted a little earlier than need be.
+        let _ = listener.options().set_defer_accept(DEFER_S);
+    }
     drop(runtime::spawn(look(Rc::clone(&core))));
-    let mut incoming = listener.accept_multishot();
+    let mut incoming = Listeners::new(listeners);
     let mut said: Option<Instant> = None;
     let connections = connections_max(core.limits.connections);
     loop {
@@ -124,9 +140,15 @@ async fn plain(stream: TcpStream, core: Rc<PerCore>, place: Place) {
 /// What is no TLS ends with the handshake.
 async fn encrypted(stream: TcpStream, acceptor: TlsAcceptor, core: Rc<PerCore>, place: Place) {
     place.set(Phase::Busy, core.ticks.handshake);
-    let handshake = acceptor.accept(AsyncStream::new(stream));
-    let Some(Ok(stream)) = within(&place, handshake).await else {
-        return;
+    let handshake = acceptor.accept(AsyncStream::new(stream)).into_fallible();
+    let stream = match within(&place, handshake).await {
+        Some(Ok(stream)) => stream,
+        Some(Err((_, stream))) => {
+            place.set(Phase::Busy, core.ticks.linger);
+            within(&place, refuse(stream)).await;
+            return;
+        }
+        None => return,
     };
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         let client = Client::of(stream.get_ref().0.get_ref());
@@ -154,7 +176,27 @@ async fn within<F: Future>(place: &Place, future: F) -> Option<F::Output> {
     .await
 }
 
-/// Looks at the time as long as there are connections, and sees to the end.
+/// Ends a connection whose handshake has failed so that the client gets to see why, which is an alert that has been
+/// written: it is sent, and what the client still sends is read, or a reset would overtake the alert.
+async fn refuse(mut stream: AsyncStream<TcpStream>) {
+    let closed = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
+    let mut left = LINGER_BYTES_MAX;
+    while closed.is_ok() && left > 0 {
+        let received = poll_fn(|context| {
+            Pin::new(&mut stream)
+                .poll_fill_buf(context)
+                .map_ok(<[u8]>::len)
+        })
+        .await;
+        let Ok(bytes @ 1..) = received else {
+            return;
+        };
+        Pin::new(&mut stream).consume(bytes);
+        left = left.saturating_sub(bytes);
+    }
+}
+
+/// Looks at the time as long as there are connections or lines to be logged, and sees to the end.
 async fn look(core: Rc<PerCore>) {
     let watches = &core.watches;
     let mut stopping = pin!(runtime::stopping());
@@ -163,12 +205,15 @@ async fn look(core: Rc<PerCore>) {
             if !watches.is_stopping() && stopping.as_mut().poll(context).is_ready() {
                 watches.stop();
             }
+            // The last connections may have gone before their lines were handed over.
+            if core.log.as_ref().is_some_and(Log::has_lines) {
+                return Poll::Ready(());
+            }
             watches.poll_any(context)
         })
         .await;
         core.look();
         if watches.is_stopping() && watches.connections() == 0 {
-            core.log.iter().for_each(Log::end);
             return;
         }
         let mut sleep = pin!(time::sleep(watches.tick()));

@@ -26,7 +26,7 @@ pub(crate) trait Transport: 'static {
     /// Dropped, it tells the client that nothing follows.
     const ENDS_WHEN_DROPPED: bool;
 
-    /// The next bytes; `None` when the client sends no more.
+    /// The next bytes; `None` when the client sends no more. What comes after an error is to be thrown away.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Self::Chunk>>>;
 
     /// Puts back what was received, for others to receive. What can't be put back is returned.
@@ -151,6 +151,8 @@ const RECORD_BYTES: usize = 16 << 10;
 /// TLS over TCP.
 pub(crate) struct Tls {
     stream: TlsStream<AsyncStream<TcpStream>>,
+    /// What was received is not by the protocol. The client is told by an alert; what it still sends is no TLS.
+    failed: bool,
     /// Where records are put first: the core's, so that a connection that waits has no memory for it.
     scratch: Rc<Scratch>,
 }
@@ -166,7 +168,11 @@ impl Default for Scratch {
 
 impl Tls {
     pub(crate) fn new(stream: TlsStream<AsyncStream<TcpStream>>, scratch: Rc<Scratch>) -> Tls {
-        Tls { stream, scratch }
+        Tls {
+            stream,
+            failed: false,
+            scratch,
+        }
     }
 }
 
@@ -179,7 +185,11 @@ impl Transport for Tls {
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Box<[u8]>>>> {
         let mut scratch = self.scratch.0.borrow_mut();
         let mut buf = ReadBuf::new(&mut scratch);
-        let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut buf));
+        let read = match self.failed {
+            false => ready!(Pin::new(&mut self.stream).poll_read(context, &mut buf)),
+            true => ready!(Pin::new(self.stream.get_mut().0).poll_read(context, &mut buf)),
+        };
+        self.failed |= read.is_err();
         Poll::Ready(match read {
             Ok(()) if buf.filled().is_empty() => None,
             Ok(()) => Some(Ok(Box::from(buf.filled()))),

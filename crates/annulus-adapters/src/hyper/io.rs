@@ -13,7 +13,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use ::hyper::rt::{Read, ReadBufCursor, Write};
-use send_wrapper::SendWrapper;
+use annulus::runtime::CoreBound;
 
 use crate::stream::{AsyncStream, Stream};
 
@@ -30,13 +30,12 @@ const MORE_FROM_BYTES: usize = 2 << 10;
 /// A flush hands over what was written, and does not wait until the kernel has it; that a send has failed is
 /// told by a later write. Dropped, it sends what was written; the socket is open for as long.
 ///
-/// `Send`, because hyper's upgrades ask for it; it belongs to the core that made it all the same.
-///
-/// # Panics
-///
-/// Used or dropped on another thread.
+/// `Send`, because hyper's upgrades ask for it; it belongs to the core that made it all the same. On another thread,
+/// and after its core has ended, each read and write is an error that says so. It may be dropped anywhere: its core
+/// sends what was written and closes it. When the core ends, it closes what is still held elsewhere.
 pub struct HyperStream<S: Stream> {
-    shared: SendWrapper<Rc<Shared<S>>>,
+    /// `None`: it was made where there is no core, and is closed.
+    shared: Option<CoreBound<Shared<S>>>,
 }
 
 /// Hands over at the end of a task's turn what was flushed during it, until it is dropped.
@@ -71,16 +70,42 @@ impl<S: Stream> HyperStream<S> {
 
     /// For a task that calls `TurnEnd::hand_over` after each of its polls of what uses this stream.
     pub(super) fn with_turns(stream: S) -> (HyperStream<S>, TurnEnd<S>) {
-        let stream = HyperStream::new(stream);
-        stream.shared.inner.borrow_mut().has_turns = true;
-        let turns = TurnEnd(Rc::clone(&stream.shared));
-        (stream, turns)
+        let shared = Shared::new(AsyncStream::new(stream));
+        shared.inner.borrow_mut().has_turns = true;
+        (HyperStream::of(Rc::clone(&shared)), TurnEnd(shared))
     }
+
+    fn of(shared: Rc<Shared<S>>) -> HyperStream<S> {
+        HyperStream {
+            shared: CoreBound::new(shared).ok(),
+        }
+    }
+
+    #[inline]
+    fn shared(&self) -> io::Result<Rc<Shared<S>>> {
+        match &self.shared {
+            Some(shared) => shared.get(),
+            None => Err(made_nowhere()),
+        }
+    }
+}
+
+#[cold]
+fn made_nowhere() -> io::Error {
+    let says = "this HyperStream was made outside a runtime, or while its core was ending, and is closed; make it in \
+                a task of a core";
+    io::Error::new(io::ErrorKind::NotConnected, says)
 }
 
 impl<S: Stream> From<AsyncStream<S>> for HyperStream<S> {
     fn from(stream: AsyncStream<S>) -> HyperStream<S> {
-        let shared = Rc::new_cyclic(|this| Shared {
+        HyperStream::of(Shared::new(stream))
+    }
+}
+
+impl<S: Stream> Shared<S> {
+    fn new(stream: AsyncStream<S>) -> Rc<Shared<S>> {
+        Rc::new_cyclic(|this| Shared {
             inner: RefCell::new(Inner {
                 this: Weak::clone(this),
                 stream,
@@ -91,10 +116,7 @@ impl<S: Stream> From<AsyncStream<S>> for HyperStream<S> {
                 failed: None,
             }),
             spare: Cell::default(),
-        });
-        HyperStream {
-            shared: SendWrapper::new(shared),
-        }
+        })
     }
 }
 
@@ -285,7 +307,8 @@ impl<S: Stream> Read for HyperStream<S> {
         context: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        self.shared.inner.borrow_mut().read(context, buf)
+        let shared = self.shared()?;
+        shared.inner.borrow_mut().read(context, buf)
     }
 }
 
@@ -295,7 +318,11 @@ impl<S: Stream> Write for HyperStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        (self.shared.inner.borrow_mut()).write(context, &[IoSlice::new(bytes)])
+        let shared = self.shared()?;
+        shared
+            .inner
+            .borrow_mut()
+            .write(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -303,7 +330,8 @@ impl<S: Stream> Write for HyperStream<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.shared.inner.borrow_mut().write(context, pieces)
+        let shared = self.shared()?;
+        shared.inner.borrow_mut().write(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -311,19 +339,21 @@ impl<S: Stream> Write for HyperStream<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.inner.borrow_mut().flush(context)
+        let shared = self.shared()?;
+        shared.inner.borrow_mut().flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.inner.borrow_mut().shutdown(context)
+        let shared = self.shared()?;
+        shared.inner.borrow_mut().shutdown(context)
     }
 }
 
 impl<S: Stream + fmt::Debug> fmt::Debug for HyperStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("HyperStream");
-        if self.shared.valid()
-            && let Ok(inner) = self.shared.inner.try_borrow()
+        if let Ok(shared) = self.shared()
+            && let Ok(inner) = shared.inner.try_borrow()
         {
             shown.field("stream", &inner.stream);
             shown.field("gathered", &inner.gathered.len());

@@ -43,6 +43,10 @@
 //! What asks for Tokio's own clock or tasks, such as `tower_http::timeout`, needs a runtime of Tokio's beside
 //! ours, entered by the core's thread: `std::mem::forget(tokio.enter())` where its main future is made.
 //!
+//! Upgrades (WebSockets): await `hyper::upgrade::on(request)` in a task that [`annulus::runtime::spawn`] starts. A
+//! stream stays on its core, so axum's `on_upgrade`, which starts a task of Tokio's, does not work yet: reads and
+//! writes there are errors that say so, and the connection is closed when that task drops it, or with its core.
+//!
 //! What is received is copied once, from the core's receive buffer into hyper's; what is written once, into
 //! one buffer per send: hyper lends its memory for the length of a call, and the kernel needs it for longer.
 //! Head and body of a small answer leave in one send, and under [`serve`] all answers to requests that came

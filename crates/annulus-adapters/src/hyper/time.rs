@@ -8,11 +8,13 @@ use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ::hyper::rt::{Sleep, Timer};
+use annulus::runtime::CoreBound;
 use annulus::time;
 use send_wrapper::SendWrapper;
 
@@ -20,15 +22,16 @@ use send_wrapper::SendWrapper;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CoreTimer;
 
-/// The future of a [`CoreTimer`]'s sleep. It belongs to the core that polled it first.
+/// The future of a [`CoreTimer`]'s sleep. The timer is that of the core that polls it; polled on another core it is set
+/// anew there. It may be dropped anywhere.
 ///
 /// # Panics
 ///
-/// Polled outside a runtime; polled or dropped on another thread than at first.
+/// Polled outside a runtime.
 pub struct CoreSleep {
     deadline: Instant,
     /// From the first poll on: hyper makes one for each request, and polls it only if it has to wait.
-    set: Option<SendWrapper<time::Sleep>>,
+    set: Option<CoreBound<RefCell<time::Sleep>>>,
 }
 
 impl CoreSleep {
@@ -45,11 +48,16 @@ impl Future for CoreSleep {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let CoreSleep { deadline, set } = self.get_mut();
-        let sleep = set.get_or_insert_with(|| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            SendWrapper::new(time::sleep(left))
-        });
-        Pin::new(&mut **sleep).poll(context)
+        if let Some(sleep) = set.as_ref().and_then(|set| set.get().ok()) {
+            return Pin::new(&mut *sleep.borrow_mut()).poll(context);
+        }
+        let mut sleep = time::sleep(deadline.saturating_duration_since(Instant::now()));
+        let polled = Pin::new(&mut sleep).poll(context);
+        if polled.is_pending() {
+            // Refused, the core is ending, and drops whoever waits for this.
+            *set = CoreBound::new(Rc::new(RefCell::new(sleep))).ok();
+        }
+        polled
     }
 }
 

@@ -6,3 +6,4 @@ mod http1;
 mod http2;
 mod routers;
 mod support;
+mod upgrades;

@@ -1,12 +1,12 @@
 //! What can be typed behind `annulus serve http`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::value::{parse_bytes, parse_seconds};
+use super::address::{Address, parse_address};
+use super::value::{parse_bytes, parse_limit, parse_time};
 use super::{ReceiveArgs, ServeBackend, WatchArgs};
 
 /// How a line of the access log looks.
@@ -25,9 +25,10 @@ pub(crate) struct HttpArgs {
     /// The directory whose files are served
     #[arg(value_name = "DIR", required_unless_present = "respond")]
     pub(crate) dir: Option<PathBuf>,
-    /// Where to listen; port 0 is any that is free, and is printed
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
-    pub(crate) addr: SocketAddr,
+    /// Where to listen: HOST:PORT (each address of the host), unix:PATH, or systemd (the sockets that it passes);
+    /// port 0 is any that is free, and is printed
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = parse_address)]
+    pub(crate) addr: Address,
     /// Cores: threads with a ring and a listener each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
@@ -58,14 +59,14 @@ pub(crate) struct HttpArgs {
     /// The certificate's private key, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Append a line for each answer to a file
+    /// Append a line for each answer to a file, which SIGUSR1 opens again; a FIFO never delays the server
     #[arg(long, value_name = "FILE")]
     pub(crate) access_log: Option<PathBuf>,
     /// How such a line looks
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatName::Combined, requires = "access_log")]
     pub(crate) access_log_format: LogFormatName,
-    /// After a signal, what is under way has so long to finish
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_seconds)]
+    /// After a signal, what is under way has so long to finish; 0 drops it at once
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     pub(crate) grace: Duration,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
@@ -92,8 +93,8 @@ pub(crate) struct FilesArgs {
     /// Memory of each core for small files
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_bytes)]
     pub(crate) cache: u64,
-    /// For how long what was found under a path is believed
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_seconds)]
+    /// For how long what was found under a path is believed; 0 looks before every answer
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     pub(crate) recheck: Duration,
 }
 
@@ -123,18 +124,18 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) max_streams: u32,
     /// From the first byte of a request to the end of its fields
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit)]
     pub(crate) head_timeout: Duration,
     /// From there to the end of its body
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_limit)]
     pub(crate) body_timeout: Duration,
     /// For a connection without a request
-    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = parse_limit)]
     pub(crate) idle_timeout: Duration,
     /// For a client that takes nothing of its answer
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_limit)]
     pub(crate) send_timeout: Duration,
     /// For the handshake of TLS
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_limit)]
     pub(crate) handshake_timeout: Duration,
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Args;
-use super::value::{parse_bytes, parse_seconds};
+use super::value::{parse_bytes, parse_limit, parse_seconds, parse_time};
 
 #[test]
 fn bytes_are_read_as_fio_reads_them() {
@@ -24,6 +24,8 @@ fn times_are_read_with_and_without_a_unit() {
     assert_eq!(parse_seconds("2m"), Ok(Duration::from_secs(120)));
     for bad in ["0", "-1", "NaN", "inf", "x", ""] {
         assert!(parse_seconds(bad).is_err(), "{bad}");
+        assert!(parse_limit(bad).is_err(), "{bad}");
+        assert_eq!(parse_time(bad).is_ok(), bad == "0", "{bad}");
     }
 }
 

@@ -1,17 +1,16 @@
 //! `annulus serve http`: files of a directory, by the crate `annulus-http`.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use annulus::runtime::{self, CoreInfo};
 use annulus_http::site::SiteOptions;
-use annulus_http::{Limits, LogFormat, LogOptions, Options};
+use annulus_http::{AccessLog, Limits, LogFormat, Options};
 use http::StatusCode;
 
-use super::place::Address;
+use super::listening::{self, Ear};
 use super::runtime_of;
 use crate::args::{HttpArgs, LogFormatName};
 use crate::bench::allow_many_open_files;
@@ -23,12 +22,17 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     if args.threads == 0 {
         return Err(Fault::usage("--threads is 0; it must be at least 1"));
     }
+    let passed = listening::passed(&args.addr)?;
     // Before anything is asked of a ring, which remembers the limit.
     allow_many_open_files();
     signals::listen()?;
     signals::end_in_order();
     let options = options(args)?;
-    let address = Address::new(args.addr);
+    let log = options.log.clone();
+    // Also without a log: a signal for log files is not to end a server that has none.
+    let reopened = log.clone();
+    signals::on_reopen(move || reopened.iter().for_each(AccessLog::reopen))?;
+    let ears = listening::of(&args.addr, passed)?;
     let _watching = watching::serving(&args.watch)?;
     let mut end = None;
     let started = |handle: runtime::Handle| {
@@ -37,7 +41,9 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     let runtime = runtime_of(args.backend, args.threads, args.sqpoll, &args.receive, None);
     let outcome = runtime
         .grace(args.grace)
-        .run_with(started, |core| serve(core, &address, &options));
+        .run_with(started, |core| serve(core, &ears, &options));
+    // Lines of connections that were cut off are written, too.
+    log.iter().for_each(AccessLog::finish);
     outcome.map_err(|error| Fault::failed(error.to_string()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -45,20 +51,21 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
 /// The future borrows nothing: it outlives the call that makes it.
 fn serve(
     core: CoreInfo,
-    address: &Address,
+    ears: &[Ear],
     options: &Options,
 ) -> impl Future<Output = io::Result<()>> + use<> {
-    let listener = address.listen();
+    let listeners: io::Result<Vec<_>> = ears.iter().map(Ear::listener).collect();
+    let says: String = (ears.iter().map(|ear| format!("listening on {ear}\n"))).collect();
     let options = options.clone();
     async move {
-        let listener = listener?;
+        let listeners = listeners?;
         if core.index() == 0 {
             eprintln!("annulus: {}", core.backend());
             let mut out = io::stdout().lock();
-            writeln!(out, "listening on {}", listener.local_addr()?)?;
+            out.write_all(says.as_bytes())?;
             out.flush()?;
         }
-        annulus_http::serve(listener, &options).await
+        annulus_http::serve_all(listeners, &options).await
     }
 }
 
@@ -143,18 +150,16 @@ fn limits(args: &HttpArgs) -> Limits {
     limits
 }
 
-fn log(path: &Path, args: &HttpArgs) -> Result<LogOptions, Fault> {
-    let opened = OpenOptions::new().create(true).append(true).open(path);
-    let file = opened.map_err(|error| {
-        Fault::usage(format!(
-            "{}: {error}; --access-log is a file that can be written",
-            path.display()
-        ))
-    })?;
+fn log(path: &Path, args: &HttpArgs) -> Result<AccessLog, Fault> {
     let format = match args.access_log_format {
         LogFormatName::Common => LogFormat::Common,
         LogFormatName::Combined => LogFormat::Combined,
         LogFormatName::Json => LogFormat::Json,
     };
-    Ok(LogOptions::new(Arc::new(file), path.to_owned(), format))
+    AccessLog::open(path, format).map_err(|error| {
+        Fault::usage(format!(
+            "{}: {error}; --access-log is a file that can be written",
+            path.display()
+        ))
+    })
 }

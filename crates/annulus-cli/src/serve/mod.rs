@@ -2,6 +2,7 @@
 
 mod echo;
 mod http;
+mod listening;
 mod place;
 
 pub(crate) use echo::echo;

@@ -114,7 +114,7 @@ impl fmt::Display for Place {
     }
 }
 
-fn refused(address: SocketAddr, error: &io::Error) -> io::Error {
+pub(super) fn refused(address: SocketAddr, error: &io::Error) -> io::Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
             "somebody else has it; choose another port, or 0 for any that is free"
@@ -130,7 +130,7 @@ fn refused(address: SocketAddr, error: &io::Error) -> io::Error {
 }
 
 /// Listens at a path. A socket that nobody listens at any more is replaced.
-fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
+pub(super) fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
     let shown = path.display();
     let error = match UnixListener::bind(path) {
         Ok(listener) => return Ok(listener),
@@ -172,7 +172,7 @@ pub(crate) struct PathOfOurs {
 }
 
 impl PathOfOurs {
-    fn new(path: PathBuf) -> io::Result<PathOfOurs> {
+    pub(super) fn new(path: PathBuf) -> io::Result<PathOfOurs> {
         let (ours, removed) = (identity(&path)?, path.clone());
         let removal = Removal::new(move || {
             if identity(&removed).is_ok_and(|found| found == ours) {

@@ -68,6 +68,27 @@ fn files_of_a_directory_are_served_by_each_core() {
 }
 
 #[test]
+fn with_recheck_0_the_next_answer_has_a_change() {
+    let dir = folder();
+    let root = dir.path().to_str().unwrap();
+    let file = dir.path().join("file");
+    for backend in BACKENDS {
+        let server = serve(&[root, "--recheck", "0"], backend);
+        for round in 0..20 {
+            // Of one length, and in place: only the times tell.
+            let text = format!("round {round:02}");
+            fs::write(&file, &text).unwrap();
+            let got = ask(&server, "/file");
+            assert!(got.ends_with(&text), "{text}: {got}");
+        }
+        fs::remove_file(&file).unwrap();
+        assert!(ask(&server, "/file").starts_with("HTTP/1.1 404 "));
+        fs::write(&file, "again").unwrap();
+        assert!(ask(&server, "/file").ends_with("again"));
+    }
+}
+
+#[test]
 fn a_fixed_answer_touches_no_file() {
     for backend in BACKENDS {
         let server = serve(&["--respond", "200"], backend);
@@ -314,4 +335,5 @@ fn what_makes_no_sense_is_refused() {
     refused(&[root, "--access-log-format", "json"], "--access-log");
     refused(&[root, "--max-fields", "500"], "--max-fields");
     refused(&[root, "--head-timeout", "soon"], "not a time");
+    refused(&[root, "--head-timeout", "0"], "a time limit is from");
 }

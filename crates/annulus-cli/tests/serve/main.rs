@@ -4,7 +4,9 @@ mod crowd;
 mod echo;
 mod ends;
 mod http;
+mod log;
 mod memory;
+mod places;
 mod server;
 #[path = "../../../annulus/tests/child/skip.rs"]
 #[allow(dead_code, reason = "nothing here needs root")]

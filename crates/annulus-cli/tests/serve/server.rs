@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// A test that takes longer hangs. It decides nothing else.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const BACKENDS: [&str; 2] = ["auto", "epoll"];
 
@@ -14,9 +14,19 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command_as("echo", args)
 }
 
-fn command_as(what: &str, args: &[&str]) -> Command {
+pub(crate) fn command_as(what: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
     command.args(["serve", what]).args(args);
+    command
+}
+
+/// The same by a shell, which does `first` and then becomes the server.
+pub(crate) fn behind(first: &str, what: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("{first}; exec \"$@\"");
+    let program = env!("CARGO_BIN_EXE_annulus");
+    command.args(["-c", &script, "sh", program, "serve", what]);
+    command.args(args);
     command
 }
 
@@ -74,7 +84,14 @@ impl Server {
     }
 
     /// Waits for its end; what it said to standard error.
-    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
+    pub(crate) fn wait(self) -> (ExitStatus, String) {
+        let (status, error, rest) = self.wait_and_read();
+        assert_eq!(rest, "", "nothing more is said to standard output");
+        (status, error)
+    }
+
+    /// The same, and what it said to standard output behind its place.
+    pub(crate) fn wait_and_read(mut self) -> (ExitStatus, String, String) {
         let until = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -88,8 +105,7 @@ impl Server {
         pipe.read_to_string(&mut error).unwrap();
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "", "nothing more is said to standard output");
-        (status, error)
+        (status, error, rest)
     }
 }
 

@@ -36,6 +36,9 @@ enum State {
     DataEnd,
     /// At the start of a line of the trailer.
     Trailer,
+    /// In the name of a field of the trailer, which ends with a colon.
+    TrailerName(u32),
+    /// Behind that colon.
     TrailerLine(u32),
     TrailerLineEnd,
     LastEnd,
@@ -128,9 +131,11 @@ impl State {
                 digits: 0,
             },
             (State::Trailer, b'\r') => State::LastEnd,
-            // A line that goes on the one before (obs-fold) begins with a space.
-            (State::Trailer, _) if is_text(byte) && !matches!(byte, b' ' | b'\t') => {
-                State::TrailerLine(1)
+            // A line that goes on the one before (obs-fold) begins with a space, which no name does.
+            (State::Trailer, _) if is_name(byte) => State::TrailerName(1),
+            (State::TrailerName(bytes), b':') => State::TrailerLine(bytes + 1),
+            (State::TrailerName(bytes), _) if is_name(byte) && bytes < LINE_BYTES_MAX => {
+                State::TrailerName(bytes + 1)
             }
             (State::TrailerLine(_), b'\r') => State::TrailerLineEnd,
             (State::TrailerLine(bytes), _) if is_text(byte) && bytes < LINE_BYTES_MAX => {
@@ -142,6 +147,11 @@ impl State {
         };
         Ok(next)
     }
+}
+
+/// What a field's name is made of: a token (RFC 9110, 5.6.2).
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// What a field's value may have in it: no control character but the tab.
@@ -183,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_chunk_that_is_not_by_the_grammar_is_refused() {
-        let bad: [&[u8]; 22] = [
+        let bad: [&[u8]; 27] = [
             b"\r\n",
             b"g\r\n",
             b"-1\r\n",
@@ -202,6 +212,11 @@ mod tests {
             b";a\r\n",
             b"0\r\n a: b\r\n\r\n",
             b"0\r\na: b\n\r\n",
+            b"0\r\nno colon\r\n\r\n",
+            b"0\r\nnocolon\r\n\r\n",
+            b"0\r\n: no name\r\n\r\n",
+            b"0\r\na : b\r\n\r\n",
+            b"0\r\na: b\r\nGET / HTTP/1.1\r\n\r\n",
             b"0\r\n\n",
             b"0\r\n\r\r",
             b"0\r\n\0",

@@ -32,7 +32,7 @@ const UNWATCHED_BYTES: u64 = 8 << 10;
 /// How a client begins that knows that HTTP/2 is spoken (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes that are read and thrown away at the end, so that the client gets to see the last answer.
-const LINGER_BYTES_MAX: usize = 256 << 10;
+pub(crate) const LINGER_BYTES_MAX: usize = 256 << 10;
 
 /// One connection.
 pub(crate) struct Connection<T> {
@@ -132,6 +132,8 @@ impl<T: Transport> Connection<T> {
                 }
                 Received::End => break End::Answered,
                 Received::Late => break Box::pin(self.late()).await,
+                // Of TLS, where the client may be told why; TCP is gone.
+                Received::Failed if !T::ENDS_WHEN_DROPPED => break End::Lingering,
                 Received::Failed => break End::Now,
             }
         };

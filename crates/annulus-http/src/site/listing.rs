@@ -1,16 +1,18 @@
 //! A directory as a page, where that is asked for. Read on a blocking thread; used by `service`.
 
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
 use std::time::SystemTime;
 
 use maud::{DOCTYPE, html};
-use rustix::fs::Dir;
+use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
 use super::beneath::{Kind, Reach, Root};
 use super::load::{date_field, time_of};
 use super::path::escape;
 
-/// How many names a page has; the page says if there are more.
+/// How many names a page has, the first in its order; the page says if there are more.
 pub(crate) const LISTED_MAX: usize = 10_000;
 
 /// What is in a directory, and can be served: files and directories, directories first, sorted by name.
@@ -29,11 +31,34 @@ struct Item {
     modified: SystemTime,
 }
 
+/// Directories first, by name.
+impl Ord for Item {
+    fn cmp(&self, other: &Item) -> Ordering {
+        (!self.directory, &self.name).cmp(&(!other.directory, &other.name))
+    }
+}
+
+impl PartialOrd for Item {
+    fn partial_cmp(&self, other: &Item) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Item {
+    fn eq(&self, other: &Item) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Item {}
+
 impl Listing {
     /// Reads a directory. What can't be looked at, or would be answered 404, is left out: links that lead out,
     /// names with a backslash, hidden names.
     pub(crate) fn read(root: &Root, path: &[u8], hidden: bool) -> Result<Listing, Errno> {
-        let mut items = Vec::new();
+        // The last in order is on top, and goes for one that comes before it: memory is bounded whatever there is.
+        let mut items = BinaryHeap::new();
+        let mut more = false;
         for entry in Dir::new(root.open_dir(path)?)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -41,31 +66,24 @@ impl Listing {
             if dots || name.contains(&b'\\') || (!hidden && name.starts_with(b".")) {
                 continue;
             }
-            let below = [path, if path.is_empty() { b"" } else { b"/" }, name].concat();
-            let Ok(state) = root.look(&below, Reach::Wait) else {
+            let last = items.peek().filter(|_| items.len() == LISTED_MAX);
+            if last.is_some_and(|last| is_behind(entry.file_type(), name, last)) {
+                more = true;
+                continue;
+            }
+            let Some(item) = Item::of(root, path, name) else {
                 continue;
             };
-            if state.kind == Kind::Special {
-                continue;
+            items.push(item);
+            if items.len() > LISTED_MAX {
+                items.pop();
+                more = true;
             }
-            if items.len() == LISTED_MAX {
-                return Ok(Listing::sorted(items, true));
-            }
-            items.push(Item {
-                name: name.to_vec(),
-                directory: state.kind == Kind::Directory,
-                bytes: state.bytes,
-                modified: time_of(state.modified),
-            });
         }
-        Ok(Listing::sorted(items, false))
-    }
-
-    fn sorted(mut items: Vec<Item>, more: bool) -> Listing {
-        items.sort_by(|one, other| {
-            (!one.directory, &one.name).cmp(&(!other.directory, &other.name))
-        });
-        Listing { items, more }
+        Ok(Listing {
+            items: items.into_sorted_vec(),
+            more,
+        })
     }
 
     /// The page; `path` is the directory's, with its slash.
@@ -88,7 +106,7 @@ impl Listing {
                         }
                         @for item in &self.items { (item.row()) }
                     }
-                    @if self.more { p { "There are more than " (LISTED_MAX) " names; the others are not shown." } }
+                    @if self.more { p { "These are the first " (LISTED_MAX) " names; the others are not shown." } }
                 }
             }
         };
@@ -96,7 +114,28 @@ impl Listing {
     }
 }
 
+/// Whether a name comes after an item, by what its directory says of it; what it does not say has to be looked at.
+fn is_behind(file_type: FileType, name: &[u8], item: &Item) -> bool {
+    match file_type {
+        FileType::Directory => !item.directory || name > &item.name[..],
+        FileType::RegularFile => !item.directory && name > &item.name[..],
+        _ => false,
+    }
+}
+
 impl Item {
+    /// `None`: it can't be looked at, or would be answered 404.
+    fn of(root: &Root, path: &[u8], name: &[u8]) -> Option<Item> {
+        let below = [path, if path.is_empty() { b"" } else { b"/" }, name].concat();
+        let state = root.look(&below, Reach::Wait).ok()?;
+        (state.kind != Kind::Special).then(|| Item {
+            name: name.to_vec(),
+            directory: state.kind == Kind::Directory,
+            bytes: state.bytes,
+            modified: time_of(state.modified),
+        })
+    }
+
     fn row(&self) -> maud::Markup {
         let slash = if self.directory { "/" } else { "" };
         // With a dot before it no name is taken for a scheme (`a:b`).
@@ -172,13 +211,33 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_a_bounded_number_of_names() {
+    fn a_page_has_the_first_names_and_says_that_there_are_more() {
         let dir = tempfile::tempdir().unwrap();
-        for index in 0..=LISTED_MAX {
-            std::fs::write(dir.path().join(format!("{index}")), "").unwrap();
+        let below = |name: &str| dir.path().join(name);
+        for index in 0..LISTED_MAX + 500 {
+            std::fs::write(below(&format!("{index:05}")), "").unwrap();
         }
-        let listing = Listing::read(&Root::open(dir.path()).unwrap(), b"", false).unwrap();
-        assert_eq!(listing.items.len(), LISTED_MAX);
+        for name in ["zz-directory", "00-directory"] {
+            std::fs::create_dir(below(name)).unwrap();
+        }
+        symlink("zz-directory", below("zz-link")).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let listing = Listing::read(&root, b"", false).unwrap();
+        let names = listing
+            .items
+            .iter()
+            .map(|item| String::from_utf8_lossy(&item.name));
+        let first = ["00-directory", "zz-directory", "zz-link"].map(str::to_owned);
+        let expected = first
+            .into_iter()
+            .chain((0..LISTED_MAX - 3).map(|index| format!("{index:05}")));
+        assert!(names.eq(expected));
         assert!(listing.page(b"/").contains("are not shown"));
+        for index in LISTED_MAX - 3..LISTED_MAX + 500 {
+            std::fs::remove_file(below(&format!("{index:05}"))).unwrap();
+        }
+        let listing = Listing::read(&root, b"", false).unwrap();
+        assert_eq!(listing.items.len(), LISTED_MAX);
+        assert!(!listing.page(b"/").contains("are not shown"), "that is all");
     }
 }

@@ -219,10 +219,8 @@ fn a_client_that_takes_a_little_at_a_time_gets_all_of_it_however_long_a_send_tak
     options.limits.send_timeout = SEND_TIMEOUT;
     let body = vec![b'x'; LARGE_BYTES].into();
     options.site.respond = Some((http::StatusCode::OK, body));
-    let plain = Options {
-        tls: None,
-        ..options.clone()
-    };
+    let mut plain = options.clone();
+    plain.tls = None;
     let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     for_each_backend(&plain, |server| {
         thread::scope(|scope| {

@@ -133,6 +133,55 @@ fn what_is_no_tls_is_closed_and_what_stalls_too() {
     });
 }
 
+/// The content type of an alert's record.
+const ALERT: u8 = 21;
+/// More than the server reads before it has found the mistake.
+const BEHIND: usize = 100_000;
+
+#[test]
+fn what_is_no_tls_is_told_so_by_an_alert() {
+    let (options, _) = certified();
+    for_each_backend(&options, |server| {
+        for begins in [
+            &b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..],
+            b"\x16\x03\x01\0\x05\x01\0\0\x01\0",
+        ] {
+            let mut stream = server.connect();
+            stream
+                .write_all(&[begins, &[b'x'; BEHIND]].concat())
+                .unwrap();
+            let mut got = Vec::new();
+            // An end in order: a reset could have overtaken the alert.
+            stream.read_to_end(&mut got).unwrap();
+            assert_eq!(got.first(), Some(&ALERT), "{begins:?}: {got:?}");
+        }
+    });
+}
+
+#[test]
+fn a_record_that_was_changed_on_its_way_is_answered_by_an_alert() {
+    let (options, config) = certified();
+    for_each_backend(&options, |server| {
+        for asks_first in [false, true] {
+            let mut stream = connect(server, &config);
+            while stream.conn.is_handshaking() {
+                stream.conn.complete_io(&mut stream.sock).unwrap();
+            }
+            if asks_first {
+                stream
+                    .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                    .unwrap();
+                assert_eq!(answer(&mut stream).1, BODY.as_bytes());
+            }
+            let record = [&b"\x17\x03\x03\0\x20"[..], &[7; 32], &[7; BEHIND]].concat();
+            stream.sock.write_all(&record).unwrap();
+            let error = stream.read_to_end(&mut Vec::new()).unwrap_err();
+            let says = error.to_string();
+            assert!(says.contains("BadRecordMac"), "{asks_first}: {says}");
+        }
+    });
+}
+
 #[test]
 fn files_that_are_no_certificate_are_refused_with_their_name() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -1,10 +1,9 @@
 //! The access log.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
-use std::sync::Arc;
 
-use annulus_http::{LogFormat, LogOptions};
+use annulus_http::{AccessLog, LogFormat};
 
 use crate::frames;
 use crate::server::{answer, for_each_backend, respond, statuses};
@@ -28,9 +27,8 @@ fn each_answer_is_a_line_by_the_end_of_the_server() {
         ),
     ] {
         let mut options = respond();
-        let file = File::options().create(true).append(true).open(&path);
-        let file = Arc::new(file.unwrap());
-        options.log = Some(LogOptions::new(file, path.clone(), format));
+        let log = AccessLog::open(&path, format).unwrap();
+        options.log = Some(log.clone());
         fs::write(&path, "").unwrap();
         for_each_backend(&options, |server| {
             let one = "GET /a HTTP/1.1\r\nHost: a\r\nUser-Agent: me \"\\\r\n\r\n";
@@ -45,6 +43,7 @@ fn each_answer_is_a_line_by_the_end_of_the_server() {
             second.write_all(&frames::request(1, "/h2")).unwrap();
             frames::until(&mut second, frames::DATA).unwrap();
         });
+        log.finish();
         let text = fs::read_to_string(&path).unwrap();
         let backends = text.matches("HTTP/2.0").count();
         assert!(backends >= 1, "{text}");

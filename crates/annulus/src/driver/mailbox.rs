@@ -51,6 +51,11 @@ impl<T> Mailbox<T> {
         self.called.load(Ordering::Acquire)
     }
 
+    /// Whether the owner has gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().is_none()
+    }
+
     /// All that has been left.
     #[inline]
     pub(crate) fn take(&self) -> Vec<T> {

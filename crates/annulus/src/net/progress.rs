@@ -18,7 +18,8 @@ pub struct SendProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acknowledged {
-    /// The bytes that the peer's kernel has acknowledged since the connection was made. Only grows.
+    /// The bytes that the peer's kernel has acknowledged since the connection was made, which only grows. A Unix stream
+    /// has no such count: a number that changes when the peer takes something.
     pub bytes: u64,
     /// Whether these are all that this side's kernel has been given to send.
     pub all: bool,
@@ -31,7 +32,7 @@ impl SendProgress {
         }
     }
 
-    /// Asks the kernel (`TCP_INFO`). `None` when the connection has been closed.
+    /// Asks the kernel (`TCP_INFO`, or `SIOCOUTQ` for a Unix stream). `None` when the connection has been closed.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 //! The tasks of one core: those that are ready run first, then the core's ring turns, once.
 
+use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -32,6 +33,8 @@ const WOKEN_ELSEWHERE: Duration = Duration::from_micros(50);
 pub(super) struct Inbox {
     /// Names the core in the cells of threads; never 0.
     number: u64,
+    /// Which of its runtime's cores it is.
+    index: usize,
     alarm: Arc<Alarm>,
     mailbox: Mailbox<Message>,
 }
@@ -42,6 +45,8 @@ pub(super) enum Message {
     Run(Runnable),
     /// Starts a task.
     Start(Box<dyn FnOnce() + Send>),
+    /// Drops what a [`CoreBound`](super::CoreBound) has at this place.
+    Forget(usize),
     /// The runtime is to end.
     Stop,
 }
@@ -64,13 +69,23 @@ thread_local! {
 }
 
 impl Inbox {
-    pub(super) fn new() -> std::io::Result<Arc<Inbox>> {
+    pub(super) fn new(index: usize) -> std::io::Result<Arc<Inbox>> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         Ok(Arc::new(Inbox {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            index,
             alarm: Alarm::new()?,
             mailbox: Mailbox::new(),
         }))
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether nothing that is sent arrives any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.mailbox.is_closed()
     }
 
     pub(super) fn alarm(&self) -> Arc<Alarm> {
@@ -145,6 +160,8 @@ pub(super) struct Executor {
     stopping: Cell<bool>,
     /// Who is to know that the runtime is to end.
     stop_wakers: RefCell<Slab<Waker>>,
+    /// What is bound to the core; `None` from its end on.
+    kept: RefCell<Option<Slab<Rc<dyn Any>>>>,
 }
 
 /// The calling thread's executor.
@@ -157,6 +174,30 @@ pub(super) fn current() -> Option<Rc<Executor>> {
 /// Whether the calling thread can be a core: not while its thread-locals are being dropped.
 pub(super) fn is_possible() -> bool {
     HERE.try_with(|_| ()).is_ok() && Core::can_be_current()
+}
+
+/// What the core `home` has at `place`, if this is its thread.
+#[inline]
+pub(super) fn kept_here(home: &Inbox, place: usize) -> Option<Rc<dyn Any>> {
+    let found = HERE.try_with(|here| {
+        if here.number.get() != home.number {
+            return None;
+        }
+        let executor = here.executor.borrow();
+        let kept = executor.as_ref()?.kept.borrow();
+        kept.as_ref()?.get(place).map(Rc::clone)
+    });
+    found.ok().flatten()
+}
+
+/// Drops what the core `home` has at `place`. False: this is not its thread.
+pub(super) fn forget_here(home: &Inbox, place: usize) -> bool {
+    let executor = current().filter(|executor| executor.inbox.number == home.number);
+    let Some(executor) = executor else {
+        return false;
+    };
+    executor.forget(place);
+    true
 }
 
 /// Whether the calling thread's runtime is to end.
@@ -223,6 +264,7 @@ impl Executor {
             handle: OnceCell::new(),
             stopping: Cell::new(false),
             stop_wakers: RefCell::default(),
+            kept: RefCell::new(Some(Slab::new())),
         })
     }
 
@@ -244,6 +286,20 @@ impl Executor {
         drop(noop);
         task.detach();
         runnable.schedule();
+    }
+
+    /// Keeps a value until it is forgotten, or the core ends.
+    pub(super) fn keep(&self, value: Rc<dyn Any>) -> Option<(Arc<Inbox>, usize)> {
+        let place = self.kept.borrow_mut().as_mut()?.insert(value);
+        Some((Arc::clone(&self.inbox), place))
+    }
+
+    fn forget(&self, place: usize) {
+        let mut kept = self.kept.borrow_mut();
+        let value = kept.as_mut().and_then(|kept| kept.try_remove(place));
+        // Foreign code, which may come here again.
+        drop(kept);
+        drop(value);
     }
 
     pub(super) fn files(&self) -> Option<&Arc<Submitter>> {
@@ -339,6 +395,7 @@ impl Executor {
                 Message::Run(runnable) => push_ready(runnable),
                 // Should it be refused, what it was made of is foreign code to drop.
                 Message::Start(start) => contain(start),
+                Message::Forget(place) => contain(|| self.forget(place)),
                 Message::Stop => self.stop(),
             }
         }
@@ -365,6 +422,10 @@ impl Executor {
     pub(super) fn leave(self: &Rc<Self>) -> u32 {
         // A task that is dropped may wake or start others. One that another thread is waking right now
         // is dropped when that thread has handed it over.
+        self.drop_all_tasks();
+        // What is bound to the core, and is held by other threads: its sockets are closed with the others.
+        let kept = self.kept.take();
+        (kept.into_iter().flatten()).for_each(|(_, value)| contain(|| drop(value)));
         self.drop_all_tasks();
         self.inbox.close();
         // Without files it has never run, and has nothing in flight.

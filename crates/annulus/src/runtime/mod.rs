@@ -27,6 +27,7 @@
 //! ```
 
 mod blocking;
+mod bound;
 mod builder;
 mod executor;
 pub mod fs;
@@ -35,6 +36,7 @@ mod start;
 mod task;
 
 pub use blocking::{spawn_blocking, trim_heap};
+pub use bound::CoreBound;
 pub use builder::{Backend, BackendInUse, CoreInfo, Runtime, RuntimeBuilder};
 pub use handle::Handle;
 pub use task::{JoinError, JoinHandle};

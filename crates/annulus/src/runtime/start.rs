@@ -99,7 +99,7 @@ where
 }
 
 fn new_handle(builder: &RuntimeBuilder) -> Result<Handle, SetupError> {
-    let inboxes = (0..builder.threads).map(|_| Inbox::new());
+    let inboxes = (0..builder.threads).map(Inbox::new);
     let inboxes = inboxes.collect::<io::Result<Vec<_>>>();
     let os = |error| SetupError::Os {
         what: "making an eventfd for a core",

@@ -267,9 +267,25 @@ const UNACKED_WORD: usize = 6;
 const BYTES_ACKED_WORD: usize = 30;
 const NOTSENT_BYTES_WORD: usize = 36;
 
-/// The bytes that the peer of a TCP connection has acknowledged, and whether that is all that was sent (`TCP_INFO`,
-/// for which rustix has no function).
+/// How far what is being sent has come: a number that changes when the peer takes something of it, and whether that
+/// is all that the kernel was given. Of TCP, the bytes that were acknowledged (`TCP_INFO`, for which rustix has no
+/// function); other streams only know what is still waiting, so it is counted down from the largest number.
 pub(crate) fn acknowledged(fd: RawFd) -> io::Result<(u64, bool)> {
+    match acknowledged_by_tcp(fd) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            let mut waiting = 0i32;
+            let into = &raw mut waiting;
+            // SAFETY: Open: the caller's socket. Lent: the kernel writes the four bytes, which live on this stack,
+            // during the call.
+            let res = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::TIOCOUTQ, into) };
+            super::errno::check(super::call::last(res))?;
+            Ok((u64::MAX - u64::from(waiting.unsigned_abs()), waiting == 0))
+        }
+        answer => answer,
+    }
+}
+
+fn acknowledged_by_tcp(fd: RawFd) -> io::Result<(u64, bool)> {
     let mut info = [0_u32; TCP_INFO_WORDS];
     // The type of the system call's last argument is a pointer to an int.
     let mut bytes = to_u32(size_of_val(&info));
@@ -352,24 +368,6 @@ pub(crate) fn abort(fd: RawFd) {
     if net::connect_unspec(known(fd)).is_err() {
         // Refused (ENOTCONN), there is no connection.
         let _ = shutdown(fd, Shutdown::Both);
-    }
-}
-
-/// A number that changes when the peer takes something of what is being sent: bytes acknowledged (TCP), or bytes that
-/// wait in the kernel (Unix).
-pub(crate) fn taken_by_peer(fd: RawFd) -> u64 {
-    if let Ok((bytes, _)) = acknowledged(fd) {
-        return bytes;
-    }
-    let mut waiting = 0i32;
-    let into = &raw mut waiting;
-    // SAFETY: Lent: the kernel writes the four bytes, which live on this stack, during the call.
-    let res =
-        super::call::last(unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::TIOCOUTQ, into) });
-    if res == 0 {
-        u64::from(waiting.unsigned_abs())
-    } else {
-        0
     }
 }
 

@@ -11,6 +11,7 @@ mod ways;
 
 mod across;
 mod blocking;
+mod bound;
 mod budget;
 mod counters;
 mod ending;

@@ -122,7 +122,7 @@ impl Closing {
                 continue;
             }
             let now = Seen {
-                taken: net::taken_by_peer(socket.raw()),
+                taken: net::acknowledged(socket.raw()).map_or(0, |(taken, _)| taken),
                 at_ns: now_ns,
             };
             match look(dropped.seen, now, self.timeout_ns(&socket)) {

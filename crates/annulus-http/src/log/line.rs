@@ -1,56 +1,14 @@
-//! The access log: a line for each answer. Lines are gathered per core and written by a blocking thread, each second
-//! or when there are enough; a disk that does not keep up costs lines, which are counted, and never an answer.
+//! A line of the access log: what it says of an answer, in three formats.
 
-use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::rc::Rc;
-use std::sync::Arc;
 
-use annulus::runtime;
-
+use super::LogFormat;
 use crate::clock::Clock;
 
-/// Bytes of lines by which they are written before their time.
-const WRITE_BYTES: usize = 64 << 10;
-/// Bytes of lines that wait at most; further ones are lost.
-const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a text that comes from a client: what is longer is cut.
 const TEXT_BYTES_MAX: usize = 2048;
-
-/// How a line looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LogFormat {
-    /// The format of NCSA's server, which most tools read.
-    Common,
-    /// The same, with where the client came from and what it calls itself.
-    Combined,
-    /// An object a line.
-    Json,
-}
-
-/// Where lines go.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct LogOptions {
-    /// The file, opened to append.
-    pub file: Arc<File>,
-    /// Its name, for messages.
-    pub path: PathBuf,
-    /// How a line looks.
-    pub format: LogFormat,
-}
-
-impl LogOptions {
-    /// Lines of `format` go to `file`, which is called `path`.
-    pub fn new(file: Arc<File>, path: PathBuf, format: LogFormat) -> LogOptions {
-        LogOptions { file, path, format }
-    }
-}
 
 /// What there is to say of an answer.
 pub(crate) struct Line<'a> {
@@ -64,85 +22,8 @@ pub(crate) struct Line<'a> {
     pub(crate) user_agent: Option<&'a [u8]>,
 }
 
-/// One core's.
-pub(crate) struct Log {
-    options: LogOptions,
-    lines: RefCell<Vec<u8>>,
-    /// A blocking thread writes.
-    writing: Cell<bool>,
-    /// Nobody will look again: whoever writes goes on until there is nothing left.
-    ending: Cell<bool>,
-    lost: Cell<u64>,
-}
-
-impl Log {
-    pub(crate) fn new(options: LogOptions) -> Rc<Log> {
-        Rc::new(Log {
-            options,
-            lines: RefCell::default(),
-            writing: Cell::new(false),
-            ending: Cell::new(false),
-            lost: Cell::new(0),
-        })
-    }
-
-    pub(crate) fn note(self: &Rc<Self>, clock: &Clock, line: &Line<'_>) {
-        let mut lines = self.lines.borrow_mut();
-        if lines.len() >= WAITING_BYTES_MAX {
-            self.lost.set(self.lost.get() + 1);
-            return;
-        }
-        line.write(&mut lines, self.options.format, clock);
-        let enough = lines.len() >= WRITE_BYTES;
-        drop(lines);
-        if enough {
-            self.write();
-        }
-    }
-
-    /// Has what there is written. Nothing happens while the last is being written.
-    pub(crate) fn write(self: &Rc<Self>) {
-        if self.lines.borrow().is_empty() || self.writing.replace(true) {
-            return;
-        }
-        let log = Rc::clone(self);
-        drop(runtime::spawn(async move {
-            loop {
-                let lines = log.lines.take();
-                let file = Arc::clone(&log.options.file);
-                // One write: lines of several cores and processes stay whole.
-                let written = runtime::spawn_blocking(move || (&*file).write_all(&lines)).await;
-                log.told(written.unwrap_or_else(|error| Err(io::Error::other(error.to_string()))));
-                let left = log.lines.borrow().len();
-                if left < WRITE_BYTES && (left == 0 || !log.ending.get()) {
-                    break;
-                }
-            }
-            log.writing.set(false);
-        }));
-    }
-
-    /// No line follows: what there is is written before the core ends.
-    pub(crate) fn end(self: &Rc<Self>) {
-        self.ending.set(true);
-        self.write();
-    }
-
-    /// What could not be written is lost: it would be in the way of what comes.
-    fn told(&self, written: io::Result<()>) {
-        let path = self.options.path.display();
-        if let Err(error) = written {
-            eprintln!("annulus: {path}: {error}; lines of the access log are lost");
-        }
-        match self.lost.take() {
-            0 => {}
-            lost => eprintln!("annulus: {path}: too slow; {lost} lines of the access log are lost"),
-        }
-    }
-}
-
 impl Line<'_> {
-    fn write(&self, out: &mut Vec<u8>, format: LogFormat, clock: &Clock) {
+    pub(super) fn write(&self, out: &mut Vec<u8>, format: LogFormat, clock: &Clock) {
         match format {
             LogFormat::Common => self.common(out, clock),
             LogFormat::Combined => {

@@ -8,6 +8,9 @@
 //! is the driver), Drained.
 #![allow(unsafe_code)]
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
@@ -568,34 +571,4 @@ fn run(slot: NonNull<Slot>, counters: &Meter) -> i32 {
 /// Nothing panics while the lock is held but foreign drops, after which the state is whole.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pool_has_one_deadline_however_often_its_end_is_asked_for() {
-        let config = Config {
-            threads: 1,
-            limits: Limits {
-                in_flight: 1,
-                in_flight_bytes: 1,
-            },
-            drain_timeout: Duration::from_secs(60),
-            affinity: None,
-        };
-        let until = |pool: &Pool| lock(&pool.shared.inside.state).drain_until_ns;
-        let pool = Pool::new(config);
-        pool.drain(Some(7));
-        assert_eq!(until(&pool), Some(7));
-        pool.drain(None);
-        pool.drain(Some(now_ns()));
-        assert_eq!(until(&pool), Some(7), "the first is for all");
-        let alone = Pool::new(config);
-        alone.drain(None);
-        let first = until(&alone);
-        alone.drain(None);
-        assert!(first.is_some() && until(&alone) == first);
-    }
 }

@@ -12,6 +12,7 @@ mod group_trial;
 mod operation;
 mod ports;
 mod readiness;
+mod receive_buffers;
 mod rings;
 mod shared;
 mod table;
@@ -39,7 +40,7 @@ pub(crate) use table::{Arrives, Token};
 pub(crate) use timers::Timer;
 pub(crate) use waiters::{Crowd, WaitersCell};
 
-use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
+use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::driver::uring::Tuning;
 use crate::driver::{Lane, Limits, Opcodes, contain};
 use crate::error::SetupError;
@@ -51,7 +52,7 @@ use crate::sys::engine_error::EngineError;
 use crate::sys::kernel::Kernel;
 use crate::sys::net::Kind;
 use crate::sys::ring::{Ring, RingConfig, Rung};
-use crate::sys::sqe::{Cqe, Sqe};
+use crate::sys::sqe::Sqe;
 use closing::Closing;
 use readiness::Readiness;
 use rings::Rings;
@@ -409,50 +410,6 @@ impl Core {
         if let Backend::Readiness(readiness) = &self.backend {
             readiness.emptied(socket);
         }
-    }
-
-    /// The number of the receive buffers' group.
-    pub(crate) fn group_id(&self) -> u16 {
-        self.with_group(Group::id).unwrap_or_default()
-    }
-
-    /// How the kernel fills the receive buffers.
-    pub(crate) fn receive_mode(&self) -> ReceiveMode {
-        self.with_group(Group::mode).unwrap_or_default()
-    }
-
-    /// The receive buffers, and why they are not as was wanted.
-    pub(crate) fn group_facts(&self) -> (Option<GroupLayout>, Option<String>) {
-        (self.with_group(Group::layout), self.mode_refused.clone())
-    }
-
-    /// Bytes of a receive buffer.
-    pub(crate) fn buffer_bytes(&self) -> u32 {
-        self.with_group(Group::buffer_bytes).unwrap_or(4096)
-    }
-
-    /// What the kernel has received into buffer `id`.
-    #[inline]
-    pub(crate) fn received(&self, id: u16, bytes: u32) -> Option<Chunk> {
-        self.with_group(|group| group.received(id, bytes))
-    }
-
-    /// As [`received`](Core::received), where a buffer is filled bit by bit or several at once. False: what
-    /// the kernel says makes no sense.
-    #[inline]
-    pub(crate) fn received_parts(&self, cqe: &Cqe, id: u16, each: impl FnMut(Chunk)) -> bool {
-        self.with_group(|group| group.received_parts(id, cqe.bytes(), cqe.keeps_buffer(), each))
-            .unwrap_or(true)
-    }
-
-    /// A buffer to receive into by a call.
-    pub(crate) fn blank(&self) -> Option<Chunk> {
-        self.with_group(Group::blank)
-    }
-
-    #[inline]
-    fn with_group<T>(&self, act: impl FnOnce(&Group) -> T) -> Option<T> {
-        self.group.borrow().as_ref().map(act)
     }
 
     // ----- time -----

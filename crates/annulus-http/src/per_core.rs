@@ -100,13 +100,19 @@ impl PerCore {
         }
     }
 
+    /// A connection or a stream has begun. Counted here and not at the looks, between which a crowd may come and go.
+    #[inline]
+    pub(crate) fn note_crowd(&self) {
+        let now = self.watches.connections() + self.streams.get();
+        self.crowd.set(self.crowd.get().max(now));
+    }
+
     /// Gives memory back to the system when a crowd has left: the allocator keeps what lies below anything in use.
     pub(crate) fn trim(&self) {
         let now = self.watches.connections() + self.streams.get();
-        let crowd = self.crowd.get().max(now);
-        let has_left = crowd >= CROWD && now <= crowd / 4;
-        self.crowd.set(if has_left { now } else { crowd });
-        if has_left {
+        let crowd = self.crowd.get();
+        if crowd >= CROWD && now <= crowd / 4 {
+            self.crowd.set(now);
             // It may take some milliseconds. Its end is of no interest.
             drop(runtime::spawn_blocking(runtime::trim_heap));
         }

@@ -115,6 +115,7 @@ fn connections_that_fit(descriptors: usize, cores: usize) -> usize {
 
 fn start(stream: TcpStream, core: &Rc<PerCore>, tls: Option<&Arc<ServerConfig>>) {
     let place = core.watches.enter();
+    core.note_crowd();
     match tls {
         None => drop(runtime::spawn(plain(stream, Rc::clone(core), place))),
         Some(tls) => {

@@ -71,6 +71,7 @@ impl Streams {
             self.place.set(Phase::Busy, FIRST_LOOK);
         }
         self.core.streams.set(self.core.streams.get() + 1);
+        self.core.note_crowd();
         self.has_come(1);
         Open(Rc::clone(self))
     }

@@ -60,10 +60,9 @@ pub(crate) trait Transport: 'static {
     /// Tells the client that nothing follows.
     async fn finish(&mut self);
 
-    /// Ends both directions now: what is being sent fails.
+    /// Ends the connection now, by a reset: an answer that was cut off does not look like a whole one.
     fn abort(&self) {
-        // Refused (ENOTCONN), the client has gone.
-        let _ = self.socket().shutdown(Shutdown::Both);
+        self.socket().abort();
     }
 }
 

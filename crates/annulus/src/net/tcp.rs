@@ -376,6 +376,12 @@ impl TcpStream {
         SendProgress::of(&self.0)
     }
 
+    /// Ends the connection at once by a reset: what is being sent fails, and the peer does not take what has come for
+    /// all there was. A Unix stream has no reset; its peer reads an end.
+    pub fn abort(&self) {
+        self.0.socket.abort();
+    }
+
     /// Ends one direction, or both, at once: what is still to be sent is not waited for.
     ///
     /// # Errors

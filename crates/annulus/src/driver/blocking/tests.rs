@@ -1,3 +1,5 @@
+//! The end of a pool of blocking threads, as its engine and its drop ask for it.
+
 use super::*;
 
 #[test]

@@ -1,0 +1,63 @@
+// What ThreadSanitizer is not told by a standard library that was compiled without it.
+//
+// Generic and inlined code of std is compiled with the crates that use it, so an uncontended lock is seen. The rest of
+// a lock is machine code in libstd: the contended path of a mutex or a read-write lock, a wait on a condition variable,
+// a `Once`, the end of a scoped thread. `ci/sanitize thread` links these wrappers around them (`ld --wrap`). Each acquires what the instrumented
+// side of the same address has released, or releases it, as std's code does.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+
+// The mangled names, which differ by compiler: -DMUTEX_LOCK_CONTENDED=_RNv… and so on.
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define REAL(name) JOIN(__real_, name)
+#define WRAPPED(name) JOIN(__wrap_, name)
+
+#define CONTENDED(name)                                                                                                \
+    void REAL(name)(void *lock);                                                                                       \
+    void WRAPPED(name)(void *lock) {                                                                                   \
+        REAL(name)(lock);                                                                                              \
+        __tsan_acquire(lock);                                                                                          \
+    }
+
+CONTENDED(MUTEX_LOCK_CONTENDED)
+CONTENDED(RWLOCK_READ_CONTENDED)
+CONTENDED(RWLOCK_WRITE_CONTENDED)
+
+void REAL(CONDVAR_WAIT)(void *condvar, void *mutex);
+void WRAPPED(CONDVAR_WAIT)(void *condvar, void *mutex) {
+    __tsan_release(mutex);
+    REAL(CONDVAR_WAIT)(condvar, mutex);
+    __tsan_acquire(mutex);
+}
+
+// A `Duration` arrives in two registers.
+bool REAL(CONDVAR_WAIT_TIMEOUT)(void *condvar, void *mutex, uint64_t seconds, uint32_t nanoseconds);
+bool WRAPPED(CONDVAR_WAIT_TIMEOUT)(void *condvar, void *mutex, uint64_t seconds, uint32_t nanoseconds) {
+    __tsan_release(mutex);
+    bool in_time = REAL(CONDVAR_WAIT_TIMEOUT)(condvar, mutex, seconds, nanoseconds);
+    __tsan_acquire(mutex);
+    return in_time;
+}
+
+// A `&mut dyn FnMut` arrives in two registers, the place it was called from in one.
+void REAL(ONCE_CALL)(void *once, bool ignores_poison, void *function, void *vtable, void *location);
+void WRAPPED(ONCE_CALL)(void *once, bool ignores_poison, void *function, void *vtable, void *location) {
+    REAL(ONCE_CALL)(once, ignores_poison, function, vtable, location);
+    __tsan_release(once);
+    __tsan_acquire(once);
+}
+
+// The end of a scoped thread: whoever ended the scope looks at one of the fields, whichever it is.
+void REAL(SCOPE_DECREMENT)(void *scope, bool panicked);
+void WRAPPED(SCOPE_DECREMENT)(void *scope, bool panicked) {
+    uint64_t *fields = scope;
+    for (int field = 0; field < 3; field++) {
+        __tsan_release(&fields[field]);
+    }
+    REAL(SCOPE_DECREMENT)(scope, panicked);
+}

@@ -67,8 +67,10 @@ fn ordered() {
     let cell = Cell::default();
     thread::scope(|scope| drop(scope.spawn(|| cell.count())));
     cell.count();
-    let value = OnceLock::new();
-    both(move |_| assert_eq!(*value.get_or_init(|| Box::new(7)), Box::new(7)));
+    for _ in 0..ROUNDS / 100 {
+        let value = OnceLock::new();
+        both(move |_| assert_eq!(*value.get_or_init(|| Box::new(7)), Box::new(7)));
+    }
 }
 
 fn unordered() {

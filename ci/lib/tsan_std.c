@@ -44,11 +44,36 @@ bool WRAPPED(CONDVAR_WAIT_TIMEOUT)(void *condvar, void *mutex, uint64_t seconds,
     return in_time;
 }
 
-// A `&mut dyn FnMut` arrives in two registers, the place it was called from in one.
-void REAL(ONCE_CALL)(void *once, bool ignores_poison, void *function, void *vtable, void *location);
-void WRAPPED(ONCE_CALL)(void *once, bool ignores_poison, void *function, void *vtable, void *location) {
-    REAL(ONCE_CALL)(once, ignores_poison, function, vtable, location);
-    __tsan_release(once);
+// A `Once` is seen as complete by others before its call returns, so what its function has done is released when that
+// function ends. It is a `&mut dyn FnMut`, which arrives in two registers: its data and its table of functions, of which
+// the fourth and fifth are its two ways to be called.
+enum { CALL_ONCE = 3, CALL_MUT = 4, TABLE_WORDS = 5 };
+
+struct function {
+    void *data;
+    void *const *table;
+    void *once;
+};
+
+static void run(struct function *function, void *state, int way) {
+    void (*call)(void *, void *) = (void (*)(void *, void *))function->table[way];
+    call(function->data, state);
+    __tsan_release(function->once);
+}
+
+static void run_once(struct function *function, void *state) { run(function, state, CALL_ONCE); }
+static void run_mut(struct function *function, void *state) { run(function, state, CALL_MUT); }
+
+void REAL(ONCE_CALL)(void *once, bool ignores_poison, void *data, void *const *table, void *location);
+void WRAPPED(ONCE_CALL)(void *once, bool ignores_poison, void *data, void *const *table, void *location) {
+    struct function function = {data, table, once};
+    void *ours[TABLE_WORDS];
+    for (int word = 0; word < TABLE_WORDS; word++) {
+        ours[word] = table[word];
+    }
+    ours[CALL_ONCE] = (void *)run_once;
+    ours[CALL_MUT] = (void *)run_mut;
+    REAL(ONCE_CALL)(once, ignores_poison, &function, ours, location);
     __tsan_acquire(once);
 }
 

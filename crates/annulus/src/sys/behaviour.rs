@@ -16,6 +16,7 @@ use io_uring::{IoUring, opcode, types};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::call::timespec;
+use super::message::POLL_READ;
 use super::poller::Poller;
 use super::probe::read_text;
 use super::wake::EventFd;
@@ -86,7 +87,7 @@ fn deferred() -> io::Result<IoUring> {
 /// what one eventfd would tell another.
 fn watch(ring: &mut IoUring, socket: &UnixStream) -> io::Result<()> {
     let socket = types::Fd(socket.as_raw_fd());
-    let entry = opcode::PollAdd::new(socket, PollFlags::IN.bits().into()).build();
+    let entry = opcode::PollAdd::new(socket, POLL_READ).build();
     // SAFETY: Lent: a poll points to no memory. Open: the socket outlives the call; then the kernel holds it.
     unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
     ring.submit().map(drop)

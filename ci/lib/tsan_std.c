@@ -1,9 +1,10 @@
 // What ThreadSanitizer is not told by a standard library that was compiled without it.
 //
-// Generic and inlined code of std is compiled with the crates that use it, so an uncontended lock is seen. The rest of
-// a lock is machine code in libstd: the contended path of a mutex or a read-write lock, a wait on a condition variable,
-// a `Once`, the end of a scoped thread. `ci/sanitize thread` links these wrappers around them (`ld --wrap`). Each acquires what the instrumented
-// side of the same address has released, or releases it, as std's code does.
+// Generic and inlined code of std is compiled with the crates that use it, so an uncontended lock is seen. The
+// rest of a lock is machine code in libstd: the contended path of a mutex or a read-write lock, a wait on a
+// condition variable, a `Once`, the end of a scoped thread. `ci/sanitize thread` links these wrappers around them
+// (`ld --wrap`). Each acquires what the instrumented side of the same address has released, or releases it, as
+// std's code does.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,9 +45,9 @@ bool WRAPPED(CONDVAR_WAIT_TIMEOUT)(void *condvar, void *mutex, uint64_t seconds,
     return in_time;
 }
 
-// A `Once` is seen as complete by others before its call returns, so what its function has done is released when that
-// function ends. It is a `&mut dyn FnMut`, which arrives in two registers: its data and its table of functions, of which
-// the fourth and fifth are its two ways to be called.
+// A `Once` is seen as complete by others before its call returns, so what its function has done is released when
+// that function ends. It is a `&mut dyn FnMut`, which arrives in two registers: its data and its table of
+// functions, of which the fourth and fifth are its two ways to be called.
 enum { CALL_ONCE = 3, CALL_MUT = 4, TABLE_WORDS = 5 };
 
 struct function {

@@ -321,9 +321,21 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
     let simple = closing.out_bytes == 0 && closing.backlog.is_empty();
     if simple && (idle || !by_ring) || (!by_ring && inner.ring.is_none()) {
+        // What the ring holds of it keeps its end back until its owner waits again, which may be never.
+        let kept_back = !idle && !set.is_mine();
         if !closing.backlog.is_empty() {
-            let beside = Beside::Nobody.unless_shared(closing.is_shared);
-            orphans::take_over(fd, closing.backlog.as_slice(), beside);
+            let beside = if kept_back {
+                Beside::Ring
+            } else {
+                Beside::Nobody
+            };
+            orphans::take_over(
+                fd,
+                closing.backlog.as_slice(),
+                beside.unless_shared(closing.is_shared),
+            );
+        } else if kept_back && entry.flags() & (OWN | SHARED) == OWN {
+            sys::end_as_if_closed(fd);
         }
         entry.forget();
         // It was the library's answer, so it is the library's close.

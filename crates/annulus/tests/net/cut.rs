@@ -13,7 +13,7 @@ use annulus::net::{Descriptor, TcpStream, splice};
 use annulus::runtime::{RuntimeBuilder, spawn, yield_now};
 use annulus::time::sleep;
 
-use crate::grounds::{Way, for_each_way};
+use crate::grounds::{BACKENDS, Way, for_each_way};
 use crate::kernel::all_gone;
 use crate::skip::skip;
 
@@ -149,9 +149,9 @@ async fn until_begun(peer: &Peer) {
     peer.set_nonblocking(false).unwrap();
 }
 
-/// The builders of the two backends, with room and without.
+/// The builders of the backends.
 fn each_builder(test: impl Fn(Way, RuntimeBuilder)) {
-    for way in [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll] {
+    for way in BACKENDS {
         match way.builder().block_on(async {}) {
             Ok(()) => test(way, way.builder()),
             Err(error) => skip(format_args!("{way:?}: {error}")),

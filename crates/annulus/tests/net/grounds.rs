@@ -25,6 +25,9 @@ pub(crate) enum Way {
     Bundled,
 }
 
+/// The two backends, with room and without.
+pub(crate) const BACKENDS: [Way; 4] = [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll];
+
 const WAYS: [Way; 6] = [
     Way::Uring,
     Way::Epoll,

@@ -35,7 +35,7 @@ use crate::sys::size_limit;
 use crate::sys::sqe::opcode;
 
 /// A thread without work ends after this long.
-pub(super) const IDLE_MAX: Duration = if cfg!(test) {
+const IDLE_MAX: Duration = if cfg!(test) {
     Duration::from_millis(50)
 } else {
     Duration::from_secs(10)

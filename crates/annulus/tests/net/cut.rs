@@ -13,14 +13,12 @@ use annulus::net::{Descriptor, TcpStream, splice};
 use annulus::runtime::{RuntimeBuilder, spawn, yield_now};
 use annulus::time::sleep;
 
-use crate::grounds::{BACKENDS, Way, for_each_way};
+use crate::grounds::{BACKENDS, PATIENCE, Way, for_each_way};
 use crate::kernel::all_gone;
 use crate::skip::skip;
 
 /// More than both socket buffers have room for.
 const BYTES: usize = 24 << 20;
-/// A test that takes longer hangs. It decides nothing else.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How `BYTES` bytes are begun to be sent.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -70,7 +70,8 @@ pub(crate) fn leave_kin_alone(entry: &Entry) -> bool {
         Some(listener) if listener.kind() == Kind::Listener => {
             listener.become_kind(Kind::Listener, listener.flags() | LEFT_ALONE | BY_OPTION);
         }
-        Some(_) => {}
+        // It listens no more: there will be no others.
+        Some(_) => return false,
     }
     true
 }

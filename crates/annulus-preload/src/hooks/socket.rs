@@ -10,6 +10,7 @@
 )]
 
 use std::ffi::{c_int, c_ulong, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{msghdr, sockaddr, socklen_t};
 
@@ -128,7 +129,15 @@ unsafe extern "C-unwind" fn setsockopt(
             return -1;
         }
         Found::Ours(entry) if !known => {
-            hand_back(fd, Why::UnknownOption);
+            if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+                guard(|| {
+                    let mut held = send::served(entry, fd).ok()?;
+                    leave::hand_back_for_a_mark(&mut held, fd);
+                    None
+                });
+            } else {
+                hand_back(fd, Why::UnknownOption);
+            }
             let encrypts = level == SOL_TLS;
             let too_late = encrypts && guard(|| has_something(entry, fd)).is_some();
             let said = if too_late {
@@ -180,17 +189,24 @@ pub(super) fn leave_kin_alone(fd: c_int) {
         return;
     };
     let a_stream = matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::Replay);
-    if !a_stream || !options::leave_kin_alone(entry) {
+    if !a_stream || !options::leave_kin_alone(entry) && !KIN_ARE_LEFT.swap(false, Ordering::Relaxed)
+    {
         return;
     }
     let origin = |entry: &Entry| entry.listener().map(std::ptr::from_ref);
     for other in 0..leave::served_max() as c_int {
         let kin = |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
         if other != fd && table::entry(other).filter(kin).is_some() {
-            hand_back(other, Why::UnknownOption);
+            hand_back(other, Why::UnknownFlags);
+            if table::entry(other).filter(kin).is_some() {
+                KIN_ARE_LEFT.store(true, Ordering::Relaxed);
+            }
         }
     }
 }
+
+/// A signal handler could not hand all of them back: the next call does.
+static KIN_ARE_LEFT: AtomicBool = AtomicBool::new(false);
 
 /// Whatever set it is put into must not serve it.
 pub(super) fn leave_alone(fd: c_int) {
@@ -225,7 +241,7 @@ pub(super) fn is_told_by_signals(fd: c_int) {
     match find(fd) {
         Found::Ours(_) => {
             leave_kin_alone(fd);
-            hand_back(fd, Why::UnknownOption);
+            hand_back(fd, Why::UnknownFlags);
         }
         Found::Theirs if table::entry(fd).is_some_and(|entry| entry.kind() != Kind::Listener) => {
             leave_alone_by(fd, BY_OPTION);
@@ -237,7 +253,7 @@ pub(super) fn is_told_by_signals(fd: c_int) {
 /// Where the next read is at the mark of urgent data. `None`: the kernel knows.
 pub(super) fn at_mark(fd: c_int) -> Option<bool> {
     leave_kin_alone(fd);
-    hand_back(fd, Why::UnknownOption);
+    hand_back(fd, Why::UnknownFlags);
     let Found::Ours(entry) = find(fd) else {
         return None;
     };
@@ -285,7 +301,11 @@ unsafe extern "C-unwind" fn getsockopt(
     match (level, name) {
         // What they tell of is queued here, too.
         (libc::IPPROTO_TCP, libc::TCP_INFO) | (libc::SOL_SOCKET, SO_MEMINFO) => {
-            flush(fd);
+            let mine = |entry: &Entry| Set::of(entry).is_some_and(Set::is_mine);
+            // Another thread that only asks is told what the kernel has.
+            if table::entry(fd).is_some_and(mine) {
+                flush(fd);
+            }
         }
         (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE)
             if unsafe { map_nothing(fd, value, bytes) } =>
@@ -314,7 +334,7 @@ struct Mapped {
 /// The program receives by mapping pages of the kernel's. What is in hand it is told to read first. False: nothing is.
 unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
     leave_kin_alone(fd);
-    hand_back(fd, Why::UnknownOption);
+    hand_back(fd, Why::UnknownFlags);
     let entry = match find(fd) {
         Found::Ours(entry) => entry,
         Found::Theirs => {

@@ -290,6 +290,7 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn a_connection_that_was_there_before_the_program_has_its_options;
     fn a_client_that_asked_for_control_bytes_gets_them;
     fn a_low_water_mark_of_a_listener_holds_reports_back;
+    fn an_option_is_an_edge_if_it_wakes;
     fn a_place_to_peek_from_is_the_listeners;
     fn room_is_reported_below_the_mark_of_unsent_bytes;
     fn room_is_reported_until_a_write_finds_none;

@@ -138,7 +138,7 @@ const HOOKS: [Hook; 68] = [
     (
         "sockatmark",
         "who_looks_for_the_mark_once_finds_it_from_then_on",
-        "back:unknown_option",
+        "back:unknown_flags",
         "urgent_bytes_of_a_listener_that_wants_them_inline_are_inline",
     ),
     (

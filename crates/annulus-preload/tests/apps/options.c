@@ -4,6 +4,7 @@
 #include <linux/errqueue.h>
 #include <linux/net_tstamp.h>
 #include <netinet/ip.h>
+#include <semaphore.h>
 
 /* What a 64-bit libc does not name. */
 enum { TIMESTAMP_NEW = 63, TIMESTAMPNS_NEW = 64, TIMESTAMPING_NEW = 65, RCVTIMEO_NEW = 66, SNDTIMEO_NEW = 67 };
@@ -152,7 +153,7 @@ static void an_option_that_others_gave_a_listener_is_its_connections(void) {
 
 static void an_option_that_others_give_a_listener_later_is_not_seen(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
-    struct pair first = accepted_from(listener, port);
+    accepted_from(listener, port);
     set_unseen(listener, (struct option){IPPROTO_TCP, TCP_INQ, 1});
     struct pair second = accepted_from(listener, port);
     add(set, second.app, EPOLLIN, 2);
@@ -409,6 +410,44 @@ static void who_reads_urgent_bytes_once_has_them_from_then_on(void) {
     say_urged(set, &first, true);
     say_urged(set, &second, true);
     say_urged(set, &third, true);
+}
+
+struct other {
+    pthread_t thread;
+    int listener, port;
+    struct pair pair;
+    sem_t waits;
+    char bytes[64];
+    long read, urgent;
+};
+
+static void *wait_and_read(void *argument) {
+    struct other *other = argument;
+    int set = new_set();
+    struct epoll_event event;
+    other->pair = accepted_from(other->listener, other->port);
+    add(set, other->pair.app, EPOLLIN, 1);
+    epoll_wait(set, &event, 1, 0);
+    sem_post(&other->waits);
+    while (epoll_wait(set, &event, 1, -1) < 0)
+        continue;
+    other->read = read(other->pair.app, other->bytes, sizeof other->bytes - 1);
+    other->urgent = recv(other->pair.app, other->bytes + 32, 1, MSG_OOB);
+    return NULL;
+}
+
+static void who_reads_urgent_bytes_has_those_of_other_threads_too(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct other other = {.listener = listener, .port = port};
+    struct pair pair = member_from(set, listener, port, 1);
+    sem_init(&other.waits, 0, 0);
+    MUST(-pthread_create(&other.thread, NULL, wait_and_read, &other));
+    sem_wait(&other.waits);
+    say_urgent(pair.app);
+    MUST(syscall(SYS_sendto, other.pair.peer, "ab!", 3, MSG_OOB, NULL, 0));
+    MUST(-pthread_join(other.thread, NULL));
+    say("read %ld \"%s\", urgent %ld \"%s\"\n", other.read, other.bytes, other.urgent, other.bytes + 32);
+    say_urged(set, &pair, true);
 }
 
 static void who_looks_for_the_mark_once_finds_it_from_then_on(void) {
@@ -803,6 +842,7 @@ static const struct app_case cases[] = {
     CASE(urgent_bytes_of_a_listener_that_wants_them_inline_are_inline, "passed:unknown_option"),
     CASE(a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them, "back:unknown_flags passed:unknown_option"),
     CASE(who_reads_urgent_bytes_once_has_them_from_then_on, "back:unknown_flags passed:unknown_option"),
+    CASE(who_reads_urgent_bytes_has_those_of_other_threads_too, "back:unknown_flags"),
     CASE(who_looks_for_the_mark_once_finds_it_from_then_on, "back:unknown_flags passed:unknown_option"),
     CASE(who_asks_for_urgent_bytes_of_one_has_those_of_others, "back:unknown_flags passed:unknown_option"),
     CASE(a_client_reads_urgent_bytes_once_it_has_asked, "back:unknown_flags passed:unknown_option"),

@@ -93,6 +93,8 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
         return;
     };
     counts::handed_back(why);
+    // What is sent now may have an answer that nobody has been told of.
+    let told_of = connection.mask();
     send::flush(inner, fd, connection);
     receive::spill(inner, connection);
     stop_receiving(inner, fd, connection);
@@ -119,7 +121,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
             let there = if edge { sys::poll_now(fd, events) } else { 0 };
             // What can be read of the kernel has not been reported: the ring reports what it has taken.
             let there = match connection.is(flag::ENDED | flag::DEAD) {
-                true => there,
+                true => there & told_of,
                 false => there & !(flag::IN | flag::RDHUP | flag::ERR | flag::HUP),
             };
             if there != 0 {

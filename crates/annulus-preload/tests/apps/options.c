@@ -412,6 +412,24 @@ static void who_reads_urgent_bytes_once_has_them_from_then_on(void) {
     say_urged(set, &third, true);
 }
 
+static void a_reset_by_what_leaves_at_a_hand_back_is_reported(void) {
+    int set = new_set();
+    char byte;
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLOUT | EPOLLET, 1);
+    say_now(set);
+    say_now(set);
+    peer_close(&pair);
+    settle_state(pair.app, STATE_CLOSE_WAIT);
+    say_now(set);
+    say_read(pair.app, 64);
+    MUST(write(pair.app, "answer", 6));
+    GOT(recv(pair.app, &byte, 1, MSG_OOB));
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    say_now(set);
+}
+
 struct other {
     pthread_t thread;
     int listener, port;
@@ -843,6 +861,7 @@ static const struct app_case cases[] = {
     CASE(a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them, "back:unknown_flags passed:unknown_option"),
     CASE(who_reads_urgent_bytes_once_has_them_from_then_on, "back:unknown_flags passed:unknown_option"),
     CASE(who_reads_urgent_bytes_has_those_of_other_threads_too, "back:unknown_flags"),
+    CASE(a_reset_by_what_leaves_at_a_hand_back_is_reported, "back:unknown_flags"),
     CASE(who_looks_for_the_mark_once_finds_it_from_then_on, "back:unknown_flags passed:unknown_option"),
     CASE(who_asks_for_urgent_bytes_of_one_has_those_of_others, "back:unknown_flags passed:unknown_option"),
     CASE(a_client_reads_urgent_bytes_once_it_has_asked, "back:unknown_flags passed:unknown_option"),

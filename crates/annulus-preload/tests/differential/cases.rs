@@ -298,6 +298,7 @@ cases! { OPTIONS, OPTIONS_CASES = c("options"):
     fn a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them;
     fn who_reads_urgent_bytes_once_has_them_from_then_on;
     fn who_reads_urgent_bytes_has_those_of_other_threads_too;
+    fn a_reset_by_what_leaves_at_a_hand_back_is_reported;
     fn who_looks_for_the_mark_once_finds_it_from_then_on;
     fn who_asks_for_urgent_bytes_of_one_has_those_of_others;
     fn a_client_reads_urgent_bytes_once_it_has_asked;

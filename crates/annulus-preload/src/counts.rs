@@ -292,7 +292,7 @@ pub(crate) fn line() -> String {
         format!("\"{name}\":{count}")
     };
     let parts = [
-        format!("\"pid\":{}", std::process::id()),
+        format!("\"pid\":{}", process::pid()),
         format!("\"command\":\"{}\"", process::command()),
         event("rings", Event::Rings),
         calls("served", &EARLY.served, Totals::served),

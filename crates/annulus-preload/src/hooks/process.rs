@@ -179,8 +179,14 @@ unsafe extern "C-unwind" fn prctl(
 ) -> c_int {
     match what {
         // It usually comes before a filter.
-        libc::PR_SET_NO_NEW_PRIVS => process::may_be_filtered_soon(),
-        libc::PR_SET_SECCOMP => {
+        libc::PR_SET_NO_NEW_PRIVS if a == 1 => {
+            guard(|| {
+                process::may_be_filtered_soon();
+                None
+            });
+        }
+        // Without a filter it only asks whether there could be one.
+        libc::PR_SET_SECCOMP if a != c_ulong::from(libc::SECCOMP_MODE_FILTER) || b != 0 => {
             guard(|| {
                 process::is_filtered();
                 None

@@ -261,6 +261,13 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_program_without_a_stdout_is_not_written_to;
 }
 
+cases! { ENDS, ENDS_CASES = c("ends"):
+    fn a_question_about_filters_changes_nothing;
+    fn a_filter_that_follows_no_new_privileges_unseen_kills_nobody;
+    fn a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody;
+    fn a_filter_that_allows_little_finds_nothing_to_forbid;
+}
+
 cases! { LOOPS, LOOPS_CASES = c("loops"):
     fn accept_tells_who_came;
     fn errors_of_accept_are_the_kernels;
@@ -296,7 +303,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 13] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
@@ -307,6 +314,7 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 13] = [
     (&THREADS, THREADS_CASES),
     (&HISTORIES, HISTORIES_CASES),
     (&PROCESSES, PROCESSES_CASES),
+    (&ENDS, ENDS_CASES),
     (&LOOPS, LOOPS_CASES),
     (&PYTHON, PYTHON_CASES),
     (&GO, GO_CASES),

@@ -1,0 +1,178 @@
+/* Children that libc makes without a word to its handlers, or does not know of; ends of a program that come to none of
+ * its exit handlers; filters of system calls that a program sets for itself. The rule: what was written arrives once and
+ * in its place, whoever ends, and no call is made that a filter forbids. */
+#include "app.h"
+#include <assert.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+extern void __stack_chk_fail(void);
+extern void __chk_fail(void);
+extern int __clone(int (*)(void *), void *, int, void *, ...);
+extern pid_t __vfork(void);
+extern char **environ;
+
+/* A system call of the program's own, which goes through no function of libc. */
+static long raw(long number, long a, long b, long c, long d, long e) {
+#ifdef __x86_64__
+    long said;
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
+    __asm__ volatile("syscall"
+                     : "=a"(said)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    return said;
+#else
+    long said = syscall(number, a, b, c, d, e);
+    return said < 0 ? -errno : said;
+#endif
+}
+
+static struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    turn(set);
+    return pair;
+}
+
+static void exchange(int set, struct pair *pair) {
+    peer_send(pair, "question");
+    settle(pair);
+    say_next(set);
+    say_read(pair->app, 100);
+    MUST(write(pair->app, "answer", 6));
+    say_now(set);
+    peer_gets(pair, 6);
+}
+
+static void say_status(int status) {
+    say("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+}
+
+static void reap(pid_t child) {
+    int status = 0;
+    MUST(waitpid(child, &status, __WALL));
+    say_status(status);
+}
+
+/* ---- filters ---- */
+
+static void set_filter(struct sock_filter *filter, size_t count, long flags) {
+    struct sock_fprog program = {(unsigned short)count, filter};
+    long said = raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, (long)&program, 0, 0);
+    say("the filter: %ld\n", said);
+}
+
+/* Ends the process for the calls of io_uring, by a call that no hook sees. */
+static void forbid_rings(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SYS_io_uring_setup, 0, 2),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_io_uring_register, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    set_filter(filter, sizeof filter / sizeof *filter, 0);
+}
+
+/* What libc's epoll_wait calls. */
+#ifdef SYS_epoll_wait
+enum { ITS_WAIT = SYS_epoll_wait };
+#else
+enum { ITS_WAIT = SYS_epoll_pwait };
+#endif
+
+/* The calls of a simple server and of this program; the process ends for all others, by whichever thread. */
+static void allow_little(void) {
+    static const int allowed[] = {SYS_read,      SYS_write,      ITS_WAIT,  SYS_close,  SYS_getsockopt,
+                                  SYS_nanosleep, SYS_exit_group, SYS_fstat, SYS_munmap, SYS_brk};
+    enum { ALLOWED = sizeof allowed / sizeof *allowed };
+    struct sock_filter filter[ALLOWED + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+    for (int i = 0; i < ALLOWED; i++)
+        filter[i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i],
+                                                     (unsigned char)(ALLOWED - i), 0);
+    filter[ALLOWED + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    filter[ALLOWED + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    set_filter(filter, sizeof filter / sizeof *filter, SECCOMP_FILTER_FLAG_TSYNC);
+}
+
+static void serve_on(int set, struct pair *pair) {
+    MUST(write(pair->app, "after", 5));
+    say_read(pair->app, 100);
+    say_wait(set, 5);
+    peer_gets(pair, 12);
+    exchange(set, pair);
+    exchange(set, pair);
+}
+
+static void have_something_pending(int set, struct pair *pair) {
+    MUST(write(pair->app, "queued ", 7));
+    peer_send(pair, "pending ");
+    settle(pair);
+    say_now(set);
+}
+
+static void a_filter_that_follows_no_new_privileges_unseen_kills_nobody(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+    exchange(set, &pair);
+    have_something_pending(set, &pair);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    forbid_rings();
+    serve_on(set, &pair);
+    int second = new_set();
+    struct pair late = joined(second, EPOLLIN);
+    exchange(second, &late);
+}
+
+static void a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody(void) {
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+    exchange(set, &pair);
+    have_something_pending(set, &pair);
+    forbid_rings();
+    serve_on(set, &pair);
+}
+
+static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    have_something_pending(set, &pair);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    allow_little();
+    serve_on(set, &pair);
+    /* Long enough for whatever else runs in the process. */
+    pause_ms(300);
+    exchange(set, &pair);
+}
+
+/* Whether there could be one, as programs ask that may do without. */
+static void a_question_about_filters_changes_nothing(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    GOT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0));
+    GOT(prctl(PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0));
+    MUST(write(pair.app, "served", 6));
+    say_now(set);
+    peer_gets(&pair, 6);
+    for (int i = 0; i < 100; i++)
+        turn(set);
+    exchange(set, &pair);
+}
+
+static const struct app_case cases[] = {
+    CASE(a_question_about_filters_changes_nothing, "served:write"),
+    CASE(a_filter_that_follows_no_new_privileges_unseen_kills_nobody, "back:filtered"),
+    CASE(a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody, "back:filtered"),
+    CASE(a_filter_that_allows_little_finds_nothing_to_forbid, "back:filtered"),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

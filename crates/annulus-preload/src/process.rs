@@ -4,6 +4,7 @@
 //! becomes another program; a child of a fork uses nothing of its parent's (Typed: functions of the C library).
 #![allow(unsafe_code)]
 
+use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -50,6 +51,8 @@ extern "C" fn load() {
         return;
     }
     std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
+    // Before there can be a child.
+    caller::process();
     table::make();
     log::keep();
     // SAFETY: Typed: functions that may be called at any time.
@@ -73,8 +76,14 @@ pub(crate) fn has_child() {
     });
 }
 
+/// In a child that runs handlers; others are noticed when they first ask which process they are.
 extern "C" fn in_child() {
     caller::is_child();
+}
+
+/// In a child, before anything else. It may have been made by a thread that was in the middle of anything, without the
+/// C library's knowledge: nothing here allocates or frees memory.
+pub(crate) fn begin_child() {
     PID.store(0, Ordering::Relaxed);
     counts::reset();
     watchdog::reset();
@@ -89,13 +98,31 @@ extern "C" fn in_child() {
         }
     }
     // Likewise what the parent has closed and not sent all of: its peer is to be told the end when the parent is.
-    for fd in sets::all().flat_map(set::Set::inherited_closed) {
-        if let Some(entry) = table::entry(fd).filter(|entry| entry.inherited() == Kind::Closing) {
-            entry.forget();
-            let _ = sys::close(fd);
-        }
+    for set in sets::all() {
+        set.for_each_inherited_closed(|fd| {
+            let closed = |entry: &&table::Entry| entry.inherited() == Kind::Closing;
+            if let Some(entry) = table::entry(fd).filter(closed) {
+                entry.forget();
+                let _ = sys::close(fd);
+            }
+        });
     }
     log::keep();
+}
+
+/// The process is about to have a child by `clone`, or another thread.
+pub(crate) fn is_about_to_clone(flags: c_int) {
+    if flags & libc::CLONE_VM == 0 {
+        return has_child();
+    }
+    if flags & (libc::CLONE_THREAD | libc::CLONE_FILES) != 0 {
+        return;
+    }
+    // It has descriptors of its own, and this process's memory: what it closes, this process would take for closed.
+    sets::for_each(|held| leave::pass_whole(held, Why::Forked));
+    if flags & libc::CLONE_VFORK == 0 {
+        ASKS.store(NO_RINGS, Ordering::Relaxed);
+    }
 }
 
 extern "C" fn at_exit() {
@@ -115,6 +142,8 @@ pub(crate) fn ends() {
 
 /// The process ends, unless something still keeps it from that.
 pub(crate) fn is_about_to_end() {
+    // A child may not have asked before.
+    caller::process();
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
     }

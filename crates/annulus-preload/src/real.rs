@@ -16,6 +16,9 @@ use libc::{
 
 use crate::errno;
 
+/// What a child of `clone` runs.
+pub(crate) type Run = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+
 /// What a call answers if it is not there.
 trait Missing {
     const MISSING: Self;
@@ -56,6 +59,7 @@ macro_rules! real {
             ///
             /// Typed: that function's own conditions, which are the hook's caller's.
             #[inline]
+            #[allow(non_snake_case, reason = "libc's names")]
             pub(crate) unsafe fn $name($($arg: $type),*) -> $ret {
                 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
                 const NAME: &CStr = match CStr::from_bytes_with_nul(
@@ -129,6 +133,9 @@ real! {
     freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fork() -> pid_t;
+    _Fork() -> pid_t;
+    clone(run: Option<Run>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t,
+        thread: *mut c_void, child: *mut pid_t) -> c_int;
     posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
     posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,

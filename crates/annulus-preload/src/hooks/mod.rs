@@ -14,6 +14,7 @@
 )]
 
 mod descriptor;
+mod ends;
 mod epoll;
 mod io;
 mod poll;

@@ -60,6 +60,125 @@ static void reap(pid_t child) {
     say_status(status);
 }
 
+/* ---- children ---- */
+
+static char child_stack[1 << 16] __attribute__((aligned(16)));
+static void *stack_top(void) { return child_stack + sizeof child_stack; }
+static int inherited;
+
+static int only_exits(void *_) {
+    exit(0);
+    return 0;
+}
+static int writes_and_exits(void *_) {
+    MUST(write(inherited, "B", 1));
+    exit(0);
+    return 0;
+}
+static int closes_everything(void *_) {
+    for (int fd = 3; fd < 1024; fd++)
+        close(fd);
+    return 0;
+}
+
+enum { FORK_BY_ITSELF, CLONE, CLONE_TOO, VFORK, VFORK_TOO, RAW, WAYS };
+
+static pid_t child_by(int way, int (*run)(void *)) {
+    pid_t child;
+    switch (way) {
+    case FORK_BY_ITSELF:
+        child = _Fork();
+        break;
+    case CLONE:
+        return (pid_t)MUST(clone(run, stack_top(), SIGCHLD, NULL));
+    case CLONE_TOO:
+        return (pid_t)MUST(__clone(run, stack_top(), SIGCHLD, NULL));
+    case VFORK:
+        child = vfork();
+        if (child == 0)
+            _exit(0);
+        return child;
+    case VFORK_TOO:
+        child = __vfork();
+        if (child == 0)
+            _exit(0);
+        return child;
+    default:
+        child = (pid_t)raw(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    }
+    if (child == 0)
+        run(NULL);
+    return (pid_t)MUST(child);
+}
+
+static void a_child_made_in_any_way_sends_nothing_of_its_parents(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    for (int way = 0; way < WAYS; way++) {
+        MUST(write(pair.app, "A", 1));
+        reap(child_by(way, only_exits));
+        MUST(write(pair.app, "C", 1));
+        turn(set);
+        peer_gets(&pair, 2);
+        exchange(set, &pair);
+    }
+    MUST(close(pair.app));
+    turn(set);
+    peer_gets(&pair, 100);
+}
+
+static void a_child_that_libc_makes_writes_behind_its_parent(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    inherited = pair.app;
+    exchange(set, &pair);
+    for (int way = FORK_BY_ITSELF; way <= CLONE_TOO; way++) {
+        MUST(write(pair.app, "A", 1));
+        reap(child_by(way, writes_and_exits));
+        MUST(write(pair.app, "C", 1));
+        turn(set);
+        peer_gets(&pair, 3);
+    }
+    exchange(set, &pair);
+}
+
+static int serves(void *_) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    exchange(set, &pair);
+    exchange(set, &pair);
+    exit(0);
+    return 0;
+}
+
+static void a_child_made_in_any_way_may_serve(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    const int ways[] = {FORK_BY_ITSELF, CLONE, RAW};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        reap(child_by(ways[i], serves));
+        exchange(set, &pair);
+    }
+}
+
+static void a_child_in_the_same_memory_may_close_its_own_descriptors(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    for (int i = 0; i < 2; i++) {
+        MUST(write(pair.app, "queued ", 7));
+        peer_send(&pair, "pending");
+        settle(&pair);
+        reap((pid_t)MUST(clone(closes_everything, stack_top(), SIGCHLD | CLONE_VM | CLONE_VFORK, NULL)));
+        say_next(set);
+        say_read(pair.app, 100);
+        peer_gets(&pair, 7);
+        exchange(set, &pair);
+    }
+}
+
 /* ---- filters ---- */
 
 static void set_filter(struct sock_filter *filter, size_t count, long flags) {
@@ -169,6 +288,10 @@ static void a_question_about_filters_changes_nothing(void) {
 }
 
 static const struct app_case cases[] = {
+    CASE(a_child_made_in_any_way_sends_nothing_of_its_parents, "served:write"),
+    CASE(a_child_that_libc_makes_writes_behind_its_parent, "served:write"),
+    CASE(a_child_made_in_any_way_may_serve, "served:read"),
+    CASE(a_child_in_the_same_memory_may_close_its_own_descriptors, "served:write back:forked"),
     CASE(a_question_about_filters_changes_nothing, "served:write"),
     CASE(a_filter_that_follows_no_new_privileges_unseen_kills_nobody, "back:filtered"),
     CASE(a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody, "back:filtered"),

@@ -262,6 +262,10 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
 }
 
 cases! { ENDS, ENDS_CASES = c("ends"):
+    fn a_child_made_in_any_way_sends_nothing_of_its_parents;
+    fn a_child_that_libc_makes_writes_behind_its_parent;
+    fn a_child_made_in_any_way_may_serve;
+    fn a_child_in_the_same_memory_may_close_its_own_descriptors;
     fn a_question_about_filters_changes_nothing;
     fn a_filter_that_follows_no_new_privileges_unseen_kills_nobody;
     fn a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody;

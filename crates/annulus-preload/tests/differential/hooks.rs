@@ -37,7 +37,10 @@ const SPAWNED: &str = "a_child_answers_on_a_connection_that_its_parent_has_close
 const STARTED: &str = "every_way_to_start_a_program_works";
 const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child_lives";
 
-const HOOKS: [Hook; 67] = [
+const ANY_CHILD: &str = "a_child_made_in_any_way_sends_nothing_of_its_parents";
+const ANY_SERVER: &str = "a_child_made_in_any_way_may_serve";
+
+const HOOKS: [Hook; 71] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),
@@ -199,6 +202,10 @@ const HOOKS: [Hook; 67] = [
         "served:write",
         "an_abort_of_others_is_an_abort",
     ),
+    ("_Fork", ANY_CHILD, "served:write", ANY_SERVER),
+    ("clone", ANY_CHILD, "served:write", ANY_SERVER),
+    ("__clone", ANY_CHILD, "served:write", ANY_SERVER),
+    ("__vfork", ANY_CHILD, "served:write", ANY_SERVER),
     (
         "exit",
         LAST_WORDS,

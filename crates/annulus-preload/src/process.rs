@@ -4,7 +4,7 @@
 //! becomes another program; a child of a fork uses nothing of its parent's (Typed: functions of the C library).
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -59,8 +59,19 @@ extern "C" fn load() {
     unsafe {
         libc::pthread_atfork(Some(before_fork), None, Some(in_child));
         libc::atexit(at_exit);
+        __cxa_at_quick_exit(at_quick_exit, std::ptr::null_mut());
     }
     READY.store(true, Ordering::Release);
+}
+
+unsafe extern "C" {
+    /// As `at_quick_exit`, which is not in the shared C library.
+    fn __cxa_at_quick_exit(run: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
+}
+
+/// The last of the program's own handlers has run.
+extern "C" fn at_quick_exit(_: *mut c_void) {
+    ends();
 }
 
 extern "C" fn before_fork() {
@@ -140,12 +151,13 @@ pub(crate) fn ends() {
     }
 }
 
-/// The process ends, unless something still keeps it from that.
+/// The process ends, unless something still keeps it from that. What its last handlers write is not held back.
 pub(crate) fn is_about_to_end() {
     // A child may not have asked before.
     caller::process();
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
+        sets::for_each_of_mine(|held| send::hurry(held));
     }
     let says = counts::any() || !IS_CHILD.load(Ordering::Relaxed);
     if config::get().stats && says && !ENDED.swap(true, Ordering::Relaxed) {

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec, timeval, uid_t,
+    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigset_t, sigval, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 use crate::errno;
@@ -136,6 +136,20 @@ real! {
     _Fork() -> pid_t;
     clone(run: Option<Run>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t,
         thread: *mut c_void, child: *mut pid_t) -> c_int;
+    execveat(folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        flags: c_int) -> c_int;
+    __assert_fail(what: *const c_char, file: *const c_char, line: c_uint, function: *const c_char) -> c_int;
+    __assert_perror_fail(errno: c_int, file: *const c_char, line: c_uint, function: *const c_char) -> c_int;
+    __assert(what: *const c_char, file: *const c_char, line: c_int) -> c_int;
+    __stack_chk_fail() -> c_int;
+    __chk_fail() -> c_int;
+    raise(signal: c_int) -> c_int;
+    kill(pid: pid_t, signal: c_int) -> c_int;
+    killpg(group: pid_t, signal: c_int) -> c_int;
+    tgkill(process: pid_t, thread: pid_t, signal: c_int) -> c_int;
+    pthread_kill(thread: pthread_t, signal: c_int) -> c_int;
+    sigqueue(pid: pid_t, signal: c_int, value: sigval) -> c_int;
+    pthread_sigqueue(thread: pthread_t, signal: c_int, value: sigval) -> c_int;
     posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
     posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,

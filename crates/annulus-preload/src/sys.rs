@@ -190,8 +190,22 @@ pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -
 
 /// The program meets SIGPIPE, as the call would have sent it.
 pub(crate) fn raise_pipe() {
-    // SAFETY: Typed: numbers only; the C library's `raise` is a direct call of the kernel.
-    unsafe { libc::raise(libc::SIGPIPE) };
+    // SAFETY: Typed: numbers only.
+    unsafe { crate::real::raise(libc::SIGPIPE) };
+}
+
+/// Whether a signal ends or stops a process of this program: nothing handles it, and it is none of those that are
+/// ignored then.
+pub(crate) fn is_deadly(signal: c_int) -> bool {
+    const HARMLESS: [c_int; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+    if HARMLESS.contains(&signal) {
+        return false;
+    }
+    // SAFETY: Typed: plain integers and null pointers, for which zero bytes are a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: Typed: it is asked for, and changes nothing.
+    let said = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
+    said == 0 && action.sa_sigaction == libc::SIG_DFL
 }
 
 pub(crate) fn write(fd: i32, bytes: &[u8]) -> Answer {

@@ -50,7 +50,7 @@ has_child! {
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
-fn before_another() {
+pub(super) fn before_another() {
     guard(|| {
         process::becomes_another();
         None
@@ -154,7 +154,7 @@ unsafe extern "C-unwind" fn abort() -> ! {
     });
     // As the C library does it: whatever handles the signal comes first, then nothing handles it.
     unsafe {
-        libc::raise(libc::SIGABRT);
+        real::raise(libc::SIGABRT);
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = libc::SIG_DFL;
         libc::sigaction(libc::SIGABRT, &raw const action, std::ptr::null_mut());
@@ -162,7 +162,7 @@ unsafe extern "C-unwind" fn abort() -> ! {
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGABRT);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
-        libc::raise(libc::SIGABRT);
+        real::raise(libc::SIGABRT);
     }
     loop {
         unsafe { libc::syscall(libc::SYS_exit_group, 127) };

@@ -179,6 +179,146 @@ static void a_child_in_the_same_memory_may_close_its_own_descriptors(void) {
     }
 }
 
+/* ---- ends ---- */
+
+static int last_fd, last_set;
+
+static void end_quickly(void) { quick_exit(3); }
+static void last_words(void) { MUST(write(last_fd, ", and more", 10)); }
+static void end_quickly_with_a_handler(void) {
+    MUST(-at_quick_exit(last_words));
+    quick_exit(4);
+}
+static void end_by_assert(void) { __assert_fail("ended", "ends.c", 1, "end_by_assert"); }
+static void end_by_the_stack_protector(void) { __stack_chk_fail(); }
+static void end_by_a_check(void) { __chk_fail(); }
+static void end_by_execveat(void) {
+    char *arguments[] = {"sh", "-c", "exit 6", NULL};
+    execveat(AT_FDCWD, "/bin/sh", arguments, environ, 0);
+}
+static void end_by_raise(void) { raise(SIGTERM); }
+static void end_by_gsignal(void) { gsignal(SIGUSR1); }
+static void end_by_kill(void) { kill(getpid(), SIGTERM); }
+static void end_by_sigkill(void) { kill(getpid(), SIGKILL); }
+static void end_by_killpg(void) {
+    MUST(setpgid(0, 0));
+    killpg(0, SIGTERM);
+}
+static void end_by_tgkill(void) { tgkill(getpid(), (pid_t)syscall(SYS_gettid), SIGUSR2); }
+static void end_by_pthread_kill(void) { pthread_kill(pthread_self(), SIGTERM); }
+static void end_by_sigqueue(void) { sigqueue(getpid(), SIGTERM, (union sigval){0}); }
+static void end_by_pthread_sigqueue(void) { pthread_sigqueue(pthread_self(), SIGTERM, (union sigval){0}); }
+
+static void end_by_a_broken_pipe(void) {
+    struct pair other = joined(last_set, EPOLLIN);
+    MUST(shutdown(other.app, SHUT_WR));
+    turn(last_set);
+    MUST(write(last_fd, ", and more", 10));
+    GOT(write(other.app, "x", 1));
+}
+
+static void says_so_and_ends(int signal_number) {
+    last_words();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+static void end_in_a_handler(void) {
+    signal(SIGTERM, says_so_and_ends);
+    raise(SIGTERM);
+}
+static void end_in_a_handler_of_a_wait(void) {
+    signal(SIGALRM, says_so_and_ends);
+    struct itimerval soon = {.it_value.tv_usec = 20000};
+    MUST(setitimer(ITIMER_REAL, &soon, NULL));
+    for (;;)
+        epoll_wait(last_set, &(struct epoll_event){0}, 1, 10000);
+}
+static void only_says_so(int _) { last_words(); }
+static void end_by_abort_with_a_handler(void) {
+    signal(SIGABRT, only_says_so);
+    abort();
+}
+static void end_by_assert_with_a_handler(void) {
+    signal(SIGABRT, only_says_so);
+    assert(!"ended");
+}
+
+/* A program of its own, which serves one connection and ends with its answer still to go. */
+static void say_end(void (*end)(void)) {
+    int port, listener = listen_on(0, &port), status = 0;
+    struct pair pair = {.peer = peer_connect(port)};
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        syscall(SYS_close, pair.peer);
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        int set = last_set = new_set();
+        pair.app = last_fd = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        add(set, pair.app, EPOLLIN, 1);
+        say_next(set);
+        say_read(pair.app, 10);
+        MUST(write(pair.app, "the last answer", 15));
+        end();
+    }
+    MUST(close(listener));
+    peer_send(&pair, "ask");
+    peer_gets(&pair, 100);
+    MUST(waitpid(child, &status, 0));
+    say_status(status);
+    peer_close(&pair);
+}
+
+static void every_end_sends_what_was_written(void) {
+    static void (*const ends[])(void) = {
+        end_quickly,     end_quickly_with_a_handler, end_by_assert,   end_by_the_stack_protector, end_by_a_check,
+        end_by_execveat, end_by_raise,               end_by_gsignal,  end_by_kill,                end_by_sigkill,
+        end_by_killpg,   end_by_tgkill,              end_by_sigqueue, end_by_pthread_kill,        end_by_pthread_sigqueue,
+        end_by_a_broken_pipe,
+    };
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        say("%zu\n", i);
+        say_end(ends[i]);
+    }
+}
+
+static void what_a_handler_writes_before_the_end_arrives(void) {
+    say_end(end_in_a_handler);
+    say_end(end_in_a_handler_of_a_wait);
+    say_end(end_by_abort_with_a_handler);
+    say_end(end_by_assert_with_a_handler);
+}
+
+/* Whether there could be one, as programs ask that may do without. */
+static void a_question_about_filters_changes_nothing(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    GOT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0));
+    GOT(prctl(PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0));
+    MUST(write(pair.app, "served", 6));
+    say_now(set);
+    peer_gets(&pair, 6);
+    for (int i = 0; i < 100; i++)
+        turn(set);
+    exchange(set, &pair);
+}
+
+static void signals_that_end_nothing_are_sent_as_ever(void) {
+    GOT(kill(getpid(), 0));
+    GOT(kill(-1234567, SIGTERM));
+    GOT(kill(getpid(), 999));
+    GOT(raise(SIGCHLD));
+    GOT(gsignal(SIGCHLD));
+    GOT(raise(-1));
+    GOT(killpg(getpgrp(), SIGWINCH));
+    GOT(tgkill(getpid(), 1, SIGTERM));
+    GOT(pthread_kill(pthread_self(), SIGURG));
+    GOT(sigqueue(getpid(), SIGCHLD, (union sigval){0}));
+    GOT(pthread_sigqueue(pthread_self(), SIGCHLD, (union sigval){0}));
+    GOT(execveat(AT_FDCWD, "/nonexistent", environ, environ, 0));
+    signal(SIGTERM, SIG_IGN);
+    GOT(raise(SIGTERM));
+}
+
 /* ---- filters ---- */
 
 static void set_filter(struct sock_filter *filter, size_t count, long flags) {
@@ -272,26 +412,14 @@ static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
     exchange(set, &pair);
 }
 
-/* Whether there could be one, as programs ask that may do without. */
-static void a_question_about_filters_changes_nothing(void) {
-    int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
-    GOT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0));
-    GOT(prctl(PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0));
-    MUST(write(pair.app, "served", 6));
-    say_now(set);
-    peer_gets(&pair, 6);
-    for (int i = 0; i < 100; i++)
-        turn(set);
-    exchange(set, &pair);
-}
-
 static const struct app_case cases[] = {
     CASE(a_child_made_in_any_way_sends_nothing_of_its_parents, "served:write"),
     CASE(a_child_that_libc_makes_writes_behind_its_parent, "served:write"),
     CASE(a_child_made_in_any_way_may_serve, "served:read"),
     CASE(a_child_in_the_same_memory_may_close_its_own_descriptors, "served:write back:forked"),
+    CASE(every_end_sends_what_was_written, "served:write"),
+    CASE(what_a_handler_writes_before_the_end_arrives, "served:write"),
+    CASE(signals_that_end_nothing_are_sent_as_ever, ""),
     CASE(a_question_about_filters_changes_nothing, "served:write"),
     CASE(a_filter_that_follows_no_new_privileges_unseen_kills_nobody, "back:filtered"),
     CASE(a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody, "back:filtered"),

@@ -266,6 +266,9 @@ cases! { ENDS, ENDS_CASES = c("ends"):
     fn a_child_that_libc_makes_writes_behind_its_parent;
     fn a_child_made_in_any_way_may_serve;
     fn a_child_in_the_same_memory_may_close_its_own_descriptors;
+    fn every_end_sends_what_was_written;
+    fn what_a_handler_writes_before_the_end_arrives;
+    fn signals_that_end_nothing_are_sent_as_ever;
     fn a_question_about_filters_changes_nothing;
     fn a_filter_that_follows_no_new_privileges_unseen_kills_nobody;
     fn a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody;

@@ -39,8 +39,10 @@ const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child
 
 const ANY_CHILD: &str = "a_child_made_in_any_way_sends_nothing_of_its_parents";
 const ANY_SERVER: &str = "a_child_made_in_any_way_may_serve";
+const ANY_END: &str = "every_end_sends_what_was_written";
+const NO_END: &str = "signals_that_end_nothing_are_sent_as_ever";
 
-const HOOKS: [Hook; 71] = [
+const HOOKS: [Hook; 84] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),
@@ -206,6 +208,19 @@ const HOOKS: [Hook; 71] = [
     ("clone", ANY_CHILD, "served:write", ANY_SERVER),
     ("__clone", ANY_CHILD, "served:write", ANY_SERVER),
     ("__vfork", ANY_CHILD, "served:write", ANY_SERVER),
+    ("quick_exit", ANY_END, "served:write", ANY_END),
+    ("__stack_chk_fail", ANY_END, "served:write", ANY_END),
+    ("__chk_fail", ANY_END, "served:write", ANY_END),
+    ("__assert_fail", ANY_END, "served:write", ANY_END),
+    ("execveat", ANY_END, "served:write", NO_END),
+    ("raise", ANY_END, "served:write", NO_END),
+    ("gsignal", ANY_END, "served:write", NO_END),
+    ("kill", ANY_END, "served:write", NO_END),
+    ("killpg", ANY_END, "served:write", NO_END),
+    ("tgkill", ANY_END, "served:write", NO_END),
+    ("pthread_kill", ANY_END, "served:write", NO_END),
+    ("sigqueue", ANY_END, "served:write", NO_END),
+    ("pthread_sigqueue", ANY_END, "served:write", NO_END),
     (
         "exit",
         LAST_WORDS,
@@ -215,7 +230,7 @@ const HOOKS: [Hook; 71] = [
 ];
 
 /// glibc ends a program by a list of handlers, in which the library has one; it has no `exit` of its own.
-const NOT_EXPORTED: [&str; 1] = ["exit"];
+const NOT_EXPORTED: [&str; 2] = ["exit", "quick_exit"];
 
 #[test]
 fn every_hook_is_exported() {

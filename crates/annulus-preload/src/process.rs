@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use crate::caller;
 use crate::config;
 use crate::counts::{self, Why};
+use crate::ended;
 use crate::leave;
 use crate::log;
 use crate::send;
@@ -186,6 +187,7 @@ pub(crate) fn is_filtered() {
     ASKS.store(NO_RINGS, Ordering::Relaxed);
     sets::for_each(|held| leave::pass_whole(held, Why::Filtered));
     watchdog::stop();
+    ended::ask_for_good();
     // For the line at the end.
     command();
     pid();

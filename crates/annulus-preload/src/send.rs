@@ -99,7 +99,7 @@ pub(crate) unsafe fn write(
     };
     if answer == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         drop(held);
-        if sys::is_deadly(libc::SIGPIPE) {
+        if !process::asks_little() && sys::is_deadly(libc::SIGPIPE) {
             flush_everything(process::LAST_BYTES_MS);
         }
         sys::raise_pipe();

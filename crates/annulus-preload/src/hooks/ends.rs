@@ -109,7 +109,8 @@ aborts! {
 
 /// A signal to this process that nothing handles ends it, or stops it.
 fn before_signal(signal: c_int) {
-    if signal != 0 && sys::is_deadly(signal) {
+    // Behind a filter nothing is queued, and the question may be forbidden.
+    if signal != 0 && !process::asks_little() && sys::is_deadly(signal) {
         before_another();
     }
 }
@@ -117,6 +118,7 @@ fn before_signal(signal: c_int) {
 /// Whether a signal to those that `pid` means reaches this process, too.
 fn is_among(pid: pid_t) -> bool {
     match pid {
+        _ if process::asks_little() => false,
         0 | -1 => true,
         1.. => pid == unsafe { libc::getpid() },
         group => group.checked_neg() == Some(unsafe { libc::getpgrp() }),

@@ -408,7 +408,23 @@ static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
     allow_little();
     serve_on(set, &pair);
     /* Long enough for whatever else runs in the process. */
-    pause_ms(300);
+    say_wait(set, 300);
+    exchange(set, &pair);
+    peer_send(&pair, "unread");
+    settle(&pair);
+    say_now(set);
+    MUST(close(pair.app));
+}
+
+/* The end of a ring interrupts a wait of its thread some milliseconds later. */
+static void a_wait_behind_a_filter_that_allows_little_ends_as_ever(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    allow_little();
+    interrupts_matter = true;
+    say_wait(set, 300);
     exchange(set, &pair);
 }
 
@@ -424,6 +440,7 @@ static const struct app_case cases[] = {
     CASE(a_filter_that_follows_no_new_privileges_unseen_kills_nobody, "back:filtered"),
     CASE(a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody, "back:filtered"),
     CASE(a_filter_that_allows_little_finds_nothing_to_forbid, "back:filtered"),
+    CASE(a_wait_behind_a_filter_that_allows_little_ends_as_ever, "back:filtered"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

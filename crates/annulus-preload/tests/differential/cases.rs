@@ -273,6 +273,7 @@ cases! { ENDS, ENDS_CASES = c("ends"):
     fn a_filter_that_follows_no_new_privileges_unseen_kills_nobody;
     fn a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody;
     fn a_filter_that_allows_little_finds_nothing_to_forbid;
+    fn a_wait_behind_a_filter_that_allows_little_ends_as_ever;
 }
 
 cases! { LOOPS, LOOPS_CASES = c("loops"):

@@ -56,6 +56,7 @@ extern "C" fn load() {
         libc::atexit(at_exit);
     }
     READY.store(true, Ordering::Release);
+    crate::hooks::watch_syscalls();
 }
 
 extern "C" fn before_fork() {
@@ -71,7 +72,8 @@ pub(crate) fn has_child() {
     });
 }
 
-extern "C" fn in_child() {
+/// In a child, before anything else.
+pub(crate) extern "C" fn in_child() {
     caller::is_child();
     counts::reset();
     crate::watchdog::reset();

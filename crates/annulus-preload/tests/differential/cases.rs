@@ -261,6 +261,25 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_program_without_a_stdout_is_not_written_to;
 }
 
+cases! { DOORS, DOORS_CASES = c("doors"):
+    fn a_raw_close_comes_after_what_was_written;
+    fn raw_calls_that_send_keep_their_place;
+    fn raw_calls_that_receive_take_the_next_bytes;
+    fn raw_waits_answer_as_the_kernel_does;
+    fn raw_calls_on_descriptors_are_noticed;
+    fn a_raw_end_sends_what_was_written;
+    fn a_raw_fork_sends_nothing_twice;
+    fn raw_calls_of_all_other_kinds_pass;
+    fn printing_keeps_its_place;
+    fn printing_to_a_full_peer_overtakes_nothing;
+    fn a_backtrace_keeps_its_place;
+    fn vectors_with_flags_keep_their_place;
+    fn functions_of_two_names_are_the_same;
+    fn streams_and_children_of_other_names_are_the_same;
+    fn a_connection_that_is_undone_is_the_kernels;
+    fn asynchronous_writes_keep_their_place;
+}
+
 cases! { LOOPS, LOOPS_CASES = c("loops"):
     fn accept_tells_who_came;
     fn errors_of_accept_are_the_kernels;
@@ -296,7 +315,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 13] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
@@ -307,6 +326,7 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 13] = [
     (&THREADS, THREADS_CASES),
     (&HISTORIES, HISTORIES_CASES),
     (&PROCESSES, PROCESSES_CASES),
+    (&DOORS, DOORS_CASES),
     (&LOOPS, LOOPS_CASES),
     (&PYTHON, PYTHON_CASES),
     (&GO, GO_CASES),

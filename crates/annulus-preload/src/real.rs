@@ -105,6 +105,7 @@ real! {
     vdprintf(fd: c_int, format: *const c_char, values: *mut c_void) -> c_int;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, values: *mut c_void) -> c_int;
     backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) -> ();
+    wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int;
     aio_read(request: *mut aiocb) -> c_int;
     aio_read64(request: *mut aiocb) -> c_int;
     aio_write(request: *mut aiocb) -> c_int;

@@ -225,6 +225,29 @@ unsafe extern "C-unwind" fn backtrace_symbols_fd(
     }
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __backtrace_symbols_fd(
+    frames: *const *mut c_void,
+    count: c_int,
+    fd: c_int,
+) {
+    unsafe { backtrace_symbols_fd(frames, count, fd) };
+}
+
+/// It may start a shell, by a call inside libc.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn wordexp(
+    words: *const c_char,
+    result: *mut c_void,
+    flags: c_int,
+) -> c_int {
+    guard(|| {
+        crate::process::has_child();
+        None
+    });
+    unsafe { real::wordexp(words, result, flags) }
+}
+
 /// Threads of libc's read for the program. What is in hand they do not have: EAGAIN says that there is no room for
 /// another such call, and the program reads by itself.
 unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {

@@ -109,9 +109,9 @@ pub(crate) fn watch() {
     }
 }
 
-/// libc's `syscall`. A number that is not watched costs two compares and a jump. The words of one that is are stored for
-/// [`dispatch`], which answers it or lets it pass. One that passes finds registers and stack as they were: a child on a
-/// stack of its own returns from it straight to the program.
+/// libc's `syscall`. A number that is not watched costs two compares and a jump. The words of one that is are stored
+/// for [`dispatch`], which answers it or lets it pass. One that passes finds registers and stack as they were: a child
+/// on a stack of its own returns from it straight to the program.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
+#include <wordexp.h>
 
 /* Here it is libc's function. */
 #undef syscall
@@ -25,6 +26,7 @@ extern pid_t __vfork(void);
 extern FILE *_IO_fdopen(int, const char *);
 extern int _IO_fclose(FILE *);
 extern FILE *_IO_popen(const char *, const char *);
+extern void __backtrace_symbols_fd(void *const *, int, int);
 extern int __dprintf_chk(int, int, const char *, ...);
 extern int __vdprintf_chk(int, int, const char *, va_list);
 
@@ -405,11 +407,13 @@ static void a_backtrace_keeps_its_place(void) {
     void *frames[1] = {(void *)0x1000};
     GOT(write(pair.app, "before ", 7));
     backtrace_symbols_fd(frames, 1, pair.app);
-    GOT(write(pair.app, " behind", 7));
+    GOT(write(pair.app, " behind ", 8));
+    __backtrace_symbols_fd(frames, 1, pair.app);
     say_now(set);
-    peer_gets(&pair, 7 + 9 + 7);
+    peer_gets(&pair, 7 + 9 + 8 + 9);
     MUST(pipe(two));
     backtrace_symbols_fd(frames, 1, two[1]);
+    __backtrace_symbols_fd(frames, 1, two[1]);
     say_read(two[0], 100);
 }
 
@@ -497,6 +501,9 @@ static void streams_and_children_of_other_names_are_the_same(void) {
     pclose(said);
     say("%s", line);
     GOT(write(pair.app, "B", 1));
+    wordexp_t words;
+    GOT(wordexp("one $(echo two)", &words, 0));
+    say("%s\n", words.we_wordv[1]);
     FILE *stream = _IO_fdopen(pair.app, "w");
     fputs("C", stream);
     GOT(_IO_fclose(stream));

@@ -46,7 +46,7 @@ const TRACED: &str = "a_backtrace_keeps_its_place";
 const UNDONE: &str = "a_connection_that_is_undone_is_the_kernels";
 const ASYNCHRONOUS: &str = "asynchronous_writes_keep_their_place";
 
-const HOOKS: [Hook; 97] = [
+const HOOKS: [Hook; 99] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),
@@ -188,6 +188,8 @@ const HOOKS: [Hook; 97] = [
     ("__fcntl", NAMES, "-", NAMES),
     ("_IO_fdopen", STREAM_NAMES, "back:stdio", STREAM_NAMES),
     ("_IO_fclose", STREAM_NAMES, "back:stdio", STREAM_NAMES),
+    ("wordexp", STREAM_NAMES, "served:write", STREAM_NAMES),
+    ("__backtrace_symbols_fd", TRACED, "back:stdio", TRACED),
     ("_IO_popen", STREAM_NAMES, "served:write", STREAM_NAMES),
     ("__vfork", STREAM_NAMES, "served:write", STREAM_NAMES),
     ("dprintf", PRINTED, "back:stdio", PRINTED),

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use crate::config;
+use crate::sealed as libc;
 use crate::sys;
 use crate::table::{self, Kind};
 

@@ -63,6 +63,7 @@ extern "C" fn load() {
         __cxa_at_quick_exit(at_quick_exit, std::ptr::null_mut());
     }
     READY.store(true, Ordering::Release);
+    crate::hooks::watch_syscalls();
 }
 
 unsafe extern "C" {
@@ -89,7 +90,7 @@ pub(crate) fn has_child() {
 }
 
 /// In a child that runs handlers; others are noticed when they first ask which process they are.
-extern "C" fn in_child() {
+pub(crate) extern "C" fn in_child() {
     caller::is_child();
 }
 

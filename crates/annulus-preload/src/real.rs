@@ -9,9 +9,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigset_t, sigval, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval, uid_t,
+    FILE, aiocb, epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t,
+    pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigevent, sigset_t, sigval,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 use crate::errno;
@@ -30,6 +30,10 @@ impl Missing for c_int {
 
 impl Missing for ssize_t {
     const MISSING: ssize_t = -1;
+}
+
+impl Missing for () {
+    const MISSING: () = ();
 }
 
 impl<T> Missing for *mut T {
@@ -100,6 +104,19 @@ real! {
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    vdprintf(fd: c_int, format: *const c_char, values: *mut c_void) -> c_int;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, values: *mut c_void) -> c_int;
+    backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) -> ();
+    wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int;
+    aio_read(request: *mut aiocb) -> c_int;
+    aio_read64(request: *mut aiocb) -> c_int;
+    aio_write(request: *mut aiocb) -> c_int;
+    aio_write64(request: *mut aiocb) -> c_int;
+    lio_listio(mode: c_int, requests: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    lio_listio64(mode: c_int, requests: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int;
     accept(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t) -> c_int;
     accept4(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t, flags: c_int) -> c_int;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;

@@ -30,11 +30,6 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
     unsafe { real::_Fork() }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __vfork() -> pid_t {
-    unsafe { real::fork() }
-}
-
 /// With as many arguments as there may be; those that the caller left out are passed on as they lie there.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn clone(
@@ -69,7 +64,7 @@ unsafe extern "C-unwind" fn __clone(
 // ---- ends ----
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execveat(
+pub(super) unsafe extern "C-unwind" fn execveat(
     folder: c_int,
     path: *const c_char,
     arguments: *const *const c_char,

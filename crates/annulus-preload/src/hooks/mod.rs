@@ -19,8 +19,12 @@ mod epoll;
 mod io;
 mod poll;
 mod process;
+mod rare;
+mod raw;
 mod socket;
 mod stdio;
+
+pub(crate) use raw::watch as watch_syscalls;
 
 use crate::errno::{self, Answer};
 use crate::table::{self, Entry, Kind};

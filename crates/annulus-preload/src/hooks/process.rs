@@ -15,13 +15,14 @@ use libc::{FILE, gid_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, ui
 use super::guard;
 use crate::process;
 use crate::real;
+use crate::sealed as libc;
 
 type Strings = *const *const c_char;
 
 /// A child that shares its parent's memory until it becomes another program would close the parent's connections in
 /// the parent's table. POSIX lets `vfork` be `fork`.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn vfork() -> pid_t {
+pub(super) unsafe extern "C-unwind" fn vfork() -> pid_t {
     unsafe { real::fork() }
 }
 
@@ -30,7 +31,7 @@ macro_rules! has_child {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
         $(
             #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
+            pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
                 guard(|| {
                     process::has_child();
                     None
@@ -58,7 +59,7 @@ pub(super) fn before_another() {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execve(
+pub(super) unsafe extern "C-unwind" fn execve(
     path: *const c_char,
     arguments: Strings,
     variables: Strings,
@@ -130,7 +131,7 @@ with_a_list! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+pub(super) unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     guard(|| {
         process::ends();
         None
@@ -170,7 +171,7 @@ unsafe extern "C-unwind" fn abort() -> ! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn prctl(
+pub(super) unsafe extern "C-unwind" fn prctl(
     what: c_int,
     a: c_ulong,
     b: c_ulong,

@@ -11,6 +11,7 @@ mod burst;
 mod cases;
 mod circumstances;
 mod counts;
+mod exports;
 mod hooks;
 #[path = "../built/library.rs"]
 mod library;

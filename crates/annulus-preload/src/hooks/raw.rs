@@ -11,6 +11,7 @@
     reason = "the header's note holds for each: what the program passed is passed on"
 )]
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr::{with_exposed_provenance as to, with_exposed_provenance_mut as to_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -171,19 +172,41 @@ struct Said {
 }
 
 unsafe extern "C-unwind" fn dispatch(words: &[c_long; 7]) -> Said {
+    let here = words.as_ptr().addr();
+    let outer = OUTER.get();
+    let said = if outer > here && outer - here < NESTED_MAX {
+        None
+    } else {
+        OUTER.set(here);
+        let said = unsafe { answer(words) };
+        OUTER.set(0);
+        said
+    };
+    Said {
+        value: said.unwrap_or(0),
+        answered: c_long::from(said.is_some()),
+    }
+}
+
+thread_local! {
+    /// Where on its stack the calling thread is in [`dispatch`]; 0 if it is not.
+    static OUTER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A call from within another one is that of another library, whose `read` is behind ours and calls `syscall`: it is to
+/// reach the kernel. One from further away on the stack is none: a handler has jumped out of the other.
+const NESTED_MAX: usize = 64 << 10;
+
+unsafe fn answer(words: &[c_long; 7]) -> Option<c_long> {
     // The functions behind the hooks are places where a thread may be cancelled; libc's `syscall` is none.
     let mut before = 0;
-    let said = unsafe {
+    unsafe {
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
         let said = transfer(words)
             .or_else(|| wait(words))
             .or_else(|| descriptor(words));
         pthread_setcancelstate(before, std::ptr::null_mut());
         said.or_else(|| of_process(words))
-    };
-    Said {
-        value: said.unwrap_or(0),
-        answered: c_long::from(said.is_some()),
     }
 }
 

@@ -150,9 +150,13 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     from_bytes: *mut socklen_t,
 ) -> ssize_t {
     match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
+        // A stream's peer is not told again; what is wrong with the place for it is told behind the bytes.
+        Some(Ok(_)) if !from.is_null() && !may_be(from_bytes) => say(Err(libc::EFAULT)),
+        Some(Ok(_)) if !from.is_null() && unsafe { *from_bytes }.cast_signed() < 0 => {
+            say(Err(libc::EINVAL))
+        }
         Some(answer) => {
-            // A stream's peer is not told again.
-            if answer.is_ok() && !from.is_null() && !from_bytes.is_null() {
+            if answer.is_ok() && !from.is_null() {
                 unsafe { *from_bytes = 0 };
             }
             say(answer)
@@ -182,6 +186,8 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     flags: c_int,
 ) -> ssize_t {
     let given = unsafe { message.as_ref() }
+        // The kernel says what is wrong with a length.
+        .filter(|message| message.msg_namelen.cast_signed() >= 0)
         .and_then(|message| unsafe { slice(message.msg_iov, message.msg_iovlen) });
     match given.and_then(|given| unsafe { read_by(Call::Recvmsg, fd, given, flags) }) {
         Some(answer) => {

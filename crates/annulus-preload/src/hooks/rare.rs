@@ -11,6 +11,7 @@
 )]
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
+#[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
@@ -158,6 +159,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
 }
 
 /// In the place of a function that prints: nothing is printed.
+#[cfg(target_arch = "x86_64")]
 extern "C" fn prints_nothing() -> c_int {
     -1
 }

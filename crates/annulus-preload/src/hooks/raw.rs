@@ -10,8 +10,8 @@
     clippy::undocumented_unsafe_blocks,
     reason = "the header's note holds for each: what the program passed is passed on"
 )]
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "see `watch`"))]
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr::{with_exposed_provenance as to, with_exposed_provenance_mut as to_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -90,21 +90,17 @@ const NUMBERS: usize = 512;
 static IS_WATCHED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 
 /// The next `syscall`; the system call itself before the library is ready.
-#[cfg(target_arch = "x86_64")]
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(libc::direct as *mut c_void);
 
-/// The library is ready. Raw calls are hooked on x86-64 only: on other processors they go past the library.
+/// The library is ready.
 pub(crate) fn watch() {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let next = real::next(c"syscall");
-        if !next.is_null() {
-            NEXT.store(next, Ordering::Relaxed);
-        }
-        for number in WATCHED {
-            if let Some(place) = IS_WATCHED.get(number as usize) {
-                place.store(1, Ordering::Relaxed);
-            }
+    let next = real::next(c"syscall");
+    if !next.is_null() {
+        NEXT.store(next, Ordering::Relaxed);
+    }
+    for number in WATCHED {
+        if let Some(place) = IS_WATCHED.get(number as usize) {
+            place.store(1, Ordering::Relaxed);
         }
     }
 }
@@ -112,7 +108,6 @@ pub(crate) fn watch() {
 /// libc's `syscall`. A number that is not watched costs two compares and a jump. The words of one that is are stored
 /// for [`dispatch`], which answers it or lets it pass. One that passes finds registers and stack as they were: a child
 /// on a stack of its own returns from it straight to the program.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn syscall() {
@@ -176,18 +171,50 @@ struct Said {
     answered: c_long,
 }
 
-#[cfg(target_arch = "x86_64")]
 unsafe extern "C-unwind" fn dispatch(words: &[c_long; 7]) -> Said {
-    let said = unsafe {
-        transfer(words)
-            .or_else(|| wait(words))
-            .or_else(|| descriptor(words))
-            .or_else(|| of_process(words))
+    let here = words.as_ptr().addr();
+    let outer = OUTER.get();
+    let said = if outer > here && outer - here < NESTED_MAX {
+        None
+    } else {
+        OUTER.set(here);
+        let said = unsafe { answer(words) };
+        OUTER.set(0);
+        said
     };
     Said {
         value: said.unwrap_or(0),
         answered: c_long::from(said.is_some()),
     }
+}
+
+thread_local! {
+    /// Where on its stack the calling thread is in [`dispatch`]; 0 if it is not.
+    static OUTER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A call from within another one is that of another library, whose `read` is behind ours and calls `syscall`: it is to
+/// reach the kernel. One from further away on the stack is none: a handler has jumped out of the other.
+const NESTED_MAX: usize = 64 << 10;
+
+unsafe fn answer(words: &[c_long; 7]) -> Option<c_long> {
+    // The functions behind the hooks are places where a thread may be cancelled; libc's `syscall` is none.
+    let mut before = 0;
+    unsafe {
+        pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
+        let said = transfer(words)
+            .or_else(|| wait(words))
+            .or_else(|| descriptor(words));
+        pthread_setcancelstate(before, std::ptr::null_mut());
+        said.or_else(|| of_process(words))
+    }
+}
+
+/// Of `pthread_setcancelstate`: the thread can't be cancelled.
+const CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
 /// Bytes that come and go.

@@ -327,6 +327,44 @@ static void raw_calls_of_all_other_kinds_pass(void) {
     say("%d\n", word);
 }
 
+static int waits_in, waits_for;
+
+/* Cancelled before its wait, it still gets what the wait brings. */
+static void *waits_raw(void *cancelled) {
+    char bytes[8];
+    struct epoll_event events[4];
+    int before;
+    while (!__atomic_load_n((int *)cancelled, __ATOMIC_ACQUIRE))
+        sched_yield();
+    say_events(events, (int)syscall(SYS_epoll_wait, waits_in, events, 4, 10000));
+    got_bytes("read", bytes, syscall(SYS_read, waits_for, bytes, 8));
+    got("write", syscall(SYS_write, waits_for, "answer", 6));
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    say("%d\n", before == PTHREAD_CANCEL_ENABLE);
+    pthread_setcancelstate(before, NULL);
+    pthread_testcancel();
+    say("not reached\n");
+    return NULL;
+}
+
+static void a_raw_call_is_no_place_to_be_cancelled(void) {
+    struct pair pair = connected();
+    int cancelled = 0;
+    pthread_t thread;
+    void *result = NULL;
+    waits_in = new_set();
+    waits_for = pair.app;
+    add(waits_in, pair.app, EPOLLIN, 1);
+    peer_send(&pair, "ask");
+    settle(&pair);
+    MUST(-pthread_create(&thread, NULL, waits_raw, &cancelled));
+    MUST(-pthread_cancel(thread));
+    __atomic_store_n(&cancelled, 1, __ATOMIC_RELEASE);
+    MUST(-pthread_join(thread, &result));
+    say("%d\n", result == PTHREAD_CANCELED);
+    peer_gets(&pair, 6);
+}
+
 static int print_values(int fd, const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -602,6 +640,7 @@ static const struct app_case cases[] = {
     CASE(a_raw_end_sends_what_was_written, "served:write"),
     CASE(a_raw_fork_sends_nothing_twice, "served:write"),
     CASE(raw_calls_of_all_other_kinds_pass, ""),
+    CASE(a_raw_call_is_no_place_to_be_cancelled, ""),
     CASE(printing_keeps_its_place, "served:write back:stdio"),
     CASE(printing_to_a_full_peer_overtakes_nothing, "served:write"),
     CASE(a_backtrace_keeps_its_place, "served:write back:stdio"),

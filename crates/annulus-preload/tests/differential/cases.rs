@@ -286,6 +286,7 @@ cases! { DOORS, DOORS_CASES = c("doors"):
     fn a_raw_end_sends_what_was_written;
     fn a_raw_fork_sends_nothing_twice;
     fn raw_calls_of_all_other_kinds_pass;
+    fn a_raw_call_is_no_place_to_be_cancelled;
     fn printing_keeps_its_place;
     fn printing_to_a_full_peer_overtakes_nothing;
     fn a_backtrace_keeps_its_place;

@@ -1,9 +1,13 @@
 //! # Safety
 //!
-//! Which thread and which process this is (Typed: the C library's own functions).
+//! Which thread and which process this is (Typed: the C library's own functions). A child is known by a page that the
+//! kernel empties in it, however it was made: `fork`, `clone`, a system call of the program's own (Owned: a page of
+//! this library's own memory, all of it).
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::process;
 
 /// A number for the calling thread that no other one has while it lives; never 0.
 #[inline]
@@ -12,16 +16,72 @@ pub(crate) fn me() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// How many forks lie between this process and the one that loaded the library.
-static FORKS: AtomicU32 = AtomicU32::new(1);
+const PAGE_BYTES: usize = 4096;
+
+/// A page of its own, with one number in it.
+#[repr(C, align(4096))]
+struct Page {
+    process: AtomicU32,
+    rest: [AtomicU32; PAGE_BYTES / size_of::<u32>() - 1],
+}
+
+/// How many children lie between this process and the one that loaded the library, and one more. 0: nobody has asked
+/// yet in this process.
+static HERE: Page = Page {
+    process: AtomicU32::new(0),
+    rest: [const { AtomicU32::new(0) }; PAGE_BYTES / size_of::<u32>() - 1],
+};
+/// The same, as a child inherits it; 0: the library is being loaded.
+static LAST: AtomicU32 = AtomicU32::new(0);
+/// The kernel empties the page in children (Linux 4.14).
+static IS_WIPED: AtomicBool = AtomicBool::new(false);
 
 /// What is not of this number was made by a parent: this process must not use it.
 #[inline]
 pub(crate) fn process() -> u32 {
-    FORKS.load(Ordering::Relaxed)
+    match HERE.process.load(Ordering::Relaxed) {
+        0 => begin(),
+        number => number,
+    }
 }
 
-/// In a child of a fork, before anything else.
+#[cold]
+fn begin() -> u32 {
+    let last = LAST.load(Ordering::Relaxed);
+    if last == 0 {
+        // SAFETY: Owned: all of a page of zeros, which nothing else lies in.
+        let said = unsafe {
+            libc::madvise(
+                (&raw const HERE).cast_mut().cast(),
+                PAGE_BYTES,
+                libc::MADV_WIPEONFORK,
+            )
+        };
+        IS_WIPED.store(said == 0, Ordering::Relaxed);
+    }
+    become_next(last, 0)
+}
+
+/// This process is the next after `last`. In a child all that is its parent's is let go of, before anything else.
+fn become_next(last: u32, seen: u32) -> u32 {
+    let next = last.wrapping_add(1).max(1);
+    let swap = (HERE.process).compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire);
+    if let Err(theirs) = swap {
+        return theirs;
+    }
+    LAST.store(next, Ordering::Relaxed);
+    if last != 0 {
+        process::begin_child();
+    }
+    next
+}
+
+/// In a child of a fork that runs handlers, at the latest.
 pub(crate) fn is_child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
+    if IS_WIPED.load(Ordering::Relaxed) {
+        process();
+    } else {
+        let parent = HERE.process.load(Ordering::Relaxed);
+        become_next(parent, parent);
+    }
 }

@@ -238,12 +238,14 @@ pub(crate) fn reset() {
     if let Ok(mut idle) = IDLE.try_lock() {
         idle.clear();
     }
-    MINE.set(None);
-    let _ = HOLDS.try_with(|holds| {
-        holds
-            .try_borrow_mut()
-            .map(|mut holds| holds.take().map(std::mem::forget))
-    });
+    // A thread without any has not touched the other value, and would have to allocate for it.
+    if MINE.take().is_some() {
+        let _ = HOLDS.try_with(|holds| {
+            holds
+                .try_borrow_mut()
+                .map(|mut holds| holds.take().map(std::mem::forget))
+        });
+    }
     let early = [&EARLY.served[..], &EARLY.passed, &EARLY.handed_back];
     early
         .into_iter()
@@ -292,7 +294,7 @@ pub(crate) fn line() -> String {
         format!("\"{name}\":{count}")
     };
     let parts = [
-        format!("\"pid\":{}", std::process::id()),
+        format!("\"pid\":{}", process::pid()),
         format!("\"command\":\"{}\"", process::command()),
         event("rings", Event::Rings),
         calls("served", &EARLY.served, Totals::served),

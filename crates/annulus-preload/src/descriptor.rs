@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use crate::caller;
 use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
@@ -106,6 +107,8 @@ pub(crate) fn close_what_waits() {
 
 #[cold]
 fn close_all_that_wait() {
+    // A child may not have asked before, and those are its parent's.
+    caller::process();
     ANY_LATER.store(false, Ordering::Release);
     for place in &LATER {
         let name = place.swap(0, Ordering::AcqRel);

@@ -6,9 +6,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::errno;
+use crate::process;
 use crate::sys;
 
 /// When the last ring ended; 0: none has.
@@ -47,7 +48,29 @@ pub(crate) fn wait_through(timeout_ns: Option<u64>, call: impl Fn(Option<u64>) -
 /// Whether it is the end of a ring that has just interrupted a wait.
 pub(crate) fn has_interrupted() -> bool {
     let ended_ns = ENDED_NS.load(Ordering::Relaxed);
-    ended_ns != 0 && sys::now_ns().saturating_sub(ended_ns) < LATE_NS && !handles_signals()
+    let is_recent = ended_ns != 0 && sys::now_ns().saturating_sub(ended_ns) < LATE_NS;
+    is_recent
+        && match KNOWN.load(Ordering::Relaxed) {
+            NOT_ASKED if process::asks_little() => false,
+            NOT_ASKED => !handles_signals(),
+            known => known == HANDLES_NONE,
+        }
+}
+
+/// What has been found before a filter of system calls that may forbid to ask.
+static KNOWN: AtomicU8 = AtomicU8::new(NOT_ASKED);
+const NOT_ASKED: u8 = 0;
+const HANDLES_NONE: u8 = 1;
+const HANDLES_SOME: u8 = 2;
+
+/// The program is about to set a filter: it is asked for the last time.
+pub(crate) fn ask_for_good() {
+    let found = if handles_signals() {
+        HANDLES_SOME
+    } else {
+        HANDLES_NONE
+    };
+    KNOWN.store(found, Ordering::Relaxed);
 }
 
 fn handles_signals() -> bool {

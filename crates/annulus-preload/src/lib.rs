@@ -49,6 +49,7 @@ mod orphans;
 mod process;
 mod real;
 mod receive;
+mod sealed;
 mod send;
 mod set;
 mod sets;

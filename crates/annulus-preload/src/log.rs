@@ -7,13 +7,14 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use crate::config;
+use crate::sealed as libc;
 use crate::sys;
 use crate::table::{self, Kind};
 
 /// A line for the log, if there is one.
 pub(crate) fn say(line: &str) {
     if config::get().log.is_some() {
-        let pid = std::process::id();
+        let pid = crate::process::pid();
         write_to_log(&format!("process {pid}: {line}"));
     }
 }

@@ -159,7 +159,8 @@ pub(crate) fn wait_until(deadline_ns: u64) {
 pub(crate) fn in_child() {
     COUNT.store(0, Ordering::Relaxed);
     if let Ok(mut orphans) = ORPHANS.try_lock() {
-        orphans.clear();
+        // Not freed: the child may have been made in the middle of an allocation.
+        std::mem::forget(std::mem::take(&mut *orphans));
     }
 }
 

@@ -4,11 +4,14 @@
 //! becomes another program; a child of a fork uses nothing of its parent's (Typed: functions of the C library).
 #![allow(unsafe_code)]
 
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use crate::caller;
 use crate::config;
 use crate::counts::{self, Why};
+use crate::ended;
 use crate::leave;
 use crate::log;
 use crate::send;
@@ -16,6 +19,7 @@ use crate::set;
 use crate::sets;
 use crate::sys;
 use crate::table::{self, Kind};
+use crate::watchdog;
 
 /// What a process that ends waits for, at most, until its last bytes have found room, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
@@ -48,14 +52,28 @@ extern "C" fn load() {
         return;
     }
     std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
+    // Before there can be a child.
+    caller::process();
     table::make();
     log::keep();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
         libc::pthread_atfork(Some(before_fork), None, Some(in_child));
         libc::atexit(at_exit);
+        __cxa_at_quick_exit(at_quick_exit, std::ptr::null_mut());
     }
     READY.store(true, Ordering::Release);
+    crate::hooks::watch_syscalls();
+}
+
+unsafe extern "C" {
+    /// As `at_quick_exit`, which is not in the shared C library.
+    fn __cxa_at_quick_exit(run: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
+}
+
+/// The last of the program's own handlers has run.
+extern "C" fn at_quick_exit(_: *mut c_void) {
+    ends();
 }
 
 extern "C" fn before_fork() {
@@ -71,10 +89,17 @@ pub(crate) fn has_child() {
     });
 }
 
-extern "C" fn in_child() {
+/// In a child that runs handlers; others are noticed when they first ask which process they are.
+pub(crate) extern "C" fn in_child() {
     caller::is_child();
+}
+
+/// In a child, before anything else. It may have been made by a thread that was in the middle of anything, without the
+/// C library's knowledge: nothing here allocates or frees memory.
+pub(crate) fn begin_child() {
+    PID.store(0, Ordering::Relaxed);
     counts::reset();
-    crate::watchdog::reset();
+    watchdog::reset();
     crate::orphans::in_child();
     crate::descriptor::reset();
     ENDED.store(false, Ordering::Relaxed);
@@ -86,13 +111,31 @@ extern "C" fn in_child() {
         }
     }
     // Likewise what the parent has closed and not sent all of: its peer is to be told the end when the parent is.
-    for fd in sets::all().flat_map(set::Set::inherited_closed) {
-        if let Some(entry) = table::entry(fd).filter(|entry| entry.inherited() == Kind::Closing) {
-            entry.forget();
-            let _ = sys::close(fd);
-        }
+    for set in sets::all() {
+        set.for_each_inherited_closed(|fd| {
+            let closed = |entry: &&table::Entry| entry.inherited() == Kind::Closing;
+            if let Some(entry) = table::entry(fd).filter(closed) {
+                entry.forget();
+                let _ = sys::close(fd);
+            }
+        });
     }
     log::keep();
+}
+
+/// The process is about to have a child by `clone`, or another thread.
+pub(crate) fn is_about_to_clone(flags: c_int) {
+    if flags & libc::CLONE_VM == 0 {
+        return has_child();
+    }
+    if flags & (libc::CLONE_THREAD | libc::CLONE_FILES) != 0 {
+        return;
+    }
+    // It has descriptors of its own, and this process's memory: what it closes, this process would take for closed.
+    sets::for_each(|held| leave::pass_whole(held, Why::Forked));
+    if flags & libc::CLONE_VFORK == 0 {
+        ASKS.store(NO_RINGS, Ordering::Relaxed);
+    }
 }
 
 extern "C" fn at_exit() {
@@ -110,10 +153,13 @@ pub(crate) fn ends() {
     }
 }
 
-/// The process ends, unless something still keeps it from that.
+/// The process ends, unless something still keeps it from that. What its last handlers write is not held back.
 pub(crate) fn is_about_to_end() {
+    // A child may not have asked before.
+    caller::process();
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
+        sets::for_each_of_mine(|held| send::hurry(held));
     }
     let says = counts::any() || !IS_CHILD.load(Ordering::Relaxed);
     if config::get().stats && says && !ENDED.swap(true, Ordering::Relaxed) {
@@ -128,25 +174,45 @@ pub(crate) fn becomes_another() {
     }
 }
 
-/// No ring is made any more: a filter of system calls that the program sets may end it for one.
-static FILTERED: AtomicBool = AtomicBool::new(false);
 /// No kernel thread polls for a ring any more.
 static CHANGED_RIGHTS: AtomicBool = AtomicBool::new(false);
-
-pub(crate) fn is_filtered() {
-    FILTERED.store(true, Ordering::Relaxed);
-    sets::for_each(|held| leave::pass_whole(held, Why::Filtered));
-}
 
 /// How often is asked whether there is a filter now: a program that gives up new privileges often sets one next.
 static ASKS: AtomicU32 = AtomicU32::new(0);
 const ASKS_MAX: u32 = 64;
+/// Instead of a number: no ring is made or entered any more; a filter of system calls may end the program for one.
+const NO_RINGS: u32 = u32::MAX;
 
-pub(crate) fn may_be_filtered_soon() {
-    ASKS.store(ASKS_MAX, Ordering::Relaxed);
+/// The program is about to set a filter: whatever needs a ring is done before.
+pub(crate) fn is_filtered() {
+    ASKS.store(NO_RINGS, Ordering::Relaxed);
+    sets::for_each(|held| leave::pass_whole(held, Why::Filtered));
+    watchdog::stop();
+    ended::ask_for_good();
+    // For the line at the end.
+    command();
+    pid();
 }
 
-/// Whether there is a filter that was not there before.
+/// The program gives up new privileges. If it has been served before, a filter is what it does that for: it may come by
+/// a system call that no hook sees, and handing back then would take the very calls that it forbids. A program that
+/// does it as it starts may have no filter in mind; it is asked about one for a while.
+pub(crate) fn may_be_filtered_soon() {
+    let mut has_ring = false;
+    sets::for_each(|held| has_ring |= held.ring.is_some());
+    if has_ring {
+        is_filtered();
+    } else if ASKS.load(Ordering::Relaxed) != NO_RINGS {
+        ASKS.store(ASKS_MAX, Ordering::Relaxed);
+    }
+}
+
+/// Whether the program may have set a filter: it forbids whatever the program has no need of itself.
+pub(crate) fn asks_little() -> bool {
+    ASKS.load(Ordering::Relaxed) == NO_RINGS
+}
+
+/// Whether there may be a filter that was not there before.
 #[inline]
 pub(crate) fn is_now_filtered() -> bool {
     ASKS.load(Ordering::Relaxed) > 0 && asks()
@@ -154,21 +220,27 @@ pub(crate) fn is_now_filtered() -> bool {
 
 #[cold]
 fn asks() -> bool {
-    ASKS.fetch_sub(1, Ordering::Relaxed);
-    sys::has_filter()
+    let left = |asks: u32| (asks != NO_RINGS && asks > 0).then(|| asks - 1);
+    let counted = ASKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+    counted.is_err() && ASKS.load(Ordering::Relaxed) == NO_RINGS
+        || counted.is_ok() && sys::has_filter()
 }
 
-/// One set of a program that has one.
+/// One set of a program that has one: its ring is not entered any more, not even to have it let go of something.
 pub(crate) fn is_filtered_in(held: &mut set::Held) {
-    FILTERED.store(true, Ordering::Relaxed);
+    ASKS.store(NO_RINGS, Ordering::Relaxed);
+    if let Some(machine) = &mut held.ring {
+        machine.ring.give_up();
+    }
     leave::pass_whole(held, Why::Filtered);
 }
 
 pub(crate) fn may_make_rings() -> bool {
-    if is_now_filtered() {
-        FILTERED.store(true, Ordering::Relaxed);
+    let filtered = is_now_filtered();
+    if filtered {
+        ASKS.store(NO_RINGS, Ordering::Relaxed);
     }
-    !FILTERED.load(Ordering::Relaxed)
+    !filtered
 }
 
 pub(crate) fn changes_rights() {
@@ -215,14 +287,31 @@ pub(crate) fn forget(descriptors: [i32; 2]) {
     }
 }
 
+/// The kernel's number of this process; 0: not asked yet.
+static PID: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn pid() -> u32 {
+    match PID.load(Ordering::Relaxed) {
+        0 => {
+            let pid = std::process::id();
+            PID.store(pid, Ordering::Relaxed);
+            pid
+        }
+        pid => pid,
+    }
+}
+
 /// As `ps` shows it; characters that JSON would need to escape are left out.
-pub(crate) fn command() -> String {
-    let mut name = [0_u8; 16];
-    // SAFETY: Lent: sixteen bytes, which is what the kernel writes.
-    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    let plain = |&&byte: &&u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
-    name.iter()
-        .filter(plain)
-        .map(|&byte| byte as char)
-        .collect()
+pub(crate) fn command() -> &'static str {
+    static COMMAND: OnceLock<String> = OnceLock::new();
+    COMMAND.get_or_init(|| {
+        let mut name = [0_u8; 16];
+        // SAFETY: Lent: sixteen bytes, which is what the kernel writes.
+        unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+        let plain = |&&byte: &&u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        name.iter()
+            .filter(plain)
+            .map(|&byte| byte as char)
+            .collect()
+    })
 }

@@ -9,12 +9,15 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec, timeval, uid_t,
+    FILE, aiocb, epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t,
+    pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigevent, sigset_t, sigval,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 use crate::errno;
+
+/// What a child of `clone` runs.
+pub(crate) type Run = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// What a call answers if it is not there.
 trait Missing {
@@ -27,6 +30,10 @@ impl Missing for c_int {
 
 impl Missing for ssize_t {
     const MISSING: ssize_t = -1;
+}
+
+impl Missing for () {
+    const MISSING: () = ();
 }
 
 impl<T> Missing for *mut T {
@@ -56,6 +63,7 @@ macro_rules! real {
             ///
             /// Typed: that function's own conditions, which are the hook's caller's.
             #[inline]
+            #[allow(non_snake_case, reason = "libc's names")]
             pub(crate) unsafe fn $name($($arg: $type),*) -> $ret {
                 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
                 const NAME: &CStr = match CStr::from_bytes_with_nul(
@@ -96,6 +104,19 @@ real! {
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    vdprintf(fd: c_int, format: *const c_char, values: *mut c_void) -> c_int;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, values: *mut c_void) -> c_int;
+    backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) -> ();
+    wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int;
+    aio_read(request: *mut aiocb) -> c_int;
+    aio_read64(request: *mut aiocb) -> c_int;
+    aio_write(request: *mut aiocb) -> c_int;
+    aio_write64(request: *mut aiocb) -> c_int;
+    lio_listio(mode: c_int, requests: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    lio_listio64(mode: c_int, requests: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int;
     accept(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t) -> c_int;
     accept4(fd: c_int, from: *mut sockaddr, from_bytes: *mut socklen_t, flags: c_int) -> c_int;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
@@ -129,6 +150,23 @@ real! {
     freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fork() -> pid_t;
+    _Fork() -> pid_t;
+    clone(run: Option<Run>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t,
+        thread: *mut c_void, child: *mut pid_t) -> c_int;
+    execveat(folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        flags: c_int) -> c_int;
+    __assert_fail(what: *const c_char, file: *const c_char, line: c_uint, function: *const c_char) -> c_int;
+    __assert_perror_fail(errno: c_int, file: *const c_char, line: c_uint, function: *const c_char) -> c_int;
+    __assert(what: *const c_char, file: *const c_char, line: c_int) -> c_int;
+    __stack_chk_fail() -> c_int;
+    __chk_fail() -> c_int;
+    raise(signal: c_int) -> c_int;
+    kill(pid: pid_t, signal: c_int) -> c_int;
+    killpg(group: pid_t, signal: c_int) -> c_int;
+    tgkill(process: pid_t, thread: pid_t, signal: c_int) -> c_int;
+    pthread_kill(thread: pthread_t, signal: c_int) -> c_int;
+    sigqueue(pid: pid_t, signal: c_int, value: sigval) -> c_int;
+    pthread_sigqueue(thread: pthread_t, signal: c_int, value: sigval) -> c_int;
     posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
     posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,

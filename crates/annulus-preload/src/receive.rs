@@ -10,6 +10,7 @@ use crate::connection::{self as flag, Conn};
 use crate::counts::{self, Why};
 use crate::errno::Answer;
 use crate::leave;
+use crate::process;
 use crate::send::served;
 use crate::set::{Held, Inner, Mode, Set};
 use crate::sys;
@@ -209,8 +210,8 @@ unsafe fn what_follows(
 ) -> usize {
     let [vector] = vectors else { return 0 };
     // An error is the next read's to say: with nothing there the kernel is not asked.
-    let ask = replayed && done < total && flags & libc::MSG_PEEK == 0 && sys::readable(fd) > 0;
-    if !ask {
+    let wanted = replayed && done < total && flags & libc::MSG_PEEK == 0;
+    if !wanted || process::asks_little() || sys::readable(fd) == 0 {
         return 0;
     }
     let rest = iovec {

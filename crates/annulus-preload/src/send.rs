@@ -12,6 +12,7 @@ use crate::counts::{self, Call, Why};
 use crate::errno::Answer;
 use crate::leave;
 use crate::orphans;
+use crate::process;
 use crate::set::{Held, Inner, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
@@ -98,6 +99,9 @@ pub(crate) unsafe fn write(
     };
     if answer == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         drop(held);
+        if !process::asks_little() && sys::is_deadly(libc::SIGPIPE) {
+            flush_everything(process::LAST_BYTES_MS);
+        }
         sys::raise_pipe();
     }
     Some(answer)
@@ -226,6 +230,11 @@ pub(crate) fn is_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes:
     if is_late || inner.queued.len() >= CONNECTIONS_MAX || inner.hurry > 0 {
         inner.submit_sends();
     }
+}
+
+/// Nothing is held back any more, for a while.
+pub(crate) fn hurry(inner: &mut Inner) {
+    inner.hurry = HURRY_ROUNDS;
 }
 
 /// The round is over: whether what was written in it has waited too long. A server that computes for long after it

@@ -352,19 +352,20 @@ impl Set {
         }
     }
 
-    /// In a child of a fork: numbers that its parent had closed, and the kernel had not. None are known of a set that
-    /// somebody was just changing.
-    pub(crate) fn inherited_closed(&self) -> Vec<i32> {
+    /// In a child of a fork: calls for each number that its parent had closed, and the kernel had not. None are known
+    /// of a set that somebody was just changing.
+    pub(crate) fn for_each_inherited_closed(&self, mut each: impl FnMut(i32)) {
         let of_parent = self.process.load(Ordering::Relaxed) + 1 == caller::process();
         if !of_parent || !self.lock.is_free() {
-            return Vec::new();
+            return;
         }
         // SAFETY: Held: nobody was changing it, and nobody does here.
         let inner = unsafe { &*self.inner.get() };
-        let lingering = inner.lingering.iter().flatten().map(|those| those.fd);
+        (inner.lingering.iter().flatten()).for_each(|those| each(those.fd));
         // What has been pushed the kernel may have closed, and given the number to another file.
-        let closing = (inner.closing.iter()).filter(|_| !inner.pushed);
-        lingering.chain(closing.map(|those| those.fd)).collect()
+        if !inner.pushed {
+            inner.closing.iter().for_each(|those| each(those.fd));
+        }
     }
 
     pub(crate) fn owner(&self) -> usize {

@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 
 use crate::errno::{self, Answer};
+use crate::sealed as libc;
 
 fn answer(said: c_long) -> Answer {
     usize::try_from(said).map_err(|_| errno::get())
@@ -168,8 +169,13 @@ pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u6
 ///
 /// Lent: `events` is valid for writes of `max`.
 pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -> Answer {
+    // By the call that the program itself makes, as a rule: a filter of its own may allow no other.
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: Lent, passed on.
-    answer(unsafe {
+    let said = unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) };
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: Lent, passed on.
+    let said = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait,
             set,
@@ -179,13 +185,28 @@ pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -
             ptr::null::<c_void>(),
             8,
         )
-    })
+    };
+    answer(said)
 }
 
 /// The program meets SIGPIPE, as the call would have sent it.
 pub(crate) fn raise_pipe() {
-    // SAFETY: Typed: numbers only; the C library's `raise` is a direct call of the kernel.
-    unsafe { libc::raise(libc::SIGPIPE) };
+    // SAFETY: Typed: numbers only.
+    unsafe { crate::real::raise(libc::SIGPIPE) };
+}
+
+/// Whether a signal ends or stops a process of this program: nothing handles it, and it is none of those that are
+/// ignored then.
+pub(crate) fn is_deadly(signal: c_int) -> bool {
+    const HARMLESS: [c_int; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+    if HARMLESS.contains(&signal) {
+        return false;
+    }
+    // SAFETY: Typed: plain integers and null pointers, for which zero bytes are a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: Typed: it is asked for, and changes nothing.
+    let said = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
+    said == 0 && action.sa_sigaction == libc::SIG_DFL
 }
 
 pub(crate) fn write(fd: i32, bytes: &[u8]) -> Answer {
@@ -306,6 +327,18 @@ pub(crate) fn has_other_threads() -> bool {
     // One that is just ending counts no more.
     pause_us(1000);
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
+}
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread_number() -> i32 {
+    // SAFETY: Typed: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Whether a thread of this process has that number.
+pub(crate) fn has_thread(number: i32) -> bool {
+    // SAFETY: Typed: numbers only; the signal 0 is none.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) == 0 }
 }
 
 pub(crate) fn set_send_buffer(fd: i32, bytes: i32) {

@@ -12,7 +12,7 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::thread;
 
 use crate::leave;
@@ -79,7 +79,11 @@ fn start() -> std::io::Result<()> {
     made.map(drop)
 }
 
+/// The kernel's number of the thread.
+static THREAD: AtomicI32 = AtomicI32::new(0);
+
 fn watch() {
+    THREAD.store(sys::thread_number(), Ordering::Relaxed);
     let (mut idle, mut pause_us) = (0, LOOK_US);
     loop {
         sys::pause_us(pause_us);
@@ -202,6 +206,30 @@ unsafe extern "C" fn at_end(_: *mut c_void) {
     let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
         sys::wake_one(&STATE);
+    }
+}
+
+/// So long it is waited for, in steps.
+const STOP_US: i64 = 100;
+const STOPS_MAX: u32 = 1000;
+
+/// Ends the thread, if it has nothing left to send: a filter of system calls that the program sets may not allow what
+/// it does. The next bytes that are late start it again.
+pub(crate) fn stop() {
+    if orphans::any() || !sets::none_is_queued() {
+        return;
+    }
+    let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
+    if swap(ASLEEP).is_err() && swap(LOOKING).is_err() {
+        return;
+    }
+    sys::wake_one(&STATE);
+    for _ in 0..STOPS_MAX {
+        let ends = STATE.load(Ordering::Acquire) != TO_END;
+        if ends && !sys::has_thread(THREAD.load(Ordering::Relaxed)) {
+            return;
+        }
+        sys::pause_us(STOP_US);
     }
 }
 

@@ -17,6 +17,9 @@ const LINE_BYTES: u64 = 256;
 /// Sections of a Go program: what it was built from, and by what.
 const OF_GO: [&[u8]; 2] = [b".go.buildinfo", b".note.go.buildid"];
 
+/// How the runtime of AddressSanitizer is called, before its version. One that is part of the program needs no place.
+const ASAN: &[u8] = b"libasan.so";
+
 /// What a file is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -35,6 +38,8 @@ pub(super) struct Facts {
     /// Who loads it; `None`: the kernel alone.
     pub(super) interpreter: Option<PathBuf>,
     pub(super) is_go: bool,
+    /// The runtime of AddressSanitizer that it needs, as it names it.
+    pub(super) asan: Option<OsString>,
 }
 
 /// A kind of processor, as far as loaders tell them apart.
@@ -113,9 +118,17 @@ fn facts<Header: FileHeader<Endian = Endianness>>(
         }
     }
     // A program that was stripped of its sections is not asked for them.
-    let is_go = header.sections(endian, data).is_ok_and(|sections| {
+    let sections = header.sections(endian, data).ok();
+    let is_go = sections.as_ref().is_some_and(|sections| {
         let named = |name| sections.section_by_name(endian, name).is_some();
         OF_GO.into_iter().any(named)
+    });
+    let asan = sections.and_then(|sections| {
+        let dynamic = sections.dynamic_table(endian, data).ok()?;
+        let needed = dynamic.iter().filter(|entry| entry.tag == elf::DT_NEEDED);
+        let mut names = needed.filter_map(|entry| dynamic.string(entry).ok());
+        let name = names.find(|name| name.starts_with(ASAN))?;
+        Some(OsString::from_vec(name.to_vec()))
     });
     Ok(Facts {
         machine: Machine {
@@ -126,6 +139,7 @@ fn facts<Header: FileHeader<Endian = Endianness>>(
         is_shared: header.e_type(endian) == elf::ET_DYN,
         interpreter,
         is_go,
+        asan,
     })
 }
 

@@ -1,6 +1,6 @@
 //! What stands in the way of the library in a program, as far as its file tells.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -32,12 +32,22 @@ pub(super) enum Remark {
     Privileged(&'static str),
     /// It makes its system calls itself.
     Go,
+    /// It is built with AddressSanitizer. Its runtime, of this name, ends a program in which another library is first.
+    Asan(OsString),
 }
 
 impl Remark {
     /// Whether the library, once it is set, is taken or else ignored without a word.
     pub(super) fn is_harmless(&self) -> bool {
         !matches!(self, Remark::Musl(_) | Remark::OtherMachine(..))
+    }
+
+    /// What has to be loaded before the library.
+    pub(super) fn loaded_first(&self) -> Option<&Path> {
+        match self {
+            Remark::Asan(runtime) => Some(Path::new(runtime)),
+            _ => None,
+        }
     }
 
     /// Of the command that was typed.
@@ -72,6 +82,12 @@ impl fmt::Display for Remark {
             Remark::Go => f.write_str(
                 "is a Go program: it makes its system calls itself, and nothing of it is served; it runs as it is",
             ),
+            Remark::Asan(runtime) => write!(
+                f,
+                "is built with AddressSanitizer, whose runtime must be loaded first: {} comes before the library, also \
+                 in its children; if one of them can't have it, use a build without the sanitizer",
+                runtime.display()
+            ),
         }
     }
 }
@@ -104,6 +120,7 @@ pub(super) fn at(program: &Path) -> Vec<Remark> {
         Some(_) => {
             let (user, group) = (getuid().as_raw(), getgid().as_raw());
             remarks.extend(privileged(&path, user, group).map(Remark::Privileged));
+            remarks.extend(facts.asan.clone().map(Remark::Asan));
         }
     }
     if facts.is_go {

@@ -45,10 +45,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     {
         say(&warning);
     }
-    let is_set = serves(name, &program);
+    let remarks = look::at(&program);
+    let is_set = serves(name, &remarks);
     let mut variables = Variables::inherited();
     if is_set {
         variables.prepend(PRELOAD, &library)?;
+        for first in remarks.iter().filter_map(Remark::loaded_first) {
+            variables.put_first(PRELOAD, first);
+        }
     }
     options(args, &mut variables)?;
     let error = become_program(&program, &args.command, &variables.0);
@@ -60,9 +64,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
 }
 
 /// Whether the library is to be given to the program; what there is to say about that is said.
-fn serves(name: &OsStr, program: &Path) -> bool {
-    let remarks = look::at(program);
-    for remark in &remarks {
+fn serves(name: &OsStr, remarks: &[Remark]) -> bool {
+    for remark in remarks {
         say(&remark.sentence(name));
     }
     if !remarks.iter().all(Remark::is_harmless) {
@@ -123,6 +126,22 @@ impl Variables {
         }
         self.set(name, value);
         Ok(())
+    }
+}
+
+impl Variables {
+    /// In front of all others, wherever it was before.
+    fn put_first(&mut self, name: &str, path: &Path) {
+        let first = path.as_os_str();
+        let before = self.0.iter().find(|(known, _)| known == name);
+        let before = before.map_or(OsStr::new(""), |(_, value)| value);
+        let parts = before.as_bytes().split(|byte| b": ".contains(byte));
+        let mut value = first.to_owned();
+        for part in parts.filter(|part| !part.is_empty() && *part != first.as_bytes()) {
+            value.push(":");
+            value.push(OsStr::from_bytes(part));
+        }
+        self.set(name, value);
     }
 }
 

@@ -28,6 +28,21 @@ fn the_library_comes_before_those_of_others_and_only_once() {
 }
 
 #[test]
+fn what_has_to_be_first_is_put_there_wherever_it_was() {
+    for (before, after) in [
+        ("", "libasan.so.8"),
+        ("/a.so", "libasan.so.8:/a.so"),
+        ("/a.so:libasan.so.8 /b.so", "libasan.so.8:/a.so:/b.so"),
+        ("libasan.so.8:/a.so", "libasan.so.8:/a.so"),
+    ] {
+        let mut variables = Variables(Vec::new());
+        variables.set(PRELOAD, before);
+        variables.put_first(PRELOAD, Path::new("libasan.so.8"));
+        assert_eq!(value(&variables, PRELOAD), Some(after), "{before}");
+    }
+}
+
+#[test]
 fn a_library_that_the_loader_could_not_be_told_is_refused() {
     for path in ["/with space/lib.so", "/with:colon/lib.so"] {
         let refused = Variables(Vec::new()).prepend(PRELOAD, Path::new(path));

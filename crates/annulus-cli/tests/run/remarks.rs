@@ -131,6 +131,23 @@ fn of_a_go_program_it_is_said_that_its_calls_are_its_own() {
 }
 
 #[test]
+fn a_program_with_address_sanitizer_starts_and_is_told_what_is_loaded_first() {
+    let dir = folder();
+    let program = dir.path().join("program");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-fsanitize=address", "-o"]);
+    let source = dir.path().join("program.c");
+    fs::write(&source, PROGRAM).unwrap();
+    let built = compiler.arg(&program).arg(&source).output();
+    if !built.is_ok_and(|built| built.status.success()) {
+        return skip("no compiler with AddressSanitizer");
+    }
+    let user = rustix::process::geteuid().as_raw();
+    let words = ["AddressSanitizer", "libasan.so"];
+    remarked(&program, &words, &format!("set {user}\n"));
+}
+
+#[test]
 fn a_program_for_another_processor_is_not_given_the_library() {
     let dir = folder();
     let program = dir.path().join("program");

@@ -21,7 +21,7 @@ use crate::receive;
 use crate::table::{self, Kind};
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     let known = table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
     let Some(entry) = known else {
         of::forget(fd);
@@ -40,7 +40,11 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn close_range(
+    first: c_uint,
+    last: c_uint,
+    flags: c_int,
+) -> c_int {
     if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || flags & !6 != 0 {
         return unsafe { real::close_range(first, last, flags) };
     }
@@ -77,19 +81,19 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let shared = shares(fd);
     free_numbers();
     duplicated(fd, unsafe { real::dup(fd) }, shared)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     unsafe { dup_to(fd, to, None) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { dup_to(fd, to, Some(flags)) }
 }
 
@@ -146,7 +150,11 @@ const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+pub(super) unsafe extern "C-unwind" fn fcntl(
+    fd: c_int,
+    command: c_int,
+    argument: c_ulong,
+) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         let shared = shares(fd);
         free_numbers();

@@ -23,12 +23,12 @@ use crate::table::{self, Kind};
 use crate::wait::{self, Room};
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     adopt(unsafe { real::epoll_create(size) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     adopt(unsafe { real::epoll_create1(flags) })
 }
 
@@ -43,7 +43,7 @@ fn adopt(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_ctl(
+pub(super) unsafe extern "C-unwind" fn epoll_ctl(
     set: c_int,
     operation: c_int,
     fd: c_int,
@@ -84,7 +84,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_wait(
+pub(super) unsafe extern "C-unwind" fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -100,7 +100,7 @@ unsafe extern "C-unwind" fn epoll_wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_pwait(
+pub(super) unsafe extern "C-unwind" fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -118,7 +118,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_pwait2(
+pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     max: c_int,

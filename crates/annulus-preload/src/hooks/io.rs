@@ -83,7 +83,11 @@ fn one(base: *const c_void, bytes: size_t) -> [iovec; 1] {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn read(
+    fd: c_int,
+    base: *mut c_void,
+    bytes: size_t,
+) -> ssize_t {
     match unsafe { read_by(Call::Read, fd, &one(base, bytes), 0) } {
         Some(answer) => say(answer),
         None => unsafe { real::read(fd, base, bytes) },
@@ -102,7 +106,11 @@ unsafe extern "C-unwind" fn __read_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn readv(
+    fd: c_int,
+    vectors: *const iovec,
+    count: c_int,
+) -> ssize_t {
     let given = unsafe { slice(vectors, count as usize) };
     match given.and_then(|given| unsafe { read_by(Call::Readv, fd, given, 0) }) {
         Some(answer) => say(answer),
@@ -136,7 +144,7 @@ unsafe extern "C-unwind" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvfrom(
+pub(super) unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     base: *mut c_void,
     bytes: size_t,
@@ -145,9 +153,13 @@ unsafe extern "C-unwind" fn recvfrom(
     from_bytes: *mut socklen_t,
 ) -> ssize_t {
     match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
+        // A stream's peer is not told again; what is wrong with the place for it is told behind the bytes.
+        Some(Ok(_)) if !from.is_null() && !may_be(from_bytes) => say(Err(libc::EFAULT)),
+        Some(Ok(_)) if !from.is_null() && unsafe { *from_bytes }.cast_signed() < 0 => {
+            say(Err(libc::EINVAL))
+        }
         Some(answer) => {
-            // A stream's peer is not told again.
-            if answer.is_ok() && !from.is_null() && !from_bytes.is_null() {
+            if answer.is_ok() && !from.is_null() {
                 unsafe { *from_bytes = 0 };
             }
             say(answer)
@@ -171,8 +183,14 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn recvmsg(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
     let given = unsafe { message.as_ref() }
+        // The kernel says what is wrong with a length.
+        .filter(|message| message.msg_namelen.cast_signed() >= 0)
         .and_then(|message| unsafe { slice(message.msg_iov, message.msg_iovlen) });
     match given.and_then(|given| unsafe { read_by(Call::Recvmsg, fd, given, flags) }) {
         Some(answer) => {
@@ -189,7 +207,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmmsg(
+pub(super) unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -204,7 +222,11 @@ unsafe extern "C-unwind" fn recvmmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn write(
+    fd: c_int,
+    base: *const c_void,
+    bytes: size_t,
+) -> ssize_t {
     match unsafe { write_by(Call::Write, fd, &one(base, bytes), 0) } {
         Some(answer) => say(answer),
         None => unsafe { real::write(fd, base, bytes) },
@@ -212,7 +234,11 @@ unsafe extern "C-unwind" fn write(fd: c_int, base: *const c_void, bytes: size_t)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn writev(
+    fd: c_int,
+    vectors: *const iovec,
+    count: c_int,
+) -> ssize_t {
     let given = unsafe { slice(vectors, count as usize) };
     match given.and_then(|given| unsafe { write_by(Call::Writev, fd, given, 0) }) {
         Some(answer) => say(answer),
@@ -221,7 +247,7 @@ unsafe extern "C-unwind" fn writev(fd: c_int, vectors: *const iovec, count: c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn send(
+pub(super) unsafe extern "C-unwind" fn send(
     fd: c_int,
     base: *const c_void,
     bytes: size_t,
@@ -234,7 +260,7 @@ unsafe extern "C-unwind" fn send(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendto(
+pub(super) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     base: *const c_void,
     bytes: size_t,
@@ -255,7 +281,11 @@ unsafe extern "C-unwind" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
     if let Some(given) = plain(message.cast_mut()) {
         let plain = given.msg_name.is_null() && given.msg_controllen == 0;
         if plain
@@ -276,7 +306,7 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmmsg(
+pub(super) unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -320,7 +350,7 @@ unsafe fn each(
 const FILE_MAX: usize = 64 << 10;
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile64(
+pub(super) unsafe extern "C-unwind" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut off64_t,
@@ -360,7 +390,7 @@ unsafe extern "C-unwind" fn sendfile(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn splice(
+pub(super) unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut off64_t,
     to: c_int,

@@ -14,12 +14,22 @@
 )]
 
 mod descriptor;
+mod ends;
 mod epoll;
 mod io;
 mod poll;
 mod process;
+mod rare;
+#[cfg(target_arch = "x86_64")]
+mod raw;
 mod socket;
 mod stdio;
+
+/// libc's `syscall` is watched from now on: on x86-64, elsewhere raw calls go past the library.
+pub(crate) fn watch_syscalls() {
+    #[cfg(target_arch = "x86_64")]
+    raw::watch();
+}
 
 use crate::errno::{self, Answer};
 use crate::table::{self, Entry, Kind};

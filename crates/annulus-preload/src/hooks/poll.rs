@@ -52,7 +52,11 @@ fn prepare(fd: c_int) -> c_short {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn poll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout_ms: c_int,
+) -> c_int {
     let any = unsafe { prepare_all(fds, count) };
     let said = unsafe { real::poll(fds, count, if any { 0 } else { timeout_ms }) };
     if any {
@@ -104,7 +108,7 @@ unsafe extern "C-unwind" fn ppoll(
     }
 }
 
-unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
+pub(super) unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
     if !may_be(fds) || count > table::count() as nfds_t {
         return false;
     }
@@ -116,7 +120,7 @@ unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
     any
 }
 
-unsafe fn add_in_hand(fds: *mut pollfd, count: nfds_t, said: c_int) -> c_int {
+pub(super) unsafe fn add_in_hand(fds: *mut pollfd, count: nfds_t, said: c_int) -> c_int {
     if said < 0 {
         return said;
     }
@@ -132,7 +136,7 @@ unsafe fn add_in_hand(fds: *mut pollfd, count: nfds_t, said: c_int) -> c_int {
 }
 
 /// Descriptors of a `fd_set` that are in hand, and the call that asks for the others.
-unsafe fn select_with(
+pub(super) unsafe fn select_with(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -164,7 +168,7 @@ unsafe fn select_with(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn select(
+pub(super) unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,

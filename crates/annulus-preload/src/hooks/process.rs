@@ -15,13 +15,14 @@ use libc::{FILE, gid_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, ui
 use super::guard;
 use crate::process;
 use crate::real;
+use crate::sealed as libc;
 
 type Strings = *const *const c_char;
 
 /// A child that shares its parent's memory until it becomes another program would close the parent's connections in
 /// the parent's table. POSIX lets `vfork` be `fork`.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn vfork() -> pid_t {
+pub(super) unsafe extern "C-unwind" fn vfork() -> pid_t {
     unsafe { real::fork() }
 }
 
@@ -30,7 +31,7 @@ macro_rules! has_child {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
         $(
             #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
+            pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
                 guard(|| {
                     process::has_child();
                     None
@@ -50,7 +51,7 @@ has_child! {
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
-fn before_another() {
+pub(super) fn before_another() {
     guard(|| {
         process::becomes_another();
         None
@@ -58,7 +59,7 @@ fn before_another() {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execve(
+pub(super) unsafe extern "C-unwind" fn execve(
     path: *const c_char,
     arguments: Strings,
     variables: Strings,
@@ -130,7 +131,7 @@ with_a_list! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+pub(super) unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     guard(|| {
         process::ends();
         None
@@ -154,7 +155,7 @@ unsafe extern "C-unwind" fn abort() -> ! {
     });
     // As the C library does it: whatever handles the signal comes first, then nothing handles it.
     unsafe {
-        libc::raise(libc::SIGABRT);
+        real::raise(libc::SIGABRT);
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = libc::SIG_DFL;
         libc::sigaction(libc::SIGABRT, &raw const action, std::ptr::null_mut());
@@ -162,7 +163,7 @@ unsafe extern "C-unwind" fn abort() -> ! {
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGABRT);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
-        libc::raise(libc::SIGABRT);
+        real::raise(libc::SIGABRT);
     }
     loop {
         unsafe { libc::syscall(libc::SYS_exit_group, 127) };
@@ -170,7 +171,7 @@ unsafe extern "C-unwind" fn abort() -> ! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn prctl(
+pub(super) unsafe extern "C-unwind" fn prctl(
     what: c_int,
     a: c_ulong,
     b: c_ulong,
@@ -179,8 +180,14 @@ unsafe extern "C-unwind" fn prctl(
 ) -> c_int {
     match what {
         // It usually comes before a filter.
-        libc::PR_SET_NO_NEW_PRIVS => process::may_be_filtered_soon(),
-        libc::PR_SET_SECCOMP => {
+        libc::PR_SET_NO_NEW_PRIVS if a == 1 => {
+            guard(|| {
+                process::may_be_filtered_soon();
+                None
+            });
+        }
+        // Without a filter it only asks whether there could be one.
+        libc::PR_SET_SECCOMP if a != c_ulong::from(libc::SECCOMP_MODE_FILTER) || b != 0 => {
             guard(|| {
                 process::is_filtered();
                 None

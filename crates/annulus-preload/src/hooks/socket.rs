@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{msghdr, sockaddr, socklen_t};
 
-use super::io::{flush, hand_back};
+use super::io::{flush, hand_back, read_in_hand};
 use super::{Found, find, guard, may_be};
 use crate::classify;
 use crate::counts::{self, Call, Why};
@@ -28,7 +28,7 @@ use crate::set::Set;
 use crate::table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE};
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept(
+pub(super) unsafe extern "C-unwind" fn accept(
     fd: c_int,
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
@@ -38,7 +38,7 @@ unsafe extern "C-unwind" fn accept(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept4(
+pub(super) unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
@@ -49,7 +49,11 @@ unsafe extern "C-unwind" fn accept4(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn socket(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+) -> c_int {
     super::free_numbers();
     let fd = unsafe { with_room(|| real::socket(domain, kind, protocol)) };
     if matches!(domain, libc::AF_INET | libc::AF_INET6)
@@ -92,8 +96,36 @@ fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
     fd
 }
 
+/// A connection that is connected anew, or ended (AF_UNSPEC), is the kernel's first: what was written is sent, and what
+/// was received belongs to the connection that is over.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    bytes: socklen_t,
+) -> c_int {
+    let known = match find(fd) {
+        Found::Closed => {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        Found::Ours(_) => true,
+        _ => false,
+    };
+    if known {
+        hand_back(fd, Why::UnknownFlags);
+        flush(fd);
+        leave_alone(fd);
+    }
+    let said = unsafe { real::connect(fd, address, bytes) };
+    if known && said == 0 {
+        read_in_hand(fd);
+    }
+    said
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if let Found::Closed = find(fd) {
         errno::set(libc::EBADF);
         return -1;
@@ -114,7 +146,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn setsockopt(
+pub(super) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -273,7 +305,7 @@ unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getsockopt(
+pub(super) unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,

@@ -23,7 +23,7 @@ use crate::real;
 use crate::table::{self, Kind};
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let stream = unsafe { real::fdopen(fd, mode) };
     let ours = table::entry(fd).is_some_and(|entry| {
         let kind = entry.kind();
@@ -57,7 +57,7 @@ fn give_back(stream: *mut FILE, bytes: &[u8]) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     unsafe { is_about_to_close(stream) };
     unsafe { real::fclose(stream) }
 }

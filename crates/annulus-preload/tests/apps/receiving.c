@@ -205,7 +205,7 @@ static void many_parts_and_too_many(void) {
 
 static void addresses_and_control_bytes_are_left_as_a_stream_leaves_them(void) {
     int set = new_set();
-    struct pair pair = with_bytes(set, "abcdefghi");
+    struct pair pair = with_bytes(set, "abcdefghijklmnopqr");
     struct sockaddr_in from = {.sin_port = 7};
     socklen_t length = sizeof from;
     char bytes[16], space[64];
@@ -220,6 +220,13 @@ static void addresses_and_control_bytes_are_left_as_a_stream_leaves_them(void) {
     message.msg_controllen = sizeof space;
     got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, MSG_CMSG_CLOEXEC));
     say("name %u, control %zu, flags %x\n", message.msg_namelen, message.msg_controllen, message.msg_flags);
+    length = -1;
+    got("no length", recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, &length));
+    got("no place for a length", recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, NULL));
+    message.msg_namelen = -1;
+    got("no length", recvmsg(pair.app, &message, 0));
+    message.msg_namelen = sizeof from;
+    got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0));
     message.msg_namelen = sizeof from;
     message.msg_flags = 77;
     GOT(recvmsg(pair.app, &message, 0));

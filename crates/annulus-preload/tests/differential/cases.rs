@@ -262,6 +262,42 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_program_without_a_stdout_is_not_written_to;
 }
 
+cases! { ENDS, ENDS_CASES = c("ends"):
+    fn a_child_made_in_any_way_sends_nothing_of_its_parents;
+    fn a_child_that_libc_makes_writes_behind_its_parent;
+    fn a_child_made_in_any_way_may_serve;
+    fn a_child_in_the_same_memory_may_close_its_own_descriptors;
+    fn every_end_sends_what_was_written;
+    fn what_a_handler_writes_before_the_end_arrives;
+    fn signals_that_end_nothing_are_sent_as_ever;
+    fn a_question_about_filters_changes_nothing;
+    fn a_filter_that_follows_no_new_privileges_unseen_kills_nobody;
+    fn a_filter_that_comes_by_libcs_syscall_is_met_before;
+    fn a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody;
+    fn a_filter_that_allows_little_finds_nothing_to_forbid;
+    fn a_wait_behind_a_filter_that_allows_little_ends_as_ever;
+}
+
+cases! { DOORS, DOORS_CASES = c("doors"):
+    fn a_raw_close_comes_after_what_was_written;
+    fn raw_calls_that_send_keep_their_place;
+    fn raw_calls_that_receive_take_the_next_bytes;
+    fn raw_waits_answer_as_the_kernel_does;
+    fn raw_calls_on_descriptors_are_noticed;
+    fn a_raw_end_sends_what_was_written;
+    fn a_raw_fork_sends_nothing_twice;
+    fn raw_calls_of_all_other_kinds_pass;
+    fn a_raw_call_is_no_place_to_be_cancelled;
+    fn printing_keeps_its_place;
+    fn printing_to_a_full_peer_overtakes_nothing;
+    fn a_backtrace_keeps_its_place;
+    fn vectors_with_flags_keep_their_place;
+    fn functions_of_two_names_are_the_same;
+    fn streams_and_children_of_other_names_are_the_same;
+    fn a_connection_that_is_undone_is_the_kernels;
+    fn asynchronous_writes_keep_their_place;
+}
+
 cases! { LOOPS, LOOPS_CASES = c("loops"):
     fn accept_tells_who_came;
     fn errors_of_accept_are_the_kernels;
@@ -334,7 +370,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 16] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
@@ -345,6 +381,8 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
     (&THREADS, THREADS_CASES),
     (&HISTORIES, HISTORIES_CASES),
     (&PROCESSES, PROCESSES_CASES),
+    (&ENDS, ENDS_CASES),
+    (&DOORS, DOORS_CASES),
     (&LOOPS, LOOPS_CASES),
     (&OPTIONS, OPTIONS_CASES),
     (&PYTHON, PYTHON_CASES),

@@ -4,9 +4,9 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use crate::agree;
-use crate::cases::{LOOPS, PROCESSES, SENDING, TRIGGERS};
+use crate::cases::{DOORS, LOOPS, PROCESSES, SENDING, TRIGGERS};
 use crate::library::library;
-use crate::program::{Built, Program, Run, With, scratch};
+use crate::program::{Built, Program, Run, With, scratch, shared};
 use crate::skip::root_or_skip;
 
 /// Exchanges over one connection of a listener, much of it served.
@@ -176,5 +176,26 @@ fn the_library_may_be_loaded_with_others_and_twice() {
             &With::library().set("LD_PRELOAD", &several),
         );
         assert!(run.is_none_or(|run| run.counts.of("served:read") > 0));
+    }
+}
+
+/// It has functions of the same names, which make their calls by `syscall`.
+#[test]
+fn another_library_of_the_same_names_may_stand_before_and_behind() {
+    let path = library().display();
+    let Some(other) = shared("interposer") else {
+        return;
+    };
+    let other = other.display();
+    for several in [format!("{path}:{other}"), format!("{other}:{path}")] {
+        for case in [
+            "raw_calls_that_send_keep_their_place",
+            "raw_calls_that_receive_take_the_next_bytes",
+            "a_raw_close_comes_after_what_was_written",
+        ] {
+            let loaded = With::library().set("LD_PRELOAD", &several);
+            let run = with(&DOORS, case, &loaded);
+            assert!(run.is_none_or(|run| run.counts.of("served:epoll_wait") > 0));
+        }
     }
 }

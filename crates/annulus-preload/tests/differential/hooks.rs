@@ -37,7 +37,21 @@ const SPAWNED: &str = "a_child_answers_on_a_connection_that_its_parent_has_close
 const STARTED: &str = "every_way_to_start_a_program_works";
 const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child_lives";
 
-const HOOKS: [Hook; 68] = [
+const ANY_CHILD: &str = "a_child_made_in_any_way_sends_nothing_of_its_parents";
+const ANY_SERVER: &str = "a_child_made_in_any_way_may_serve";
+const ANY_END: &str = "every_end_sends_what_was_written";
+const NO_END: &str = "signals_that_end_nothing_are_sent_as_ever";
+
+const RAW: &str = "raw_calls_that_send_keep_their_place";
+const NAMES: &str = "functions_of_two_names_are_the_same";
+const STREAM_NAMES: &str = "streams_and_children_of_other_names_are_the_same";
+const PRINTED: &str = "printing_keeps_its_place";
+const FLAGGED: &str = "vectors_with_flags_keep_their_place";
+const TRACED: &str = "a_backtrace_keeps_its_place";
+const UNDONE: &str = "a_connection_that_is_undone_is_the_kernels";
+const ASYNCHRONOUS: &str = "asynchronous_writes_keep_their_place";
+
+const HOOKS: [Hook; 115] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),
@@ -169,6 +183,68 @@ const HOOKS: [Hook; 68] = [
     ("epoll_wait", TIMED, "served:epoll_wait", BAD_SETS),
     ("epoll_pwait", MASKED, "served:epoll_wait", EMPTY_SET),
     ("epoll_pwait2", TIMED, "served:epoll_wait", EMPTY_SET),
+    (
+        "syscall",
+        RAW,
+        "served:write",
+        "raw_calls_of_all_other_kinds_pass",
+    ),
+    ("__read", NAMES, "served:read", NAMES),
+    ("__write", NAMES, "served:write", NAMES),
+    ("__send", NAMES, "served:send", NAMES),
+    ("__poll", NAMES, "back:polled_otherwise", NAMES),
+    ("__select", NAMES, "back:polled_otherwise", NAMES),
+    ("__close", NAMES, "-", NAMES),
+    ("__dup2", NAMES, "-", NAMES),
+    ("__fcntl", NAMES, "-", NAMES),
+    ("_IO_fdopen", STREAM_NAMES, "back:stdio", STREAM_NAMES),
+    ("_IO_fclose", STREAM_NAMES, "back:stdio", STREAM_NAMES),
+    ("wordexp", STREAM_NAMES, "served:write", STREAM_NAMES),
+    ("__backtrace_symbols_fd", TRACED, "back:stdio", TRACED),
+    ("_IO_popen", STREAM_NAMES, "served:write", STREAM_NAMES),
+    ("__vfork", STREAM_NAMES, "served:write", STREAM_NAMES),
+    ("dprintf", PRINTED, "back:stdio", PRINTED),
+    ("vdprintf", PRINTED, "back:stdio", PRINTED),
+    ("__dprintf_chk", PRINTED, "back:stdio", PRINTED),
+    ("__vdprintf_chk", PRINTED, "back:stdio", PRINTED),
+    ("backtrace_symbols_fd", TRACED, "back:stdio", TRACED),
+    ("preadv2", FLAGGED, "served:readv", FLAGGED),
+    ("preadv64v2", FLAGGED, "served:readv", FLAGGED),
+    ("pwritev2", FLAGGED, "served:writev", FLAGGED),
+    ("pwritev64v2", FLAGGED, "served:writev", FLAGGED),
+    ("connect", UNDONE, "back:unknown_flags", UNDONE),
+    ("__connect", UNDONE, "back:unknown_flags", UNDONE),
+    ("aio_read", ASYNCHRONOUS, "back:unknown_flags", ASYNCHRONOUS),
+    (
+        "aio_read64",
+        ASYNCHRONOUS,
+        "back:unknown_flags",
+        ASYNCHRONOUS,
+    ),
+    (
+        "aio_write",
+        ASYNCHRONOUS,
+        "back:unknown_flags",
+        ASYNCHRONOUS,
+    ),
+    (
+        "aio_write64",
+        ASYNCHRONOUS,
+        "back:unknown_flags",
+        ASYNCHRONOUS,
+    ),
+    (
+        "lio_listio",
+        ASYNCHRONOUS,
+        "back:unknown_flags",
+        ASYNCHRONOUS,
+    ),
+    (
+        "lio_listio64",
+        ASYNCHRONOUS,
+        "back:unknown_flags",
+        ASYNCHRONOUS,
+    ),
     ("fdopen", STDIO, "back:stdio", STDIO_OTHERS),
     ("fclose", STDIO, "back:stdio", STDIO_OTHERS),
     ("freopen", STDIO_WRITTEN, "back:duplicated", STDIO_OTHERS),
@@ -205,6 +281,22 @@ const HOOKS: [Hook; 68] = [
         "served:write",
         "an_abort_of_others_is_an_abort",
     ),
+    ("_Fork", ANY_CHILD, "served:write", ANY_SERVER),
+    ("clone", ANY_CHILD, "served:write", ANY_SERVER),
+    ("__clone", ANY_CHILD, "served:write", ANY_SERVER),
+    ("quick_exit", ANY_END, "served:write", ANY_END),
+    ("__stack_chk_fail", ANY_END, "served:write", ANY_END),
+    ("__chk_fail", ANY_END, "served:write", ANY_END),
+    ("__assert_fail", ANY_END, "served:write", ANY_END),
+    ("execveat", ANY_END, "served:write", NO_END),
+    ("raise", ANY_END, "served:write", NO_END),
+    ("gsignal", ANY_END, "served:write", NO_END),
+    ("kill", ANY_END, "served:write", NO_END),
+    ("killpg", ANY_END, "served:write", NO_END),
+    ("tgkill", ANY_END, "served:write", NO_END),
+    ("pthread_kill", ANY_END, "served:write", NO_END),
+    ("sigqueue", ANY_END, "served:write", NO_END),
+    ("pthread_sigqueue", ANY_END, "served:write", NO_END),
     (
         "exit",
         LAST_WORDS,
@@ -214,7 +306,7 @@ const HOOKS: [Hook; 68] = [
 ];
 
 /// glibc ends a program by a list of handlers, in which the library has one; it has no `exit` of its own.
-const NOT_EXPORTED: [&str; 1] = ["exit"];
+const NOT_EXPORTED: [&str; 2] = ["exit", "quick_exit"];
 
 #[test]
 fn every_hook_is_exported() {
@@ -257,6 +349,31 @@ fn every_hook_has_a_case_that_is_served_and_one_that_is_not() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// libc's `syscall` is one of the hooks: a module that makes system calls takes `libc` from `sealed`.
+#[test]
+fn nothing_in_the_library_calls_the_hook_of_system_calls() {
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let folders = [sources.clone(), sources.join("hooks")];
+    let files = folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let mut calls = 0;
+    for file in files.map(|file| file.unwrap().path()) {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        if text.contains("libc::syscall(") {
+            calls += 1;
+            let sealed = text.contains("use crate::sealed as libc;")
+                || text.contains("use crate::sealed::{self as libc");
+            assert!(
+                sealed,
+                "{}: write `use crate::sealed as libc;`",
+                file.display()
+            );
+        }
+    }
+    assert!(calls > 0);
 }
 
 /// The program of a case, and what it expects to be counted.

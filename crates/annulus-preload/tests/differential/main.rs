@@ -13,6 +13,7 @@ mod circumstances;
 mod counts;
 #[path = "../../src/effects.rs"]
 mod effects;
+mod exports;
 mod hooks;
 #[path = "../built/library.rs"]
 mod library;

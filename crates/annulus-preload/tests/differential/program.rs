@@ -319,6 +319,12 @@ fn compile(name: &str, flags: &[&str]) -> Option<Built> {
     })
 }
 
+/// A library that is loaded beside ours.
+pub(crate) fn shared(name: &str) -> Option<PathBuf> {
+    let built = compile(name, &["-shared", "-fPIC"])?;
+    built.command.into_iter().next()
+}
+
 fn python(name: &str) -> Option<Built> {
     let asked = Command::new("python3")
         .args([

@@ -22,6 +22,8 @@ pub(crate) const ETIMEDOUT: i32 = libc::ETIMEDOUT;
 pub(crate) const ECANCELED: i32 = libc::ECANCELED;
 pub(crate) const ESHUTDOWN: i32 = libc::ESHUTDOWN;
 pub(crate) const EBADR: i32 = libc::EBADR;
+#[cfg(any(feature = "preload", feature = "sim"))]
+pub(crate) const EBADFD: i32 = libc::EBADFD;
 pub(crate) const EIO: i32 = libc::EIO;
 pub(crate) const EPIPE: i32 = libc::EPIPE;
 pub(crate) const EALREADY: i32 = libc::EALREADY;
@@ -32,7 +34,6 @@ pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 #[cfg(feature = "sim")]
 mod simulated {
     pub(crate) const EBADF: i32 = libc::EBADF;
-    pub(crate) const EBADFD: i32 = libc::EBADFD;
     pub(crate) const EEXIST: i32 = libc::EEXIST;
     pub(crate) const EFBIG: i32 = libc::EFBIG;
     pub(crate) const EISDIR: i32 = libc::EISDIR;

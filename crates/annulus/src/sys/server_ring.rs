@@ -11,6 +11,7 @@ use std::ptr;
 
 use rustix::io_uring::IoringEnterFlags;
 
+use super::errno::EBADFD;
 use super::kernel::Kernel;
 use super::polling::RingPoll;
 use super::probe;
@@ -115,6 +116,8 @@ pub struct ServerRing {
     buffers: BufRing,
     incremental: bool,
     polled: bool,
+    /// It is not entered any more.
+    given_up: bool,
     cqes: Vec<Cqe>,
     /// Entries that stay with the kernel until something happens, as the holder counts them.
     pub lasting: u64,
@@ -164,6 +167,7 @@ impl ServerRing {
             buffers,
             incremental,
             polled,
+            given_up: false,
             cqes: Vec::with_capacity(super::ring::REAP_MAX),
             lasting: 0,
         })
@@ -187,6 +191,19 @@ impl ServerRing {
     /// How many entries fit in its submission queue.
     pub fn entries(&self) -> u32 {
         self.ring.sq_entries()
+    }
+
+    /// From now on the kernel is not asked anything about it: all enters fail with `EBADFD`. For a process that may be
+    /// ended for one.
+    pub fn give_up(&mut self) {
+        self.given_up = true;
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.given_up {
+            return Err(io::Error::from_raw_os_error(EBADFD));
+        }
+        Ok(())
     }
 
     /// Queues an entry; false when the queue is full.
@@ -226,6 +243,7 @@ impl ServerRing {
         timeout_ns: Option<u64>,
         mask: *const u64,
     ) -> io::Result<()> {
+        self.check()?;
         let flags = IoringEnterFlags::GETEVENTS.bits() | self.ring.poller_wakes();
         let timeout_ns = timeout_ns.filter(|_| wait != Wait::No);
         // SAFETY: Lent, passed on.
@@ -237,6 +255,7 @@ impl ServerRing {
 
     /// Hands over what was pushed, and looks for nothing. Where a kernel thread takes it, that thread is given time.
     pub fn submit(&mut self) -> io::Result<()> {
+        self.check()?;
         let flags = self.ring.poller_wakes();
         if self.polled && flags == 0 {
             std::thread::yield_now();
@@ -260,7 +279,8 @@ impl ServerRing {
     pub fn bring_overflow(&mut self) -> bool {
         let flags = IoringEnterFlags::GETEVENTS.bits();
         // SAFETY: Lent: no mask is passed.
-        self.ring.overflows()
+        !self.given_up
+            && self.ring.overflows()
             && unsafe {
                 self.ring
                     .enter_masked(Wanted::NOTHING, flags, None, ptr::null())

@@ -1,0 +1,180 @@
+//! # Safety
+//!
+//! Children that libc makes without the handlers of `pthread_atfork`, and ends of the process that come to none of its
+//! exit handlers (Typed, Lent: as the header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the header's note holds for each: what the program passed is passed on"
+)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{pid_t, pthread_t, sigval};
+
+use super::guard;
+use super::process::before_another;
+use crate::process;
+use crate::real::{self, Run};
+use crate::sys;
+
+// ---- children ----
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    guard(|| {
+        process::has_child();
+        None
+    });
+    unsafe { real::_Fork() }
+}
+
+/// With as many arguments as there may be; those that the caller left out are passed on as they lie there.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn clone(
+    run: Option<Run>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut pid_t,
+    thread: *mut c_void,
+    child: *mut pid_t,
+) -> c_int {
+    guard(|| {
+        process::is_about_to_clone(flags);
+        None
+    });
+    unsafe { real::clone(run, stack, flags, argument, parent, thread, child) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __clone(
+    run: Option<Run>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut pid_t,
+    thread: *mut c_void,
+    child: *mut pid_t,
+) -> c_int {
+    unsafe { clone(run, stack, flags, argument, parent, thread, child) }
+}
+
+// ---- ends ----
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn execveat(
+    folder: c_int,
+    path: *const c_char,
+    arguments: *const *const c_char,
+    variables: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    before_another();
+    unsafe { real::execveat(folder, path, arguments, variables, flags) }
+}
+
+/// libc's own complaint, and then its own `abort`, which is no call that a hook sees.
+macro_rules! aborts {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> ! {
+                guard(|| {
+                    process::is_about_to_end();
+                    None
+                });
+                unsafe {
+                    real::$name($($arg),*);
+                    libc::abort()
+                }
+            }
+        )*
+    };
+}
+
+aborts! {
+    __assert_fail(what: *const c_char, file: *const c_char, line: c_uint, function: *const c_char);
+    __assert_perror_fail(errno: c_int, file: *const c_char, line: c_uint, function: *const c_char);
+    __assert(what: *const c_char, file: *const c_char, line: c_int);
+    __stack_chk_fail();
+    __chk_fail();
+}
+
+/// A signal to this process that nothing handles ends it, or stops it.
+fn before_signal(signal: c_int) {
+    // Behind a filter nothing is queued, and the question may be forbidden.
+    if signal != 0 && !process::asks_little() && sys::is_deadly(signal) {
+        before_another();
+    }
+}
+
+/// Whether a signal to those that `pid` means reaches this process, too.
+fn is_among(pid: pid_t) -> bool {
+    match pid {
+        _ if process::asks_little() => false,
+        0 | -1 => true,
+        1.. => pid == unsafe { libc::getpid() },
+        group => group.checked_neg() == Some(unsafe { libc::getpgrp() }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn raise(signal: c_int) -> c_int {
+    before_signal(signal);
+    unsafe { real::raise(signal) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn gsignal(signal: c_int) -> c_int {
+    unsafe { raise(signal) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn kill(pid: pid_t, signal: c_int) -> c_int {
+    if is_among(pid) {
+        before_signal(signal);
+    }
+    unsafe { real::kill(pid, signal) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn killpg(group: pid_t, signal: c_int) -> c_int {
+    if group == 0 || is_among(group.saturating_neg()) {
+        before_signal(signal);
+    }
+    unsafe { real::killpg(group, signal) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn tgkill(process: pid_t, thread: pid_t, signal: c_int) -> c_int {
+    if is_among(process) {
+        before_signal(signal);
+    }
+    unsafe { real::tgkill(process, thread, signal) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_kill(thread: pthread_t, signal: c_int) -> c_int {
+    before_signal(signal);
+    unsafe { real::pthread_kill(thread, signal) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sigqueue(pid: pid_t, signal: c_int, value: sigval) -> c_int {
+    if is_among(pid) {
+        before_signal(signal);
+    }
+    unsafe { real::sigqueue(pid, signal, value) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_sigqueue(
+    thread: pthread_t,
+    signal: c_int,
+    value: sigval,
+) -> c_int {
+    before_signal(signal);
+    unsafe { real::pthread_sigqueue(thread, signal, value) }
+}

@@ -1,0 +1,346 @@
+//! # Safety
+//!
+//! Functions that few servers use: other names that glibc exports for functions of this folder, vectors with flags, and
+//! functions whose system calls are made inside libc, where no hook sees them. For the latter the connection is handed
+//! back first, and what is queued is sent: it may not be overtaken (Typed, Lent: as the header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the header's note holds for each: what the program passed is passed on"
+)]
+
+use std::ffi::{c_char, c_int, c_ulong, c_void};
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{
+    FILE, aiocb, fd_set, iovec, nfds_t, off64_t, pid_t, pollfd, sigevent, size_t, sockaddr,
+    socklen_t, ssize_t, timeval,
+};
+
+use super::io::{flush, hand_back};
+use super::{Found, descriptor, find, guard, io, may_be, poll, process, socket, stdio};
+use crate::counts::Why;
+use crate::errno::{self, say};
+use crate::real;
+use crate::receive;
+use crate::table;
+
+/// Functions that glibc exports under another name as well.
+macro_rules! aliases {
+    ($($name:ident = $module:ident::$function:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
+                unsafe { $module::$function($($arg),*) }
+            }
+        )*
+    };
+}
+
+aliases! {
+    __read = io::read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t;
+    __write = io::write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t;
+    __send = io::send(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
+    __close = descriptor::close(fd: c_int) -> c_int;
+    __dup2 = descriptor::dup2(fd: c_int, to: c_int) -> c_int;
+    __fcntl = descriptor::fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+    __poll = poll::poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    __select = poll::select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *mut timeval) -> c_int;
+    __connect = socket::connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int;
+    __vfork = process::vfork() -> pid_t;
+    _IO_fdopen = stdio::fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    _IO_fclose = stdio::fclose(stream: *mut FILE) -> c_int;
+    _IO_popen = process::popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+}
+
+/// The place of a stream, which has none: the offset that means "as `readv` does it".
+const NO_OFFSET: off64_t = -1;
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    vectors: *const iovec,
+    count: c_int,
+    offset: off64_t,
+    flags: c_int,
+) -> ssize_t {
+    if offset == NO_OFFSET {
+        // What the flags mean to a socket the kernel knows. What is in hand it does not.
+        if flags != 0 {
+            hand_back(fd, Why::UnknownFlags);
+        }
+        if flags == 0 || has_in_hand(fd) {
+            return unsafe { io::readv(fd, vectors, count) };
+        }
+    }
+    unsafe { real::preadv2(fd, vectors, count, offset, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn pwritev2(
+    fd: c_int,
+    vectors: *const iovec,
+    count: c_int,
+    offset: off64_t,
+    flags: c_int,
+) -> ssize_t {
+    if offset == NO_OFFSET {
+        if flags == 0 {
+            return unsafe { io::writev(fd, vectors, count) };
+        }
+        if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
+            return say(Err(errno));
+        }
+    }
+    unsafe { real::pwritev2(fd, vectors, count, offset, flags) }
+}
+
+aliases! {
+    preadv64v2 = self::preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t,
+        flags: c_int) -> ssize_t;
+    pwritev64v2 = self::pwritev2(fd: c_int, vectors: *const iovec, count: c_int, offset: off64_t,
+        flags: c_int) -> ssize_t;
+}
+
+/// Whether something was received that the kernel does not have any more.
+fn has_in_hand(fd: c_int) -> bool {
+    let mut count = 0;
+    if let Found::Ours(entry) = find(fd) {
+        guard(|| {
+            count = receive::readable(entry, fd).unwrap_or(0);
+            None
+        });
+    }
+    count > 0
+}
+
+/// Calls on it are made where no hook sees them. An error is the answer: it is closed, or there is no room for what was
+/// written before, and nothing may be sent before that.
+fn leave_to_libc(fd: c_int, why: Why) -> Result<(), c_int> {
+    if let Found::Closed = find(fd) {
+        return Err(libc::EBADF);
+    }
+    table::is_written(fd);
+    hand_back(fd, why);
+    match flush(fd) {
+        Some(Err(errno)) => Err(errno),
+        _ => Ok(()),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn vdprintf(
+    fd: c_int,
+    format: *const c_char,
+    values: *mut c_void,
+) -> c_int {
+    if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
+        errno::set(errno);
+        return -1;
+    }
+    unsafe { real::vdprintf(fd, format, values) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __vdprintf_chk(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    values: *mut c_void,
+) -> c_int {
+    if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
+        errno::set(errno);
+        return -1;
+    }
+    unsafe { real::__vdprintf_chk(fd, flag, format, values) }
+}
+
+/// In the place of a function that prints: nothing is printed.
+#[cfg(target_arch = "x86_64")]
+extern "C" fn prints_nothing() -> c_int {
+    -1
+}
+
+/// The functions that print a list of values: the descriptor is left to libc, then the next of the name goes on, with
+/// registers and stack as they were. Values of floating point are in the vector registers.
+#[cfg(target_arch = "x86_64")]
+macro_rules! prints {
+    ($($name:ident, $next:ident, $symbol:literal;)*) => {
+        $(
+            extern "C" fn $next(fd: c_int) -> *mut c_void {
+                static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
+                    errno::set(errno);
+                    return prints_nothing as *mut c_void;
+                }
+                let mut next = NEXT.load(Ordering::Relaxed);
+                if next.is_null() {
+                    next = real::next($symbol);
+                    NEXT.store(next, Ordering::Relaxed);
+                }
+                if next.is_null() { prints_nothing as *mut c_void } else { next }
+            }
+
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                std::arch::naked_asm!(
+                    "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                    "sub rsp, 128",
+                    "movups [rsp], xmm0", "movups [rsp + 16], xmm1",
+                    "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+                    "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5",
+                    "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
+                    "call {next}",
+                    "mov r11, rax",
+                    "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]",
+                    "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+                    "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]",
+                    "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
+                    "add rsp, 128",
+                    "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                    "jmp r11",
+                    next = sym $next,
+                )
+            }
+        )*
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+prints! {
+    dprintf, next_dprintf, c"dprintf";
+    __dprintf_chk, next_dprintf_chk, c"__dprintf_chk";
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn backtrace_symbols_fd(
+    frames: *const *mut c_void,
+    count: c_int,
+    fd: c_int,
+) {
+    if leave_to_libc(fd, Why::Stdio).is_ok() {
+        unsafe { real::backtrace_symbols_fd(frames, count, fd) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __backtrace_symbols_fd(
+    frames: *const *mut c_void,
+    count: c_int,
+    fd: c_int,
+) {
+    unsafe { backtrace_symbols_fd(frames, count, fd) };
+}
+
+/// It may start a shell, by a call inside libc.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn wordexp(
+    words: *const c_char,
+    result: *mut c_void,
+    flags: c_int,
+) -> c_int {
+    guard(|| {
+        crate::process::has_child();
+        None
+    });
+    unsafe { real::wordexp(words, result, flags) }
+}
+
+/// Threads of libc's read for the program. What is in hand they do not have: EAGAIN says that there is no room for
+/// another such call, and the program reads by itself.
+unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {
+    if !may_be(request) {
+        return 0;
+    }
+    let fd = unsafe { (*request).aio_fildes };
+    if writes {
+        if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
+            errno::set(errno);
+            return -1;
+        }
+    } else {
+        hand_back(fd, Why::UnknownFlags);
+        if has_in_hand(fd) {
+            errno::set(libc::EAGAIN);
+            return -1;
+        }
+    }
+    0
+}
+
+macro_rules! asynchronous {
+    ($($name:ident: $writes:literal;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name(request: *mut aiocb) -> c_int {
+                unsafe {
+                    match asynchronous(request, $writes) {
+                        0 => real::$name(request),
+                        error => error,
+                    }
+                }
+            }
+        )*
+    };
+}
+
+asynchronous! {
+    aio_read: false;
+    aio_read64: false;
+    aio_write: true;
+    aio_write64: true;
+}
+
+unsafe fn each_asynchronous(requests: *const *mut aiocb, count: c_int) -> c_int {
+    if !may_be(requests) {
+        return 0;
+    }
+    for nth in 0..usize::try_from(count).unwrap_or(0) {
+        let request = unsafe { requests.add(nth).read() };
+        let what = if may_be(request) {
+            unsafe { (*request).aio_lio_opcode }
+        } else {
+            libc::LIO_NOP
+        };
+        let passes =
+            what == libc::LIO_NOP || unsafe { asynchronous(request, what == libc::LIO_WRITE) } == 0;
+        if !passes {
+            return -1;
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn lio_listio(
+    mode: c_int,
+    requests: *const *mut aiocb,
+    count: c_int,
+    event: *mut sigevent,
+) -> c_int {
+    unsafe {
+        match each_asynchronous(requests, count) {
+            0 => real::lio_listio(mode, requests, count, event),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn lio_listio64(
+    mode: c_int,
+    requests: *const *mut aiocb,
+    count: c_int,
+    event: *mut sigevent,
+) -> c_int {
+    unsafe {
+        match each_asynchronous(requests, count) {
+            0 => real::lio_listio64(mode, requests, count, event),
+            error => error,
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! # Safety
+//!
+//! `syscall`, libc's function that makes any system call: libuv closes by it, libseccomp sets filters by it. The calls
+//! that a hook knows go to that hook; all others go on to the next `syscall`, with registers and stack as they were.
+//! Arguments are the kernel's, not libc's: what differs (sizes of signal sets, timeouts that are written back) is
+//! handled here (Typed, Lent: as the header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the header's note holds for each: what the program passed is passed on"
+)]
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use std::ptr::{with_exposed_provenance as to, with_exposed_provenance_mut as to_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use super::{Found, descriptor, epoll, find, guard, io, may_be, poll, process, rare, socket};
+use crate::errno;
+use crate::process as of;
+use crate::real;
+use crate::sealed::{self as libc, timespec};
+use crate::sets;
+use crate::sys;
+
+/// The calls that go to a hook.
+const WATCHED: [c_long; 54] = [
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_preadv2,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwritev2,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_shutdown,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockopt,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_prctl,
+    libc::SYS_seccomp,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+];
+
+/// Numbers that are looked at; the largest of Linux is 470.
+const NUMBERS: usize = 512;
+
+/// What each number is: 1 if it goes to a hook. All pass before the library is ready: an allocator that is just
+/// starting may call `syscall`, and a hook that looked for the next function then would wait for that allocator.
+static IS_WATCHED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
+
+/// The next `syscall`; the system call itself before the library is ready.
+static NEXT: AtomicPtr<c_void> = AtomicPtr::new(libc::direct as *mut c_void);
+
+/// The library is ready.
+pub(crate) fn watch() {
+    let next = real::next(c"syscall");
+    if !next.is_null() {
+        NEXT.store(next, Ordering::Relaxed);
+    }
+    for number in WATCHED {
+        if let Some(place) = IS_WATCHED.get(number as usize) {
+            place.store(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// libc's `syscall`. A number that is not watched costs two compares and a jump. The words of one that is are stored
+/// for [`dispatch`], which answers it or lets it pass. One that passes finds registers and stack as they were: a child
+/// on a stack of its own returns from it straight to the program.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn syscall() {
+    std::arch::naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, {numbers}",
+        "jae 2f",
+        "lea r11, [rip + {watched}]",
+        "cmp byte ptr [r11 + rdi], 0",
+        "jne 3f",
+        "2:",
+        "jmp qword ptr [rip + {next}]",
+        "3:",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, 64",
+        "mov [rsp], rdi",
+        "mov [rsp + 8], rsi",
+        "mov [rsp + 16], rdx",
+        "mov [rsp + 24], rcx",
+        "mov [rsp + 32], r8",
+        "mov [rsp + 40], r9",
+        // The seventh word lies above the address to return to.
+        "mov rax, [rbp + 16]",
+        "mov [rsp + 48], rax",
+        "mov rdi, rsp",
+        "call {dispatch}",
+        "test rdx, rdx",
+        "jz 4f",
+        "leave",
+        ".cfi_remember_state",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        "4:",
+        ".cfi_restore_state",
+        "mov rdi, [rsp]",
+        "mov rsi, [rsp + 8]",
+        "mov rdx, [rsp + 16]",
+        "mov rcx, [rsp + 24]",
+        "mov r8, [rsp + 32]",
+        "mov r9, [rsp + 40]",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "jmp qword ptr [rip + {next}]",
+        ".cfi_endproc",
+        numbers = const NUMBERS,
+        watched = sym IS_WATCHED,
+        next = sym NEXT,
+        dispatch = sym dispatch,
+    )
+}
+
+/// What a call answered: in two registers.
+#[repr(C)]
+struct Said {
+    value: c_long,
+    /// 0: it is to go on to the next `syscall`.
+    answered: c_long,
+}
+
+unsafe extern "C-unwind" fn dispatch(words: &[c_long; 7]) -> Said {
+    let here = words.as_ptr().addr();
+    let outer = OUTER.get();
+    let said = if outer > here && outer - here < NESTED_MAX {
+        None
+    } else {
+        OUTER.set(here);
+        let said = unsafe { answer(words) };
+        OUTER.set(0);
+        said
+    };
+    Said {
+        value: said.unwrap_or(0),
+        answered: c_long::from(said.is_some()),
+    }
+}
+
+thread_local! {
+    /// Where on its stack the calling thread is in [`dispatch`]; 0 if it is not.
+    static OUTER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A call from within another one is that of another library, whose `read` is behind ours and calls `syscall`: it is to
+/// reach the kernel. One from further away on the stack is none: a handler has jumped out of the other.
+const NESTED_MAX: usize = 64 << 10;
+
+unsafe fn answer(words: &[c_long; 7]) -> Option<c_long> {
+    // The functions behind the hooks are places where a thread may be cancelled; libc's `syscall` is none.
+    let mut before = 0;
+    unsafe {
+        pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
+        let said = transfer(words)
+            .or_else(|| wait(words))
+            .or_else(|| descriptor(words));
+        pthread_setcancelstate(before, std::ptr::null_mut());
+        said.or_else(|| of_process(words))
+    }
+}
+
+/// Of `pthread_setcancelstate`: the thread can't be cancelled.
+const CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// Bytes that come and go.
+unsafe fn transfer(words: &[c_long; 7]) -> Option<c_long> {
+    let &[number, a, b, c, d, e, f] = words;
+    let fd = a as c_int;
+    let count = |said: isize| Some(said as c_long);
+    unsafe {
+        match number {
+            libc::SYS_read => count(io::read(fd, to_mut(b as usize), c as usize)),
+            libc::SYS_readv => count(io::readv(fd, to(b as usize), c as c_int)),
+            libc::SYS_preadv2 => {
+                count(rare::preadv2(fd, to(b as usize), c as c_int, d, f as c_int))
+            }
+            libc::SYS_recvfrom => count(io::recvfrom(
+                fd,
+                to_mut(b as usize),
+                c as usize,
+                d as c_int,
+                to_mut(e as usize),
+                to_mut(f as usize),
+            )),
+            libc::SYS_recvmsg => count(io::recvmsg(fd, to_mut(b as usize), c as c_int)),
+            libc::SYS_recvmmsg => count(io::recvmmsg(
+                fd,
+                to_mut(b as usize),
+                c as c_uint,
+                d as c_int,
+                to_mut(e as usize),
+            ) as isize),
+            libc::SYS_write => count(io::write(fd, to(b as usize), c as usize)),
+            libc::SYS_writev => count(io::writev(fd, to(b as usize), c as c_int)),
+            libc::SYS_pwritev2 => count(rare::pwritev2(
+                fd,
+                to(b as usize),
+                c as c_int,
+                d,
+                f as c_int,
+            )),
+            libc::SYS_sendto => count(io::sendto(
+                fd,
+                to(b as usize),
+                c as usize,
+                d as c_int,
+                to(e as usize),
+                f as c_uint,
+            )),
+            libc::SYS_sendmsg => count(io::sendmsg(fd, to(b as usize), c as c_int)),
+            libc::SYS_sendmmsg => {
+                count(io::sendmmsg(fd, to_mut(b as usize), c as c_uint, d as c_int) as isize)
+            }
+            libc::SYS_sendfile => count(io::sendfile64(
+                fd,
+                b as c_int,
+                to_mut(c as usize),
+                d as usize,
+            )),
+            libc::SYS_splice => count(io::splice(
+                fd,
+                to_mut(b as usize),
+                c as c_int,
+                to_mut(d as usize),
+                e as usize,
+                f as c_uint,
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// The kernel's set of signals, bytes; of any other size it says what is wrong.
+const KERNEL_SET: c_long = 8;
+
+/// What waits. The kernel writes the time that is left to where it was given; libc's functions of the same names do
+/// not, so where a hook would call those the kernel is called here.
+unsafe fn wait(words: &[c_long; 7]) -> Option<c_long> {
+    let &[number, a, b, c, d, e, f] = words;
+    let fd = a as c_int;
+    let now = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let said = unsafe {
+        match number {
+            libc::SYS_poll => poll::poll(to_mut(a as usize), b as c_ulong, c as c_int),
+            libc::SYS_ppoll => {
+                let (fds, count) = (to_mut(a as usize), b as c_ulong);
+                let any = poll::prepare_all(fds, count);
+                let timeout = if any { &raw const now } else { to(c as usize) };
+                let said = libc::syscall(number, a, b, timeout, d, e) as c_int;
+                if any {
+                    poll::add_in_hand(fds, count, said)
+                } else {
+                    said
+                }
+            }
+            libc::SYS_select => poll::select(
+                a as c_int,
+                to_mut(b as usize),
+                to_mut(c as usize),
+                to_mut(d as usize),
+                to_mut(e as usize),
+            ),
+            libc::SYS_pselect6 => {
+                let (read, write) = (to_mut(b as usize), to_mut(c as usize));
+                poll::select_with(a as c_int, read, write, to_mut(d as usize), |any| {
+                    let timeout = if any { &raw const now } else { to(e as usize) };
+                    libc::syscall(number, a, b, c, d, timeout, f) as c_int
+                })
+            }
+            libc::SYS_epoll_create => epoll::epoll_create(a as c_int),
+            libc::SYS_epoll_create1 => epoll::epoll_create1(a as c_int),
+            libc::SYS_epoll_ctl => epoll::epoll_ctl(fd, b as c_int, c as c_int, to_mut(d as usize)),
+            libc::SYS_epoll_wait => {
+                epoll::epoll_wait(fd, to_mut(b as usize), c as c_int, d as c_int)
+            }
+            libc::SYS_epoll_pwait if e == 0 || f == KERNEL_SET => epoll::epoll_pwait(
+                fd,
+                to_mut(b as usize),
+                c as c_int,
+                d as c_int,
+                to(e as usize),
+            ),
+            libc::SYS_epoll_pwait2 if e == 0 || f == KERNEL_SET => epoll::epoll_pwait2(
+                fd,
+                to_mut(b as usize),
+                c as c_int,
+                to(d as usize),
+                to(e as usize),
+            ),
+            _ => return None,
+        }
+    };
+    Some(c_long::from(said))
+}
+
+/// Descriptors and sockets.
+unsafe fn descriptor(words: &[c_long; 7]) -> Option<c_long> {
+    let &[number, a, b, c, d, e, _] = words;
+    let fd = a as c_int;
+    let said = unsafe {
+        match number {
+            libc::SYS_accept => socket::accept(fd, to_mut(b as usize), to_mut(c as usize)),
+            libc::SYS_accept4 => {
+                socket::accept4(fd, to_mut(b as usize), to_mut(c as usize), d as c_int)
+            }
+            libc::SYS_socket => socket::socket(a as c_int, b as c_int, c as c_int),
+            libc::SYS_connect => socket::connect(fd, to(b as usize), c as c_uint),
+            libc::SYS_shutdown => socket::shutdown(fd, b as c_int),
+            libc::SYS_setsockopt => {
+                socket::setsockopt(fd, b as c_int, c as c_int, to(d as usize), e as c_uint)
+            }
+            libc::SYS_getsockopt => socket::getsockopt(
+                fd,
+                b as c_int,
+                c as c_int,
+                to_mut(d as usize),
+                to_mut(e as usize),
+            ),
+            libc::SYS_close => descriptor::close(fd),
+            libc::SYS_close_range => descriptor::close_range(a as c_uint, b as c_uint, c as c_int),
+            libc::SYS_dup => descriptor::dup(fd),
+            libc::SYS_dup2 => descriptor::dup2(fd, b as c_int),
+            libc::SYS_dup3 => descriptor::dup3(fd, b as c_int, c as c_int),
+            // Of the others libc's function has ways of its own (F_GETOWN).
+            libc::SYS_fcntl
+                if matches!(
+                    b as c_int,
+                    libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL
+                ) =>
+            {
+                descriptor::fcntl(fd, b as c_int, c as c_ulong)
+            }
+            libc::SYS_fcntl if matches!(find(fd), Found::Closed) => {
+                errno::set(libc::EBADF);
+                -1
+            }
+            libc::SYS_ioctl => descriptor::ioctl(fd, b as c_ulong, c as c_ulong),
+            _ => return None,
+        }
+    };
+    Some(c_long::from(said))
+}
+
+/// Processes, their rights and their ends. Most of them pass, when the library has done what comes before.
+unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
+    let &[number, a, b, c, d, e, _] = words;
+    let before = |part: fn()| {
+        guard(|| {
+            part();
+            None
+        });
+    };
+    unsafe {
+        match number {
+            libc::SYS_fork | libc::SYS_vfork => {
+                return Some(forked(&[libc::SYS_fork, 0, 0, 0, 0, 0, 0]));
+            }
+            libc::SYS_clone => return cloned(words, a as u64, b as u64),
+            libc::SYS_clone3 => {
+                /// Up to and with the stack.
+                const KNOWN: c_long = 48;
+                let arguments: *const u64 = to(a as usize);
+                if b >= KNOWN && may_be(arguments) {
+                    let (flags, stack) = (
+                        arguments.read_unaligned(),
+                        arguments.add(5).read_unaligned(),
+                    );
+                    return cloned(words, flags, stack);
+                }
+            }
+            libc::SYS_execve => {
+                return Some(c_long::from(process::execve(
+                    to(a as usize),
+                    to(b as usize),
+                    to(c as usize),
+                )));
+            }
+            libc::SYS_execveat => before(of::becomes_another),
+            libc::SYS_exit => before(thread_ends),
+            libc::SYS_exit_group => process::_exit(a as c_int),
+            libc::SYS_prctl => {
+                return Some(c_long::from(process::prctl(
+                    a as c_int,
+                    b as c_ulong,
+                    c as c_ulong,
+                    d as c_ulong,
+                    e as c_ulong,
+                )));
+            }
+            // The others only ask, as do these two with what can't be.
+            libc::SYS_seccomp
+                if a as c_uint == libc::SECCOMP_SET_MODE_STRICT && b == 0
+                    || a as c_uint == libc::SECCOMP_SET_MODE_FILTER && c != 0 =>
+            {
+                before(of::is_filtered);
+            }
+            libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid => before(of::changes_rights),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// A child with memory of its own comes back here, if it has no stack of its own. All others pass.
+unsafe fn cloned(words: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> {
+    if flags & libc::CLONE_VM as u64 == 0 && stack == 0 {
+        return Some(unsafe { forked(words) });
+    }
+    guard(|| {
+        of::is_about_to_clone(flags as c_int);
+        None
+    });
+    None
+}
+
+/// A child of a raw call runs none of the handlers of `pthread_atfork`; the library's own part of them is done here.
+unsafe fn forked(words: &[c_long; 7]) -> c_long {
+    guard(|| {
+        of::has_child();
+        None
+    });
+    let &[number, a, b, c, d, e, f] = words;
+    let said = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if said == 0 {
+        guard(|| {
+            of::in_child();
+            None
+        });
+    }
+    said
+}
+
+/// The calling thread ends, and with it the process, if it is the only one.
+fn thread_ends() {
+    if sys::has_other_threads() {
+        sets::for_each_of_mine(|held| held.submit_sends());
+    } else {
+        of::ends();
+    }
+}

@@ -1,0 +1,654 @@
+/* The ways into the kernel that few programs take: libc's `syscall`, other names of the same functions, and functions
+ * that make their system calls inside libc. The rule: whichever way the bytes go, their order is that of the calls. */
+#include "app.h"
+#include <aio.h>
+#include <execinfo.h>
+#include <linux/futex.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <wordexp.h>
+
+/* Here it is libc's function. */
+#undef syscall
+
+extern ssize_t __read(int, void *, size_t);
+extern ssize_t __write(int, const void *, size_t);
+extern ssize_t __send(int, const void *, size_t, int);
+extern int __close(int);
+extern int __dup2(int, int);
+extern int __fcntl(int, int, ...);
+extern int __poll(struct pollfd *, nfds_t, int);
+extern int __select(int, fd_set *, fd_set *, fd_set *, struct timeval *);
+extern int __connect(int, const struct sockaddr *, socklen_t);
+extern pid_t __vfork(void);
+extern FILE *_IO_fdopen(int, const char *);
+extern int _IO_fclose(FILE *);
+extern FILE *_IO_popen(const char *, const char *);
+extern void __backtrace_symbols_fd(void *const *, int, int);
+extern int __dprintf_chk(int, int, const char *, ...);
+extern int __vdprintf_chk(int, int, const char *, va_list);
+
+static struct pair joined(int set) {
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLIN, 1);
+    turn(set);
+    return pair;
+}
+
+/* The same, with bytes that a wait has reported. */
+static struct pair with_bytes(int set, const char *text) {
+    struct pair pair = joined(set);
+    peer_send(&pair, text);
+    settle(&pair);
+    say_next(set);
+    return pair;
+}
+
+/* libuv ends a connection so. The number is the next connection's at once. */
+static void a_raw_close_comes_after_what_was_written(void) {
+    int port, listener = listen_on(SOCK_NONBLOCK, &port), set = new_set();
+    add(set, listener, EPOLLIN, 0);
+    int right = 0;
+    for (int round = 0; round < 60; round++) {
+        enum { CLIENTS = 10 };
+        int clients[CLIENTS];
+        for (int i = 0; i < CLIENTS; i++) {
+            char question[16];
+            clients[i] = peer_connect(port);
+            direct(SYS_write, clients[i], question, (size_t)sprintf(question, "%d.%d", round, i));
+        }
+        for (int open = 0, done = 0; done < CLIENTS;) {
+            struct epoll_event events[32];
+            int count = epoll_wait(set, events, 32, 10000);
+            if (count <= 0)
+                break;
+            for (int i = 0; i < count; i++) {
+                int fd = (int)events[i].data.u64;
+                if (fd == 0) {
+                    while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+                        add(set, fd, EPOLLIN, (uint64_t)fd);
+                        open++;
+                    }
+                    continue;
+                }
+                char question[64], answer[96];
+                long length = read(fd, question, sizeof question);
+                if (length <= 0)
+                    continue;
+                length = sprintf(answer, "answer for %.*s", (int)length, question);
+                MUST(write(fd, answer, (size_t)length));
+                MUST(syscall(SYS_close, fd));
+                done++;
+            }
+        }
+        for (int i = 0; i < CLIENTS; i++) {
+            char answer[96], expected[96];
+            long length = 0, more;
+            while ((more = direct(SYS_read, clients[i], answer + length, sizeof answer - (size_t)length)) > 0)
+                length += more;
+            right += length == sprintf(expected, "answer for %d.%d", round, i) && more == 0 &&
+                     !memcmp(answer, expected, (size_t)length);
+            direct(SYS_close, clients[i]);
+        }
+    }
+    say("right: %d\n", right);
+}
+
+static void raw_calls_that_send_keep_their_place(void) {
+    int set = new_set();
+    struct pair pair = joined(set);
+    int file = (int)MUST(memfd_create("bytes", MFD_CLOEXEC));
+    MUST(write(file, "file ", 5));
+    for (int round = 0; round < 3; round++) {
+        off_t from = 0;
+        GOT(write(pair.app, "libc ", 5));
+        GOT(syscall(SYS_write, pair.app, "write ", 6));
+        GOT(syscall(SYS_sendto, pair.app, "sendto ", 7, MSG_NOSIGNAL, NULL, 0));
+        struct iovec parts[2] = {{"wri", 3}, {"tev ", 4}};
+        GOT(syscall(SYS_writev, pair.app, parts, 2));
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        GOT(syscall(SYS_sendmsg, pair.app, &message, 0));
+        struct mmsghdr messages[2] = {{.msg_hdr = message}, {.msg_hdr = message}};
+        GOT(syscall(SYS_sendmmsg, pair.app, messages, 2, 0));
+        GOT(syscall(SYS_sendfile, pair.app, file, &from, 5));
+        GOT(syscall(SYS_pwritev2, pair.app, parts, 2, -1L, -1L, 0));
+        GOT(write(pair.app, "last", 4));
+        say_now(set);
+        peer_gets(&pair, 5 + 6 + 7 + 4 * 7 + 5 + 7 + 4);
+    }
+    int two[2];
+    MUST(pipe(two));
+    GOT(syscall(SYS_write, two[1], "pipe ", 5));
+    GOT(write(pair.app, "before ", 7));
+    GOT(syscall(SYS_splice, two[0], NULL, pair.app, NULL, 5, 0));
+    GOT(write(pair.app, "behind", 6));
+    say_now(set);
+    peer_gets(&pair, 18);
+}
+
+static void raw_calls_that_receive_take_the_next_bytes(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "one two three four five six seven eight ");
+    char bytes[64], more[64];
+    got_bytes("read", bytes, syscall(SYS_read, pair.app, bytes, 4));
+    got_bytes("recvfrom", bytes, syscall(SYS_recvfrom, pair.app, bytes, 4, MSG_PEEK, NULL, NULL));
+    got_bytes("recvfrom", bytes, syscall(SYS_recvfrom, pair.app, bytes, 4, 0, NULL, NULL));
+    struct iovec parts[2] = {{bytes, 2}, {more, 4}};
+    got_bytes("readv", bytes, syscall(SYS_readv, pair.app, parts, 2) - 4);
+    say("and \"%.4s\"\n", more);
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    got_bytes("recvmsg", bytes, syscall(SYS_recvmsg, pair.app, &message, 0) - 4);
+    say("and \"%.4s\"\n", more);
+    struct mmsghdr messages[1] = {{.msg_hdr = message}};
+    GOT(syscall(SYS_recvmmsg, pair.app, messages, 1, 0, NULL));
+    say("%u \"%.2s%.4s\"\n", messages[0].msg_len, bytes, more);
+    got_bytes("preadv2", bytes, syscall(SYS_preadv2, pair.app, parts, 1, -1L, -1L, 0));
+    int waiting = -1;
+    GOT(syscall(SYS_ioctl, pair.app, FIONREAD, &waiting));
+    say("waiting: %d\n", waiting);
+    say_read(pair.app, 100);
+    GOT(syscall(SYS_read, pair.app, bytes, 10));
+    GOT(syscall(SYS_readv, -1, parts, 2));
+}
+
+/* What is left of a timeout is written back by the kernel, and by libc's functions not. */
+static void raw_waits_answer_as_the_kernel_does(void) {
+    int set = (int)MUST(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
+    struct epoll_event events[8];
+    struct timespec now = {0, 0}, long_enough = {50, 0};
+    uint64_t mask = 0;
+    GOT(syscall(SYS_epoll_wait, set, events, 8, 0));
+    struct pair pair = connected();
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1};
+    GOT(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, pair.app, &event));
+    turn(set);
+    GOT(syscall(SYS_write, pair.app, "one ", 4));
+    say_events(events, (int)syscall(SYS_epoll_wait, set, events, 8, 0));
+    GOT(syscall(SYS_write, pair.app, "two ", 4));
+    say_events(events, (int)syscall(SYS_epoll_pwait, set, events, 8, 0, &mask, 8));
+    GOT(syscall(SYS_write, pair.app, "three", 5));
+    say_events(events, (int)syscall(SYS_epoll_pwait2, set, events, 8, &now, &mask, 8));
+    peer_gets(&pair, 13);
+    peer_send(&pair, "x");
+    settle(&pair);
+    say_events(events, (int)syscall(SYS_epoll_pwait, set, events, 8, 10000, NULL, 0));
+    got("a set of another size", syscall(SYS_epoll_pwait, set, events, 8, 0, &mask, 4));
+    struct pollfd polled = {pair.app, POLLIN | POLLOUT, 0};
+    GOT(syscall(SYS_poll, &polled, 1, 10000));
+    GOT(syscall(SYS_ppoll, &polled, 1, &long_enough, &mask, 8));
+    say("%x\n", polled.revents);
+    fd_set read;
+    FD_ZERO(&read);
+    FD_SET(pair.app, &read);
+    struct timeval time = {50, 0};
+    GOT(syscall(SYS_select, pair.app + 1, &read, NULL, NULL, &time));
+    GOT(syscall(SYS_pselect6, pair.app + 1, &read, NULL, NULL, &long_enough, NULL));
+    say("%d\n", FD_ISSET(pair.app, &read) != 0);
+    say_read(pair.app, 10);
+    struct timespec short_time = {0, 2000000};
+    polled.events = POLLIN;
+    GOT(syscall(SYS_ppoll, &polled, 1, &short_time, NULL, 8));
+    say("left: %ld\n", short_time.tv_nsec);
+    short_time.tv_nsec = 2000000;
+    FD_SET(pair.app, &read);
+    GOT(syscall(SYS_pselect6, pair.app + 1, &read, NULL, NULL, &short_time, NULL));
+    say("left: %ld\n", short_time.tv_nsec);
+}
+
+static void raw_calls_on_descriptors_are_noticed(void) {
+    int set = new_set(), error = -1, on = 1;
+    socklen_t length = sizeof error;
+    struct pair pairs[6];
+    for (int i = 0; i < 6; i++) {
+        pairs[i] = joined(set);
+        GOT(write(pairs[i].app, "before ", 7));
+    }
+    int doubles[4];
+    doubles[0] = (int)MUST(syscall(SYS_dup, pairs[0].app));
+    doubles[1] = (int)MUST(syscall(SYS_dup2, pairs[1].app, 300));
+    doubles[2] = (int)MUST(syscall(SYS_dup3, pairs[2].app, 301, O_CLOEXEC));
+    doubles[3] = (int)MUST(syscall(SYS_fcntl, pairs[3].app, F_DUPFD_CLOEXEC, 302));
+    for (int i = 0; i < 4; i++) {
+        GOT(write(doubles[i], "behind", 6));
+        peer_gets(&pairs[i], 13);
+    }
+    GOT(syscall(SYS_getsockopt, pairs[4].app, SOL_SOCKET, SO_ERROR, &error, &length));
+    GOT(syscall(SYS_setsockopt, pairs[4].app, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
+    GOT(syscall(SYS_shutdown, pairs[4].app, SHUT_WR));
+    peer_gets(&pairs[4], 8);
+    MUST(syscall(SYS_dup2, pairs[5].app, 310));
+    GOT(write(310, "behind", 6));
+    MUST(close(pairs[5].app));
+    GOT(syscall(SYS_close_range, 310, 310, 0));
+    peer_gets(&pairs[5], 14);
+    got("closed", syscall(SYS_fcntl, 310, F_GETFL));
+    got("closed", syscall(SYS_read, 310, &error, 1));
+    int fresh = (int)MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+    struct sockaddr_in nowhere = {.sin_family = AF_UNSPEC};
+    GOT(syscall(SYS_connect, fresh, &nowhere, sizeof nowhere));
+    got("flags", syscall(SYS_fcntl, fresh, F_SETFL, O_NONBLOCK));
+    got("accept", syscall(SYS_accept, fresh, NULL, NULL));
+    got("accept4", syscall(SYS_accept4, fresh, NULL, NULL, 0));
+}
+
+/* Ends with its set's bytes still to go. */
+static void ends_by(int how, struct pair *pair) {
+    char *arguments[] = {"true", NULL};
+    MUST(write(pair->app, "bye", 3));
+    if (how == 0)
+        syscall(SYS_exit_group, 0);
+    if (how == 1)
+        syscall(SYS_exit, 0);
+    if (how == 2)
+        syscall(SYS_execve, "/bin/true", arguments, arguments + 1);
+    if (how == 3)
+        syscall(SYS_execveat, AT_FDCWD, "/bin/true", arguments, arguments + 1, 0);
+}
+
+static void a_raw_end_sends_what_was_written(void) {
+    for (int how = 0; how < 4; how++) {
+        int port, listener = listen_on(0, &port), status = -1;
+        int peer = peer_connect(port);
+        pid_t child = fork();
+        if (child == 0) {
+            struct pair pair = {.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC))};
+            int set = new_set();
+            direct(SYS_close, peer);
+            add(set, pair.app, EPOLLIN, 1);
+            turn(set);
+            ends_by(how, &pair);
+        }
+        MUST(close(listener));
+        struct pair pair = {.peer = peer};
+        if (how == 1) {
+            /* Of a thread: what was written is sent, and the process may live on. */
+            peer_gets(&pair, 3);
+            kill(child, SIGKILL);
+            MUST(waitpid(child, &status, 0));
+        } else {
+            peer_gets(&pair, 4);
+            MUST(waitpid(child, &status, 0));
+            say("status: %d\n", status);
+        }
+        direct(SYS_close, peer);
+    }
+}
+
+/* A child knows that it is one, and sends nothing of its parent's. */
+static void a_raw_fork_sends_nothing_twice(void) {
+    for (int how = 0; how < 2; how++) {
+        int set = new_set(), status = -1;
+        struct pair pair = joined(set);
+        GOT(write(pair.app, "A", 1));
+        long child = how == 0 ? syscall(SYS_fork) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            write(pair.app, "B", 1);
+            _exit(0);
+        }
+        MUST(waitpid((pid_t)child, &status, 0));
+        GOT(write(pair.app, "C", 1));
+        say_now(set);
+        MUST(close(pair.app));
+        peer_gets(&pair, 4);
+    }
+}
+
+static int word;
+
+static void ends_as_a_thread(void) {
+    word = 7;
+    direct(SYS_exit, 0);
+}
+
+/* Six words reach the kernel, its errors come back, and a thread begins where its stack says. */
+static void raw_calls_of_all_other_kinds_pass(void) {
+    say("%d\n", syscall(SYS_getpid) == getpid());
+    char *page = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+    page[0] = 1;
+    int file = (int)MUST(syscall(SYS_memfd_create, "bytes", 0));
+    MUST(ftruncate(file, 8192));
+    MUST(pwrite(file, "page two", 8, 4096));
+    char *two = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ, MAP_SHARED, file, 4096L);
+    say("%.8s\n", two);
+    GOT(syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0));
+    GOT(syscall(SYS_close, -1));
+    GOT(syscall(SYS_read, file, page, -1L));
+    GOT(syscall(100000));
+    GOT(syscall(-1));
+    static long stack[4096] __attribute__((aligned(16)));
+    int gone = -1;
+    stack[4094] = (long)ends_as_a_thread;
+    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_CHILD_CLEARTID;
+    say("%d\n", syscall(SYS_clone, flags, &stack[4094], NULL, &gone, NULL) > 0);
+    while (__atomic_load_n(&gone, __ATOMIC_ACQUIRE) != 0)
+        sched_yield();
+    say("%d\n", word);
+}
+
+static int waits_in, waits_for;
+
+/* Cancelled before its wait, it still gets what the wait brings. */
+static void *waits_raw(void *cancelled) {
+    char bytes[8];
+    struct epoll_event events[4];
+    int before;
+    while (!__atomic_load_n((int *)cancelled, __ATOMIC_ACQUIRE))
+        sched_yield();
+    say_events(events, (int)syscall(SYS_epoll_wait, waits_in, events, 4, 10000));
+    got_bytes("read", bytes, syscall(SYS_read, waits_for, bytes, 8));
+    got("write", syscall(SYS_write, waits_for, "answer", 6));
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    say("%d\n", before == PTHREAD_CANCEL_ENABLE);
+    pthread_setcancelstate(before, NULL);
+    pthread_testcancel();
+    say("not reached\n");
+    return NULL;
+}
+
+static void a_raw_call_is_no_place_to_be_cancelled(void) {
+    struct pair pair = connected();
+    int cancelled = 0;
+    pthread_t thread;
+    void *result = NULL;
+    waits_in = new_set();
+    waits_for = pair.app;
+    add(waits_in, pair.app, EPOLLIN, 1);
+    peer_send(&pair, "ask");
+    settle(&pair);
+    MUST(-pthread_create(&thread, NULL, waits_raw, &cancelled));
+    MUST(-pthread_cancel(thread));
+    __atomic_store_n(&cancelled, 1, __ATOMIC_RELEASE);
+    MUST(-pthread_join(thread, &result));
+    say("%d\n", result == PTHREAD_CANCELED);
+    peer_gets(&pair, 6);
+}
+
+static int print_values(int fd, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    int result = vdprintf(fd, format, values);
+    va_end(values);
+    return result;
+}
+
+static int print_values_checked(int fd, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    int result = __vdprintf_chk(fd, 1, format, values);
+    va_end(values);
+    return result;
+}
+
+static void printing_keeps_its_place(void) {
+    int set = new_set();
+    for (int how = 0; how < 4; how++) {
+        struct pair pair = joined(set);
+        GOT(write(pair.app, "before ", 7));
+        const char *format = "%d %s %.2f %.1f %d %d %d %.1f ";
+#define VALUES format, 1, "two", 3.25, 4.5, 5, 6, 7, 8.5
+        if (how == 0)
+            GOT(dprintf(pair.app, VALUES));
+        if (how == 1)
+            GOT(print_values(pair.app, VALUES));
+        if (how == 2)
+            GOT(__dprintf_chk(pair.app, 1, VALUES));
+        if (how == 3)
+            GOT(print_values_checked(pair.app, VALUES));
+        GOT(write(pair.app, "behind", 6));
+        say_now(set);
+        peer_gets(&pair, 7 + 25 + 6);
+        peer_send(&pair, "read");
+        settle(&pair);
+        say_next(set);
+        say_read(pair.app, 10);
+    }
+    int two[2];
+    char bytes[64];
+    MUST(pipe(two));
+    GOT(dprintf(two[1], "%d %.1f ", 1, 2.5));
+    GOT(print_values(two[1], "%d ", 3));
+    GOT(__dprintf_chk(two[1], 1, "%d ", 4));
+    GOT(print_values_checked(two[1], "%d", 5));
+    got_bytes("pipe", bytes, read(two[0], bytes, sizeof bytes));
+    GOT(dprintf(-1, "nobody"));
+}
+
+/* What is printed does not overtake what had no room. */
+static void printing_to_a_full_peer_overtakes_nothing(void) {
+    int set = new_set();
+    struct pair pair = connected_narrow();
+    add(set, pair.app, EPOLLIN, 1);
+    turn(set);
+    static unsigned char bytes[1000];
+    uint64_t place = 0;
+    long sent;
+    do {
+        fill(bytes, sizeof bytes, place);
+        sent = write(pair.app, bytes, sizeof bytes);
+        place += sent > 0 ? (uint64_t)sent : 0;
+    } while (sent > 0);
+    say("%s\n", strerrorname_np(errno));
+    fill(bytes, 1, place);
+    say("printed: %d\n", dprintf(pair.app, "%c", bytes[0]) > 0);
+    MUST(shutdown(pair.app, SHUT_WR));
+    struct reader reader;
+    reader_start(&reader, pair.peer, 0);
+    join_turning(&reader, set);
+    say("all: %d, wrong at %ld\n", reader.count == place, reader.wrong_at);
+}
+
+static void a_backtrace_keeps_its_place(void) {
+    int set = new_set(), two[2];
+    struct pair pair = joined(set);
+    void *frames[1] = {(void *)0x1000};
+    GOT(write(pair.app, "before ", 7));
+    backtrace_symbols_fd(frames, 1, pair.app);
+    GOT(write(pair.app, " behind ", 8));
+    __backtrace_symbols_fd(frames, 1, pair.app);
+    say_now(set);
+    peer_gets(&pair, 7 + 9 + 8 + 9);
+    MUST(pipe(two));
+    backtrace_symbols_fd(frames, 1, two[1]);
+    __backtrace_symbols_fd(frames, 1, two[1]);
+    say_read(two[0], 100);
+}
+
+static void vectors_with_flags_keep_their_place(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "one two three four ");
+    char bytes[64];
+    struct iovec to = {bytes, 4}, from = {"vector ", 7};
+    got_bytes("preadv2", bytes, preadv2(pair.app, &to, 1, -1, 0));
+    got_bytes("preadv64v2", bytes, preadv64v2(pair.app, &to, 1, -1, 0));
+    got_bytes("preadv2 at a place", bytes, preadv2(pair.app, &to, 1, 0, 0));
+    GOT(write(pair.app, "before ", 7));
+    GOT(pwritev2(pair.app, &from, 1, -1, 0));
+    GOT(pwritev64v2(pair.app, &from, 1, -1, 0));
+    got("pwritev2 at a place", pwritev2(pair.app, &from, 1, 0, 0));
+    GOT(write(pair.app, "between ", 8));
+    GOT(pwritev2(pair.app, &from, 1, -1, RWF_DSYNC));
+    got_bytes("preadv2 with a flag", bytes, preadv2(pair.app, &to, 1, -1, RWF_HIPRI));
+    GOT(write(pair.app, "behind", 6));
+    say_read(pair.app, 100);
+    say_now(set);
+    peer_gets(&pair, 7 + 14 + 8 + 7 + 6);
+    int two[2];
+    MUST(pipe(two));
+    GOT(pwritev2(two[1], &from, 1, -1, 0));
+    GOT(pwritev64v2(two[1], &from, 1, -1, 0));
+    got_bytes("pipe", bytes, preadv2(two[0], &to, 1, -1, 0));
+    got_bytes("pipe", bytes, preadv64v2(two[0], &to, 1, -1, 0));
+}
+
+static void functions_of_two_names_are_the_same(void) {
+    int set = new_set();
+    char bytes[64];
+    struct pair pair = with_bytes(set, "one two ");
+    got_bytes("__read", bytes, __read(pair.app, bytes, 4));
+    GOT(write(pair.app, "A", 1));
+    GOT(__write(pair.app, "B", 1));
+    GOT(__send(pair.app, "C", 1, 0));
+    GOT(write(pair.app, "D", 1));
+    say_now(set);
+    peer_gets(&pair, 4);
+    struct pollfd polled = {pair.app, POLLIN, 0};
+    GOT(__poll(&polled, 1, 10000));
+    fd_set read_set;
+    FD_ZERO(&read_set);
+    FD_SET(pair.app, &read_set);
+    struct timeval time = {50, 0};
+    GOT(__select(pair.app + 1, &read_set, NULL, NULL, &time));
+    got("flags", __fcntl(pair.app, F_GETFL) & O_NONBLOCK);
+    GOT(write(pair.app, "E", 1));
+    int other = (int)MUST(__fcntl(pair.app, F_DUPFD, 200));
+    GOT(__write(other, "F", 1));
+    GOT(__dup2(pair.app, 300));
+    GOT(__write(300, "G", 1));
+    GOT(__close(300));
+    GOT(__close(other));
+    GOT(__write(pair.app, "H", 1));
+    GOT(__close(pair.app));
+    peer_gets(&pair, 5);
+    int two[2];
+    MUST(pipe(two));
+    GOT(__write(two[1], "x", 1));
+    GOT(__poll(&(struct pollfd){two[0], POLLIN, 0}, 1, 0));
+    FD_ZERO(&read_set);
+    FD_SET(two[0], &read_set);
+    GOT(__select(two[0] + 1, &read_set, NULL, NULL, &time));
+    got_bytes("__read", bytes, __read(two[0], bytes, 4));
+    GOT(__send(two[1], "x", 1, 0));
+    GOT(__dup2(two[0], 301));
+    GOT(__close(301));
+    GOT(__close(301));
+}
+
+static void streams_and_children_of_other_names_are_the_same(void) {
+    int set = new_set(), status = -1, two[2];
+    struct pair pair = joined(set);
+    GOT(write(pair.app, "A", 1));
+    pid_t child = __vfork();
+    if (child == 0)
+        _exit(0);
+    MUST(waitpid(child, &status, 0));
+    FILE *said = _IO_popen("echo popen", "r");
+    char line[32] = "";
+    fgets(line, sizeof line, said);
+    pclose(said);
+    say("%s", line);
+    GOT(write(pair.app, "B", 1));
+    wordexp_t words;
+    GOT(wordexp("one $(echo two)", &words, 0));
+    say("%s\n", words.we_wordv[1]);
+    FILE *stream = _IO_fdopen(pair.app, "w");
+    fputs("C", stream);
+    GOT(_IO_fclose(stream));
+    peer_gets(&pair, 4);
+    MUST(pipe(two));
+    stream = _IO_fdopen(two[1], "w");
+    fputs("pipe", stream);
+    GOT(_IO_fclose(stream));
+    say_read(two[0], 10);
+}
+
+static void a_connection_that_is_undone_is_the_kernels(void) {
+    int set = new_set();
+    for (int how = 0; how < 2; how++) {
+        struct pair pair = with_bytes(set, "one two ");
+        struct sockaddr_in nowhere = {.sin_family = AF_UNSPEC};
+        struct sockaddr_in elsewhere = loopback(1);
+        say_read(pair.app, 4);
+        GOT(write(pair.app, "A", 1));
+        got("connected", how == 0 ? connect(pair.app, (struct sockaddr *)&elsewhere, sizeof elsewhere)
+                                  : __connect(pair.app, (struct sockaddr *)&elsewhere, sizeof elsewhere));
+        peer_gets(&pair, 1);
+        say_read(pair.app, 2);
+        got("undone", how == 0 ? connect(pair.app, (struct sockaddr *)&nowhere, sizeof nowhere)
+                               : __connect(pair.app, (struct sockaddr *)&nowhere, sizeof nowhere));
+        say_read(pair.app, 2);
+        peer_gets(&pair, 1);
+        MUST(close(pair.app));
+    }
+    struct sockaddr_in nowhere = {.sin_family = AF_UNSPEC};
+    int fresh = (int)MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    GOT(connect(fresh, (struct sockaddr *)&nowhere, sizeof nowhere));
+    GOT(__connect(fresh, (struct sockaddr *)&nowhere, sizeof nowhere));
+}
+
+static long finish(struct aiocb *request) {
+    const struct aiocb *list[] = {request};
+    while (aio_error(request) == EINPROGRESS)
+        aio_suspend(list, 1, NULL);
+    errno = aio_error(request);
+    return aio_return(request);
+}
+
+static void asynchronous_writes_keep_their_place(void) {
+    int set = new_set(), two[2];
+    char bytes[32];
+    for (int how = 0; how < 4; how++) {
+        struct pair pair = joined(set);
+        struct aiocb request = {.aio_fildes = pair.app, .aio_buf = "B", .aio_nbytes = 1, .aio_lio_opcode = LIO_WRITE};
+        struct aiocb *list[] = {&request, NULL};
+        GOT(write(pair.app, "A", 1));
+        if (how == 0)
+            GOT(aio_write(&request));
+        if (how == 1)
+            GOT(aio_write64((struct aiocb64 *)&request));
+        if (how == 2)
+            GOT(lio_listio(LIO_WAIT, list, 2, NULL));
+        if (how == 3)
+            GOT(lio_listio64(LIO_WAIT, (struct aiocb64 **)list, 2, NULL));
+        got("written", finish(&request));
+        GOT(write(pair.app, "C", 1));
+        say_now(set);
+        peer_gets(&pair, 3);
+        struct aiocb reads = {.aio_fildes = pair.app, .aio_buf = bytes, .aio_nbytes = 4, .aio_lio_opcode = LIO_READ};
+        peer_send(&pair, "read");
+        settle(&pair);
+        if (how % 2 == 0)
+            GOT(aio_read(&reads));
+        else
+            GOT(aio_read64((struct aiocb64 *)&reads));
+        got_bytes("read", bytes, finish(&reads));
+    }
+    MUST(pipe(two));
+    struct aiocb request = {.aio_fildes = two[1], .aio_buf = "pipe", .aio_nbytes = 4, .aio_lio_opcode = LIO_WRITE};
+    struct aiocb *list[] = {&request};
+    GOT(aio_write(&request));
+    got("written", finish(&request));
+    GOT(aio_write64((struct aiocb64 *)&request));
+    got("written", finish(&request));
+    GOT(lio_listio(LIO_WAIT, list, 1, NULL));
+    GOT(lio_listio64(LIO_WAIT, (struct aiocb64 **)list, 1, NULL));
+    struct aiocb reads = {.aio_fildes = two[0], .aio_buf = bytes, .aio_nbytes = 4};
+    GOT(aio_read(&reads));
+    got_bytes("read", bytes, finish(&reads));
+    GOT(aio_read64((struct aiocb64 *)&reads));
+    got_bytes("read", bytes, finish(&reads));
+}
+
+static const struct app_case cases[] = {
+    CASE(a_raw_close_comes_after_what_was_written, "served:close served:write"),
+    CASE(raw_calls_that_send_keep_their_place,
+         "served:write served:send served:writev served:sendmsg served:sendfile back:unknown_flags"),
+    CASE(raw_calls_that_receive_take_the_next_bytes, "served:read served:recv served:readv served:recvmsg"),
+    CASE(raw_waits_answer_as_the_kernel_does, "served:epoll_wait served:epoll_ctl back:polled_otherwise"),
+    CASE(raw_calls_on_descriptors_are_noticed, "back:duplicated back:unknown_option"),
+    CASE(a_raw_end_sends_what_was_written, "served:write"),
+    CASE(a_raw_fork_sends_nothing_twice, "served:write"),
+    CASE(raw_calls_of_all_other_kinds_pass, ""),
+    CASE(a_raw_call_is_no_place_to_be_cancelled, ""),
+    CASE(printing_keeps_its_place, "served:write back:stdio"),
+    CASE(printing_to_a_full_peer_overtakes_nothing, "served:write"),
+    CASE(a_backtrace_keeps_its_place, "served:write back:stdio"),
+    CASE(vectors_with_flags_keep_their_place, "served:readv served:writev back:unknown_flags"),
+    CASE(functions_of_two_names_are_the_same, "served:read served:write served:send back:polled_otherwise"),
+    CASE(streams_and_children_of_other_names_are_the_same, "served:write back:stdio"),
+    CASE(a_connection_that_is_undone_is_the_kernels, "served:write back:unknown_flags"),
+    CASE(asynchronous_writes_keep_their_place, "served:write back:unknown_flags"),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

@@ -1,0 +1,467 @@
+/* Children that libc makes without a word to its handlers, or does not know of; ends of a program that come to none of
+ * its exit handlers; filters of system calls that a program sets for itself. The rule: what was written arrives once and
+ * in its place, whoever ends, and no call is made that a filter forbids. */
+#include "app.h"
+#include <assert.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+extern void __stack_chk_fail(void);
+extern void __chk_fail(void);
+extern int __clone(int (*)(void *), void *, int, void *, ...);
+extern pid_t __vfork(void);
+extern char **environ;
+
+/* A system call of the program's own, which goes through no function of libc. */
+static long raw(long number, long a, long b, long c, long d, long e) {
+#ifdef __x86_64__
+    long said;
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
+    __asm__ volatile("syscall"
+                     : "=a"(said)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    return said;
+#else
+    long said = syscall(number, a, b, c, d, e);
+    return said < 0 ? -errno : said;
+#endif
+}
+
+static struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    turn(set);
+    return pair;
+}
+
+static void exchange(int set, struct pair *pair) {
+    peer_send(pair, "question");
+    settle(pair);
+    say_next(set);
+    say_read(pair->app, 100);
+    MUST(write(pair->app, "answer", 6));
+    say_now(set);
+    peer_gets(pair, 6);
+}
+
+static void say_status(int status) {
+    say("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+}
+
+static void reap(pid_t child) {
+    int status = 0;
+    MUST(waitpid(child, &status, __WALL));
+    say_status(status);
+}
+
+/* ---- children ---- */
+
+static char child_stack[1 << 16] __attribute__((aligned(16)));
+static void *stack_top(void) { return child_stack + sizeof child_stack; }
+static int inherited;
+
+static int only_exits(void *_) {
+    exit(0);
+    return 0;
+}
+static int writes_and_exits(void *_) {
+    MUST(write(inherited, "B", 1));
+    exit(0);
+    return 0;
+}
+static int closes_everything(void *_) {
+    for (int fd = 3; fd < 1024; fd++)
+        close(fd);
+    return 0;
+}
+
+enum { FORK_BY_ITSELF, CLONE, CLONE_TOO, VFORK, VFORK_TOO, RAW, WAYS };
+
+static pid_t child_by(int way, int (*run)(void *)) {
+    pid_t child;
+    switch (way) {
+    case FORK_BY_ITSELF:
+        child = _Fork();
+        break;
+    case CLONE:
+        return (pid_t)MUST(clone(run, stack_top(), SIGCHLD, NULL));
+    case CLONE_TOO:
+        return (pid_t)MUST(__clone(run, stack_top(), SIGCHLD, NULL));
+    case VFORK:
+        child = vfork();
+        if (child == 0)
+            _exit(0);
+        return child;
+    case VFORK_TOO:
+        child = __vfork();
+        if (child == 0)
+            _exit(0);
+        return child;
+    default:
+        child = (pid_t)raw(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    }
+    if (child == 0)
+        run(NULL);
+    return (pid_t)MUST(child);
+}
+
+static void a_child_made_in_any_way_sends_nothing_of_its_parents(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    for (int way = 0; way < WAYS; way++) {
+        MUST(write(pair.app, "A", 1));
+        reap(child_by(way, only_exits));
+        MUST(write(pair.app, "C", 1));
+        turn(set);
+        peer_gets(&pair, 2);
+        exchange(set, &pair);
+    }
+    MUST(close(pair.app));
+    turn(set);
+    peer_gets(&pair, 100);
+}
+
+static void a_child_that_libc_makes_writes_behind_its_parent(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    inherited = pair.app;
+    exchange(set, &pair);
+    for (int way = FORK_BY_ITSELF; way <= CLONE_TOO; way++) {
+        MUST(write(pair.app, "A", 1));
+        reap(child_by(way, writes_and_exits));
+        MUST(write(pair.app, "C", 1));
+        turn(set);
+        peer_gets(&pair, 3);
+    }
+    exchange(set, &pair);
+}
+
+static int serves(void *_) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    exchange(set, &pair);
+    exchange(set, &pair);
+    exit(0);
+    return 0;
+}
+
+static void a_child_made_in_any_way_may_serve(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    const int ways[] = {FORK_BY_ITSELF, CLONE, RAW};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        reap(child_by(ways[i], serves));
+        exchange(set, &pair);
+    }
+}
+
+static void a_child_in_the_same_memory_may_close_its_own_descriptors(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    for (int i = 0; i < 2; i++) {
+        MUST(write(pair.app, "queued ", 7));
+        peer_send(&pair, "pending");
+        settle(&pair);
+        reap((pid_t)MUST(clone(closes_everything, stack_top(), SIGCHLD | CLONE_VM | CLONE_VFORK, NULL)));
+        say_next(set);
+        say_read(pair.app, 100);
+        peer_gets(&pair, 7);
+        exchange(set, &pair);
+    }
+}
+
+/* ---- ends ---- */
+
+static int last_fd, last_set;
+
+static void end_quickly(void) { quick_exit(3); }
+static void last_words(void) { MUST(write(last_fd, ", and more", 10)); }
+static void end_quickly_with_a_handler(void) {
+    MUST(-at_quick_exit(last_words));
+    quick_exit(4);
+}
+static void end_by_assert(void) { __assert_fail("ended", "ends.c", 1, "end_by_assert"); }
+static void end_by_the_stack_protector(void) { __stack_chk_fail(); }
+static void end_by_a_check(void) { __chk_fail(); }
+static void end_by_execveat(void) {
+    char *arguments[] = {"sh", "-c", "exit 6", NULL};
+    execveat(AT_FDCWD, "/bin/sh", arguments, environ, 0);
+}
+static void end_by_raise(void) { raise(SIGTERM); }
+static void end_by_gsignal(void) { gsignal(SIGUSR1); }
+static void end_by_kill(void) { kill(getpid(), SIGTERM); }
+static void end_by_sigkill(void) { kill(getpid(), SIGKILL); }
+static void end_by_killpg(void) {
+    MUST(setpgid(0, 0));
+    killpg(0, SIGTERM);
+}
+static void end_by_tgkill(void) { tgkill(getpid(), (pid_t)syscall(SYS_gettid), SIGUSR2); }
+static void end_by_pthread_kill(void) { pthread_kill(pthread_self(), SIGTERM); }
+static void end_by_sigqueue(void) { sigqueue(getpid(), SIGTERM, (union sigval){0}); }
+static void end_by_pthread_sigqueue(void) { pthread_sigqueue(pthread_self(), SIGTERM, (union sigval){0}); }
+
+static void end_by_a_broken_pipe(void) {
+    struct pair other = joined(last_set, EPOLLIN);
+    MUST(shutdown(other.app, SHUT_WR));
+    turn(last_set);
+    MUST(write(last_fd, ", and more", 10));
+    GOT(write(other.app, "x", 1));
+}
+
+static void says_so_and_ends(int signal_number) {
+    last_words();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+static void end_in_a_handler(void) {
+    signal(SIGTERM, says_so_and_ends);
+    raise(SIGTERM);
+}
+static void end_in_a_handler_of_a_wait(void) {
+    signal(SIGALRM, says_so_and_ends);
+    struct itimerval soon = {.it_value.tv_usec = 20000};
+    MUST(setitimer(ITIMER_REAL, &soon, NULL));
+    for (;;)
+        epoll_wait(last_set, &(struct epoll_event){0}, 1, 10000);
+}
+static void only_says_so(int _) { last_words(); }
+static void end_by_abort_with_a_handler(void) {
+    signal(SIGABRT, only_says_so);
+    abort();
+}
+static void end_by_assert_with_a_handler(void) {
+    signal(SIGABRT, only_says_so);
+    assert(!"ended");
+}
+
+/* A program of its own, which serves one connection and ends with its answer still to go. */
+static void say_end(void (*end)(void)) {
+    int port, listener = listen_on(0, &port), status = 0;
+    struct pair pair = {.peer = peer_connect(port)};
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        syscall(SYS_close, pair.peer);
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        int set = last_set = new_set();
+        pair.app = last_fd = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        add(set, pair.app, EPOLLIN, 1);
+        say_next(set);
+        say_read(pair.app, 10);
+        MUST(write(pair.app, "the last answer", 15));
+        end();
+    }
+    MUST(close(listener));
+    peer_send(&pair, "ask");
+    peer_gets(&pair, 100);
+    MUST(waitpid(child, &status, 0));
+    say_status(status);
+    peer_close(&pair);
+}
+
+static void every_end_sends_what_was_written(void) {
+    static void (*const ends[])(void) = {
+        end_quickly,     end_quickly_with_a_handler, end_by_assert,   end_by_the_stack_protector, end_by_a_check,
+        end_by_execveat, end_by_raise,               end_by_gsignal,  end_by_kill,                end_by_sigkill,
+        end_by_killpg,   end_by_tgkill,              end_by_sigqueue, end_by_pthread_kill,        end_by_pthread_sigqueue,
+        end_by_a_broken_pipe,
+    };
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        say("%zu\n", i);
+        say_end(ends[i]);
+    }
+}
+
+static void what_a_handler_writes_before_the_end_arrives(void) {
+    say_end(end_in_a_handler);
+    say_end(end_in_a_handler_of_a_wait);
+    say_end(end_by_abort_with_a_handler);
+    say_end(end_by_assert_with_a_handler);
+}
+
+/* Whether there could be one, as programs ask that may do without. */
+static void a_question_about_filters_changes_nothing(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    GOT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0));
+    GOT(prctl(PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0));
+    MUST(write(pair.app, "served", 6));
+    say_now(set);
+    peer_gets(&pair, 6);
+    for (int i = 0; i < 100; i++)
+        turn(set);
+    exchange(set, &pair);
+}
+
+static void signals_that_end_nothing_are_sent_as_ever(void) {
+    GOT(kill(getpid(), 0));
+    GOT(kill(-1234567, SIGTERM));
+    GOT(kill(getpid(), 999));
+    GOT(raise(SIGCHLD));
+    GOT(gsignal(SIGCHLD));
+    GOT(raise(-1));
+    GOT(killpg(getpgrp(), SIGWINCH));
+    GOT(tgkill(getpid(), 1, SIGTERM));
+    GOT(pthread_kill(pthread_self(), SIGURG));
+    GOT(sigqueue(getpid(), SIGCHLD, (union sigval){0}));
+    GOT(pthread_sigqueue(pthread_self(), SIGCHLD, (union sigval){0}));
+    GOT(execveat(AT_FDCWD, "/nonexistent", environ, environ, 0));
+    signal(SIGTERM, SIG_IGN);
+    GOT(raise(SIGTERM));
+}
+
+/* ---- filters ---- */
+
+/* By libc's `syscall`, not by what app.h calls so. */
+static bool by_libc;
+
+static void set_filter(struct sock_filter *filter, size_t count, long flags) {
+    struct sock_fprog program = {(unsigned short)count, filter};
+    long said = by_libc ? (syscall)(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program)
+                        : raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, (long)&program, 0, 0);
+    say("the filter: %ld\n", said);
+}
+
+/* Ends the process for the calls of io_uring, by a call that no hook sees. */
+static void forbid_rings(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SYS_io_uring_setup, 0, 2),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_io_uring_register, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    set_filter(filter, sizeof filter / sizeof *filter, 0);
+}
+
+/* What libc's epoll_wait calls. */
+#ifdef SYS_epoll_wait
+enum { ITS_WAIT = SYS_epoll_wait };
+#else
+enum { ITS_WAIT = SYS_epoll_pwait };
+#endif
+
+/* The calls of a simple server and of this program; the process ends for all others, by whichever thread. */
+static void allow_little(void) {
+    static const int allowed[] = {SYS_read,      SYS_write,      ITS_WAIT,  SYS_close,  SYS_getsockopt,
+                                  SYS_nanosleep, SYS_exit_group, SYS_fstat, SYS_munmap, SYS_brk};
+    enum { ALLOWED = sizeof allowed / sizeof *allowed };
+    struct sock_filter filter[ALLOWED + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+    for (int i = 0; i < ALLOWED; i++)
+        filter[i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i],
+                                                     (unsigned char)(ALLOWED - i), 0);
+    filter[ALLOWED + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    filter[ALLOWED + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    set_filter(filter, sizeof filter / sizeof *filter, SECCOMP_FILTER_FLAG_TSYNC);
+}
+
+static void serve_on(int set, struct pair *pair) {
+    MUST(write(pair->app, "after", 5));
+    say_read(pair->app, 100);
+    say_wait(set, 5);
+    peer_gets(pair, 12);
+    exchange(set, pair);
+    exchange(set, pair);
+}
+
+static void have_something_pending(int set, struct pair *pair) {
+    MUST(write(pair->app, "queued ", 7));
+    peer_send(pair, "pending ");
+    settle(pair);
+    say_now(set);
+}
+
+static void a_filter_that_follows_no_new_privileges_unseen_kills_nobody(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+    exchange(set, &pair);
+    have_something_pending(set, &pair);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    forbid_rings();
+    serve_on(set, &pair);
+    int second = new_set();
+    struct pair late = joined(second, EPOLLIN);
+    exchange(second, &late);
+}
+
+/* As libseccomp sets it, long after the process has given up new privileges. */
+static void a_filter_that_comes_by_libcs_syscall_is_met_before(void) {
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    for (int i = 0; i < 100; i++)
+        turn(set);
+    exchange(set, &pair);
+    GOT((syscall)(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL));
+    GOT((syscall)(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL));
+    have_something_pending(set, &pair);
+    by_libc = true;
+    forbid_rings();
+    serve_on(set, &pair);
+}
+
+static void a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody(void) {
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+    exchange(set, &pair);
+    have_something_pending(set, &pair);
+    forbid_rings();
+    serve_on(set, &pair);
+}
+
+static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    have_something_pending(set, &pair);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    allow_little();
+    serve_on(set, &pair);
+    /* Long enough for whatever else runs in the process. */
+    say_wait(set, 300);
+    exchange(set, &pair);
+    peer_send(&pair, "unread");
+    settle(&pair);
+    say_now(set);
+    MUST(close(pair.app));
+}
+
+/* The end of a ring interrupts a wait of its thread some milliseconds later. */
+static void a_wait_behind_a_filter_that_allows_little_ends_as_ever(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    allow_little();
+    interrupts_matter = true;
+    say_wait(set, 300);
+    exchange(set, &pair);
+}
+
+static const struct app_case cases[] = {
+    CASE(a_child_made_in_any_way_sends_nothing_of_its_parents, "served:write"),
+    CASE(a_child_that_libc_makes_writes_behind_its_parent, "served:write"),
+    CASE(a_child_made_in_any_way_may_serve, "served:read"),
+    CASE(a_child_in_the_same_memory_may_close_its_own_descriptors, "served:write back:forked"),
+    CASE(every_end_sends_what_was_written, "served:write"),
+    CASE(what_a_handler_writes_before_the_end_arrives, "served:write"),
+    CASE(signals_that_end_nothing_are_sent_as_ever, ""),
+    CASE(a_question_about_filters_changes_nothing, "served:write"),
+    CASE(a_filter_that_follows_no_new_privileges_unseen_kills_nobody, "back:filtered"),
+    CASE(a_filter_that_comes_by_libcs_syscall_is_met_before, "back:filtered"),
+    CASE(a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody, "back:filtered"),
+    CASE(a_filter_that_allows_little_finds_nothing_to_forbid, "back:filtered"),
+    CASE(a_wait_behind_a_filter_that_allows_little_ends_as_ever, "back:filtered"),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

@@ -1,0 +1,207 @@
+//! That the list of what glibc exports is whole: `tests/exports/glibc.txt` says of each function what the library does
+//! about it, and the first three of its headings are what the library exports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::library::library;
+use crate::skip::skip;
+
+/// What the library does about the names of a heading.
+const HEADINGS: [&str; 6] = [
+    "served",
+    "handed back",
+    "noted",
+    "seen otherwise",
+    "passes",
+    "can't matter",
+];
+/// The library exports the names of so many of them.
+const EXPORTED: usize = 3;
+
+/// The libraries of glibc whose functions touch descriptors or processes; from 2.34 on most is in the first.
+const LIBRARIES: [&str; 8] = [
+    "libc.so.6",
+    "libpthread.so.0",
+    "librt.so.1",
+    "libresolv.so.2",
+    "libanl.so.1",
+    "libutil.so.1",
+    "libdl.so.2",
+    "ld-linux-x86-64.so.2",
+];
+
+/// The list, read.
+#[derive(Default)]
+struct List {
+    /// Names in full, with their headings.
+    names: BTreeMap<String, usize>,
+    patterns: Vec<String>,
+    wrong: Vec<String>,
+}
+
+impl List {
+    fn read(text: &str) -> List {
+        let mut list = List::default();
+        let (mut heading, mut reason) = (None, false);
+        for (line, nth) in text.lines().zip(1..) {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if let Some(name) = line
+                .strip_prefix('[')
+                .and_then(|line| line.strip_suffix(']'))
+            {
+                heading = HEADINGS.iter().position(|known| *known == name);
+                reason = false;
+            } else if line.starts_with(": ") {
+                reason = true;
+            } else if let Some(heading) = heading.filter(|_| reason) {
+                for word in line.split_whitespace() {
+                    list.add(word, heading);
+                }
+            } else {
+                list.wrong
+                    .push(format!("line {nth}: no known heading, or no reason"));
+            }
+        }
+        list
+    }
+
+    fn add(&mut self, word: &str, heading: usize) {
+        if word.contains('*') {
+            if heading + 1 < HEADINGS.len() {
+                let says = "a pattern among names that matter; write them in full";
+                self.wrong.push(format!("{word}: {says}"));
+            }
+            self.patterns.push(word.to_owned());
+        } else if self.names.insert(word.to_owned(), heading).is_some() {
+            self.wrong.push(format!("{word}: is there twice"));
+        }
+    }
+
+    fn covers(&self, name: &str) -> bool {
+        self.names.contains_key(name) || self.patterns.iter().any(|pattern| matches(pattern, name))
+    }
+
+    fn exported(&self) -> BTreeSet<&str> {
+        let names = self
+            .names
+            .iter()
+            .filter(|(_, heading)| **heading < EXPORTED);
+        names.map(|(name, _)| &**name).collect()
+    }
+}
+
+/// Whether a name is of a family; `*` is any part of it.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (first, rest) = pattern.split_once('*').unwrap_or((pattern, ""));
+    let Some(left) = name.strip_prefix(first) else {
+        return false;
+    };
+    if !pattern.contains('*') {
+        return left.is_empty();
+    }
+    (0..=left.len()).any(|at| {
+        let tail = &left[at..];
+        matches(rest, tail)
+    })
+}
+
+/// The functions that a library exports, without glibc's own; `None`: there is no `nm`.
+fn functions(library: &Path) -> Option<BTreeSet<String>> {
+    let listed = Command::new("nm")
+        .args(["--dynamic", "--defined-only", "--format=posix"])
+        .arg(library)
+        .output()
+        .ok()?;
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let function = |line: &str| {
+        let mut words = line.split(' ');
+        let (name, kind) = (words.next()?, words.next()?);
+        let is_function = matches!(kind, "T" | "W" | "i");
+        let name = name
+            .strip_suffix("@@GLIBC_PRIVATE")
+            .map_or(Some(name), |_| None);
+        let name = name.filter(|name| is_function && !name.ends_with("@GLIBC_PRIVATE"))?;
+        Some(name.split('@').next().unwrap_or(name).to_owned())
+    };
+    Some(listed.lines().filter_map(function).collect())
+}
+
+/// Where the C library is that this test runs with.
+fn folder() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps.lines().find_map(|line| {
+        let path = line.split_whitespace().next_back()?;
+        path.ends_with("/libc.so.6").then_some(path)
+    });
+    Path::new(path.unwrap()).parent().unwrap().to_owned()
+}
+
+fn list() -> List {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports/glibc.txt");
+    List::read(&std::fs::read_to_string(path).unwrap())
+}
+
+#[test]
+fn every_function_of_the_installed_glibc_is_in_the_list() {
+    let list = list();
+    assert!(list.wrong.is_empty(), "{}", list.wrong.join("\n"));
+    let folder = folder();
+    let mut missing = BTreeSet::new();
+    for library in LIBRARIES.map(|name| folder.join(name)) {
+        if library.exists() {
+            let Some(functions) = functions(&library) else {
+                return skip("no nm to list the C library's symbols");
+            };
+            missing.extend(functions.into_iter().filter(|name| !list.covers(name)));
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "glibc exports what tests/exports/glibc.txt does not name; say there what the library does: {missing:?}"
+    );
+}
+
+#[test]
+fn what_the_list_says_is_exported_is_exported_and_nothing_else_is() {
+    let Some(exported) = functions(library()) else {
+        return skip("no nm to list the library's symbols");
+    };
+    let exported: BTreeSet<&str> = exported.iter().map(String::as_str).collect();
+    let list = list();
+    let listed = list.exported();
+    let absent: Vec<_> = listed.difference(&exported).collect();
+    let unnamed: Vec<_> = exported
+        .difference(&listed)
+        .filter(|name| !name.starts_with("rust_"))
+        .collect();
+    assert!(
+        absent.is_empty(),
+        "not exported, though the list says so: {absent:?}"
+    );
+    assert!(
+        unnamed.is_empty(),
+        "exported; put these under one of the first {EXPORTED} headings of the list: {unnamed:?}"
+    );
+}
+
+#[test]
+fn a_name_that_is_new_is_found_missing() {
+    let list =
+        List::read("# text\n[served]\n: why\nread write\n[can't matter]\n: why\nstr* get*ent\n");
+    assert!(list.wrong.is_empty());
+    assert!(list.covers("read") && list.covers("strlen") && list.covers("getpwent"));
+    assert!(!list.covers("read2") && !list.covers("getpwents") && !list.covers("mystr"));
+    assert_eq!(list.exported(), BTreeSet::from(["read", "write"]));
+    for wrong in [
+        "[served]\nread\n",
+        "[unknown]\n: why\nread\n",
+        "[served]\n: why\nre*\n",
+        "[passes]\n: why\nread\n[served]\n: why\nread\n",
+    ] {
+        assert!(!List::read(wrong).wrong.is_empty(), "{wrong}");
+    }
+}

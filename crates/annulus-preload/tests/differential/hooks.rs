@@ -51,7 +51,7 @@ const TRACED: &str = "a_backtrace_keeps_its_place";
 const UNDONE: &str = "a_connection_that_is_undone_is_the_kernels";
 const ASYNCHRONOUS: &str = "asynchronous_writes_keep_their_place";
 
-const HOOKS: [Hook; 115] = [
+const HOOKS: [Hook; 116] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),

@@ -10,6 +10,7 @@ use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
 use crate::log;
+use crate::ours::{self, Inode};
 use crate::set::{Guest, Held, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
@@ -193,12 +194,9 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
         Ok(machine) => {
             let descriptors = machine.ring.descriptors();
             for descriptor in descriptors {
-                if let Some(entry) = table::entry(descriptor) {
-                    entry.become_kind(Kind::Ours, 0);
-                }
+                ours::remember(descriptor, Inode::Shared);
             }
             set.set_wake(descriptors[1]);
-            crate::process::remember(descriptors);
             held.make_room();
             held.ring = Some(machine);
             held.mode = Mode::Serving;

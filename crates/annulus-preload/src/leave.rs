@@ -14,6 +14,7 @@ use crate::listeners;
 use crate::log;
 use crate::options;
 use crate::orphans::{self, Beside};
+use crate::ours;
 use crate::receive;
 use crate::send;
 use crate::set::{Closing, Held, Inner, Known, Mode, Set};
@@ -512,12 +513,6 @@ fn end_ring(held: &mut Held, set: &'static Set) {
     let Some(mut machine) = held.ring.take() else {
         return;
     };
-    crate::process::forget(machine.ring.descriptors());
-    for descriptor in machine.ring.descriptors() {
-        if let Some(entry) = table::entry(descriptor) {
-            entry.forget();
-        }
-    }
     set.set_wake(-1);
     held.to_poll.clear();
     // Closing the ring cancels what is with the kernel, and does not wait for it (trap 2).
@@ -543,7 +538,7 @@ fn end_ring(held: &mut Held, set: &'static Set) {
         ..
     } = *machine;
     counts.end();
-    drop(ring);
+    ours::close_ring(ring);
     crate::ended::ring_has_ended();
     if nothing_comes {
         drop(pool);

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::leave;
-use crate::log::NUMBER_MIN;
-use crate::process;
+use crate::ours;
 use crate::send;
 use crate::set::Held;
 use crate::sys;
@@ -83,13 +82,9 @@ pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) {
     if rest.is_empty() && beside != Beside::Ring {
         return;
     }
-    let Ok(own) = sys::dup_above(fd, NUMBER_MIN).or_else(|_| sys::dup_above(fd, 0)) else {
+    let Ok(own) = ours::second(fd) else {
         return sys::reset_when_closed(fd);
     };
-    if let Some(entry) = table::entry(own) {
-        entry.become_kind(Kind::Ours, 0);
-    }
-    process::remember([own, -1]);
     let orphan = Orphan {
         fd: own,
         rest: rest.to_vec(),
@@ -99,23 +94,21 @@ pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) {
     COUNT.fetch_add(1, Ordering::Relaxed);
     if with(|orphans| orphans.push(orphan)).is_none() {
         COUNT.fetch_sub(1, Ordering::Relaxed);
-        close(own);
+        ours::close(own);
         return sys::reset_when_closed(fd);
     }
     watchdog::look_out();
 }
 
-fn close(own: i32) {
-    if let Some(entry) = table::entry(own) {
-        entry.forget();
-    }
-    process::forget([own, -1]);
-    let _ = sys::close(own);
-}
-
 impl Orphan {
     /// Sends what there is room for. True: nothing is left to do.
     fn is_over(&mut self) -> bool {
+        if !ours::is_still(self.fd) {
+            // The program has closed it by a call of its own.
+            ours::forget(self.fd);
+            COUNT.fetch_sub(1, Ordering::Relaxed);
+            return true;
+        }
         while self.sent < self.rest.len() {
             match sys::send(self.fd, &self.rest[self.sent..]) {
                 Ok(sent) => self.sent += sent,
@@ -129,7 +122,7 @@ impl Orphan {
         if self.beside == Beside::Ring {
             sys::end_as_if_closed(self.fd);
         }
-        close(self.fd);
+        ours::close(self.fd);
         COUNT.fetch_sub(1, Ordering::Relaxed);
         true
     }

@@ -4,13 +4,14 @@
 //! becomes another program; a child of a fork uses nothing of its parent's (Typed: functions of the C library).
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::caller;
 use crate::config;
 use crate::counts::{self, Why};
 use crate::leave;
 use crate::log;
+use crate::ours;
 use crate::send;
 use crate::set;
 use crate::sets;
@@ -20,9 +21,6 @@ use crate::table::{self, Kind};
 /// What a process that ends waits for, at most, until its last bytes have found room, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
-/// Descriptors of rings, and of what was closed with a rest to send: a child closes them, or they would live as long
-/// as it (trap 54).
-static OURS: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
 /// Nothing is served before the library is ready.
 static READY: AtomicBool = AtomicBool::new(false);
 
@@ -79,12 +77,7 @@ extern "C" fn in_child() {
     crate::descriptor::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
-    for place in &OURS {
-        let fd = place.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
-            let _ = sys::close(fd);
-        }
-    }
+    ours::close_in_child();
     // Likewise what the parent has closed and not sent all of: its peer is to be told the end when the parent is.
     for fd in sets::all().flat_map(set::Set::inherited_closed) {
         if let Some(entry) = table::entry(fd).filter(|entry| entry.inherited() == Kind::Closing) {
@@ -192,27 +185,6 @@ pub(crate) fn changes_rights() {
 /// Whether a kernel thread may poll for the next ring.
 pub(crate) fn may_poll() -> bool {
     config::get().sqpoll && !CHANGED_RIGHTS.load(Ordering::Relaxed)
-}
-
-/// Descriptors of a ring.
-pub(crate) fn remember(descriptors: [i32; 2]) {
-    for fd in descriptors {
-        let free = |place: &&AtomicI32| {
-            place
-                .compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-        };
-        let _ = OURS.iter().find(free);
-    }
-}
-
-/// They are closed.
-pub(crate) fn forget(descriptors: [i32; 2]) {
-    for fd in descriptors {
-        for place in &OURS {
-            let _ = place.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
 }
 
 /// As `ps` shows it; characters that JSON would need to escape are left out.

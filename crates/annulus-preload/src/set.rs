@@ -23,6 +23,7 @@ use crate::connection::{self as flag, Conn};
 use crate::counts::RingCounts;
 use crate::lock::Lock;
 use crate::memory::{Arena, Pool};
+use crate::ours;
 use crate::sets;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
@@ -307,7 +308,7 @@ impl Set {
             // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
             held.recover();
             // What it does here may lead to more: the wait that it has interrupted, or is about to, is begun anew.
-            sys::wake(self.wake.load(Ordering::Relaxed));
+            ours::wake(self.wake.load(Ordering::Relaxed));
             return Some(held);
         }
         drop(held);
@@ -325,8 +326,8 @@ impl Set {
                     self.visitors.fetch_sub(1, Ordering::AcqRel);
                     return held;
                 }
-                // Under the lock: its number is not another file's.
-                sys::wake(self.wake.load(Ordering::Relaxed));
+                // Under the lock: its number is not another ring's.
+                ours::wake(self.wake.load(Ordering::Relaxed));
             }
             sys::pause_us(20);
         }

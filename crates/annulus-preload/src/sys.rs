@@ -221,6 +221,50 @@ pub(crate) fn dup_above(fd: i32, from: i32) -> Result<i32, i32> {
         .map(|fd| fd as i32)
 }
 
+/// Which file a descriptor is of: its device and its number there.
+pub(crate) fn identity(fd: i32) -> Option<(u64, u64)> {
+    // SAFETY: Typed: plain integers, for which zero bytes are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: Lent: of this stack.
+    let said = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
+    (said == 0).then_some((stat.st_dev, stat.st_ino))
+}
+
+/// What marks an open file as the library's: the signal that it would send, if it were ever asked to send any.
+const MARK: c_int = 57;
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+
+/// Marks an open file, for all numbers that it has.
+pub(crate) fn mark(fd: i32) -> bool {
+    // SAFETY: Typed: numbers only.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, F_SETSIG, MARK) == 0 }
+}
+
+pub(crate) fn is_marked(fd: i32) -> bool {
+    // SAFETY: Typed: numbers only.
+    let said = unsafe { libc::syscall(libc::SYS_fcntl, fd, F_GETSIG, 0) };
+    said == c_long::from(MARK)
+}
+
+/// The limit on descriptor numbers.
+pub(crate) fn numbers_max() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: Lent: of this stack.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
+pub(crate) fn pipe() -> Result<[i32; 2], i32> {
+    let mut ends = [-1_i32; 2];
+    // SAFETY: Lent: of this stack.
+    answer(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) })
+        .map(|_| ends)
+}
+
 /// Receives without waiting.
 ///
 /// # Safety

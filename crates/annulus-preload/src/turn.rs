@@ -13,6 +13,7 @@ use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
 use crate::counts::{self, Event, RingCounts, Why};
 use crate::errno;
 use crate::memory::{Arena, PLACES, Pool};
+use crate::ours;
 use crate::process;
 use crate::set::{Held, Inner, Listener, Machine, Set};
 use crate::table::{self, Kind};
@@ -75,8 +76,8 @@ pub(crate) fn listener_token(listener: &Listener) -> u64 {
 /// Makes a set's ring, for the calling thread.
 pub(crate) fn make() -> Result<Box<Machine>, String> {
     let polled = process::may_poll().then(annulus::SqPoll::new);
-    let mut ring =
-        ServerRing::new(ENTRIES, PLACES, polled.as_ref()).map_err(|error| error.to_string())?;
+    let made = ours::make_high(|| ServerRing::new(ENTRIES, PLACES, polled.as_ref()));
+    let mut ring = made.map_err(|error| error.to_string())?;
     let starved = |error: std::io::Error| format!("no memory for a ring's buffers: {error}");
     let pool = Pool::new(&mut ring).map_err(starved)?;
     let arena = Arena::new().map_err(starved)?;

@@ -200,6 +200,8 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn no_numbers_left_is_said_and_survived;
     fn a_low_limit_from_the_start_is_enough;
     fn the_numbers_a_program_gets_are_as_without;
+    fn any_low_number_can_be_chosen;
+    fn a_file_that_took_any_number_is_the_programs;
 }
 
 cases! { THREADS, THREADS_CASES = c("threads"):

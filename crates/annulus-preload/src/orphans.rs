@@ -11,7 +11,7 @@ use crate::ours;
 use crate::send;
 use crate::set::Held;
 use crate::sys;
-use crate::table::{self, Kind};
+use crate::table;
 use crate::turn::{self, About};
 use crate::watchdog;
 
@@ -159,17 +159,20 @@ pub(crate) fn in_child() {
 /// Takes over all that the program has closed of a set and that has not been sent yet. By whoever has had the set's
 /// closes finished as far as that is possible.
 pub(crate) fn take_all(held: &mut Held) {
-    for fd in take_over_of(held, |_| true) {
-        let _ = sys::close(fd);
-    }
+    take_over_of(held, |_| true)
+        .into_iter()
+        .for_each(leave::end_number);
 }
 
 /// Likewise of the descriptor that is about to become another's.
 pub(crate) fn make_way(held: &mut Held, fd: i32) {
-    take_over_of(held, |closed| closed == fd);
+    let numbers = take_over_of(held, |closed| closed == fd);
+    if let Some(entry) = numbers.first().and_then(|&fd| table::entry(fd)) {
+        entry.forget();
+    }
 }
 
-/// The numbers of those that have been taken over: still open, and nothing is known of them any more.
+/// The numbers of those that have been taken over: still open.
 fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     let mut numbers = Vec::new();
     if held.pushed {
@@ -179,7 +182,6 @@ fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     let (meant, others) = all.partition(|closing| is_meant(closing.fd));
     held.closing = others;
     for closing in meant {
-        leave::closed(1);
         let beside = Beside::Ring.unless_shared(closing.is_shared);
         take_over(closing.fd, closing.backlog.as_slice(), beside);
         numbers.push(closing.fd);
@@ -190,13 +192,6 @@ fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
             let beside = Beside::Ring.unless_shared(lingering.is_shared);
             take_over(lingering.fd, lingering.backlog.as_slice(), beside);
             numbers.push(lingering.fd);
-        }
-    }
-    for &fd in &numbers {
-        if let Some(entry) = table::entry(fd)
-            && entry.kind() == Kind::Closing
-        {
-            entry.forget();
         }
     }
     numbers

@@ -13,6 +13,7 @@ use crate::errno::Answer;
 use crate::leave;
 use crate::orphans;
 use crate::set::{Held, Inner, Mode, Set};
+use crate::sets;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::watchdog;
@@ -449,6 +450,8 @@ pub(crate) fn flush_everything(wait_ms: u64) {
             go_on(&mut held, fd, connection);
         }
     }
+    // What was closed full has other numbers.
+    sets::for_each(orphans::take_all);
     orphans::wait_until(deadline_ns);
 }
 

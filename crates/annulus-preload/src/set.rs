@@ -164,17 +164,15 @@ pub(crate) struct Machine {
     pub(crate) counts: RingCounts,
 }
 
-/// A descriptor that the program has closed.
+/// One that the program has closed, and of which the kernel had no room for all that was written: under a number of the
+/// library's, or its own where there was no other.
 pub(crate) struct Closing {
     pub(crate) fd: i32,
-    pub(crate) out_from: u32,
-    pub(crate) out_bytes: u32,
     pub(crate) backlog: Moved,
     /// The receive that is with the kernel.
     pub(crate) receive: Option<u64>,
     /// Likewise the poll.
     pub(crate) poll: Option<u64>,
-    pub(crate) is_over: bool,
     /// Another number, or another process, has it, too.
     pub(crate) is_shared: bool,
 }

@@ -159,7 +159,7 @@ fn look() -> Found {
                 send::flush(&mut held, fd, connection);
             }
         }
-        leave::finish_closes_late(&mut held);
+        leave::finish_closes(&mut held);
         orphans::take_all(&mut held);
         is_sent(&mut held);
         if orphans::go_on_without_ring(&mut held) {
@@ -194,7 +194,7 @@ unsafe extern "C" fn at_end(_: *mut c_void) {
                 send::flush(held, fd, connection);
             }
         }
-        leave::finish_closes_late(held);
+        leave::finish_closes(held);
         orphans::take_all(held);
         is_sent(held);
         held.is_nobodys();

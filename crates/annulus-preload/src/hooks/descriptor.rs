@@ -26,11 +26,13 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         of::forget(fd);
         return unsafe { real::close(fd) };
     };
-    match guard(|| of::close(entry, fd)) {
-        Some(answer) => {
-            counts::served(Call::Close);
-            say_int(answer)
-        }
+    let was_served = entry.kind() == Kind::Served;
+    let answer = guard(|| of::close(entry, fd));
+    if was_served || answer.is_some() {
+        counts::served(Call::Close);
+    }
+    match answer {
+        Some(answer) => say_int(answer),
         None => unsafe { real::close(fd) },
     }
 }

@@ -70,10 +70,10 @@ fn guard(serve: impl FnOnce() -> Option<Answer>) -> Option<Answer> {
     errno::guarded(serve)
 }
 
-/// Before a call that gives the program a number.
+/// Before a call that gives the program a number: what a handler has closed is free by then.
 fn free_numbers() {
     guard(|| {
-        crate::leave::free_numbers();
+        crate::descriptor::close_what_waits();
         None
     });
 }

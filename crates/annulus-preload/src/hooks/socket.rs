@@ -18,11 +18,9 @@ use super::{Found, find, guard, may_be};
 use crate::classify;
 use crate::counts::{self, Call, Why};
 use crate::errno::{self, say_int};
-use crate::leave;
 use crate::options;
 use crate::real;
 use crate::send;
-use crate::set::Set;
 use crate::table::{self, BY_PORT, Kind, LEFT_ALONE};
 
 #[unsafe(no_mangle)]
@@ -31,7 +29,8 @@ unsafe extern "C-unwind" fn accept(
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
 ) -> c_int {
-    let said = unsafe { with_room(|| real::accept(fd, from, from_bytes)) };
+    super::free_numbers();
+    let said = unsafe { real::accept(fd, from, from_bytes) };
     accepted(fd, said, false)
 }
 
@@ -42,34 +41,15 @@ unsafe extern "C-unwind" fn accept4(
     from_bytes: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let said = unsafe { with_room(|| real::accept4(fd, from, from_bytes, flags)) };
+    super::free_numbers();
+    let said = unsafe { real::accept4(fd, from, from_bytes, flags) };
     accepted(fd, said, flags & libc::SOCK_NONBLOCK != 0)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     super::free_numbers();
-    unsafe { with_room(|| real::socket(domain, kind, protocol)) }
-}
-
-/// Numbers that the program has closed are free as soon as the ring has closed them: where they are short, at once.
-unsafe fn with_room(call: impl Fn() -> c_int) -> c_int {
-    let said = call();
-    if said >= 0 || !matches!(errno::get(), libc::EMFILE | libc::ENFILE) {
-        return said;
-    }
-    let mut closed = false;
-    for fd in 0..leave::served_max() as c_int {
-        let Some(entry) = table::entry(fd) else { break };
-        if entry.kind() == Kind::Closing {
-            guard(|| {
-                leave::finish_closes(&mut Set::of(entry)?.take()?);
-                None
-            });
-            closed = true;
-        }
-    }
-    if closed { call() } else { said }
+    unsafe { real::socket(domain, kind, protocol) }
 }
 
 fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {

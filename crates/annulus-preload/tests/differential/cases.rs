@@ -171,6 +171,9 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn a_set_works_on_though_all_other_numbers_were_closed;
     fn a_closed_number_is_bad_in_every_call;
     fn a_closed_number_is_the_next_to_be_given;
+    fn a_closed_number_is_free_for_any_call;
+    fn a_closed_number_is_free_where_none_are_left;
+    fn a_number_closed_full_is_free;
     fn closing_the_set_lets_writes_arrive;
     fn sets_come_and_go_and_leave_no_memory;
     fn connections_come_and_go;

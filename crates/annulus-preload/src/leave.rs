@@ -17,7 +17,7 @@ use crate::orphans::{self, Beside};
 use crate::ours;
 use crate::receive;
 use crate::send;
-use crate::set::{Closing, Held, Inner, Known, Mode, Set};
+use crate::set::{Closing, Guest, Held, Inner, Known, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE, OWN, SHARED};
 use crate::turn;
@@ -248,6 +248,31 @@ pub(crate) fn share_in_hand(inner: &mut Inner, from: i32, entry: &'static Entry,
     }
 }
 
+/// A number is closed that the set goes on to report, as it has a second one: what both have in hand is the second's to
+/// be told of.
+fn leave_to_second(inner: &mut Inner, fd: i32, connection: Conn) {
+    let shares = |&second: &i32| {
+        let second = inner.connection(second).filter(|_| second != fd);
+        second.is_some_and(|second| second.spilled.is_shared_with(&connection.spilled))
+    };
+    if let Some(second) = (0..served_max() as i32).find(shares) {
+        let once = flag::EDGE_TRIGGERED | flag::ONESHOT;
+        let told = connection.events & once != 0 && !connection.is(flag::EDGE);
+        inner.guests.push(Guest {
+            fd: second,
+            generation: generation(inner, second),
+            events: connection.events,
+            data: connection.data,
+            told: told || connection.is(flag::DISABLED),
+        });
+    }
+}
+
+/// Which of the connections that had the number in turn it is.
+pub(crate) fn generation(inner: &Inner, fd: i32) -> u32 {
+    (inner.connection(fd)).map_or(0, |connection| connection.generation)
+}
+
 /// Those that were taken out of their set and not put in again are the kernel's.
 pub(crate) fn let_go(inner: &mut Inner) {
     for fd in std::mem::take(&mut inner.leaving) {
@@ -282,6 +307,9 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let in_handler = held.in_handler();
     let inner: &mut Inner = held;
     let was_served = entry.kind() == Kind::Served;
+    if entry.flags() & SHARED != 0 && connection.is(flag::MEMBER) && connection.in_hand() > 0 {
+        leave_to_second(inner, fd, connection);
+    }
     inner.unready(fd, connection);
     inner.knows_no_more(fd, connection.data);
     connection.clear(flag::MEMBER);

@@ -124,10 +124,13 @@ pub(crate) struct Inner {
     pub(crate) burst: Burst,
 }
 
-/// A member of two sets; the kernel's set knows it, but not what is in hand.
+/// A member of two sets, or one whose number was closed and that has another; the kernel's set knows it, but not what
+/// is in hand.
 #[derive(Clone, Copy)]
 pub(crate) struct Guest {
     pub(crate) fd: i32,
+    /// Of the connection that has it in hand.
+    pub(crate) generation: u32,
     pub(crate) events: u32,
     pub(crate) data: u64,
     /// It was reported, and is not to be again.

@@ -34,6 +34,8 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn a_hang_up_behind_what_nobody_asked_for_is_reported;
     fn a_reset_before_a_set_has_it_is_known_to_writes;
     fn exclusive_members_report_and_refuse_changes;
+    fn a_member_taken_out_can_be_an_exclusive_one;
+    fn a_oneshot_that_fired_can_be_asked_for_more;
     fn the_peers_fin_is_read_and_hung_up;
     fn hang_up_alone_is_reported_before_the_bytes_are_read;
     fn both_ends_shut_is_a_hang_up;
@@ -68,6 +70,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_duplicate_of_a_set_is_the_same_set;
     fn a_duplicate_of_a_member_is_another_member;
     fn a_closed_number_whose_duplicate_lives_is_still_reported;
+    fn what_a_closed_number_has_in_hand_is_reported_of_its_duplicate;
     fn a_blocking_socket_can_be_a_member;
     fn a_set_that_is_closed_leaves_its_members_whole;
     fn sets_and_members_that_come_and_go_leave_no_descriptor;

@@ -11,6 +11,7 @@ use crate::leave;
 use crate::listeners;
 use crate::log;
 use crate::ours::{self, Inode};
+use crate::pace::Pace;
 use crate::set::{Guest, Held, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
@@ -198,6 +199,7 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
             }
             set.set_wake(descriptors[1]);
             held.make_room();
+            held.pace = Pace::new(config::get().holds);
             held.ring = Some(machine);
             held.mode = Mode::Serving;
             crate::watchdog::begin_thread();

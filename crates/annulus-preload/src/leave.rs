@@ -318,15 +318,8 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         && set.is_mine()
         && !inner.pushed
         && !in_handler;
-    if by_owner && connection.is(flag::ARMED | flag::POLLED) {
-        // What the ring holds of it would keep its end back.
-        let ring_has = [
-            (flag::ARMED, turn::receive_token(fd, connection)),
-            (flag::POLLED, turn::poll_token(fd, connection)),
-        ];
-        let ring_has = ring_has.into_iter().filter(|had| connection.is(had.0));
-        inner.cancels.extend(ring_has.map(|had| had.1));
-        inner.submit_cancels();
+    if by_owner {
+        let_go_now(inner, fd, connection);
     }
     discard(inner, entry, fd, connection);
     let idle = !connection.is(flag::ARMED | flag::POLLED);
@@ -372,6 +365,20 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         watchdog::look_out();
     }
     second.is_err()
+}
+
+/// What the ring holds of a connection would keep its end back.
+fn let_go_now(inner: &mut Inner, fd: i32, connection: Conn) {
+    let ring_has = [
+        (flag::ARMED, turn::receive_token(fd, connection)),
+        (flag::POLLED, turn::poll_token(fd, connection)),
+    ];
+    let before = inner.cancels.len();
+    let ring_has = ring_has.into_iter().filter(|had| connection.is(had.0));
+    inner.cancels.extend(ring_has.map(|had| had.1));
+    if inner.cancels.len() > before {
+        inner.submit_cancels();
+    }
 }
 
 /// A number that the program has closed, or one of the library's in its place, is not needed any more.

@@ -47,6 +47,7 @@ mod memory;
 mod options;
 mod orphans;
 mod ours;
+mod pace;
 mod process;
 mod real;
 mod receive;

@@ -47,6 +47,7 @@ extern "C" fn load() {
     }
     std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
     table::make();
+    caller::find_out();
     log::keep();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {

@@ -24,6 +24,7 @@ use crate::counts::RingCounts;
 use crate::lock::Lock;
 use crate::memory::{Arena, Pool};
 use crate::ours;
+use crate::pace::Pace;
 use crate::sets;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
@@ -115,10 +116,9 @@ pub(crate) struct Inner {
     pub(crate) guests: Vec<Guest>,
     /// What the kernel's set is going to report once too often, when it is next asked.
     pub(crate) known: Vec<Known>,
-    /// Rounds that were late, less those that were not.
-    pub(crate) late: u32,
-    /// Rounds for which writes are not held back.
-    pub(crate) hurry: u32,
+    pub(crate) pace: Pace,
+    /// When the first write of this round was, ns.
+    pub(crate) written_at_ns: u64,
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
     pub(crate) burst: Burst,
@@ -459,8 +459,8 @@ impl Inner {
             early: Vec::new(),
             guests: Vec::new(),
             known: Vec::new(),
-            late: 0,
-            hurry: 0,
+            pace: Pace::new(false),
+            written_at_ns: 0,
             listeners: Vec::new(),
             burst: Burst::new(),
         }

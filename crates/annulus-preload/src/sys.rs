@@ -366,19 +366,43 @@ pub(crate) fn set_send_buffer(fd: i32, bytes: i32) {
     };
 }
 
-/// Sleeps while `word` is `value`, or until somebody wakes it.
-pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32) {
+/// Sleeps while `word` is `value`, until somebody wakes it, for at most so long.
+pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32, us: i64) {
     let call = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: Lent: the word is there for the call.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            call,
-            value,
-            ptr::null::<c_void>(),
-        )
+    let time = libc::timespec {
+        tv_sec: us / 1_000_000,
+        tv_nsec: us % 1_000_000 * 1000,
     };
+    // SAFETY: Lent: the word is there for the call, and the time of this stack.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, value, &raw const time) };
+}
+
+/// The last thread of a process says how it ends. Where only the calling one is left of it, it ends as the first did.
+pub(crate) fn end_as_the_first_thread() {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let mut words = stat.rsplit_once(") ").map_or("", |both| both.1).split(' ');
+    let has_ended = words.next() == Some("Z");
+    // The 52nd of all, with the state for the third.
+    let code = words
+        .nth(48)
+        .and_then(|word| word.trim().parse::<c_int>().ok());
+    if let Some(code) = code.filter(|&code| has_ended && threads == 2 && code != 0) {
+        // SAFETY: Typed: numbers only.
+        unsafe { libc::syscall(libc::SYS_exit_group, code >> 8) };
+    }
+}
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread() -> u32 {
+    // SAFETY: Typed: it takes nothing.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Whether the process has that thread still.
+pub(crate) fn has_thread(thread: u32) -> bool {
+    // SAFETY: Typed: numbers only; nothing is sent.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, 0) == 0 }
 }
 
 pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {

@@ -12,6 +12,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
+use super::waiting::before_a_read;
 use super::{Found, find, guard, may_be};
 use crate::counts::{self, Call, Why};
 use crate::errno::{Answer, say};
@@ -27,7 +28,10 @@ const VECTORS_MAX: usize = 1024;
 unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<Answer> {
     let by_read = matches!(call, Call::Read | Call::Readv);
     let answer = match find(fd) {
-        Found::Theirs => return None,
+        Found::Theirs => {
+            before_a_read(fd);
+            return None;
+        }
         Found::Closed => Some(Err(libc::EBADF)),
         // SAFETY: Lent, passed on.
         Found::Ours(entry) => {

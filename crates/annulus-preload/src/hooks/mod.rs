@@ -20,6 +20,7 @@ mod poll;
 mod process;
 mod socket;
 mod stdio;
+mod waiting;
 
 use crate::errno::{self, Answer};
 use crate::table::{self, Entry, Kind};

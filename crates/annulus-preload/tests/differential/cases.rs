@@ -58,6 +58,14 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn ask_and_answer_many_times;
 }
 
+cases! { ALONE, ALONE_CASES = c("alone"):
+    fn a_quick_server_has_one_thread;
+    fn a_server_may_leave_its_namespaces;
+    fn a_process_ends_with_its_only_thread;
+    fn a_call_that_waits_lets_the_answer_leave;
+    fn a_program_that_serves_nothing_waits_as_ever;
+}
+
 cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn errors_of_control_are_the_kernels;
     fn errors_of_waiting_are_the_kernels;
@@ -304,8 +312,9 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 13] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
     (&TRIGGERS, TRIGGERS_CASES),
+    (&ALONE, ALONE_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
     (&RECEIVING, RECEIVING_CASES),

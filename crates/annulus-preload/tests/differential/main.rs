@@ -16,6 +16,8 @@ mod hooks;
 mod library;
 #[path = "../../../annulus/tests/child/once.rs"]
 mod once;
+#[path = "../../src/pace.rs"]
+mod pace;
 mod program;
 #[path = "../../../annulus/tests/child/skip.rs"]
 mod skip;
@@ -51,7 +53,11 @@ fn compare(program: &Program, case: &str) {
         return;
     }
     let without = built.run(&[case], &With::nothing());
-    let with = built.run(&[case], &With::library());
+    let library = match program.name {
+        "alone" => With::as_it_is(),
+        _ => With::library(),
+    };
+    let with = built.run(&[case], &library);
     if KNOWN.contains(&case) {
         let differs = without.stdout != with.stdout || without.exit != with.exit;
         assert!(

@@ -175,6 +175,7 @@ real! {
     pclose(stream: *mut FILE) -> c_int;
     flock(fd: c_int, operation: c_int) -> c_int;
     lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
     connect(fd: c_int, to: *const sockaddr, bytes: socklen_t) -> c_int;
     sem_wait(semaphore: *mut sem_t) -> c_int;
     sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;

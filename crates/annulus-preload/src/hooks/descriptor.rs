@@ -11,6 +11,7 @@
 use std::ffi::{c_int, c_uint, c_ulong};
 
 use super::io::{flush, hand_back};
+use super::waiting::before_a_wait;
 use super::{Found, find, free_numbers, guard};
 use crate::counts::{self, Call, Why};
 use crate::descriptor as of;
@@ -154,6 +155,9 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) 
         errno::set(libc::EBADF);
         return -1;
     }
+    if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
+        before_a_wait();
+    }
     let said = unsafe { real::fcntl(fd, command, argument) };
     if command == libc::F_SETFL && said == 0 {
         set_blocking(fd, argument as c_int & libc::O_NONBLOCK == 0);
@@ -172,7 +176,7 @@ fn set_blocking(fd: c_int, blocks: bool) {
         hand_back(fd, Why::Blocking);
     }
     if let Some(entry) = table::entry(fd)
-        && matches!(entry.kind(), Kind::Stream | Kind::Served)
+        && matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::Listener)
     {
         let flags = entry.flags() & !table::NONBLOCK;
         let flags = if blocks {

@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 use libc::{msghdr, sockaddr, socklen_t};
 
 use super::io::hand_back;
-use super::waiting::before_a_read;
+use super::waiting::before_an_accept;
 use super::{Found, find, guard, may_be};
 use crate::classify;
 use crate::counts::{self, Call, Why};
@@ -31,7 +31,7 @@ unsafe extern "C-unwind" fn accept(
     from_bytes: *mut socklen_t,
 ) -> c_int {
     super::free_numbers();
-    before_a_read(fd);
+    before_an_accept(fd);
     let said = unsafe { real::accept(fd, from, from_bytes) };
     accepted(fd, said, false)
 }
@@ -44,7 +44,7 @@ unsafe extern "C-unwind" fn accept4(
     flags: c_int,
 ) -> c_int {
     super::free_numbers();
-    before_a_read(fd);
+    before_an_accept(fd);
     let said = unsafe { real::accept4(fd, from, from_bytes, flags) };
     accepted(fd, said, flags & libc::SOCK_NONBLOCK != 0)
 }

@@ -20,6 +20,7 @@ use super::guard;
 use crate::real;
 use crate::set::Set;
 use crate::sys;
+use crate::table::{self, Kind, NONBLOCK};
 use crate::watchdog;
 
 /// Before a call that may sleep.
@@ -35,6 +36,28 @@ pub(super) fn before_a_wait_on(set: Option<&'static Set>) {
         watchdog::before_a_wait(set);
         None
     });
+}
+
+/// Before an accept. Whether a listener waits is asked once.
+#[inline]
+pub(super) fn before_an_accept(fd: c_int) {
+    if !watchdog::has_queued() {
+        return;
+    }
+    let listener = table::entry(fd).filter(|entry| entry.kind() == Kind::Listener);
+    let Some(entry) = listener else {
+        return before_a_read(fd);
+    };
+    if entry.flags() & NONBLOCK == 0 {
+        if waits(fd) {
+            return before_a_read(fd);
+        }
+        entry.become_kind(Kind::Listener, entry.flags() | NONBLOCK);
+    }
+}
+
+fn waits(fd: c_int) -> bool {
+    sys::flags_of(fd).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK == 0)
 }
 
 /// Before a read of a descriptor that is not served: it may sleep if there is nothing to be read.
@@ -75,6 +98,7 @@ sleeps! {
     pclose(stream: *mut FILE) -> c_int;
     flock(fd: c_int, operation: c_int) -> c_int;
     lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
     sem_wait(semaphore: *mut sem_t) -> c_int;
     sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
     semop(set: c_int, operations: *mut sembuf, count: size_t) -> c_int;
@@ -100,8 +124,7 @@ sleeps! {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, bytes: socklen_t) -> c_int {
     // A proxy connects in the middle of its rounds, and does not wait.
-    let waits = || sys::flags_of(fd).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK == 0);
-    if watchdog::has_queued() && waits() {
+    if watchdog::has_queued() && waits(fd) {
         before_a_wait();
     }
     unsafe { real::connect(fd, to, bytes) }

@@ -219,11 +219,15 @@ static int wait_by(int way, pid_t child, bool doing) {
         WAY(41, BY_LINE, GOT(__uflow(stream)));
         WAY(42, BY_LINE, GOT(__fgets_chk(bytes, sizeof bytes, sizeof bytes, stream) != NULL));
         WAY(43, BY_LINE, GOT(__fread_chk(bytes, sizeof bytes, 1, 1, stream)));
-        WAY(44, BY_LINE, GOT(pthread_create(&thread, NULL, read_line, NULL)); GOT(pthread_join(thread, NULL)));
-        WAY(45, BY_LINE, GOT(thrd_create(&other_thread, read_line_too, NULL)); GOT(thrd_join(other_thread, NULL)));
+        WAY(44, BY_END, GOT(lockf64(file, F_LOCK, 0)));
+        WAY(45, BY_END, GOT(fcntl(file, F_SETLKW, &(struct flock){.l_type = F_WRLCK})));
+        WAY(46, BY_LINE, GOT(pthread_create(&thread, NULL, read_line, NULL)); GOT(pthread_join(thread, NULL)));
+        WAY(47, BY_LINE, GOT(thrd_create(&other_thread, read_line_too, NULL)); GOT(thrd_join(other_thread, NULL)));
     default: return -1;
     }
 }
+
+static bool takes_lock(int way) { return way == 20 || way == 21 || way == 44 || way == 45; }
 
 /* What the peer does when it has the answer, if there is one to wait for. */
 static void be_peer(int way, struct pair *pair) {
@@ -231,7 +235,7 @@ static void be_peer(int way, struct pair *pair) {
     size_t have = 0;
     int by = wait_by(way, 0, false);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (way == 20 || way == 21) {
+    if (takes_lock(way)) {
         if (way == 20)
             MUST(flock((int)MUST(open("/proc/self/exe", O_RDONLY)), LOCK_EX));
         else
@@ -283,7 +287,7 @@ static void wait_each_way(bool serves) {
         pid_t child = (pid_t)MUST(fork());
         if (child == 0)
             be_peer(way, serves ? &pair : NULL);
-        if (way == 20 || way == 21)
+        if (takes_lock(way))
             MUST(read(line[0], &byte, 1));
         snprintf(command, sizeof command, "head -c 1 <&%d", line[0]);
         stream = way == 37 ? popen(command, "r") : way >= 30 && way < 44 && way != 36 ? fdopen(dup(line[0]), "r") : NULL;

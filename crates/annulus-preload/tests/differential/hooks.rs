@@ -209,7 +209,7 @@ const HOOKS: [Hook; 67] = [
 
 /// Calls in which a program may sleep: each is made by a program that has an answer queued, and by one that serves
 /// nothing.
-const WAITS: [&str; 39] = [
+const WAITS: [&str; 40] = [
     "nanosleep",
     "clock_nanosleep",
     "usleep",
@@ -227,6 +227,7 @@ const WAITS: [&str; 39] = [
     "pclose",
     "flock",
     "lockf",
+    "lockf64",
     "connect",
     "sem_wait",
     "sem_timedwait",

@@ -236,10 +236,9 @@ pub(crate) fn end_round(inner: &mut Inner) {
     if writes == 0 {
         return;
     }
-    inner
-        .pace
-        .round(writes, sys::now_ns() - inner.written_at_ns);
-    if inner.queued_at_ns != 0 && inner.pace.hurries() {
+    let took_ns = sys::now_ns().saturating_sub(inner.written_at_ns);
+    inner.pace.round(writes, took_ns, sys::preempted);
+    if took_ns > LOOK_NS && inner.queued_at_ns != 0 && inner.pace.hurries() {
         watchdog::was_late();
     }
 }

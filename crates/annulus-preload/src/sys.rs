@@ -393,6 +393,15 @@ pub(crate) fn end_as_the_first_thread() {
     }
 }
 
+/// How often the calling thread has lost the processor to another.
+pub(crate) fn preempted() -> i64 {
+    // SAFETY: Typed: plain integers, for which zero bytes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: Lent: of this stack.
+    unsafe { libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
+}
+
 /// The kernel's number of the calling thread.
 pub(crate) fn thread() -> u32 {
     // SAFETY: Typed: it takes nothing.

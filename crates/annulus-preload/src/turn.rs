@@ -246,6 +246,7 @@ impl Inner {
             for target in self.cancels.drain(..) {
                 push(&mut machine.ring, cancel(target));
             }
+            counts::count(Event::Enters, 1);
             // SAFETY: Lent: no mask. Refused, it is done in the next turn.
             said = errno_of(unsafe { machine.ring.enter(Wait::No, None, ptr::null()) });
         }

@@ -19,6 +19,7 @@ use libc::{
 use super::guard;
 use crate::real;
 use crate::set::Set;
+use crate::sets;
 use crate::sys;
 use crate::table::{self, Kind, NONBLOCK};
 use crate::watchdog;
@@ -32,6 +33,10 @@ pub(super) fn before_a_wait() {
 /// Likewise on a set, which sends what is its own by itself.
 #[inline]
 pub(super) fn before_a_wait_on(set: Option<&'static Set>) {
+    // As a rule: `getc` comes here for each byte.
+    if sets::none_is_queued() {
+        return;
+    }
     guard(|| {
         watchdog::before_a_wait(set);
         None

@@ -1,6 +1,9 @@
 //! Accepting: a listener's connections, each with a task of its own; and who looks at the time for all of them. Once
 //! per core.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
@@ -230,19 +233,5 @@ async fn look(core: Rc<PerCore>) {
         })
         .await;
         core.trim();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_leave_descriptors_for_files_and_for_each_core() {
-        assert_eq!(connections_that_fit(256, 1), 172);
-        assert_eq!(connections_that_fit(1_048_576, 4), 196_597);
-        for (descriptors, cores) in [(0, 1), (17, 4), (64, 64)] {
-            assert_eq!(connections_that_fit(descriptors, cores), 1);
-        }
     }
 }

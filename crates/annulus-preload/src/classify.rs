@@ -4,7 +4,7 @@ use crate::config;
 use crate::counts::Why;
 use crate::options;
 use crate::sys;
-use crate::table::{self, BY_PORT, Entry, Kind, LEFT_ALONE, NONBLOCK, OWN};
+use crate::table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE, NONBLOCK, OWN};
 
 /// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
@@ -18,26 +18,31 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
             return Err(Why::NotAStream);
         }
-        let left_alone = config::get().passes(sys::own_port(fd).unwrap_or(0));
         if option(libc::SO_ACCEPTCONN) != Ok(0) {
-            options::is_inherited(fd);
-            entry.become_kind(
-                Kind::Listener,
-                if left_alone { LEFT_ALONE | BY_PORT } else { 0 },
-            );
+            listens(entry, fd);
             return Err(Why::NotAStream);
         }
-        if left_alone {
+        if config::get().passes(sys::own_port(fd).unwrap_or(0)) {
             return Err(Why::Port);
         }
         if !sys::is_connected(fd) {
             return Err(Why::NotConnected);
         }
-        entry.become_kind(Kind::Stream, 0);
+        // One that came from elsewhere may have been given any option there.
+        let unusual = !entry.is_made() && (options::is_unusual(fd) || options::has_a_layer(fd));
+        entry.comes_from(None);
+        let left_alone = if unusual { LEFT_ALONE | BY_OPTION } else { 0 };
+        entry.become_kind(Kind::Stream, left_alone);
     }
     if entry.flags() & LEFT_ALONE != 0 {
-        let by_port = entry.flags() & BY_PORT != 0;
-        return Err(if by_port { Why::Port } else { Why::Duplicated });
+        return Err(match entry.flags() {
+            flags if flags & BY_PORT != 0 => Why::Port,
+            flags if flags & BY_OPTION != 0 => Why::UnknownOption,
+            _ => Why::Duplicated,
+        });
+    }
+    if options::is_kin_left_alone(entry) {
+        return Err(Why::UnknownOption);
     }
     // Its peer may have reset it since it was accepted, or since a set had it.
     if kind != Kind::Free && !table::is_fresh(fd) && !sys::is_connected(fd) {
@@ -66,19 +71,26 @@ pub(crate) fn accepted(
             entry.forget();
             return;
         }
-        options::is_inherited(listener_fd);
-        let port = sys::own_port(listener_fd).unwrap_or(0);
-        let passes = config::get().passes(port);
-        let flags = if passes { LEFT_ALONE | BY_PORT } else { 0 };
-        listener.become_kind(Kind::Listener, flags);
+        listens(listener, listener_fd);
     }
     let nonblock = if nonblock { NONBLOCK } else { 0 };
-    let left_alone = listener.flags() & BY_PORT;
-    let left_alone = if left_alone != 0 {
-        LEFT_ALONE | BY_PORT
-    } else {
-        0
-    };
+    let reason = listener.flags() & (BY_PORT | BY_OPTION);
+    let left_alone = if reason == 0 { 0 } else { LEFT_ALONE | reason };
+    entry.comes_from(Some(listener_fd));
     entry.become_kind(Kind::Stream, nonblock | left_alone | OWN);
     table::is_accepted(fd);
+}
+
+/// What is known of a socket that listens, from now on.
+fn listens(entry: &Entry, fd: i32) {
+    let by_port = config::get().passes(sys::own_port(fd).unwrap_or(0));
+    // The program may have given it an option that the kernel can't be asked for.
+    let told = entry.kind() == Kind::Stream && entry.flags() & BY_OPTION != 0;
+    let by_option = options::is_inherited(fd) || told;
+    let flags = match (by_port, by_option) {
+        (true, _) => LEFT_ALONE | BY_PORT,
+        (false, true) => LEFT_ALONE | BY_OPTION,
+        (false, false) => 0,
+    };
+    entry.become_kind(Kind::Listener, flags);
 }

@@ -14,7 +14,7 @@ use crate::table::{self, Entry, Kind, LEFT_ALONE};
 #[inline]
 pub(crate) fn forget(fd: i32) {
     if let Some(entry) = table::entry(fd)
-        && entry.inherited() != Kind::Free
+        && !entry.is_blank()
     {
         entry.forget();
     }

@@ -59,6 +59,15 @@ pub(crate) fn touched_by_a_stranger(held: &mut Held, fd: i32) {
 
 /// The kernel answers for the descriptor from now on.
 pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
+    hand_back_and(inner, fd, why, false);
+}
+
+/// The same because of a low-water mark: that wakes whoever waits, if there is something to read or the end.
+pub(crate) fn hand_back_for_a_mark(inner: &mut Inner, fd: i32) {
+    hand_back_and(inner, fd, Why::UnknownOption, true);
+}
+
+fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     let Some(entry) = table::entry(fd) else {
         return;
     };
@@ -69,9 +78,13 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
         return;
     };
     counts::handed_back(why);
+    // What is sent now may have an answer that nobody has been told of.
+    let told_of = connection.mask();
     send::flush(inner, fd, connection);
     receive::spill(inner, connection);
     stop_receiving(inner, fd, connection);
+    let over = connection.is(flag::ENDED | flag::DEAD);
+    let wakes = wakes && (over || connection.in_hand() > 0 || sys::readable(fd) > 0);
     // SAFETY: Owned: the set that the connection belongs to.
     let is_mine = unsafe { inner.itself.as_ref() }.is_some_and(Set::is_idle_and_mine);
     if is_mine && connection.is(flag::ARMED) {
@@ -88,13 +101,12 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
         let (events, data) = (connection.events, connection.data);
         if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
             inner.kernel_has = true;
-            // An option may wake whoever waits, as the low-water mark does: an edge of its own.
-            let silent = !connection.is(flag::EDGE) && why != Why::UnknownOption;
+            let silent = !connection.is(flag::EDGE) && !wakes;
             let edge = events & flag::EDGE_TRIGGERED != 0 && silent;
             let there = if edge { sys::poll_now(fd, events) } else { 0 };
             // What can be read of the kernel has not been reported: the ring reports what it has taken.
             let there = match connection.is(flag::ENDED | flag::DEAD) {
-                true => there,
+                true => there & told_of,
                 false => there & !(flag::IN | flag::RDHUP | flag::ERR | flag::HUP),
             };
             if there != 0 {
@@ -108,7 +120,7 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
     }
     // An edge that has been reported is not one again.
     let told = connection.events & flag::EDGE_TRIGGERED != 0 && !connection.is(flag::EDGE);
-    if (connection.in_hand() > 0 || connection.error != 0) && !(told && why != Why::UnknownOption) {
+    if (connection.in_hand() > 0 || connection.error != 0) && (wakes || !told) {
         inner.notify(fd, connection, 0);
     }
     settle(inner, fd, connection);
@@ -328,9 +340,6 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         send::flush(inner, fd, connection);
         if !idle {
             stop_receiving(inner, fd, connection);
-            if connection.backlog.is_empty() && entry.flags() & (OWN | SHARED) == OWN {
-                sys::end_as_if_closed(fd);
-            }
         }
     }
     let mut closing = take_out(fd, connection, entry.flags() & SHARED != 0);
@@ -342,10 +351,7 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     // Answers that are still to come are not for whoever gets the number next.
     connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
     if closing.backlog.is_empty() || inner.ring.is_none() {
-        if !closing.backlog.is_empty() {
-            let beside = Beside::Nobody.unless_shared(closing.is_shared);
-            orphans::take_over(fd, closing.backlog.as_slice(), beside);
-        }
+        end_closed(fd, &closing, !idle, entry.flags());
         entry.forget();
         // It was the library's answer, so it is the library's close.
         return ends_now && sys::close(fd).is_ok();
@@ -365,6 +371,21 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
         watchdog::look_out();
     }
     second.is_err()
+}
+
+/// Of one that has no ring to send its rest, or has nothing left: what its close can't do by itself. What a ring holds of
+/// it keeps its end back until its owner waits again, which may be never (`kept_back`).
+fn end_closed(fd: i32, closing: &Closing, kept_back: bool, flags: u32) {
+    if !closing.backlog.is_empty() {
+        let beside = match kept_back {
+            true => Beside::Ring,
+            false => Beside::Nobody,
+        };
+        let beside = beside.unless_shared(closing.is_shared);
+        orphans::take_over(fd, closing.backlog.as_slice(), beside);
+    } else if kept_back && flags & (OWN | SHARED) == OWN {
+        sys::end_as_if_closed(fd);
+    }
 }
 
 /// What the ring holds of a connection would keep its end back.

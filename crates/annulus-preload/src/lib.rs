@@ -16,7 +16,7 @@
 //!   lock; all of them.
 //! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
 //! - `leave`, `descriptor`: handed back, removed, closed. `orphans`: closed, with something still to be sent.
-//! - `classify`, `options`: who can be served at all.
+//! - `classify`, `options`, `effects`: who can be served at all.
 //! - `ours`: the numbers that the library has.
 //! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
 //!
@@ -36,6 +36,7 @@ mod connection;
 mod control;
 mod counts;
 mod descriptor;
+mod effects;
 mod ended;
 mod errno;
 mod hooks;

@@ -1,52 +1,21 @@
-//! Socket options: which of them change nothing in what a program reads and writes.
+//! Socket options: whether a connection has one with which it can't be served. Connections have those of their
+//! listener, which is asked once; of a connection that was accepted nothing is asked.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::effects::{self, Effect};
 use crate::sys;
+use crate::table::{BY_OPTION, Entry, Kind, LEFT_ALONE};
 
 /// Whether a connection on which it is set can go on being served.
 pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
-    match level {
-        libc::SOL_SOCKET => matches!(
-            name,
-            libc::SO_KEEPALIVE
-                | libc::SO_LINGER
-                | libc::SO_REUSEADDR
-                | libc::SO_REUSEPORT
-                | libc::SO_SNDBUF
-                | libc::SO_RCVBUF
-                | libc::SO_SNDBUFFORCE
-                | libc::SO_RCVBUFFORCE
-                | libc::SO_PRIORITY
-                | libc::SO_MARK
-                | libc::SO_INCOMING_CPU
-                | libc::SO_DONTROUTE
-                | libc::SO_MAX_PACING_RATE
-                | libc::SO_SNDTIMEO
-                | libc::SO_RCVTIMEO
-        ),
-        libc::IPPROTO_TCP => matches!(
-            name,
-            libc::TCP_NODELAY
-                | libc::TCP_CORK
-                | libc::TCP_KEEPIDLE
-                | libc::TCP_KEEPINTVL
-                | libc::TCP_KEEPCNT
-                | libc::TCP_QUICKACK
-                | libc::TCP_USER_TIMEOUT
-                | libc::TCP_CONGESTION
-                | libc::TCP_NOTSENT_LOWAT
-                | libc::TCP_LINGER2
-                | libc::TCP_DEFER_ACCEPT
-                | libc::TCP_WINDOW_CLAMP
-                | libc::TCP_MAXSEG
-                | libc::TCP_SYNCNT
-        ),
-        libc::IPPROTO_IP => matches!(name, libc::IP_TOS | libc::IP_TTL | libc::IP_MTU_DISCOVER),
-        libc::IPPROTO_IPV6 => matches!(name, libc::IPV6_TCLASS | libc::IPV6_V6ONLY),
-        _ => false,
-    }
+    effects::effect(level, name) == Some(Effect::None)
+}
+
+/// Whether it is one that makes what a ring brings another thing.
+pub(crate) fn differs(level: c_int, name: c_int) -> bool {
+    !matches!(effects::effect(level, name), None | Some(Effect::None))
 }
 
 /// Whether the program has ever said how long a close may wait, or has been given a listener that knows.
@@ -59,10 +28,59 @@ pub(crate) fn is_set(level: c_int, name: c_int) {
     }
 }
 
-/// Nothing is known yet of a listener, whose connections have its options.
-pub(crate) fn is_inherited(listener_fd: c_int) {
+/// Nothing is known yet of a listener, whose connections have its options. True: none of them can be served. It is
+/// asked once; what the program sets later is seen by `setsockopt`.
+pub(crate) fn is_inherited(listener_fd: c_int) -> bool {
     if sys::option(listener_fd, libc::SOL_SOCKET, libc::SO_LINGER) != Ok(0) {
         LINGER_SET.store(true, Ordering::Relaxed);
+    }
+    is_unusual(listener_fd)
+}
+
+/// Whether a socket has an option with which it can't be served: a call for each of them.
+pub(crate) fn is_unusual(fd: c_int) -> bool {
+    effects::OPTIONS.iter().any(|&(level, name, _, effect)| {
+        let Effect::Differs { unless } = effect else {
+            return false;
+        };
+        sys::option(fd, level, name).is_ok_and(|value| value != unless)
+    })
+}
+
+/// Whether the kernel encrypts what is sent, or may.
+pub(crate) fn has_a_layer(fd: c_int) -> bool {
+    // The name of the layer, or nothing.
+    !matches!(
+        sys::option(fd, libc::IPPROTO_TCP, libc::TCP_ULP),
+        Ok(0) | Err(_)
+    )
+}
+
+/// Likewise those that the program has connected itself.
+static CLIENTS_ALONE: AtomicBool = AtomicBool::new(false);
+
+/// What the program does to a connection that is served comes too late for what the ring has taken of it: it will do so
+/// to others of the same listener, and none is served from now on. False: that is so already.
+pub(crate) fn leave_kin_alone(entry: &Entry) -> bool {
+    if is_kin_left_alone(entry) {
+        return false;
+    }
+    match entry.listener() {
+        None => CLIENTS_ALONE.store(true, Ordering::Relaxed),
+        Some(listener) if listener.kind() == Kind::Listener => {
+            listener.become_kind(Kind::Listener, listener.flags() | LEFT_ALONE | BY_OPTION);
+        }
+        // It listens no more: there will be no others.
+        Some(_) => return false,
+    }
+    true
+}
+
+/// Whether others of its listener have shown that they can't be served.
+pub(crate) fn is_kin_left_alone(entry: &Entry) -> bool {
+    match entry.listener() {
+        None => CLIENTS_ALONE.load(Ordering::Relaxed),
+        Some(listener) => listener.kind() == Kind::Listener && listener.flags() & BY_OPTION != 0,
     }
 }
 
@@ -70,31 +88,4 @@ pub(crate) fn is_inherited(listener_fd: c_int) {
 pub(crate) fn lingers(fd: c_int) -> bool {
     LINGER_SET.load(Ordering::Relaxed)
         && sys::option(fd, libc::SOL_SOCKET, libc::SO_LINGER) != Ok(0)
-}
-
-/// Whether it makes a socket one that is never to be served: what is read of it is more, or other, than its bytes.
-pub(crate) fn changes_reading(level: c_int, name: c_int) -> bool {
-    match level {
-        libc::SOL_SOCKET => matches!(
-            name,
-            libc::SO_RCVLOWAT
-                | libc::SO_OOBINLINE
-                | libc::SO_TIMESTAMP
-                | libc::SO_TIMESTAMPNS
-                | libc::SO_TIMESTAMPING
-                | libc::SO_BUSY_POLL
-                | libc::SO_PEEK_OFF
-                | libc::SO_ZEROCOPY
-                | libc::SO_ATTACH_FILTER
-        ),
-        libc::IPPROTO_TCP => matches!(
-            name,
-            libc::TCP_ULP
-                | libc::TCP_REPAIR
-                | libc::TCP_INQ
-                | libc::TCP_ZEROCOPY_RECEIVE
-                | libc::TCP_FASTOPEN_CONNECT
-        ),
-        _ => false,
-    }
 }

@@ -55,10 +55,15 @@ pub(crate) const LEFT_ALONE: u32 = 1 << 9;
 pub(crate) const BY_PORT: u32 = 1 << 10;
 /// Another number, or another process, has it, too.
 pub(crate) const SHARED: u32 = 1 << 11;
+/// It is left alone because of an option, or its listener's.
+pub(crate) const BY_OPTION: u32 = 1 << 12;
 /// Accepted by this process, and by now no other can have it: see [`children_have_all`].
 pub(crate) const OWN: u32 = 1 << 13;
 
-const FLAGS: u32 = NONBLOCK | LEFT_ALONE | BY_PORT | SHARED | OWN;
+/// A socket that this process has made, of which nothing else is known: whatever options it has, the program has set.
+const MADE: u32 = 1 << 14;
+
+const FLAGS: u32 = NONBLOCK | LEFT_ALONE | BY_PORT | BY_OPTION | SHARED | OWN;
 
 const KIND_MASK: u32 = 0xff;
 const PROCESS_SHIFT: u32 = 16;
@@ -68,6 +73,8 @@ const PROCESS_SHIFT: u32 = 16;
 pub(crate) struct Entry {
     /// Kind, flags, and the process that wrote them.
     state: AtomicU32,
+    /// The listener that it was accepted from, and one more; 0: it was connected.
+    listener: AtomicU32,
     set: AtomicPtr<Set>,
     connection: UnsafeCell<Connection>,
 }
@@ -110,6 +117,44 @@ impl Entry {
     #[inline]
     pub(crate) fn forget(&self) {
         self.state.store(0, Ordering::Release);
+    }
+
+    /// Nothing is known of the number, nor was.
+    #[inline]
+    pub(crate) fn is_blank(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == 0
+    }
+
+    /// This process has just made a socket of it.
+    pub(crate) fn is_new(&self) {
+        self.become_kind(Kind::Free, MADE);
+        self.comes_from(None);
+    }
+
+    /// Whether this process has made it, and not yet connected it to anything that we know.
+    pub(crate) fn is_made(&self) -> bool {
+        let state = self.state.load(Ordering::Relaxed);
+        state & (KIND_MASK | MADE) == MADE && state >> PROCESS_SHIFT == caller::process() & 0xffff
+    }
+
+    /// All that `state` says, to be put back by [`unless_changed`](Entry::unless_changed).
+    pub(crate) fn snapshot(&self) -> u32 {
+        self.state.load(Ordering::Acquire)
+    }
+
+    /// Puts back what was, if it still is what was made of it.
+    pub(crate) fn unless_changed(&self, made: u32, was: u32) {
+        let _ = (self.state).compare_exchange(made, was, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The listener that it was accepted from. `None`: the program has connected it.
+    pub(crate) fn listener(&self) -> Option<&'static Entry> {
+        entry(self.listener.load(Ordering::Relaxed).checked_sub(1)? as i32)
+    }
+
+    pub(crate) fn comes_from(&self, listener_fd: Option<i32>) {
+        let name = listener_fd.map_or(0, |fd| fd as u32 + 1);
+        self.listener.store(name, Ordering::Relaxed);
     }
 
     /// The set that it belongs to; not null if it is one, or a connection that one has or had.

@@ -1,6 +1,8 @@
 //! Conversions of numbers to narrower types. clippy warns about every cast that could lose something; these say
 //! what happens instead, and a cast that stays elsewhere gives its reason in place.
 
+use std::time::Duration;
+
 /// A count or an index in 32 bits. Saturates: all of ours have a bound far below, and one that were missing
 /// must not come out as a small number.
 #[inline]
@@ -12,6 +14,12 @@ pub(crate) fn to_u32(count: usize) -> u32 {
 #[inline]
 pub(crate) fn to_usize(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// A time in whole nanoseconds. Saturates, after 584 years: a longer time than that never passes.
+#[inline]
+pub(crate) fn to_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The lower of the two halves that a word was made of, as tokens and heads of lists are.
@@ -34,6 +42,8 @@ mod tests {
         assert_eq!(to_u32(7), 7);
         assert_eq!(to_u32((1 << 32) + 7), u32::MAX);
         assert_eq!(to_usize(u64::MAX), usize::MAX);
+        assert_eq!(to_ns(Duration::from_micros(7)), 7000);
+        assert_eq!(to_ns(Duration::MAX), u64::MAX);
         assert_eq!(low_half(0xabcd_0000_0007), 7);
     }
 }

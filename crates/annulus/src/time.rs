@@ -12,16 +12,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::driver::core::{Core, Timer};
+use crate::narrow::to_ns;
 
 fn core() -> Rc<Core> {
     match Core::current() {
         Some(core) => core,
         None => panic!("timers are a runtime's: this thread is none of its cores"),
     }
-}
-
-fn ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Ready when `time` has passed since the call.
@@ -31,7 +28,7 @@ fn ns(time: Duration) -> u64 {
 /// Outside a runtime.
 pub fn sleep(time: Duration) -> Sleep {
     let core = core();
-    let at_ns = core.now_ns().saturating_add(ns(time));
+    let at_ns = core.now_ns().saturating_add(to_ns(time));
     Sleep {
         core,
         at_ns,
@@ -132,7 +129,7 @@ impl<F: Future> Future for Timeout<F> {
 ///
 /// Outside a runtime; if the period is 0.
 pub fn interval(period: Duration) -> Interval {
-    let period_ns = ns(period);
+    let period_ns = to_ns(period);
     assert!(period_ns > 0, "an interval needs a period above 0");
     Interval {
         sleep: sleep(Duration::ZERO),

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::net::TcpStream as Client;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Backend, JoinHandle, Runtime, spawn};
@@ -54,7 +54,7 @@ impl Drop for Limited {
 struct Seen {
     /// They stay open.
     accepted: RefCell<Vec<TcpStream>>,
-    errors: Cell<u32>,
+    errors: Cell<usize>,
 }
 
 impl Seen {
@@ -117,13 +117,13 @@ async fn shortage(way: Way) {
         .collect();
     let limited = Limited::to_what_is_open();
     let accepting = accept(listener, way, &seen);
-    let mut naps = 0;
-    while seen.errors.get() < 5 {
-        naps += 1;
+    let begun = Instant::now();
+    while seen.errors.get() < 5 * accepting.len() {
         sleep(Duration::from_millis(1)).await;
     }
-    // Each error is followed by a pause of 10 ms, so that it can't be one error after another.
-    assert!(naps > seen.errors.get(), "{naps} naps of 1 ms: it spins");
+    // Each task has had five, and a pause of 10 ms between two of them.
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(40), "{took:?}: it spins");
     assert_eq!(seen.count(), 0);
     if let Way::Together(goes) = way {
         accepting[goes].abort();

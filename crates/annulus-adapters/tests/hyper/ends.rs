@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream as Plain};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,16 +46,33 @@ fn a_client_that_is_slow_with_a_head_is_sent_away() {
 #[test]
 fn a_client_that_is_quick_enough_is_not() {
     on_each(|| async {
-        let server = Server::new().with_header_read_timeout(Some(Duration::from_millis(400)));
-        let mut requests = http1(start_as(server)?).await?;
-        for _ in 0..5 {
-            requests.ready().await.map_err(io::Error::other)?;
-            // In all longer than the timeout, which is for each head anew.
-            let answer = requests.send_request(of_path("/late/150", nothing())).await;
-            assert_eq!(text_of(answer.map_err(io::Error::other)?).await?, "late");
+        let server = Server::new().with_header_read_timeout(Some(QUICK));
+        let address = start_as(server)?;
+        loop {
+            let begun = Instant::now();
+            let answered = ask_five_times(address).await;
+            // A client that did not get to run for as long as the timeout was not quick enough.
+            if answered.is_err() && begun.elapsed() >= QUICK + 5 * LATE {
+                continue;
+            }
+            return answered;
         }
-        Ok(())
     });
+}
+
+const QUICK: Duration = Duration::from_millis(400);
+/// Five times this is longer than the timeout, which is for each head anew.
+const LATE: Duration = Duration::from_millis(150);
+
+async fn ask_five_times(address: SocketAddr) -> io::Result<()> {
+    let mut requests = http1(address).await?;
+    let path = format!("/late/{}", LATE.as_millis());
+    for _ in 0..5 {
+        requests.ready().await.map_err(io::Error::other)?;
+        let answer = requests.send_request(of_path(&path, nothing())).await;
+        assert_eq!(text_of(answer.map_err(io::Error::other)?).await?, "late");
+    }
+    Ok(())
 }
 
 #[test]
@@ -148,24 +166,26 @@ fn a_runtime_that_stops_lets_answers_end_and_closes_idle_connections() {
         ask(&mut idle, "/");
         let mut first = [0; 8];
         idle.read_exact(&mut first).unwrap();
-        ask(&mut busy, "/late/300");
+        let before = LAST_BEGUN.load(Ordering::SeqCst);
+        ask(&mut busy, "/last");
         ask(&mut large, "/bytes/20000000");
         large.read_exact(&mut first).unwrap();
-        thread::sleep(Duration::from_millis(100));
-        let begun = Instant::now();
+        // Then those that came before it are accepted, too.
+        while LAST_BEGUN.load(Ordering::SeqCst) == before {
+            thread::yield_now();
+        }
         other.handle.shutdown();
         assert_eq!(rest(&silent), "");
         assert!(rest(&idle).ends_with("Hello, World!"));
         let answer = rest(&busy);
         assert!(answer.contains("connection: close"), "{answer}");
-        assert!(answer.ends_with("late"), "{answer}");
+        assert!(answer.ends_with("last"), "{answer}");
         let (mut bytes, mut memory) = (first.len(), vec![0; 1 << 20]);
         while let read @ 1.. = large.read(&mut memory).unwrap() {
             bytes += read;
         }
         assert!(bytes > 20_000_000, "{bytes}");
         other.thread.join().unwrap().unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(60));
         let refused = Plain::connect(other.address).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     }

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -56,6 +57,9 @@ pub(crate) fn start_as(server: Server) -> io::Result<SocketAddr> {
     Ok(address)
 }
 
+/// Answers that wait for the end of their runtime.
+pub(crate) static LAST_BEGUN: AtomicUsize = AtomicUsize::new(0);
+
 /// A path for each thing that is tested.
 pub(crate) async fn answer(request: Request<Incoming>) -> Result<Response<AnyBody>, hyper::Error> {
     let path = request.uri().path().to_owned();
@@ -74,6 +78,13 @@ pub(crate) async fn answer(request: Request<Incoming>) -> Result<Response<AnyBod
             let time = Duration::from_millis(ms.parse().unwrap_or(0));
             annulus::time::sleep(time).await;
             whole("late")
+        }
+        ("last", "") => {
+            LAST_BEGUN.fetch_add(1, Ordering::SeqCst);
+            annulus::runtime::stopping().await;
+            // By then the server has been told, too.
+            annulus::time::sleep(Duration::from_millis(1)).await;
+            whole("last")
         }
         ("panic", "") => panic!("as this test asked for"),
         ("upgrade", "") => return Ok(upgrade(request)),

@@ -82,6 +82,16 @@ fn report(place: &TempDir, schema: &str) -> Value {
     report
 }
 
+/// Of one contender: calls of a name, and operations.
+fn counts(report: &Value, contender: &str, name: &str) -> (u64, u64) {
+    let traced = report["traced"].as_array().unwrap();
+    let one = traced.iter().find(|one| one["contender"] == contender);
+    let calls = &one.unwrap_or_else(|| panic!("{contender}: {report:#}"))["syscalls"];
+    let of = (calls["calls"].as_array().unwrap().iter()).find(|calls| calls["name"] == name);
+    let count = of.map_or(0, |calls| calls["count"].as_u64().unwrap());
+    (count, calls["ops"].as_u64().unwrap())
+}
+
 /// Calls per operation of one contender, by name; `None` for all names together.
 fn per_op(report: &Value, contender: &str, name: Option<&str>) -> f64 {
     let traced = report["traced"].as_array().unwrap();
@@ -110,6 +120,29 @@ fn functions(graph: &Path) -> String {
         .join("\n")
 }
 
+/// What a machine that is busy with other things may spoil is tried again, so many times at most.
+const TRIES: u32 = 20;
+
+/// Tries until it is not spoilt; `Err` says by what it is.
+fn undisturbed(mut attempt: impl FnMut() -> Result<(), String>) {
+    let mut spoilt = String::new();
+    for _ in 0..TRIES {
+        match attempt() {
+            Ok(()) => return,
+            Err(why) => spoilt = why,
+        }
+    }
+    panic!("{TRIES} times: {spoilt}");
+}
+
+/// `spoilt` unless it is so.
+fn expect(is_so: bool, spoilt: impl FnOnce() -> String) -> Result<(), String> {
+    is_so.then_some(()).ok_or_else(spoilt)
+}
+
+/// Calls of the beginning and the end of a run, by one name.
+const CALLS_OF_RUN: u64 = 16;
+
 fn near(value: f64, wanted: f64) -> bool {
     (value - wanted).abs() <= 0.1 * wanted
 }
@@ -130,29 +163,30 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
         "graph.svg",
         "--json",
         "report.json",
+        "--replace",
     ];
-    let said = said(&mut command(&place, &[&SHORT[..], &more].concat()));
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    let report = report(&place, "bench-file.json");
-    assert!(
-        near(per_op(&report, "pread", Some("pread64")), 1.0),
-        "{report:#}"
-    );
-    // What the ring says of itself, in a run that nobody looked at.
-    let rows = report["rows"].as_array().unwrap();
-    let base = rows.iter().find(|row| row["contender"] == "base").unwrap();
-    let enters = base["medians"]["calls_per_op"].as_f64().unwrap();
-    assert!(
-        near(per_op(&report, "base", Some("io_uring_enter")), enters),
-        "{report:#}"
-    );
-    // The harness asks for the time without a call, so what is counted is the contender's.
-    assert!(per_op(&report, "null", None) < 0.05, "{report:#}");
-    assert!(
-        said.out.contains("system calls per operation, depth 4"),
-        "{}",
-        said.out
-    );
+    let mut out = String::new();
+    undisturbed(|| {
+        let said = said(&mut command(&place, &[&SHORT[..], &more].concat()));
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        out = said.out;
+        let report = report(&place, "bench-file.json");
+        let (calls, ops) = counts(&report, "pread", "pread64");
+        assert!((ops..=ops + CALLS_OF_RUN).contains(&calls), "{report:#}");
+        // What the ring says of itself, in a run that nobody looked at, if threads took turns as they did in that.
+        let rows = report["rows"].as_array().unwrap();
+        let base = rows.iter().find(|row| row["contender"] == "base").unwrap();
+        let enters = base["medians"]["calls_per_op"].as_f64().unwrap();
+        expect(
+            near(per_op(&report, "base", Some("io_uring_enter")), enters),
+            || format!("enters: {report:#}"),
+        )?;
+        // The harness asks for the time without a call, so what is counted is the contender's; a few are the run's.
+        expect(per_op(&report, "null", None) < 0.05, || {
+            format!("null: {report:#}")
+        })
+    });
+    assert!(out.contains("system calls per operation, depth 4"), "{out}");
 
     let mut names: Vec<_> = (std::fs::read_dir(place.path()).unwrap())
         .map(|entry| entry.unwrap().file_name())
@@ -166,10 +200,8 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
     let shown = functions(&place.path().join("graph.svg"));
     assert!(shown.contains("annulus_peers::"), "{shown}");
     assert!(
-        said.out
-            .contains("flame graph of pread, depth 4: graph.svg ("),
-        "{}",
-        said.out
+        out.contains("flame graph of pread, depth 4: graph.svg ("),
+        "{out}"
     );
 }
 
@@ -209,12 +241,11 @@ fn where_perf_is_missing_strace_counts_and_where_both_are_it_is_said() {
         report["traced"][0]["syscalls"]["counted_by"], "strace",
         "{report:#}"
     );
-    // Stopped at every call it does few operations, beside which beginning and end are seen.
-    assert!(
-        (0.99..1.5).contains(&per_op(&report, "pread", Some("pread64"))),
-        "{report:#}"
-    );
+    let (calls, ops) = counts(&report, "pread", "pread64");
+    assert!((ops..=ops + CALLS_OF_RUN).contains(&calls), "{report:#}");
 }
+
+const CONNECTIONS: u64 = 4;
 
 /// A server of ours that ends with the test.
 struct Server(Child);
@@ -249,7 +280,7 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
         "echo",
         address,
         "--connections",
-        "4",
+        &CONNECTIONS.to_string(),
         "--runtime",
         "0.05",
         "--warmup",
@@ -260,24 +291,35 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(refused.err.contains("give its --pid"), "{}", refused.err);
 
-    let more = ["--pid", &pid, "--json", "report.json"];
-    let said = said(&mut command(&place, &[&net[..], &looks, &more].concat()));
-    if said.code == Some(77) {
-        return skip::skip(&said.err);
-    }
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    let report = report(&place, "bench-net.json");
-    // One to send, and at least one to receive.
-    assert!(
-        near(per_op(&report, "server", Some("sendto")), 1.0),
-        "{report:#}"
-    );
-    assert!(
-        per_op(&report, "server", Some("recvfrom")) > 0.9,
-        "{report:#}"
-    );
-    let shown = functions(&place.path().join("graph.svg"));
-    assert!(shown.contains("annulus_peers::net::epoll_echo"), "{shown}");
+    let more = ["--pid", &pid, "--json", "report.json", "--replace"];
+    undisturbed(|| {
+        let said = said(&mut command(&place, &[&net[..], &looks, &more].concat()));
+        let stood_still = ["no answer within the measured time", "no flame graph of"];
+        if let Some(why) = stood_still.iter().find(|why| said.err.contains(**why)) {
+            return Err((*why).into());
+        }
+        if said.code == Some(77) {
+            skip::skip(&said.err);
+            return Ok(());
+        }
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        let report = report(&place, "bench-net.json");
+        let note = &report["traced"][0]["syscalls_note"];
+        expect(note != "nothing was answered meanwhile", || {
+            note.to_string()
+        })?;
+        for name in ["sendto", "recvfrom"] {
+            // Whatever was answered meanwhile was received and sent meanwhile, but for one message of each connection.
+            let (calls, ops) = counts(&report, "server", name);
+            assert!(calls + CONNECTIONS >= ops, "{report:#}");
+        }
+        // One to send; what else was sent before perf had ended its work is counted, too.
+        expect(near(per_op(&report, "server", Some("sendto")), 1.0), || {
+            format!("{report:#}")
+        })?;
+        let shown = functions(&place.path().join("graph.svg"));
+        expect(shown.contains("annulus_peers::net::epoll_echo"), || shown)
+    });
 }
 
 #[test]

@@ -6,12 +6,27 @@ use std::time::{Duration, Instant};
 
 use crate::server::{PATIENCE, answer, for_each_backend, respond, rest, status};
 
+/// Whether the other end of a connection has a descriptor, in the same network namespace.
+fn is_accepted(client: &TcpStream) -> bool {
+    let [near, far] = [client.local_addr(), client.peer_addr()].map(|end| end.unwrap().port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let is_end = |word: usize, port: u16| words[word].ends_with(&format!(":{port:04X}"));
+        is_end(1, far) && is_end(2, near) && words[9] != "0"
+    })
+}
+
 #[test]
 fn idle_connections_are_closed_at_the_end_and_nothing_is_accepted_any_more() {
     for_each_backend(&respond(), |server| {
         let mut fresh = server.connect();
         // A client that says nothing is accepted a second later.
-        std::thread::sleep(Duration::from_secs(3));
+        let until = Instant::now() + PATIENCE;
+        while !is_accepted(&fresh) {
+            assert!(Instant::now() < until, "it is not accepted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let mut used = server.connect();
         used.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             .unwrap();

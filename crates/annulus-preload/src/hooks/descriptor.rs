@@ -11,8 +11,9 @@
 use std::ffi::{c_int, c_uint, c_ulong};
 
 use super::io::{flush, hand_back};
+use super::socket::{at_mark, is_told_by_signals};
 use super::waiting::before_a_wait;
-use super::{Found, find, free_numbers, guard};
+use super::{Found, find, free_numbers, guard, may_be};
 use crate::counts::{self, Call, Why};
 use crate::descriptor as of;
 use crate::errno::{self, say_int};
@@ -144,6 +145,9 @@ fn duplicated(fd: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_
     to
 }
 
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
@@ -157,6 +161,13 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) 
     }
     if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
         before_a_wait();
+    }
+    let by_signals = match command {
+        libc::F_SETFL => argument as c_int & libc::O_ASYNC != 0,
+        _ => matches!(command, libc::F_SETOWN | F_SETSIG | F_SETOWN_EX),
+    };
+    if by_signals {
+        is_told_by_signals(fd);
     }
     let said = unsafe { real::fcntl(fd, command, argument) };
     if command == libc::F_SETFL && said == 0 {
@@ -188,13 +199,35 @@ fn set_blocking(fd: c_int, blocks: bool) {
     }
 }
 
+pub(super) const SIOCATMARK: c_ulong = 0x8905;
+const FIOSETOWN: c_ulong = 0x8901;
+const SIOCSPGRP: c_ulong = 0x8902;
+const SIOCOUTQNSD: c_ulong = 0x894b;
+
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
-    let found = find(fd);
-    if let Found::Closed = found {
+pub(super) unsafe extern "C-unwind" fn ioctl(
+    fd: c_int,
+    request: c_ulong,
+    argument: c_ulong,
+) -> c_int {
+    if let Found::Closed = find(fd) {
         errno::set(libc::EBADF);
         return -1;
     }
+    match request {
+        FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => is_told_by_signals(fd),
+        SIOCATMARK => {
+            let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
+            if let Some(at_mark) = at_mark(fd)
+                && may_be(place)
+            {
+                unsafe { place.write_unaligned(c_int::from(at_mark)) };
+                return 0;
+            }
+        }
+        _ => {}
+    }
+    let found = find(fd);
     let Found::Ours(entry) = found else {
         let said = unsafe { real::ioctl(fd, request, argument) };
         after_ioctl(fd, request, argument, said);
@@ -206,8 +239,12 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong
     };
     let more = match request {
         libc::FIONREAD => ours(receive::readable),
-        libc::TIOCOUTQ => ours(receive::unsent),
         libc::FIONBIO => 0,
+        // What is queued is with the kernel, as it would be; there remains what it had no room for.
+        libc::TIOCOUTQ | SIOCOUTQNSD => {
+            flush(fd);
+            ours(receive::unsent)
+        }
         _ => {
             flush(fd);
             0

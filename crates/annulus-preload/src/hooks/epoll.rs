@@ -74,6 +74,9 @@ unsafe extern "C-unwind" fn epoll_ctl(
             events,
             data,
         };
+        if events & libc::EPOLLPRI as u32 != 0 {
+            super::socket::leave_kin_alone(fd);
+        }
         if let Some(answer) = guard(|| control::control(number, fd, asked)) {
             return say_int(answer);
         }

@@ -27,6 +27,9 @@ const VECTORS_MAX: usize = 1024;
 
 unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<Answer> {
     let by_read = matches!(call, Call::Read | Call::Readv);
+    if flags & libc::MSG_OOB != 0 {
+        super::socket::leave_kin_alone(fd);
+    }
     let answer = match find(fd) {
         Found::Theirs => {
             before_a_read(fd);

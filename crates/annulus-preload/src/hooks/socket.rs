@@ -9,20 +9,24 @@
     reason = "the header's note holds for each: what the program passed is passed on"
 )]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_ulong, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{msghdr, sockaddr, socklen_t};
 
-use super::io::hand_back;
+use super::io::{flush, hand_back};
 use super::waiting::before_an_accept;
 use super::{Found, find, guard, may_be};
 use crate::classify;
 use crate::counts::{self, Call, Why};
-use crate::errno::{self, say_int};
+use crate::errno::{self, Answer, say_int};
+use crate::leave;
 use crate::options;
 use crate::real;
+use crate::receive;
 use crate::send;
-use crate::table::{self, BY_PORT, Kind, LEFT_ALONE};
+use crate::set::Set;
+use crate::table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn accept(
@@ -52,7 +56,13 @@ unsafe extern "C-unwind" fn accept4(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     super::free_numbers();
-    unsafe { real::socket(domain, kind, protocol) }
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && let Some(entry) = table::entry(fd)
+    {
+        entry.is_new();
+    }
+    fd
 }
 
 fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
@@ -97,34 +107,153 @@ unsafe extern "C-unwind" fn setsockopt(
     bytes: socklen_t,
 ) -> c_int {
     options::is_set(level, name);
+    let known = options::is_known(level, name);
     match find(fd) {
         Found::Closed => {
             errno::set(libc::EBADF);
             return -1;
         }
-        Found::Ours(_) if !options::is_known(level, name) => hand_back(fd, Why::UnknownOption),
-        Found::Theirs if options::changes_reading(level, name) => leave_alone(fd),
+        Found::Ours(entry) if !known => {
+            if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+                guard(|| {
+                    let mut held = send::served(entry, fd).ok()?;
+                    leave::hand_back_for_a_mark(&mut held, fd);
+                    None
+                });
+            } else {
+                hand_back(fd, Why::UnknownOption);
+            }
+            let encrypts = level == SOL_TLS;
+            let too_late = encrypts && guard(|| has_something(entry, fd)).is_some();
+            let said = if too_late {
+                // As on a kernel that can't: the program goes on by itself.
+                errno::set(libc::ENOPROTOOPT);
+                -1
+            } else {
+                unsafe { real::setsockopt(fd, level, name, value, bytes) }
+            };
+            let took = said == 0 && (encrypts || options::differs(level, name));
+            if took || too_late {
+                leave_kin_alone(fd);
+            }
+            return said;
+        }
+        Found::Theirs if !known => {
+            // Before the call, as a thread may accept a connection of it right after.
+            let entry = table::entry(fd);
+            let was = entry.map_or(0, Entry::snapshot);
+            leave_alone_by(fd, BY_OPTION);
+            let made = entry.map_or(0, Entry::snapshot);
+            let said = unsafe { real::setsockopt(fd, level, name, value, bytes) };
+            if let Some(entry) = entry.filter(|_| said != 0) {
+                entry.unless_changed(made, was);
+            }
+            return said;
+        }
         _ => {}
     }
     unsafe { real::setsockopt(fd, level, name, value, bytes) }
 }
 
+/// The kernel begins to encrypt a stream, or to decrypt it: which begins with the bytes that it has.
+const SOL_TLS: c_int = 282;
+
+/// Whether something of a connection is in the library's hands, either way.
+fn has_something(entry: &'static Entry, fd: c_int) -> Option<Answer> {
+    let in_hand = receive::readable(entry, fd)? > 0;
+    let held = send::served(entry, fd).ok()?;
+    let unsent = !held.connection(fd)?.backlog.is_empty();
+    (in_hand || unsent).then_some(Ok(0))
+}
+
+/// What the program does to this connection, served or not, it will do to others of its listener, and it is too late
+/// for what a ring has taken. Those that are served are handed back, too.
+#[cold]
+pub(super) fn leave_kin_alone(fd: c_int) {
+    let Some(entry) = table::entry(fd) else {
+        return;
+    };
+    let a_stream = matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::Replay);
+    if !a_stream || !options::leave_kin_alone(entry) && !KIN_ARE_LEFT.swap(false, Ordering::Relaxed)
+    {
+        return;
+    }
+    let origin = |entry: &Entry| entry.listener().map(std::ptr::from_ref);
+    for other in 0..leave::served_max() as c_int {
+        let kin = |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
+        if other != fd && table::entry(other).filter(kin).is_some() {
+            hand_back(other, Why::UnknownFlags);
+            if table::entry(other).filter(kin).is_some() {
+                KIN_ARE_LEFT.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A signal handler could not hand all of them back: the next call does.
+static KIN_ARE_LEFT: AtomicBool = AtomicBool::new(false);
+
 /// Whatever set it is put into must not serve it.
 pub(super) fn leave_alone(fd: c_int) {
-    if let Some(entry) = table::entry(fd)
-        && matches!(entry.kind(), Kind::Stream | Kind::Free)
-    {
-        // Of one that is no stream nothing comes of it, and `close` forgets it.
-        entry.become_kind(Kind::Stream, entry.flags() | LEFT_ALONE);
-    } else if let Some(entry) = table::entry(fd)
-        && entry.kind() == Kind::Replay
-    {
-        entry.become_kind(Kind::Replay, entry.flags() | LEFT_ALONE);
-    } else if let Some(entry) = table::entry(fd)
-        && entry.kind() == Kind::Listener
-    {
-        // Those that it accepts inherit the option.
-        entry.become_kind(Kind::Listener, entry.flags() | LEFT_ALONE | BY_PORT);
+    leave_alone_by(fd, 0);
+}
+
+fn leave_alone_by(fd: c_int, reason: u32) {
+    let Some(entry) = table::entry(fd) else {
+        return;
+    };
+    match entry.kind() {
+        kind @ (Kind::Stream | Kind::Free) => {
+            if kind == Kind::Free {
+                entry.comes_from(None);
+            }
+            // Of one that is no stream nothing comes of it, and `close` forgets it.
+            entry.become_kind(Kind::Stream, entry.flags() | LEFT_ALONE | reason);
+        }
+        Kind::Replay => entry.become_kind(Kind::Replay, entry.flags() | LEFT_ALONE | reason),
+        Kind::Listener => {
+            // Those that it accepts inherit the option.
+            let reason = if reason == 0 { BY_PORT } else { reason };
+            entry.become_kind(Kind::Listener, entry.flags() | LEFT_ALONE | reason);
+        }
+        _ => {}
+    }
+}
+
+/// The program is told by signals of what arrives: it reads without a wait, until the kernel has nothing. Of urgent
+/// bytes no ring tells.
+pub(super) fn is_told_by_signals(fd: c_int) {
+    match find(fd) {
+        Found::Ours(_) => {
+            leave_kin_alone(fd);
+            hand_back(fd, Why::UnknownFlags);
+        }
+        Found::Theirs if table::entry(fd).is_some_and(|entry| entry.kind() != Kind::Listener) => {
+            leave_alone_by(fd, BY_OPTION);
+        }
+        _ => {}
+    }
+}
+
+/// Where the next read is at the mark of urgent data. `None`: the kernel knows.
+pub(super) fn at_mark(fd: c_int) -> Option<bool> {
+    leave_kin_alone(fd);
+    hand_back(fd, Why::UnknownFlags);
+    let Found::Ours(entry) = find(fd) else {
+        return None;
+    };
+    // What is in hand is read before, so the mark is further on.
+    let in_hand = guard(|| receive::readable(entry, fd).map(Ok));
+    matches!(in_hand, Some(Ok(1..))).then_some(false)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
+    let mut at_mark: c_int = 0;
+    let place = (&raw mut at_mark).expose_provenance();
+    match unsafe { super::descriptor::ioctl(fd, super::descriptor::SIOCATMARK, place as c_ulong) } {
+        0 => at_mark,
+        error => error,
     }
 }
 
@@ -154,7 +283,78 @@ unsafe extern "C-unwind" fn getsockopt(
         }
         return 0;
     }
+    match (level, name) {
+        // What they tell of is queued here, too.
+        (libc::IPPROTO_TCP, libc::TCP_INFO) | (libc::SOL_SOCKET, SO_MEMINFO) => {
+            let mine = |entry: &Entry| Set::of(entry).is_some_and(Set::is_mine);
+            // Another thread that only asks is told what the kernel has.
+            if table::entry(fd).is_some_and(mine) {
+                flush(fd);
+            }
+        }
+        (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE)
+            if unsafe { map_nothing(fd, value, bytes) } =>
+        {
+            return 0;
+        }
+        _ => {}
+    }
     unsafe { real::getsockopt(fd, level, name, value, bytes) }
+}
+
+const SO_MEMINFO: c_int = 55;
+
+/// The start of the kernel's `tcp_zerocopy_receive`: what a call of the first kernels with it has, and what was added.
+#[repr(C)]
+struct Mapped {
+    address: u64,
+    length: u32,
+    recv_skip_hint: u32,
+    inq: u32,
+    err: i32,
+    copybuf_address: u64,
+    copybuf_len: i32,
+}
+
+/// The program receives by mapping pages of the kernel's. What is in hand it is told to read first. False: nothing is.
+unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
+    leave_kin_alone(fd);
+    hand_back(fd, Why::UnknownFlags);
+    let entry = match find(fd) {
+        Found::Ours(entry) => entry,
+        Found::Theirs => {
+            leave_alone_by(fd, BY_OPTION);
+            return false;
+        }
+        _ => return false,
+    };
+    let in_hand = match guard(|| receive::readable(entry, fd).map(Ok)) {
+        Some(Ok(count @ 1..)) => u32::try_from(count).unwrap_or(u32::MAX),
+        _ => return false,
+    };
+    let room = if may_be(value) && may_be(bytes) {
+        unsafe { bytes.read_unaligned() as usize }
+    } else {
+        0
+    };
+    if room < std::mem::offset_of!(Mapped, inq) {
+        return false;
+    }
+    // As the kernel does it: no more than the program has room for.
+    let at = value.cast::<u8>();
+    let words = [
+        (std::mem::offset_of!(Mapped, length), 0),
+        (std::mem::offset_of!(Mapped, recv_skip_hint), in_hand),
+        (std::mem::offset_of!(Mapped, inq), in_hand),
+        (std::mem::offset_of!(Mapped, err), 0),
+        (std::mem::offset_of!(Mapped, copybuf_len), 0),
+    ];
+    for (offset, word) in words {
+        if room >= offset + size_of::<u32>() {
+            unsafe { at.add(offset).cast::<u32>().write_unaligned(word) };
+        }
+    }
+    true
 }
 
 /// Descriptors that a message carries to another process are shared from now on.

@@ -24,7 +24,7 @@ struct slot {
 };
 
 static struct slot slots[SLOTS];
-static int set, listener, port;
+static int set;
 static uint64_t random_state;
 
 static uint64_t below(uint64_t bound) { return next_random(&random_state) % bound; }
@@ -108,11 +108,14 @@ static void open_slot(void) {
     if (!slot)
         return;
     *slot = (struct slot){.open = true, .fills = one_in(3)};
+    /* One of its own: what is done to this connection once is done to all of a listener, and then none is served. */
+    int port, listener = listen_on(0, &port);
     slot->pair.peer = peer_connect(port);
     int size = 8192;
     if (slot->fills)
         MUST(syscall(SYS_setsockopt, slot->pair.peer, SOL_SOCKET, SO_RCVBUF, &size, sizeof size));
     slot->pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+    MUST(close(listener));
     if (slot->fills)
         MUST(syscall(SYS_setsockopt, slot->pair.app, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
     say("%d opened\n", number(slot));
@@ -469,7 +472,6 @@ int main(int argc, char **argv) {
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    listener = listen_on(0, &port);
     uint64_t first = strtoull(argv[1], NULL, 10), count = strtoull(argv[2], NULL, 10);
     for (uint64_t seed = first; seed < first + count; seed++)
         sequence(seed, atoi(argv[3]));

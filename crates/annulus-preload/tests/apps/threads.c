@@ -197,6 +197,30 @@ static void a_member_may_be_closed_while_the_owner_sleeps(void) {
     say_now(task.set);
 }
 
+static void close_it(struct task *task) { MUST(close(task->pair.app)); }
+
+static void write_and_close_it(struct task *task) {
+    MUST(write(task->pair.app, "last", 4));
+    MUST(close(task->pair.app));
+}
+
+/* The owner does not wait on the set again before the peer has been told. */
+static void a_member_may_be_closed_while_the_owner_is_busy(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    elsewhere(&task, close_it);
+    peer_gets(&task.pair, 100);
+    task.pair = joined(task.set, EPOLLIN);
+    elsewhere(&task, write_and_close_it);
+    peer_gets(&task.pair, 100);
+    task.pair = joined(task.set, EPOLLIN | EPOLLRDHUP);
+    peer_send(&task.pair, "not read");
+    settle(&task.pair);
+    elsewhere(&task, close_it);
+    peer_gets(&task.pair, 100);
+    say_now(task.set);
+}
+
 static void arm_again_soon(struct task *task) {
     pause_ms(10);
     mod(task->set, task->pair.app, EPOLLIN | EPOLLONESHOT, 1);
@@ -486,6 +510,7 @@ static const struct app_case cases[] = {
     CASE(a_member_may_be_added_while_the_owner_sleeps, ""),
     CASE(members_may_be_changed_and_taken_while_the_owner_sleeps, ""),
     CASE(a_member_may_be_closed_while_the_owner_sleeps, ""),
+    CASE(a_member_may_be_closed_while_the_owner_is_busy, ""),
     CASE(a_worker_may_arm_oneshot_again_while_the_owner_sleeps, ""),
     CASE(another_thread_wakes_the_owner_by_an_eventfd, "passed:not_a_stream"),
     CASE(several_threads_may_share_a_set, "back:several_threads"),

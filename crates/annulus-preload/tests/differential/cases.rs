@@ -226,6 +226,7 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn a_member_may_be_added_while_the_owner_sleeps;
     fn members_may_be_changed_and_taken_while_the_owner_sleeps;
     fn a_member_may_be_closed_while_the_owner_sleeps;
+    fn a_member_may_be_closed_while_the_owner_is_busy;
     fn a_worker_may_arm_oneshot_again_while_the_owner_sleeps;
     fn another_thread_wakes_the_owner_by_an_eventfd;
     fn several_threads_may_share_a_set;
@@ -296,6 +297,43 @@ cases! { LOOPS, LOOPS_CASES = c("loops"):
     fn a_server_of_large_messages_answers_all;
 }
 
+cases! { OPTIONS, OPTIONS_CASES = c("options"):
+    fn control_bytes_that_a_listener_asks_for_come_with_its_connections;
+    fn an_option_of_a_listener_holds_for_those_it_accepts_from_then_on;
+    fn an_option_of_a_listener_in_a_set_is_its_connections;
+    fn an_option_that_others_gave_a_listener_is_its_connections;
+    fn an_option_that_others_give_a_listener_later_is_not_seen;
+    fn a_listener_that_was_there_before_the_program_has_its_options;
+    fn a_connection_that_was_there_before_the_program_has_its_options;
+    fn a_client_that_asked_for_control_bytes_gets_them;
+    fn a_low_water_mark_of_a_listener_holds_reports_back;
+    fn an_option_is_an_edge_if_it_wakes;
+    fn a_place_to_peek_from_is_the_listeners;
+    fn room_is_reported_below_the_mark_of_unsent_bytes;
+    fn room_is_reported_until_a_write_finds_none;
+    fn urgent_bytes_of_a_listener_that_wants_them_inline_are_inline;
+    fn a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them;
+    fn who_reads_urgent_bytes_once_has_them_from_then_on;
+    fn who_reads_urgent_bytes_has_those_of_other_threads_too;
+    fn a_reset_by_what_leaves_at_a_hand_back_is_reported;
+    fn who_looks_for_the_mark_once_finds_it_from_then_on;
+    fn who_asks_for_urgent_bytes_of_one_has_those_of_others;
+    fn a_client_reads_urgent_bytes_once_it_has_asked;
+    fn urgent_bytes_that_the_program_never_announced_are_skipped;
+    fn urgent_bytes_that_nobody_reads_are_not_in_the_stream;
+    fn urgent_bytes_of_every_call_keep_their_place;
+    fn an_urgent_byte_waits_for_what_had_no_room;
+    fn a_program_that_is_told_of_arrivals_by_a_signal_reads_what_came;
+    fn what_is_queued_is_in_the_answer_of_tcp_info;
+    fn what_is_not_sent_is_counted;
+    fn time_limits_are_for_calls_that_wait;
+    fn options_that_change_nothing_are_set_on_what_is_served;
+    fn an_option_that_is_set_late_holds_for_what_comes_then;
+    fn an_option_that_was_set_late_is_known_of_the_next_connection;
+    fn a_stream_is_not_decrypted_behind_what_is_in_hand;
+    fn bytes_that_are_mapped_are_the_streams;
+}
+
 cases! { PYTHON, PYTHON_CASES = python("loops"):
     fn asyncio_serves_itself;
     fn asyncio_keeps_its_timers;
@@ -312,7 +350,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 15] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&ALONE, ALONE_CASES),
     (&MEMBERS, MEMBERS_CASES),
@@ -325,6 +363,7 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
     (&HISTORIES, HISTORIES_CASES),
     (&PROCESSES, PROCESSES_CASES),
     (&LOOPS, LOOPS_CASES),
+    (&OPTIONS, OPTIONS_CASES),
     (&PYTHON, PYTHON_CASES),
     (&GO, GO_CASES),
 ];

@@ -37,7 +37,7 @@ const SPAWNED: &str = "a_child_answers_on_a_connection_that_its_parent_has_close
 const STARTED: &str = "every_way_to_start_a_program_works";
 const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child_lives";
 
-const HOOKS: [Hook; 67] = [
+const HOOKS: [Hook; 68] = [
     ("read", READ, "served:read", NO_STREAM_READ),
     ("readv", READ, "served:readv", NO_STREAM_READ),
     ("recv", READ, "served:recv", NO_STREAM_READ),
@@ -134,6 +134,12 @@ const HOOKS: [Hook; 67] = [
         "options_that_add_control_bytes_are_honoured",
         "back:unknown_option",
         DATAGRAMS,
+    ),
+    (
+        "sockatmark",
+        "who_looks_for_the_mark_once_finds_it_from_then_on",
+        "back:unknown_flags",
+        "urgent_bytes_of_a_listener_that_wants_them_inline_are_inline",
     ),
     (
         "getsockopt",

@@ -11,11 +11,14 @@ mod burst;
 mod cases;
 mod circumstances;
 mod counts;
+#[path = "../../src/effects.rs"]
+mod effects;
 mod hooks;
 #[path = "../built/library.rs"]
 mod library;
 #[path = "../../../annulus/tests/child/once.rs"]
 mod once;
+mod options;
 #[path = "../../src/pace.rs"]
 mod pace;
 mod program;
@@ -28,7 +31,7 @@ use counts::Counts;
 use program::{Program, Run, With};
 
 /// Cases that do differ, each with a line in docs/PRELOAD.md, "What differs".
-const KNOWN: [&str; 7] = [
+const KNOWN: [&str; 11] = [
     "a_low_limit_from_the_start_is_enough",
     "bytes_before_a_reset_are_read_first",
     "bytes_that_were_reported_are_read_by_one_of_two_processes",
@@ -36,6 +39,10 @@ const KNOWN: [&str; 7] = [
     "writing_from_memory_that_is_not_there_fails",
     "a_program_that_becomes_another_hands_over_bytes_in_hand",
     "a_socket_passed_on_brings_its_bytes",
+    "urgent_bytes_that_the_program_never_announced_are_skipped",
+    "an_option_that_is_set_late_holds_for_what_comes_then",
+    "an_option_that_others_give_a_listener_later_is_not_seen",
+    "room_is_reported_until_a_write_finds_none",
 ];
 
 /// Runs a case with and without the library, and holds the one to the other.

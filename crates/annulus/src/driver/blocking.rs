@@ -25,6 +25,7 @@ use super::pending::Pending;
 use super::slot::{DriverSide, Slot, Stage};
 use super::{Lane, Limits, Wake};
 use crate::metrics::{Meter, SourceKind, Times};
+use crate::narrow::to_ns;
 use crate::op::Resume;
 use crate::sys::affinity::Affinity;
 use crate::sys::call::now_ns;
@@ -34,7 +35,7 @@ use crate::sys::size_limit;
 use crate::sys::sqe::opcode;
 
 /// A thread without work ends after this long.
-pub(super) const IDLE_MAX: Duration = if cfg!(test) {
+const IDLE_MAX: Duration = if cfg!(test) {
     Duration::from_millis(50)
 } else {
     Duration::from_secs(10)
@@ -486,7 +487,7 @@ impl Shared {
         }
         let mut done = Done::default();
         let mut state = lock(&self.inside.state);
-        let timeout_ns = u64::try_from(self.config.drain_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout_ns = to_ns(self.config.drain_timeout);
         let usual_ns = || now_ns().saturating_add(timeout_ns);
         (state.drain_until_ns).get_or_insert_with(|| until_ns.unwrap_or_else(usual_ns));
         if !state.closed {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
 use super::{Lane, Submitter, inline_run};
+use crate::narrow::to_ns;
 use crate::op::Op;
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::ETIMEDOUT;
@@ -122,7 +123,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         }
         inline_run::reset();
         if let Time::Within(timeout) = self.time {
-            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+            let timeout_ns = to_ns(timeout);
             let until_ns = self.submitter.now_ns().saturating_add(timeout_ns);
             self.time = Time::Until(until_ns.max(1));
         }

@@ -17,6 +17,7 @@ use crate::buf::{Arenas, BouncePool, Tract};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::metrics::{self, Meter, Metrics, OperationNumber, SourceKind, Times};
+use crate::narrow::to_ns;
 use crate::op::{AtOnce, Op, Resume};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
@@ -512,7 +513,7 @@ impl Submitter {
     /// when that is over, ns.
     pub(crate) fn begin_end(&self) -> u64 {
         let timeout = self.blocking.drain_timeout;
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout_ns = to_ns(timeout);
         let until_ns = call::now_ns().saturating_add(timeout_ns);
         self.drain_until_ns.fetch_max(until_ns, Ordering::SeqCst);
         until_ns

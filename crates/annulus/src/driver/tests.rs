@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake as WakeTask, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::lifecycle::{Abandon, Look};
 use super::many::Batch;
@@ -163,6 +163,15 @@ fn soon(wait: &Receiver<()>) {
     );
 }
 
+/// Waits for a condition.
+fn until(mut is_met: impl FnMut() -> bool, otherwise: &str) {
+    let by = Instant::now() + LONG;
+    while !is_met() {
+        assert!(Instant::now() < by, "{otherwise}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn lane(submitter: &Submitter) -> &Lane {
     submitter.lane(Call::INFO.opcode)
 }
@@ -232,13 +241,18 @@ fn a_waker_may_end_the_engine_while_more_work_waits() {
 
 #[test]
 fn a_thread_is_there_for_new_work_however_long_another_is_busy() {
+    /// More than all threads of the pool can go to sleep if each of them leaves when it wakes up without work.
+    const SLEEPS: usize = 20;
     let pool = pool(8);
     let (call, release) = Call::blocked();
     let mut busy = Operation::new(&pool, call);
     start(&mut busy);
     assert_eq!(answer(Operation::new(&pool, Call::new(|| 7))), 7);
-    // All the others have had time to leave.
-    thread::sleep(blocking::IDLE_MAX * 4);
+    for _ in 0..SLEEPS {
+        until(|| lane(&pool).sleeper.must_wake(), "all have left");
+    }
+    // The last look has taken the flag from a thread that sleeps: that is for the next hand-over.
+    lane(&pool).sleeper.about_to_sleep();
     assert_eq!(answer(Operation::new(&pool, Call::new(|| 8))), 8);
     drop(release);
     assert_eq!(answer(busy), 1);
@@ -269,7 +283,10 @@ fn a_timeout_passes_although_every_thread_is_busy() {
     let (call, release) = Call::blocked();
     let mut busy = Operation::new(&pool, call);
     start(&mut busy);
-    thread::sleep(Duration::from_millis(20));
+    until(
+        || lane(&pool).counters.submitted().get() > 0,
+        "it does not run",
+    );
     let late = Operation::new(&pool, Call::new(|| 0)).timeout(Duration::from_millis(10));
     assert_eq!(answer(late), -EngineError::TimedOut.code());
     drop(release);

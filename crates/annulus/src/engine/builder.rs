@@ -14,6 +14,7 @@ use crate::driver::started::{Starter, THREAD_NAME};
 use crate::driver::uring::{Driver, Tuning, polled};
 use crate::driver::{Lane, LaneThread, Limits, Opcodes, OwnRings, Submitter, Thread, blocking};
 use crate::error::SetupError;
+use crate::narrow::to_ns;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::RingPoll;
 use crate::sys::ring::{Ring, RingConfig, Rung};
@@ -248,7 +249,7 @@ impl EngineBuilder {
     /// How long a driver with operations in flight looks out for more before it sleeps, where that
     /// has paid lately; 0 never. Backends: uring.
     pub fn look_out(mut self, time: Duration) -> Self {
-        self.tuning.look_out_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.tuning.look_out_ns = to_ns(time);
         self
     }
 
@@ -260,7 +261,7 @@ impl EngineBuilder {
     ///
     /// [`OwnDriver`]: crate::OwnDriver
     pub fn own_look_out(mut self, time: Duration) -> Self {
-        self.own_look_out_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.own_look_out_ns = to_ns(time);
         self
     }
 

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::order::SendOrder;
+use crate::narrow::to_ns;
 use crate::sys::{net, option};
 
 /// Who closes a core's sockets.
@@ -118,8 +119,7 @@ impl Socket {
     }
 
     pub(crate) fn set_close_timeout(&self, timeout: Duration) {
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.close_timeout_ns.set(Some(timeout_ns));
+        self.close_timeout_ns.set(Some(to_ns(timeout)));
     }
 
     #[inline]

@@ -23,6 +23,7 @@ use crate::driver::here::Driving;
 use crate::driver::{Lane, LaneThread, Opcodes, Submitter, Thread, blocking};
 use crate::error::SetupError;
 use crate::metrics::SourceKind;
+use crate::narrow::to_ns;
 use crate::sys::affinity::{Affinity, Pinned};
 use crate::sys::polling::RingPoll;
 use crate::sys::size_limit::SignalBlocked;
@@ -397,7 +398,7 @@ impl Made {
         main_handle.abort();
         executor.stop();
         let core = Rc::clone(executor.core());
-        let grace_ns = u64::try_from(builder.grace.as_nanos()).unwrap_or(u64::MAX);
+        let grace_ns = to_ns(builder.grace);
         let until_ns = core.now_ns().saturating_add(grace_ns);
         let timer = core.set_timer(None, until_ns, Waker::noop());
         let is_idle = || executor.tasks() == 0 && !core.is_sending();

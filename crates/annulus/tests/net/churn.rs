@@ -5,7 +5,7 @@ use annulus::runtime::{Handle, spawn};
 
 use crate::bytes::{ask, bytes};
 use crate::echo::{listen, serve};
-use crate::grounds::{Way, for_each_way};
+use crate::grounds::{BACKENDS, for_each_way};
 use crate::kernel::{all_but, all_gone, close_wait};
 
 /// Makes `count` connections, one question each, `abreast` at a time.
@@ -69,7 +69,7 @@ fn idle_connections_keep_no_other_in_close_wait() {
 /// A core that ends has accepts, receives, sends and connects in flight.
 #[test]
 fn a_runtime_that_ends_with_everything_in_flight_leaves_nothing() {
-    for way in [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll] {
+    for way in BACKENDS {
         let (tell, told) = std::sync::mpsc::channel();
         let main = move |_| {
             let tell = tell.clone();

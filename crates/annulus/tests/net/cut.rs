@@ -13,14 +13,12 @@ use annulus::net::{Descriptor, TcpStream, splice};
 use annulus::runtime::{RuntimeBuilder, spawn, yield_now};
 use annulus::time::sleep;
 
-use crate::grounds::{Way, for_each_way};
+use crate::grounds::{BACKENDS, PATIENCE, Way, for_each_way};
 use crate::kernel::all_gone;
 use crate::skip::skip;
 
 /// More than both socket buffers have room for.
 const BYTES: usize = 24 << 20;
-/// A test that takes longer hangs. It decides nothing else.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How `BYTES` bytes are begun to be sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -149,9 +147,9 @@ async fn until_begun(peer: &Peer) {
     peer.set_nonblocking(false).unwrap();
 }
 
-/// The builders of the two backends, with room and without.
+/// The builders of the backends.
 fn each_builder(test: impl Fn(Way, RuntimeBuilder)) {
-    for way in [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll] {
+    for way in BACKENDS {
         match way.builder().block_on(async {}) {
             Ok(()) => test(way, way.builder()),
             Err(error) => skip(format_args!("{way:?}: {error}")),

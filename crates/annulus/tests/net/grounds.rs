@@ -9,7 +9,7 @@ use annulus::time::timeout;
 use crate::skip::skip;
 
 /// A test that takes longer hangs. It decides nothing else.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One backend, and how much room it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,9 @@ pub(crate) enum Way {
     /// Several at once.
     Bundled,
 }
+
+/// The two backends, with room and without.
+pub(crate) const BACKENDS: [Way; 4] = [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll];
 
 const WAYS: [Way; 6] = [
     Way::Uring,

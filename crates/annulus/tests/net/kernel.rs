@@ -1,9 +1,12 @@
 //! What the kernel says of a port's connections.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use annulus::time::sleep;
+
+/// By then the kernel has closed what is closed, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// States of `/proc/net/tcp`, in its own numbers.
 const TIME_WAIT: u8 = 6;
@@ -41,7 +44,8 @@ pub(crate) fn close_wait(port: u16) -> usize {
 
 /// Waits until as many are held as are to stay; the kernel takes its time for some closes.
 pub(crate) async fn all_but(stay: usize, port: u16) {
-    for _ in 0..500 {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
         if held(port) == stay {
             return;
         }
@@ -54,7 +58,8 @@ pub(crate) async fn all_but(stay: usize, port: u16) {
 
 /// The same, with no core to wait on.
 pub(crate) fn all_gone(port: u16) {
-    for _ in 0..500 {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
         if held(port) == 0 {
             return;
         }

@@ -1,10 +1,10 @@
 //! The generator against small servers of threads that do right, or one thing wrong.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,12 @@ use super::{Kind, Moment, Outcome, Pace, Plan, Target, Workload, os, run};
 use crate::Failure;
 
 mod stores;
+
+/// A test that takes longer hangs. It decides nothing else.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A run in which a busy machine let nothing happen is made again, longer by this factor, up to so long.
+const STRETCHED: u32 = 4;
+const STRETCHED_MAX: Duration = PATIENCE;
 
 /// A server with a thread for each connection, which is told the connection's number.
 fn serve(each: impl Fn(TcpStream, usize) + Send + Sync + 'static) -> Target {
@@ -49,20 +55,32 @@ fn plan(target: Target, workload: Workload) -> Plan {
         cpus: Vec::new(),
         warmup: Duration::from_millis(20),
         runtime: Duration::from_millis(150),
-        timeout: Duration::from_secs(5),
+        timeout: PATIENCE,
         seed: 42,
     }
 }
 
 /// Runs, unless there is no ring here.
 fn outcome(plan: &Plan) -> Option<Outcome> {
-    match run(plan, &mut |_, _| {}) {
-        Ok(outcome) => Some(outcome),
-        Err(Failure::NotHere(why)) => {
-            println!("skip: {why}");
-            None
+    outcome_with(plan, |outcome| {
+        outcome.answers > 0 || outcome.errors.total() > 0
+    })
+}
+
+/// Runs until something that counts has happened within the measured time.
+fn outcome_with(plan: &Plan, has_happened: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
+    let mut stretched = plan.clone();
+    loop {
+        match run(&stretched, &mut |_, _| {}) {
+            Ok(outcome) if has_happened(&outcome) => return Some(outcome),
+            Ok(outcome) if stretched.runtime * STRETCHED > STRETCHED_MAX => return Some(outcome),
+            Ok(_) => stretched.runtime *= STRETCHED,
+            Err(Failure::NotHere(why)) => {
+                println!("skip: {why}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
         }
-        Err(error) => panic!("{error}"),
     }
 }
 
@@ -103,6 +121,37 @@ fn connections_are_shared_among_threads_and_all_are_held() {
     assert_eq!(outcome.client_cpu.len(), 2);
 }
 
+/// Answers all connections together, when all have asked, or no more do. Returns when the client ends one.
+fn answer_together(streams: &[TcpStream]) {
+    let mut asked = vec![None; streams.len()];
+    let (mut count, mut silent) = (0, 0);
+    loop {
+        let before = count;
+        for (mut stream, asked) in streams.iter().zip(&mut asked) {
+            let mut message = [0; 64];
+            if asked.is_none() {
+                match stream.read(&mut message) {
+                    Ok(1..) => (*asked, count) = (Some(message), count + 1),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Ok(0) | Err(_) => return,
+                }
+            }
+        }
+        silent = if count == before { silent + 1 } else { 0 };
+        // A client that ends its measurement does not ask on all of them any more.
+        if count < streams.len() && silent < 10 {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        for (mut stream, asked) in streams.iter().zip(&mut asked) {
+            if let Some(message) = asked.take() {
+                let _ = stream.write_all(&message);
+            }
+        }
+        (count, silent) = (0, 0);
+    }
+}
+
 #[test]
 fn answers_that_come_all_at_once_are_each_asked_for_twice_at_most() {
     const CONNECTIONS: usize = 1000;
@@ -111,35 +160,14 @@ fn answers_that_come_all_at_once_are_each_asked_for_twice_at_most() {
     thread::spawn(move || {
         // On the client's processor: so there is a burst.
         os::pin(0).unwrap();
-        // The first one only shows that there is a server.
-        let connections = listener.incoming().skip(1).take(CONNECTIONS);
-        let streams: Vec<TcpStream> = connections.map(|stream| stream.unwrap()).collect();
-        for stream in &streams {
-            stream.set_nonblocking(true).unwrap();
-        }
-        let mut asked = vec![None; CONNECTIONS];
-        let (mut count, mut silent) = (0, 0);
-        // A client that ends its measurement does not ask on all of them any more.
-        while silent < 1000 {
-            let before = count;
-            for (mut stream, asked) in streams.iter().zip(&mut asked) {
-                let mut message = [0; 64];
-                if asked.is_none() && stream.read(&mut message).is_ok_and(|len| len > 0) {
-                    *asked = Some(message);
-                    count += 1;
-                }
+        loop {
+            // The first one of a run only shows that there is a server.
+            let connections = listener.incoming().skip(1).take(CONNECTIONS);
+            let streams: Vec<TcpStream> = connections.map(|stream| stream.unwrap()).collect();
+            for stream in &streams {
+                stream.set_nonblocking(true).unwrap();
             }
-            silent = if count == before { silent + 1 } else { 0 };
-            if count < CONNECTIONS && silent < 10 {
-                thread::sleep(Duration::from_millis(1));
-                continue;
-            }
-            for (mut stream, asked) in streams.iter().zip(&mut asked) {
-                if let Some(message) = asked.take() {
-                    let _ = stream.write_all(&message);
-                }
-            }
-            count = 0;
+            answer_together(&streams);
         }
     });
     let plan = Plan {
@@ -216,12 +244,13 @@ fn at_a_fixed_rate_the_clock_decides_how_much_is_asked() {
 
 #[test]
 fn a_pause_is_seen_by_all_requests_that_were_due_in_it() {
-    let seen = AtomicUsize::new(0);
+    let measures = Arc::new(AtomicBool::new(false));
+    let (seen, begun) = (AtomicUsize::new(0), Arc::clone(&measures));
     let target = serve(move |mut stream, _| {
         let mut buffer = [0; 32];
         while stream.read_exact(&mut buffer).is_ok() {
-            // Once, in the middle of the run.
-            if seen.fetch_add(1, Ordering::SeqCst) == 400 {
+            // Once, in the middle of the measured time.
+            if begun.load(Ordering::SeqCst) && seen.fetch_add(1, Ordering::SeqCst) == 400 {
                 thread::sleep(Duration::from_millis(300));
             }
             if stream.write_all(&buffer).is_err() {
@@ -235,8 +264,13 @@ fn a_pause_is_seen_by_all_requests_that_were_due_in_it() {
         runtime: Duration::from_millis(1500),
         ..plan(target, Workload::Echo { bytes: 32 })
     };
-    let Some(outcome) = outcome(&plan) else {
-        return;
+    let ran = run(&plan, &mut |moment, _| {
+        measures.fetch_or(moment == Moment::Begin, Ordering::SeqCst);
+    });
+    let outcome = match ran {
+        Ok(outcome) => outcome,
+        Err(Failure::NotHere(why)) => return println!("skip: {why}"),
+        Err(error) => panic!("{error}"),
     };
     let due = outcome.due_latency.unwrap();
     // Some 300 of 1500 were due in the pause; in the uncorrected times it is one answer.
@@ -247,7 +281,7 @@ fn a_pause_is_seen_by_all_requests_that_were_due_in_it() {
 
 /// The run against a server that does one thing wrong: that, and nothing else, is counted.
 fn assert_counted(kind: Kind, plan: &Plan) {
-    let Some(outcome) = outcome(plan) else {
+    let Some(outcome) = outcome_with(plan, |outcome| outcome.errors.total() > 0) else {
         return;
     };
     assert!(outcome.errors.count(kind) > 0, "{:?}", outcome.faults);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::fd::Socket;
+use crate::narrow::to_ns;
 use crate::sys::{call, net};
 
 /// No look is due.
@@ -56,14 +57,10 @@ fn look(before: Option<Seen>, now: Seen, timeout_ns: u64) -> Found {
     Found::Later(seen, due_ns)
 }
 
-pub(super) fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(NEVER)
-}
-
 impl Closing {
     pub(super) fn new(timeout: Duration) -> Closing {
         Closing {
-            timeout_ns: nanoseconds(timeout),
+            timeout_ns: to_ns(timeout),
             streams: RefCell::default(),
             next_ns: Cell::new(NEVER),
             all_usual: Cell::new(true),

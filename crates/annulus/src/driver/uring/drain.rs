@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use super::Driver;
 use crate::driver::keep_for_ever;
 use crate::driver::slot::Stage;
+use crate::narrow::to_ns;
 use crate::sync::{Mutation, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
@@ -53,7 +54,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     pub(super) fn begin_drain(&mut self) {
-        let timeout_ns = u64::try_from(self.tuning.drain_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout_ns = to_ns(self.tuning.drain_timeout);
         let usual_ns = || self.kernel.now_ns().saturating_add(timeout_ns);
         self.draining_until_ns = Some(self.drain_by_ns.unwrap_or_else(usual_ns));
         let lane = Arc::clone(&self.lane);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::narrow::to_ns;
 use crate::op::NAMES;
 
 /// What `annulus bench net` sends; no process counts such.
@@ -273,7 +274,7 @@ impl fmt::Display for Rule {
         let (measure, comparison) = (self.measure.name(), self.comparison.name());
         write!(f, "{measure} {comparison} {threshold}")?;
         if !self.lasting.is_zero() {
-            let lasting = exact_time(u64::try_from(self.lasting.as_nanos()).unwrap_or(u64::MAX));
+            let lasting = exact_time(to_ns(self.lasting));
             write!(f, " for {lasting}")?;
         }
         Ok(())

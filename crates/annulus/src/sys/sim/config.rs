@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::narrow::to_ns;
+
 /// How a simulated kernel behaves. Chances are given in thousandths.
 ///
 /// [`SimConfig::new`] is a kernel at its best: operations complete at once, in order, whole.
@@ -116,7 +118,7 @@ impl SimConfig {
     /// Each operation takes up to `most`, at random. On [`Sim::run`](crate::sim::Sim::run)'s clock,
     /// which costs no time.
     pub fn delays(mut self, most: Duration) -> Self {
-        self.delay_ns_max = ns(most);
+        self.delay_ns_max = to_ns(most);
         self
     }
 
@@ -124,7 +126,7 @@ impl SimConfig {
     /// device already has.
     pub fn late(mut self, per_mille: u16, most: Duration) -> Self {
         self.late_per_mille = per_mille;
-        self.late_ns_max = ns(most);
+        self.late_ns_max = to_ns(most);
         self
     }
 
@@ -240,10 +242,6 @@ impl SimConfig {
         }
         self
     }
-}
-
-fn ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Operations that fail alike.

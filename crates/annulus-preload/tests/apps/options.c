@@ -1,0 +1,886 @@
+/* Options of sockets by which reading or reporting is another: set on a listener, whose connections have them; on a
+ * connection, before and after a set has it; by others, before the program knew the socket. And urgent data. */
+#include "app.h"
+#include <linux/errqueue.h>
+#include <linux/net_tstamp.h>
+#include <netinet/ip.h>
+#include <semaphore.h>
+
+/* What a 64-bit libc does not name. */
+enum { TIMESTAMP_NEW = 63, TIMESTAMPNS_NEW = 64, TIMESTAMPING_NEW = 65, RCVTIMEO_NEW = 66, SNDTIMEO_NEW = 67 };
+
+extern char **environ;
+static char *const *arguments;
+
+struct option {
+    int level, name, value;
+};
+
+/* Each of them adds something to what `recvmsg` says. */
+static const struct option adding[] = {
+    {SOL_SOCKET, SO_TIMESTAMP, 1},     {SOL_SOCKET, SO_TIMESTAMPNS, 1},
+    {SOL_SOCKET, TIMESTAMP_NEW, 1},    {SOL_SOCKET, TIMESTAMPNS_NEW, 1},
+    {IPPROTO_TCP, TCP_INQ, 1},
+    {SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE},
+    {SOL_SOCKET, TIMESTAMPING_NEW, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE},
+};
+#define ADDING (sizeof adding / sizeof *adding)
+
+static void set_option(int fd, struct option option) {
+    MUST(setsockopt(fd, option.level, option.name, &option.value, sizeof option.value));
+}
+
+/* The same unseen by the library, as if another program had done it. */
+static void set_unseen(int fd, struct option option) {
+    MUST(syscall(SYS_setsockopt, fd, option.level, option.name, &option.value, sizeof option.value));
+}
+
+static struct pair accepted_from(int listener, int port) {
+    return pair_on(listener, port, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
+/* A member that has been reported, so that what comes is received by then. */
+static struct pair member_from(int set, int listener, int port, uint64_t label) {
+    struct pair pair = accepted_from(listener, port);
+    add(set, pair.app, EPOLLIN, label);
+    say_now(set);
+    return pair;
+}
+
+static void say_message(int fd, size_t most) {
+    char bytes[64];
+    union {
+        char bytes[512];
+        struct cmsghdr aligned;
+    } space;
+    struct iovec part = {bytes, most};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
+    got_bytes("recvmsg", bytes, recvmsg(fd, &message, 0));
+    for (struct cmsghdr *control = CMSG_FIRSTHDR(&message); control; control = CMSG_NXTHDR(&message, control)) {
+        say("control %d %d", control->cmsg_level, control->cmsg_type);
+        if (control->cmsg_level == IPPROTO_TCP)
+            say(", left %d", *(int *)CMSG_DATA(control));
+        say("\n");
+    }
+}
+
+/* Returns when the kernel stamps what arrives: it begins some time after the first socket has asked, and goes on while
+ * one asks. */
+static void wait_for_stamps(void) {
+    struct pair pair = connected();
+    set_option(pair.app, (struct option){SOL_SOCKET, SO_TIMESTAMP, 1});
+    for (int i = 0; i < 5000; i++) {
+        char byte, space[512];
+        struct iovec part = {&byte, 1};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+        peer_send(&pair, "x");
+        settle(&pair);
+        MUST(syscall(SYS_recvmsg, pair.app, &message, 0));
+        if (message.msg_controllen)
+            return;
+        pause_ms(1);
+    }
+    say("the kernel never stamped anything\n");
+}
+
+/* Two reads of what a connection gets, which has the option from the start. */
+static void say_served(int set, struct pair *pair, uint64_t label) {
+    for (int i = 0; i < 2; i++) {
+        peer_send(pair, "abcdef");
+        settle(pair);
+        say_next(set);
+        say_message(pair->app, 4);
+        say_message(pair->app, 64);
+        MUST(write(pair->app, "yes", 3));
+        say_now(set);
+        peer_gets(pair, 3);
+    }
+}
+
+static void control_bytes_that_a_listener_asks_for_come_with_its_connections(void) {
+    int set = new_set(), port;
+    wait_for_stamps();
+    for (size_t i = 0; i < ADDING; i++) {
+        int listener = listen_on(0, &port);
+        set_option(listener, adding[i]);
+        say("option %d %d\n", adding[i].level, adding[i].name);
+        struct pair pair = accepted_from(listener, port);
+        add(set, pair.app, EPOLLIN, i);
+        say_served(set, &pair, i);
+        MUST(close(pair.app));
+        MUST(close(listener));
+    }
+}
+
+static void an_option_of_a_listener_holds_for_those_it_accepts_from_then_on(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair first = accepted_from(listener, port);
+    add(set, first.app, EPOLLIN, 1);
+    say_served(set, &first, 1);
+    set_option(listener, (struct option){IPPROTO_TCP, TCP_INQ, 1});
+    struct pair second = accepted_from(listener, port);
+    add(set, second.app, EPOLLIN, 2);
+    say_served(set, &second, 2);
+    say_served(set, &first, 1);
+}
+
+static void an_option_of_a_listener_in_a_set_is_its_connections(void) {
+    int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port);
+    wait_for_stamps();
+    add(set, listener, EPOLLIN, 100);
+    set_option(listener, (struct option){SOL_SOCKET, SO_TIMESTAMPNS, 1});
+    struct pair pair = {.peer = peer_connect(port)};
+    say_next(set);
+    pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    add(set, pair.app, EPOLLIN, 1);
+    say_served(set, &pair, 1);
+}
+
+static void an_option_that_others_gave_a_listener_is_its_connections(void) {
+    int set = new_set(), port;
+    wait_for_stamps();
+    for (size_t i = 0; i < ADDING; i++) {
+        int listener = listen_on(0, &port);
+        set_unseen(listener, adding[i]);
+        say("option %d %d\n", adding[i].level, adding[i].name);
+        struct pair pair = accepted_from(listener, port);
+        add(set, pair.app, EPOLLIN, i);
+        say_served(set, &pair, i);
+        MUST(close(pair.app));
+        MUST(close(listener));
+    }
+}
+
+static void an_option_that_others_give_a_listener_later_is_not_seen(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    accepted_from(listener, port);
+    set_unseen(listener, (struct option){IPPROTO_TCP, TCP_INQ, 1});
+    struct pair second = accepted_from(listener, port);
+    add(set, second.app, EPOLLIN, 2);
+    say_served(set, &second, 2);
+}
+
+/* Becomes this program again, with a descriptor. */
+static void begin_again(const char *name, int fd) {
+    char number[16];
+    sprintf(number, "%d", fd);
+    MUST(fcntl(fd, F_SETFD, 0));
+    MUST(setenv(name, number, 1));
+    execve("/proc/self/exe", arguments, environ);
+    say("exec: %s\n", strerrorname_np(errno));
+}
+
+static void a_listener_that_was_there_before_the_program_has_its_options(void) {
+    const char *inherited = getenv("LISTENER");
+    int port;
+    if (!inherited) {
+        int listener = listen_on(0, &port);
+        set_option(listener, (struct option){SOL_SOCKET, SO_RCVLOWAT, 6});
+        set_option(listener, (struct option){IPPROTO_TCP, TCP_INQ, 1});
+        return begin_again("LISTENER", listener);
+    }
+    int set = new_set(), listener = atoi(inherited);
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    MUST(getsockname(listener, (struct sockaddr *)&address, &length));
+    struct pair pair = accepted_from(listener, ntohs(address.sin_port));
+    add(set, pair.app, EPOLLIN, 1);
+    peer_send(&pair, "abc");
+    settle(&pair);
+    say_now(set);
+    peer_send(&pair, "def");
+    say_served(set, &pair, 1);
+}
+
+static void a_connection_that_was_there_before_the_program_has_its_options(void) {
+    const char *inherited = getenv("CONNECTION"), *peer = getenv("PEER");
+    if (!inherited) {
+        char number[16];
+        struct pair pair = connected();
+        set_option(pair.app, (struct option){IPPROTO_TCP, TCP_INQ, 1});
+        MUST(syscall(SYS_fcntl, pair.peer, F_SETFD, 0));
+        sprintf(number, "%d", pair.peer);
+        MUST(setenv("PEER", number, 1));
+        return begin_again("CONNECTION", pair.app);
+    }
+    struct pair pair = {.app = atoi(inherited), .peer = atoi(peer)};
+    int set = new_set();
+    add(set, pair.app, EPOLLIN, 1);
+    say_served(set, &pair, 1);
+}
+
+static void a_client_that_asked_for_control_bytes_gets_them(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct sockaddr_in address = loopback(port);
+    struct pair pair = {.app = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+    set_option(pair.app, (struct option){IPPROTO_TCP, TCP_INQ, 1});
+    MUST(connect(pair.app, (struct sockaddr *)&address, sizeof address));
+    MUST(fcntl(pair.app, F_SETFL, O_NONBLOCK));
+    pair.peer = (int)MUST(syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC));
+    add(set, pair.app, EPOLLIN, 1);
+    say_served(set, &pair, 1);
+}
+
+static void a_low_water_mark_of_a_listener_holds_reports_back(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    set_option(listener, (struct option){SOL_SOCKET, SO_RCVLOWAT, 6});
+    struct pair pair = member_from(set, listener, port, 1);
+    peer_send(&pair, "abcde");
+    settle(&pair);
+    say_now(set);
+    peer_send(&pair, "f");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 3);
+    say_now(set);
+    say_read(pair.app, 64);
+}
+
+static void an_option_is_an_edge_if_it_wakes(void) {
+    static const struct option options[] = {{IPPROTO_TCP, TCP_INQ, 1}, {SOL_SOCKET, SO_RCVLOWAT, 1}};
+    for (int way = 0; way < 6; way++) {
+        int set = new_set();
+        struct pair pair = connected();
+        add(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+        say_now(set);
+        say_now(set);
+        if (way >= 2) {
+            peer_send(&pair, "abc");
+            settle(&pair);
+            say_next(set);
+            say_read(pair.app, way < 4 ? 1 : 64);
+            say_now(set);
+        }
+        set_option(pair.app, options[way % 2]);
+        say_now(set);
+        say_now(set);
+    }
+}
+
+static void a_place_to_peek_from_is_the_listeners(void) {
+    int set = new_set(), port, listener = listen_on(0, &port), zero = 0;
+    char bytes[64];
+    if (setsockopt(listener, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof zero) < 0)
+        return;
+    struct pair pair = member_from(set, listener, port, 1);
+    peer_send(&pair, "abcdef");
+    settle(&pair);
+    say_next(set);
+    got_bytes("peek", bytes, recv(pair.app, bytes, 2, MSG_PEEK));
+    got_bytes("peek", bytes, recv(pair.app, bytes, 2, MSG_PEEK));
+    say_read(pair.app, 3);
+    got_bytes("peek", bytes, recv(pair.app, bytes, 2, MSG_PEEK));
+    say_read(pair.app, 64);
+}
+
+static void room_is_reported_below_the_mark_of_unsent_bytes(void) {
+    static const char bytes[8000];
+    for (int seen = 0; seen < 3; seen++) {
+        int set = new_set(), mark = 4096, size = 1 << 20, narrow = 4096, port, listener = listen_on(0, &port);
+        struct sockaddr_in address = loopback(port);
+        struct option option = {IPPROTO_TCP, TCP_NOTSENT_LOWAT, mark};
+        MUST(setsockopt(listener, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
+        if (seen == 0)
+            set_unseen(listener, option);
+        if (seen == 1)
+            set_option(listener, option);
+        struct pair pair = {.peer = (int)MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+        MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_RCVBUF, &narrow, sizeof narrow));
+        MUST(syscall(SYS_connect, pair.peer, &address, sizeof address));
+        pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        add(set, pair.app, EPOLLIN | EPOLLOUT, 1);
+        say_now(set);
+        if (seen == 2)
+            set_option(pair.app, option);
+        /* More than the peer has room for, and less than the kernel has. */
+        say("written: %zd\n", write(pair.app, bytes, sizeof bytes));
+        say_now(set);
+        MUST(close(pair.app));
+    }
+}
+
+static void room_is_reported_until_a_write_finds_none(void) {
+    static const char bytes[1000];
+    int set = new_set();
+    struct pair pair = connected_narrow();
+    add(set, pair.app, EPOLLOUT, 1);
+    for (int i = 0; i < 12; i++) {
+        got("write", write(pair.app, bytes, sizeof bytes));
+        say_now(set);
+    }
+}
+
+/* ---- urgent data ---- */
+
+static void peer_urges(struct pair *pair, const char *byte) {
+    MUST(syscall(SYS_sendto, pair->peer, byte, 1, MSG_OOB, NULL, 0));
+}
+
+static void say_mark(int fd) {
+    int at = -1;
+    say("sockatmark %d", sockatmark(fd));
+    MUST(ioctl(fd, SIOCATMARK, &at));
+    say(", SIOCATMARK %d\n", at);
+}
+
+static void say_urgent(int fd) {
+    char byte = 0;
+    got_bytes("urgent", &byte, recv(fd, &byte, 1, MSG_OOB));
+}
+
+/* Bytes, an urgent one, and more; read to the mark and on. */
+static void say_urged(int set, struct pair *pair, bool as_out_of_band) {
+    peer_send(pair, "ab");
+    settle(pair);
+    say_next(set);
+    peer_urges(pair, "!");
+    peer_send(pair, "cd");
+    settle(pair);
+    say_mark(pair->app);
+    say_read(pair->app, 64);
+    say_mark(pair->app);
+    if (as_out_of_band)
+        say_urgent(pair->app);
+    say_read(pair->app, 64);
+    say_mark(pair->app);
+    say_now(set);
+}
+
+static void urgent_bytes_of_a_listener_that_wants_them_inline_are_inline(void) {
+    int set = new_set(), port;
+    for (int seen = 0; seen < 2; seen++) {
+        int listener = listen_on(0, &port);
+        struct option option = {SOL_SOCKET, SO_OOBINLINE, 1};
+        if (seen)
+            set_option(listener, option);
+        else
+            set_unseen(listener, option);
+        struct pair pair = member_from(set, listener, port, 1);
+        say_urged(set, &pair, false);
+        MUST(close(pair.app));
+        MUST(close(listener));
+    }
+}
+
+static volatile sig_atomic_t urged;
+static void on_urgent(int number) { urged++; }
+
+/* Whose SIGURG the connection's is, by each of the ways to say so. */
+static void become_owner(int fd, int way) {
+    int pid = getpid();
+    struct f_owner_ex owner = {F_OWNER_PID, pid};
+    switch (way) {
+    case 0:
+        MUST(fcntl(fd, F_SETOWN, pid));
+        break;
+    case 1:
+        MUST(fcntl(fd, F_SETOWN_EX, &owner));
+        break;
+    case 2:
+        MUST(ioctl(fd, FIOSETOWN, &pid));
+        break;
+    default:
+        MUST(ioctl(fd, SIOCSPGRP, &pid));
+    }
+}
+
+static void a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them(void) {
+    int set = new_set();
+    signal(SIGURG, on_urgent);
+    for (int way = 0; way < 8; way++) {
+        struct pair pair = connected();
+        if (way < 4)
+            become_owner(pair.app, way);
+        add(set, pair.app, EPOLLIN, 1);
+        say_now(set);
+        if (way >= 4)
+            become_owner(pair.app, way - 4);
+        urged = 0;
+        say_urged(set, &pair, true);
+        say("signals: %d\n", urged);
+        MUST(close(pair.app));
+    }
+}
+
+static void who_reads_urgent_bytes_once_has_them_from_then_on(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
+    say_urgent(first.app);
+    struct pair third = member_from(set, listener, port, 3);
+    say_urged(set, &first, true);
+    say_urged(set, &second, true);
+    say_urged(set, &third, true);
+}
+
+static void a_reset_by_what_leaves_at_a_hand_back_is_reported(void) {
+    int set = new_set();
+    char byte;
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLOUT | EPOLLET, 1);
+    say_now(set);
+    say_now(set);
+    peer_close(&pair);
+    settle_state(pair.app, STATE_CLOSE_WAIT);
+    say_now(set);
+    say_read(pair.app, 64);
+    MUST(write(pair.app, "answer", 6));
+    GOT(recv(pair.app, &byte, 1, MSG_OOB));
+    settle_state(pair.app, STATE_CLOSED);
+    say_now(set);
+    say_now(set);
+}
+
+struct other {
+    pthread_t thread;
+    int listener, port;
+    struct pair pair;
+    sem_t waits;
+    char bytes[64];
+    long read, urgent;
+};
+
+static void *wait_and_read(void *argument) {
+    struct other *other = argument;
+    int set = new_set();
+    struct epoll_event event;
+    other->pair = accepted_from(other->listener, other->port);
+    add(set, other->pair.app, EPOLLIN, 1);
+    epoll_wait(set, &event, 1, 0);
+    sem_post(&other->waits);
+    while (epoll_wait(set, &event, 1, -1) < 0)
+        continue;
+    other->read = read(other->pair.app, other->bytes, sizeof other->bytes - 1);
+    other->urgent = recv(other->pair.app, other->bytes + 32, 1, MSG_OOB);
+    return NULL;
+}
+
+static void who_reads_urgent_bytes_has_those_of_other_threads_too(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct other other = {.listener = listener, .port = port};
+    struct pair pair = member_from(set, listener, port, 1);
+    sem_init(&other.waits, 0, 0);
+    MUST(-pthread_create(&other.thread, NULL, wait_and_read, &other));
+    sem_wait(&other.waits);
+    say_urgent(pair.app);
+    MUST(syscall(SYS_sendto, other.pair.peer, "ab!", 3, MSG_OOB, NULL, 0));
+    MUST(-pthread_join(other.thread, NULL));
+    say("read %ld \"%s\", urgent %ld \"%s\"\n", other.read, other.bytes, other.urgent, other.bytes + 32);
+    say_urged(set, &pair, true);
+}
+
+static void who_looks_for_the_mark_once_finds_it_from_then_on(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
+    peer_send(&first, "ab");
+    settle(&first);
+    say_next(set);
+    say("sockatmark %d\n", sockatmark(first.app));
+    say_read(first.app, 64);
+    say("sockatmark %d\n", sockatmark(first.app));
+    struct pair third = member_from(set, listener, port, 3);
+    say_urged(set, &first, true);
+    say_urged(set, &second, true);
+    say_urged(set, &third, true);
+}
+
+static void who_asks_for_urgent_bytes_of_one_has_those_of_others(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
+    mod(set, first.app, EPOLLIN | EPOLLPRI, 1);
+    struct pair third = member_from(set, listener, port, 3);
+    say_urged(set, &second, true);
+    say_urged(set, &third, true);
+}
+
+static void a_client_reads_urgent_bytes_once_it_has_asked(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct sockaddr_in address = loopback(port);
+    struct pair pairs[3];
+    for (int i = 0; i < 3; i++) {
+        pairs[i].app = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        MUST(connect(pairs[i].app, (struct sockaddr *)&address, sizeof address));
+        MUST(fcntl(pairs[i].app, F_SETFL, O_NONBLOCK));
+        pairs[i].peer = (int)MUST(syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC));
+        add(set, pairs[i].app, EPOLLIN, (uint64_t)i);
+        say_now(set);
+        if (i == 1)
+            say_urgent(pairs[0].app);
+    }
+    for (int i = 0; i < 3; i++)
+        say_urged(set, &pairs[i], true);
+}
+
+static void urgent_bytes_that_the_program_never_announced_are_skipped(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair pair = member_from(set, listener, port, 1);
+    peer_send(&pair, "1");
+    say_next(set);
+    say_read(pair.app, 64);
+    say_now(set);
+    peer_urges(&pair, "!");
+    settle(&pair);
+    say_now(set);
+    say_urgent(pair.app);
+}
+
+static void urgent_bytes_that_nobody_reads_are_not_in_the_stream(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair pair = member_from(set, listener, port, 1);
+    for (int i = 0; i < 3; i++) {
+        peer_send(&pair, "ab");
+        peer_urges(&pair, "!");
+        peer_send(&pair, "cd");
+        settle(&pair);
+        say_next(set);
+        say_stream(pair.app, 64);
+        say_now(set);
+    }
+    peer_urges(&pair, "!");
+    peer_shutdown(&pair);
+    settle(&pair);
+    say_next(set);
+    say_stream(pair.app, 64);
+}
+
+static void say_peer_urged(struct pair *pair, size_t before, size_t after) {
+    char bytes[64];
+    peer_gets(pair, before);
+    got_bytes("urgent", bytes, syscall(SYS_recvfrom, pair->peer, bytes, 1, MSG_OOB, NULL, NULL));
+    peer_gets(pair, after);
+}
+
+static void urgent_bytes_of_every_call_keep_their_place(void) {
+    struct iovec part = {"x!", 2};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+    for (int i = 0; i < 6; i++) {
+        int set = new_set();
+        struct pair pair = connected();
+        add(set, pair.app, EPOLLIN, 1);
+        say_now(set);
+        MUST(write(pair.app, "be", 2));
+        MUST(send(pair.app, "fore", 4, i == 5 ? MSG_MORE : 0));
+        if (i == 0)
+            GOT(send(pair.app, "x!", 2, MSG_OOB));
+        if (i == 1)
+            GOT(sendto(pair.app, "x!", 2, MSG_OOB | MSG_NOSIGNAL, NULL, 0));
+        if (i == 2)
+            GOT(sendmsg(pair.app, &message.msg_hdr, MSG_OOB));
+        if (i == 3)
+            GOT(sendmmsg(pair.app, &message, 1, MSG_OOB));
+        if (i == 4)
+            GOT(send(pair.app, "x!", 2, MSG_OOB | MSG_DONTWAIT));
+        if (i == 5)
+            GOT(send(pair.app, "x!", 2, MSG_OOB));
+        MUST(write(pair.app, "after", 5));
+        say_now(set);
+        say_peer_urged(&pair, 7, 5);
+        peer_send(&pair, "go on");
+        settle(&pair);
+        say_next(set);
+        say_read(pair.app, 64);
+        MUST(close(pair.app));
+    }
+}
+
+static void an_urgent_byte_waits_for_what_had_no_room(void) {
+    static unsigned char bytes[3000];
+    int set = new_set();
+    struct pair pair = connected_narrow();
+    uint64_t count = 0;
+    long done = 0, wrong = -1;
+    add(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    for (int full = 0; full < 2;) {
+        fill(bytes, sizeof bytes, count);
+        done = write(pair.app, bytes, sizeof bytes);
+        count += done > 0 ? (uint64_t)done : 0;
+        full += done < 0;
+        turn(set);
+    }
+    GOT(send(pair.app, "!", 1, MSG_OOB));
+    mod(set, pair.app, EPOLLOUT, 1);
+    uint64_t read = 0;
+    bool sent = false;
+    while (read < count || !sent) {
+        if (read < count) {
+            done = MUST(syscall(SYS_read, pair.peer, bytes, count - read < sizeof bytes ? count - read : sizeof bytes));
+            wrong = wrong < 0 ? differs(bytes, (size_t)done, read) : wrong;
+            read += (uint64_t)done;
+        }
+        struct epoll_event event = {0};
+        if (!sent && epoll_wait(set, &event, 1, read < count ? 0 : 1000) == 1 && event.events & EPOLLOUT) {
+            done = send(pair.app, "!", 1, MSG_OOB);
+            sent = done == 1;
+            if (!sent && errno != EAGAIN)
+                GOT(done);
+        }
+    }
+    say("all in order: %s\n", wrong < 0 ? "yes" : "no");
+    for (int i = 0; i < 50000 && (done = syscall(SYS_recvfrom, pair.peer, bytes, 1, MSG_OOB, NULL, NULL)) < 0; i++)
+        syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
+    got_bytes("urgent", (char *)bytes, done);
+}
+
+/* ---- signals of arrival ---- */
+
+static volatile sig_atomic_t arrivals;
+static void on_arrival(int number) { arrivals++; }
+
+static void a_program_that_is_told_of_arrivals_by_a_signal_reads_what_came(void) {
+    signal(SIGIO, on_arrival);
+    for (int way = 0; way < 3; way++) {
+        int set = new_set(), one = 1;
+        struct pair pair = connected();
+        add(set, pair.app, EPOLLIN, 1);
+        for (int i = 0; i < 2; i++) {
+            peer_send(&pair, "ask");
+            say_next(set);
+            say_read(pair.app, 64);
+            say_now(set);
+        }
+        MUST(fcntl(pair.app, F_SETOWN, getpid()));
+        if (way == 0)
+            MUST(fcntl(pair.app, F_SETFL, O_NONBLOCK | O_ASYNC));
+        else
+            MUST(ioctl(pair.app, FIOASYNC, &one));
+        if (way == 2)
+            MUST(fcntl(pair.app, F_SETSIG, SIGIO));
+        for (int i = 0; i < 6; i++) {
+            arrivals = 0;
+            peer_send(&pair, "abc");
+            settle(&pair);
+            say("told: %s\n", arrivals ? "yes" : "no");
+            say_read(pair.app, 64);
+            say_read(pair.app, 64);
+        }
+        MUST(close(pair.app));
+    }
+}
+
+/* ---- questions ---- */
+
+static void what_is_queued_is_in_the_answer_of_tcp_info(void) {
+    int set = new_set();
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    for (int i = 0; i < 3; i++) {
+        struct tcp_info info = {0};
+        socklen_t length = sizeof info;
+        MUST(write(pair.app, "answer", 6));
+        MUST(getsockopt(pair.app, IPPROTO_TCP, TCP_INFO, &info, &length));
+        say("state %d, sent %llu, not sent %u\n", info.tcpi_state, (unsigned long long)info.tcpi_bytes_sent,
+            info.tcpi_notsent_bytes);
+    }
+    say_now(set);
+    peer_gets(&pair, 18);
+    peer_send(&pair, "on");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 64);
+}
+
+static void what_is_not_sent_is_counted(void) {
+    int set = new_set(), unsent = -1, unacknowledged = -1;
+    static char bytes[100000];
+    struct pair pair = connected_narrow();
+    add(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    MUST(write(pair.app, "answer", 6));
+    MUST(ioctl(pair.app, SIOCOUTQNSD, &unsent));
+    say("not sent: %d\n", unsent);
+    peer_gets(&pair, 6);
+    long count = 0, done;
+    while ((done = write(pair.app, bytes, 1000)) > 0 || count == 0) {
+        count += done;
+        turn(set);
+    }
+    MUST(ioctl(pair.app, SIOCOUTQNSD, &unsent));
+    MUST(ioctl(pair.app, SIOCOUTQ, &unacknowledged));
+    say("not sent: %s\n", unsent > 0 && unsent <= unacknowledged ? "some" : "wrong");
+    for (long left = count; left > 0; left -= done, turn(set)) {
+        done = syscall(SYS_recvfrom, pair.peer, bytes, left < (long)sizeof bytes ? left : (long)sizeof bytes,
+                       MSG_DONTWAIT, NULL, NULL);
+        done = done > 0 ? done : 0;
+    }
+    for (int i = 0; i < 500 && unsent != 0; i++, pause_ms(1)) {
+        turn(set);
+        MUST(ioctl(pair.app, SIOCOUTQNSD, &unsent));
+    }
+    say("not sent: %d\n", unsent);
+}
+
+static void time_limits_are_for_calls_that_wait(void) {
+    int set = new_set();
+    struct timeval limit = {0, 20000}, answer;
+    long long limit_new[2] = {0, 20000};
+    struct pair pair = connected();
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    add(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    MUST(setsockopt(pair.app, SOL_SOCKET, RCVTIMEO_NEW, limit_new, sizeof limit_new));
+    MUST(setsockopt(pair.app, SOL_SOCKET, SNDTIMEO_NEW, limit_new, sizeof limit_new));
+    static const int names[] = {SO_RCVTIMEO, SO_SNDTIMEO};
+    for (int i = 0; i < 2; i++) {
+        socklen_t length = sizeof answer;
+        MUST(getsockopt(pair.app, SOL_SOCKET, names[i], &answer, &length));
+        say("limit %ld.%06ld\n", (long)answer.tv_sec, (long)answer.tv_usec);
+    }
+    say_read(pair.app, 64);
+    peer_send(&pair, "ask");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 64);
+    MUST(write(pair.app, "answer", 6));
+    say_now(set);
+    peer_gets(&pair, 6);
+}
+
+/* Those that servers set and that change nothing in what they see: the connection stays served. */
+static void options_that_change_nothing_are_set_on_what_is_served(void) {
+    static const struct option options[] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},       {IPPROTO_TCP, TCP_CORK, 0},         {IPPROTO_TCP, TCP_QUICKACK, 0},
+        {IPPROTO_TCP, TCP_KEEPIDLE, 60},     {IPPROTO_TCP, TCP_USER_TIMEOUT, 0}, {IPPROTO_TCP, TCP_THIN_DUPACK, 0},
+        {SOL_SOCKET, SO_KEEPALIVE, 1},       {SOL_SOCKET, SO_INCOMING_CPU, 0},   {SOL_SOCKET, SO_RXQ_OVFL, 1},
+        {SOL_SOCKET, SO_TXREHASH, 1},        {SOL_SOCKET, SO_BUF_LOCK, 0},       {SOL_SOCKET, SO_LOCK_FILTER, 0},
+        {SOL_SOCKET, SO_SELECT_ERR_QUEUE, 1}, {IPPROTO_IP, IP_TOS, 8},           {IPPROTO_IP, IP_RECVTOS, 1},
+        {IPPROTO_IP, IP_PKTINFO, 1},         {IPPROTO_IP, IP_MINTTL, 0},         {IPPROTO_IP, IP_FREEBIND, 1},
+    };
+    int set = new_set();
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        struct option option = options[i];
+        say("%d %d: ", option.level, option.name);
+        GOT(setsockopt(pair.app, option.level, option.name, &option.value, sizeof option.value));
+        peer_send(&pair, "ask");
+        settle(&pair);
+        say_next(set);
+        say_message(pair.app, 64);
+    }
+    /* A kernel without it says so, and then nothing has changed. */
+    setsockopt(pair.app, IPPROTO_TCP, TCP_ULP, "tls", 4);
+    peer_send(&pair, "ask");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 64);
+    MUST(write(pair.app, "answer", 6));
+    say_now(set);
+    peer_gets(&pair, 6);
+}
+
+static void an_option_that_is_set_late_holds_for_what_comes_then(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair pair = member_from(set, listener, port, 1);
+    peer_send(&pair, "abcdef");
+    settle(&pair);
+    say_next(set);
+    set_option(pair.app, (struct option){IPPROTO_TCP, TCP_INQ, 1});
+    say_message(pair.app, 64);
+}
+
+static void an_option_that_was_set_late_is_known_of_the_next_connection(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    for (int i = 0; i < 3; i++) {
+        struct pair pair = member_from(set, listener, port, 1);
+        peer_send(&pair, "abcdef");
+        settle(&pair);
+        say_next(set);
+        if (i == 0)
+            say_read(pair.app, 6);
+        set_option(pair.app, (struct option){IPPROTO_TCP, TCP_INQ, 1});
+        if (i == 0)
+            peer_send(&pair, "ghijkl");
+        settle(&pair);
+        say_message(pair.app, 4);
+        say_message(pair.app, 64);
+        MUST(close(pair.app));
+    }
+}
+
+static void a_stream_is_not_decrypted_behind_what_is_in_hand(void) {
+    int set = new_set(), port, listener = listen_on(0, &port);
+    struct pair pair = member_from(set, listener, port, 1);
+    char nothing[40] = {0};
+    peer_send(&pair, "abcdef");
+    settle(&pair);
+    say_next(set);
+    GOT(setsockopt(pair.app, 282, 2, nothing, sizeof nothing));
+    say_read(pair.app, 64);
+    peer_send(&pair, "ghijkl");
+    settle(&pair);
+    say_next(set);
+    say_read(pair.app, 64);
+}
+
+static void bytes_that_are_mapped_are_the_streams(void) {
+    int set = new_set();
+    char bytes[64];
+    struct pair pair = connected();
+    add(set, pair.app, EPOLLIN, 1);
+    say_now(set);
+    peer_send(&pair, "abcdef");
+    settle(&pair);
+    say_next(set);
+    for (int i = 0; i < 2; i++) {
+        struct tcp_zerocopy_receive zero = {.copybuf_address = (uintptr_t)bytes, .copybuf_len = sizeof bytes};
+        socklen_t length = sizeof zero;
+        long result = getsockopt(pair.app, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &zero, &length);
+        if (result < 0) {
+            say("no such option\n");
+            return;
+        }
+        /* All of it, copied here or to be read. */
+        size_t done = zero.copybuf_len > 0 ? (size_t)zero.copybuf_len : 0;
+        if (zero.recv_skip_hint)
+            done += (size_t)MUST(recv(pair.app, bytes + done, zero.recv_skip_hint, 0));
+        say("mapped %u, error %d, got \"%.*s\"\n", zero.length, zero.err, (int)done, bytes);
+        peer_send(&pair, "ghijkl");
+        settle(&pair);
+        say_next(set);
+    }
+}
+
+static const struct app_case cases[] = {
+    CASE(control_bytes_that_a_listener_asks_for_come_with_its_connections, "passed:unknown_option"),
+    CASE(an_option_of_a_listener_holds_for_those_it_accepts_from_then_on, "served:recvmsg passed:unknown_option"),
+    CASE(an_option_of_a_listener_in_a_set_is_its_connections, "passed:unknown_option"),
+    CASE(an_option_that_others_gave_a_listener_is_its_connections, "passed:unknown_option"),
+    CASE(an_option_that_others_give_a_listener_later_is_not_seen, "served:recvmsg"),
+    CASE(a_listener_that_was_there_before_the_program_has_its_options, "passed:unknown_option"),
+    CASE(a_connection_that_was_there_before_the_program_has_its_options, "passed:unknown_option"),
+    CASE(a_client_that_asked_for_control_bytes_gets_them, "passed:unknown_option"),
+    CASE(a_low_water_mark_of_a_listener_holds_reports_back, "passed:unknown_option"),
+    CASE(an_option_is_an_edge_if_it_wakes, "back:unknown_option"),
+    CASE(a_place_to_peek_from_is_the_listeners, ""),
+    CASE(room_is_reported_below_the_mark_of_unsent_bytes, "passed:unknown_option back:unknown_option"),
+    CASE(room_is_reported_until_a_write_finds_none, "served:write"),
+    CASE(urgent_bytes_of_a_listener_that_wants_them_inline_are_inline, "passed:unknown_option"),
+    CASE(a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them, "back:unknown_flags passed:unknown_option"),
+    CASE(who_reads_urgent_bytes_once_has_them_from_then_on, "back:unknown_flags passed:unknown_option"),
+    CASE(who_reads_urgent_bytes_has_those_of_other_threads_too, "back:unknown_flags"),
+    CASE(a_reset_by_what_leaves_at_a_hand_back_is_reported, "back:unknown_flags"),
+    CASE(who_looks_for_the_mark_once_finds_it_from_then_on, "back:unknown_flags passed:unknown_option"),
+    CASE(who_asks_for_urgent_bytes_of_one_has_those_of_others, "back:unknown_flags passed:unknown_option"),
+    CASE(a_client_reads_urgent_bytes_once_it_has_asked, "back:unknown_flags passed:unknown_option"),
+    CASE(urgent_bytes_that_the_program_never_announced_are_skipped, ""),
+    CASE(urgent_bytes_that_nobody_reads_are_not_in_the_stream, "served:read"),
+    CASE(urgent_bytes_of_every_call_keep_their_place, "back:unknown_flags"),
+    CASE(an_urgent_byte_waits_for_what_had_no_room, "back:unknown_flags"),
+    CASE(a_program_that_is_told_of_arrivals_by_a_signal_reads_what_came, "back:unknown_flags"),
+    CASE(what_is_queued_is_in_the_answer_of_tcp_info, "served:write served:read"),
+    CASE(what_is_not_sent_is_counted, "served:write"),
+    CASE(time_limits_are_for_calls_that_wait, "served:read served:write"),
+    CASE(options_that_change_nothing_are_set_on_what_is_served, "served:recvmsg served:read served:write"),
+    CASE(an_option_that_is_set_late_holds_for_what_comes_then, "back:unknown_option"),
+    CASE(an_option_that_was_set_late_is_known_of_the_next_connection, "back:unknown_option passed:unknown_option"),
+    CASE(a_stream_is_not_decrypted_behind_what_is_in_hand, "back:unknown_option"),
+    CASE(bytes_that_are_mapped_are_the_streams, "back:unknown_flags"),
+};
+
+int main(int argc, char **argv) {
+    arguments = argv;
+    return RUN(cases);
+}

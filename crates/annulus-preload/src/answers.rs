@@ -12,9 +12,8 @@ use crate::counts::{self, Event};
 use crate::leave;
 use crate::listeners;
 use crate::send;
-use crate::set::{Closing, Inner, Lingering, Machine};
+use crate::set::{Inner, Lingering, Machine};
 use crate::sys;
-use crate::table::{self, Kind};
 use crate::turn::{self, About, push_linger, receive_token, token};
 
 /// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
@@ -74,8 +73,8 @@ impl Inner {
             let pushed = std::mem::take(&mut self.closes_pushed);
             let pushed = pushed.min(self.closing.len());
             // The list itself stays: it has room that a handler may need.
-            for mut closing in self.closing.drain(..pushed).collect::<Vec<_>>() {
-                self.finish_closing(&mut closing);
+            for closing in self.closing.drain(..pushed).collect::<Vec<_>>() {
+                self.linger(closing.fd, closing.backlog, closing.is_shared);
             }
             self.pushed = false;
         }
@@ -85,22 +84,6 @@ impl Inner {
         {
             machine.arena.reset();
             self.is_queued_since(0);
-        }
-    }
-
-    fn finish_closing(&mut self, closing: &mut Closing) {
-        leave::closed(1);
-        if !closing.backlog.is_empty() {
-            let backlog = std::mem::replace(&mut closing.backlog, Moved::none());
-            return self.linger(closing.fd, backlog, closing.is_shared);
-        }
-        if closing.is_over {
-            let _ = sys::close(closing.fd);
-        }
-        if let Some(entry) = table::entry(closing.fd)
-            && entry.kind() == Kind::Closing
-        {
-            entry.forget();
         }
     }
 
@@ -160,7 +143,6 @@ impl Inner {
                 self.burst.connection();
                 listeners::found(&mut self.listeners, number, generation, answer.res);
             }
-            about if about == About::LastSend as u8 => self.last_send(machine, number, answer.res),
             about if about == About::Linger as u8 => {
                 self.lingered(machine, number as usize, answer.res);
             }
@@ -386,31 +368,6 @@ impl Inner {
         }
     }
 
-    fn last_send(&mut self, machine: &Machine, nth: i32, res: i32) {
-        let Some(closing) = self.closing.get_mut(nth as usize) else {
-            return;
-        };
-        // The close that was linked to it was cancelled.
-        let sent = usize::try_from(res)
-            .unwrap_or(0)
-            .min(closing.out_bytes as usize);
-        let broken = !matches!(
-            -res,
-            libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS
-        ) && res < 0;
-        if broken || sent == closing.out_bytes as usize {
-            closing.is_over = true;
-            return;
-        }
-        // SAFETY: Owned: the arena's, as in `sent_in_part`.
-        closing.backlog.append(unsafe {
-            std::slice::from_raw_parts(
-                machine.arena.at(closing.out_from).add(sent),
-                closing.out_bytes as usize - sent,
-            )
-        });
-    }
-
     fn lingered(&mut self, machine: &mut Machine, nth: usize, events: i32) {
         let Some(Some(lingering)) = self.lingering.get_mut(nth) else {
             return;
@@ -433,11 +390,6 @@ impl Inner {
             return push_linger(&mut machine.ring, nth, fd, for_bytes);
         }
         self.lingering[nth] = None;
-        let _ = sys::close(fd);
-        if let Some(entry) = table::entry(fd)
-            && entry.kind() == Kind::Closing
-        {
-            entry.forget();
-        }
+        leave::end_number(fd);
     }
 }

@@ -96,6 +96,11 @@ impl Bytes {
         Bytes(self.0)
     }
 
+    /// Whether both are the same bytes, and there are some.
+    pub(crate) fn is_shared_with(&self, other: &Bytes) -> bool {
+        !self.0.is_null() && ptr::eq(self.0, other.0)
+    }
+
     /// All of it, to another place.
     pub(crate) fn move_out(&mut self) -> Moved {
         Moved(Bytes(std::mem::replace(&mut self.0, ptr::null_mut())))

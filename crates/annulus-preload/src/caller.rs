@@ -5,7 +5,7 @@
 //! this library's own memory, all of it).
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::process;
 
@@ -84,4 +84,21 @@ pub(crate) fn is_child() {
         let parent = HERE.process.load(Ordering::Relaxed);
         become_next(parent, parent);
     }
+}
+
+/// What the C library says of the process: not 0 as long as it has made no thread (since glibc 2.32).
+static SINGLE: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
+
+/// When the library is loaded.
+pub(crate) fn find_out() {
+    // SAFETY: Typed: a name that ends; a byte that the C library writes, or null.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE.store(found.cast(), Ordering::Relaxed);
+}
+
+/// Whether the calling thread is the only one, and always was.
+pub(crate) fn is_alone() -> bool {
+    // SAFETY: Typed: null, or that byte, which is there for good.
+    unsafe { SINGLE.load(Ordering::Relaxed).as_ref() }
+        .is_some_and(|single| single.load(Ordering::Relaxed) != 0)
 }

@@ -3,13 +3,15 @@
 use crate::bytes::Moved;
 use crate::classify;
 use crate::config;
-use crate::connection::{self as flag, KNOWN};
+use crate::connection::{self as flag, Conn, KNOWN};
 use crate::counts::{self, Call, Why};
 use crate::descriptor;
 use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
 use crate::log;
+use crate::ours::{self, Inode};
+use crate::pace::Pace;
 use crate::set::{Guest, Held, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind};
@@ -193,13 +195,11 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
         Ok(machine) => {
             let descriptors = machine.ring.descriptors();
             for descriptor in descriptors {
-                if let Some(entry) = table::entry(descriptor) {
-                    entry.become_kind(Kind::Ours, 0);
-                }
+                ours::remember(descriptor, Inode::Shared);
             }
             set.set_wake(descriptors[1]);
-            crate::process::remember(descriptors);
             held.make_room();
+            held.pace = Pace::new(config::get().holds);
             held.ring = Some(machine);
             held.mode = Mode::Serving;
             crate::watchdog::begin_thread();
@@ -226,20 +226,7 @@ fn served(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
                 if asked.operation == libc::EPOLL_CTL_MOD && asked.events & EXCLUSIVE != 0 {
                     return Some(Err(libc::EINVAL));
                 }
-                if asked.operation == libc::EPOLL_CTL_ADD {
-                    connection.mark(flag::MEMBER);
-                    connection.mark(flag::DISABLED);
-                }
-                (connection.events, connection.data) = (asked.events, asked.data);
-                leave::hand_back(held, fd, Why::UnknownFlags);
-                let operation = libc::EPOLL_CTL_MOD;
-                return Some(sys::control(
-                    held.fd,
-                    operation,
-                    fd,
-                    asked.events,
-                    asked.data,
-                ));
+                return Some(ask_kernel(held, fd, connection, asked));
             }
             (connection.events, connection.data) = (asked.events, asked.data);
             connection.mark(flag::MEMBER);
@@ -265,6 +252,26 @@ fn served(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
         }
         _ => Some(Err(libc::EINVAL)),
     }
+}
+
+/// What only the kernel's set can do for one that is served: it has it from now on, if it takes it so.
+fn ask_kernel(held: &mut Held, fd: i32, mut connection: Conn, asked: Asked) -> Answer {
+    let ask = |operation| sys::control(held.fd, operation, fd, asked.events, asked.data);
+    // It has no member of that number yet.
+    ask(libc::EPOLL_CTL_ADD)?;
+    // Not to be put there by the hand-back as well.
+    connection.clear(flag::MEMBER);
+    leave::hand_back(held, fd, Why::UnknownFlags);
+    held.kernel_has = true;
+    if let Some(mut connection) = held.connection(fd) {
+        (connection.events, connection.data) = (asked.events, asked.data);
+        connection.mark(flag::MEMBER);
+        connection.clear(flag::DISABLED);
+        if connection.in_hand() > 0 || connection.error != 0 {
+            held.notify(fd, connection, 0);
+        }
+    }
+    Ok(0)
 }
 
 /// Takes a connection that was removed from its set, with what is in hand of it. One lock at a time: two threads might
@@ -299,18 +306,20 @@ fn in_another(
     drop(held);
     let mut theirs = Set::of(entry).and_then(Set::take)?;
     leave::hand_back(&mut theirs, fd, Why::SeveralSets);
+    let generation = leave::generation(&theirs, fd);
     drop(theirs);
     let mut held = set.take()?;
     held.kernel_has = true;
-    be_guest(&mut held, fd, asked);
+    be_guest(&mut held, (fd, generation), asked);
     None
 }
 
 /// What another set has in hand of it, this one reports, too.
-fn be_guest(held: &mut Held, fd: i32, asked: Asked) {
+fn be_guest(held: &mut Held, (fd, generation): (i32, u32), asked: Asked) {
     let (events, data) = (asked.events, asked.data);
     held.guests.push(Guest {
         fd,
+        generation,
         events,
         data,
         told: false,
@@ -326,9 +335,10 @@ fn replayed(
     asked: Asked,
 ) -> Option<Answer> {
     if !Set::of(entry).is_some_and(|own| std::ptr::eq(own, set)) {
-        held.guests.retain(|guest| guest.fd != fd);
-        if asked.operation != libc::EPOLL_CTL_DEL {
-            be_guest(held, fd, asked);
+        let before = held.guests.iter().position(|guest| guest.fd == fd);
+        let before = before.map(|nth| held.guests.swap_remove(nth));
+        if let Some(before) = before.filter(|_| asked.operation != libc::EPOLL_CTL_DEL) {
+            be_guest(held, (fd, before.generation), asked);
         }
         return None;
     }

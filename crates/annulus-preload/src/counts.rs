@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use annulus::metrics;
 pub(crate) use annulus::metrics::preload::{Call, Event, Gauge, Served, Totals, Why};
 
-use crate::{log, process, table};
+use crate::ours::{self, Inode};
+use crate::{log, process};
 
 const CALLS: usize = Call::ALL.len();
 const WHYS: usize = Why::ALL.len();
@@ -197,13 +198,8 @@ fn begin_thread() -> &'static Served {
 
 /// The first ring of the process: from now on others can look.
 fn begin_process() {
-    match metrics::share_above(log::NUMBER_MIN) {
-        Ok(descriptor) => {
-            if let Some(entry) = table::entry(descriptor) {
-                entry.become_kind(table::Kind::Ours, 0);
-            }
-            process::remember([descriptor, -1]);
-        }
+    match metrics::share_above(ours::lowest()) {
+        Ok(descriptor) => ours::remember(descriptor, Inode::Own),
         // It counts all the same; only `annulus top` does not see it.
         Err(error) => log::say(&format!("its counts can't be looked at: {error}")),
     }

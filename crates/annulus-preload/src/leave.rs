@@ -14,9 +14,10 @@ use crate::listeners;
 use crate::log;
 use crate::options;
 use crate::orphans::{self, Beside};
+use crate::ours;
 use crate::receive;
 use crate::send;
-use crate::set::{Closing, Held, Inner, Known, Mode, Set};
+use crate::set::{Closing, Guest, Held, Inner, Known, Mode, Set};
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE, OWN, SHARED};
 use crate::turn;
@@ -27,22 +28,6 @@ const STRANGERS_MAX: u32 = 64;
 
 /// How often one looks whether a kernel thread that polls has cancelled something; it takes one round of its own.
 const SETTLE_TURNS_MAX: u32 = 100_000;
-
-/// Numbers that the program has closed and the kernel has not, of all sets; those that linger count no more.
-static CLOSES: AtomicUsize = AtomicUsize::new(0);
-
-/// So many numbers are free, or wait for room of the kernel's.
-pub(crate) fn closed(count: usize) {
-    CLOSES.fetch_sub(count, Ordering::Relaxed);
-}
-
-/// The program is about to be given a number: the lowest that is free, as far as it knows.
-pub(crate) fn free_numbers() {
-    crate::descriptor::close_what_waits();
-    if CLOSES.load(Ordering::Relaxed) > 0 {
-        crate::sets::for_each_of_mine(finish_closes);
-    }
-}
 
 /// One more than the highest descriptor that was ever served.
 static SERVED_MAX: AtomicUsize = AtomicUsize::new(0);
@@ -275,6 +260,31 @@ pub(crate) fn share_in_hand(inner: &mut Inner, from: i32, entry: &'static Entry,
     }
 }
 
+/// A number is closed that the set goes on to report, as it has a second one: what both have in hand is the second's to
+/// be told of.
+fn leave_to_second(inner: &mut Inner, fd: i32, connection: Conn) {
+    let shares = |&second: &i32| {
+        let second = inner.connection(second).filter(|_| second != fd);
+        second.is_some_and(|second| second.spilled.is_shared_with(&connection.spilled))
+    };
+    if let Some(second) = (0..served_max() as i32).find(shares) {
+        let once = flag::EDGE_TRIGGERED | flag::ONESHOT;
+        let told = connection.events & once != 0 && !connection.is(flag::EDGE);
+        inner.guests.push(Guest {
+            fd: second,
+            generation: generation(inner, second),
+            events: connection.events,
+            data: connection.data,
+            told: told || connection.is(flag::DISABLED),
+        });
+    }
+}
+
+/// Which of the connections that had the number in turn it is.
+pub(crate) fn generation(inner: &Inner, fd: i32) -> u32 {
+    (inner.connection(fd)).map_or(0, |connection| connection.generation)
+}
+
 /// Those that were taken out of their set and not put in again are the kernel's.
 pub(crate) fn let_go(inner: &mut Inner) {
     for fd in std::mem::take(&mut inner.leaving) {
@@ -300,7 +310,8 @@ pub(crate) fn let_go(inner: &mut Inner) {
     }
 }
 
-/// The program closes a connection. True: it is closed, or the ring does it; false: it is to be closed now.
+/// The program closes a connection, whose number is free when its call is over. True: it is closed; false: the call is
+/// to close it.
 pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, fd: i32) -> bool {
     let Some(mut connection) = held.connection(fd) else {
         return false;
@@ -308,22 +319,30 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     let in_handler = held.in_handler();
     let inner: &mut Inner = held;
     let was_served = entry.kind() == Kind::Served;
+    if entry.flags() & SHARED != 0 && connection.is(flag::MEMBER) && connection.in_hand() > 0 {
+        leave_to_second(inner, fd, connection);
+    }
     inner.unready(fd, connection);
     inner.knows_no_more(fd, connection.data);
     connection.clear(flag::MEMBER);
-    discard(inner, entry, fd, connection);
-    let by_ring = inner.ring.is_some()
+    let by_owner = inner.ring.is_some()
         && inner.mode == Mode::Serving
         && set.is_mine()
         && !inner.pushed
         && !in_handler;
-    if !by_ring {
-        send::flush(inner, fd, connection);
-        stop_receiving(inner, fd, connection);
+    if by_owner {
+        let_go_now(inner, fd, connection);
     }
+    discard(inner, entry, fd, connection);
     let idle = !connection.is(flag::ARMED | flag::POLLED);
-    let ends_now = idle && by_ring && ends_with_answer(inner, entry, fd, connection);
-    let closing = take_out(fd, connection, entry.flags() & SHARED != 0);
+    let ends_now = by_owner && idle && ends_with_answer(inner, entry, fd, connection);
+    if !ends_now {
+        send::flush(inner, fd, connection);
+        if !idle {
+            stop_receiving(inner, fd, connection);
+        }
+    }
+    let mut closing = take_out(fd, connection, entry.flags() & SHARED != 0);
     if was_served {
         ends(inner);
     } else {
@@ -331,59 +350,79 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     }
     // Answers that are still to come are not for whoever gets the number next.
     connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
-    let simple = closing.out_bytes == 0 && closing.backlog.is_empty();
-    if simple && (idle || !by_ring) || (!by_ring && inner.ring.is_none()) {
-        // What the ring holds of it keeps its end back until its owner waits again, which may be never.
-        let kept_back = !idle && !set.is_mine();
-        if !closing.backlog.is_empty() {
-            let beside = if kept_back {
-                Beside::Ring
-            } else {
-                Beside::Nobody
-            };
-            orphans::take_over(
-                fd,
-                closing.backlog.as_slice(),
-                beside.unless_shared(closing.is_shared),
-            );
-        } else if kept_back && entry.flags() & (OWN | SHARED) == OWN {
-            sys::end_as_if_closed(fd);
-        }
+    if closing.backlog.is_empty() || inner.ring.is_none() {
+        end_closed(fd, &closing, !idle, entry.flags());
         entry.forget();
         // It was the library's answer, so it is the library's close.
         return ends_now && sys::close(fd).is_ok();
     }
-    entry.become_kind(Kind::Closing, 0);
+    // What had no room is sent by the ring, under another number.
+    let second = ours::second(fd);
+    match second {
+        Ok(second) => {
+            closing.fd = second;
+            entry.forget();
+        }
+        Err(_) => entry.become_kind(Kind::Closing, 0),
+    }
     inner.closing.push(closing);
-    CLOSES.fetch_add(1, Ordering::Relaxed);
     if inner.queued_at_ns == 0 {
         inner.is_queued_since(sys::now_ns());
         watchdog::look_out();
     }
-    true
+    second.is_err()
+}
+
+/// Of one that has no ring to send its rest, or has nothing left: what its close can't do by itself. What a ring holds of
+/// it keeps its end back until its owner waits again, which may be never (`kept_back`).
+fn end_closed(fd: i32, closing: &Closing, kept_back: bool, flags: u32) {
+    if !closing.backlog.is_empty() {
+        let beside = match kept_back {
+            true => Beside::Ring,
+            false => Beside::Nobody,
+        };
+        let beside = beside.unless_shared(closing.is_shared);
+        orphans::take_over(fd, closing.backlog.as_slice(), beside);
+    } else if kept_back && flags & (OWN | SHARED) == OWN {
+        sys::end_as_if_closed(fd);
+    }
+}
+
+/// What the ring holds of a connection would keep its end back.
+fn let_go_now(inner: &mut Inner, fd: i32, connection: Conn) {
+    let ring_has = [
+        (flag::ARMED, turn::receive_token(fd, connection)),
+        (flag::POLLED, turn::poll_token(fd, connection)),
+    ];
+    let before = inner.cancels.len();
+    let ring_has = ring_has.into_iter().filter(|had| connection.is(had.0));
+    inner.cancels.extend(ring_has.map(|had| had.1));
+    if inner.cancels.len() > before {
+        inner.submit_cancels();
+    }
+}
+
+/// A number that the program has closed, or one of the library's in its place, is not needed any more.
+pub(crate) fn end_number(fd: i32) {
+    let Some(entry) = table::entry(fd).filter(|entry| entry.kind() == Kind::Closing) else {
+        return ours::close(fd);
+    };
+    let _ = sys::close(fd);
+    entry.forget();
 }
 
 /// What is left to do for a connection that the program has closed; its number is another's next.
 fn take_out(fd: i32, mut connection: Conn, is_shared: bool) -> Closing {
+    let ring_has = |flag, token| connection.is(flag).then_some(token);
+    let receive = ring_has(flag::ARMED, turn::receive_token(fd, connection));
+    let poll = ring_has(flag::POLLED, turn::poll_token(fd, connection));
     let closing = Closing {
         fd,
-        out_from: connection.out_from,
-        out_bytes: connection.out_bytes,
         backlog: connection.backlog.move_out(),
-        receive: connection
-            .is(flag::ARMED)
-            .then(|| turn::receive_token(fd, connection)),
-        poll: connection
-            .is(flag::POLLED)
-            .then(|| turn::poll_token(fd, connection)),
-        is_over: false,
+        receive,
+        poll,
         is_shared,
     };
-    (
-        connection.out_from,
-        connection.out_bytes,
-        connection.out_room,
-    ) = (0, 0, 0);
     // Room is waited for by the number's next user only.
     connection.clear(flag::FULL);
     closing
@@ -417,69 +456,19 @@ fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Co
     }
 }
 
-/// Closes at once what the ring was to close: the process ends, has no more descriptors, or is about to become
+/// Has the ring let go of what the program has closed: the process ends, has no more descriptors, or is about to become
 /// another program.
 pub(crate) fn finish_closes(held: &mut Held) {
-    finish(held, false);
-}
-
-/// As [`finish_closes`], by a thread that can't have the ring let go of them: the peer is told now.
-pub(crate) fn finish_closes_late(held: &mut Held) {
-    finish(held, true);
-}
-
-fn finish(held: &mut Held, tell: bool) {
     if held.pushed {
         return;
     }
-    let closing: Vec<Closing> = held.closing.drain(..).collect();
-    let mut armed = false;
-    for mut closing in closing {
-        for held_by_ring in [closing.receive.take(), closing.poll.take()]
-            .into_iter()
-            .flatten()
-        {
-            held.cancels.push(held_by_ring);
-            armed = true;
-        }
-        let mut over = closing.backlog.is_empty();
-        if over
-            && closing.out_bytes > 0
-            && let Some(machine) = &held.ring
-        {
-            // SAFETY: Owned: the arena's, which is not reset while something of it is to be closed.
-            let rest = unsafe {
-                std::slice::from_raw_parts(
-                    machine.arena.at(closing.out_from),
-                    closing.out_bytes as usize,
-                )
-            };
-            let sent = match sys::send(closing.fd, rest) {
-                Ok(sent) => sent,
-                Err(libc::EAGAIN) => 0,
-                Err(_) => rest.len(),
-            };
-            over = sent == rest.len();
-            closing.backlog.append(&rest[sent..]);
-            closing.out_bytes = 0;
-        }
-        if !over {
-            held.closing.push(closing);
-            continue;
-        }
-        closed(1);
-        if tell && armed && !closing.is_shared {
-            // What the ring holds of it would keep its end back.
-            sys::end_as_if_closed(closing.fd);
-        }
-        let _ = sys::close(closing.fd);
-        if let Some(entry) = table::entry(closing.fd)
-            && entry.kind() == Kind::Closing
-        {
-            entry.forget();
-        }
+    let inner: &mut Inner = held;
+    let before = inner.cancels.len();
+    for closing in &mut inner.closing {
+        let ring_has = [closing.receive.take(), closing.poll.take()];
+        inner.cancels.extend(ring_has.into_iter().flatten());
     }
-    if armed && held.is_mine() {
+    if held.cancels.len() > before && held.is_mine() {
         held.submit_cancels();
     }
 }
@@ -537,12 +526,6 @@ fn end_ring(held: &mut Held, set: &'static Set) {
     let Some(mut machine) = held.ring.take() else {
         return;
     };
-    crate::process::forget(machine.ring.descriptors());
-    for descriptor in machine.ring.descriptors() {
-        if let Some(entry) = table::entry(descriptor) {
-            entry.forget();
-        }
-    }
     set.set_wake(-1);
     held.to_poll.clear();
     // Closing the ring cancels what is with the kernel, and does not wait for it (trap 2).
@@ -568,7 +551,7 @@ fn end_ring(held: &mut Held, set: &'static Set) {
         ..
     } = *machine;
     counts.end();
-    drop(ring);
+    ours::close_ring(ring);
     crate::ended::ring_has_ended();
     if nothing_comes {
         drop(pool);

@@ -17,6 +17,7 @@
 //! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
 //! - `leave`, `descriptor`: handed back, removed, closed. `orphans`: closed, with something still to be sent.
 //! - `classify`, `options`, `effects`: who can be served at all.
+//! - `ours`: the numbers that the library has.
 //! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
 //!
 //! # Sealed
@@ -46,6 +47,8 @@ mod log;
 mod memory;
 mod options;
 mod orphans;
+mod ours;
+mod pace;
 mod process;
 mod real;
 mod receive;

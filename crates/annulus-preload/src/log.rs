@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use crate::config;
+use crate::ours;
 use crate::sealed as libc;
 use crate::sys;
 use crate::table::{self, Kind};
@@ -40,9 +41,6 @@ static OPENED: AtomicI32 = AtomicI32::new(-1);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// The log is opened with a high number, out of the program's way.
-pub(crate) const NUMBER_MIN: i32 = 512;
-
 pub(crate) fn open() {
     let Some(path) = &config::get().log else {
         return;
@@ -67,18 +65,19 @@ pub(crate) fn open() {
         );
         return;
     }
-    // SAFETY: Typed: numbers only.
-    let high = unsafe { libc::syscall(libc::SYS_fcntl, low, libc::F_DUPFD_CLOEXEC, NUMBER_MIN) };
-    let fd = if high >= 0 {
-        let _ = sys::close(low as i32);
-        high
-    } else {
-        low
+    let low = low as i32;
+    // It is opened with a high number, out of the program's way.
+    let fd = match sys::dup_above(low, ours::lowest()) {
+        Ok(high) => {
+            let _ = sys::close(low);
+            high
+        }
+        Err(_) => low,
     };
-    if let Some((device, number)) = identity(fd as i32) {
+    if let Some((device, number)) = sys::identity(fd) {
         DEVICE.store(device, Ordering::Relaxed);
         NUMBER.store(number, Ordering::Relaxed);
-        OPENED.store(fd as i32, Ordering::Relaxed);
+        OPENED.store(fd, Ordering::Relaxed);
     }
 }
 
@@ -89,14 +88,6 @@ pub(crate) fn keep() {
     }
 }
 
-fn identity(fd: i32) -> Option<(u64, u64)> {
-    // SAFETY: Typed: plain integers, for which zero bytes are a value.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: Lent: of this stack.
-    let said = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
-    (said == 0).then_some((stat.st_dev, stat.st_ino))
-}
-
 fn write_to_log(line: &str) -> bool {
     let fd = OPENED.load(Ordering::Relaxed);
     // A program that closes all numbers by calls of its own may have another file there.
@@ -104,7 +95,7 @@ fn write_to_log(line: &str) -> bool {
         DEVICE.load(Ordering::Relaxed),
         NUMBER.load(Ordering::Relaxed),
     );
-    if fd < 0 || identity(fd) != Some(it) {
+    if fd < 0 || sys::identity(fd) != Some(it) {
         return false;
     }
     write(fd, line);

@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::leave;
-use crate::log::NUMBER_MIN;
-use crate::process;
+use crate::ours;
 use crate::send;
 use crate::set::Held;
 use crate::sys;
-use crate::table::{self, Kind};
+use crate::table;
 use crate::turn::{self, About};
 use crate::watchdog;
 
@@ -83,13 +82,9 @@ pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) {
     if rest.is_empty() && beside != Beside::Ring {
         return;
     }
-    let Ok(own) = sys::dup_above(fd, NUMBER_MIN).or_else(|_| sys::dup_above(fd, 0)) else {
+    let Ok(own) = ours::second(fd) else {
         return sys::reset_when_closed(fd);
     };
-    if let Some(entry) = table::entry(own) {
-        entry.become_kind(Kind::Ours, 0);
-    }
-    process::remember([own, -1]);
     let orphan = Orphan {
         fd: own,
         rest: rest.to_vec(),
@@ -99,23 +94,21 @@ pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) {
     COUNT.fetch_add(1, Ordering::Relaxed);
     if with(|orphans| orphans.push(orphan)).is_none() {
         COUNT.fetch_sub(1, Ordering::Relaxed);
-        close(own);
+        ours::close(own);
         return sys::reset_when_closed(fd);
     }
     watchdog::look_out();
 }
 
-fn close(own: i32) {
-    if let Some(entry) = table::entry(own) {
-        entry.forget();
-    }
-    process::forget([own, -1]);
-    let _ = sys::close(own);
-}
-
 impl Orphan {
     /// Sends what there is room for. True: nothing is left to do.
     fn is_over(&mut self) -> bool {
+        if !ours::is_still(self.fd) {
+            // The program has closed it by a call of its own.
+            ours::forget(self.fd);
+            COUNT.fetch_sub(1, Ordering::Relaxed);
+            return true;
+        }
         while self.sent < self.rest.len() {
             match sys::send(self.fd, &self.rest[self.sent..]) {
                 Ok(sent) => self.sent += sent,
@@ -129,7 +122,7 @@ impl Orphan {
         if self.beside == Beside::Ring {
             sys::end_as_if_closed(self.fd);
         }
-        close(self.fd);
+        ours::close(self.fd);
         COUNT.fetch_sub(1, Ordering::Relaxed);
         true
     }
@@ -167,17 +160,20 @@ pub(crate) fn in_child() {
 /// Takes over all that the program has closed of a set and that has not been sent yet. By whoever has had the set's
 /// closes finished as far as that is possible.
 pub(crate) fn take_all(held: &mut Held) {
-    for fd in take_over_of(held, |_| true) {
-        let _ = sys::close(fd);
-    }
+    take_over_of(held, |_| true)
+        .into_iter()
+        .for_each(leave::end_number);
 }
 
 /// Likewise of the descriptor that is about to become another's.
 pub(crate) fn make_way(held: &mut Held, fd: i32) {
-    take_over_of(held, |closed| closed == fd);
+    let numbers = take_over_of(held, |closed| closed == fd);
+    if let Some(entry) = numbers.first().and_then(|&fd| table::entry(fd)) {
+        entry.forget();
+    }
 }
 
-/// The numbers of those that have been taken over: still open, and nothing is known of them any more.
+/// The numbers of those that have been taken over: still open.
 fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     let mut numbers = Vec::new();
     if held.pushed {
@@ -187,7 +183,6 @@ fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     let (meant, others) = all.partition(|closing| is_meant(closing.fd));
     held.closing = others;
     for closing in meant {
-        leave::closed(1);
         let beside = Beside::Ring.unless_shared(closing.is_shared);
         take_over(closing.fd, closing.backlog.as_slice(), beside);
         numbers.push(closing.fd);
@@ -198,13 +193,6 @@ fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
             let beside = Beside::Ring.unless_shared(lingering.is_shared);
             take_over(lingering.fd, lingering.backlog.as_slice(), beside);
             numbers.push(lingering.fd);
-        }
-    }
-    for &fd in &numbers {
-        if let Some(entry) = table::entry(fd)
-            && entry.kind() == Kind::Closing
-        {
-            entry.forget();
         }
     }
     numbers

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::caller;
 use crate::config;
@@ -14,6 +14,7 @@ use crate::counts::{self, Why};
 use crate::ended;
 use crate::leave;
 use crate::log;
+use crate::ours;
 use crate::send;
 use crate::set;
 use crate::sets;
@@ -24,9 +25,6 @@ use crate::watchdog;
 /// What a process that ends waits for, at most, until its last bytes have found room, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
-/// Descriptors of rings, and of what was closed with a rest to send: a child closes them, or they would live as long
-/// as it (trap 54).
-static OURS: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
 /// Nothing is served before the library is ready.
 static READY: AtomicBool = AtomicBool::new(false);
 
@@ -55,6 +53,7 @@ extern "C" fn load() {
     // Before there can be a child.
     caller::process();
     table::make();
+    caller::find_out();
     log::keep();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
@@ -104,12 +103,7 @@ pub(crate) fn begin_child() {
     crate::descriptor::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
-    for place in &OURS {
-        let fd = place.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
-            let _ = sys::close(fd);
-        }
-    }
+    ours::close_in_child();
     // Likewise what the parent has closed and not sent all of: its peer is to be told the end when the parent is.
     for set in sets::all() {
         set.for_each_inherited_closed(|fd| {
@@ -264,27 +258,6 @@ pub(crate) fn changes_rights() {
 /// Whether a kernel thread may poll for the next ring.
 pub(crate) fn may_poll() -> bool {
     config::get().sqpoll && !CHANGED_RIGHTS.load(Ordering::Relaxed)
-}
-
-/// Descriptors of a ring.
-pub(crate) fn remember(descriptors: [i32; 2]) {
-    for fd in descriptors {
-        let free = |place: &&AtomicI32| {
-            place
-                .compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-        };
-        let _ = OURS.iter().find(free);
-    }
-}
-
-/// They are closed.
-pub(crate) fn forget(descriptors: [i32; 2]) {
-    for fd in descriptors {
-        for place in &OURS {
-            let _ = place.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
 }
 
 /// The kernel's number of this process; 0: not asked yet.

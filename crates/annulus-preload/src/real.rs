@@ -5,12 +5,13 @@
 //! library's own headers (Typed).
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, aiocb, epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t,
-    pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigevent, sigset_t, sigval,
+    FILE, addrinfo, aiocb, clockid_t, epoll_event, fd_set, gid_t, id_t, idtype_t, iovec, mmsghdr,
+    msghdr, nfds_t, off_t, off64_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t,
+    pthread_attr_t, pthread_t, rusage, sem_t, sembuf, sigevent, siginfo_t, sigset_t, sigval,
     size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
@@ -34,6 +35,14 @@ impl Missing for ssize_t {
 
 impl Missing for () {
     const MISSING: () = ();
+}
+
+impl Missing for c_uint {
+    const MISSING: c_uint = 0;
+}
+
+impl Missing for size_t {
+    const MISSING: size_t = 0;
 }
 
 impl<T> Missing for *mut T {
@@ -187,4 +196,47 @@ real! {
     execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
     execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
     fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
+    clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
+    usleep(us: c_uint) -> c_int;
+    sleep(seconds: c_uint) -> c_uint;
+    pause() -> c_int;
+    sigsuspend(mask: *const sigset_t) -> c_int;
+    sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int;
+    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int;
+    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, timeout: *const timespec) -> c_int;
+    wait(status: *mut c_int) -> pid_t;
+    waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t;
+    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    waitid(kind: idtype_t, child: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
+    pclose(stream: *mut FILE) -> c_int;
+    flock(fd: c_int, operation: c_int) -> c_int;
+    lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    sem_wait(semaphore: *mut sem_t) -> c_int;
+    sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
+    semop(set: c_int, operations: *mut sembuf, count: size_t) -> c_int;
+    semtimedop(set: c_int, operations: *mut sembuf, count: size_t, timeout: *const timespec) -> c_int;
+    msgrcv(queue: c_int, message: *mut c_void, bytes: size_t, kind: c_long, flags: c_int) -> ssize_t;
+    getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo, found: *mut *mut addrinfo)
+        -> c_int;
+    fgets(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    fgetc(stream: *mut FILE) -> c_int;
+    getc(stream: *mut FILE) -> c_int;
+    getchar() -> c_int;
+    fread(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    getline(line: *mut *mut c_char, bytes: *mut size_t, stream: *mut FILE) -> ssize_t;
+    getdelim(line: *mut *mut c_char, bytes: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t;
+    __getdelim(line: *mut *mut c_char, bytes: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t;
+    fgets_unlocked(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    fread_unlocked(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    __uflow(stream: *mut FILE) -> c_int;
+    __fgets_chk(line: *mut c_char, room: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    __fread_chk(base: *mut c_void, room: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, run: *mut c_void, argument: *mut c_void)
+        -> c_int;
+    thrd_create(thread: *mut pthread_t, run: *mut c_void, argument: *mut c_void) -> c_int;
+    unshare(what: c_int) -> c_int;
+    setns(fd: c_int, kind: c_int) -> c_int;
 }

@@ -14,6 +14,7 @@ use crate::leave;
 use crate::orphans;
 use crate::process;
 use crate::set::{Held, Inner, Mode, Set};
+use crate::sets;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::watchdog;
@@ -25,13 +26,6 @@ const QUEUED_MAX: usize = 64 << 10;
 /// So many connections have something queued: it is sent without waiting for the end of the round. Few, and what a
 /// server writes that goes round its connections would not be gathered.
 const CONNECTIONS_MAX: usize = 256;
-/// What a round may take until something that was written in it is late, ns; and what each write of it may have
-/// taken: a server that deals with many requests in a round is not slow.
-const LATE_NS: u64 = 500_000;
-const LATE_WRITE_NS: u64 = 100_000;
-/// So many late rounds more than others, and nothing is held back for so many rounds.
-const LATE_ROUNDS_MAX: u32 = 3;
-const HURRY_ROUNDS: u32 = 256;
 /// After so many writes a round looks at the clock, and sends what has waited for so long, ns.
 const WRITES_A_LOOK: u32 = 32;
 const LOOK_NS: u64 = 1_000_000;
@@ -217,43 +211,44 @@ pub(crate) fn make_room(inner: &mut Inner, mut connection: Conn, more: usize) ->
 pub(crate) fn is_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     connection.out_bytes += bytes as u32;
     inner.writes += 1;
+    if inner.writes == 1 {
+        inner.written_at_ns = sys::now_ns();
+    }
+    let hurries = inner.pace.hurries();
     if !connection.is(flag::QUEUED) {
         connection.mark(flag::QUEUED);
         inner.queued.push(fd);
-        if inner.queued_at_ns == 0 {
-            inner.is_queued_since(sys::now_ns());
-            watchdog::look_out();
+        if inner.queued_at_ns == 0 && !hurries {
+            inner.is_queued_since(match inner.writes {
+                1 => inner.written_at_ns,
+                _ => sys::now_ns(),
+            });
+            watchdog::is_queued();
         }
     }
     let looks = inner.writes.is_multiple_of(WRITES_A_LOOK);
     let is_late = looks && sys::now_ns() - inner.queued_at_ns > LOOK_NS;
-    if is_late || inner.queued.len() >= CONNECTIONS_MAX || inner.hurry > 0 {
+    if is_late || inner.queued.len() >= CONNECTIONS_MAX || hurries {
         inner.submit_sends();
     }
 }
 
 /// Nothing is held back any more, for a while.
 pub(crate) fn hurry(inner: &mut Inner) {
-    inner.hurry = HURRY_ROUNDS;
+    inner.pace.hurry();
 }
 
-/// The round is over: whether what was written in it has waited too long. A server that computes for long after it
-/// has written is one that nothing is held back of.
+/// The round is over: whether what was written in it has waited too long, or would have. Nothing is held back of a
+/// server that does something else for long after it has written.
 pub(crate) fn end_round(inner: &mut Inner) {
-    inner.hurry = inner.hurry.saturating_sub(1);
     let writes = std::mem::take(&mut inner.writes);
-    if inner.queued_at_ns == 0 {
+    if writes == 0 {
         return;
     }
-    let took_ns = sys::now_ns() - inner.queued_at_ns;
-    let late = took_ns > LATE_NS && took_ns / u64::from(writes.max(1)) > LATE_WRITE_NS;
-    inner.late = if late {
-        inner.late + 1
-    } else {
-        inner.late.saturating_sub(1)
-    };
-    if inner.late >= LATE_ROUNDS_MAX {
-        (inner.late, inner.hurry) = (0, HURRY_ROUNDS);
+    let took_ns = sys::now_ns().saturating_sub(inner.written_at_ns);
+    inner.pace.round(writes, took_ns, sys::preempted);
+    if took_ns > LOOK_NS && inner.queued_at_ns != 0 && inner.pace.hurries() {
+        watchdog::was_late();
     }
 }
 
@@ -458,6 +453,8 @@ pub(crate) fn flush_everything(wait_ms: u64) {
             go_on(&mut held, fd, connection);
         }
     }
+    // What was closed full has other numbers.
+    sets::for_each(orphans::take_all);
     orphans::wait_until(deadline_ns);
 }
 

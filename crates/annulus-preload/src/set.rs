@@ -23,6 +23,8 @@ use crate::connection::{self as flag, Conn};
 use crate::counts::RingCounts;
 use crate::lock::Lock;
 use crate::memory::{Arena, Pool};
+use crate::ours;
+use crate::pace::Pace;
 use crate::sets;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
@@ -114,19 +116,21 @@ pub(crate) struct Inner {
     pub(crate) guests: Vec<Guest>,
     /// What the kernel's set is going to report once too often, when it is next asked.
     pub(crate) known: Vec<Known>,
-    /// Rounds that were late, less those that were not.
-    pub(crate) late: u32,
-    /// Rounds for which writes are not held back.
-    pub(crate) hurry: u32,
+    pub(crate) pace: Pace,
+    /// When the first write of this round was, ns.
+    pub(crate) written_at_ns: u64,
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
     pub(crate) burst: Burst,
 }
 
-/// A member of two sets; the kernel's set knows it, but not what is in hand.
+/// A member of two sets, or one whose number was closed and that has another; the kernel's set knows it, but not what
+/// is in hand.
 #[derive(Clone, Copy)]
 pub(crate) struct Guest {
     pub(crate) fd: i32,
+    /// Of the connection that has it in hand.
+    pub(crate) generation: u32,
     pub(crate) events: u32,
     pub(crate) data: u64,
     /// It was reported, and is not to be again.
@@ -163,17 +167,15 @@ pub(crate) struct Machine {
     pub(crate) counts: RingCounts,
 }
 
-/// A descriptor that the program has closed.
+/// One that the program has closed, and of which the kernel had no room for all that was written: under a number of the
+/// library's, or its own where there was no other.
 pub(crate) struct Closing {
     pub(crate) fd: i32,
-    pub(crate) out_from: u32,
-    pub(crate) out_bytes: u32,
     pub(crate) backlog: Moved,
     /// The receive that is with the kernel.
     pub(crate) receive: Option<u64>,
     /// Likewise the poll.
     pub(crate) poll: Option<u64>,
-    pub(crate) is_over: bool,
     /// Another number, or another process, has it, too.
     pub(crate) is_shared: bool,
 }
@@ -307,7 +309,7 @@ impl Set {
             // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
             held.recover();
             // What it does here may lead to more: the wait that it has interrupted, or is about to, is begun anew.
-            sys::wake(self.wake.load(Ordering::Relaxed));
+            ours::wake(self.wake.load(Ordering::Relaxed));
             return Some(held);
         }
         drop(held);
@@ -325,8 +327,8 @@ impl Set {
                     self.visitors.fetch_sub(1, Ordering::AcqRel);
                     return held;
                 }
-                // Under the lock: its number is not another file's.
-                sys::wake(self.wake.load(Ordering::Relaxed));
+                // Under the lock: its number is not another ring's.
+                ours::wake(self.wake.load(Ordering::Relaxed));
             }
             sys::pause_us(20);
         }
@@ -458,8 +460,8 @@ impl Inner {
             early: Vec::new(),
             guests: Vec::new(),
             known: Vec::new(),
-            late: 0,
-            hurry: 0,
+            pace: Pace::new(false),
+            written_at_ns: 0,
             listeners: Vec::new(),
             burst: Burst::new(),
         }

@@ -242,6 +242,50 @@ pub(crate) fn dup_above(fd: i32, from: i32) -> Result<i32, i32> {
         .map(|fd| fd as i32)
 }
 
+/// Which file a descriptor is of: its device and its number there.
+pub(crate) fn identity(fd: i32) -> Option<(u64, u64)> {
+    // SAFETY: Typed: plain integers, for which zero bytes are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: Lent: of this stack.
+    let said = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
+    (said == 0).then_some((stat.st_dev, stat.st_ino))
+}
+
+/// What marks an open file as the library's: the signal that it would send, if it were ever asked to send any.
+const MARK: c_int = 57;
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+
+/// Marks an open file, for all numbers that it has.
+pub(crate) fn mark(fd: i32) -> bool {
+    // SAFETY: Typed: numbers only.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, F_SETSIG, MARK) == 0 }
+}
+
+pub(crate) fn is_marked(fd: i32) -> bool {
+    // SAFETY: Typed: numbers only.
+    let said = unsafe { libc::syscall(libc::SYS_fcntl, fd, F_GETSIG, 0) };
+    said == c_long::from(MARK)
+}
+
+/// The limit on descriptor numbers.
+pub(crate) fn numbers_max() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: Lent: of this stack.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
+pub(crate) fn pipe() -> Result<[i32; 2], i32> {
+    let mut ends = [-1_i32; 2];
+    // SAFETY: Lent: of this stack.
+    answer(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) })
+        .map(|_| ends)
+}
+
 /// Receives without waiting.
 ///
 /// # Safety
@@ -329,18 +373,6 @@ pub(crate) fn has_other_threads() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1)
 }
 
-/// The kernel's number of the calling thread.
-pub(crate) fn thread_number() -> i32 {
-    // SAFETY: Typed: no arguments.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
-}
-
-/// Whether a thread of this process has that number.
-pub(crate) fn has_thread(number: i32) -> bool {
-    // SAFETY: Typed: numbers only; the signal 0 is none.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) == 0 }
-}
-
 pub(crate) fn set_send_buffer(fd: i32, bytes: i32) {
     // SAFETY: Lent: of this stack, with its size.
     unsafe {
@@ -355,19 +387,52 @@ pub(crate) fn set_send_buffer(fd: i32, bytes: i32) {
     };
 }
 
-/// Sleeps while `word` is `value`, or until somebody wakes it.
-pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32) {
+/// Sleeps while `word` is `value`, until somebody wakes it, for at most so long.
+pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32, us: i64) {
     let call = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: Lent: the word is there for the call.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            call,
-            value,
-            ptr::null::<c_void>(),
-        )
+    let time = libc::timespec {
+        tv_sec: us / 1_000_000,
+        tv_nsec: us % 1_000_000 * 1000,
     };
+    // SAFETY: Lent: the word is there for the call, and the time of this stack.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, value, &raw const time) };
+}
+
+/// The last thread of a process says how it ends. Where only the calling one is left of it, it ends as the first did.
+pub(crate) fn end_as_the_first_thread() {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let mut words = stat.rsplit_once(") ").map_or("", |both| both.1).split(' ');
+    let has_ended = words.next() == Some("Z");
+    // The 52nd of all, with the state for the third.
+    let code = words
+        .nth(48)
+        .and_then(|word| word.trim().parse::<c_int>().ok());
+    if let Some(code) = code.filter(|&code| has_ended && threads == 2 && code != 0) {
+        // SAFETY: Typed: numbers only.
+        unsafe { libc::syscall(libc::SYS_exit_group, code >> 8) };
+    }
+}
+
+/// How often the calling thread has lost the processor to another.
+pub(crate) fn preempted() -> i64 {
+    // SAFETY: Typed: plain integers, for which zero bytes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: Lent: of this stack.
+    unsafe { libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
+}
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread() -> u32 {
+    // SAFETY: Typed: it takes nothing.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Whether the process has that thread still.
+pub(crate) fn has_thread(thread: u32) -> bool {
+    // SAFETY: Typed: numbers only; nothing is sent.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, 0) == 0 }
 }
 
 pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {

@@ -2,7 +2,7 @@
 //!
 //! One turn of a set's ring: what has gathered is pushed, the kernel is entered, its answers are taken in. What an
 //! entry points to lies in the arena, which is reset when the kernel has had all of it (Lent); the descriptors of
-//! entries are open, because a close of one that is served goes through the ring, behind them (Open).
+//! entries are open: they are pushed and submitted in one turn, in the middle of which nothing is closed (Open).
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -13,6 +13,7 @@ use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
 use crate::counts::{self, Event, RingCounts, Why};
 use crate::errno;
 use crate::memory::{Arena, PLACES, Pool};
+use crate::ours;
 use crate::process;
 use crate::set::{Held, Inner, Listener, Machine, Set};
 use crate::table::{self, Kind};
@@ -32,7 +33,6 @@ pub(crate) enum About {
     Poll,
     Members,
     Wake,
-    LastSend,
     Linger,
     Listener,
     Nothing,
@@ -75,8 +75,8 @@ pub(crate) fn listener_token(listener: &Listener) -> u64 {
 /// Makes a set's ring, for the calling thread.
 pub(crate) fn make() -> Result<Box<Machine>, String> {
     let polled = process::may_poll().then(annulus::SqPoll::new);
-    let mut ring =
-        ServerRing::new(ENTRIES, PLACES, polled.as_ref()).map_err(|error| error.to_string())?;
+    let made = ours::make_high(|| ServerRing::new(ENTRIES, PLACES, polled.as_ref()));
+    let mut ring = made.map_err(|error| error.to_string())?;
     let starved = |error: std::io::Error| format!("no memory for a ring's buffers: {error}");
     let pool = Pool::new(&mut ring).map_err(starved)?;
     let arena = Arena::new().map_err(starved)?;
@@ -138,7 +138,7 @@ impl Inner {
             push(ring, cancel(target));
         }
         self.push_sends(ring, &machine.arena);
-        self.push_closes(ring, &machine.arena);
+        self.push_closes(ring);
         let mut to_arm = std::mem::take(&mut self.to_arm);
         for fd in to_arm.drain(..) {
             if let Some(connection) = self.connection(fd) {
@@ -205,32 +205,11 @@ impl Inner {
         }
     }
 
-    fn push_closes(&mut self, ring: &mut ServerRing, arena: &Arena) {
-        for (nth, closing) in self.closing.iter().enumerate() {
+    fn push_closes(&mut self, ring: &mut ServerRing) {
+        for closing in &self.closing {
             for target in [closing.receive, closing.poll].into_iter().flatten() {
                 push(ring, cancel(target));
             }
-            if !closing.backlog.is_empty() {
-                continue;
-            }
-            if closing.out_bytes > 0 {
-                let mut sqe = send_entry(closing.fd, arena, closing.out_from, closing.out_bytes);
-                sqe.user_data = token(About::LastSend, 0, nth as i32);
-                sqe.flags |= ask::LINK;
-                // A link must not be cut by the end of the queue.
-                if ring.unsubmitted() + 2 > ring.entries() {
-                    let _ = ring.submit();
-                }
-                push(ring, sqe);
-            }
-            push(
-                ring,
-                Sqe {
-                    flags: ask::SKIP_SUCCESS,
-                    user_data: token(About::Nothing, 0, 0),
-                    ..Sqe::new(ask::CLOSE, closing.fd)
-                },
-            );
         }
     }
 
@@ -267,6 +246,7 @@ impl Inner {
             for target in self.cancels.drain(..) {
                 push(&mut machine.ring, cancel(target));
             }
+            counts::count(Event::Enters, 1);
             // SAFETY: Lent: no mask. Refused, it is done in the next turn.
             said = errno_of(unsafe { machine.ring.enter(Wait::No, None, ptr::null()) });
         }

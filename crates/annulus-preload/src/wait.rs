@@ -200,8 +200,11 @@ impl Held {
         };
         !guest.told
             && guest.events & flag::IN != 0
-            // SAFETY: Held: of a set that this thread waits on, and is not in the kernel with.
-            && host().is_some_and(|entry| unsafe { (*entry.connection()).in_hand() > 0 })
+            && host().is_some_and(|entry| {
+                // SAFETY: Held: of a set that this thread waits on, and is not in the kernel with.
+                let host = unsafe { &*entry.connection() };
+                host.generation == guest.generation && host.in_hand() > 0
+            })
     }
 
     fn has_guest(&self) -> bool {

@@ -1,10 +1,16 @@
 //! # Safety
 //!
-//! What is written leaves when its thread waits on its set again. Should the thread do something else first, and for
-//! long, a thread of ours sends it: whatever the program waits for may be waiting for that answer. It looks while
-//! something is queued, and sleeps for good where nothing is (Typed: numbers for the kernel). On a server's own
-//! processor each look costs a timer and two switches, so it looks ever less often as long as it finds nothing
-//! late, and often again once it has.
+//! What is written leaves when its thread waits on its set again. Before it sleeps in another call, what is queued is
+//! sent by itself (`before_a_wait`). What else keeps a thread for long, a computation or a call that no hook sees, is
+//! met in three ways (Typed: numbers for the kernel):
+//!
+//! - A set holds nothing back before its rounds have been seen to be short, nor for a while after one that was not
+//!   ([`Pace`](crate::pace::Pace)).
+//! - Once something has been late, or where the process has several threads, one of which may wait for what another
+//!   has written, a thread of ours sends what is late. On a server's own processor each look costs a timer and two
+//!   switches, so it looks ever less often as long as it finds nothing late.
+//! - It ends when nothing has been queued for a while, so that a process is not kept alive, and before a call that only
+//!   a process with one thread may make.
 //!
 //! It handles no signal, and ends with each thread that waits on a set, so that a process ends with its last thread.
 #![allow(unsafe_code)]
@@ -12,14 +18,16 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
+use crate::caller;
+use crate::config;
 use crate::leave;
 use crate::orphans;
 use crate::process;
 use crate::send;
-use crate::set::Held;
+use crate::set::{Held, Set};
 use crate::sets;
 use crate::sys;
 
@@ -28,18 +36,47 @@ const LOOK_US: i64 = 2000;
 const LOOK_MAX_US: i64 = 16_000;
 /// What has waited for so long is sent, ns.
 const LATE_NS: u64 = 2_000_000;
-/// After so many looks at nothing it sleeps until it is woken.
+/// After so many looks at nothing it sleeps until it is woken, and ends if that takes so long, us.
 const LOOKS_MAX: u32 = 8;
+const ASLEEP_MAX_US: i64 = 500_000;
+/// Whoever waits for its end looks so often, us, and at most so many times.
+const END_LOOK_US: i64 = 50;
+const END_LOOKS_MAX: u32 = 40_000;
 const STACK_BYTES: usize = 64 << 10;
 
 const NONE: u32 = 0;
 const LOOKING: u32 = 1;
 const ASLEEP: u32 = 2;
 const TO_END: u32 = 3;
+const TO_LEAVE: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(NONE);
+/// The kernel's number of the last such thread.
+static THREAD: AtomicU32 = AtomicU32::new(0);
+/// Something has been late in this process.
+static LATE: AtomicBool = AtomicBool::new(false);
 
-/// Something is queued.
+/// Something is queued that may be late.
+#[inline]
+pub(crate) fn is_queued() {
+    if STATE.load(Ordering::Relaxed) != LOOKING {
+        look_out_if_needed();
+    }
+}
+
+#[cold]
+fn look_out_if_needed() {
+    if LATE.load(Ordering::Relaxed) || config::get().holds || !caller::is_alone() {
+        rouse();
+    }
+}
+
+/// Something has been queued for too long.
+pub(crate) fn was_late() {
+    LATE.store(true, Ordering::Relaxed);
+}
+
+/// Something is to be sent that nothing else looks after.
 #[inline]
 pub(crate) fn look_out() {
     if STATE.load(Ordering::Relaxed) != LOOKING {
@@ -79,15 +116,63 @@ fn start() -> std::io::Result<()> {
     made.map(drop)
 }
 
-/// The kernel's number of the thread.
-static THREAD: AtomicI32 = AtomicI32::new(0);
+/// The calling thread may sleep: what it has queued is sent, but for that of the set it is about to wait on.
+#[inline]
+pub(crate) fn before_a_wait(on: Option<&'static Set>) {
+    for set in sets::all() {
+        let other = !on.is_some_and(|on| ptr::eq(on, set));
+        if set.queued_since_ns() != 0 && other && set.is_mine() {
+            send_all(set);
+        }
+    }
+}
+
+#[cold]
+fn send_all(set: &'static Set) {
+    if let Some(mut held) = set.take() {
+        held.submit_sends();
+    }
+}
+
+/// Whether the calling thread has something queued that nothing else sends.
+#[inline]
+pub(crate) fn has_queued() -> bool {
+    STATE.load(Ordering::Relaxed) != LOOKING
+        && sets::all().any(|set| set.queued_since_ns() != 0 && set.is_mine())
+}
+
+/// Ends the thread, for a call that only a process with one thread may make. It is begun anew when it is needed.
+pub(crate) fn leave() {
+    let swap = |from| STATE.compare_exchange(from, TO_LEAVE, Ordering::AcqRel, Ordering::Relaxed);
+    for _ in 0..END_LOOKS_MAX {
+        if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
+            sys::wake_one(&STATE);
+        }
+        if STATE.load(Ordering::Acquire) == NONE && !sys::has_thread(THREAD.load(Ordering::Acquire))
+        {
+            return;
+        }
+        sys::pause_us(END_LOOK_US);
+    }
+}
+
+/// The call has been made.
+pub(crate) fn may_come_back() {
+    if orphans::any() || !sets::none_is_queued() {
+        look_out();
+    }
+}
 
 fn watch() {
-    THREAD.store(sys::thread_number(), Ordering::Relaxed);
+    THREAD.store(sys::thread(), Ordering::Release);
     let (mut idle, mut pause_us) = (0, LOOK_US);
     loop {
-        sys::pause_us(pause_us);
-        if STATE.load(Ordering::Acquire) == TO_END {
+        sys::wait_while(&STATE, LOOKING, pause_us);
+        let state = STATE.load(Ordering::Acquire);
+        if state == TO_LEAVE {
+            return STATE.store(NONE, Ordering::Release);
+        }
+        if state == TO_END {
             // The process may be about to end with its last thread.
             orphans::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
             STATE.store(NONE, Ordering::Release);
@@ -117,8 +202,14 @@ fn watch() {
         let sleeps = STATE.compare_exchange(LOOKING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
         // Something may have been queued since: whoever did has not woken it.
         if sleeps.is_ok() && sets::none_is_queued() && !orphans::any() {
-            while STATE.load(Ordering::Acquire) == ASLEEP {
-                sys::wait_while(&STATE, ASLEEP);
+            let until_ns = sys::now_ns() + ASLEEP_MAX_US as u64 * 1000;
+            while STATE.load(Ordering::Acquire) == ASLEEP && sys::now_ns() < until_ns {
+                sys::wait_while(&STATE, ASLEEP, ASLEEP_MAX_US);
+            }
+            let ends = STATE.compare_exchange(ASLEEP, NONE, Ordering::AcqRel, Ordering::Relaxed);
+            if ends.is_ok() {
+                // It may be the last of a process whose first thread has ended by a call of the kernel's.
+                return sys::end_as_the_first_thread();
             }
         } else {
             let _ = STATE.compare_exchange(ASLEEP, LOOKING, Ordering::AcqRel, Ordering::Relaxed);
@@ -163,7 +254,7 @@ fn look() -> Found {
                 send::flush(&mut held, fd, connection);
             }
         }
-        leave::finish_closes_late(&mut held);
+        leave::finish_closes(&mut held);
         orphans::take_all(&mut held);
         is_sent(&mut held);
         if orphans::go_on_without_ring(&mut held) {
@@ -198,7 +289,7 @@ unsafe extern "C" fn at_end(_: *mut c_void) {
                 send::flush(held, fd, connection);
             }
         }
-        leave::finish_closes_late(held);
+        leave::finish_closes(held);
         orphans::take_all(held);
         is_sent(held);
         held.is_nobodys();
@@ -209,31 +300,17 @@ unsafe extern "C" fn at_end(_: *mut c_void) {
     }
 }
 
-/// So long it is waited for, in steps.
-const STOP_US: i64 = 100;
-const STOPS_MAX: u32 = 1000;
-
 /// Ends the thread, if it has nothing left to send: a filter of system calls that the program sets may not allow what
 /// it does. The next bytes that are late start it again.
 pub(crate) fn stop() {
-    if orphans::any() || !sets::none_is_queued() {
-        return;
-    }
-    let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
-    if swap(ASLEEP).is_err() && swap(LOOKING).is_err() {
-        return;
-    }
-    sys::wake_one(&STATE);
-    for _ in 0..STOPS_MAX {
-        let ends = STATE.load(Ordering::Acquire) != TO_END;
-        if ends && !sys::has_thread(THREAD.load(Ordering::Relaxed)) {
-            return;
-        }
-        sys::pause_us(STOP_US);
+    if !orphans::any() && sets::none_is_queued() {
+        leave();
     }
 }
 
 /// In a child of a fork: the thread is not here.
 pub(crate) fn reset() {
     STATE.store(NONE, Ordering::Relaxed);
+    THREAD.store(0, Ordering::Relaxed);
+    LATE.store(false, Ordering::Relaxed);
 }

@@ -12,6 +12,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 
 use super::io::{flush, hand_back};
 use super::socket::{at_mark, is_told_by_signals};
+use super::waiting::before_a_wait;
 use super::{Found, find, free_numbers, guard, may_be};
 use crate::counts::{self, Call, Why};
 use crate::descriptor as of;
@@ -27,11 +28,13 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         of::forget(fd);
         return unsafe { real::close(fd) };
     };
-    match guard(|| of::close(entry, fd)) {
-        Some(answer) => {
-            counts::served(Call::Close);
-            say_int(answer)
-        }
+    let was_served = entry.kind() == Kind::Served;
+    let answer = guard(|| of::close(entry, fd));
+    if was_served || answer.is_some() {
+        counts::served(Call::Close);
+    }
+    match answer {
+        Some(answer) => say_int(answer),
         None => unsafe { real::close(fd) },
     }
 }
@@ -164,6 +167,9 @@ pub(super) unsafe extern "C-unwind" fn fcntl(
         errno::set(libc::EBADF);
         return -1;
     }
+    if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
+        before_a_wait();
+    }
     let by_signals = match command {
         libc::F_SETFL => argument as c_int & libc::O_ASYNC != 0,
         _ => matches!(command, libc::F_SETOWN | F_SETSIG | F_SETOWN_EX),
@@ -189,7 +195,7 @@ fn set_blocking(fd: c_int, blocks: bool) {
         hand_back(fd, Why::Blocking);
     }
     if let Some(entry) = table::entry(fd)
-        && matches!(entry.kind(), Kind::Stream | Kind::Served)
+        && matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::Listener)
     {
         let flags = entry.flags() & !table::NONBLOCK;
         let flags = if blocks {

@@ -12,6 +12,7 @@ use std::ffi::c_int;
 
 use libc::{epoll_event, sigset_t, timespec};
 
+use super::waiting::before_a_wait_on;
 use super::{guard, may_be};
 use crate::child;
 use crate::control::{self, Asked};
@@ -178,6 +179,9 @@ unsafe fn wait_on(
     }
     if number.kind() != Kind::Set || !may_be(events) || max > EVENTS_MAX {
         return None;
+    }
+    if timeout_ns != Some(0) {
+        before_a_wait_on(Set::of(number));
     }
     let room = Room {
         events,

@@ -12,6 +12,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
+use super::waiting::before_a_read;
 use super::{Found, find, guard, may_be};
 use crate::counts::{self, Call, Why};
 use crate::errno::{Answer, say};
@@ -30,7 +31,10 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
         super::socket::leave_kin_alone(fd);
     }
     let answer = match find(fd) {
-        Found::Theirs => return None,
+        Found::Theirs => {
+            before_a_read(fd);
+            return None;
+        }
         Found::Closed => Some(Err(libc::EBADF)),
         // SAFETY: Lent, passed on.
         Found::Ours(entry) => {

@@ -24,6 +24,7 @@ mod rare;
 mod raw;
 mod socket;
 mod stdio;
+mod waiting;
 
 /// libc's `syscall` is watched from now on: on x86-64, elsewhere raw calls go past the library.
 pub(crate) fn watch_syscalls() {
@@ -80,10 +81,10 @@ fn guard(serve: impl FnOnce() -> Option<Answer>) -> Option<Answer> {
     errno::guarded(serve)
 }
 
-/// Before a call that gives the program a number.
+/// Before a call that gives the program a number: what a handler has closed is free by then.
 fn free_numbers() {
     guard(|| {
-        crate::leave::free_numbers();
+        crate::descriptor::close_what_waits();
         None
     });
 }

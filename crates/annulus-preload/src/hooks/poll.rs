@@ -14,6 +14,7 @@ use std::ffi::{c_int, c_short};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use super::io::hand_back;
+use super::waiting::before_a_wait;
 use super::{Found, find, guard, may_be};
 use crate::control;
 use crate::counts::Why;
@@ -57,6 +58,9 @@ pub(super) unsafe extern "C-unwind" fn poll(
     count: nfds_t,
     timeout_ms: c_int,
 ) -> c_int {
+    if timeout_ms != 0 {
+        before_a_wait();
+    }
     let any = unsafe { prepare_all(fds, count) };
     let said = unsafe { real::poll(fds, count, if any { 0 } else { timeout_ms }) };
     if any {
@@ -94,6 +98,7 @@ unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    before_a_wait();
     let any = unsafe { prepare_all(fds, count) };
     let now = timespec {
         tv_sec: 0,
@@ -175,6 +180,7 @@ pub(super) unsafe extern "C-unwind" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    before_a_wait();
     let mut now = timeval {
         tv_sec: 0,
         tv_usec: 0,
@@ -196,6 +202,7 @@ unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    before_a_wait();
     let now = timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{msghdr, sockaddr, socklen_t};
 
 use super::io::{flush, hand_back, read_in_hand};
+use super::waiting::{before_a_connect, before_an_accept};
 use super::{Found, find, guard, may_be};
 use crate::classify;
 use crate::counts::{self, Call, Why};
@@ -33,7 +34,9 @@ pub(super) unsafe extern "C-unwind" fn accept(
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
 ) -> c_int {
-    let said = unsafe { with_room(|| real::accept(fd, from, from_bytes)) };
+    super::free_numbers();
+    before_an_accept(fd);
+    let said = unsafe { real::accept(fd, from, from_bytes) };
     accepted(fd, said, false)
 }
 
@@ -44,7 +47,9 @@ pub(super) unsafe extern "C-unwind" fn accept4(
     from_bytes: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let said = unsafe { with_room(|| real::accept4(fd, from, from_bytes, flags)) };
+    super::free_numbers();
+    before_an_accept(fd);
+    let said = unsafe { real::accept4(fd, from, from_bytes, flags) };
     accepted(fd, said, flags & libc::SOCK_NONBLOCK != 0)
 }
 
@@ -55,33 +60,13 @@ pub(super) unsafe extern "C-unwind" fn socket(
     protocol: c_int,
 ) -> c_int {
     super::free_numbers();
-    let fd = unsafe { with_room(|| real::socket(domain, kind, protocol)) };
+    let fd = unsafe { real::socket(domain, kind, protocol) };
     if matches!(domain, libc::AF_INET | libc::AF_INET6)
         && let Some(entry) = table::entry(fd)
     {
         entry.is_new();
     }
     fd
-}
-
-/// Numbers that the program has closed are free as soon as the ring has closed them: where they are short, at once.
-unsafe fn with_room(call: impl Fn() -> c_int) -> c_int {
-    let said = call();
-    if said >= 0 || !matches!(errno::get(), libc::EMFILE | libc::ENFILE) {
-        return said;
-    }
-    let mut closed = false;
-    for fd in 0..leave::served_max() as c_int {
-        let Some(entry) = table::entry(fd) else { break };
-        if entry.kind() == Kind::Closing {
-            guard(|| {
-                leave::finish_closes(&mut Set::of(entry)?.take()?);
-                None
-            });
-            closed = true;
-        }
-    }
-    if closed { call() } else { said }
 }
 
 fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
@@ -104,6 +89,7 @@ pub(super) unsafe extern "C-unwind" fn connect(
     address: *const sockaddr,
     bytes: socklen_t,
 ) -> c_int {
+    before_a_connect(fd);
     let known = match find(fd) {
         Found::Closed => {
             errno::set(libc::EBADF);

@@ -1,6 +1,8 @@
 /* How a connection ends: close, close_range, shutdown and the end of the program, with bytes on their way out, bytes
  * that nobody read, and linger. The rule: what was accepted arrives, then the end that the kernel would have sent. */
 #include "app.h"
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <sys/resource.h>
 #include <linux/close_range.h>
 
@@ -589,6 +591,90 @@ static void a_closed_number_is_the_next_to_be_given(void) {
     }
 }
 
+/* The number of a connection that is asked for the second time or more, which the ring has a lasting receive of. */
+static struct pair asked_twice(int set) {
+    struct pair pair = joined(set, EPOLLIN);
+    for (int i = 0; i < 2; i++) {
+        peer_send(&pair, "ask");
+        settle(&pair);
+        say_next(set);
+        say_read(pair.app, 100);
+    }
+    return pair;
+}
+
+static int take_number(int way) {
+    int ends[2] = {-1, -1};
+    switch (way) {
+    case 0: return open("/dev/null", O_RDONLY);
+    case 1: MUST(pipe(ends)); break;
+    case 2: MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends)); break;
+    case 3: return eventfd(0, 0);
+    case 4: return epoll_create1(0);
+    case 5: return (int)syscall(SYS_memfd_create, "number", 0);
+    case 6: return fileno(fopen("/dev/null", "r"));
+    case 7: return timerfd_create(CLOCK_MONOTONIC, 0);
+    case 8: return socket(AF_UNIX, SOCK_STREAM, 0);
+    default: return dup(0);
+    }
+    close(ends[1]);
+    return ends[0];
+}
+
+static void a_closed_number_is_free_for_any_call(void) {
+    int set = new_set();
+    for (int way = 0; way < 20; way++) {
+        struct pair pair = asked_twice(set);
+        int spare = (int)MUST(dup(0));
+        if (way >= 10)
+            MUST(write(pair.app, "last", 4));
+        MUST(close(pair.app));
+        int taken = (int)MUST(take_number(way % 10));
+        say("way %d: %s\n", way, taken == pair.app ? "the same number" : "another");
+        peer_gets_the_end(&pair);
+        peer_close(&pair);
+        close(taken);
+        close(spare);
+    }
+}
+
+static void a_closed_number_is_free_where_none_are_left(void) {
+    int set = new_set();
+    struct pair first = asked_twice(set), second = asked_twice(set);
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){60, 60}));
+    while (dup(0) >= 0)
+        continue;
+    say("%s\n", strerrorname_np(errno));
+    MUST(close(first.app));
+    MUST(close(second.app));
+    int ends[2] = {-1, -1};
+    GOT(pipe(ends));
+    say("the same numbers: %s\n", ends[0] == first.app && ends[1] == second.app ? "yes" : "no");
+    GOT(eventfd(0, 0));
+}
+
+/* What had no room is still sent, under a number that is not the program's. */
+static void a_number_closed_full_is_free(void) {
+    for (int waits = 0; waits < 2; waits++) {
+        int set = new_set();
+        struct pair pair = joined_narrow(set);
+        uint64_t count = write_much(&pair);
+        int lower = (int)MUST(dup(0));
+        if (waits)
+            turn(set);
+        MUST(close(pair.app));
+        int taken = (int)MUST(eventfd(0, 0));
+        say("the same number: %s\n", taken == pair.app ? "yes" : "no");
+        struct reader reader;
+        reader_start(&reader, pair.peer, 0);
+        join_turning(&reader, set);
+        say_all(&reader, count);
+        say("still open: %s\n", fcntl(taken, F_GETFD) >= 0 ? "yes" : "no");
+        MUST(close(taken));
+        MUST(close(lower));
+    }
+}
+
 static void closing_the_set_lets_writes_arrive(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -828,6 +914,9 @@ static const struct app_case cases[] = {
     CASE(a_set_works_on_though_all_other_numbers_were_closed, "served:close"),
     CASE(a_closed_number_is_bad_in_every_call, ""),
     CASE(a_closed_number_is_the_next_to_be_given, "served:close"),
+    CASE(a_closed_number_is_free_for_any_call, "served:close"),
+    CASE(a_closed_number_is_free_where_none_are_left, "served:close"),
+    CASE(a_number_closed_full_is_free, "served:write"),
     CASE(closing_the_set_lets_writes_arrive, ""),
     CASE(sets_come_and_go_and_leave_no_memory, "served:write"),
     CASE(connections_come_and_go, "served:read served:write"),

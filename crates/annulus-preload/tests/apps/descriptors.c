@@ -465,6 +465,85 @@ static void the_numbers_a_program_gets_are_as_without(void) {
         other.app - first, last - first, second_set - first);
 }
 
+/* A system call that no hook sees. */
+static long raw(long number, long a, long b, long c) {
+#if defined(__x86_64__)
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return result;
+#else
+    return syscall(number, a, b, c);
+#endif
+}
+
+static void serve_some(int set, struct pair *pair) {
+    peer_send(pair, "ask");
+    settle(pair);
+    say_next(set);
+    say_read(pair->app, 100);
+    MUST(write(pair->app, "answer", 6));
+    say_now(set);
+    peer_gets(pair, 6);
+}
+
+static void any_low_number_can_be_chosen(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    serve_some(set, &pair);
+    int chosen = 0;
+    for (int fd = 3; fd < 500; fd++)
+        if (fd != set && fd != pair.app && fd != pair.peer)
+            chosen += dup2(0, fd) == fd;
+    say("chosen: %d\n", chosen);
+    serve_some(set, &pair);
+}
+
+/* The numbers that a case takes: not those that it uses itself, nor the one where a log may be. */
+#define NUMBERS(fd, set, pair) \
+    (int fd = 3; fd < 700; fd++) \
+        if (fd != (set) && fd != (pair).app && fd != (pair).peer && fd != 512)
+
+/* What is closed there, if anything is, is closed by calls that no library sees. */
+static void a_file_that_took_any_number_is_the_programs(void) {
+    for (int way = 0; way < 3; way++) {
+        int set = new_set(), open = 0;
+        struct pair pair = joined(set, EPOLLIN);
+        serve_some(set, &pair);
+        for NUMBERS(fd, set, pair)
+            raw(SYS_close, fd, 0, 0);
+        for NUMBERS(fd, set, pair)
+            raw(SYS_dup3, 0, fd, O_CLOEXEC);
+        if (way == 1) {
+            pid_t child = (pid_t)MUST(fork());
+            for NUMBERS(fd, set, pair)
+                open += raw(SYS_fcntl, fd, F_GETFD, 0) >= 0;
+            if (child == 0) {
+                say("open in the child: %d\n", open);
+                _exit(0);
+            }
+            waitpid(child, NULL, 0);
+        }
+        if (way < 2) {
+            peer_send(&pair, "more");
+            settle(&pair);
+            say_next(set);
+            say_read(pair.app, 100);
+            MUST(write(pair.app, "still", 5));
+            say_now(set);
+            peer_gets(&pair, 5);
+        }
+        MUST(close(pair.app));
+        MUST(close(set));
+        open = 0;
+        for NUMBERS(fd, set, pair)
+            open += raw(SYS_fcntl, fd, F_GETFD, 0) >= 0;
+        say("open: %d\n", open);
+        for NUMBERS(fd, set, pair)
+            raw(SYS_close, fd, 0, 0);
+        peer_close(&pair);
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(a_duplicate_shares_the_stream, "back:duplicated"),
     CASE(errors_of_duplicating_are_the_kernels, ""),
@@ -483,6 +562,8 @@ static const struct app_case cases[] = {
     CASE(no_numbers_left_is_said_and_survived, ""),
     CASE(a_low_limit_from_the_start_is_enough, ""),
     CASE(the_numbers_a_program_gets_are_as_without, "served:epoll_wait"),
+    CASE(any_low_number_can_be_chosen, "served:epoll_wait"),
+    CASE(a_file_that_took_any_number_is_the_programs, "served:epoll_wait"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

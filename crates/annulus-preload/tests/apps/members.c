@@ -274,6 +274,45 @@ static void a_closed_number_whose_duplicate_lives_is_still_reported(void) {
     say_now(set);
 }
 
+static void what_a_closed_number_has_in_hand_is_reported_of_its_duplicate(void) {
+    for (int way = 0; way < 4; way++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN | (way == 1 ? EPOLLET : way == 2 ? EPOLLONESHOT : 0));
+        peer_send(&pair, "abc");
+        settle(&pair);
+        say_next(set);
+        int twin = (int)MUST(dup(pair.app));
+        say_read(twin, 2);
+        MUST(close(pair.app));
+        pair.app = twin;
+        say_now(set);
+        say_now(set);
+        if (way == 3) {
+            /* Its last number is another's, with bytes of its own. */
+            MUST(close(twin));
+            struct pair other = connected();
+            int third = (int)MUST(dup2(other.app, twin));
+            MUST(close(other.app));
+            other.app = third;
+            add(set, other.app, EPOLLIN, 7);
+            peer_send(&other, "xyz");
+            settle(&other);
+            say_next(set);
+            say_read(other.app, 1);
+            say_now(set);
+            continue;
+        }
+        say_read(twin, 9);
+        say_now(set);
+        peer_send(&pair, "def");
+        settle(&pair);
+        say_now(set);
+        say_read(twin, 9);
+        MUST(close(twin));
+        say_now(set);
+    }
+}
+
 static void a_blocking_socket_can_be_a_member(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = pair_on(listener, port, 0);
@@ -437,6 +476,7 @@ static const struct app_case cases[] = {
     CASE(a_duplicate_of_a_set_is_the_same_set, ""),
     CASE(a_duplicate_of_a_member_is_another_member, "back:duplicated"),
     CASE(a_closed_number_whose_duplicate_lives_is_still_reported, "back:duplicated"),
+    CASE(what_a_closed_number_has_in_hand_is_reported_of_its_duplicate, "back:duplicated"),
     CASE(a_blocking_socket_can_be_a_member, "passed:blocking"),
     CASE(a_set_that_is_closed_leaves_its_members_whole, ""),
     CASE(sets_and_members_that_come_and_go_leave_no_descriptor, ""),

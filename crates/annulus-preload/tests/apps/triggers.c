@@ -318,6 +318,49 @@ static void exclusive_members_report_and_refuse_changes(void) {
     say_next(set);
 }
 
+static void a_member_taken_out_can_be_an_exclusive_one(void) {
+    for (int way = 0; way < 6; way++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN);
+        peer_send(&pair, "abc");
+        settle(&pair);
+        if (way & 1) {
+            say_next(set);
+            say_read(pair.app, 1);
+        }
+        del(set, pair.app);
+        uint32_t more = way < 2 ? EPOLLEXCLUSIVE : way < 4 ? EPOLLPRI : EPOLLEXCLUSIVE | EPOLLONESHOT;
+        GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN | more, 2));
+        say_now(set);
+        say_now(set);
+        say_stream(pair.app, 10);
+        peer_send(&pair, "de");
+        settle(&pair);
+        say_now(set);
+        GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 3));
+        say_stream(pair.app, 10);
+        GOT(control(set, EPOLL_CTL_DEL, pair.app, 0, 0));
+        GOT(control(set, EPOLL_CTL_DEL, pair.app, 0, 0));
+    }
+}
+
+static void a_oneshot_that_fired_can_be_asked_for_more(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN | EPOLLONESHOT);
+    peer_send(&pair, "abc");
+    settle(&pair);
+    say_next(set);
+    GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLPRI | EPOLLONESHOT, 2));
+    say_now(set);
+    say_now(set);
+    say_read(pair.app, 9);
+    GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLEXCLUSIVE, 3));
+    GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 4));
+    peer_send(&pair, "de");
+    settle(&pair);
+    say_now(set);
+}
+
 static void the_peers_fin_is_read_and_hung_up(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
@@ -677,6 +720,8 @@ static const struct app_case cases[] = {
     CASE(a_hang_up_behind_what_nobody_asked_for_is_reported, "served:read"),
     CASE(a_reset_before_a_set_has_it_is_known_to_writes, "passed:not_connected"),
     CASE(exclusive_members_report_and_refuse_changes, "passed:unknown_flags"),
+    CASE(a_member_taken_out_can_be_an_exclusive_one, "back:unknown_flags"),
+    CASE(a_oneshot_that_fired_can_be_asked_for_more, "back:unknown_flags"),
     CASE(the_peers_fin_is_read_and_hung_up, "served:read"),
     CASE(hang_up_alone_is_reported_before_the_bytes_are_read, ""),
     CASE(both_ends_shut_is_a_hang_up, "served:shutdown"),

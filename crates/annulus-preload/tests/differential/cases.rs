@@ -34,6 +34,8 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn a_hang_up_behind_what_nobody_asked_for_is_reported;
     fn a_reset_before_a_set_has_it_is_known_to_writes;
     fn exclusive_members_report_and_refuse_changes;
+    fn a_member_taken_out_can_be_an_exclusive_one;
+    fn a_oneshot_that_fired_can_be_asked_for_more;
     fn the_peers_fin_is_read_and_hung_up;
     fn hang_up_alone_is_reported_before_the_bytes_are_read;
     fn both_ends_shut_is_a_hang_up;
@@ -56,6 +58,14 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn ask_and_answer_many_times;
 }
 
+cases! { ALONE, ALONE_CASES = c("alone"):
+    fn a_quick_server_has_one_thread;
+    fn a_server_may_leave_its_namespaces;
+    fn a_process_ends_with_its_only_thread;
+    fn a_call_that_waits_lets_the_answer_leave;
+    fn a_program_that_serves_nothing_waits_as_ever;
+}
+
 cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn errors_of_control_are_the_kernels;
     fn errors_of_waiting_are_the_kernels;
@@ -68,6 +78,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_duplicate_of_a_set_is_the_same_set;
     fn a_duplicate_of_a_member_is_another_member;
     fn a_closed_number_whose_duplicate_lives_is_still_reported;
+    fn what_a_closed_number_has_in_hand_is_reported_of_its_duplicate;
     fn a_blocking_socket_can_be_a_member;
     fn a_set_that_is_closed_leaves_its_members_whole;
     fn sets_and_members_that_come_and_go_leave_no_descriptor;
@@ -171,6 +182,9 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn a_set_works_on_though_all_other_numbers_were_closed;
     fn a_closed_number_is_bad_in_every_call;
     fn a_closed_number_is_the_next_to_be_given;
+    fn a_closed_number_is_free_for_any_call;
+    fn a_closed_number_is_free_where_none_are_left;
+    fn a_number_closed_full_is_free;
     fn closing_the_set_lets_writes_arrive;
     fn sets_come_and_go_and_leave_no_memory;
     fn connections_come_and_go;
@@ -200,6 +214,8 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn no_numbers_left_is_said_and_survived;
     fn a_low_limit_from_the_start_is_enough;
     fn the_numbers_a_program_gets_are_as_without;
+    fn any_low_number_can_be_chosen;
+    fn a_file_that_took_any_number_is_the_programs;
 }
 
 cases! { THREADS, THREADS_CASES = c("threads"):
@@ -370,8 +386,9 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 16] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 17] = [
     (&TRIGGERS, TRIGGERS_CASES),
+    (&ALONE, ALONE_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
     (&RECEIVING, RECEIVING_CASES),

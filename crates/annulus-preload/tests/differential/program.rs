@@ -74,8 +74,13 @@ impl With {
         }
     }
 
-    /// The library, which counts into a log that the run then reads.
+    /// The library, which counts into a log that the run then reads, and holds writes back from the first on.
     pub(crate) fn library() -> With {
+        With::as_it_is().set("ANNULUS_HOLD", "1")
+    }
+
+    /// The library, which counts, and holds writes back when it has seen that it may.
+    pub(crate) fn as_it_is() -> With {
         With {
             counted: true,
             ..With::preloaded_only()

@@ -46,6 +46,7 @@ impl Server {
             .arg(threads.to_string())
             .env("LD_PRELOAD", library())
             .env("ANNULUS_STATS", "1")
+            .env("ANNULUS_HOLD", "1")
             .env("ANNULUS_LOG", &log)
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())

@@ -30,7 +30,6 @@ pub mod ask {
 
     pub const RECV: u8 = sqe::opcode::RECV;
     pub const SEND: u8 = sqe::opcode::SEND;
-    pub const CLOSE: u8 = sqe::opcode::CLOSE;
     pub const POLL_ADD: u8 = sqe::opcode::POLL_ADD;
     pub const ASYNC_CANCEL: u8 = sqe::opcode::ASYNC_CANCEL;
     /// In `op_flags` of a cancel: all that it names, not the first. Since Linux 5.19, as the next.
@@ -39,8 +38,6 @@ pub mod ask {
     pub const CANCEL_ANY: u32 = 1 << 2;
     /// In `flags`: the buffer is of the group 0.
     pub const BUFFER_SELECT: u8 = sqe::BUFFER_SELECT;
-    /// In `flags`: the next entry waits for this one, and is cancelled if it fails.
-    pub const LINK: u8 = 1 << 2;
     /// In `flags`: no CQE if it succeeds. Since Linux 5.17.
     pub const SKIP_SUCCESS: u8 = sqe::SKIP_SUCCESS;
     /// In `ioprio`: one CQE per receive until it ends. Since Linux 6.0.

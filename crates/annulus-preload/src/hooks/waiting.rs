@@ -1,0 +1,185 @@
+//! # Safety
+//!
+//! Calls in which a program sleeps, other than on its set: what it has queued is sent before. And those that only a
+//! process with one thread may make (Typed, Lent: as the header of the hooks says).
+#![allow(unsafe_code)]
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the header's note holds for each: what the program passed is passed on"
+)]
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+
+use libc::{
+    FILE, addrinfo, clockid_t, id_t, idtype_t, off_t, pid_t, pthread_attr_t, pthread_t, rusage,
+    sem_t, sembuf, siginfo_t, sigset_t, size_t, ssize_t, timespec,
+};
+
+use super::guard;
+use crate::real;
+use crate::set::Set;
+use crate::sets;
+use crate::sys;
+use crate::table::{self, Kind, NONBLOCK};
+use crate::watchdog;
+
+/// Before a call that may sleep.
+#[inline]
+pub(super) fn before_a_wait() {
+    before_a_wait_on(None);
+}
+
+/// Likewise on a set, which sends what is its own by itself.
+#[inline]
+pub(super) fn before_a_wait_on(set: Option<&'static Set>) {
+    // As a rule: `getc` comes here for each byte.
+    if sets::none_is_queued() {
+        return;
+    }
+    guard(|| {
+        watchdog::before_a_wait(set);
+        None
+    });
+}
+
+/// Before an accept. Whether a listener waits is asked once.
+#[inline]
+pub(super) fn before_an_accept(fd: c_int) {
+    if !watchdog::has_queued() {
+        return;
+    }
+    let listener = table::entry(fd).filter(|entry| entry.kind() == Kind::Listener);
+    let Some(entry) = listener else {
+        return before_a_read(fd);
+    };
+    if entry.flags() & NONBLOCK == 0 {
+        if waits(fd) {
+            return before_a_read(fd);
+        }
+        entry.become_kind(Kind::Listener, entry.flags() | NONBLOCK);
+    }
+}
+
+fn waits(fd: c_int) -> bool {
+    sys::flags_of(fd).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK == 0)
+}
+
+/// Before a read of a descriptor that is not served: it may sleep if there is nothing to be read.
+#[inline]
+pub(super) fn before_a_read(fd: c_int) {
+    if watchdog::has_queued() && sys::poll_now(fd, libc::POLLIN as u32) == 0 {
+        before_a_wait();
+    }
+}
+
+macro_rules! sleeps {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
+                before_a_wait();
+                unsafe { real::$name($($arg),*) }
+            }
+        )*
+    };
+}
+
+sleeps! {
+    nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
+    clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
+    usleep(us: c_uint) -> c_int;
+    sleep(seconds: c_uint) -> c_uint;
+    pause() -> c_int;
+    sigsuspend(mask: *const sigset_t) -> c_int;
+    sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int;
+    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int;
+    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, timeout: *const timespec) -> c_int;
+    wait(status: *mut c_int) -> pid_t;
+    waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t;
+    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    waitid(kind: idtype_t, child: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
+    pclose(stream: *mut FILE) -> c_int;
+    flock(fd: c_int, operation: c_int) -> c_int;
+    lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int;
+    sem_wait(semaphore: *mut sem_t) -> c_int;
+    sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
+    semop(set: c_int, operations: *mut sembuf, count: size_t) -> c_int;
+    semtimedop(set: c_int, operations: *mut sembuf, count: size_t, timeout: *const timespec) -> c_int;
+    msgrcv(queue: c_int, message: *mut c_void, bytes: size_t, kind: c_long, flags: c_int) -> ssize_t;
+    getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo, found: *mut *mut addrinfo)
+        -> c_int;
+    fgets(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    fgetc(stream: *mut FILE) -> c_int;
+    getc(stream: *mut FILE) -> c_int;
+    getchar() -> c_int;
+    fread(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    getline(line: *mut *mut c_char, bytes: *mut size_t, stream: *mut FILE) -> ssize_t;
+    getdelim(line: *mut *mut c_char, bytes: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t;
+    __getdelim(line: *mut *mut c_char, bytes: *mut size_t, end: c_int, stream: *mut FILE) -> ssize_t;
+    fgets_unlocked(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    fread_unlocked(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    __uflow(stream: *mut FILE) -> c_int;
+    __fgets_chk(line: *mut c_char, room: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    __fread_chk(base: *mut c_void, room: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+}
+
+/// Before a connect. A proxy connects in the middle of its rounds, and does not wait.
+pub(super) fn before_a_connect(fd: c_int) {
+    if watchdog::has_queued() && waits(fd) {
+        before_a_wait();
+    }
+}
+
+/// From now on one thread may wait for what another has queued: none of it was written to be looked after.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    run: *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    before_a_wait();
+    unsafe { real::pthread_create(thread, attributes, run, argument) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn thrd_create(
+    thread: *mut pthread_t,
+    run: *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    before_a_wait();
+    unsafe { real::thrd_create(thread, run, argument) }
+}
+
+/// Calls that fail, or do another thing, in a process with a second thread.
+macro_rules! alone {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+                before_a_wait();
+                guard(|| {
+                    watchdog::leave();
+                    None
+                });
+                let said = unsafe { real::$name($($arg),*) };
+                let errno = crate::errno::get();
+                guard(|| {
+                    watchdog::may_come_back();
+                    None
+                });
+                crate::errno::set(errno);
+                said
+            }
+        )*
+    };
+}
+
+alone! {
+    unshare(what: c_int);
+    setns(fd: c_int, kind: c_int);
+}

@@ -11,6 +11,7 @@ use crate::leave;
 use crate::listeners;
 use crate::log;
 use crate::set::{Guest, Held, Mode, Set};
+use crate::switch;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::turn;
@@ -187,6 +188,9 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
         counts::passed(Why::Filtered);
         log::refused("the program has set a filter of system calls");
         held.mode = Mode::Passing;
+        return;
+    }
+    if switch::keeps(held) {
         return;
     }
     match turn::make() {

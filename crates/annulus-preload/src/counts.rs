@@ -15,10 +15,10 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use annulus::metrics;
 pub(crate) use annulus::metrics::preload::{Call, Event, Gauge, Served, Totals, Why};
+use annulus::metrics::{self, switch::Told};
 
-use crate::{log, process, table};
+use crate::{log, process, switch, table};
 
 const CALLS: usize = Call::ALL.len();
 const WHYS: usize = Why::ALL.len();
@@ -150,6 +150,7 @@ impl RingCounts {
         counts.describe(backend, None);
         counts.count(Event::Rings, 1);
         counts.change(Gauge::Rings, 1);
+        metrics::switch::tell(Told::Serving, 1);
         RingCounts {
             counts,
             told: [0; 4],
@@ -175,15 +176,14 @@ impl RingCounts {
     pub(crate) fn end(mut self) {
         self.tell([0; 4]);
         self.counts.change(Gauge::Rings, -1);
+        metrics::switch::tell(Told::Serving, -1);
     }
 }
 
 /// The first ring of the calling thread.
 #[cold]
 fn begin_thread() -> &'static Served {
-    if others().is_none() {
-        begin_process();
-    }
+    share();
     let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.pop());
     let counts = idle.unwrap_or_else(|| {
         let nth = MADE.fetch_add(1, Ordering::Relaxed);
@@ -195,6 +195,13 @@ fn begin_thread() -> &'static Served {
     counts
 }
 
+/// The process can be looked at from now on.
+pub(crate) fn share() {
+    if others().is_none() {
+        begin_process();
+    }
+}
+
 /// The first ring of the process: from now on others can look.
 fn begin_process() {
     match metrics::share_above(log::NUMBER_MIN) {
@@ -203,6 +210,7 @@ fn begin_process() {
                 entry.become_kind(table::Kind::Ours, 0);
             }
             process::remember([descriptor, -1]);
+            switch::begin();
         }
         // It counts all the same; only `annulus top` does not see it.
         Err(error) => log::say(&format!("its counts can't be looked at: {error}")),

@@ -17,6 +17,7 @@ use crate::orphans::{self, Beside};
 use crate::receive;
 use crate::send;
 use crate::set::{Closing, Held, Inner, Known, Mode, Set};
+use crate::switch;
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE, OWN, SHARED};
 use crate::turn;
@@ -96,7 +97,9 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
     ends(inner);
     let shared = matches!(why, Why::Duplicated | Why::PassedOn);
     let shared = if shared { SHARED } else { 0 };
-    entry.become_kind(Kind::Replay, LEFT_ALONE | shared | entry.flags());
+    // What the operator has handed back may be served again.
+    let for_good = if why == Why::Released { 0 } else { LEFT_ALONE };
+    entry.become_kind(Kind::Replay, for_good | shared | entry.flags());
     inner.replays += 1;
     // One that was reported once and is silent can't be put into the kernel's set as such: not before it is to speak.
     if connection.is(flag::MEMBER) && !connection.is(flag::DISABLED) {
@@ -462,7 +465,7 @@ fn finish(held: &mut Held, tell: bool) {
 /// All of a set's connections are handed back, and the kernel's set answers from now on.
 pub(crate) fn pass_whole(held: &mut Held, why: Why) {
     if held.mode == Mode::Passing {
-        return;
+        return switch::is_not_to_return(held);
     }
     counts::passed(why);
     if why == Why::Filtered {
@@ -582,5 +585,6 @@ pub(crate) fn end_set(held: &mut Held, set: &'static Set) {
     let_go(held);
     finish_closes(held);
     held.mode = Mode::Passing;
+    switch::is_not_to_return(held);
     end_ring(held, set);
 }

@@ -17,6 +17,7 @@
 //! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
 //! - `leave`, `descriptor`: handed back, removed, closed. `orphans`: closed, with something still to be sent.
 //! - `classify`, `options`: who can be served at all.
+//! - `switch`: handed back while the program runs, and served again.
 //! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
 //!
 //! # Sealed
@@ -51,6 +52,7 @@ mod receive;
 mod send;
 mod set;
 mod sets;
+mod switch;
 mod sys;
 mod table;
 mod turn;

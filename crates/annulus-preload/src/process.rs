@@ -73,6 +73,7 @@ pub(crate) fn has_child() {
 
 extern "C" fn in_child() {
     caller::is_child();
+    crate::switch::in_child();
     counts::reset();
     crate::watchdog::reset();
     crate::orphans::in_child();

@@ -121,6 +121,8 @@ pub(crate) struct Inner {
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
     pub(crate) burst: Burst,
+    /// The kernel's because the operator has asked for that.
+    pub(crate) released: bool,
 }
 
 /// A member of two sets; the kernel's set knows it, but not what is in hand.
@@ -461,6 +463,7 @@ impl Inner {
             hurry: 0,
             listeners: Vec::new(),
             burst: Burst::new(),
+            released: false,
         }
     }
 

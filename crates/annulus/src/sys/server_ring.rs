@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 
 use rustix::io_uring::IoringEnterFlags;
 
@@ -19,7 +20,9 @@ use super::ring::{Ring, RingConfig, Rung};
 use super::sq_poll::SqPoll;
 use super::sqe::Cqe;
 pub use super::sqe::Sqe;
+use super::sqe::opcode;
 use super::wanted::Wanted;
+use super::words::futex_of;
 use crate::error::SetupError;
 
 /// The opcodes of a server, and the flags that go with them.
@@ -108,6 +111,9 @@ impl Wait {
         matches!(self, Wait::Several(..))
     }
 }
+
+/// `FUTEX2_SIZE_U32`, of memory that processes share.
+const FUTEX_U32: i32 = 2;
 
 /// A ring that a server's thread sleeps in instead of in `epoll_wait`.
 pub struct ServerRing {
@@ -273,6 +279,19 @@ impl ServerRing {
         self.cqes.clear();
         self.ring.reap(&mut self.cqes);
         answers.extend(self.cqes.iter().map(Answer::from));
+    }
+
+    /// Has the kernel answer once `word` is not `seen` any more and somebody has woken those that sleep on it, be it
+    /// another process. Since Linux 6.7; before that, EINVAL. False when the queue is full.
+    pub fn arm_change(&mut self, word: &'static AtomicU64, seen: u64, user_data: u64) -> bool {
+        self.ring.push(Sqe {
+            addr: futex_of(word).expose_provenance() as u64,
+            // The low half.
+            off: seen & u64::from(u32::MAX),
+            addr3: u64::from(u32::MAX),
+            user_data,
+            ..Sqe::new(opcode::FUTEX_WAIT, FUTEX_U32)
+        })
     }
 
     /// Gives a buffer to the kernel.

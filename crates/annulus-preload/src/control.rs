@@ -51,9 +51,12 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
         held = again;
         let mut answer = add(set, &mut held, entry, fd, asked, in_hand.as_slice());
         if entry.kind() != Kind::Served {
-            // Not served here: what is in hand waits for its reader.
+            // Not served here: what is in hand waits for its reader, and is reported.
             leave::keep_in_hand(&mut held, entry, fd, in_hand.as_slice());
-            answer = None;
+            answer = match entry.kind() {
+                Kind::Replay => replayed(set, &mut held, entry, fd, asked),
+                _ => None,
+            };
         }
         held.kernel_has |= answer.is_none();
         return answer;

@@ -517,8 +517,13 @@ unsafe fn wait_passing(mut held: Held, room: &Room) -> Option<Answer> {
     }
     held.kernel_ready = true;
     // SAFETY: Lent, passed on.
-    let found = unsafe { collect(&mut held, room) };
+    let mut found = unsafe { collect(&mut held, room) };
     held.kernel_ready = false;
+    if found == 0 {
+        // A room for one was kept for the kernel's set, which had nothing.
+        // SAFETY: Lent, passed on.
+        found = unsafe { collect(&mut held, room) };
+    }
     if found == 0 && room.timeout_ns == Some(0) {
         return Some(Ok(0));
     }

@@ -10,7 +10,7 @@ use annulus::preload::ServerRing;
 
 use crate::child::{self, Member};
 use crate::classify;
-use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT};
+use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::control;
 use crate::counts::{self, Why};
 use crate::leave;
@@ -138,7 +138,7 @@ fn take_members(held: &mut Held) {
             listeners::was_there(held, &member);
         } else if is_plain(&member)
             && classify::can_be_served(entry, member.fd).is_ok()
-            && sys::is_established(member.fd)
+            && is_quiet(member.fd)
         {
             (held.early).push((member.fd, member.events, member.data));
         }
@@ -149,6 +149,11 @@ fn take_members(held: &mut Held) {
 /// Not one that was reported once and is silent, nor one with flags that are the kernel's alone.
 fn is_plain(member: &Member) -> bool {
     member.events & !KNOWN == 0 && member.events & !(EDGE_TRIGGERED | ONESHOT) != 0
+}
+
+/// Neither side has ended, and the kernel has room: what a set that begins to serve a connection takes for granted.
+fn is_quiet(fd: i32) -> bool {
+    sys::poll_now(fd, OUT | RDHUP) == OUT && sys::is_established(fd)
 }
 
 /// Those that other sets have as well: what one ring receives the other would not see.

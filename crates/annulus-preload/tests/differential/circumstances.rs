@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use crate::agree;
-use crate::cases::{LOOPS, PROCESSES, SENDING, TRIGGERS};
+use crate::cases::{CLOSING, HISTORIES, LOOPS, MEMBERS, PROCESSES, SENDING, THREADS, TRIGGERS};
 use crate::library::library;
 use crate::program::{Built, Program, Run, With, scratch};
 use crate::skip::root_or_skip;
+use crate::{KNOWN, agree};
 
 /// Exchanges over one connection of a listener, much of it served.
 const EXCHANGES: &str = "ask_and_answer_many_times";
@@ -177,4 +177,48 @@ fn the_library_may_be_loaded_with_others_and_twice() {
         );
         assert!(run.is_none_or(|run| run.counts.of("served:read") > 0));
     }
+}
+
+/// Members of one round are reported in another order by whoever reports them next.
+const IN_ANOTHER_ORDER: [&str; 1] = ["the_order_of_single_arrivals_is_kept"];
+
+/// All cases of a program while the operator switches it to and fro: the answers stay the kernel's.
+#[track_caller]
+fn switched(program: &Program) {
+    let (Some(built), Some(switched)) = (program.built(), With::switched()) else {
+        return;
+    };
+    let mut released = 0;
+    for case in program.cases() {
+        let differs = [&KNOWN[..], &IN_ANOTHER_ORDER].concat();
+        if differs.contains(&&*case.name) || (case.as_root && !root_or_skip(&case.name)) {
+            continue;
+        }
+        let run = built.run(&[&case.name], &switched);
+        let without = built.run(&[&case.name], &With::nothing());
+        agree(program.name, &case.name, &without, &run);
+        released += run.counts.of("passed:released");
+    }
+    assert!(released > 0, "{} was not switched", program.name);
+}
+
+#[test]
+fn what_is_sent_arrives_though_the_switch_is_thrown() {
+    switched(&SENDING);
+}
+
+#[test]
+fn ends_are_told_though_the_switch_is_thrown() {
+    switched(&CLOSING);
+}
+
+#[test]
+fn members_are_reported_though_the_switch_is_thrown() {
+    switched(&MEMBERS);
+    switched(&HISTORIES);
+}
+
+#[test]
+fn threads_share_sets_and_sockets_though_the_switch_is_thrown() {
+    switched(&THREADS);
 }

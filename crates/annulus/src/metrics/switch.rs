@@ -16,6 +16,8 @@ use crate::sys::words::{self, Words};
 const LISTENS: usize = HEADER_SAYS;
 /// What is asked: odd, that the kernel has everything. It grows with each change, so that none is missed.
 const ASKED: usize = LISTENS + 1;
+/// Where in the file that word is, in bytes.
+pub const ASKED_AT: usize = ASKED * size_of::<u64>();
 const TOLD: usize = ASKED + 1;
 const _: () = assert!(TOLD + Told::ALL.len() < PAGE_WORDS);
 

@@ -100,6 +100,9 @@ fn add(
 ) -> Option<Answer> {
     let pass = |why: Why| {
         counts::passed(why);
+        if why != Why::NotAStream {
+            log::passes_before_a_ring(why);
+        }
         None
     };
     if held.mode == Mode::Passing {

@@ -148,6 +148,7 @@ impl RingCounts {
     pub(crate) fn begin(backend: &str) -> RingCounts {
         let counts = MINE.get().unwrap_or_else(begin_thread);
         counts.describe(backend, None);
+        log::has_ring(backend);
         counts.count(Event::Rings, 1);
         counts.change(Gauge::Rings, 1);
         metrics::switch::tell(Told::Serving, 1);
@@ -264,6 +265,21 @@ pub(crate) fn any() -> bool {
     let early = [&EARLY.served[..], &EARLY.passed];
     others().is_some()
         || (early.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
+}
+
+/// What was left to the kernel in a process without a ring, by reason.
+pub(crate) fn passed_by_reason() -> String {
+    let totals = Totals::now();
+    let counted = Why::ALL.iter().map(|&why| {
+        let early = EARLY.passed[why as usize].load(Ordering::Relaxed);
+        let shared = totals.as_ref().map_or(0, |totals| totals.passed(why));
+        (why.name(), early + shared)
+    });
+    let said = counted.filter(|&(_, count)| count > 0);
+    let said: Vec<String> = said
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    said.join(", ")
 }
 
 /// All of it as one line of JSON.

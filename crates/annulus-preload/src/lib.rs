@@ -18,7 +18,8 @@
 //! - `leave`, `descriptor`: handed back, removed, closed. `orphans`: closed, with something still to be sent.
 //! - `classify`, `options`: who can be served at all.
 //! - `switch`: handed back while the program runs, and served again.
-//! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
+//! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`, `build`: what the operator
+//!   says and sees.
 //!
 //! # Sealed
 //!
@@ -26,6 +27,7 @@
 //! calls (`sys`), in the library `annulus` as well.
 
 mod answers;
+mod build;
 mod burst;
 mod bytes;
 mod caller;

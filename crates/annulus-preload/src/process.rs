@@ -41,7 +41,12 @@ extern "C" fn load() {
         log::say_somewhere(wrong);
     }
     log::open();
+    log::introduce();
     if config.disabled {
+        log::say(match config.wrong {
+            Some(_) => "switched off: ANNULUS_PASS_PORTS can't be read",
+            None => "switched off by ANNULUS_DISABLE: everything passes through",
+        });
         counts::passed(Why::Disabled);
         // SAFETY: Typed: a function that may be called at any time.
         unsafe { libc::atexit(at_exit) };
@@ -75,6 +80,7 @@ extern "C" fn in_child() {
     caller::is_child();
     crate::switch::in_child();
     counts::reset();
+    log::in_child();
     crate::watchdog::reset();
     crate::orphans::in_child();
     crate::descriptor::reset();
@@ -97,6 +103,9 @@ extern "C" fn in_child() {
 }
 
 extern "C" fn at_exit() {
+    if counts::any() || !IS_CHILD.load(Ordering::Relaxed) {
+        log::had_no_ring();
+    }
     ends();
 }
 

@@ -17,7 +17,7 @@ use crate::bench::short;
 const LABEL_COLUMNS: usize = 16;
 const COLUMNS: usize = 100;
 /// As the library calls that registration.
-const BUFFER_GROUPS: &str = "buffer groups";
+pub(crate) const BUFFER_GROUPS: &str = "buffer groups";
 /// Buffers that are filled by one receive after the other.
 const INCREMENTAL_SINCE: Version = Version(6, 12, 0);
 

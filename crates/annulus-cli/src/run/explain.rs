@@ -1,7 +1,6 @@
 //! `annulus run --explain`: what of a program will be served and what not, and why, without starting it.
 
 use std::ffi::OsStr;
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
@@ -10,10 +9,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Obstacles, PRELOAD, Variables, cores, elf};
 use crate::args::RunArgs;
-use crate::doctor::BUFFER_GROUPS;
+use crate::doctor::{BUFFER_GROUPS, Lines};
 
-/// Labels are so wide.
-const LABEL: usize = 12;
 /// Since when receives share their buffers.
 const INCREMENTAL_SINCE: (u32, u32) = (6, 12);
 /// Since when a server that sleeps is woken to be handed back.
@@ -36,14 +33,13 @@ pub(super) struct Asked<'a> {
 /// Lines with labels, and what keeps the program from being served.
 #[derive(Default)]
 struct Text {
-    lines: String,
+    lines: Lines,
     reasons: Vec<String>,
 }
 
 impl Text {
     fn row(&mut self, label: &str, text: &str) {
-        // Writing to a String can't fail.
-        let _ = writeln!(self.lines, "{label:LABEL$}{text}");
+        self.lines.row(label, text);
     }
 
     fn against(&mut self, label: &str, text: String) {
@@ -76,7 +72,7 @@ pub(super) fn explain(asked: &Asked<'_>) -> (String, bool) {
         [] => format!("{name} will be served by the library\n"),
         [first, ..] => format!("{name} will not be served: {first}\n"),
     };
-    (head + &text.lines, text.reasons.is_empty())
+    (head + &text.lines.0, text.reasons.is_empty())
 }
 
 fn program(text: &mut Text, asked: &Asked<'_>) {

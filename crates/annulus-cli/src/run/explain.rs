@@ -219,8 +219,8 @@ fn limits(text: &mut Text) {
         text.row(
             "",
             &format!(
-                "files of at most {bytes} bytes (RLIMIT_FSIZE): served, but neither `annulus top` nor `annulus release` \
-                 finds it; raise it to 1 GiB (ulimit -f)"
+                "files of at most {bytes} bytes (RLIMIT_FSIZE): served, but neither `annulus top` nor \
+                 `annulus release` finds it; raise it to 1 GiB (ulimit -f)"
             ),
         );
     }

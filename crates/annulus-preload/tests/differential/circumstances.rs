@@ -300,7 +300,7 @@ fn the_log_says_why_there_is_no_ring() {
     };
     let log = built.run(&[refused], &With::library()).log;
     assert!(log.contains("annulus: runs as without Annulus: "), "{log}");
-    let words = format!("{}", built.run(&["--cases"], &With::library()).log);
+    let words = built.run(&["--cases"], &With::library()).log;
     assert_eq!(
         said_of(&words, "it made no ring: it put nothing into an epoll set").len(),
         1

@@ -24,6 +24,7 @@ const _: () = assert!(TOLD + Told::ALL.len() < PAGE_WORDS);
 /// What the process says has come of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Told {
     /// Epoll sets that have a ring now.
     Serving,
@@ -114,7 +115,8 @@ impl Switch {
             return Ok(Switch { header });
         }
         let what = format!(
-            "process {process} has no switch: it is not under `annulus run`, or its library is of a version that has none"
+            "process {process} has no switch: it is not under `annulus run`, or with a library of a version that has \
+             none"
         );
         Err(io::Error::new(io::ErrorKind::Unsupported, what))
     }

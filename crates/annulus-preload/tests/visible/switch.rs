@@ -92,9 +92,39 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
 }
 
 #[test]
+fn a_wait_goes_on_with_the_kernel_for_the_rest_of_its_time() {
+    for timeout in ["-1", "3600000"] {
+        let Started(Some(mut server)) = Server::start(1, &[("ECHO_TIMEOUT_MS", timeout)]) else {
+            return;
+        };
+        let mut stream = busy(&server, 1).remove(0);
+        let switch = Switch::of(server.id()).unwrap();
+        let [.., waits] = server.counts();
+        assert!(switch.ask(true));
+        if is_woken() {
+            until(&switch, Told::Serving, 0);
+            assert_eq!(server.counts()[2], waits, "its wait has ended for nothing");
+        }
+        exchange(&mut stream, b"event", 1);
+        assert_eq!(server.counts()[2], waits + 1);
+        until(&switch, Told::Serving, 0);
+        server.end();
+    }
+}
+
+#[test]
 fn whatever_arrives_while_it_is_switched_to_and_fro_is_answered_in_full() {
+    to_and_fro(&[]);
+}
+
+#[test]
+fn likewise_where_a_kernel_thread_polls() {
+    to_and_fro(&[("ANNULUS_SQPOLL", "1")]);
+}
+
+fn to_and_fro(variables: &[(&str, &str)]) {
     const SWITCHES: u64 = 60;
-    let Started(Some(mut server)) = Server::start(2, &[]) else {
+    let Started(Some(mut server)) = Server::start(2, variables) else {
         return;
     };
     drop(busy(&server, 1));

@@ -34,9 +34,16 @@ pub(crate) fn resume(whom: &Whom) -> Result<ExitCode, Fault> {
 }
 
 fn each(whom: &Whom, asked: Asked) -> Result<ExitCode, Fault> {
+    // All are asked before the first is waited for.
+    let pending: Vec<_> = whom
+        .pids
+        .iter()
+        .map(|&pid| Pending::ask(pid, asked))
+        .collect();
+    let until = Instant::now() + whom.wait;
     let (mut late, mut failed) = (false, None);
-    for &pid in &whom.pids {
-        match one(pid, asked, whom.wait) {
+    for pending in pending {
+        match pending.and_then(|pending| pending.wait(until)) {
             Ok(outcome) => {
                 late |= !outcome.is_done;
                 // If nobody reads it, it has been done all the same.
@@ -63,39 +70,72 @@ struct Outcome {
     is_done: bool,
 }
 
-fn one(pid: u32, asked: Asked, wait: Duration) -> Result<Outcome, Fault> {
-    let process = Process::find(pid)?;
-    let switch = Switch::of(pid).map_err(|error| refused(pid, &error))?;
-    let (sets, connections) = match asked {
-        Asked::Release => (Told::SetsHandedBack, Told::HandedBack),
-        Asked::Resume => (Told::SetsServedAgain, Told::ServedAgain),
-    };
-    let before = [sets, connections].map(|what| switch.told(what));
-    let is_new = switch.ask(asked == Asked::Release);
-    let until = Instant::now() + wait;
-    // Those that still are as they were.
-    let left = || match asked {
-        Asked::Release => switch.told(Told::Serving),
-        Asked::Resume => switch.told(Told::Released),
-    };
-    while left() > 0 && Instant::now() < until {
-        if !process.is_there() {
-            return Err(Fault::failed(format!("process {pid} has ended meanwhile")));
-        }
-        thread::sleep(LOOK);
+/// A process that has been asked.
+struct Pending {
+    pid: u32,
+    process: Process,
+    switch: Switch,
+    asked: Asked,
+    /// It was asked for something else before.
+    is_new: bool,
+    /// Sets and connections that it had done this to.
+    before: [u64; 2],
+}
+
+impl Pending {
+    fn ask(pid: u32, asked: Asked) -> Result<Pending, Fault> {
+        let process = Process::find(pid)?;
+        let switch = Switch::of(pid).map_err(|error| refused(pid, &error))?;
+        let before = done(&switch, asked);
+        let is_new = switch.ask(asked == Asked::Release);
+        Ok(Pending {
+            pid,
+            process,
+            switch,
+            asked,
+            is_new,
+            before,
+        })
     }
-    let left = left();
-    let [sets, connections] = [sets, connections].map(|what| switch.told(what));
-    let says = told(
-        asked,
-        is_new,
-        [sets - before[0], connections - before[1]],
-        left,
-    );
-    Ok(Outcome {
-        says: format!("process {pid}: {says}"),
-        is_done: left == 0,
-    })
+
+    /// Sets that are as they were.
+    fn left(&self) -> u64 {
+        self.switch.told(match self.asked {
+            Asked::Release => Told::Serving,
+            Asked::Resume => Told::Released,
+        })
+    }
+
+    fn wait(self, until: Instant) -> Result<Outcome, Fault> {
+        let pid = self.pid;
+        while self.left() > 0 && Instant::now() < until {
+            if !self.process.is_there() {
+                return Err(Fault::failed(format!("process {pid} has ended meanwhile")));
+            }
+            thread::sleep(LOOK);
+        }
+        let left = self.left();
+        let [sets, connections] = done(&self.switch, self.asked);
+        // A process may write there what it likes.
+        let done = [
+            sets.wrapping_sub(self.before[0]),
+            connections.wrapping_sub(self.before[1]),
+        ];
+        let says = told(self.asked, self.is_new, done, left);
+        Ok(Outcome {
+            says: format!("process {pid}: {says}"),
+            is_done: left == 0,
+        })
+    }
+}
+
+/// Sets and connections that the process has done this to since its start.
+fn done(switch: &Switch, asked: Asked) -> [u64; 2] {
+    let counts = match asked {
+        Asked::Release => [Told::SetsHandedBack, Told::HandedBack],
+        Asked::Resume => [Told::SetsServedAgain, Told::ServedAgain],
+    };
+    counts.map(|what| switch.told(what))
 }
 
 /// What has been done, what is left, and how it is undone.

@@ -42,7 +42,7 @@ pub(crate) struct Whom {
     #[arg(value_name = "PID", required = true, value_parser = parse_pid)]
     pub(crate) pids: Vec<u32>,
 
-    /// How long to wait until each has done it, in seconds; 0: only ask. Exit code 4: not all of it was done by then
+    /// How long to wait until all have done it, in seconds; 0: only ask. Exit code 4: not all of it was done by then
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_wait)]
     pub(crate) wait: Duration,
 }

@@ -83,11 +83,14 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
     answer
 }
 
-/// Whoever polls the set itself must see what it serves: it is the kernel's from now on.
-pub(crate) fn polled_otherwise(number: &'static Entry) {
-    if let Some(mut held) = Set::of(number).and_then(Set::take) {
-        leave::pass_whole(&mut held, Why::PolledOtherwise);
-    }
+/// Whoever polls the set itself must see what it serves: it is the kernel's from now on. True: it would report something
+/// that the kernel does not know of.
+pub(crate) fn polled_otherwise(number: &'static Entry) -> bool {
+    let Some(mut held) = Set::of(number).and_then(Set::take) else {
+        return false;
+    };
+    leave::pass_whole(&mut held, Why::PolledOtherwise);
+    held.has_ready() || held.has_guest()
 }
 
 fn add(

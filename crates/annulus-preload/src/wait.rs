@@ -242,13 +242,13 @@ impl Held {
             && host().is_some_and(|entry| unsafe { (*entry.connection()).in_hand() > 0 })
     }
 
-    fn has_guest(&self) -> bool {
+    pub(crate) fn has_guest(&self) -> bool {
         self.guests.iter().any(|&guest| self.is_in_hand(guest))
     }
 
     /// Whether anything is to be reported; drops those from the list that are not ready any more, and frees the
     /// buffers of those that have not read them.
-    fn has_ready(&mut self) -> bool {
+    pub(crate) fn has_ready(&mut self) -> bool {
         let last = self.ready.1;
         let mut any = false;
         if last == 0 {

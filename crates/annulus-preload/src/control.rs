@@ -83,8 +83,8 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
     answer
 }
 
-/// Whoever polls the set itself must see what it serves: it is the kernel's from now on. True: it would report something
-/// that the kernel does not know of.
+/// Whoever polls the set itself must see what it serves: it is the kernel's from now on. True: it would report
+/// something that the kernel does not know of.
 pub(crate) fn polled_otherwise(number: &'static Entry) -> bool {
     let Some(mut held) = Set::of(number).and_then(Set::take) else {
         return false;

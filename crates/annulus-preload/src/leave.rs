@@ -546,7 +546,12 @@ fn end_ring(held: &mut Held, set: &'static Set) {
         ..
     } = *machine;
     counts.end();
-    drop(ring);
+    // A filter may allow less than an enter.
+    if nothing_comes && crate::process::may_make_rings() {
+        ring.end();
+    } else {
+        drop(ring);
+    }
     crate::ended::ring_has_ended();
     if nothing_comes {
         drop(pool);

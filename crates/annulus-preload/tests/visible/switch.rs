@@ -202,3 +202,36 @@ fn a_process_without_a_ring_has_no_switch() {
     let error = Switch::of(server.id()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
+
+/// What a process has mapped, KiB.
+fn mapped_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let words = line.unwrap().trim().trim_end_matches(" kB");
+    words.parse().unwrap()
+}
+
+#[test]
+fn a_ring_that_ends_leaves_no_memory_behind() {
+    const RINGS: u64 = 60;
+    let Started(Some(mut server)) = Server::start(1, &[]) else {
+        return;
+    };
+    let mut stream = busy(&server, 1).remove(0);
+    let switch = Switch::of(server.id()).unwrap();
+    let mut again = |times| {
+        for _ in 0..times {
+            for released in [true, false] {
+                assert!(switch.ask(released));
+                exchange(&mut stream, b"event", 2);
+                until(&switch, Told::Serving, u64::from(!released));
+            }
+        }
+        mapped_kib(server.id())
+    };
+    // What an allocator keeps it has by then.
+    let before = again(RINGS);
+    let after = again(RINGS);
+    assert!(after < before + 2 * RINGS, "{before} KiB, then {after} KiB");
+    server.end();
+}

@@ -175,6 +175,16 @@ impl ServerRing {
         })
     }
 
+    /// Ends it where nothing is with the kernel: its buffer group is given back first. Dropped instead, the group's
+    /// page stays mapped, as the kernel may still look at it.
+    pub fn end(self) {
+        let ServerRing {
+            mut ring, buffers, ..
+        } = self;
+        // Refused, the page stays.
+        let _ = ring.unregister_buf_ring(buffers);
+    }
+
     /// Whether receives go on in the buffer where the one before ended (since Linux 6.12).
     pub fn is_incremental(&self) -> bool {
         self.incremental

@@ -8,6 +8,7 @@ mod job;
 mod net;
 mod nop;
 mod receive;
+mod release;
 mod report;
 mod run;
 mod serve;
@@ -29,6 +30,7 @@ pub(crate) use net::{
 };
 pub(crate) use nop::NopArgs;
 pub(crate) use receive::{FilledHow, ReceiveArgs};
+pub(crate) use release::{ReleaseArgs, ResumeArgs, Whom};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use run::RunArgs;
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeWhat};
@@ -54,6 +56,10 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Run a server that is installed here on io_uring, unmodified
     Run(Box<RunArgs>),
+    /// Hand a server that runs under `annulus run` back to the kernel, without a restart
+    Release(ReleaseArgs),
+    /// Serve it again
+    Resume(ResumeArgs),
     /// Look at the rings of a running process, live
     Top(TopArgs),
 }

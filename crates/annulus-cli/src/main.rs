@@ -1,6 +1,7 @@
 //! The `annulus` command: parse, do, and turn the outcome into an exit code.
 //!
-//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised, 128 and a signal's number ended
+//! 0 done, 1 something that was measured is bad, 2 used wrongly, 3 an alert was raised, 4 asked for
+//! and not done in time, 128 and a signal's number ended
 //! by that signal.
 
 #![forbid(unsafe_code)]
@@ -9,6 +10,7 @@ mod args;
 mod bench;
 mod doctor;
 mod fault;
+mod release;
 mod report;
 mod run;
 mod serve;
@@ -41,6 +43,8 @@ fn main() -> ExitCode {
             ServeWhat::Http(http) => serve::http(&http),
         },
         Command::Run(args) => run::run(&args),
+        Command::Release(args) => release::release(&args.whom),
+        Command::Resume(args) => release::resume(&args.whom),
         Command::Top(top) => top::top(&top),
     };
     match outcome {

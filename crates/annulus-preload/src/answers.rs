@@ -13,6 +13,7 @@ use crate::leave;
 use crate::listeners;
 use crate::send;
 use crate::set::{Inner, Lingering, Machine};
+use crate::switch;
 use crate::sys;
 use crate::turn::{self, About, push_linger, receive_token, token};
 
@@ -138,6 +139,9 @@ impl Inner {
             about if about == About::Wake as u8 => {
                 let wake = token(About::Wake, 0, 0);
                 while !machine.ring.arm_wake(wake) && turn::submit_once(&mut machine.ring) {}
+            }
+            about if about == About::Switch as u8 => {
+                switch::answered(&mut machine.ring, answer.res);
             }
             about if about == About::Listener as u8 => {
                 self.burst.connection();

@@ -12,10 +12,10 @@ use crate::sys;
 use crate::table::{self, Entry, Kind};
 
 /// One member of a set, as the kernel tells it.
-struct Member {
-    fd: i32,
-    events: u32,
-    data: u64,
+pub(crate) struct Member {
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
 }
 
 /// Puts a set of the child's own in the place of its parent's; none, if its parent served nothing of it.
@@ -62,7 +62,7 @@ pub(crate) fn make_own(number: &'static Entry, fd: i32) {
 }
 
 /// What the kernel's set has, by `/proc/self/fdinfo`.
-fn kernel_members(fd: i32) -> Vec<Member> {
+pub(crate) fn kernel_members(fd: i32) -> Vec<Member> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
     let member = |line: &str| {
         let mut words = line.strip_prefix("tfd:")?.split_whitespace();

@@ -13,6 +13,7 @@ use crate::log;
 use crate::ours::{self, Inode};
 use crate::pace::Pace;
 use crate::set::{Guest, Held, Mode, Set};
+use crate::switch;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::turn;
@@ -52,9 +53,12 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
         held = again;
         let mut answer = add(set, &mut held, entry, fd, asked, in_hand.as_slice());
         if entry.kind() != Kind::Served {
-            // Not served here: what is in hand waits for its reader.
+            // Not served here: what is in hand waits for its reader, and is reported.
             leave::keep_in_hand(&mut held, entry, fd, in_hand.as_slice());
-            answer = None;
+            answer = match entry.kind() {
+                Kind::Replay => replayed(set, &mut held, entry, fd, asked),
+                _ => None,
+            };
         }
         held.kernel_has |= answer.is_none();
         return answer;
@@ -81,11 +85,14 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
     answer
 }
 
-/// Whoever polls the set itself must see what it serves: it is the kernel's from now on.
-pub(crate) fn polled_otherwise(number: &'static Entry) {
-    if let Some(mut held) = Set::of(number).and_then(Set::take) {
-        leave::pass_whole(&mut held, Why::PolledOtherwise);
-    }
+/// Whoever polls the set itself must see what it serves: it is the kernel's from now on. True: it would report
+/// something that the kernel does not know of.
+pub(crate) fn polled_otherwise(number: &'static Entry) -> bool {
+    let Some(mut held) = Set::of(number).and_then(Set::take) else {
+        return false;
+    };
+    leave::pass_whole(&mut held, Why::PolledOtherwise);
+    held.has_ready() || held.has_guest()
 }
 
 fn add(
@@ -98,6 +105,9 @@ fn add(
 ) -> Option<Answer> {
     let pass = |why: Why| {
         counts::passed(why);
+        if why != Why::NotAStream {
+            log::passes_before_a_ring(why);
+        }
         None
     };
     if held.mode == Mode::Passing {
@@ -189,6 +199,9 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
         counts::passed(Why::Filtered);
         log::refused("the program has set a filter of system calls");
         held.mode = Mode::Passing;
+        return;
+    }
+    if switch::keeps(held) {
         return;
     }
     match turn::make() {

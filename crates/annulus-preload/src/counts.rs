@@ -15,11 +15,11 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use annulus::metrics;
 pub(crate) use annulus::metrics::preload::{Call, Event, Gauge, Served, Totals, Why};
+use annulus::metrics::{self, switch::Told};
 
 use crate::ours::{self, Inode};
-use crate::{log, process};
+use crate::{log, process, switch};
 
 const CALLS: usize = Call::ALL.len();
 const WHYS: usize = Why::ALL.len();
@@ -149,8 +149,10 @@ impl RingCounts {
     pub(crate) fn begin(backend: &str) -> RingCounts {
         let counts = MINE.get().unwrap_or_else(begin_thread);
         counts.describe(backend, None);
+        log::has_ring(backend);
         counts.count(Event::Rings, 1);
         counts.change(Gauge::Rings, 1);
+        metrics::switch::tell(Told::Serving, 1);
         RingCounts {
             counts,
             told: [0; 4],
@@ -176,15 +178,14 @@ impl RingCounts {
     pub(crate) fn end(mut self) {
         self.tell([0; 4]);
         self.counts.change(Gauge::Rings, -1);
+        metrics::switch::tell(Told::Serving, -1);
     }
 }
 
 /// The first ring of the calling thread.
 #[cold]
 fn begin_thread() -> &'static Served {
-    if others().is_none() {
-        begin_process();
-    }
+    share();
     let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.pop());
     let counts = idle.unwrap_or_else(|| {
         let nth = MADE.fetch_add(1, Ordering::Relaxed);
@@ -196,10 +197,20 @@ fn begin_thread() -> &'static Served {
     counts
 }
 
+/// The process can be looked at from now on.
+pub(crate) fn share() {
+    if others().is_none() {
+        begin_process();
+    }
+}
+
 /// The first ring of the process: from now on others can look.
 fn begin_process() {
     match metrics::share_above(ours::lowest()) {
-        Ok(descriptor) => ours::remember(descriptor, Inode::Own),
+        Ok(descriptor) => {
+            ours::remember(descriptor, Inode::Own);
+            switch::begin();
+        }
         // It counts all the same; only `annulus top` does not see it.
         Err(error) => log::say(&format!("its counts can't be looked at: {error}")),
     }
@@ -254,6 +265,21 @@ pub(crate) fn any() -> bool {
     let early = [&EARLY.served[..], &EARLY.passed];
     others().is_some()
         || (early.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
+}
+
+/// What was left to the kernel in a process without a ring, by reason.
+pub(crate) fn passed_by_reason() -> String {
+    let totals = Totals::now();
+    let counted = Why::ALL.iter().map(|&why| {
+        let early = EARLY.passed[why as usize].load(Ordering::Relaxed);
+        let shared = totals.as_ref().map_or(0, |totals| totals.passed(why));
+        (why.name(), early + shared)
+    });
+    let said = counted.filter(|&(_, count)| count > 0);
+    let said: Vec<String> = said
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    said.join(", ")
 }
 
 /// All of it as one line of JSON.

@@ -18,6 +18,7 @@ use crate::ours;
 use crate::receive;
 use crate::send;
 use crate::set::{Closing, Guest, Held, Inner, Known, Mode, Set};
+use crate::switch;
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE, OWN, SHARED};
 use crate::turn;
@@ -94,7 +95,9 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     ends(inner);
     let shared = matches!(why, Why::Duplicated | Why::PassedOn);
     let shared = if shared { SHARED } else { 0 };
-    entry.become_kind(Kind::Replay, LEFT_ALONE | shared | entry.flags());
+    // What the operator has handed back may be served again.
+    let for_good = if why == Why::Released { 0 } else { LEFT_ALONE };
+    entry.become_kind(Kind::Replay, for_good | shared | entry.flags());
     inner.replays += 1;
     // One that was reported once and is silent can't be put into the kernel's set as such: not before it is to speak.
     if connection.is(flag::MEMBER) && !connection.is(flag::DISABLED) {
@@ -476,7 +479,7 @@ pub(crate) fn finish_closes(held: &mut Held) {
 /// All of a set's connections are handed back, and the kernel's set answers from now on.
 pub(crate) fn pass_whole(held: &mut Held, why: Why) {
     if held.mode == Mode::Passing {
-        return;
+        return switch::is_not_to_return(held);
     }
     counts::passed(why);
     if why == Why::Filtered {
@@ -551,7 +554,8 @@ fn end_ring(held: &mut Held, set: &'static Set) {
         ..
     } = *machine;
     counts.end();
-    ours::close_ring(ring);
+    // A filter may allow less than an enter.
+    ours::close_ring(ring, nothing_comes && crate::process::may_make_rings());
     crate::ended::ring_has_ended();
     if nothing_comes {
         drop(pool);
@@ -590,5 +594,6 @@ pub(crate) fn end_set(held: &mut Held, set: &'static Set) {
     let_go(held);
     finish_closes(held);
     held.mode = Mode::Passing;
+    switch::is_not_to_return(held);
     end_ring(held, set);
 }

@@ -18,7 +18,9 @@
 //! - `leave`, `descriptor`: handed back, removed, closed. `orphans`: closed, with something still to be sent.
 //! - `classify`, `options`, `effects`: who can be served at all.
 //! - `ours`: the numbers that the library has.
-//! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`: what the operator says and sees.
+//! - `switch`: handed back while the program runs, and served again.
+//! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`, `build`: what the operator
+//!   says and sees.
 //!
 //! # Sealed
 //!
@@ -26,6 +28,7 @@
 //! calls (`sys`), in the library `annulus` as well.
 
 mod answers;
+mod build;
 mod burst;
 mod bytes;
 mod caller;
@@ -56,6 +59,7 @@ mod sealed;
 mod send;
 mod set;
 mod sets;
+mod switch;
 mod sys;
 mod table;
 mod turn;

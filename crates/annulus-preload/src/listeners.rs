@@ -3,6 +3,7 @@
 //! costs no call. Connections stay with the kernel until the program takes them: they are shared among processes,
 //! and outlive one that ends, as without this library.
 
+use crate::child::Member;
 use crate::control::Asked;
 use crate::counts::{self, Call, Why};
 use crate::errno::Answer;
@@ -97,6 +98,23 @@ fn add(held: &mut Held, fd: i32, asked: Asked, plain: bool) -> Option<Answer> {
     held.listeners.push(listener);
     counts::served(Call::EpollCtl);
     Some(Ok(0))
+}
+
+/// The kernel's set has had it for a while; the ring is to take it over, if it can.
+pub(crate) fn was_there(held: &mut Held, member: &Member) {
+    let &Member { fd, events, data } = member;
+    let left_alone = table::entry(fd).is_none_or(|entry| entry.flags() & LEFT_ALONE != 0);
+    let generation = held.round;
+    if !left_alone && events & !KNOWN == 0 {
+        held.listeners.push(Listener {
+            fd,
+            events,
+            data,
+            polled: false,
+            generation,
+            found: 0,
+        });
+    }
 }
 
 /// The ring takes over those that the kernel's set has.

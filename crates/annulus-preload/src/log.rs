@@ -6,8 +6,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use crate::build;
 use crate::config;
+use crate::counts::{self, Why};
 use crate::ours;
+use crate::process;
 use crate::sealed as libc;
 use crate::sys;
 use crate::table::{self, Kind};
@@ -32,6 +35,65 @@ pub(crate) fn refused(why: &str) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         say_somewhere(&format!("runs as without Annulus: {why}"));
+    }
+}
+
+/// This process has said which build it is under.
+static INTRODUCED: AtomicBool = AtomicBool::new(false);
+/// It has made a ring.
+static HAS_RING: AtomicBool = AtomicBool::new(false);
+/// It has said why it has none yet.
+static SAID_WHY: AtomicBool = AtomicBool::new(false);
+
+/// Which build this is, before the first line of a process that is about it.
+pub(crate) fn introduce() {
+    if config::get().log.is_some() && !INTRODUCED.swap(true, Ordering::Relaxed) {
+        let (build, command) = (build::name(), process::command());
+        say(&format!(
+            "{command} under {build}, Linux {}",
+            build::kernel()
+        ));
+    }
+}
+
+/// The process has made a ring.
+pub(crate) fn has_ring(backend: &str) {
+    if !HAS_RING.swap(true, Ordering::Relaxed) {
+        introduce();
+        say(&format!("its first ring is made: {backend}"));
+    }
+}
+
+/// A connection is left to the kernel: worth a line if it is the first, and there is no ring.
+#[cold]
+pub(crate) fn passes_before_a_ring(why: Why) {
+    if !HAS_RING.load(Ordering::Relaxed) && !SAID_WHY.swap(true, Ordering::Relaxed) {
+        introduce();
+        say(&format!(
+            "no ring yet: its first connection passes through, {}",
+            why.name()
+        ));
+    }
+}
+
+/// The process ends: why it never had a ring.
+pub(crate) fn had_no_ring() {
+    let config = config::get();
+    if config.log.is_some() && !config.disabled && !HAS_RING.load(Ordering::Relaxed) {
+        introduce();
+        let why = counts::passed_by_reason();
+        let why = match why.is_empty() {
+            true => "it put nothing into an epoll set",
+            false => why.as_str(),
+        };
+        say(&format!("it made no ring: {why}"));
+    }
+}
+
+/// In a child of a fork: it has said nothing yet, and made none.
+pub(crate) fn in_child() {
+    for said in [&INTRODUCED, &HAS_RING, &SAID_WHY] {
+        said.store(false, Ordering::Relaxed);
     }
 }
 

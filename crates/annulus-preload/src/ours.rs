@@ -171,12 +171,15 @@ pub(crate) fn make_high<T>(make: impl FnOnce() -> T) -> T {
 
 /// Ends a ring. It closes its own numbers: one that the program has given to another file meanwhile has that file
 /// again afterwards, and one that it has closed stays closed.
-pub(crate) fn close_ring(ring: ServerRing) {
-    let mut aside = Vec::new();
+///
+/// `gives_back`: nothing is with the kernel, so that the ring's memory can be let go of, by a call more.
+pub(crate) fn close_ring(ring: ServerRing, gives_back: bool) {
+    let (mut aside, mut is_whole) = (Vec::new(), true);
     for fd in ring.descriptors() {
         if forget(fd) {
             continue;
         }
+        is_whole = false;
         let flags = sys::descriptor_flags(fd);
         match sys::dup_above(fd, lowest()).or_else(|_| sys::dup_above(fd, 0)) {
             Ok(second) => aside.push((fd, second, flags)),
@@ -185,7 +188,11 @@ pub(crate) fn close_ring(ring: ServerRing) {
             Err(_) => return std::mem::forget(ring),
         }
     }
-    drop(ring);
+    if gives_back && is_whole {
+        ring.end();
+    } else {
+        drop(ring);
+    }
     for (fd, second, flags) in aside {
         let _ = sys::dup_to(second, fd, flags);
         let _ = sys::close(second);

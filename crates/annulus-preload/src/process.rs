@@ -43,7 +43,12 @@ extern "C" fn load() {
         log::say_somewhere(wrong);
     }
     log::open();
+    log::introduce();
     if config.disabled {
+        log::say(match config.wrong {
+            Some(_) => "switched off: ANNULUS_PASS_PORTS can't be read",
+            None => "switched off by ANNULUS_DISABLE: everything passes through",
+        });
         counts::passed(Why::Disabled);
         // SAFETY: Typed: a function that may be called at any time.
         unsafe { libc::atexit(at_exit) };
@@ -97,7 +102,9 @@ pub(crate) extern "C" fn in_child() {
 /// C library's knowledge: nothing here allocates or frees memory.
 pub(crate) fn begin_child() {
     PID.store(0, Ordering::Relaxed);
+    crate::switch::in_child();
     counts::reset();
+    log::in_child();
     watchdog::reset();
     crate::orphans::in_child();
     crate::descriptor::reset();
@@ -133,6 +140,9 @@ pub(crate) fn is_about_to_clone(flags: c_int) {
 }
 
 extern "C" fn at_exit() {
+    if counts::any() || !IS_CHILD.load(Ordering::Relaxed) {
+        log::had_no_ring();
+    }
     ends();
 }
 

@@ -122,6 +122,8 @@ pub(crate) struct Inner {
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
     pub(crate) burst: Burst,
+    /// The kernel's because the operator has asked for that.
+    pub(crate) released: bool,
 }
 
 /// A member of two sets, or one whose number was closed and that has another; the kernel's set knows it, but not what
@@ -464,6 +466,7 @@ impl Inner {
             written_at_ns: 0,
             listeners: Vec::new(),
             burst: Burst::new(),
+            released: false,
         }
     }
 

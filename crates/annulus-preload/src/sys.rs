@@ -140,6 +140,14 @@ pub(crate) fn own_port(fd: i32) -> Option<u16> {
     name(fd, libc::SYS_getsockname)
 }
 
+/// Whether neither side of a TCP connection has ended its direction.
+pub(crate) fn is_established(fd: i32) -> bool {
+    /// `TCP_ESTABLISHED`, in the first byte of the answer.
+    const ESTABLISHED: u8 = 1;
+    option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
+        .is_ok_and(|info| info.to_ne_bytes()[0] == ESTABLISHED)
+}
+
 pub(crate) fn is_connected(fd: i32) -> bool {
     name(fd, libc::SYS_getpeername).is_some()
 }
@@ -187,6 +195,36 @@ pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -
         )
     };
     answer(said)
+}
+
+/// Waits on the kernel's set; -1 and errno, as the C library says it. `mask` is 8 bytes, or null.
+///
+/// # Safety
+///
+/// Lent: `events` is valid for writes of `max`; `mask` is null, or the 8 bytes of a signal set.
+pub(crate) unsafe fn wait_on(
+    set: i32,
+    (events, max): (*mut libc::epoll_event, i32),
+    timeout_ns: u64,
+    mask: *const u64,
+) -> c_int {
+    let time = libc::timespec {
+        tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
+    };
+    // SAFETY: Lent, passed on; the time is of this stack.
+    let said = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            set,
+            events,
+            max,
+            &raw const time,
+            mask,
+            8,
+        )
+    };
+    said as c_int
 }
 
 /// The program meets SIGPIPE, as the call would have sent it.

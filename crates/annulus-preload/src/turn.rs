@@ -16,6 +16,7 @@ use crate::memory::{Arena, PLACES, Pool};
 use crate::ours;
 use crate::process;
 use crate::set::{Held, Inner, Listener, Machine, Set};
+use crate::switch;
 use crate::table::{self, Kind};
 
 /// Entries of the submission queue.
@@ -36,6 +37,7 @@ pub(crate) enum About {
     Linger,
     Listener,
     Nothing,
+    Switch,
 }
 
 pub(crate) fn token(about: About, generation: u32, number: i32) -> u64 {
@@ -86,6 +88,8 @@ pub(crate) fn make() -> Result<Box<Machine>, String> {
         (false, true) => "io_uring (deferred task work, incremental buffers), under an epoll set",
         (false, false) => "io_uring (deferred task work), under an epoll set",
     });
+    // The counts have been shared, and with them what is asked.
+    switch::arm(&mut ring);
     Ok(Box::new(Machine {
         ring,
         pool,

@@ -19,6 +19,7 @@ use crate::process;
 use crate::receive;
 use crate::send;
 use crate::set::{Guest, Held, Mode, Set};
+use crate::switch;
 use crate::sys;
 use crate::table::{self, Entry, Kind};
 use crate::turn::{self, Ended};
@@ -63,6 +64,7 @@ unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
     }
     table::none_is_fresh();
     let mut held = set.take()?;
+    switch::obey(set, &mut held);
     match held.mode {
         Mode::Passing if held.has_guest() || held.ready.1 != 0 || !held.known.is_empty() => {}
         Mode::Passing => return None,
@@ -84,6 +86,9 @@ unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
     }
     // A handler may have left the wait that it interrupted by a jump, or may wait itself.
     held.is_back();
+    if switch::is_released() && held.mode == Mode::Serving {
+        switch::release(&mut held);
+    }
     if held.mode == Mode::Passing {
         // SAFETY: Lent, passed on.
         return unsafe { wait_passing(held, room) }.map(Begun::Answered);
@@ -137,7 +142,40 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Option<Answer> {
             _ if left_ns == Some(0) => return Some(Ok(0)),
             _ => {}
         }
+        if switch::is_released() {
+            // SAFETY: Lent, passed on.
+            return unsafe { wait_released(held, room, deadline_ns) };
+        }
     }
+}
+
+/// The operator has asked for it while the thread slept: the rest of its wait is the kernel's. `None`: all of it, as it
+/// has no end.
+///
+/// # Safety
+///
+/// Lent: as [`wait`].
+unsafe fn wait_released(held: Held, room: &Room, deadline_ns: Option<u64>) -> Option<Answer> {
+    let set = held.fd;
+    let in_hand = errno::guarded(|| {
+        let mut held = held;
+        switch::release(&mut held);
+        // SAFETY: Lent, passed on.
+        unsafe { wait_passing(held, room) }
+    });
+    if in_hand.is_some() || room.timeout_ns == Some(0) {
+        return in_hand.or(Some(Ok(0)));
+    }
+    let left_ns = deadline_ns?.saturating_sub(sys::now_ns());
+    let before = errno::get();
+    let said = ended::wait_through(Some(left_ns), |rest_ns| {
+        let rest_ns = rest_ns.unwrap_or(left_ns);
+        // SAFETY: Lent, passed on.
+        unsafe { sys::wait_on(set, (room.events, room.max), rest_ns, room.mask) }
+    });
+    let answer = usize::try_from(said).map_err(|_| errno::get());
+    errno::set(before);
+    Some(answer)
 }
 
 /// What has come, if anything has: the answer of the call.
@@ -207,13 +245,13 @@ impl Held {
             })
     }
 
-    fn has_guest(&self) -> bool {
+    pub(crate) fn has_guest(&self) -> bool {
         self.guests.iter().any(|&guest| self.is_in_hand(guest))
     }
 
     /// Whether anything is to be reported; drops those from the list that are not ready any more, and frees the
     /// buffers of those that have not read them.
-    fn has_ready(&mut self) -> bool {
+    pub(crate) fn has_ready(&mut self) -> bool {
         let last = self.ready.1;
         let mut any = false;
         if last == 0 {
@@ -482,8 +520,13 @@ unsafe fn wait_passing(mut held: Held, room: &Room) -> Option<Answer> {
     }
     held.kernel_ready = true;
     // SAFETY: Lent, passed on.
-    let found = unsafe { collect(&mut held, room) };
+    let mut found = unsafe { collect(&mut held, room) };
     held.kernel_ready = false;
+    if found == 0 {
+        // A room for one was kept for the kernel's set, which had nothing.
+        // SAFETY: Lent, passed on.
+        found = unsafe { collect(&mut held, room) };
+    }
     if found == 0 && room.timeout_ns == Some(0) {
         return Some(Ok(0));
     }

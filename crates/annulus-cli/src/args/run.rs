@@ -14,15 +14,23 @@ it can't help (static programs, musl, Go, setuid) is said before COMMAND starts.
 refused COMMAND runs as it is, and that is said.
 
 Exit status: that of COMMAND; 127 if there is no such command, 126 if it can't be started, 2 for a
-mistake in what is before it, 1 if the library can't be found.
+mistake in what is before it, 1 if the library can't be found. With --explain COMMAND is not
+started: 0 if it would be served, 3 if not.
 
   annulus run -- redis-server /etc/redis/redis.conf
   annulus run --stats --log /tmp/annulus.log -- nginx -g 'daemon off;'
-  annulus top                       # from another terminal: what its rings do";
+  annulus run --explain -- haproxy -f haproxy.cfg
+  annulus top                       # from another terminal: what its rings do
+  annulus release 4711              # and hand it back to the kernel, without a restart";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = RUN_HELP)]
 pub(crate) struct RunArgs {
+    /// Say what of COMMAND will be served and what not, and why, and do not start it. Exit status: 0 if it will be
+    /// served, 3 if not
+    #[arg(long)]
+    pub(crate) explain: bool,
+
     /// Have a kernel thread take what is submitted (ANNULUS_SQPOLL=1); it needs a processor of its own
     #[arg(long)]
     pub(crate) sqpoll: bool,

@@ -43,7 +43,7 @@ pub(crate) struct TopArgs {
     pub(crate) alert: Vec<Rule>,
 }
 
-fn parse_pid(text: &str) -> Result<u32, String> {
+pub(super) fn parse_pid(text: &str) -> Result<u32, String> {
     match text.parse::<i32>() {
         Ok(pid) if pid > 0 => Ok(pid.unsigned_abs()),
         _ => Err(

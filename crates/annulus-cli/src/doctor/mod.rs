@@ -35,6 +35,7 @@ use figures::Figures;
 pub(crate) use gather::processors_online;
 use json::Report;
 use place::{Place, Sample};
+pub(crate) use text::{BUFFER_GROUPS, Lines};
 
 /// Runs the command.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {

@@ -17,7 +17,7 @@ use crate::bench::short;
 const LABEL_COLUMNS: usize = 16;
 const COLUMNS: usize = 100;
 /// As the library calls that registration.
-const BUFFER_GROUPS: &str = "buffer groups";
+pub(crate) const BUFFER_GROUPS: &str = "buffer groups";
 /// Buffers that are filled by one receive after the other.
 const INCREMENTAL_SINCE: Version = Version(6, 12, 0);
 
@@ -70,12 +70,13 @@ pub(crate) fn text(report: &Report) -> String {
     lines.0
 }
 
+/// Facts with labels, as columns.
 #[derive(Default)]
-struct Lines(String);
+pub(crate) struct Lines(pub(crate) String);
 
 impl Lines {
     /// A label and its fact; what does not fit on the line goes on below, indented.
-    fn row(&mut self, label: &str, fact: &str) {
+    pub(crate) fn row(&mut self, label: &str, fact: &str) {
         let _ = write!(self.0, "{label:<LABEL_COLUMNS$}");
         let mut column = LABEL_COLUMNS;
         for (index, word) in fact.split(' ').enumerate() {

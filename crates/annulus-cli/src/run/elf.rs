@@ -95,6 +95,33 @@ pub(super) fn look(path: &Path) -> io::Result<Kind> {
     Ok(kind.map_or(Kind::Other, Kind::Elf))
 }
 
+/// What the linker has called the file, as it stands in the library's log.
+pub(super) fn build_id(path: &Path) -> Option<String> {
+    let data = ReadCache::new(File::open(path).ok()?);
+    match FileKind::parse(&data).ok()? {
+        FileKind::Elf64 => build_id_in::<FileHeader64<Endianness>>(&data),
+        FileKind::Elf32 => build_id_in::<FileHeader32<Endianness>>(&data),
+        _ => None,
+    }
+}
+
+fn build_id_in<Header: FileHeader<Endian = Endianness>>(data: &ReadCache<File>) -> Option<String> {
+    let header = Header::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    for segment in header.program_headers(endian, data).ok()? {
+        let Some(mut notes) = segment.notes(endian, data).ok()? else {
+            continue;
+        };
+        while let Some(note) = notes.next().ok()? {
+            if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
+                let bytes = note.desc().iter();
+                return Some(bytes.map(|byte| format!("{byte:02x}")).collect());
+            }
+        }
+    }
+    None
+}
+
 /// The first word behind `#!`.
 fn script(line: &[u8]) -> Kind {
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or(&[]);

@@ -93,7 +93,7 @@ impl fmt::Display for Remark {
 }
 
 /// What the kernel starts for the file: of a script, what runs it.
-fn started(program: &Path) -> Option<(PathBuf, Facts)> {
+pub(super) fn started(program: &Path) -> Option<(PathBuf, Facts)> {
     let mut path = program.to_path_buf();
     for _ in 0..=SCRIPTS_MAX {
         match elf::look(&path).ok()? {

@@ -5,6 +5,7 @@
 
 mod cores;
 mod elf;
+mod explain;
 mod library;
 mod look;
 mod program;
@@ -30,6 +31,8 @@ use program::Lost;
 const PRELOAD: &str = "LD_PRELOAD";
 /// What runs a file that is neither a program nor says who is to run it, as `execvp` has it.
 const SHELL: &str = "/bin/sh";
+/// The exit code of `--explain` for a program that would run and not be served.
+const NOT_SERVED: u8 = 3;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     let Some(name) = args.command.first() else {
@@ -40,21 +43,34 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
         Ok(program) => program,
         Err(lost) => return Ok(lost_program(&lost)),
     };
+    let obstacles = Obstacles::to(&program);
+    let mut variables = Variables::inherited();
+    if obstacles.is_set() {
+        variables.prepend(PRELOAD, &library)?;
+        for first in obstacles.remarks.iter().filter_map(Remark::loaded_first) {
+            variables.put_first(PRELOAD, first);
+        }
+    }
+    options(args, &mut variables)?;
+    if args.explain {
+        let (text, is_served) = explain::explain(&explain::Asked {
+            args,
+            name,
+            program: &program,
+            library: &library,
+            obstacles: &obstacles,
+            variables: &variables,
+        });
+        // Nobody may read it; the exit code says the same.
+        let _ = io::stdout().write_all(text.as_bytes());
+        return Ok(ExitCode::from(if is_served { 0 } else { NOT_SERVED }));
+    }
     if args.sqpoll
         && let Some(warning) = cores::warning()
     {
         say(&warning);
     }
-    let remarks = look::at(&program);
-    let is_set = serves(name, &remarks);
-    let mut variables = Variables::inherited();
-    if is_set {
-        variables.prepend(PRELOAD, &library)?;
-        for first in remarks.iter().filter_map(Remark::loaded_first) {
-            variables.put_first(PRELOAD, first);
-        }
-    }
-    options(args, &mut variables)?;
+    obstacles.say(name);
     let error = become_program(&program, &args.command, &variables.0);
     Ok(lost_program(&Lost::of(
         name,
@@ -63,22 +79,39 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     )))
 }
 
-/// Whether the library is to be given to the program; what there is to say about that is said.
-fn serves(name: &OsStr, remarks: &[Remark]) -> bool {
-    for remark in remarks {
-        say(&remark.sentence(name));
+/// What is in the way of the library in a program.
+struct Obstacles {
+    remarks: Vec<Remark>,
+    /// Why there is no ring; not looked at where the library is not set anyhow.
+    refused: Option<String>,
+}
+
+impl Obstacles {
+    fn to(program: &Path) -> Obstacles {
+        let remarks = look::at(program);
+        let is_harmless = remarks.iter().all(Remark::is_harmless);
+        let ring = || Support::detect().ring().err().map(ToString::to_string);
+        Obstacles {
+            remarks,
+            refused: is_harmless.then(ring).flatten(),
+        }
     }
-    if !remarks.iter().all(Remark::is_harmless) {
-        return false;
+
+    /// Whether the library is to be given to the program.
+    fn is_set(&self) -> bool {
+        self.remarks.iter().all(Remark::is_harmless) && self.refused.is_none()
     }
-    match Support::detect().ring() {
-        Ok(_) => true,
-        Err(error) => {
+
+    /// A line for each.
+    fn say(&self, name: &OsStr) {
+        for remark in &self.remarks {
+            say(&remark.sentence(name));
+        }
+        if let Some(error) = &self.refused {
             let name = name.display();
             say(&format!(
                 "{name} runs as it is, without the library: {error}"
             ));
-            false
         }
     }
 }
@@ -164,7 +197,10 @@ fn options(args: &RunArgs, variables: &mut Variables) -> Result<(), Fault> {
         let path = std::path::absolute(log).map_err(refused)?;
         let mut options = OpenOptions::new();
         options.append(true).create(true);
-        options.open(&path).map_err(refused)?;
+        // To explain leaves no file behind.
+        if !args.explain {
+            options.open(&path).map_err(refused)?;
+        }
         variables.set("ANNULUS_LOG", path);
     }
     if !args.pass_port.is_empty() {

@@ -22,6 +22,12 @@ pub(super) struct App {
     pub(super) paused: bool,
     pub(super) help: bool,
     pub(super) colours: bool,
+    /// Whether the process has been handed back to the kernel; `None`: it can't be.
+    pub(super) released: Option<bool>,
+    /// It is to be switched, if the next key says so.
+    pub(super) confirms: bool,
+    /// Why it could not be.
+    pub(super) refused: Option<String>,
 }
 
 /// What a key asks of the loop.
@@ -33,6 +39,8 @@ pub(super) enum Asked {
     Interval,
     /// The next look counts from now on.
     GoOn,
+    /// The process is to be handed back to the kernel, or served again.
+    Switch(bool),
 }
 
 impl App {
@@ -45,6 +53,9 @@ impl App {
             paused: false,
             help: false,
             colours,
+            released: None,
+            confirms: false,
+            refused: None,
         }
     }
 
@@ -61,7 +72,14 @@ impl App {
             let quits = matches!(key.code, KeyCode::Char('c' | 'd'));
             return if quits { Asked::Quit } else { Asked::Nothing };
         }
+        if std::mem::take(&mut self.confirms) {
+            return match (key.code, self.released) {
+                (KeyCode::Char('y'), Some(released)) => Asked::Switch(!released),
+                _ => Asked::Nothing,
+            };
+        }
         match key.code {
+            KeyCode::Char('r') => self.confirms = self.released.is_some(),
             KeyCode::Esc if self.help => self.help = false,
             KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
             KeyCode::Char('?' | 'h') => self.help = !self.help,
@@ -161,6 +179,28 @@ mod tests {
             press(&mut app, '+');
         }
         assert_eq!(app.interval, Duration::from_secs(300));
+    }
+
+    #[test]
+    fn a_process_is_switched_only_if_it_can_be_and_the_key_is_confirmed() {
+        let mut app = app();
+        assert_eq!(press(&mut app, 'r'), Asked::Nothing);
+        assert!(!app.confirms, "it has no switch");
+        app.released = Some(false);
+        for (key, asked) in [
+            ('n', Asked::Nothing),
+            ('q', Asked::Nothing),
+            ('y', Asked::Switch(true)),
+        ] {
+            assert_eq!(press(&mut app, 'r'), Asked::Nothing);
+            assert!(app.confirms);
+            assert_eq!(press(&mut app, key), asked);
+            assert!(!app.confirms);
+        }
+        assert_eq!(press(&mut app, 'y'), Asked::Nothing);
+        app.released = Some(true);
+        press(&mut app, 'r');
+        assert_eq!(press(&mut app, 'y'), Asked::Switch(false));
     }
 
     #[test]

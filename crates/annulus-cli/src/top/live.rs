@@ -72,6 +72,10 @@ pub(super) fn run<L: Look>(looker: &mut Looker<L>, interval: Duration) -> Result
             Asked::Quit => return Ok(End::Asked),
             Asked::Nothing => {}
             Asked::Interval => next = Instant::now() + app.interval,
+            Asked::Switch(released) => {
+                app.refused = looker.switch(released).err().map(|error| error.to_string());
+                app.released = looker.is_released();
+            }
             Asked::GoOn => {
                 looker.begin_anew()?;
                 next = Instant::now() + app.interval;
@@ -79,7 +83,10 @@ pub(super) fn run<L: Look>(looker: &mut Looker<L>, interval: Duration) -> Result
         }
         if !app.paused && next <= Instant::now() {
             match looker.look()? {
-                Seen::Report(report) => app.show(report),
+                Seen::Report(report) => {
+                    app.show(report);
+                    app.released = looker.is_released();
+                }
                 Seen::Ended => return Ok(End::Ended(app.report)),
             }
             next = Instant::now() + app.interval;

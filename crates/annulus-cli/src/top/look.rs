@@ -17,6 +17,14 @@ pub(super) trait Look {
     /// Whether it is still the process that was looked at first.
     fn lives(&self) -> bool;
     fn facts(&self) -> ProcessFacts;
+    /// Whether it has been handed back to the kernel; `None`: it has no switch.
+    fn is_released(&mut self) -> Option<bool> {
+        None
+    }
+    /// Has it handed back, or served again.
+    fn switch(&mut self, _released: bool) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What came of a look.
@@ -59,6 +67,16 @@ impl<L: Look> Looker<L> {
 
     pub(super) fn facts(&self) -> ProcessFacts {
         self.look.facts()
+    }
+
+    /// As it is asked now.
+    pub(super) fn is_released(&mut self) -> Option<bool> {
+        self.look.is_released()
+    }
+
+    /// Asks it; what is shown then says what has come of it.
+    pub(super) fn switch(&mut self, released: bool) -> io::Result<()> {
+        self.look.switch(released)
     }
 
     /// What has happened since the last look.

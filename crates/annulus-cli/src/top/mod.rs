@@ -28,6 +28,7 @@ use crate::args::TopArgs;
 use crate::fault::Fault;
 use live::End;
 use look::{Look, Looker, Seen};
+pub(crate) use process::Process;
 use report::Report;
 
 /// The exit code of a look that raised an alert, as of a measurement.

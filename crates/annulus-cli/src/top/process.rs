@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use annulus::metrics::Snapshot;
+use annulus::metrics::switch::Switch;
 
 use super::look::Look;
 use super::report::ProcessFacts;
@@ -16,7 +17,7 @@ const SHARED: &str = "/memfd:annulus-metrics";
 
 /// A process that is looked at.
 #[derive(Clone, Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     pid: u32,
     /// Ticks between the start of the machine and that of the process: with the number they name it for good, the
     /// number alone is given to another one some day.
@@ -25,12 +26,17 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn find(pid: u32) -> Result<Process, Fault> {
+    pub(crate) fn find(pid: u32) -> Result<Process, Fault> {
         Process::running(pid).ok_or_else(|| {
             Fault::failed(format!(
                 "there is no process {pid}; `annulus top` alone lists those that can be looked at"
             ))
         })
+    }
+
+    /// Whether it has not ended, and its number is not another's.
+    pub(crate) fn is_there(&self) -> bool {
+        started_ticks(self.pid) == Some(self.started_ticks)
     }
 
     pub(super) fn running(pid: u32) -> Option<Process> {
@@ -55,7 +61,16 @@ impl Look for Process {
     }
 
     fn lives(&self) -> bool {
-        started_ticks(self.pid) == Some(self.started_ticks)
+        self.is_there()
+    }
+
+    fn is_released(&mut self) -> Option<bool> {
+        Some(Switch::of(self.pid).ok()?.is_released())
+    }
+
+    fn switch(&mut self, released: bool) -> io::Result<()> {
+        Switch::of(self.pid)?.ask(released);
+        Ok(())
     }
 
     fn facts(&self) -> ProcessFacts {

@@ -17,6 +17,7 @@ use super::rows;
 const HELP: &str = "\
 q Esc Ctrl-C  quit                p    pause: the screen stays as it is
 s             sort operations     + -  a longer, a shorter interval
+r  under `annulus run`: all back to the kernel, or served again (asks)
 
 ops/s      answers                err/s    those that are errors
 flight     with the kernel or a blocking thread, right now
@@ -32,6 +33,9 @@ p99 OVER TIME  a block an interval; one higher is four times longer:
                ▁ to 4µs ▂ 16µs ▃ 64µs ▄ 256µs ▅ 1ms ▆ 4ms ▇ 16ms █
 kernel workers: threads of the kernel's, for what would block
 ";
+
+/// Of a process that has been handed back.
+const RELEASED: &str = "handed back to the kernel by an operator; r serves it again";
 
 /// Below that many lines, blank ones are not worth their place.
 const TALL: u16 = 16;
@@ -73,9 +77,21 @@ pub(super) fn draw(frame: &mut Frame, app: &App) {
 
 fn footer(app: &App) -> String {
     let every = app.interval;
+    if app.confirms {
+        let what = match app.released {
+            Some(true) => "serve this process again",
+            _ => "hand all of this process back to the kernel",
+        };
+        return format!("{what}? y: yes, any other key: no");
+    }
     let state = if app.paused { "PAUSED" } else { "p pause" };
+    let switch = match app.released {
+        None => "",
+        Some(false) => "  r release",
+        Some(true) => "  r resume",
+    };
     format!(
-        "q quit  {state}  s sort: {}  +- every {every:?}  ? help",
+        "q quit  {state}  s sort: {}  +- every {every:?}{switch}  ? help",
         app.sort.name()
     )
 }
@@ -95,7 +111,10 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
     }
     let alerts = rows::alerts(report).into_iter().take(NOTES_MAX);
     tail.extend(alerts.map(|alert| vec![alert]));
-    let notes = report.notes.iter().flat_map(|note| wrapped(note, width));
+    let switched =
+        (app.refused.clone()).or_else(|| (app.released == Some(true)).then(|| RELEASED.to_owned()));
+    let notes = switched.iter().chain(&report.notes);
+    let notes = notes.flat_map(|note| wrapped(note, width));
     let notes = notes.take(if tall { NOTES_MAX } else { 1 });
     tail.extend(notes.map(|note| vec![(note, Tone::Attention)]));
     let sources = rows::sources(report);

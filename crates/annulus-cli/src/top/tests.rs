@@ -140,6 +140,32 @@ fn a_wider_screen_has_more_columns() {
 }
 
 #[test]
+fn a_process_that_can_be_switched_shows_the_key_and_how_it_was_left() {
+    let mut app = app(planted::report_of_preload());
+    app.released = Some(false);
+    let foot = |app: &App| drawn(app, 80, 24)[23].clone();
+    assert_eq!(
+        foot(&app),
+        "q quit  p pause  s sort: ops/s  +- every 2s  r release  ? help"
+    );
+    app.confirms = true;
+    assert!(foot(&app).starts_with("hand all of this process back to the kernel? y: yes"));
+    (app.confirms, app.released) = (false, Some(true));
+    assert!(foot(&app).contains("r resume"));
+    let screen = drawn(&app, 80, 24).join("\n");
+    assert!(
+        screen.contains("! handed back to the kernel by an operator; r serves it again"),
+        "{screen}"
+    );
+    app.refused = Some("process 7 may not be looked at".to_owned());
+    assert!(
+        drawn(&app, 80, 24)
+            .join("\n")
+            .contains("! process 7 may not be looked at")
+    );
+}
+
+#[test]
 fn a_small_screen_shows_the_operations_and_their_latencies() {
     let lines = drawn(&app(planted::report()), 40, 10);
     let expected = [

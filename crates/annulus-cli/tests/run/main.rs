@@ -1,10 +1,12 @@
 //! `annulus run` from outside: what the program that it becomes is given, and what is said before.
 
 mod command;
+mod explained;
 mod given;
 #[path = "../../../annulus/tests/child/once.rs"]
 mod once;
 mod remarks;
 #[path = "../../../annulus/tests/child/skip.rs"]
 mod skip;
+mod switched;
 mod wrong;

@@ -173,7 +173,7 @@ fn a_program_for_another_processor_is_not_given_the_library() {
 }
 
 /// Runs `body` in a thread in which io_uring is refused, and in the processes that it starts.
-fn without_io_uring<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn without_io_uring<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     const CALLS: [i64; 3] = [425, 426, 427];
     const EPERM: u32 = 1;
     let rules = CALLS.into_iter().map(|call| (call, Vec::new())).collect();

@@ -27,11 +27,14 @@ fn prepare(fd: c_int) -> c_short {
     if let Some(entry) = table::entry(fd)
         && entry.kind() == Kind::Set
     {
+        let mut found = 0;
         guard(|| {
-            control::polled_otherwise(entry);
+            if control::polled_otherwise(entry) {
+                found = libc::POLLIN | libc::POLLRDNORM;
+            }
             None
         });
-        return 0;
+        return found;
     }
     hand_back(fd, Why::PolledOtherwise);
     let Found::Ours(entry) = find(fd) else {

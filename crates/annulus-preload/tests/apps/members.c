@@ -215,6 +215,28 @@ static void a_socket_can_move_between_sets(void) {
     peer_gets(&pair, 36);
 }
 
+static void a_set_that_is_polled_reports_what_was_received_in_another(void) {
+    int sets[2] = {new_set(), new_set()};
+    struct pair pair = joined(sets[0], EPOLLIN), other = joined(sets[1], EPOLLIN);
+    say_now(sets[0]);
+    say_now(sets[1]);
+    struct pollfd poller = {.fd = sets[1], .events = POLLIN};
+    GOT(poll(&poller, 1, 0));
+    peer_send(&pair, "bytes");
+    settle(&pair);
+    say_now(sets[0]);
+    del(sets[0], pair.app);
+    add(sets[1], pair.app, EPOLLIN, 7);
+    for (int i = 0; i < 3; i++)
+        say_now(sets[1]);
+    peer_send(&other, "x");
+    settle(&other);
+    say_now(sets[1]);
+    say_read(other.app, 10);
+    say_stream(pair.app, 10);
+    say_now(sets[1]);
+}
+
 static void a_duplicate_of_a_set_is_the_same_set(void) {
     int set = new_set(), twin = (int)MUST(fcntl(set, F_DUPFD_CLOEXEC, 10)), third = (int)MUST(dup(set));
     struct pair pair = joined(twin, EPOLLIN), late = connected();
@@ -473,6 +495,7 @@ static const struct app_case cases[] = {
     CASE(a_set_can_be_polled, "back:polled_otherwise"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
     CASE(a_socket_can_move_between_sets, ""),
+    CASE(a_set_that_is_polled_reports_what_was_received_in_another, "passed:polled_otherwise"),
     CASE(a_duplicate_of_a_set_is_the_same_set, ""),
     CASE(a_duplicate_of_a_member_is_another_member, "back:duplicated"),
     CASE(a_closed_number_whose_duplicate_lives_is_still_reported, "back:duplicated"),

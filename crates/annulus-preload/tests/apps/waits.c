@@ -163,6 +163,25 @@ static void bad_timeouts_are_refused(void) {
     GOT(epoll_pwait(set, &event, 1, -1, NULL));
 }
 
+static void room_for_one_is_enough_for_bytes_of_a_set_that_is_polled(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    say_now(set);
+    peer_send(&pair, "x");
+    settle(&pair);
+    say_now(set);
+    struct pollfd poller = {.fd = set, .events = POLLIN};
+    GOT(poll(&poller, 1, 0));
+    for (int i = 0; i < 4; i++) {
+        struct epoll_event event;
+        GOT(epoll_wait(set, &event, 1, i % 2 ? 0 : 2000));
+    }
+    GOT(poll(&poller, 1, 0));
+    say_read(pair.app, 10);
+    GOT(poll(&poller, 1, 0));
+    say_now(set);
+}
+
 static void a_wait_without_end_is_ended_by_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -461,6 +480,7 @@ static const struct app_case cases[] = {
     CASE(a_wait_in_a_burst_of_connections_ends_as_any_other, "served:epoll_wait served:read"),
     CASE(a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked, "served:epoll_wait"),
     CASE(bad_timeouts_are_refused, "served:epoll_wait"),
+    CASE(room_for_one_is_enough_for_bytes_of_a_set_that_is_polled, "back:polled_otherwise"),
     CASE(a_wait_without_end_is_ended_by_bytes, "served:epoll_wait"),
     CASE(a_signal_ends_a_wait, "served:epoll_wait"),
     CASE(a_mask_lets_a_signal_in_for_the_wait_only, "served:epoll_wait"),

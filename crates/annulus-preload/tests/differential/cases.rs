@@ -75,6 +75,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_set_can_be_polled;
     fn one_socket_can_be_in_two_sets;
     fn a_socket_can_move_between_sets;
+    fn a_set_that_is_polled_reports_what_was_received_in_another;
     fn a_duplicate_of_a_set_is_the_same_set;
     fn a_duplicate_of_a_member_is_another_member;
     fn a_closed_number_whose_duplicate_lives_is_still_reported;
@@ -93,6 +94,7 @@ cases! { WAITS, WAITS_CASES = c("waits"):
     fn a_wait_in_a_burst_of_connections_ends_as_any_other;
     fn a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked;
     fn bad_timeouts_are_refused;
+    fn room_for_one_is_enough_for_bytes_of_a_set_that_is_polled;
     fn a_wait_without_end_is_ended_by_bytes;
     fn a_signal_ends_a_wait;
     fn a_mask_lets_a_signal_in_for_the_wait_only;

@@ -3,11 +3,13 @@
 
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use crate::agree;
-use crate::cases::{DOORS, LOOPS, PROCESSES, SENDING, TRIGGERS};
+use crate::cases::{
+    CLOSING, DOORS, HISTORIES, LOOPS, MEMBERS, PROCESSES, SENDING, THREADS, TRIGGERS,
+};
 use crate::library::library;
 use crate::program::{Built, Program, Run, With, scratch, shared};
 use crate::skip::root_or_skip;
+use crate::{KNOWN, agree};
 
 /// Exchanges over one connection of a listener, much of it served.
 const EXCHANGES: &str = "ask_and_answer_many_times";
@@ -198,4 +200,132 @@ fn another_library_of_the_same_names_may_stand_before_and_behind() {
             assert!(run.is_none_or(|run| run.counts.of("served:epoll_wait") > 0));
         }
     }
+}
+
+/// Members of one round are reported in another order by whoever reports them next.
+const IN_ANOTHER_ORDER: [&str; 1] = ["the_order_of_single_arrivals_is_kept"];
+
+/// All cases of a program while the operator switches it to and fro: the answers stay the kernel's.
+#[track_caller]
+fn switched(program: &Program) {
+    let (Some(built), Some(switched)) = (program.built(), With::switched()) else {
+        return;
+    };
+    let mut released = 0;
+    for case in program.cases() {
+        let differs = [&KNOWN[..], &IN_ANOTHER_ORDER].concat();
+        if differs.contains(&&*case.name) || (case.as_root && !root_or_skip(&case.name)) {
+            continue;
+        }
+        let run = built.run(&[&case.name], &switched);
+        let without = built.run(&[&case.name], &With::nothing());
+        agree(program.name, &case.name, &without, &run);
+        released += run.counts.of("passed:released");
+    }
+    assert!(released > 0, "{} was not switched", program.name);
+}
+
+#[test]
+fn what_is_sent_arrives_though_the_switch_is_thrown() {
+    switched(&SENDING);
+}
+
+#[test]
+fn ends_are_told_though_the_switch_is_thrown() {
+    switched(&CLOSING);
+}
+
+#[test]
+fn members_are_reported_though_the_switch_is_thrown() {
+    switched(&MEMBERS);
+    switched(&HISTORIES);
+}
+
+#[test]
+fn threads_share_sets_and_sockets_though_the_switch_is_thrown() {
+    switched(&THREADS);
+}
+
+/// The processes of which the log has a line with these words.
+fn said_of(log: &str, words: &str) -> Vec<String> {
+    let lines = log.lines().filter(|line| line.contains(words));
+    let process = |line: &str| {
+        let rest = line.strip_prefix("annulus: process ").unwrap();
+        rest.split(':').next().unwrap().to_owned()
+    };
+    lines.map(process).collect()
+}
+
+#[test]
+fn each_process_says_in_the_log_which_build_it_is_under_and_when_its_first_ring_is_made() {
+    let daemon = "a_daemon_goes_on_serving";
+    for (program, case) in [(&TRIGGERS, EXCHANGES), (&PROCESSES, daemon)] {
+        let Some(run) = with(program, case, &With::library()) else {
+            return;
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        let path = library().display();
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let builds = said_of(
+            &run.log,
+            &format!("under libannulus_preload {version}, build "),
+        );
+        let whole = format!(", {path}, Linux {}", release.trim_end());
+        assert_eq!(said_of(&run.log, &whole), builds, "{}", run.log);
+        let rings = said_of(&run.log, "its first ring is made: io_uring");
+        let none = said_of(&run.log, "it made no ring");
+        assert!(!rings.is_empty(), "{}", run.log);
+        for ring in rings {
+            let times = builds.iter().filter(|build| **build == ring).count();
+            assert_eq!((times, none.contains(&ring)), (1, false), "{}", run.log);
+        }
+    }
+}
+
+#[test]
+fn the_log_says_why_there_is_no_ring() {
+    let ports = With::library().set("ANNULUS_PASS_PORTS", "1024-65535");
+    let off = With::library().set("ANNULUS_DISABLE", "1");
+    let wrong = With::library().set("ANNULUS_PASS_PORTS", "http");
+    let refused = "a_filter_that_was_there_before_is_lived_with";
+    for (program, case, with, lines) in [
+        (
+            &TRIGGERS,
+            EXCHANGES,
+            ports,
+            &[
+                "no ring yet: its first connection passes through, port",
+                "it made no ring: ",
+            ][..],
+        ),
+        (
+            &TRIGGERS,
+            EXCHANGES,
+            off,
+            &["switched off by ANNULUS_DISABLE"],
+        ),
+        (
+            &TRIGGERS,
+            EXCHANGES,
+            wrong,
+            &["switched off: ANNULUS_PASS_PORTS can't be read"],
+        ),
+    ] {
+        let Some(built) = program.built() else { return };
+        let log = built.run(&[case], &with).log;
+        for line in lines {
+            assert_eq!(said_of(&log, line).len(), 1, "{line}: {log}");
+        }
+        assert_eq!(said_of(&log, "first ring"), [""; 0], "{log}");
+    }
+    let Some(built) = PROCESSES.built() else {
+        return;
+    };
+    let log = built.run(&[refused], &With::library()).log;
+    assert!(log.contains("annulus: runs as without Annulus: "), "{log}");
+    let words = built.run(&["--cases"], &With::library()).log;
+    assert_eq!(
+        said_of(&words, "it made no ring: it put nothing into an epoll set").len(),
+        1
+    );
 }

@@ -95,6 +95,25 @@ impl With {
         }
     }
 
+    /// The library, and before it one that throws the operator's switch at every second wait.
+    pub(crate) fn switched() -> Option<With> {
+        static SWITCHER: OnceLock<Option<Built>> = OnceLock::new();
+        let switcher = SWITCHER.get_or_init(|| {
+            Built::compiled("switcher", |output| {
+                let mut compiler = Command::new("cc");
+                compiler.args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]);
+                let source = apps().with_file_name("differential/switcher.c");
+                compiler.arg(output).arg(source);
+                compiler
+            })
+        });
+        let switcher = switcher.as_ref()?.command[0].display();
+        let both = format!("{switcher} {}", library().display());
+        let place = annulus::metrics::switch::ASKED_AT.to_string();
+        let with = With::library().set("LD_PRELOAD", &both);
+        Some(with.set("SWITCHER_WORD", &place))
+    }
+
     pub(crate) fn set(mut self, name: &'static str, value: &str) -> With {
         self.variables.push((name, value.to_owned()));
         self

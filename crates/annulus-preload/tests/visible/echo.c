@@ -27,6 +27,8 @@
 
 static atomic_ulong reads, writes, waits;
 static atomic_bool ours[1024];
+/* Of each wait; the variable ECHO_TIMEOUT_MS, or none. */
+static int timeout_ms = -1;
 
 static void check(int said, const char *what) {
     if (said < 0) {
@@ -62,7 +64,7 @@ static void *serve(void *argument) {
     check(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event), "epoll_ctl");
     for (;;) {
         struct epoll_event events[64];
-        int count = epoll_wait(set, events, 64, -1);
+        int count = epoll_wait(set, events, 64, timeout_ms);
         waits++;
         for (int i = 0; i < count; i++) {
             if (events[i].data.fd != listener) {
@@ -94,6 +96,8 @@ static void begin(void) {
 }
 
 int main(int argc, char **argv) {
+    if (getenv("ECHO_TIMEOUT_MS"))
+        timeout_ms = atoi(getenv("ECHO_TIMEOUT_MS"));
     for (int threads = argc > 1 ? atoi(argv[1]) : 1; threads > 0; threads--)
         begin();
     char line[64];

@@ -8,6 +8,7 @@ mod server;
 #[path = "../../../annulus/tests/child/skip.rs"]
 #[allow(dead_code, reason = "not every test needs all of it")]
 mod skip;
+mod switch;
 
 use std::io::ErrorKind;
 use std::net::TcpStream;

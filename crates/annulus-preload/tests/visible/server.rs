@@ -18,7 +18,7 @@ use crate::once::once_per_run;
 use crate::skip::skip;
 
 /// What takes longer hangs. It decides nothing else.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Server {
     child: Child,

@@ -37,6 +37,8 @@ mod record;
 mod registry;
 mod remote;
 mod snapshot;
+#[doc(hidden)]
+pub mod switch;
 mod watch;
 
 pub use every::{Every, every};

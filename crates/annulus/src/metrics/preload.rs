@@ -89,6 +89,8 @@ named! {
         InHandler = "in_handler",
         /// The operator said so, for the whole process.
         Disabled = "disabled",
+        /// The operator had everything handed back while it ran.
+        Released = "released",
     }
 }
 

@@ -98,6 +98,12 @@ fn sources(file: &File) -> io::Result<Vec<Source>> {
     }
 }
 
+/// Whether that word of the header is not 0.
+pub(super) fn has(file: &File, word: usize) -> io::Result<bool> {
+    let offset = (word * size_of::<u64>()) as u64;
+    Ok(words(file, offset, 1)?[0] != 0)
+}
+
 fn words(file: &File, offset: u64, count: usize) -> io::Result<Vec<u64>> {
     let mut bytes = vec![0; count * size_of::<u64>()];
     file.read_exact_at(&mut bytes, offset)?;
@@ -106,7 +112,7 @@ fn words(file: &File, offset: u64, count: usize) -> io::Result<Vec<u64>> {
 }
 
 /// The files of `process`, opened: a program with Annulus in it has one, and under the preload library a second.
-fn find(process: u32) -> io::Result<Vec<File>> {
+pub(super) fn find(process: u32) -> io::Result<Vec<File>> {
     let (mut files, mut inodes) = (Vec::new(), Vec::new());
     let folder = format!("/proc/{process}/fd");
     let entries = fs::read_dir(&folder).map_err(|error| explain(process, &error))?;

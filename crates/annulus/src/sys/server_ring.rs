@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 
 use rustix::io_uring::IoringEnterFlags;
 
@@ -20,7 +21,9 @@ use super::ring::{Ring, RingConfig, Rung};
 use super::sq_poll::SqPoll;
 use super::sqe::Cqe;
 pub use super::sqe::Sqe;
+use super::sqe::opcode;
 use super::wanted::Wanted;
+use super::words::futex_of;
 use crate::error::SetupError;
 
 /// The opcodes of a server, and the flags that go with them.
@@ -107,6 +110,9 @@ impl Wait {
     }
 }
 
+/// `FUTEX2_SIZE_U32`, of memory that processes share.
+const FUTEX_U32: i32 = 2;
+
 /// A ring that a server's thread sleeps in instead of in `epoll_wait`.
 pub struct ServerRing {
     ring: Ring,
@@ -168,6 +174,16 @@ impl ServerRing {
             cqes: Vec::with_capacity(super::ring::REAP_MAX),
             lasting: 0,
         })
+    }
+
+    /// Ends it where nothing is with the kernel: its buffer group is given back first. Dropped instead, the group's
+    /// page stays mapped, as the kernel may still look at it.
+    pub fn end(self) {
+        let ServerRing {
+            mut ring, buffers, ..
+        } = self;
+        // Refused, the page stays.
+        let _ = ring.unregister_buf_ring(buffers);
     }
 
     /// Whether receives go on in the buffer where the one before ended (since Linux 6.12).
@@ -290,6 +306,19 @@ impl ServerRing {
         self.cqes.clear();
         self.ring.reap(&mut self.cqes);
         answers.extend(self.cqes.iter().map(Answer::from));
+    }
+
+    /// Has the kernel answer once `word` is not `seen` any more and somebody has woken those that sleep on it, be it
+    /// another process. Since Linux 6.7; before that, EINVAL. False when the queue is full.
+    pub fn arm_change(&mut self, word: &'static AtomicU64, seen: u64, user_data: u64) -> bool {
+        self.ring.push(Sqe {
+            addr: futex_of(word).expose_provenance() as u64,
+            // The low half.
+            off: seen & u64::from(u32::MAX),
+            addr3: u64::from(u32::MAX),
+            user_data,
+            ..Sqe::new(opcode::FUTEX_WAIT, FUTEX_U32)
+        })
     }
 
     /// Gives a buffer to the kernel.

@@ -119,6 +119,8 @@ pub(crate) mod opcode {
     pub(crate) const POLL_ADD: u8 = abi::PollAdd::CODE;
     pub(crate) const SPLICE: u8 = abi::Splice::CODE;
     pub(crate) const SEND_ZC: u8 = abi::SendZc::CODE;
+    #[cfg(feature = "preload")]
+    pub(crate) const FUTEX_WAIT: u8 = abi::FutexWait::CODE;
     /// No kernel has it: `getdents64` runs on a blocking thread.
     pub(crate) const GETDENTS: u8 = 0xf0;
     /// Nothing is asked of a kernel; the driver's clock completes it.

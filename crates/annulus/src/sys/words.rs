@@ -8,6 +8,7 @@
 //! child's own as the first thing that happens in the child.
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -16,7 +17,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
@@ -92,6 +95,24 @@ impl<const N: usize> Words<N> {
         })
     }
 
+    /// Those at the beginning of another process's file, to be read and written.
+    pub(crate) fn of_other(file: &File) -> io::Result<Words<N>> {
+        // A range that its owner takes away would end this process.
+        let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        if !sealed || file.metadata()?.len() < Words::<N>::BYTES as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let (bytes, flags) = (Words::<N>::BYTES, MapFlags::SHARED);
+        // SAFETY: Words: a new mapping of a file whose size is sealed, so that all of it is there.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, access, flags, file, 0)? };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Words {
+            base,
+            from: From::Own,
+        })
+    }
+
     /// Makes them zero. Those of a file give their memory back, too; by their address, for the descriptor may mean
     /// another's file by now.
     pub(crate) fn clear(&self) {
@@ -127,6 +148,19 @@ impl<const N: usize> Drop for Words<N> {
         // SAFETY: Owned: mapped when it was made, and unmapped here only.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), Words::<N>::BYTES) };
     }
+}
+
+/// The half of a word that a futex is: it changes with each count.
+pub(crate) fn futex_of(word: &AtomicU64) -> *mut u32 {
+    let halves = word.as_ptr().cast::<u32>();
+    halves.wrapping_add(usize::from(cfg!(target_endian = "big")))
+}
+
+/// Wakes all that sleep on a word, in whatever process they are.
+pub(crate) fn wake_all(word: &AtomicU64) {
+    let (futex, all) = (futex_of(word), libc::c_int::MAX);
+    // SAFETY: Words: the kernel looks up who sleeps at the address, and writes nothing.
+    unsafe { libc::syscall(libc::SYS_futex, futex, libc::FUTEX_WAKE, all) };
 }
 
 /// A file of memory, which other processes find among this one's descriptors. It goes with the process.

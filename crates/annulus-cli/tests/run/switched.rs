@@ -1,0 +1,137 @@
+//! `annulus release` and `annulus resume`: what is asked of a process, and what is said of its answer. This process is
+//! the one that is asked, in place of a server.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use annulus::metrics::switch::{self, Told};
+
+use crate::command::{Said, library, said};
+use crate::skip::skip;
+
+fn asked(words: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command.args(words);
+    said(command)
+}
+
+#[track_caller]
+fn refuses(words: &[&str], code: i32, text: &str) {
+    let said = asked(words);
+    assert_eq!(said.code, Some(code), "{words:?}: {}", said.err);
+    assert!(said.err.contains(text), "{words:?}: {}", said.err);
+    assert_eq!(said.out, "");
+}
+
+/// Does what it is asked, as the library does, until it is over.
+fn obey(over: &AtomicBool) {
+    let mut is_released = false;
+    while !over.load(Ordering::Relaxed) {
+        if switch::is_released() != is_released {
+            is_released = !is_released;
+            let (sets, connections, by) = match is_released {
+                true => (Told::SetsHandedBack, Told::HandedBack, 1),
+                false => (Told::SetsServedAgain, Told::ServedAgain, -1),
+            };
+            switch::tell(sets, 1);
+            switch::tell(connections, 300);
+            switch::tell(Told::Released, by);
+            switch::tell(Told::Serving, -by);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_process_is_handed_back_and_served_again_and_what_it_did_is_said() {
+    annulus::metrics::share().unwrap();
+    switch::listen(false);
+    switch::tell(Told::Serving, 1);
+    let own = std::process::id().to_string();
+    // It has no time for that yet.
+    let said = asked(&["release", &own, "--wait", "0.01"]);
+    assert_eq!(said.code, Some(4), "{}", said.err);
+    assert!(
+        said.out.contains("1 epoll set still served"),
+        "{}",
+        said.out
+    );
+    assert!(switch::is_released());
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| obey(&over));
+        let says = |word: &str| {
+            let said = asked(&[word, &own, "--wait", "60"]);
+            assert_eq!(
+                (said.code, said.err.as_str()),
+                (Some(0), ""),
+                "{}",
+                said.out
+            );
+            said.out
+                .strip_prefix(&format!("process {own}: "))
+                .unwrap()
+                .to_owned()
+        };
+        let released = says("release");
+        assert!(released.starts_with("was handed back before"), "{released}");
+        for _ in 0..2 {
+            let resumed = says("resume");
+            assert_eq!(resumed, "1 epoll set with 300 connections served again\n");
+            let resumed = says("resume");
+            assert!(resumed.starts_with("is served"), "{resumed}");
+            let released = says("release");
+            assert_eq!(
+                released,
+                "1 epoll set with 300 connections handed back to the kernel\n"
+            );
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    if !rustix::process::geteuid().is_root() {
+        return skip("asking as another user takes root");
+    }
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_annulus"));
+    command.args(["resume", &own]).uid(65534).gid(65534);
+    if let Ok(output) = command.output() {
+        let says = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{says}");
+        assert!(says.contains("sudo"), "{says}");
+        assert!(switch::is_released(), "it was refused");
+    }
+}
+
+#[test]
+fn a_process_that_cannot_be_asked_is_named_with_the_reason() {
+    refuses(&["release"], 2, "PID");
+    refuses(&["release", "redis"], 2, "not the number of a process");
+    refuses(&["resume", "1", "--wait", "soon"], 2, "write a time");
+    refuses(
+        &["release", "2147483647"],
+        1,
+        "there is no process 2147483647",
+    );
+    let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = sleeper.id().to_string();
+    refuses(&["release", &pid], 1, "does not run under `annulus run`");
+    // All of several are tried.
+    let several = asked(&["release", "2147483647", &pid]);
+    assert_eq!(several.err.lines().count(), 2, "{}", several.err);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    let mut idle = Command::new("sh");
+    idle.args(["-c", "echo; read line"])
+        .env("LD_PRELOAD", library());
+    idle.stdin(std::process::Stdio::piped());
+    let mut idle = idle.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    // It is loaded when something comes.
+    let mut line = [0];
+    std::io::Read::read_exact(idle.stdout.as_mut().unwrap(), &mut line).unwrap();
+    let pid = idle.id().to_string();
+    refuses(&["release", &pid], 1, "has made no ring");
+    drop(idle.stdin.take());
+    idle.wait().unwrap();
+}

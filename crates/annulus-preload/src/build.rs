@@ -1,0 +1,98 @@
+//! # Safety
+//!
+//! Which build of the library this is, and where it lies: what the loader and the linker have noted of the object that
+//! this code is in (Typed: the C library's own lists; Lent: for the call).
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fmt::Write;
+use std::mem::MaybeUninit;
+
+/// Type of the note in which the linker names what it has made; its owner is "GNU".
+const BUILD_ID: u32 = 3;
+/// Of a note: three numbers, and the owner's four bytes.
+const HEAD_BYTES: usize = 16;
+
+/// The object that this code is in.
+#[derive(Default)]
+struct Object {
+    path: String,
+    id: String,
+}
+
+/// Version, build and path, as a line for the log has them.
+pub(crate) fn name() -> String {
+    let mut object = Object::default();
+    // SAFETY: Lent: the function is called before this returns, with what it is given here.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut object).cast()) };
+    let version = env!("CARGO_PKG_VERSION");
+    let Object { path, id } = object;
+    let id = if id.is_empty() { "unknown" } else { &id };
+    format!("libannulus_preload {version}, build {id}, {path}")
+}
+
+/// The kernel's release.
+pub(crate) fn kernel() -> String {
+    let mut name = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: Lent: of this stack; zeros are a valid one.
+    let release = unsafe {
+        libc::uname(name.as_mut_ptr());
+        name.assume_init().release
+    };
+    let bytes = release.iter().map(|&byte| byte as u8);
+    let text: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Not 0: it is the one.
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: Lent: the loader's, and the object of `name`, for this call.
+    let (info, found) = unsafe { (&*info, &mut *found.cast::<Object>()) };
+    let base = info.dlpi_addr as usize;
+    // SAFETY: Typed: the loader's own list of the object's segments.
+    let segments =
+        unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let own = (look as *const ()).addr();
+    let is_here = segments.iter().any(|segment| {
+        let from = base.wrapping_add(segment.p_vaddr as usize);
+        segment.p_type == libc::PT_LOAD && (from..from + segment.p_memsz as usize).contains(&own)
+    });
+    if !is_here {
+        return 0;
+    }
+    if !info.dlpi_name.is_null() {
+        // SAFETY: Typed: a string of the loader's, which ends.
+        let path = unsafe { CStr::from_ptr(info.dlpi_name) };
+        found.path = path.to_string_lossy().into_owned();
+    }
+    for segment in segments.iter().filter(|one| one.p_type == libc::PT_NOTE) {
+        let at = info.dlpi_addr as usize + segment.p_vaddr as usize;
+        let at = std::ptr::with_exposed_provenance::<u8>(at);
+        // SAFETY: Typed: notes are a part of the object that is loaded.
+        let notes = unsafe { std::slice::from_raw_parts(at, segment.p_memsz as usize) };
+        if let Some(id) = id_of(notes) {
+            found.id = id;
+        }
+    }
+    1
+}
+
+/// The build's name in notes, as other tools write it.
+fn id_of(mut notes: &[u8]) -> Option<String> {
+    let number = |notes: &[u8], nth: usize| -> Option<u32> {
+        let bytes = notes.get(4 * nth..4 * nth + 4)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    loop {
+        let (owner, bytes) = (number(notes, 0)? as usize, number(notes, 1)? as usize);
+        let end = HEAD_BYTES - 4 + owner.next_multiple_of(4);
+        if number(notes, 2)? == BUILD_ID && notes.get(12..HEAD_BYTES)? == b"GNU\0" {
+            let mut id = String::new();
+            for byte in notes.get(end..end + bytes)? {
+                let _ = write!(id, "{byte:02x}");
+            }
+            return Some(id);
+        }
+        notes = notes.get(end + bytes.next_multiple_of(4)..)?;
+    }
+}

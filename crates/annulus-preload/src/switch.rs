@@ -1,0 +1,168 @@
+//! The operator's switch: a word that other processes can write to (`annulus::metrics::switch`) says whether the kernel
+//! is to have everything. Each thread looks at it on its waits, one load, and hands back the sets that it waits on; a
+//! ring that sleeps is woken by the word itself, from Linux 6.7 on. A set that was handed back so, or had no ring made
+//! for it, is served again at the first wait on it that begins after that was asked.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use annulus::metrics::switch::{self, Told};
+use annulus::preload::ServerRing;
+
+use crate::child::{self, Member};
+use crate::classify;
+use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
+use crate::control;
+use crate::counts::{self, Why};
+use crate::leave;
+use crate::listeners;
+use crate::log;
+use crate::set::{Held, Mode, Set};
+use crate::sys;
+use crate::table::{self, Kind};
+use crate::turn::{self, About};
+
+/// In a child of a fork that can't be asked yet: its parent had been handed back.
+static INHERITED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the kernel is to have everything.
+#[inline]
+pub(crate) fn is_released() -> bool {
+    switch::is_released() || INHERITED.load(Ordering::Relaxed)
+}
+
+/// The process can be asked from now on.
+pub(crate) fn begin() {
+    switch::listen(INHERITED.swap(false, Ordering::Relaxed));
+}
+
+/// In a child of a fork, while it still sees what its parent was asked: it begins with that.
+pub(crate) fn in_child() {
+    INHERITED.store(is_released(), Ordering::Relaxed);
+}
+
+/// Has the ring wake its thread when something is asked.
+pub(crate) fn arm(ring: &mut ServerRing) {
+    let Some(word) = switch::asked() else { return };
+    let seen = word.load(Ordering::Acquire);
+    let name = turn::token(About::Switch, 0, 0);
+    while !ring.arm_change(word, seen, name) && turn::submit_once(ring) {}
+}
+
+/// Something was asked, or the kernel can't wait for that: then it is seen at the next wait.
+pub(crate) fn answered(ring: &mut ServerRing, res: i32) {
+    if matches!(-res, 0 | libc::EAGAIN | libc::EINTR) {
+        arm(ring);
+    }
+}
+
+/// The set's connections are handed back. By its owner.
+#[cold]
+pub(crate) fn release(held: &mut Held) {
+    // Before the ring is said to be gone.
+    switch::tell(Told::SetsHandedBack, 1);
+    switch::tell(Told::HandedBack, i64::from(held.served));
+    leave::pass_whole(held, Why::Released);
+    is_kept(held);
+}
+
+fn is_kept(held: &mut Held) {
+    if !held.released {
+        held.released = true;
+        switch::tell(Told::Released, 1);
+    }
+}
+
+/// Whether a set that there is something to serve of is kept from having a ring.
+pub(crate) fn keeps(held: &mut Held) -> bool {
+    if !is_released() {
+        return false;
+    }
+    // From now on it can be asked, as it could with a ring.
+    counts::share();
+    counts::passed(Why::Released);
+    log::say("an epoll set passes through from now on: released");
+    held.mode = Mode::Passing;
+    is_kept(held);
+    true
+}
+
+/// The set ends, or is the kernel's for another reason, too.
+pub(crate) fn is_not_to_return(held: &mut Held) {
+    if held.released {
+        held.released = false;
+        switch::tell(Told::Released, -1);
+    }
+}
+
+/// Before a wait on the set: it is served again if that has been asked.
+#[inline]
+pub(crate) fn obey(set: &'static Set, held: &mut Held) {
+    if held.released && !is_released() {
+        serve_again(set, held);
+    }
+}
+
+#[cold]
+fn serve_again(set: &'static Set, held: &mut Held) {
+    if set.owner() == 0 {
+        set.own();
+    }
+    if set.is_mine() && held.mode == Mode::Passing {
+        held.mode = Mode::Fresh;
+        take_members(held);
+        if held.wanted {
+            control::start(set, held);
+        }
+        let connections = held.served;
+        log::say(&format!(
+            "an epoll set is served again, with {connections} connections"
+        ));
+        switch::tell(Told::SetsServedAgain, 1);
+        switch::tell(Told::ServedAgain, i64::from(connections));
+    }
+    is_not_to_return(held);
+}
+
+/// What the kernel's set has that a ring may serve is known as if it had been put in before there was a ring.
+fn take_members(held: &mut Held) {
+    (held.early, held.listeners) = (Vec::new(), Vec::new());
+    let elsewhere = members_of_others(held.itself);
+    for member in child::kernel_members(held.fd) {
+        let Some(entry) = table::entry(member.fd) else {
+            continue;
+        };
+        if elsewhere.contains(&member.fd) {
+            continue;
+        }
+        if entry.kind() == Kind::Listener {
+            listeners::was_there(held, &member);
+        } else if is_plain(&member)
+            && classify::can_be_served(entry, member.fd).is_ok()
+            && is_quiet(member.fd)
+        {
+            (held.early).push((member.fd, member.events, member.data));
+        }
+    }
+    held.wanted = !held.early.is_empty();
+}
+
+/// Not one that was reported once and is silent, nor one with flags that are the kernel's alone.
+fn is_plain(member: &Member) -> bool {
+    member.events & !KNOWN == 0 && member.events & !(EDGE_TRIGGERED | ONESHOT) != 0
+}
+
+/// Neither side has ended, and the kernel has room: what a set that begins to serve a connection takes for granted.
+fn is_quiet(fd: i32) -> bool {
+    sys::poll_now(fd, OUT | RDHUP) == OUT && sys::is_established(fd)
+}
+
+/// Those that other sets have as well: what one ring receives the other would not see.
+fn members_of_others(but: *const Set) -> Vec<i32> {
+    let is_other = |&fd: &i32| {
+        table::entry(fd)
+            .is_some_and(|entry| entry.kind() == Kind::Set && !std::ptr::eq(entry.set(), but))
+    };
+    let others = (0..table::count() as i32).filter(is_other);
+    let members = others.flat_map(child::kernel_members);
+    members.map(|member| member.fd).collect()
+}

@@ -1,0 +1,237 @@
+//! A running server is handed back to the kernel, and served again, by the switch that it shares.
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus::metrics::Snapshot;
+use annulus::metrics::switch::{Switch, Told};
+
+use crate::server::{PATIENCE, Server, Started, exchange};
+use crate::{busy, served};
+
+fn until(switch: &Switch, what: Told, count: u64) {
+    let until = Instant::now() + PATIENCE;
+    while switch.told(what) != count {
+        assert!(
+            Instant::now() < until,
+            "{what:?} is not {count}: {switch:?}"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn written(pid: u32) -> u64 {
+    served(&Snapshot::of(pid).unwrap().total(), "write")
+}
+
+/// Whether a ring can wait for the switch; before that a sleeping set looks at its next event.
+fn is_woken() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap(), numbers.next().unwrap());
+    version >= (6, 7)
+}
+
+#[test]
+fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_new_ones() {
+    let Started(Some(mut server)) = Server::start(2, &[]) else {
+        return;
+    };
+    let mut streams = busy(&server, 4);
+    server.look_until(|now| now.total().preload.connections == 8);
+    let switch = Switch::of(server.id()).unwrap();
+    assert_eq!(switch.told(Told::Serving), 2, "{switch:?}");
+
+    assert!(switch.ask(true));
+    if !is_woken() {
+        streams
+            .iter_mut()
+            .for_each(|stream| exchange(stream, b"up", 1));
+    }
+    until(&switch, Told::Serving, 0);
+    assert_eq!(switch.told(Told::SetsHandedBack), 2, "{switch:?}");
+    assert_eq!(switch.told(Told::HandedBack), 8, "{switch:?}");
+    assert_eq!(switch.told(Told::Released), 2, "{switch:?}");
+    let before = written(server.id());
+    streams
+        .iter_mut()
+        .for_each(|stream| exchange(stream, b"kernel", 5));
+    let mut more = busy(&server, 1);
+    assert_eq!(written(server.id()), before, "the kernel answers them");
+    let total = server.look().total();
+    assert_eq!((total.preload.rings, total.preload.connections), (0, 0));
+    let back = &total.preload.handed_back;
+    assert_eq!((back[0].reason, back[0].count), ("released", 8));
+
+    assert!(switch.ask(false));
+    // Sets that sleep with the kernel look at their next event.
+    streams
+        .iter_mut()
+        .for_each(|stream| exchange(stream, b"up", 2));
+    until(&switch, Told::Released, 0);
+    assert_eq!(switch.told(Told::SetsServedAgain), 2, "{switch:?}");
+    assert_eq!(switch.told(Told::ServedAgain), 10, "{switch:?}");
+    assert_eq!(switch.told(Told::Serving), 2, "{switch:?}");
+    let [reads, writes, _] = server.counts();
+    let before = written(server.id());
+    streams.extend(busy(&server, 1));
+    streams.append(&mut more);
+    streams
+        .iter_mut()
+        .for_each(|stream| exchange(stream, b"ring", 5));
+    let [more_reads, more_writes, _] = server.counts();
+    let after = written(server.id());
+    assert_eq!(after - before, more_writes - writes, "all of them by rings");
+    assert!(more_reads > reads);
+    drop(streams);
+    server.look_until(|now| now.total().preload.connections == 0);
+    server.end();
+}
+
+#[test]
+fn a_wait_goes_on_with_the_kernel_for_the_rest_of_its_time() {
+    for timeout in ["-1", "3600000"] {
+        let Started(Some(mut server)) = Server::start(1, &[("ECHO_TIMEOUT_MS", timeout)]) else {
+            return;
+        };
+        let mut stream = busy(&server, 1).remove(0);
+        let switch = Switch::of(server.id()).unwrap();
+        let [.., waits] = server.counts();
+        assert!(switch.ask(true));
+        if is_woken() {
+            until(&switch, Told::Serving, 0);
+            assert_eq!(server.counts()[2], waits, "its wait has ended for nothing");
+        }
+        exchange(&mut stream, b"event", 1);
+        assert_eq!(server.counts()[2], waits + 1);
+        until(&switch, Told::Serving, 0);
+        server.end();
+    }
+}
+
+#[test]
+fn whatever_arrives_while_it_is_switched_to_and_fro_is_answered_in_full() {
+    to_and_fro(&[]);
+}
+
+#[test]
+fn likewise_where_a_kernel_thread_polls() {
+    to_and_fro(&[("ANNULUS_SQPOLL", "1")]);
+}
+
+fn to_and_fro(variables: &[(&str, &str)]) {
+    const SWITCHES: u64 = 60;
+    let Started(Some(mut server)) = Server::start(2, variables) else {
+        return;
+    };
+    drop(busy(&server, 1));
+    let switch = Switch::of(server.id()).unwrap();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for (nth, &port) in server.ports.iter().cycle().take(6).enumerate() {
+            let over = &over;
+            scope.spawn(move || {
+                let mut dice = fastrand::Rng::with_seed(nth as u64);
+                while !over.load(Ordering::Relaxed) {
+                    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                    for _ in 0..dice.usize(1..50) {
+                        // Not one that has the connection duplicated.
+                        let message: Vec<u8> = (0..dice.usize(1..4000))
+                            .map(|_| dice.u8(b'e'..=b'z'))
+                            .collect();
+                        exchange(&mut stream, &message, 1);
+                    }
+                }
+            });
+        }
+        for nth in 1..=SWITCHES {
+            assert!(switch.ask(true));
+            until(&switch, Told::Serving, 0);
+            until(&switch, Told::SetsHandedBack, 2 * nth);
+            assert!(switch.ask(false));
+            until(&switch, Told::Released, 0);
+            until(&switch, Told::Serving, 2);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(
+        switch.told(Told::SetsServedAgain),
+        2 * SWITCHES,
+        "{switch:?}"
+    );
+    server.end();
+}
+
+#[test]
+fn a_child_of_a_process_that_was_handed_back_is_left_to_the_kernel_until_it_is_asked_itself() {
+    let Started(Some(mut server)) = Server::start(1, &[]) else {
+        return;
+    };
+    drop(busy(&server, 1));
+    let switch = Switch::of(server.id()).unwrap();
+    assert!(switch.ask(true));
+    drop(busy(&server, 1));
+    let (child, port) = server.fork();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    exchange(&mut stream, b"child", 3);
+    let childs = Switch::of(child).unwrap();
+    assert!(childs.is_released());
+    assert_eq!(
+        (childs.told(Told::Serving), childs.told(Told::Released)),
+        (0, 1)
+    );
+    assert_eq!(written(child), 0);
+    assert!(childs.ask(false) && switch.is_released());
+    exchange(&mut stream, b"child", 3);
+    assert_eq!(
+        (childs.told(Told::Serving), childs.told(Told::Released)),
+        (1, 0)
+    );
+    assert!((1..=3).contains(&written(child)));
+    server.end();
+}
+
+#[test]
+fn a_process_without_a_ring_has_no_switch() {
+    let Started(Some(server)) = Server::start(1, &[]) else {
+        return;
+    };
+    let error = Switch::of(server.id()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// What a process has mapped, KiB.
+fn mapped_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let words = line.unwrap().trim().trim_end_matches(" kB");
+    words.parse().unwrap()
+}
+
+#[test]
+fn a_ring_that_ends_leaves_no_memory_behind() {
+    const RINGS: u64 = 60;
+    let Started(Some(mut server)) = Server::start(1, &[]) else {
+        return;
+    };
+    let mut stream = busy(&server, 1).remove(0);
+    let switch = Switch::of(server.id()).unwrap();
+    let mut again = |times| {
+        for _ in 0..times {
+            for released in [true, false] {
+                assert!(switch.ask(released));
+                exchange(&mut stream, b"event", 2);
+                until(&switch, Told::Serving, u64::from(!released));
+            }
+        }
+        mapped_kib(server.id())
+    };
+    // What an allocator keeps it has by then.
+    let before = again(RINGS);
+    let after = again(RINGS);
+    assert!(after < before + 2 * RINGS, "{before} KiB, then {after} KiB");
+    server.end();
+}

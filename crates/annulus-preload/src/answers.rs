@@ -94,7 +94,7 @@ impl Inner {
             let backlog = std::mem::replace(&mut closing.backlog, Moved::none());
             return self.linger(closing.fd, backlog, closing.is_shared);
         }
-        if closing.is_over {
+        if closing.is_over || self.is_polled() {
             let _ = sys::close(closing.fd);
         }
         if let Some(entry) = table::entry(closing.fd)

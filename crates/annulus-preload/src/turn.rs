@@ -205,7 +205,11 @@ impl Inner {
         }
     }
 
+    /// Behind their last bytes. A kernel thread that polls may take an entry before the next is there, and cuts a link
+    /// so: where there is one, only the bytes are its, and the close is made when the send is known to be over
+    /// (`finish_closing`).
     fn push_closes(&mut self, ring: &mut ServerRing, arena: &Arena) {
+        let linked = !ring.is_polled();
         for (nth, closing) in self.closing.iter().enumerate() {
             for target in [closing.receive, closing.poll].into_iter().flatten() {
                 push(ring, cancel(target));
@@ -216,12 +220,15 @@ impl Inner {
             if closing.out_bytes > 0 {
                 let mut sqe = send_entry(closing.fd, arena, closing.out_from, closing.out_bytes);
                 sqe.user_data = token(About::LastSend, 0, nth as i32);
-                sqe.flags |= ask::LINK;
-                // A link must not be cut by the end of the queue.
-                if ring.unsubmitted() + 2 > ring.entries() {
-                    let _ = ring.submit();
+                if linked {
+                    sqe.flags |= ask::LINK;
+                    // A link must not be cut by the end of the queue.
+                    while ring.unsubmitted() + 2 > ring.entries() && submit_once(ring) {}
                 }
                 push(ring, sqe);
+            }
+            if !linked {
+                continue;
             }
             push(
                 ring,

@@ -182,6 +182,10 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn handlers_at_exit_run_as_ever;
 }
 
+cases! { RESTS, RESTS_CASES = c("rests"):
+    fn many_that_are_closed_full_in_one_round_get_all;
+}
+
 cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_duplicate_shares_the_stream;
     fn errors_of_duplicating_are_the_kernels;
@@ -296,13 +300,14 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 13] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
     (&RECEIVING, RECEIVING_CASES),
     (&SENDING, SENDING_CASES),
     (&CLOSING, CLOSING_CASES),
+    (&RESTS, RESTS_CASES),
     (&DESCRIPTORS, DESCRIPTORS_CASES),
     (&THREADS, THREADS_CASES),
     (&HISTORIES, HISTORIES_CASES),

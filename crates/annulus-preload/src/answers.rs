@@ -144,7 +144,9 @@ impl Inner {
             }
             about if about == About::Poll as u8 => {
                 if let Some(mut connection) = connection() {
-                    connection.clear(flag::POLLED);
+                    if !answer.more {
+                        connection.clear(flag::POLLED);
+                    }
                     self.polled(number, connection, answer.res);
                 }
             }
@@ -332,6 +334,10 @@ impl Inner {
 
     /// The kernel has room again, or the connection is over.
     fn polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
+        if matches!(-res, libc::EBADF | libc::EPERM | libc::EINVAL) {
+            // It can't be polled any more: the number is another's, by a call that went past the library.
+            return leave::settle(self, fd, connection);
+        }
         let found = u32::try_from(res).unwrap_or(0);
         let before = connection.report();
         if found & (ERR | HUP) != 0 {
@@ -364,17 +370,24 @@ impl Inner {
                 self.notify(fd, connection, IN);
                 if connection.report() & IN == 0 {
                     // Nobody is told of it, so nobody reads, and an error may follow.
-                    self.to_poll.push(fd);
+                    self.poll_on(fd, connection);
                 }
             } else {
-                self.to_poll.push(fd);
+                self.poll_on(fd, connection);
             }
             if connection.is(flag::FULL) {
                 // Something came before there was room.
-                self.to_poll.push(fd);
+                self.poll_on(fd, connection);
             }
         }
         leave::settle(self, fd, connection);
+    }
+
+    /// Polls for whatever is still to come, unless the last poll goes on.
+    fn poll_on(&mut self, fd: i32, connection: Conn) {
+        if !connection.is(flag::POLLED) {
+            self.to_poll.push(fd);
+        }
     }
 
     /// Of one that is over the program reads what the kernel has left, behind what is in hand, if the ring does not.

@@ -421,7 +421,12 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     connection.polled = events;
     connection.mark(flag::POLLED);
     let user_data = token(About::Poll, connection.generation, fd);
-    push(ring, poll(fd, events, user_data));
+    let mut sqe = poll(fd, events, user_data);
+    if events & IN == 0 {
+        // The kernel always tells an end that has come, and would answer with what is known already, again and again.
+        sqe.len = ask::POLL_EDGES;
+    }
+    push(ring, sqe);
 }
 
 /// How an enter ended.

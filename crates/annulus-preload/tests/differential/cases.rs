@@ -186,6 +186,15 @@ cases! { RESTS, RESTS_CASES = c("rests"):
     fn many_that_are_closed_full_in_one_round_get_all;
 }
 
+cases! { QUIET, QUIET_CASES = c("quiet"):
+    fn an_end_that_was_read_is_waited_through;
+    fn an_end_that_was_not_read_is_waited_through;
+    fn an_end_behind_much_that_is_unread_is_waited_through;
+    fn an_end_while_the_peer_does_not_read_is_waited_through;
+    fn ends_of_both_sides_are_waited_through;
+    fn what_follows_an_end_is_reported;
+}
+
 cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_duplicate_shares_the_stream;
     fn errors_of_duplicating_are_the_kernels;
@@ -300,7 +309,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 15] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
@@ -308,6 +317,7 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 14] = [
     (&SENDING, SENDING_CASES),
     (&CLOSING, CLOSING_CASES),
     (&RESTS, RESTS_CASES),
+    (&QUIET, QUIET_CASES),
     (&DESCRIPTORS, DESCRIPTORS_CASES),
     (&THREADS, THREADS_CASES),
     (&HISTORIES, HISTORIES_CASES),

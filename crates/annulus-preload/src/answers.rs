@@ -6,16 +6,17 @@
 
 use annulus::preload::Answer;
 
-use crate::bytes::Moved;
 use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
 use crate::counts::{self, Event};
 use crate::leave;
 use crate::listeners;
+use crate::orphans::{self, Beside};
+use crate::rests;
 use crate::send;
-use crate::set::{Closing, Inner, Lingering, Machine};
+use crate::set::{Closing, Inner, Machine};
 use crate::sys;
 use crate::table::{self, Kind};
-use crate::turn::{self, About, push_linger, receive_token, token};
+use crate::turn::{self, About, receive_token, token};
 
 /// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
 const BULK_BYTES: u32 = 8 << 10;
@@ -74,8 +75,8 @@ impl Inner {
             let pushed = std::mem::take(&mut self.closes_pushed);
             let pushed = pushed.min(self.closing.len());
             // The list itself stays: it has room that a handler may need.
-            for mut closing in self.closing.drain(..pushed).collect::<Vec<_>>() {
-                self.finish_closing(&mut closing);
+            for closing in self.closing.drain(..pushed).collect::<Vec<_>>() {
+                self.finish_closing(&closing);
             }
             self.pushed = false;
         }
@@ -88,36 +89,25 @@ impl Inner {
         }
     }
 
-    fn finish_closing(&mut self, closing: &mut Closing) {
+    fn finish_closing(&mut self, closing: &Closing) {
         leave::closed(1);
-        if !closing.backlog.is_empty() {
-            let backlog = std::mem::replace(&mut closing.backlog, Moved::none());
-            return self.linger(closing.fd, backlog, closing.is_shared);
+        let has_rest = !closing.backlog.is_empty();
+        if has_rest {
+            let beside = match self.is_polled() {
+                // The kernel thread may not have let go of what it receives yet.
+                true => Beside::Ring,
+                false => Beside::Nobody,
+            };
+            let beside = beside.unless_shared(closing.is_shared);
+            orphans::take_over(closing.fd, closing.backlog.as_slice(), beside);
         }
-        if closing.is_over || self.is_polled() {
+        if has_rest || closing.is_over || self.is_polled() {
             let _ = sys::close(closing.fd);
         }
         if let Some(entry) = table::entry(closing.fd)
             && entry.kind() == Kind::Closing
         {
             entry.forget();
-        }
-    }
-
-    fn linger(&mut self, fd: i32, backlog: Moved, is_shared: bool) {
-        let free = self.lingering.iter().position(Option::is_none);
-        let nth = free.unwrap_or_else(|| {
-            self.lingering.push(None);
-            self.lingering.len() - 1
-        });
-        self.lingering[nth] = Some(Lingering {
-            fd,
-            backlog,
-            is_shared,
-            peer_has_ended: false,
-        });
-        if let Some(machine) = &mut self.ring {
-            push_linger(&mut machine.ring, nth, fd, !is_shared);
         }
     }
 
@@ -163,9 +153,6 @@ impl Inner {
                 listeners::found(&mut self.listeners, number, generation, answer.res);
             }
             about if about == About::LastSend as u8 => self.last_send(machine, number, answer.res),
-            about if about == About::Linger as u8 => {
-                self.lingered(machine, number as usize, answer.res);
-            }
             _ => {}
         }
     }
@@ -327,7 +314,7 @@ impl Inner {
         }
         // What a signal handler has written meanwhile comes after it.
         let later = connection.backlog.move_out();
-        connection.backlog.append(rest);
+        rests::put_aside(self, fd, connection, rest);
         connection.backlog.append(later.as_slice());
         send::is_full(self, fd, connection);
     }
@@ -422,35 +409,5 @@ impl Inner {
                 closing.out_bytes as usize - sent,
             )
         });
-    }
-
-    fn lingered(&mut self, machine: &mut Machine, nth: usize, events: i32) {
-        let Some(Some(lingering)) = self.lingering.get_mut(nth) else {
-            return;
-        };
-        let fd = lingering.fd;
-        // As the kernel does it: nobody reads any more, so whoever goes on writing is reset, and the rest is lost.
-        let resets = !lingering.is_shared && sys::readable(fd) > 0;
-        let over = resets
-            || match sys::send(fd, lingering.backlog.as_slice()) {
-                Ok(sent) => {
-                    lingering.backlog.take(sent);
-                    lingering.backlog.is_empty()
-                }
-                Err(errno) => !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ENOBUFS),
-            };
-        if !over {
-            // Readable without bytes.
-            lingering.peer_has_ended |= events > 0 && events & i32::from(libc::POLLIN) != 0;
-            let for_bytes = !lingering.is_shared && !lingering.peer_has_ended;
-            return push_linger(&mut machine.ring, nth, fd, for_bytes);
-        }
-        self.lingering[nth] = None;
-        let _ = sys::close(fd);
-        if let Some(entry) = table::entry(fd)
-            && entry.kind() == Kind::Closing
-        {
-            entry.forget();
-        }
     }
 }

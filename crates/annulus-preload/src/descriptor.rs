@@ -6,6 +6,7 @@ use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
 use crate::orphans;
+use crate::rests;
 use crate::set::Set;
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE};
@@ -25,6 +26,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
     match entry.kind() {
         Kind::Served | Kind::Replay => {
             let set = Set::of(entry)?;
+            rests::linger(entry, set, fd);
             let Some(mut held) = set.take() else {
                 return close_later(entry, fd);
             };

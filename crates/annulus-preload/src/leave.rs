@@ -15,6 +15,7 @@ use crate::log;
 use crate::options;
 use crate::orphans::{self, Beside};
 use crate::receive;
+use crate::rests;
 use crate::send;
 use crate::set::{Closing, Held, Inner, Known, Mode, Set};
 use crate::sys;
@@ -529,9 +530,7 @@ fn end_ring(held: &mut Held, set: &'static Set) {
             connection
                 .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
             settle(held, fd, connection);
-            if !connection.backlog.is_empty() {
-                orphans::waits_without_ring(held, fd);
-            }
+            rests::is_aside(held, fd, connection);
         }
     }
     machine.answers.clear();

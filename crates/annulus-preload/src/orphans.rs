@@ -1,7 +1,7 @@
-//! Connections that the program has closed, of which the kernel had no room for all that was written, and that no ring
-//! looks after: it has ended, or their number is another's now. They live on under numbers out of the program's way
-//! until the rest has been sent: by the thread that looks for late writes (`watchdog`), and at the end of the process,
-//! which waits for it (`send`).
+//! Connections that the program has closed, of which the kernel had no room for all that was written. They live on
+//! under numbers out of the program's way until the rest has been sent: by the library's thread (`watchdog`), which
+//! waits for room or for what makes the end a reset (`room`), and at the end of the process, which waits for it
+//! (`send`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,11 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use crate::leave;
 use crate::log::NUMBER_MIN;
 use crate::process;
-use crate::send;
+use crate::room;
 use crate::set::Held;
 use crate::sys;
 use crate::table::{self, Kind};
-use crate::turn::{self, About};
 use crate::watchdog;
 
 /// Who may have such a connection as well.
@@ -38,11 +37,15 @@ struct Orphan {
     rest: Vec<u8>,
     sent: usize,
     beside: Beside,
+    /// The library's thread is told when it can go on.
+    watched: bool,
 }
 
 static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
 /// How many there are, those among them that somebody is just dealing with.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Those of them that nobody waits for.
+static NEW: AtomicUsize = AtomicUsize::new(0);
 /// How often one looks whether another thread has done with the list: in a handler it may be the thread's own.
 const TRIES_MAX: u32 = 1000;
 
@@ -90,15 +93,22 @@ pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) {
         entry.become_kind(Kind::Ours, 0);
     }
     process::remember([own, -1]);
+    if sys::linger_s(own).is_some_and(|seconds| seconds > 0) {
+        // The program's close has waited for that long; the library's thread must not.
+        sys::do_not_linger(own);
+    }
     let orphan = Orphan {
         fd: own,
         rest: rest.to_vec(),
         sent: 0,
         beside,
+        watched: false,
     };
+    NEW.fetch_add(1, Ordering::Relaxed);
     COUNT.fetch_add(1, Ordering::Relaxed);
     if with(|orphans| orphans.push(orphan)).is_none() {
         COUNT.fetch_sub(1, Ordering::Relaxed);
+        NEW.fetch_sub(1, Ordering::Relaxed);
         close(own);
         return sys::reset_when_closed(fd);
     }
@@ -131,33 +141,82 @@ impl Orphan {
         }
         close(self.fd);
         COUNT.fetch_sub(1, Ordering::Relaxed);
+        NEW.fetch_sub(usize::from(!self.watched), Ordering::Relaxed);
         true
     }
+
+    /// Has its room waited for, and what arrives: an end is told as well, once.
+    fn watch(&mut self) -> bool {
+        let arrivals = match self.beside {
+            Beside::Processes => 0,
+            Beside::Nobody | Beside::Ring => libc::EPOLLIN,
+        };
+        let name = self.fd as u32;
+        self.watched = room::watch(self.fd, name.into(), (libc::EPOLLOUT | arrivals) as u32);
+        NEW.fetch_sub(usize::from(self.watched), Ordering::Relaxed);
+        self.watched
+    }
+}
+
+/// Sees to those that are new. By the library's thread. True: one can't be waited for, and is to be looked at again.
+pub(crate) fn look() -> bool {
+    if is_any_new() {
+        for_each(
+            |orphan| !orphan.watched,
+            |orphan| orphan.watch() || !orphan.is_over(),
+        );
+    }
+    is_any_new()
+}
+
+/// Whether there are some that nobody waits for.
+pub(crate) fn is_any_new() -> bool {
+    NEW.load(Ordering::Relaxed) > 0
+}
+
+/// There may be room for one, or its peer writes. False: it is none.
+pub(crate) fn has_room(fd: i32) -> bool {
+    let mut found = false;
+    if !any() {
+        return found;
+    }
+    for_each(
+        |orphan| orphan.fd == fd,
+        |orphan| {
+            found = true;
+            !orphan.is_over()
+        },
+    );
+    found
+}
+
+/// Of those that are meant, keeps what `stays`. No handler comes here that has interrupted a holder of the list: it
+/// would have got none of them.
+fn for_each(is_meant: impl Fn(&Orphan) -> bool, stays: impl FnMut(&mut Orphan) -> bool) {
+    let mut meant: Vec<Orphan> = with(|orphans| {
+        let all = std::mem::take(orphans).into_iter();
+        let (meant, others) = all.partition(|orphan| is_meant(orphan));
+        *orphans = others;
+        meant
+    })
+    .unwrap_or_default();
+    meant.retain_mut(stays);
+    let mut list = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
+    list.append(&mut meant);
 }
 
 /// Sends what there is room for. True: something is left.
 pub(crate) fn go_on() -> bool {
-    if any()
-        && let Some(mut orphans) = with(std::mem::take)
-    {
-        orphans.retain_mut(|orphan| !orphan.is_over());
-        // No handler comes here that has interrupted a holder: it would have got none of them.
-        let mut list = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
-        list.append(&mut orphans);
+    if any() {
+        for_each(|_| true, |orphan| !orphan.is_over());
     }
     any()
-}
-
-/// Waits until all has been sent, or until then.
-pub(crate) fn wait_until(deadline_ns: u64) {
-    while go_on() && sys::now_ns() < deadline_ns {
-        sys::pause_us(500);
-    }
 }
 
 /// In a child of a fork: they are its parent's. Their numbers are closed with those of rings.
 pub(crate) fn in_child() {
     COUNT.store(0, Ordering::Relaxed);
+    NEW.store(0, Ordering::Relaxed);
     if let Ok(mut orphans) = ORPHANS.try_lock() {
         orphans.clear();
     }
@@ -191,14 +250,6 @@ fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
         take_over(closing.fd, closing.backlog.as_slice(), beside);
         numbers.push(closing.fd);
     }
-    for nth in 0..held.lingering.len() {
-        if let Some(lingering) = held.lingering[nth].take_if(|lingering| is_meant(lingering.fd)) {
-            held.cancels.push(turn::token(About::Linger, 0, nth as i32));
-            let beside = Beside::Ring.unless_shared(lingering.is_shared);
-            take_over(lingering.fd, lingering.backlog.as_slice(), beside);
-            numbers.push(lingering.fd);
-        }
-    }
     for &fd in &numbers {
         if let Some(entry) = table::entry(fd)
             && entry.kind() == Kind::Closing
@@ -207,29 +258,4 @@ fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
         }
     }
     numbers
-}
-
-/// A connection has put something aside, and its set has no ring any more to wait for room.
-pub(crate) fn waits_without_ring(held: &mut Held, fd: i32) {
-    held.to_poll.push(fd);
-    held.is_queued_since(sys::now_ns());
-    watchdog::look_out();
-}
-
-/// Of a set that has no ring any more: sends what its connections have put aside. True: something is left.
-pub(crate) fn go_on_without_ring(held: &mut Held) -> bool {
-    if held.ring.is_some() {
-        return false;
-    }
-    let mut waiting = std::mem::take(&mut held.to_poll);
-    waiting.sort_unstable();
-    waiting.dedup();
-    for fd in waiting {
-        let Some(connection) = held.connection(fd) else {
-            continue;
-        };
-        send::go_on(held, fd, connection);
-        leave::settle(held, fd, connection);
-    }
-    !held.to_poll.is_empty()
 }

@@ -76,6 +76,7 @@ extern "C" fn in_child() {
     counts::reset();
     crate::watchdog::reset();
     crate::orphans::in_child();
+    crate::room::reset();
     crate::descriptor::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);

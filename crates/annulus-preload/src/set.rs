@@ -53,6 +53,8 @@ pub(crate) struct Set {
     wake: AtomicI32,
     /// Since when something has been queued, ns; 0: nothing is.
     queued_since_ns: AtomicU64,
+    /// Something was put aside, and the library's thread has not looked since.
+    has_rests: AtomicBool,
     process: AtomicU32,
     /// Nothing refers to it any more but what looks at its mode.
     idle: AtomicBool,
@@ -90,7 +92,8 @@ pub(crate) struct Inner {
     /// So many of them, and what is queued, have been pushed and not been answered yet.
     pub(crate) closes_pushed: usize,
     pub(crate) pushed: bool,
-    pub(crate) lingering: Vec<Option<Lingering>>,
+    /// Connections of which something was put aside since the library's thread has looked.
+    pub(crate) aside: Vec<i32>,
     /// Connections that are served.
     pub(crate) served: u32,
     /// Those of which something is in hand that the kernel does not know.
@@ -178,15 +181,6 @@ pub(crate) struct Closing {
     pub(crate) is_shared: bool,
 }
 
-/// One whose last bytes the kernel had no room for.
-pub(crate) struct Lingering {
-    pub(crate) fd: i32,
-    pub(crate) backlog: Moved,
-    pub(crate) is_shared: bool,
-    /// No bytes of its peer's can follow.
-    pub(crate) peer_has_ended: bool,
-}
-
 /// The right to touch a set; its ring stands still.
 pub(crate) struct Held {
     set: &'static Set,
@@ -252,6 +246,7 @@ impl Set {
                 visitors: AtomicU32::new(0),
                 wake: AtomicI32::new(-1),
                 queued_since_ns: AtomicU64::new(0),
+                has_rests: AtomicBool::new(false),
                 process: AtomicU32::new(0),
                 idle: AtomicBool::new(false),
                 older: AtomicPtr::new(ptr::null_mut()),
@@ -268,9 +263,9 @@ impl Set {
         set.owner.store(0, Ordering::Relaxed);
         let mut held = set.take()?;
         // What those of a set before it had no room for is still to be sent.
-        let to_poll = std::mem::take(&mut held.to_poll);
+        let aside = std::mem::take(&mut held.aside);
         *held = Inner::new();
-        held.to_poll = to_poll;
+        held.aside = aside;
         held.itself = set;
         held.fd = fd;
         held.numbers = 1;
@@ -361,10 +356,9 @@ impl Set {
         }
         // SAFETY: Held: nobody was changing it, and nobody does here.
         let inner = unsafe { &*self.inner.get() };
-        let lingering = inner.lingering.iter().flatten().map(|those| those.fd);
         // What has been pushed the kernel may have closed, and given the number to another file.
         let closing = (inner.closing.iter()).filter(|_| !inner.pushed);
-        lingering.chain(closing.map(|those| those.fd)).collect()
+        closing.map(|those| those.fd).collect()
     }
 
     pub(crate) fn owner(&self) -> usize {
@@ -379,13 +373,23 @@ impl Set {
         self.queued_since_ns.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn has_rests(&self) -> bool {
+        self.has_rests.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn tell_of_rests(&self, are_there: bool) {
+        self.has_rests.store(are_there, Ordering::Release);
+    }
+
+    /// Takes the lock also while its owner is in the kernel with the ring: for what that has no part in.
+    pub(crate) fn take_beside_ring(&'static self) -> Option<Held> {
+        let own = self.process.load(Ordering::Relaxed) == caller::process();
+        (own && self.lock.take()).then_some(Held { set: self })
+    }
+
     /// Takes the lock unless its owner is in the kernel with the ring, and sees to it.
     pub(crate) fn take_idle(&'static self) -> Option<Held> {
-        if self.process.load(Ordering::Relaxed) != caller::process() || !self.lock.take() {
-            return None;
-        }
-        let held = Held { set: self };
-        (!self.inside.load(Ordering::Relaxed)).then_some(held)
+        self.take_beside_ring().filter(|held| !held.in_handler())
     }
 
     pub(crate) fn set_wake(&self, fd: i32) {
@@ -443,7 +447,7 @@ impl Inner {
             closing: Vec::new(),
             closes_pushed: 0,
             pushed: false,
-            lingering: Vec::new(),
+            aside: Vec::new(),
             served: 0,
             replays: 0,
             kernel_has: false,

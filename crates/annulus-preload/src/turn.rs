@@ -33,7 +33,6 @@ pub(crate) enum About {
     Members,
     Wake,
     LastSend,
-    Linger,
     Listener,
     Nothing,
 }
@@ -47,11 +46,10 @@ pub(crate) fn token(about: About, generation: u32, number: i32) -> u64 {
 /// Whether that entry stays with the kernel until something happens. A send never does: it is through when it has
 /// been submitted.
 pub(crate) fn is_lasting(user_data: u64) -> bool {
-    const LASTING: [u8; 5] = [
+    const LASTING: [u8; 4] = [
         About::Receive as u8,
         About::Poll as u8,
         About::Members as u8,
-        About::Linger as u8,
         About::Listener as u8,
     ];
     LASTING.contains(&((user_data >> 56) as u8))
@@ -176,6 +174,8 @@ impl Inner {
         self.ring = Some(machine);
         self.pushed = true;
         self.closes_pushed = self.closing.len();
+        // Nobody needs to look after it any more: the kernel gets it now, and its thread may sleep for long.
+        self.is_queued_since(0);
         self.tell();
     }
 
@@ -310,13 +310,6 @@ impl Inner {
             self.unpush();
         }
     }
-}
-
-/// Waits for room, and where `for_bytes` for what still arrives.
-pub(crate) fn push_linger(ring: &mut ServerRing, nth: usize, fd: i32, for_bytes: bool) {
-    let user_data = token(About::Linger, 0, nth as i32);
-    let arrivals = if for_bytes { libc::POLLIN } else { 0 };
-    push(ring, poll(fd, (libc::POLLOUT | arrivals) as u32, user_data));
 }
 
 fn cancel(target: u64) -> Sqe {

@@ -18,6 +18,8 @@ use std::thread;
 use crate::leave;
 use crate::orphans;
 use crate::process;
+use crate::rests;
+use crate::room;
 use crate::send;
 use crate::set::Held;
 use crate::sets;
@@ -51,7 +53,7 @@ pub(crate) fn look_out() {
 fn rouse() {
     let swap = |from, to| STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP, LOOKING).is_ok() {
-        sys::wake_one(&STATE);
+        room::wake(&STATE);
     } else if swap(NONE, LOOKING).is_ok() && start().is_err() {
         // What is late stays so until its thread comes back.
         STATE.store(NONE, Ordering::Release);
@@ -82,13 +84,13 @@ fn start() -> std::io::Result<()> {
 fn watch() {
     let (mut idle, mut pause_us) = (0, LOOK_US);
     loop {
-        sys::pause_us(pause_us);
+        room::sleep_us(pause_us, rests::has_room);
         if STATE.load(Ordering::Acquire) == TO_END {
             // The process may be about to end with its last thread.
-            orphans::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
+            rests::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
             STATE.store(NONE, Ordering::Release);
             // The thread that ended may not have been the only one that waits on a set.
-            let goes_on = (orphans::any() || !sets::none_is_queued())
+            let goes_on = (rests::go_on() || !sets::none_is_queued())
                 && sys::has_other_threads()
                 && (STATE.compare_exchange(NONE, LOOKING, Ordering::AcqRel, Ordering::Relaxed))
                     .is_ok();
@@ -98,7 +100,7 @@ fn watch() {
             continue;
         }
         let mut found = look();
-        if orphans::go_on() && found == Found::Nothing {
+        if rests::look() && found == Found::Nothing {
             found = Found::Queued;
         }
         pause_us = match found {
@@ -112,9 +114,9 @@ fn watch() {
         (idle, pause_us) = (0, LOOK_US);
         let sleeps = STATE.compare_exchange(LOOKING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
         // Something may have been queued since: whoever did has not woken it.
-        if sleeps.is_ok() && sets::none_is_queued() && !orphans::any() {
+        if sleeps.is_ok() && sets::none_is_queued() && !rests::is_any_new() {
             while STATE.load(Ordering::Acquire) == ASLEEP {
-                sys::wait_while(&STATE, ASLEEP);
+                room::sleep_while(&STATE, ASLEEP, rests::has_room);
             }
         } else {
             let _ = STATE.compare_exchange(ASLEEP, LOOKING, Ordering::AcqRel, Ordering::Relaxed);
@@ -162,9 +164,6 @@ fn look() -> Found {
         leave::finish_closes_late(&mut held);
         orphans::take_all(&mut held);
         is_sent(&mut held);
-        if orphans::go_on_without_ring(&mut held) {
-            held.is_queued_since(sys::now_ns());
-        }
     });
     found
 }
@@ -201,7 +200,7 @@ unsafe extern "C" fn at_end(_: *mut c_void) {
     });
     let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
-        sys::wake_one(&STATE);
+        room::wake(&STATE);
     }
 }
 

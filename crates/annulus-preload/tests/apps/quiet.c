@@ -2,6 +2,7 @@
  * connection can be in. The rule: a wait in which nothing changes costs the kernel one visit; how many there were is
  * what the library has counted. And what changes afterwards is reported. */
 #include "app.h"
+#include <dirent.h>
 
 enum { QUIET_MS = 60 };
 
@@ -150,6 +151,24 @@ static void ends_of_both_sides_are_waited_through(void) {
     say_ends(peer_reset, true, true, 0);
 }
 
+/* The program has closed it with more than there was room for: its peer ends, and does not read. */
+static void the_end_of_one_that_was_closed_full_is_waited_through(void) {
+    for (int ends = 0; ends < 3; ends++) {
+        int set = new_set();
+        struct pair pair = asked(set, EPOLLIN, true);
+        fill_up(set, pair.app);
+        if (ends == 1)
+            peer_shutdown(&pair);
+        MUST(close(pair.app));
+        if (ends == 2)
+            peer_shutdown(&pair);
+        turn(set);
+        say("a wait: %d\n", epoll_wait(set, &(struct epoll_event){0}, 1, QUIET_MS));
+        MUST(close(set));
+        MUST(syscall(SYS_close, pair.peer));
+    }
+}
+
 /* After the peer's end: what can still happen. */
 static void what_follows_an_end_is_reported(void) {
     static const uint32_t masks[] = {EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, EPOLLONESHOT};
@@ -197,12 +216,86 @@ static void what_follows_an_end_is_reported(void) {
     }
 }
 
+/* How often the other threads of the process have gone to sleep. */
+static long sleeps_of_others(void) {
+    char path[64], line[128];
+    long sum = 0, count;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; (task = readdir(tasks));) {
+        if (atoi(task->d_name) == 0 || atoi(task->d_name) == getpid())
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+        FILE *file = fopen(path, "r");
+        while (file && fgets(line, sizeof line, file))
+            if (sscanf(line, "voluntary_ctxt_switches: %ld", &count) == 1)
+                sum += count;
+        if (file)
+            fclose(file);
+    }
+    closedir(tasks);
+    return sum;
+}
+
+static void calm_after_an_answer(int set) {
+    struct pair pair = asked(set, EPOLLIN, false);
+    MUST(write(pair.app, "one more", 8));
+}
+static void calm_after_an_end(int set) {
+    struct pair pair = asked(set, EPOLLIN | EPOLLET, false);
+    peer_shutdown(&pair);
+    settle(&pair);
+    turn(set);
+    drain(pair.app);
+}
+static void calm_while_full(int set) {
+    struct pair pair = asked(set, EPOLLIN, true);
+    fill_up(set, pair.app);
+}
+static void calm_while_closed_full(int set) {
+    struct pair pair = asked(set, EPOLLIN, true);
+    fill_up(set, pair.app);
+    MUST(close(pair.app));
+}
+static void calm_while_closed_full_and_ended(int set) {
+    struct pair pair = asked(set, EPOLLIN, true);
+    fill_up(set, pair.app);
+    peer_shutdown(&pair);
+    MUST(close(pair.app));
+}
+
+static void calm_while_closed_full_without_a_set(int set) {
+    int other = new_set();
+    struct pair pair = asked(other, EPOLLIN, true);
+    fill_up(other, pair.app);
+    MUST(close(pair.app));
+    MUST(close(other));
+}
+
+/* Nobody wakes up, but for the few looks with which the library's own thread makes sure of it. */
+static void no_thread_wakes_up_where_nothing_happens(void) {
+    static void (*const states[])(int) = {calm_after_an_answer, calm_after_an_end, calm_while_full,
+                                          calm_while_closed_full, calm_while_closed_full_and_ended,
+                                          calm_while_closed_full_without_a_set};
+    for (int i = 0; i < 6; i++) {
+        int set = new_set();
+        states[i](set);
+        long before = sleeps_of_others();
+        /* In the set, then elsewhere. */
+        epoll_wait(set, &(struct epoll_event){0}, 1, 400);
+        pause_ms(400);
+        long times = sleeps_of_others() - before;
+        say("state %d: %s\n", i, times <= 30 ? "quiet" : "not quiet");
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(an_end_that_was_read_is_waited_through, "served:read enters<=1000"),
     CASE(an_end_that_was_not_read_is_waited_through, "served:read enters<=1000"),
     CASE(an_end_behind_much_that_is_unread_is_waited_through, "served:read enters<=1000"),
     CASE(an_end_while_the_peer_does_not_read_is_waited_through, "served:read enters<=1000"),
     CASE(ends_of_both_sides_are_waited_through, "served:read enters<=1000"),
+    CASE(the_end_of_one_that_was_closed_full_is_waited_through, "served:write enters<=1000"),
+    CASE(no_thread_wakes_up_where_nothing_happens, "served:write"),
     CASE(what_follows_an_end_is_reported, "served:read enters<=1000"),
 };
 

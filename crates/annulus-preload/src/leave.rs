@@ -90,7 +90,7 @@ pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
     stop_receiving(inner, fd, connection);
     // SAFETY: Owned: the set that the connection belongs to.
     let is_mine = unsafe { inner.itself.as_ref() }.is_some_and(Set::is_idle_and_mine);
-    if is_mine && connection.is(flag::ARMED) {
+    if is_mine && connection.is(flag::ARMED | flag::POLLED) {
         // What the ring holds of it would keep its end back.
         inner.submit_cancels();
     }
@@ -142,7 +142,7 @@ pub(crate) fn has_room(inner: &Inner, fd: i32, connection: Conn) {
 }
 
 fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.is(flag::POLLED) && !connection.is(flag::FULL) {
+    if connection.is(flag::POLLED) {
         inner.cancels.push(turn::poll_token(fd, connection));
     }
     if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {

@@ -190,16 +190,18 @@ pub(crate) fn has_room(fd: i32) -> bool {
     found
 }
 
-/// Of those that are meant, keeps what `stays`. No handler comes here that has interrupted a holder of the list: it
-/// would have got none of them.
+/// Of those that are meant, keeps what `stays`.
 fn for_each(is_meant: impl Fn(&Orphan) -> bool, stays: impl FnMut(&mut Orphan) -> bool) {
-    let mut meant: Vec<Orphan> = with(|orphans| {
+    let meant = with(|orphans| {
         let all = std::mem::take(orphans).into_iter();
         let (meant, others) = all.partition(|orphan| is_meant(orphan));
         *orphans = others;
         meant
-    })
-    .unwrap_or_default();
+    });
+    // Of a handler that has interrupted a holder of the list there are none.
+    let Some(mut meant): Option<Vec<Orphan>> = meant else {
+        return;
+    };
     meant.retain_mut(stays);
     let mut list = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
     list.append(&mut meant);

@@ -383,11 +383,15 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
 }
 
 fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
+    if !is_served(fd) {
+        // Handed back: a poll would keep its end back, and `rests` waits for room.
+        return;
+    }
     let mut events = 0;
     if connection.is(flag::FULL) {
         events |= OUT;
     }
-    let member = is_served(fd) && connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
+    let member = connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
     if member
         && connection.is(flag::BULK)
         && connection.in_hand() == 0

@@ -142,6 +142,11 @@ static void say_arrives(void (*wait)(struct pair *, int set)) {
         judge_start(&judge, &pair, count);
         wait(&pair, set);
         judge_say(&judge);
+        /* The end comes as soon, whatever waited for room. */
+        if (wait != wait_after_close && wait != wait_after_close_and_a_round)
+            GOT(close(pair.app));
+        if (wait != wait_on_another_set)
+            peer_gets_the_end(&pair);
         MUST(syscall(SYS_close, pair.peer));
     }
 }

@@ -6,16 +6,16 @@
 
 use annulus::preload::Answer;
 
-use crate::bytes::Moved;
 use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
 use crate::counts::{self, Event};
 use crate::leave;
 use crate::listeners;
+use crate::rests;
 use crate::send;
-use crate::set::{Inner, Lingering, Machine};
+use crate::set::{Inner, Machine};
 use crate::switch;
 use crate::sys;
-use crate::turn::{self, About, push_linger, receive_token, token};
+use crate::turn::{self, About, receive_token, token};
 
 /// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
 const BULK_BYTES: u32 = 8 << 10;
@@ -50,8 +50,8 @@ impl Inner {
         count
     }
 
-    /// What was pushed has been sent, or its rest has been put aside; `closed`: closes were pushed, too.
-    pub(crate) fn forget_sent(&mut self, closed: bool) {
+    /// What was pushed has been sent, or its rest has been put aside; `is_whole`: all of a turn was pushed.
+    pub(crate) fn forget_sent(&mut self, is_whole: bool) {
         let mut queued = std::mem::take(&mut self.queued);
         queued.retain(|&fd| {
             let Some(mut connection) = self.connection(fd) else {
@@ -70,38 +70,14 @@ impl Inner {
             false
         });
         self.queued = queued;
-        if closed {
-            let pushed = std::mem::take(&mut self.closes_pushed);
-            let pushed = pushed.min(self.closing.len());
-            // The list itself stays: it has room that a handler may need.
-            for closing in self.closing.drain(..pushed).collect::<Vec<_>>() {
-                self.linger(closing.fd, closing.backlog, closing.is_shared);
-            }
+        if is_whole {
             self.pushed = false;
         }
-        if self.closing.is_empty()
-            && self.queued.is_empty()
+        if self.queued.is_empty()
             && let Some(machine) = &mut self.ring
         {
             machine.arena.reset();
             self.is_queued_since(0);
-        }
-    }
-
-    fn linger(&mut self, fd: i32, backlog: Moved, is_shared: bool) {
-        let free = self.lingering.iter().position(Option::is_none);
-        let nth = free.unwrap_or_else(|| {
-            self.lingering.push(None);
-            self.lingering.len() - 1
-        });
-        self.lingering[nth] = Some(Lingering {
-            fd,
-            backlog,
-            is_shared,
-            peer_has_ended: false,
-        });
-        if let Some(machine) = &mut self.ring {
-            push_linger(&mut machine.ring, nth, fd, !is_shared);
         }
     }
 
@@ -128,7 +104,9 @@ impl Inner {
             }
             about if about == About::Poll as u8 => {
                 if let Some(mut connection) = connection() {
-                    connection.clear(flag::POLLED);
+                    if !answer.more {
+                        connection.clear(flag::POLLED);
+                    }
                     self.polled(number, connection, answer.res);
                 }
             }
@@ -146,9 +124,6 @@ impl Inner {
             about if about == About::Listener as u8 => {
                 self.burst.connection();
                 listeners::found(&mut self.listeners, number, generation, answer.res);
-            }
-            about if about == About::Linger as u8 => {
-                self.lingered(machine, number as usize, answer.res);
             }
             _ => {}
         }
@@ -311,13 +286,17 @@ impl Inner {
         }
         // What a signal handler has written meanwhile comes after it.
         let later = connection.backlog.move_out();
-        connection.backlog.append(rest);
+        rests::put_aside(self, fd, connection, rest);
         connection.backlog.append(later.as_slice());
         send::is_full(self, fd, connection);
     }
 
     /// The kernel has room again, or the connection is over.
     fn polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
+        if matches!(-res, libc::EBADF | libc::EPERM | libc::EINVAL) {
+            // It can't be polled any more: the number is another's, by a call that went past the library.
+            return leave::settle(self, fd, connection);
+        }
         let found = u32::try_from(res).unwrap_or(0);
         let before = connection.report();
         if found & (ERR | HUP) != 0 {
@@ -350,17 +329,24 @@ impl Inner {
                 self.notify(fd, connection, IN);
                 if connection.report() & IN == 0 {
                     // Nobody is told of it, so nobody reads, and an error may follow.
-                    self.to_poll.push(fd);
+                    self.poll_on(fd, connection);
                 }
             } else {
-                self.to_poll.push(fd);
+                self.poll_on(fd, connection);
             }
             if connection.is(flag::FULL) {
                 // Something came before there was room.
-                self.to_poll.push(fd);
+                self.poll_on(fd, connection);
             }
         }
         leave::settle(self, fd, connection);
+    }
+
+    /// Polls for whatever is still to come, unless the last poll goes on.
+    fn poll_on(&mut self, fd: i32, connection: Conn) {
+        if !connection.is(flag::POLLED) {
+            self.to_poll.push(fd);
+        }
     }
 
     /// Of one that is over the program reads what the kernel has left, behind what is in hand, if the ring does not.
@@ -370,30 +356,5 @@ impl Inner {
         } else {
             connection.clear(flag::BULK | flag::READABLE);
         }
-    }
-
-    fn lingered(&mut self, machine: &mut Machine, nth: usize, events: i32) {
-        let Some(Some(lingering)) = self.lingering.get_mut(nth) else {
-            return;
-        };
-        let fd = lingering.fd;
-        // As the kernel does it: nobody reads any more, so whoever goes on writing is reset, and the rest is lost.
-        let resets = !lingering.is_shared && sys::readable(fd) > 0;
-        let over = resets
-            || match sys::send(fd, lingering.backlog.as_slice()) {
-                Ok(sent) => {
-                    lingering.backlog.take(sent);
-                    lingering.backlog.is_empty()
-                }
-                Err(errno) => !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ENOBUFS),
-            };
-        if !over {
-            // Readable without bytes.
-            lingering.peer_has_ended |= events > 0 && events & i32::from(libc::POLLIN) != 0;
-            let for_bytes = !lingering.is_shared && !lingering.peer_has_ended;
-            return push_linger(&mut machine.ring, nth, fd, for_bytes);
-        }
-        self.lingering[nth] = None;
-        leave::end_number(fd);
     }
 }

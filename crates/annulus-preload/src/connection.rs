@@ -120,6 +120,9 @@ pub(crate) const PUSHED: u32 = 1 << 18;
 /// Its last receive found no buffer.
 pub(crate) const STARVED: u32 = 1 << 19;
 
+/// In the list of those with a rest that nobody waits for yet.
+pub(crate) const ASIDE: u32 = 1 << 20;
+
 /// What data makes of a socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// What space makes of it.

@@ -7,6 +7,7 @@ use crate::errno::Answer;
 use crate::leave;
 use crate::listeners;
 use crate::orphans;
+use crate::rests;
 use crate::set::Set;
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE};
@@ -26,6 +27,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
     match entry.kind() {
         Kind::Served | Kind::Replay => {
             let set = Set::of(entry)?;
+            rests::linger(entry, set, fd);
             let Some(mut held) = set.take() else {
                 return close_later(entry, fd);
             };
@@ -148,11 +150,8 @@ fn another_number(set: &'static Set, but: i32) -> Option<i32> {
 
 /// The number is about to be taken by another descriptor: what it was is closed first.
 pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
-    if close(entry, fd).is_some()
-        && let Some(mut held) = Set::of(entry).and_then(Set::take)
-    {
-        leave::finish_closes(&mut held);
-        orphans::make_way(&mut held, fd);
+    if close(entry, fd).is_some() {
+        orphans::make_way(fd);
     }
     None
 }
@@ -160,10 +159,8 @@ pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
 /// libc is about to close the number by a call of its own: it stays open for that, and is forgotten here. It has been
 /// handed back, if it was served.
 pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
-    if close(entry, fd).is_some()
-        && let Some(mut held) = Set::of(entry).and_then(Set::take)
-    {
-        orphans::make_way(&mut held, fd);
+    if close(entry, fd).is_some() {
+        orphans::make_way(fd);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::options;
 use crate::orphans::{self, Beside};
 use crate::ours;
 use crate::receive;
+use crate::rests;
 use crate::send;
 use crate::set::{Closing, Guest, Held, Inner, Known, Mode, Set};
 use crate::switch;
@@ -88,7 +89,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     let wakes = wakes && (over || connection.in_hand() > 0 || sys::readable(fd) > 0);
     // SAFETY: Owned: the set that the connection belongs to.
     let is_mine = unsafe { inner.itself.as_ref() }.is_some_and(Set::is_idle_and_mine);
-    if is_mine && connection.is(flag::ARMED) {
+    if is_mine && connection.is(flag::ARMED | flag::POLLED) {
         // What the ring holds of it would keep its end back.
         inner.submit_cancels();
     }
@@ -141,7 +142,7 @@ pub(crate) fn has_room(inner: &Inner, fd: i32, connection: Conn) {
 }
 
 fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.is(flag::POLLED) && !connection.is(flag::FULL) {
+    if connection.is(flag::POLLED) {
         inner.cancels.push(turn::poll_token(fd, connection));
     }
     if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
@@ -345,7 +346,9 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
             stop_receiving(inner, fd, connection);
         }
     }
-    let mut closing = take_out(fd, connection, entry.flags() & SHARED != 0);
+    let rest = connection.backlog.move_out();
+    // Room is waited for by the number's next user only.
+    connection.clear(flag::FULL);
     if was_served {
         ends(inner);
     } else {
@@ -353,42 +356,28 @@ pub(crate) fn close(set: &'static Set, held: &mut Held, entry: &'static Entry, f
     }
     // Answers that are still to come are not for whoever gets the number next.
     connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
-    if closing.backlog.is_empty() || inner.ring.is_none() {
-        end_closed(fd, &closing, !idle, entry.flags());
-        entry.forget();
-        // It was the library's answer, so it is the library's close.
-        return ends_now && sys::close(fd).is_ok();
+    if end_closed(fd, rest.as_slice(), !idle, entry.flags()) {
+        return true;
     }
-    // What had no room is sent by the ring, under another number.
-    let second = ours::second(fd);
-    match second {
-        Ok(second) => {
-            closing.fd = second;
-            entry.forget();
-        }
-        Err(_) => entry.become_kind(Kind::Closing, 0),
-    }
-    inner.closing.push(closing);
-    if inner.queued_at_ns == 0 {
-        inner.is_queued_since(sys::now_ns());
-        watchdog::look_out();
-    }
-    second.is_err()
+    entry.forget();
+    // It was the library's answer, so it is the library's close.
+    ends_now && sys::close(fd).is_ok()
 }
 
-/// Of one that has no ring to send its rest, or has nothing left: what its close can't do by itself. What a ring holds of
-/// it keeps its end back until its owner waits again, which may be never (`kept_back`).
-fn end_closed(fd: i32, closing: &Closing, kept_back: bool, flags: u32) {
-    if !closing.backlog.is_empty() {
+/// What a close can't do by itself: a rest is sent later, and what the ring holds of a connection keeps its end back
+/// until its owner waits again, which may be never (`kept_back`). True: it keeps its number for its rest.
+fn end_closed(fd: i32, rest: &[u8], kept_back: bool, flags: u32) -> bool {
+    if !rest.is_empty() {
         let beside = match kept_back {
             true => Beside::Ring,
             false => Beside::Nobody,
         };
-        let beside = beside.unless_shared(closing.is_shared);
-        orphans::take_over(fd, closing.backlog.as_slice(), beside);
-    } else if kept_back && flags & (OWN | SHARED) == OWN {
+        return orphans::take_over(fd, rest, beside.unless_shared(flags & SHARED != 0));
+    }
+    if kept_back && flags & (OWN | SHARED) == OWN {
         sys::end_as_if_closed(fd);
     }
+    false
 }
 
 /// What the ring holds of a connection would keep its end back.
@@ -403,32 +392,6 @@ fn let_go_now(inner: &mut Inner, fd: i32, connection: Conn) {
     if inner.cancels.len() > before {
         inner.submit_cancels();
     }
-}
-
-/// A number that the program has closed, or one of the library's in its place, is not needed any more.
-pub(crate) fn end_number(fd: i32) {
-    let Some(entry) = table::entry(fd).filter(|entry| entry.kind() == Kind::Closing) else {
-        return ours::close(fd);
-    };
-    let _ = sys::close(fd);
-    entry.forget();
-}
-
-/// What is left to do for a connection that the program has closed; its number is another's next.
-fn take_out(fd: i32, mut connection: Conn, is_shared: bool) -> Closing {
-    let ring_has = |flag, token| connection.is(flag).then_some(token);
-    let receive = ring_has(flag::ARMED, turn::receive_token(fd, connection));
-    let poll = ring_has(flag::POLLED, turn::poll_token(fd, connection));
-    let closing = Closing {
-        fd,
-        backlog: connection.backlog.move_out(),
-        receive,
-        poll,
-        is_shared,
-    };
-    // Room is waited for by the number's next user only.
-    connection.clear(flag::FULL);
-    closing
 }
 
 /// Has the last answer of a connection leave in one segment with its end: one packet less each way for connections
@@ -459,23 +422,6 @@ fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Co
     }
 }
 
-/// Has the ring let go of what the program has closed: the process ends, has no more descriptors, or is about to become
-/// another program.
-pub(crate) fn finish_closes(held: &mut Held) {
-    if held.pushed {
-        return;
-    }
-    let inner: &mut Inner = held;
-    let before = inner.cancels.len();
-    for closing in &mut inner.closing {
-        let ring_has = [closing.receive.take(), closing.poll.take()];
-        inner.cancels.extend(ring_has.into_iter().flatten());
-    }
-    if held.cancels.len() > before && held.is_mine() {
-        held.submit_cancels();
-    }
-}
-
 /// All of a set's connections are handed back, and the kernel's set answers from now on.
 pub(crate) fn pass_whole(held: &mut Held, why: Why) {
     if held.mode == Mode::Passing {
@@ -492,7 +438,6 @@ pub(crate) fn pass_whole(held: &mut Held, why: Why) {
     let Some(set) = set_of(held) else { return };
     let had = held.ring.is_some();
     hand_back_all(held, set, why);
-    finish_closes(held);
     if held.mode == Mode::Serving {
         listeners::hand_back_all(held);
     }
@@ -519,7 +464,6 @@ fn hand_back_all(held: &mut Held, set: &'static Set, why: Why) {
 /// The ring goes. Whatever it may still write to stays for ever, unless its owner sees to it that nothing is with
 /// the kernel.
 fn end_ring(held: &mut Held, set: &'static Set) {
-    orphans::take_all(held);
     let nothing_comes = held.is_mine() && held.end_all();
     for fd in 0..served_max() as i32 {
         if let Some(connection) = held.connection(fd) {
@@ -540,9 +484,7 @@ fn end_ring(held: &mut Held, set: &'static Set) {
             connection
                 .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
             settle(held, fd, connection);
-            if !connection.backlog.is_empty() {
-                orphans::waits_without_ring(held, fd);
-            }
+            rests::is_aside(held, fd, connection);
         }
     }
     machine.answers.clear();
@@ -592,7 +534,6 @@ pub(crate) fn end_set(held: &mut Held, set: &'static Set) {
         }
     }
     let_go(held);
-    finish_closes(held);
     held.mode = Mode::Passing;
     switch::is_not_to_return(held);
     end_ring(held, set);

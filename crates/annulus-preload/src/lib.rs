@@ -15,7 +15,8 @@
 //! - `table`, `connection`, `set`, `sets`: what each descriptor is; what is known of a connection; an epoll set and its
 //!   lock; all of them.
 //! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
-//! - `leave`, `descriptor`: handed back, removed, closed. `orphans`: closed, with something still to be sent.
+//! - `leave`, `descriptor`: handed back, removed, closed. `rests`, `orphans`, `room`: what the kernel had no room for,
+//!   of connections that are open and of those that are closed, and how it is waited for.
 //! - `classify`, `options`, `effects`: who can be served at all.
 //! - `ours`: the numbers that the library has.
 //! - `switch`: handed back while the program runs, and served again.
@@ -55,6 +56,8 @@ mod pace;
 mod process;
 mod real;
 mod receive;
+mod rests;
+mod room;
 mod sealed;
 mod send;
 mod set;

@@ -1,18 +1,16 @@
-//! Connections that the program has closed, of which the kernel had no room for all that was written, and that no ring
-//! looks after: it has ended, or their number is another's now. They live on under numbers out of the program's way
-//! until the rest has been sent: by the thread that looks for late writes (`watchdog`), and at the end of the process,
-//! which waits for it (`send`).
+//! Connections that the program has closed, of which the kernel had no room for all that was written. They live on
+//! under numbers out of the program's way until the rest has been sent: by the library's thread (`watchdog`), which
+//! waits for room or for what makes the end a reset (`room`), and at the end of the process, which waits for it
+//! (`send`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::leave;
 use crate::ours;
-use crate::send;
-use crate::set::Held;
+use crate::room;
 use crate::sys;
-use crate::table;
-use crate::turn::{self, About};
+use crate::table::{self, Kind};
 use crate::watchdog;
 
 /// Who may have such a connection as well.
@@ -34,14 +32,20 @@ impl Beside {
 
 struct Orphan {
     fd: i32,
+    /// The program's own: there was no other.
+    keeps_number: bool,
     rest: Vec<u8>,
     sent: usize,
     beside: Beside,
+    /// The library's thread is told when it can go on.
+    watched: bool,
 }
 
 static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
 /// How many there are, those among them that somebody is just dealing with.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Those of them that nobody waits for.
+static NEW: AtomicUsize = AtomicUsize::new(0);
 /// How often one looks whether another thread has done with the list: in a handler it may be the thread's own.
 const TRIES_MAX: u32 = 1000;
 
@@ -75,38 +79,54 @@ fn give(fd: i32, rest: &[u8]) -> &[u8] {
     &rest[sent..]
 }
 
-/// Has the rest sent by a second number of the descriptor, so that the first can be closed. Where there is none, the
-/// peer is told by a reset that something is missing.
-pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) {
+/// Has the rest sent by a second number of the descriptor, so that the first can be closed. True: there is none, and the
+/// connection keeps its number until the rest has been sent.
+pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) -> bool {
     let rest = give(fd, rest);
     if rest.is_empty() && beside != Beside::Ring {
-        return;
+        return false;
     }
-    let Ok(own) = ours::second(fd) else {
-        return sys::reset_when_closed(fd);
+    let (own, keeps_number) = match ours::second(fd) {
+        Ok(own) => (own, false),
+        Err(_) => (fd, true),
     };
+    if sys::linger_s(own).is_some_and(|seconds| seconds > 0) {
+        // The program's close has waited for that long; the library's thread must not.
+        sys::do_not_linger(own);
+    }
     let orphan = Orphan {
         fd: own,
+        keeps_number,
         rest: rest.to_vec(),
         sent: 0,
         beside,
+        watched: false,
     };
+    NEW.fetch_add(1, Ordering::Relaxed);
     COUNT.fetch_add(1, Ordering::Relaxed);
     if with(|orphans| orphans.push(orphan)).is_none() {
         COUNT.fetch_sub(1, Ordering::Relaxed);
-        ours::close(own);
-        return sys::reset_when_closed(fd);
+        NEW.fetch_sub(1, Ordering::Relaxed);
+        if !keeps_number {
+            ours::close(own);
+        }
+        sys::reset_when_closed(fd);
+        return false;
+    }
+    if keeps_number && let Some(entry) = table::entry(fd) {
+        entry.become_kind(Kind::Closing, 0);
     }
     watchdog::look_out();
+    keeps_number
 }
 
 impl Orphan {
     /// Sends what there is room for. True: nothing is left to do.
     fn is_over(&mut self) -> bool {
-        if !ours::is_still(self.fd) {
+        if !self.keeps_number && !ours::is_still(self.fd) {
             // The program has closed it by a call of its own.
             ours::forget(self.fd);
-            COUNT.fetch_sub(1, Ordering::Relaxed);
+            self.is_gone();
             return true;
         }
         while self.sent < self.rest.len() {
@@ -122,103 +142,122 @@ impl Orphan {
         if self.beside == Beside::Ring {
             sys::end_as_if_closed(self.fd);
         }
-        ours::close(self.fd);
-        COUNT.fetch_sub(1, Ordering::Relaxed);
+        if self.keeps_number {
+            let _ = sys::close(self.fd);
+            self.forget_number();
+        } else {
+            ours::close(self.fd);
+        }
+        self.is_gone();
         true
     }
+
+    fn is_gone(&self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        NEW.fetch_sub(usize::from(!self.watched), Ordering::Relaxed);
+    }
+
+    fn forget_number(&self) {
+        let entry = table::entry(self.fd).filter(|_| self.keeps_number);
+        if let Some(entry) = entry {
+            entry.forget();
+        }
+    }
+
+    /// Has its room waited for, and what arrives: an end is told as well, once.
+    fn watch(&mut self) -> bool {
+        let arrivals = match self.beside {
+            Beside::Processes => 0,
+            Beside::Nobody | Beside::Ring => libc::EPOLLIN,
+        };
+        let name = self.fd as u32;
+        self.watched = room::watch(self.fd, name.into(), (libc::EPOLLOUT | arrivals) as u32);
+        NEW.fetch_sub(usize::from(self.watched), Ordering::Relaxed);
+        self.watched
+    }
+}
+
+/// Sees to those that are new. By the library's thread. True: one can't be waited for, and is to be looked at again.
+pub(crate) fn look() -> bool {
+    if is_any_new() {
+        for_each(
+            |orphan| !orphan.watched,
+            |orphan| orphan.watch() || !orphan.is_over(),
+        );
+    }
+    is_any_new()
+}
+
+/// Whether there are some that nobody waits for.
+pub(crate) fn is_any_new() -> bool {
+    NEW.load(Ordering::Relaxed) > 0
+}
+
+/// There may be room for one, or its peer writes. False: it is none.
+pub(crate) fn has_room(fd: i32) -> bool {
+    let mut found = false;
+    if !any() {
+        return found;
+    }
+    for_each(
+        |orphan| orphan.fd == fd,
+        |orphan| {
+            found = true;
+            !orphan.is_over()
+        },
+    );
+    found
+}
+
+/// Of those that are meant, keeps what `stays`.
+fn for_each(is_meant: impl Fn(&Orphan) -> bool, stays: impl FnMut(&mut Orphan) -> bool) {
+    let meant = with(|orphans| {
+        let all = std::mem::take(orphans).into_iter();
+        let (meant, others) = all.partition(|orphan| is_meant(orphan));
+        *orphans = others;
+        meant
+    });
+    // Of a handler that has interrupted a holder of the list there are none.
+    let Some(mut meant): Option<Vec<Orphan>> = meant else {
+        return;
+    };
+    meant.retain_mut(stays);
+    let mut list = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
+    list.append(&mut meant);
 }
 
 /// Sends what there is room for. True: something is left.
 pub(crate) fn go_on() -> bool {
-    if any()
-        && let Some(mut orphans) = with(std::mem::take)
-    {
-        orphans.retain_mut(|orphan| !orphan.is_over());
-        // No handler comes here that has interrupted a holder: it would have got none of them.
-        let mut list = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
-        list.append(&mut orphans);
+    if any() {
+        for_each(|_| true, |orphan| !orphan.is_over());
     }
     any()
-}
-
-/// Waits until all has been sent, or until then.
-pub(crate) fn wait_until(deadline_ns: u64) {
-    while go_on() && sys::now_ns() < deadline_ns {
-        sys::pause_us(500);
-    }
 }
 
 /// In a child of a fork: they are its parent's. Their numbers are closed with those of rings.
 pub(crate) fn in_child() {
     COUNT.store(0, Ordering::Relaxed);
+    NEW.store(0, Ordering::Relaxed);
     if let Ok(mut orphans) = ORPHANS.try_lock() {
+        for orphan in orphans.iter().filter(|orphan| orphan.keeps_number) {
+            // The peer is to be told the end when the parent is.
+            let _ = sys::close(orphan.fd);
+            orphan.forget_number();
+        }
         // Not freed: the child may have been made in the middle of an allocation.
         std::mem::forget(std::mem::take(&mut *orphans));
     }
 }
 
-/// Takes over all that the program has closed of a set and that has not been sent yet. By whoever has had the set's
-/// closes finished as far as that is possible.
-pub(crate) fn take_all(held: &mut Held) {
-    take_over_of(held, |_| true)
-        .into_iter()
-        .for_each(leave::end_number);
-}
-
-/// Likewise of the descriptor that is about to become another's.
-pub(crate) fn make_way(held: &mut Held, fd: i32) {
-    let numbers = take_over_of(held, |closed| closed == fd);
-    if let Some(entry) = numbers.first().and_then(|&fd| table::entry(fd)) {
-        entry.forget();
-    }
-}
-
-/// The numbers of those that have been taken over: still open.
-fn take_over_of(held: &mut Held, is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
-    let mut numbers = Vec::new();
-    if held.pushed {
-        return numbers;
-    }
-    let all = std::mem::take(&mut held.closing).into_iter();
-    let (meant, others) = all.partition(|closing| is_meant(closing.fd));
-    held.closing = others;
-    for closing in meant {
-        let beside = Beside::Ring.unless_shared(closing.is_shared);
-        take_over(closing.fd, closing.backlog.as_slice(), beside);
-        numbers.push(closing.fd);
-    }
-    for nth in 0..held.lingering.len() {
-        if let Some(lingering) = held.lingering[nth].take_if(|lingering| is_meant(lingering.fd)) {
-            held.cancels.push(turn::token(About::Linger, 0, nth as i32));
-            let beside = Beside::Ring.unless_shared(lingering.is_shared);
-            take_over(lingering.fd, lingering.backlog.as_slice(), beside);
-            numbers.push(lingering.fd);
-        }
-    }
-    numbers
-}
-
-/// A connection has put something aside, and its set has no ring any more to wait for room.
-pub(crate) fn waits_without_ring(held: &mut Held, fd: i32) {
-    held.to_poll.push(fd);
-    held.is_queued_since(sys::now_ns());
-    watchdog::look_out();
-}
-
-/// Of a set that has no ring any more: sends what its connections have put aside. True: something is left.
-pub(crate) fn go_on_without_ring(held: &mut Held) -> bool {
-    if held.ring.is_some() {
-        return false;
-    }
-    let mut waiting = std::mem::take(&mut held.to_poll);
-    waiting.sort_unstable();
-    waiting.dedup();
-    for fd in waiting {
-        let Some(connection) = held.connection(fd) else {
-            continue;
-        };
-        send::go_on(held, fd, connection);
-        leave::settle(held, fd, connection);
-    }
-    !held.to_poll.is_empty()
+/// The number is about to be another's: what is still to be sent by it is lost, and the peer is told so.
+pub(crate) fn make_way(fd: i32) {
+    for_each(
+        |orphan| orphan.keeps_number && orphan.fd == fd,
+        |orphan| {
+            sys::reset_when_closed(fd);
+            orphan.forget_number();
+            orphan.is_gone();
+            false
+        },
+    );
 }

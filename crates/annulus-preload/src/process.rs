@@ -87,10 +87,7 @@ extern "C" fn before_fork() {
 /// The process is about to have a child. What was written before is sent before whatever the child writes.
 pub(crate) fn has_child() {
     table::children_have_all();
-    sets::for_each_of_mine(|held| {
-        held.submit_sends();
-        leave::finish_closes(held);
-    });
+    sets::for_each_of_mine(|held| held.submit_sends());
 }
 
 /// In a child that runs handlers; others are noticed when they first ask which process they are.
@@ -107,20 +104,11 @@ pub(crate) fn begin_child() {
     log::in_child();
     watchdog::reset();
     crate::orphans::in_child();
+    crate::room::reset();
     crate::descriptor::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     ours::close_in_child();
-    // Likewise what the parent has closed and not sent all of: its peer is to be told the end when the parent is.
-    for set in sets::all() {
-        set.for_each_inherited_closed(|fd| {
-            let closed = |entry: &&table::Entry| entry.inherited() == Kind::Closing;
-            if let Some(entry) = table::entry(fd).filter(closed) {
-                entry.forget();
-                let _ = sys::close(fd);
-            }
-        });
-    }
     log::keep();
 }
 

@@ -13,6 +13,7 @@ use crate::errno::Answer;
 use crate::leave;
 use crate::orphans;
 use crate::process;
+use crate::rests;
 use crate::set::{Held, Inner, Mode, Set};
 use crate::sets;
 use crate::sys;
@@ -81,6 +82,15 @@ pub(crate) unsafe fn write(
         if connection.backlog.is_empty() {
             return None;
         }
+        let blocks = !shut && flags & libc::MSG_DONTWAIT == 0 && !held.in_handler() && blocks(fd);
+        if blocks {
+            drop(held);
+            return match rests::wait_for_room(fd) {
+                // SAFETY: Lent, passed on.
+                Ok(()) => unsafe { write(entry, fd, vectors, flags) },
+                Err(errno) => Some(Err(errno)),
+            };
+        }
         Err(if shut { libc::EPIPE } else { libc::EAGAIN })
     } else {
         // SAFETY: Lent, passed on.
@@ -99,6 +109,11 @@ pub(crate) unsafe fn write(
         sys::raise_pipe();
     }
     Some(answer)
+}
+
+/// Whether its calls wait for room.
+fn blocks(fd: i32) -> bool {
+    sys::flags_of(fd).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK == 0)
 }
 
 /// # Safety
@@ -287,7 +302,7 @@ unsafe fn write_at_once(
     match sent {
         Ok(sent) => {
             let ours = sent.min(queued);
-            drop_queued(inner, connection, ours);
+            drop_queued(inner, fd, connection, ours);
             let theirs = sent - ours;
             if theirs < total {
                 is_full(inner, fd, connection);
@@ -299,7 +314,7 @@ unsafe fn write_at_once(
             }
         }
         Err(libc::EAGAIN) => {
-            drop_queued(inner, connection, 0);
+            drop_queued(inner, fd, connection, 0);
             is_full(inner, fd, connection);
             Err(libc::EAGAIN)
         }
@@ -312,7 +327,7 @@ unsafe fn write_at_once(
             | libc::EMSGSIZE),
         ) => Err(errno),
         Err(errno) => {
-            drop_queued(inner, connection, queued);
+            drop_queued(inner, fd, connection, queued);
             broke(inner, fd, connection, errno);
             connection.error = 0;
             Err(errno)
@@ -321,7 +336,7 @@ unsafe fn write_at_once(
 }
 
 /// Of what is queued the first `sent` bytes have gone; the rest waits for room.
-fn drop_queued(inner: &mut Inner, mut connection: Conn, sent: usize) {
+fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
     let queued = connection.out_bytes as usize;
     if queued == 0 {
         return;
@@ -332,7 +347,8 @@ fn drop_queued(inner: &mut Inner, mut connection: Conn, sent: usize) {
         let from = machine.arena.at(connection.out_from);
         // SAFETY: Owned: the connection's part of the arena.
         let rest = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
-        connection.backlog.append(rest);
+        let rest = rest.to_vec();
+        rests::put_aside(inner, fd, connection, &rest);
     }
     // It stays in the list of those that have something queued, with nothing.
     (
@@ -368,17 +384,17 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
             )
         };
         match send(fd, queued) {
-            Ok(sent) if sent == queued.len() => drop_queued(inner, connection, sent),
+            Ok(sent) if sent == queued.len() => drop_queued(inner, fd, connection, sent),
             Ok(sent) => {
-                drop_queued(inner, connection, sent);
+                drop_queued(inner, fd, connection, sent);
                 is_full(inner, fd, connection);
             }
             Err(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => {
-                drop_queued(inner, connection, 0);
+                drop_queued(inner, fd, connection, 0);
                 is_full(inner, fd, connection);
             }
             Err(errno) => {
-                drop_queued(inner, connection, usize::MAX);
+                drop_queued(inner, fd, connection, usize::MAX);
                 broke(inner, fd, connection, errno);
             }
         }
@@ -391,7 +407,14 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
 /// The kernel takes no more: the ring waits for room.
 pub(crate) fn is_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.mark(flag::FULL);
-    inner.to_poll.push(fd);
+    wait_for_room(inner, fd);
+}
+
+/// By its ring, if it has one.
+fn wait_for_room(inner: &mut Inner, fd: i32) {
+    if inner.mode == Mode::Serving {
+        inner.to_poll.push(fd);
+    }
 }
 
 /// Nothing can be written any more.
@@ -413,7 +436,7 @@ pub(crate) fn go_on(inner: &mut Inner, fd: i32, mut connection: Conn) {
             Ok(sent) => connection.backlog.take(sent),
             Err(libc::EINTR) => {}
             Err(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS) => {
-                inner.to_poll.push(fd);
+                wait_for_room(inner, fd);
                 return;
             }
             Err(errno) => return broke(inner, fd, connection, errno),
@@ -436,14 +459,12 @@ pub(crate) fn flush_everything(wait_ms: u64) {
     let deadline_ns = sys::now_ns() + wait_ms * 1_000_000;
     for fd in 0..leave::served_max() as i32 {
         let Some(entry) = table::entry(fd) else { break };
-        if !matches!(entry.kind(), Kind::Served | Kind::Replay | Kind::Closing) {
+        if !matches!(entry.kind(), Kind::Served | Kind::Replay) {
             continue;
         }
         let Some(mut held) = Set::of(entry).and_then(|set| set.take()) else {
             continue;
         };
-        leave::finish_closes(&mut held);
-        orphans::take_all(&mut held);
         let Some(connection) = held.connection(fd) else {
             continue;
         };
@@ -453,9 +474,7 @@ pub(crate) fn flush_everything(wait_ms: u64) {
             go_on(&mut held, fd, connection);
         }
     }
-    // What was closed full has other numbers.
-    sets::for_each(orphans::take_all);
-    orphans::wait_until(deadline_ns);
+    rests::wait_until(deadline_ns);
 }
 
 /// Counts what became of a write.

@@ -55,6 +55,8 @@ pub(crate) struct Set {
     wake: AtomicI32,
     /// Since when something has been queued, ns; 0: nothing is.
     queued_since_ns: AtomicU64,
+    /// Something was put aside, and the library's thread has not looked since.
+    has_rests: AtomicBool,
     process: AtomicU32,
     /// Nothing refers to it any more but what looks at its mode.
     idle: AtomicBool,
@@ -88,11 +90,10 @@ pub(crate) struct Inner {
     pub(crate) leaving: Vec<i32>,
     pub(crate) starved: Vec<i32>,
     pub(crate) cancels: Vec<u64>,
-    pub(crate) closing: Vec<Closing>,
-    /// So many of them, and what is queued, have been pushed and not been answered yet.
-    pub(crate) closes_pushed: usize,
+    /// What has gathered has been pushed, and not been answered yet.
     pub(crate) pushed: bool,
-    pub(crate) lingering: Vec<Option<Lingering>>,
+    /// Connections of which something was put aside since the library's thread has looked.
+    pub(crate) aside: Vec<i32>,
     /// Connections that are served.
     pub(crate) served: u32,
     /// Those of which something is in hand that the kernel does not know.
@@ -169,28 +170,6 @@ pub(crate) struct Machine {
     pub(crate) counts: RingCounts,
 }
 
-/// One that the program has closed, and of which the kernel had no room for all that was written: under a number of the
-/// library's, or its own where there was no other.
-pub(crate) struct Closing {
-    pub(crate) fd: i32,
-    pub(crate) backlog: Moved,
-    /// The receive that is with the kernel.
-    pub(crate) receive: Option<u64>,
-    /// Likewise the poll.
-    pub(crate) poll: Option<u64>,
-    /// Another number, or another process, has it, too.
-    pub(crate) is_shared: bool,
-}
-
-/// One whose last bytes the kernel had no room for.
-pub(crate) struct Lingering {
-    pub(crate) fd: i32,
-    pub(crate) backlog: Moved,
-    pub(crate) is_shared: bool,
-    /// No bytes of its peer's can follow.
-    pub(crate) peer_has_ended: bool,
-}
-
 /// The right to touch a set; its ring stands still.
 pub(crate) struct Held {
     set: &'static Set,
@@ -256,6 +235,7 @@ impl Set {
                 visitors: AtomicU32::new(0),
                 wake: AtomicI32::new(-1),
                 queued_since_ns: AtomicU64::new(0),
+                has_rests: AtomicBool::new(false),
                 process: AtomicU32::new(0),
                 idle: AtomicBool::new(false),
                 older: AtomicPtr::new(ptr::null_mut()),
@@ -272,9 +252,9 @@ impl Set {
         set.owner.store(0, Ordering::Relaxed);
         let mut held = set.take()?;
         // What those of a set before it had no room for is still to be sent.
-        let to_poll = std::mem::take(&mut held.to_poll);
+        let aside = std::mem::take(&mut held.aside);
         *held = Inner::new();
-        held.to_poll = to_poll;
+        held.aside = aside;
         held.itself = set;
         held.fd = fd;
         held.numbers = 1;
@@ -356,22 +336,6 @@ impl Set {
         }
     }
 
-    /// In a child of a fork: calls for each number that its parent had closed, and the kernel had not. None are known
-    /// of a set that somebody was just changing.
-    pub(crate) fn for_each_inherited_closed(&self, mut each: impl FnMut(i32)) {
-        let of_parent = self.process.load(Ordering::Relaxed) + 1 == caller::process();
-        if !of_parent || !self.lock.is_free() {
-            return;
-        }
-        // SAFETY: Held: nobody was changing it, and nobody does here.
-        let inner = unsafe { &*self.inner.get() };
-        (inner.lingering.iter().flatten()).for_each(|those| each(those.fd));
-        // What has been pushed the kernel may have closed, and given the number to another file.
-        if !inner.pushed {
-            inner.closing.iter().for_each(|those| each(those.fd));
-        }
-    }
-
     pub(crate) fn owner(&self) -> usize {
         self.owner.load(Ordering::Relaxed)
     }
@@ -384,13 +348,23 @@ impl Set {
         self.queued_since_ns.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn has_rests(&self) -> bool {
+        self.has_rests.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn tell_of_rests(&self, are_there: bool) {
+        self.has_rests.store(are_there, Ordering::Release);
+    }
+
+    /// Takes the lock also while its owner is in the kernel with the ring: for what that has no part in.
+    pub(crate) fn take_beside_ring(&'static self) -> Option<Held> {
+        let own = self.process.load(Ordering::Relaxed) == caller::process();
+        (own && self.lock.take()).then_some(Held { set: self })
+    }
+
     /// Takes the lock unless its owner is in the kernel with the ring, and sees to it.
     pub(crate) fn take_idle(&'static self) -> Option<Held> {
-        if self.process.load(Ordering::Relaxed) != caller::process() || !self.lock.take() {
-            return None;
-        }
-        let held = Held { set: self };
-        (!self.inside.load(Ordering::Relaxed)).then_some(held)
+        self.take_beside_ring().filter(|held| !held.in_handler())
     }
 
     pub(crate) fn set_wake(&self, fd: i32) {
@@ -445,10 +419,8 @@ impl Inner {
             leaving: Vec::new(),
             starved: Vec::new(),
             cancels: Vec::new(),
-            closing: Vec::new(),
-            closes_pushed: 0,
             pushed: false,
-            lingering: Vec::new(),
+            aside: Vec::new(),
             served: 0,
             replays: 0,
             kernel_has: false,
@@ -497,7 +469,6 @@ impl Inner {
             list.reserve(LIST_ROOM);
         }
         self.cancels.reserve(LIST_ROOM);
-        self.closing.reserve(LIST_ROOM);
     }
 
     /// Whether a kernel thread takes what is pushed.

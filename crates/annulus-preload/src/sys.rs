@@ -227,6 +227,47 @@ pub(crate) unsafe fn wait_on(
     said as c_int
 }
 
+/// Waits for what is ready in a set of the kernel's; `time` is null, or how long at most.
+///
+/// # Safety
+///
+/// Lent: `time` is null, or valid for reads.
+pub(crate) unsafe fn wait(
+    set: i32,
+    events: &mut [libc::epoll_event],
+    time: *const libc::timespec,
+) -> Answer {
+    // SAFETY: Lent: borrowed for the call, and passed on. All signals are blocked where it is called.
+    let said = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            set,
+            events.as_mut_ptr(),
+            events.len(),
+            time,
+            ptr::null::<c_void>(),
+            8,
+        )
+    };
+    match answer(said) {
+        Err(libc::EINTR) => Ok(0),
+        answer => answer,
+    }
+}
+
+/// A descriptor that [`wake`] makes readable, and [`clear`] not.
+pub(crate) fn eventfd() -> Result<i32, i32> {
+    let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+    // SAFETY: Typed: numbers only.
+    answer(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) }).map(|fd| fd as i32)
+}
+
+pub(crate) fn clear(fd: i32) {
+    let mut count = 0_u64;
+    // SAFETY: Lent: eight bytes of this stack.
+    unsafe { libc::syscall(libc::SYS_read, fd, &raw mut count, 8) };
+}
+
 /// The program meets SIGPIPE, as the call would have sent it.
 pub(crate) fn raise_pipe() {
     // SAFETY: Typed: numbers only.
@@ -341,8 +382,17 @@ pub(crate) unsafe fn receive_vectors(fd: i32, vectors: &[libc::iovec], flags: c_
 
 /// Has a close discard what was not sent, and tell the peer so.
 pub(crate) fn reset_when_closed(fd: i32) {
+    set_linger(fd, true);
+}
+
+/// Has a close wait for nothing, and discard nothing.
+pub(crate) fn do_not_linger(fd: i32) {
+    set_linger(fd, false);
+}
+
+fn set_linger(fd: i32, on: bool) {
     let linger = libc::linger {
-        l_onoff: 1,
+        l_onoff: on.into(),
         l_linger: 0,
     };
     // SAFETY: Lent: of this stack, with its size.
@@ -370,6 +420,11 @@ pub(crate) fn end_as_if_closed(fd: i32) {
 
 /// Whether a close discards what was not sent.
 fn resets_when_closed(fd: i32) -> bool {
+    linger_s(fd) == Some(0)
+}
+
+/// For how long a close waits, at most, until all has arrived, s; 0: it discards what has not. `None`: neither.
+pub(crate) fn linger_s(fd: i32) -> Option<i32> {
     let mut linger = libc::linger {
         l_onoff: 0,
         l_linger: 0,
@@ -386,7 +441,7 @@ fn resets_when_closed(fd: i32) -> bool {
             &raw mut bytes,
         )
     };
-    linger.l_onoff != 0 && linger.l_linger == 0
+    (linger.l_onoff != 0).then_some(linger.l_linger)
 }
 
 /// Resets a connection, whoever else has it open (connect(2), AF_UNSPEC).
@@ -488,29 +543,56 @@ pub(crate) fn has_filter() -> bool {
 
 /// What the kernel finds at a descriptor, of those events.
 pub(crate) fn poll_now(fd: i32, events: u32) -> u32 {
+    poll(fd, events, Some(0)).unwrap_or(0)
+}
+
+/// Waits for one of those events, for so long at most or for good: what has been found, 0 if the time is up.
+pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32, i32> {
     let mut asked = libc::pollfd {
         fd,
         events: events as i16,
         revents: 0,
     };
-    let now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let time = timeout_ns.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: Lent: both of this stack.
     let said = unsafe {
         libc::syscall(
             libc::SYS_ppoll,
             &raw mut asked,
             1,
-            &raw const now,
+            time,
             ptr::null::<c_void>(),
             8,
         )
     };
-    if said > 0 {
-        u32::from(asked.revents as u16)
-    } else {
-        0
-    }
+    answer(said).map(|count| match count {
+        0 => 0,
+        _ => u32::from(asked.revents as u16),
+    })
+}
+
+/// How long a call that sends waits for room, at most, ns. `None`: for good.
+pub(crate) fn send_timeout_ns(fd: i32) -> Option<u64> {
+    let mut time = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let mut bytes = size_of::<libc::timeval>() as libc::socklen_t;
+    // SAFETY: Lent: of this stack, with its size.
+    unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_SNDTIMEO,
+            &raw mut time,
+            &raw mut bytes,
+        )
+    };
+    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    (ns > 0).then_some(ns)
 }

@@ -34,7 +34,6 @@ pub(crate) enum About {
     Poll,
     Members,
     Wake,
-    Linger,
     Listener,
     Nothing,
     Switch,
@@ -49,11 +48,10 @@ pub(crate) fn token(about: About, generation: u32, number: i32) -> u64 {
 /// Whether that entry stays with the kernel until something happens. A send never does: it is through when it has
 /// been submitted.
 pub(crate) fn is_lasting(user_data: u64) -> bool {
-    const LASTING: [u8; 5] = [
+    const LASTING: [u8; 4] = [
         About::Receive as u8,
         About::Poll as u8,
         About::Members as u8,
-        About::Linger as u8,
         About::Listener as u8,
     ];
     LASTING.contains(&((user_data >> 56) as u8))
@@ -142,7 +140,6 @@ impl Inner {
             push(ring, cancel(target));
         }
         self.push_sends(ring, &machine.arena);
-        self.push_closes(ring);
         let mut to_arm = std::mem::take(&mut self.to_arm);
         for fd in to_arm.drain(..) {
             if let Some(connection) = self.connection(fd) {
@@ -179,7 +176,8 @@ impl Inner {
         }
         self.ring = Some(machine);
         self.pushed = true;
-        self.closes_pushed = self.closing.len();
+        // Nobody needs to look after it any more: the kernel gets it now, and its thread may sleep for long.
+        self.is_queued_since(0);
         self.tell();
     }
 
@@ -209,14 +207,6 @@ impl Inner {
         }
     }
 
-    fn push_closes(&mut self, ring: &mut ServerRing) {
-        for closing in &self.closing {
-            for target in [closing.receive, closing.poll].into_iter().flatten() {
-                push(ring, cancel(target));
-            }
-        }
-    }
-
     /// A turn was begun and not ended: what was pushed is submitted, and its answers are taken in.
     pub(crate) fn recover(&mut self) {
         if !self.pushed {
@@ -239,7 +229,6 @@ impl Inner {
                 connection.clear(flag::PUSHED);
             }
         }
-        self.closes_pushed = 0;
         self.pushed = false;
     }
 
@@ -287,13 +276,6 @@ impl Inner {
             self.unpush();
         }
     }
-}
-
-/// Waits for room, and where `for_bytes` for what still arrives.
-pub(crate) fn push_linger(ring: &mut ServerRing, nth: usize, fd: i32, for_bytes: bool) {
-    let user_data = token(About::Linger, 0, nth as i32);
-    let arrivals = if for_bytes { libc::POLLIN } else { 0 };
-    push(ring, poll(fd, (libc::POLLOUT | arrivals) as u32, user_data));
 }
 
 fn cancel(target: u64) -> Sqe {
@@ -367,11 +349,15 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
 }
 
 fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
+    if !is_served(fd) {
+        // Handed back: a poll would keep its end back, and `rests` waits for room.
+        return;
+    }
     let mut events = 0;
     if connection.is(flag::FULL) {
         events |= OUT;
     }
-    let member = is_served(fd) && connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
+    let member = connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
     if member
         && connection.is(flag::BULK)
         && connection.in_hand() == 0
@@ -398,7 +384,12 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     connection.polled = events;
     connection.mark(flag::POLLED);
     let user_data = token(About::Poll, connection.generation, fd);
-    push(ring, poll(fd, events, user_data));
+    let mut sqe = poll(fd, events, user_data);
+    if events & IN == 0 {
+        // The kernel always tells an end that has come, and would answer with what is known already, again and again.
+        sqe.len = ask::POLL_EDGES;
+    }
+    push(ring, sqe);
 }
 
 /// How an enter ended.

@@ -286,7 +286,6 @@ impl Held {
             || !self.to_arm.is_empty()
             || !self.to_poll.is_empty()
             || !self.cancels.is_empty()
-            || !self.closing.is_empty()
             || (self.listeners.iter()).any(|listener| !listener.polled && listener.found == 0)
             || (self.kernel_has && !self.kernel_polled && !self.kernel_ready)
     }

@@ -26,6 +26,8 @@ use crate::config;
 use crate::leave;
 use crate::orphans;
 use crate::process;
+use crate::rests;
+use crate::room;
 use crate::send;
 use crate::set::{Held, Set};
 use crate::sets;
@@ -88,7 +90,7 @@ pub(crate) fn look_out() {
 fn rouse() {
     let swap = |from, to| STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP, LOOKING).is_ok() {
-        sys::wake_one(&STATE);
+        room::wake(&STATE);
     } else if swap(NONE, LOOKING).is_ok() && start().is_err() {
         // What is late stays so until its thread comes back.
         STATE.store(NONE, Ordering::Release);
@@ -146,7 +148,7 @@ pub(crate) fn leave() {
     let swap = |from| STATE.compare_exchange(from, TO_LEAVE, Ordering::AcqRel, Ordering::Relaxed);
     for _ in 0..END_LOOKS_MAX {
         if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
-            sys::wake_one(&STATE);
+            room::wake(&STATE);
         }
         if STATE.load(Ordering::Acquire) == NONE && !sys::has_thread(THREAD.load(Ordering::Acquire))
         {
@@ -158,7 +160,7 @@ pub(crate) fn leave() {
 
 /// The call has been made.
 pub(crate) fn may_come_back() {
-    if orphans::any() || !sets::none_is_queued() {
+    if rests::go_on() || !sets::none_is_queued() {
         look_out();
     }
 }
@@ -167,17 +169,17 @@ fn watch() {
     THREAD.store(sys::thread(), Ordering::Release);
     let (mut idle, mut pause_us) = (0, LOOK_US);
     loop {
-        sys::wait_while(&STATE, LOOKING, pause_us);
+        room::sleep_while(&STATE, LOOKING, Some(pause_us), rests::has_room);
         let state = STATE.load(Ordering::Acquire);
         if state == TO_LEAVE {
             return STATE.store(NONE, Ordering::Release);
         }
         if state == TO_END {
             // The process may be about to end with its last thread.
-            orphans::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
+            rests::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
             STATE.store(NONE, Ordering::Release);
             // The thread that ended may not have been the only one that waits on a set.
-            let goes_on = (orphans::any() || !sets::none_is_queued())
+            let goes_on = (rests::go_on() || !sets::none_is_queued())
                 && sys::has_other_threads()
                 && (STATE.compare_exchange(NONE, LOOKING, Ordering::AcqRel, Ordering::Relaxed))
                     .is_ok();
@@ -187,7 +189,7 @@ fn watch() {
             continue;
         }
         let mut found = look();
-        if orphans::go_on() && found == Found::Nothing {
+        if rests::look() && found == Found::Nothing {
             found = Found::Queued;
         }
         pause_us = match found {
@@ -201,10 +203,15 @@ fn watch() {
         (idle, pause_us) = (0, LOOK_US);
         let sleeps = STATE.compare_exchange(LOOKING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
         // Something may have been queued since: whoever did has not woken it.
-        if sleeps.is_ok() && sets::none_is_queued() && !orphans::any() {
-            let until_ns = sys::now_ns() + ASLEEP_MAX_US as u64 * 1000;
-            while STATE.load(Ordering::Acquire) == ASLEEP && sys::now_ns() < until_ns {
-                sys::wait_while(&STATE, ASLEEP, ASLEEP_MAX_US);
+        if sleeps.is_ok() && sets::none_is_queued() && !rests::is_any_new() {
+            let mut limit_us = Some(ASLEEP_MAX_US);
+            while STATE.load(Ordering::Acquire) == ASLEEP {
+                let is_woken = room::sleep_while(&STATE, ASLEEP, limit_us, rests::has_room);
+                if !is_woken && !rests::go_on() {
+                    break;
+                }
+                // Where something has no room, nobody else waits for that.
+                limit_us = is_woken.then_some(ASLEEP_MAX_US);
             }
             let ends = STATE.compare_exchange(ASLEEP, NONE, Ordering::AcqRel, Ordering::Relaxed);
             if ends.is_ok() {
@@ -254,12 +261,7 @@ fn look() -> Found {
                 send::flush(&mut held, fd, connection);
             }
         }
-        leave::finish_closes(&mut held);
-        orphans::take_all(&mut held);
         is_sent(&mut held);
-        if orphans::go_on_without_ring(&mut held) {
-            held.is_queued_since(sys::now_ns());
-        }
     });
     found
 }
@@ -289,21 +291,19 @@ unsafe extern "C" fn at_end(_: *mut c_void) {
                 send::flush(held, fd, connection);
             }
         }
-        leave::finish_closes(held);
-        orphans::take_all(held);
         is_sent(held);
         held.is_nobodys();
     });
     let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
-        sys::wake_one(&STATE);
+        room::wake(&STATE);
     }
 }
 
 /// Ends the thread, if it has nothing left to send: a filter of system calls that the program sets may not allow what
 /// it does. The next bytes that are late start it again.
 pub(crate) fn stop() {
-    if !orphans::any() && sets::none_is_queued() {
+    if !rests::go_on() && sets::none_is_queued() {
         leave();
     }
 }

@@ -198,6 +198,37 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn handlers_at_exit_run_as_ever;
 }
 
+cases! { RESTS, RESTS_CASES = c("rests"):
+    fn a_rest_leaves_during_a_poll;
+    fn a_rest_leaves_during_a_poll_of_something_else;
+    fn a_rest_leaves_during_a_select;
+    fn a_rest_leaves_during_a_read_that_blocks;
+    fn a_rest_leaves_while_the_program_asks;
+    fn a_rest_leaves_during_a_wait_on_another_set;
+    fn a_rest_leaves_during_a_join;
+    fn a_rest_leaves_after_a_shutdown;
+    fn a_rest_leaves_after_a_close;
+    fn a_rest_leaves_when_its_set_has_none_of_it;
+    fn a_write_that_blocks_comes_behind_a_rest;
+    fn a_rest_leaves_when_the_thread_of_its_set_has_ended;
+    fn a_rest_leaves_before_the_program_ends;
+    fn rests_of_many_leave_whoever_waits;
+    fn many_that_are_closed_full_in_one_round_get_all;
+    fn a_close_that_resets_does_so_at_once;
+    fn a_close_that_lingers_holds_nobody_up;
+}
+
+cases! { QUIET, QUIET_CASES = c("quiet"):
+    fn an_end_that_was_read_is_waited_through;
+    fn an_end_that_was_not_read_is_waited_through;
+    fn an_end_behind_much_that_is_unread_is_waited_through;
+    fn an_end_while_the_peer_does_not_read_is_waited_through;
+    fn ends_of_both_sides_are_waited_through;
+    fn the_end_of_one_that_was_closed_full_is_waited_through;
+    fn no_thread_wakes_up_where_nothing_happens;
+    fn what_follows_an_end_is_reported;
+}
+
 cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_duplicate_shares_the_stream;
     fn errors_of_duplicating_are_the_kernels;
@@ -388,7 +419,7 @@ cases! { GO, GO_CASES = go("echo"):
 }
 
 /// All programs, and the cases of each that are tests here.
-pub(crate) static PROGRAMS: [(&Program, &[&str]); 17] = [
+pub(crate) static PROGRAMS: [(&Program, &[&str]); 19] = [
     (&TRIGGERS, TRIGGERS_CASES),
     (&ALONE, ALONE_CASES),
     (&MEMBERS, MEMBERS_CASES),
@@ -396,6 +427,8 @@ pub(crate) static PROGRAMS: [(&Program, &[&str]); 17] = [
     (&RECEIVING, RECEIVING_CASES),
     (&SENDING, SENDING_CASES),
     (&CLOSING, CLOSING_CASES),
+    (&RESTS, RESTS_CASES),
+    (&QUIET, QUIET_CASES),
     (&DESCRIPTORS, DESCRIPTORS_CASES),
     (&THREADS, THREADS_CASES),
     (&HISTORIES, HISTORIES_CASES),

@@ -4,7 +4,7 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use crate::cases::{
-    CLOSING, DOORS, HISTORIES, LOOPS, MEMBERS, PROCESSES, SENDING, THREADS, TRIGGERS,
+    CLOSING, DOORS, HISTORIES, LOOPS, MEMBERS, PROCESSES, RESTS, SENDING, THREADS, TRIGGERS,
 };
 use crate::library::library;
 use crate::program::{Built, Program, Run, With, scratch, shared};
@@ -130,6 +130,19 @@ fn a_polling_kernel_thread_changes_no_answer() {
         (&LOOPS, "an_edge_server_answers_all_its_clients"),
     ] {
         with(program, case, &With::library().set("ANNULUS_SQPOLL", "1"));
+    }
+}
+
+/// That thread takes an entry before the next is there: a close must not overtake what is sent before it.
+#[test]
+fn a_polling_kernel_thread_closes_nothing_before_its_last_bytes() {
+    for _ in 0..5 {
+        let polled = With::library().set("ANNULUS_SQPOLL", "1");
+        with(
+            &RESTS,
+            "many_that_are_closed_full_in_one_round_get_all",
+            &polled,
+        );
     }
 }
 

@@ -79,7 +79,7 @@ fn compare(program: &Program, case: &str) {
     let wrong = with.counts.missing(&expected.counted);
     assert!(
         wrong.is_empty(),
-        "{} {case}: the transcripts agree, but the library counted no {}; it counted {:?}",
+        "{} {case}: the transcripts agree, but the library did not count {}; it counted {:?}",
         program.name,
         wrong.join(", "),
         with.counts

@@ -191,6 +191,12 @@ impl Stats {
         self.0.iter().map(of).sum()
     }
 
+    /// How often all of them have entered the kernel with a ring.
+    pub(crate) fn enters(&self) -> u64 {
+        let of = |process: &serde_json::Value| process["enters"].as_u64().unwrap_or(0);
+        self.0.iter().map(of).sum()
+    }
+
     /// Holds that reads, writes and waits were served: otherwise a test shows nothing.
     #[track_caller]
     pub(crate) fn assert_served(&self) {

@@ -1,8 +1,9 @@
 //! nginx between a client and another server: two kinds of connections in one worker.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use super::{Config, nginx};
 
@@ -130,4 +131,39 @@ fn an_upstream_that_is_not_there_or_goes_gives_an_error_and_no_more() {
         assert_eq!(client.get("/nowhere").status, 502);
     }
     nginx.finish_served();
+}
+
+/// The client has said all, and the upstream needs its time: nothing happens meanwhile.
+#[test]
+fn a_client_that_has_ended_its_side_costs_nothing_while_its_answer_is_awaited() {
+    /// Far more than what nginx starts, answers and ends with, and far fewer than of a wait that goes in circles.
+    const ENTERS_MAX: u64 = 500;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.read_exact(&mut [0; 10]).unwrap();
+            thread::sleep(Duration::from_millis(500));
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate";
+            stream.write_all(answer).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    let server = format!(
+        "location / {{ proxy_ignore_client_abort on; proxy_pass http://127.0.0.1:{slow}; }}"
+    );
+    let Some(nginx) = nginx(Config {
+        server: &server,
+        ..Config::default()
+    }) else {
+        return;
+    };
+    let mut client = nginx.client();
+    client.send("/", "").unwrap();
+    client.stream().shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.read().unwrap().text(), "late");
+    let stats = nginx.server.finish();
+    stats.assert_served();
+    assert!(stats.enters() < ENTERS_MAX, "{stats:?}");
 }

@@ -1,0 +1,127 @@
+//! # Safety
+//!
+//! Waits for room in connections on behalf of a program that waits for something else. A set of the kernel's own, in
+//! which the library's thread sleeps (`watchdog`): for room where somebody has found none (edges: a connection stays in
+//! it and costs nothing until then), and for whoever wakes it (Lent, Typed: structures of this stack, and numbers).
+//!
+//! The thread makes it, when there is something to put into it for the first time.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use crate::ours::{self, Inode};
+use crate::sys;
+
+/// The kernel's set, and what wakes whoever sleeps in it; -1: there is none.
+static SET: AtomicI32 = AtomicI32::new(-1);
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// The name under which `WAKE` is in the set: no connection's.
+const WOKEN: u64 = u64::MAX;
+/// Without a limit, µs.
+const FOR_LONG_US: i64 = 3_600_000_000;
+/// So many are told at once.
+const TOLD_MAX: usize = 16;
+
+/// Room, or an error, is told once each time that it comes, under that name. False: it can't be waited for.
+pub(crate) fn watch(fd: i32, name: u64, events: u32) -> bool {
+    let Some(set) = set() else { return false };
+    let events = events | libc::EPOLLET as u32;
+    // One that is in it already is looked at anew.
+    match sys::control(set, libc::EPOLL_CTL_ADD, fd, events, name) {
+        Err(libc::EEXIST) => sys::control(set, libc::EPOLL_CTL_MOD, fd, events, name).is_ok(),
+        said => said.is_ok(),
+    }
+}
+
+pub(crate) fn forget(fd: i32) {
+    let set = SET.load(Ordering::Acquire);
+    let _ = sys::control(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
+}
+
+fn set() -> Option<i32> {
+    let set = SET.load(Ordering::Acquire);
+    if set >= 0 {
+        return Some(set);
+    }
+    let set = out_of_the_way(sys::epoll_create().ok()?)?;
+    let wake = sys::eventfd().ok().and_then(out_of_the_way)?;
+    sys::control(set, libc::EPOLL_CTL_ADD, wake, libc::EPOLLIN as u32, WOKEN).ok()?;
+    WAKE.store(wake, Ordering::Release);
+    SET.store(set, Ordering::Release);
+    Some(set)
+}
+
+/// The same under a high number, which the program does not see.
+fn out_of_the_way(low: i32) -> Option<i32> {
+    let high = sys::dup_above(low, ours::lowest());
+    let _ = sys::close(low);
+    let high = high.ok()?;
+    ours::remember(high, Inode::Shared);
+    Some(high)
+}
+
+/// Wakes whoever sleeps here.
+pub(crate) fn wake(word: &AtomicU32) {
+    sys::wake_one(word);
+    let wake = WAKE.load(Ordering::Acquire);
+    if wake >= 0 {
+        sys::wake(wake);
+    }
+}
+
+/// Sleeps while `word` is `value`, until there is room somewhere, or for so long. Once at most: the caller looks again.
+/// False: the time is up.
+pub(crate) fn sleep_while(
+    word: &AtomicU32,
+    value: u32,
+    us: Option<i64>,
+    each: impl FnMut(u64),
+) -> bool {
+    match SET.load(Ordering::Acquire) {
+        ..0 => {
+            let begin_ns = sys::now_ns();
+            let us = us.unwrap_or(FOR_LONG_US);
+            sys::wait_while(word, value, us);
+            (sys::now_ns() - begin_ns) / 1000 < us.cast_unsigned()
+        }
+        // Whoever has changed the word since has also made the set ready.
+        set => sleep(set, us, each),
+    }
+}
+
+/// False: the time is up.
+fn sleep(set: i32, us: Option<i64>, mut each: impl FnMut(u64)) -> bool {
+    // SAFETY: Typed: plain integers, for which zero bytes are a value.
+    let mut told: [libc::epoll_event; TOLD_MAX] = unsafe { std::mem::zeroed() };
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: us.unwrap_or(0) * 1000,
+    };
+    let time = us.map_or(ptr::null(), |_| &raw const time);
+    let said = match ours::is_still(set) {
+        // SAFETY: Lent: all of this stack.
+        true => unsafe { sys::wait(set, &mut told, time) },
+        false => Err(libc::EBADF),
+    };
+    let count = said.unwrap_or_else(|_| {
+        // It is no set any more: the program has closed it by a call of its own. The next that waits makes another.
+        ours::forget(set);
+        reset();
+        sys::pause_us(us.unwrap_or(0));
+        0
+    });
+    for event in &told[..count] {
+        match event.u64 {
+            WOKEN => sys::clear(WAKE.load(Ordering::Acquire)),
+            name => each(name),
+        }
+    }
+    count > 0
+}
+
+/// There is none any more: in a child of a fork they are its parent's, and closed with its other descriptors.
+pub(crate) fn reset() {
+    SET.store(-1, Ordering::Relaxed);
+    WAKE.store(-1, Ordering::Relaxed);
+}

@@ -1,0 +1,367 @@
+/* What a program was told is written, to peers for whom there was no room, and what the program does then: everything
+ * but wait on its set. The rule: it arrives, as it would from the kernel's own buffer, whatever the program does. */
+#include "app.h"
+
+static struct pair joined_narrow(int set, uint32_t mask) {
+    struct pair pair = connected_narrow();
+    add(set, pair.app, mask, 1);
+    turn(set);
+    return pair;
+}
+
+/* Writes small pieces until one is refused, in rounds of the set; how much was taken. */
+static uint64_t write_all_it_takes(int set, struct pair *pair) {
+    unsigned char bytes[3000];
+    uint64_t place = 0;
+    for (long done = 1; done > 0; place += done > 0 ? (uint64_t)done : 0) {
+        fill(bytes, sizeof bytes, place);
+        done = write(pair->app, bytes, sizeof bytes);
+    }
+    turn(set);
+    return place;
+}
+
+/* The peer: reads as many bytes as it is told, then answers with one, or says what is missing. */
+struct judge {
+    pthread_t thread;
+    int peer;
+    uint64_t count, got;
+};
+
+static void *judge_run(void *argument) {
+    struct judge *judge = argument;
+    static __thread unsigned char bytes[65536];
+    struct timeval limit = {20, 0};
+    syscall(SYS_setsockopt, judge->peer, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    while (judge->got < judge->count) {
+        size_t rest = judge->count - judge->got;
+        long done = syscall(SYS_read, judge->peer, bytes, rest < sizeof bytes ? rest : sizeof bytes);
+        if (done <= 0 || differs(bytes, (size_t)done, judge->got) >= 0)
+            return NULL;
+        judge->got += (uint64_t)done;
+    }
+    syscall(SYS_write, judge->peer, "k", 1);
+    return NULL;
+}
+
+static void judge_start(struct judge *judge, struct pair *pair, uint64_t count) {
+    *judge = (struct judge){.peer = pair->peer, .count = count};
+    MUST(-pthread_create(&judge->thread, NULL, judge_run, judge));
+}
+
+static void judge_say(struct judge *judge) {
+    pthread_join(judge->thread, NULL);
+    say("the peer got %s\n", judge->got == judge->count ? "all" : "less");
+}
+
+static void wait_by_poll(struct pair *pair, int set) {
+    struct pollfd asked = {pair->app, POLLIN, 0};
+    GOT(poll(&asked, 1, 20000));
+}
+static void wait_by_poll_of_another(struct pair *pair, int set) {
+    int two[2];
+    MUST(pipe(two));
+    struct pollfd asked = {two[0], POLLIN, 0};
+    for (int i = 0; i < 200 && tcp_state(pair->app).tcpi_bytes_received < 4; i++)
+        poll(&asked, 1, 100);
+}
+static void wait_by_select(struct pair *pair, int set) {
+    fd_set asked;
+    struct timeval limit = {20, 0};
+    FD_ZERO(&asked);
+    FD_SET(pair->app, &asked);
+    GOT(select(pair->app + 1, &asked, NULL, NULL, &limit));
+}
+static void wait_by_reading(struct pair *pair, int set) {
+    char byte;
+    struct timeval limit = {20, 0};
+    MUST(fcntl(pair->app, F_SETFL, 0));
+    MUST(setsockopt(pair->app, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    GOT(read(pair->app, &byte, 1));
+}
+static void wait_by_asking(struct pair *pair, int set) {
+    char byte;
+    for (int i = 0; i < 20000 && recv(pair->app, &byte, 1, 0) != 1; i++)
+        pause_ms(1);
+}
+static void wait_on_another_set(struct pair *pair, int set) {
+    int other = new_set(), second = (int)MUST(dup(pair->app));
+    add(other, second, EPOLLIN, 3);
+    say_next(other);
+}
+static void wait_on_another_connection(struct pair *pair, int set) {
+    int other = new_set();
+    struct pair idle = connected();
+    add(other, idle.app, EPOLLIN, 3);
+    for (int i = 0; i < 200 && tcp_state(pair->app).tcpi_bytes_received < 4; i++)
+        epoll_wait(other, &(struct epoll_event){0}, 1, 100);
+}
+static void wait_by_join(struct pair *pair, int set) {}
+static void wait_after_shutdown(struct pair *pair, int set) {
+    GOT(shutdown(pair->app, SHUT_WR));
+}
+static void wait_after_close(struct pair *pair, int set) {
+    GOT(close(pair->app));
+}
+static void wait_after_close_and_a_round(struct pair *pair, int set) {
+    GOT(close(pair->app));
+    turn(set);
+}
+static void wait_after_the_set_is_closed(struct pair *pair, int set) {
+    GOT(close(set));
+}
+static void wait_out_of_the_set(struct pair *pair, int set) {
+    del(set, pair->app);
+    turn(set);
+}
+static void write_and_block(struct pair *pair, int set) {
+    MUST(fcntl(pair->app, F_SETFL, 0));
+    GOT(write(pair->app, "", 1));
+}
+
+static void say_arrives(void (*wait)(struct pair *, int set)) {
+    static const uint32_t masks[] = {EPOLLIN, EPOLLIN | EPOLLOUT | EPOLLET, EPOLLONESHOT};
+    for (int i = 0; i < 3; i++) {
+        int set = new_set();
+        struct pair pair = joined_narrow(set, masks[i]);
+        uint64_t count = write_all_it_takes(set, &pair);
+        struct judge judge;
+        peer_send(&pair, "ask");
+        if (i != 2 && wait != wait_after_close && wait != wait_after_close_and_a_round) {
+            char bytes[3];
+            for (long got = 0; got < 3;) {
+                long done = read(pair.app, bytes, sizeof bytes);
+                got += done > 0 ? done : 0;
+            }
+        } else {
+            /* Nothing is read, and nothing is to be: those would end in a reset. */
+            char bytes[3];
+            settle(&pair);
+            MUST(recv(pair.app, bytes, sizeof bytes, MSG_WAITALL));
+        }
+        judge_start(&judge, &pair, count);
+        wait(&pair, set);
+        judge_say(&judge);
+        /* The end comes as soon, whatever waited for room. */
+        if (wait != wait_after_close && wait != wait_after_close_and_a_round)
+            GOT(close(pair.app));
+        if (wait != wait_on_another_set)
+            peer_gets_the_end(&pair);
+        MUST(syscall(SYS_close, pair.peer));
+    }
+}
+
+static void a_rest_leaves_during_a_poll(void) { say_arrives(wait_by_poll); }
+static void a_rest_leaves_during_a_poll_of_something_else(void) { say_arrives(wait_by_poll_of_another); }
+static void a_rest_leaves_during_a_select(void) { say_arrives(wait_by_select); }
+static void a_rest_leaves_during_a_read_that_blocks(void) { say_arrives(wait_by_reading); }
+static void a_rest_leaves_while_the_program_asks(void) { say_arrives(wait_by_asking); }
+static void a_rest_leaves_during_a_wait_on_another_set(void) {
+    say_arrives(wait_on_another_set);
+    say_arrives(wait_on_another_connection);
+}
+static void a_rest_leaves_during_a_join(void) { say_arrives(wait_by_join); }
+static void a_rest_leaves_after_a_shutdown(void) { say_arrives(wait_after_shutdown); }
+static void a_rest_leaves_after_a_close(void) {
+    say_arrives(wait_after_close);
+    say_arrives(wait_after_close_and_a_round);
+}
+static void a_rest_leaves_when_its_set_has_none_of_it(void) {
+    say_arrives(wait_after_the_set_is_closed);
+    say_arrives(wait_out_of_the_set);
+}
+static void a_write_that_blocks_comes_behind_a_rest(void) { say_arrives(write_and_block); }
+
+/* The thread that waits on the set has ended, and nobody waits on it any more. */
+struct owned {
+    struct pair pair;
+    uint64_t count;
+    int set;
+};
+
+static void *own_and_end(void *argument) {
+    struct owned *owned = argument;
+    owned->set = new_set();
+    owned->pair = joined_narrow(owned->set, EPOLLIN);
+    owned->count = write_all_it_takes(owned->set, &owned->pair);
+    return NULL;
+}
+
+static void a_rest_leaves_when_the_thread_of_its_set_has_ended(void) {
+    struct owned owned;
+    pthread_t thread;
+    struct judge judge;
+    MUST(-pthread_create(&thread, NULL, own_and_end, &owned));
+    pthread_join(thread, NULL);
+    pause_ms(1500);
+    judge_start(&judge, &owned.pair, owned.count);
+    judge_say(&judge);
+}
+
+static void end_by_exit(void) { exit(3); }
+static void end_at_once(void) { _exit(4); }
+static void end_by_exec(void) { execl("/bin/sh", "sh", "-c", "exit 6", (char *)NULL); }
+static void end_of_the_first_thread(void) { pthread_exit(NULL); }
+
+/* The program ends while its connection is open, and says before how much it has written. */
+static void a_rest_leaves_before_the_program_ends(void) {
+    static void (*const ends[])(void) = {end_by_exit, end_at_once, end_by_exec, end_of_the_first_thread};
+    for (int i = 0; i < 8; i++) {
+        int port, listener = listen_on(0, &port), bytes = 4096, report[2], status;
+        struct sockaddr_in address = loopback(port);
+        struct pair pair = {.peer = (int)MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+        MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes));
+        MUST(syscall(SYS_connect, pair.peer, &address, sizeof address));
+        uint64_t count = 0;
+        MUST(pipe(report));
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            syscall(SYS_close, pair.peer);
+            int set = new_set();
+            pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+            MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+            add(set, pair.app, EPOLLIN, 1);
+            turn(set);
+            count = write_all_it_takes(set, &pair);
+            if (i / 4)
+                MUST(shutdown(pair.app, SHUT_WR));
+            MUST(syscall(SYS_write, report[1], &count, sizeof count));
+            ends[i % 4]();
+        }
+        MUST(close(listener));
+        MUST(syscall(SYS_read, report[0], &count, sizeof count));
+        struct reader reader;
+        reader_start(&reader, pair.peer, 0);
+        MUST(waitpid(child, &status, 0));
+        pthread_join(reader.thread, NULL);
+        say("the peer got %s, %s\n", reader.count == count ? "all" : "less",
+            reader.error ? strerrorname_np(reader.error) : "then the end");
+    }
+}
+
+/* Room comes in little pieces, over and over, while the program waits here and there. */
+static void rests_of_many_leave_whoever_waits(void) {
+    enum { MANY = 24 };
+    static struct reader readers[MANY];
+    struct pair pairs[MANY];
+    uint64_t places[MANY] = {0}, random = 5;
+    unsigned char bytes[3000];
+    int set = new_set(), right = 0;
+    for (int i = 0; i < MANY; i++) {
+        pairs[i] = joined_narrow(set, EPOLLIN | (i % 2 ? EPOLLOUT | EPOLLET : 0));
+        reader_start(&readers[i], pairs[i].peer, 200);
+    }
+    for (int round = 0; round < 150; round++) {
+        for (int i = 0; i < MANY; i++) {
+            size_t length = next_random(&random) % sizeof bytes + 1;
+            fill(bytes, length, places[i]);
+            long done = write(pairs[i].app, bytes, length);
+            places[i] += done > 0 ? (uint64_t)done : 0;
+        }
+        if (round % 3 == 0)
+            pause_ms((long)(next_random(&random) % 6));
+        else if (round % 3 == 1)
+            epoll_wait(set, &(struct epoll_event){0}, 1, 1);
+    }
+    for (int i = 0; i < MANY; i++)
+        MUST(i % 3 ? close(pairs[i].app) : shutdown(pairs[i].app, SHUT_WR));
+    for (int i = 0; i < MANY; i++) {
+        pthread_join(readers[i].thread, NULL);
+        right += readers[i].count == places[i] && readers[i].wrong_at < 0 && !readers[i].error;
+    }
+    say("right: %d\n", right);
+}
+
+/* All in one round: answers and ends that follow one another closely. */
+static void many_that_are_closed_full_in_one_round_get_all(void) {
+    enum { MANY = 100 };
+    static struct reader readers[MANY];
+    struct pair pairs[MANY];
+    uint64_t counts[MANY];
+    unsigned char bytes[3000];
+    int right = 0;
+    for (int round = 0; round < 8; round++) {
+        int set = new_set();
+        for (int i = 0; i < MANY; i++)
+            pairs[i] = joined_narrow(set, EPOLLIN);
+        for (int i = 0; i < MANY; i++) {
+            counts[i] = 0;
+            for (int k = 0; k < 10; k++) {
+                fill(bytes, sizeof bytes, counts[i]);
+                long done = write(pairs[i].app, bytes, sizeof bytes);
+                counts[i] += done > 0 ? (uint64_t)done : 0;
+            }
+            MUST(close(pairs[i].app));
+        }
+        turn(set);
+        for (int i = 0; i < MANY; i++)
+            reader_start(&readers[i], pairs[i].peer, 0);
+        for (int i = 0; i < MANY; i++) {
+            join_turning(&readers[i], set);
+            right += readers[i].count == counts[i] && readers[i].wrong_at < 0 && !readers[i].error;
+            peer_close(&pairs[i]);
+        }
+        MUST(close(set));
+    }
+    say("right: %d\n", right);
+}
+
+/* A close that lingers, with more than there was room for. */
+static void a_close_that_resets_does_so_at_once(void) {
+    for (int waits = 0; waits < 2; waits++) {
+        int set = new_set(), error = 0;
+        struct linger at_once = {1, 0};
+        struct pair pair = joined_narrow(set, EPOLLIN);
+        write_all_it_takes(set, &pair);
+        MUST(setsockopt(pair.app, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+        GOT(close(pair.app));
+        if (waits)
+            turn(set);
+        for (int i = 0; i < 3000 && !error; i++) {
+            socklen_t length = sizeof error;
+            pause_ms(1);
+            MUST(syscall(SYS_getsockopt, pair.peer, SOL_SOCKET, SO_ERROR, &error, &length));
+        }
+        say("the peer is told %s\n", error ? strerrorname_np(error) : "nothing");
+        peer_close(&pair);
+        MUST(close(set));
+    }
+}
+
+static void a_close_that_lingers_holds_nobody_up(void) {
+    int set = new_set();
+    struct linger patient = {1, 3};
+    struct pair pair = joined_narrow(set, EPOLLIN), other = joined_narrow(set, EPOLLIN);
+    uint64_t count = write_all_it_takes(set, &pair), others = write_all_it_takes(set, &other);
+    struct judge judge, second;
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_LINGER, &patient, sizeof patient));
+    judge_start(&second, &other, others);
+    double before = now_ms();
+    GOT(close(pair.app));
+    say("it has waited: %s\n", now_ms() - before >= 2500 ? "yes" : "no");
+    judge_say(&second);
+    judge_start(&judge, &pair, count);
+    judge_say(&judge);
+}
+
+static const struct app_case cases[] = {
+    CASE(a_rest_leaves_during_a_poll, "served:write"),
+    CASE(a_rest_leaves_during_a_poll_of_something_else, "served:write"),
+    CASE(a_rest_leaves_during_a_select, "served:write"),
+    CASE(a_rest_leaves_during_a_read_that_blocks, "served:write"),
+    CASE(a_rest_leaves_while_the_program_asks, "served:write"),
+    CASE(a_rest_leaves_during_a_wait_on_another_set, "served:write"),
+    CASE(a_rest_leaves_during_a_join, "served:write"),
+    CASE(a_rest_leaves_after_a_shutdown, "served:write"),
+    CASE(a_rest_leaves_after_a_close, "served:write"),
+    CASE(a_rest_leaves_when_its_set_has_none_of_it, "served:write"),
+    CASE(a_write_that_blocks_comes_behind_a_rest, "served:write"),
+    CASE(a_rest_leaves_when_the_thread_of_its_set_has_ended, "served:write"),
+    CASE(a_rest_leaves_before_the_program_ends, "served:write"),
+    CASE(rests_of_many_leave_whoever_waits, "served:write"),
+    CASE(many_that_are_closed_full_in_one_round_get_all, "served:write"),
+    CASE(a_close_that_resets_does_so_at_once, "served:write"),
+    CASE(a_close_that_lingers_holds_nobody_up, "served:write"),
+};
+
+int main(int argc, char **argv) { return RUN(cases); }

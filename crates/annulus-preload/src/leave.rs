@@ -18,12 +18,11 @@ use crate::ours;
 use crate::receive;
 use crate::rests;
 use crate::send;
-use crate::set::{Closing, Guest, Held, Inner, Known, Mode, Set};
+use crate::set::{Guest, Held, Inner, Known, Mode, Set};
 use crate::switch;
 use crate::sys;
 use crate::table::{self, Entry, Kind, LEFT_ALONE, OWN, SHARED};
 use crate::turn;
-use crate::watchdog;
 
 /// So many descriptors of a set that other threads touch, and it is theirs as much as its owner's.
 const STRANGERS_MAX: u32 = 64;

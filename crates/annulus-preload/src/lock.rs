@@ -51,10 +51,6 @@ impl Lock {
         }
     }
 
-    pub(crate) fn is_free(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
-
     #[inline]
     pub(crate) fn release(&self) {
         self.0.store(0, Ordering::Release);

@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::leave;
 use crate::ours;
 use crate::room;
 use crate::sys;
@@ -79,8 +78,8 @@ fn give(fd: i32, rest: &[u8]) -> &[u8] {
     &rest[sent..]
 }
 
-/// Has the rest sent by a second number of the descriptor, so that the first can be closed. True: there is none, and the
-/// connection keeps its number until the rest has been sent.
+/// Has the rest sent by a second number of the descriptor, so that the first can be closed. True: there is none, and
+/// the connection keeps its number until the rest has been sent.
 pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) -> bool {
     let rest = give(fd, rest);
     if rest.is_empty() && beside != Beside::Ring {

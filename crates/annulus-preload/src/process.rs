@@ -19,7 +19,7 @@ use crate::send;
 use crate::set;
 use crate::sets;
 use crate::sys;
-use crate::table::{self, Kind};
+use crate::table;
 use crate::watchdog;
 
 /// What a process that ends waits for, at most, until its last bytes have found room, ms.

@@ -11,7 +11,7 @@ use crate::send;
 use crate::set::{Held, Inner, Set};
 use crate::sets;
 use crate::sys;
-use crate::table::{self, Entry, SHARED};
+use crate::table::{self, Entry, Kind, SHARED};
 use crate::watchdog;
 
 /// Keeps bytes of a connection that the kernel has no room for, behind those that are kept already.
@@ -92,9 +92,11 @@ pub(crate) fn has_room(name: u64) {
     }
 }
 
-/// Where its owner is in the kernel with the ring, that has been told the same, and sends it.
+/// Where its owner is in the kernel with the ring, that has been told the same, and sends it: but for one that was
+/// handed back, with which the ring has nothing to do any more.
 fn try_to_send(held: &mut Held, fd: i32, connection: Conn) {
-    if held.in_handler() || held.pushed {
+    let is_served = table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
+    if is_served && (held.in_handler() || held.pushed) {
         return;
     }
     send::go_on(held, fd, connection);

@@ -17,7 +17,6 @@ use std::sync::atomic::{
 use annulus::preload::{Answer, ServerRing};
 
 use crate::burst::Burst;
-use crate::bytes::Moved;
 use crate::caller::{self, me};
 use crate::connection::{self as flag, Conn};
 use crate::counts::RingCounts;

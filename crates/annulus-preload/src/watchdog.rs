@@ -23,8 +23,6 @@ use std::thread;
 
 use crate::caller;
 use crate::config;
-use crate::leave;
-use crate::orphans;
 use crate::process;
 use crate::rests;
 use crate::room;

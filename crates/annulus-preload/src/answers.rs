@@ -154,6 +154,10 @@ impl Inner {
         };
         if !answer.more {
             connection.clear(flag::ARMED | flag::CANCELLED);
+            if connection.is(flag::DEAD) {
+                // A poll has found the end first, while the receive was being cancelled: no other follows it.
+                self.leave_to_program(fd, connection);
+            }
         }
         match (place, answer.res) {
             (Some((at, id)), 1..) => self.deliver(machine, fd, connection, (at, bytes, id)),

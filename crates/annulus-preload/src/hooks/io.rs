@@ -14,12 +14,14 @@ use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t
 
 use super::waiting::before_a_read;
 use super::{Found, find, guard, may_be};
+use crate::connection::OUT;
 use crate::counts::{self, Call, Why};
 use crate::errno::{Answer, say};
 use crate::leave;
 use crate::real;
 use crate::receive;
 use crate::send;
+use crate::sys;
 use crate::table;
 
 /// The most vectors that a call may have.
@@ -464,15 +466,18 @@ pub(super) fn flush(fd: c_int) -> Option<Answer> {
     })
 }
 
-/// The kernel has taken less than it was given: the ring waits until it has room.
+/// The kernel has taken less than it was given: the ring waits until it has room. A file may also have ended, and then
+/// no room will come, as there is some: the kernel is asked, which tells of room only to whoever has found none.
 fn after_real(fd: c_int, said: ssize_t, count: size_t) {
-    let full =
+    let less =
         (said >= 0 && (said as usize) < count) || (said < 0 && crate::errno::get() == libc::EAGAIN);
-    if full && let Found::Ours(entry) = find(fd) {
+    if less && let Found::Ours(entry) = find(fd) {
         guard(|| {
             let mut held = send::served(entry, fd).ok()?;
             let connection = held.connection(fd)?;
-            send::is_full(&mut held, fd, connection);
+            if sys::poll_now(fd, OUT) & OUT == 0 {
+                send::is_full(&mut held, fd, connection);
+            }
             None
         });
     }

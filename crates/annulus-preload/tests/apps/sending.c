@@ -600,6 +600,32 @@ static void descriptors_that_are_no_streams_are_written_as_ever(void) {
     say("signals: %d\n", broken_pipes);
 }
 
+/* A file is sent as it ends: less than was asked for, and the socket has room. A program that asks for more each time
+ * waits to be told so, as asyncio does. */
+static void the_end_of_a_file_is_no_lack_of_room(void) {
+    enum { BYTES = 200000 };
+    int set = new_set(), file = file_of(BYTES, 0);
+    struct pair pair = connected_narrow();
+    add(set, pair.app, EPOLLIN | EPOLLOUT, 1);
+    turn(set);
+    static unsigned char bytes[65536];
+    long total = 0, got = 0;
+    for (;;) {
+        long sent = sendfile(pair.app, file, NULL, 1 << 20);
+        if (sent == 0)
+            break;
+        total += sent > 0 ? sent : 0;
+        while (got < total)
+            got += MUST(syscall(SYS_read, pair.peer, bytes, sizeof bytes));
+        struct epoll_event event;
+        if (epoll_wait(set, &event, 1, 20000) != 1) {
+            say("nobody says that there is room\n");
+            break;
+        }
+    }
+    say("sent: %ld\n", total);
+}
+
 static const struct app_case cases[] = {
     CASE(every_call_that_sends_keeps_its_place,
          "served:write served:send served:writev served:sendmsg"),
@@ -619,6 +645,7 @@ static const struct app_case cases[] = {
     CASE(a_ring_that_is_lost_takes_no_bytes_with_it, "served:write"),
     CASE(a_program_that_lost_its_ring_can_go_on_writing_and_forking, "served:write"),
     CASE(many_writes_leave_without_a_wait, "served:write"),
+    CASE(the_end_of_a_file_is_no_lack_of_room, "served:epoll_wait"),
     CASE(files_are_sent_in_their_place, "served:write served:sendfile"),
     CASE(a_large_file_is_sent_as_the_peer_reads, "served:write"),
     CASE(splices_keep_their_place_in_both_directions, "back:unknown_flags"),

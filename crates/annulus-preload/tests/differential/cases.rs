@@ -149,6 +149,7 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn a_ring_that_is_lost_takes_no_bytes_with_it;
     fn a_program_that_lost_its_ring_can_go_on_writing_and_forking;
     fn many_writes_leave_without_a_wait;
+    fn the_end_of_a_file_is_no_lack_of_room;
     fn files_are_sent_in_their_place;
     fn a_large_file_is_sent_as_the_peer_reads;
     fn splices_keep_their_place_in_both_directions;

@@ -384,6 +384,25 @@ static inline void settle_state(int fd, int state) {
     say("the socket never came to state %d\n", state);
 }
 
+/* A connection in a set that its thread has waited on. */
+static inline struct pair joined(int set, uint32_t mask) {
+    struct pair pair = connected();
+    add(set, pair.app, mask, 1);
+    turn(set);
+    return pair;
+}
+
+/* One question of the peer, answered by the program. */
+static inline void ask_and_answer(int set, struct pair *pair) {
+    peer_send(pair, "question");
+    settle(pair);
+    say_next(set);
+    say_read(pair->app, 100);
+    MUST(write(pair->app, "answer", 6));
+    say_now(set);
+    peer_gets(pair, 6);
+}
+
 /* ---- bytes that can be checked ---- */
 
 static inline uint64_t next_random(uint64_t *state) {

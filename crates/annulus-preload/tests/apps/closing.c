@@ -6,13 +6,6 @@
 #include <sys/resource.h>
 #include <linux/close_range.h>
 
-static struct pair joined(int set, uint32_t mask) {
-    struct pair pair = connected();
-    add(set, pair.app, mask, 1);
-    turn(set);
-    return pair;
-}
-
 static void what_was_written_arrives_before_the_end(void) {
     int set = new_set();
     struct pair first = joined(set, EPOLLIN), second = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);

@@ -10,13 +10,6 @@ int fcntl64(int fd, int what, ...);
 int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room);
 int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *signals, size_t room);
 
-static struct pair joined(int set, uint32_t mask) {
-    struct pair pair = connected();
-    add(set, pair.app, mask, 1);
-    turn(set);
-    return pair;
-}
-
 /* The same exchange through any number of a socket, with bytes that the library may hold. */
 static void exchange(int set, struct pair *pair, int other) {
     say_read(other, 3);

@@ -30,16 +30,9 @@ extern void __backtrace_symbols_fd(void *const *, int, int);
 extern int __dprintf_chk(int, int, const char *, ...);
 extern int __vdprintf_chk(int, int, const char *, va_list);
 
-static struct pair joined(int set) {
-    struct pair pair = connected();
-    add(set, pair.app, EPOLLIN, 1);
-    turn(set);
-    return pair;
-}
-
 /* The same, with bytes that a wait has reported. */
 static struct pair with_bytes(int set, const char *text) {
-    struct pair pair = joined(set);
+    struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, text);
     settle(&pair);
     say_next(set);
@@ -98,7 +91,7 @@ static void a_raw_close_comes_after_what_was_written(void) {
 
 static void raw_calls_that_send_keep_their_place(void) {
     int set = new_set();
-    struct pair pair = joined(set);
+    struct pair pair = joined(set, EPOLLIN);
     int file = (int)MUST(memfd_create("bytes", MFD_CLOEXEC));
     MUST(write(file, "file ", 5));
     for (int round = 0; round < 3; round++) {
@@ -202,7 +195,7 @@ static void raw_calls_on_descriptors_are_noticed(void) {
     socklen_t length = sizeof error;
     struct pair pairs[6];
     for (int i = 0; i < 6; i++) {
-        pairs[i] = joined(set);
+        pairs[i] = joined(set, EPOLLIN);
         GOT(write(pairs[i].app, "before ", 7));
     }
     int doubles[4];
@@ -280,7 +273,7 @@ static void a_raw_end_sends_what_was_written(void) {
 static void a_raw_fork_sends_nothing_twice(void) {
     for (int how = 0; how < 2; how++) {
         int set = new_set(), status = -1;
-        struct pair pair = joined(set);
+        struct pair pair = joined(set, EPOLLIN);
         GOT(write(pair.app, "A", 1));
         long child = how == 0 ? syscall(SYS_fork) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
         if (child == 0) {
@@ -384,7 +377,7 @@ static int print_values_checked(int fd, const char *format, ...) {
 static void printing_keeps_its_place(void) {
     int set = new_set();
     for (int how = 0; how < 4; how++) {
-        struct pair pair = joined(set);
+        struct pair pair = joined(set, EPOLLIN);
         GOT(write(pair.app, "before ", 7));
         const char *format = "%d %s %.2f %.1f %d %d %d %.1f ";
 #define VALUES format, 1, "two", 3.25, 4.5, 5, 6, 7, 8.5
@@ -441,7 +434,7 @@ static void printing_to_a_full_peer_overtakes_nothing(void) {
 
 static void a_backtrace_keeps_its_place(void) {
     int set = new_set(), two[2];
-    struct pair pair = joined(set);
+    struct pair pair = joined(set, EPOLLIN);
     void *frames[1] = {(void *)0x1000};
     GOT(write(pair.app, "before ", 7));
     backtrace_symbols_fd(frames, 1, pair.app);
@@ -527,7 +520,7 @@ static void functions_of_two_names_are_the_same(void) {
 
 static void streams_and_children_of_other_names_are_the_same(void) {
     int set = new_set(), status = -1, two[2];
-    struct pair pair = joined(set);
+    struct pair pair = joined(set, EPOLLIN);
     GOT(write(pair.app, "A", 1));
     pid_t child = __vfork();
     if (child == 0)
@@ -589,7 +582,7 @@ static void asynchronous_writes_keep_their_place(void) {
     int set = new_set(), two[2];
     char bytes[32];
     for (int how = 0; how < 4; how++) {
-        struct pair pair = joined(set);
+        struct pair pair = joined(set, EPOLLIN);
         struct aiocb request = {.aio_fildes = pair.app, .aio_buf = "B", .aio_nbytes = 1, .aio_lio_opcode = LIO_WRITE};
         struct aiocb *list[] = {&request, NULL};
         GOT(write(pair.app, "A", 1));

@@ -33,23 +33,6 @@ static long raw(long number, long a, long b, long c, long d, long e) {
 #endif
 }
 
-static struct pair joined(int set, uint32_t mask) {
-    struct pair pair = connected();
-    add(set, pair.app, mask, 1);
-    turn(set);
-    return pair;
-}
-
-static void exchange(int set, struct pair *pair) {
-    peer_send(pair, "question");
-    settle(pair);
-    say_next(set);
-    say_read(pair->app, 100);
-    MUST(write(pair->app, "answer", 6));
-    say_now(set);
-    peer_gets(pair, 6);
-}
-
 static void say_status(int status) {
     say("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
@@ -114,14 +97,14 @@ static pid_t child_by(int way, int (*run)(void *)) {
 static void a_child_made_in_any_way_sends_nothing_of_its_parents(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     for (int way = 0; way < WAYS; way++) {
         MUST(write(pair.app, "A", 1));
         reap(child_by(way, only_exits));
         MUST(write(pair.app, "C", 1));
         turn(set);
         peer_gets(&pair, 2);
-        exchange(set, &pair);
+        ask_and_answer(set, &pair);
     }
     MUST(close(pair.app));
     turn(set);
@@ -132,7 +115,7 @@ static void a_child_that_libc_makes_writes_behind_its_parent(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     inherited = pair.app;
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     for (int way = FORK_BY_ITSELF; way <= CLONE_TOO; way++) {
         MUST(write(pair.app, "A", 1));
         reap(child_by(way, writes_and_exits));
@@ -140,14 +123,14 @@ static void a_child_that_libc_makes_writes_behind_its_parent(void) {
         turn(set);
         peer_gets(&pair, 3);
     }
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static int serves(void *_) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLET);
-    exchange(set, &pair);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
+    ask_and_answer(set, &pair);
     exit(0);
     return 0;
 }
@@ -155,18 +138,18 @@ static int serves(void *_) {
 static void a_child_made_in_any_way_may_serve(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     const int ways[] = {FORK_BY_ITSELF, CLONE, RAW};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         reap(child_by(ways[i], serves));
-        exchange(set, &pair);
+        ask_and_answer(set, &pair);
     }
 }
 
 static void a_child_in_the_same_memory_may_close_its_own_descriptors(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     for (int i = 0; i < 2; i++) {
         MUST(write(pair.app, "queued ", 7));
         peer_send(&pair, "pending");
@@ -175,7 +158,7 @@ static void a_child_in_the_same_memory_may_close_its_own_descriptors(void) {
         say_next(set);
         say_read(pair.app, 100);
         peer_gets(&pair, 7);
-        exchange(set, &pair);
+        ask_and_answer(set, &pair);
     }
 }
 
@@ -291,7 +274,7 @@ static void what_a_handler_writes_before_the_end_arrives(void) {
 static void a_question_about_filters_changes_nothing(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     GOT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0));
     GOT(prctl(PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0));
     MUST(write(pair.app, "served", 6));
@@ -299,7 +282,7 @@ static void a_question_about_filters_changes_nothing(void) {
     peer_gets(&pair, 6);
     for (int i = 0; i < 100; i++)
         turn(set);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static void signals_that_end_nothing_are_sent_as_ever(void) {
@@ -369,8 +352,8 @@ static void serve_on(int set, struct pair *pair) {
     say_read(pair->app, 100);
     say_wait(set, 5);
     peer_gets(pair, 12);
-    exchange(set, pair);
-    exchange(set, pair);
+    ask_and_answer(set, pair);
+    ask_and_answer(set, pair);
 }
 
 static void have_something_pending(int set, struct pair *pair) {
@@ -383,14 +366,14 @@ static void have_something_pending(int set, struct pair *pair) {
 static void a_filter_that_follows_no_new_privileges_unseen_kills_nobody(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     have_something_pending(set, &pair);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     forbid_rings();
     serve_on(set, &pair);
     int second = new_set();
     struct pair late = joined(second, EPOLLIN);
-    exchange(second, &late);
+    ask_and_answer(second, &late);
 }
 
 /* As libseccomp sets it, long after the process has given up new privileges. */
@@ -400,7 +383,7 @@ static void a_filter_that_comes_by_libcs_syscall_is_met_before(void) {
     struct pair pair = joined(set, EPOLLIN);
     for (int i = 0; i < 100; i++)
         turn(set);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     GOT((syscall)(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL));
     GOT((syscall)(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL));
     have_something_pending(set, &pair);
@@ -413,7 +396,7 @@ static void a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody(void)
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     have_something_pending(set, &pair);
     forbid_rings();
     serve_on(set, &pair);
@@ -422,14 +405,14 @@ static void a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody(void)
 static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     have_something_pending(set, &pair);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     allow_little();
     serve_on(set, &pair);
     /* Long enough for whatever else runs in the process. */
     say_wait(set, 300);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     peer_send(&pair, "unread");
     settle(&pair);
     say_now(set);
@@ -440,12 +423,12 @@ static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
 static void a_wait_behind_a_filter_that_allows_little_ends_as_ever(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     allow_little();
     interrupts_matter = true;
     say_wait(set, 300);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static const struct app_case cases[] = {

@@ -4,13 +4,6 @@
 #include "app.h"
 #include <sys/eventfd.h>
 
-static struct pair joined(int set, uint32_t mask) {
-    struct pair pair = connected();
-    add(set, pair.app, mask, 1);
-    turn(set);
-    return pair;
-}
-
 static void a_number_given_anew_before_the_first_wait_is_the_last_owners(void) {
     int set = fresh_set();
     struct pair old = connected();

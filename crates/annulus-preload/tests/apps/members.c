@@ -8,7 +8,7 @@
 #include <sys/timerfd.h>
 #include <dirent.h>
 
-static struct pair joined(int set, uint32_t mask) {
+static struct pair added(int set, uint32_t mask) {
     struct pair pair = connected();
     add(set, pair.app, mask, 1);
     return pair;
@@ -16,7 +16,7 @@ static struct pair joined(int set, uint32_t mask) {
 
 static void errors_of_control_are_the_kernels(void) {
     int set = new_set(), file = (int)MUST(open("/proc/self/status", O_RDONLY)), folder = (int)MUST(open("/", O_RDONLY));
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     int closed = (int)MUST(dup(0));
     MUST(close(closed));
     GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 1));
@@ -44,7 +44,7 @@ static void errors_of_control_are_the_kernels(void) {
 static void errors_of_waiting_are_the_kernels(void) {
     int set = new_set(), other = eventfd(1, EFD_CLOEXEC);
     struct epoll_event event;
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     GOT(epoll_wait(set, &event, 0, 0));
     GOT(epoll_wait(set, &event, -1, 0));
@@ -69,7 +69,7 @@ static void errors_of_waiting_are_the_kernels(void) {
 
 static void members_of_all_kinds_are_reported_together(void) {
     int set = new_set(), two[2], unix_pair[2], port, event = eventfd(0, EFD_NONBLOCK);
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     struct sockaddr_in address = loopback(0);
     socklen_t length = sizeof address;
     int udp = (int)MUST(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0));
@@ -126,7 +126,7 @@ static void hang_up_is_known_of_unix_sockets(void) {
 
 static void sets_can_be_members_of_sets(void) {
     int inner = new_set(), outer = new_set();
-    struct pair pair = joined(inner, EPOLLIN);
+    struct pair pair = added(inner, EPOLLIN);
     add(outer, inner, EPOLLIN, 7);
     GOT(control(inner, EPOLL_CTL_ADD, outer, EPOLLIN, 1));
     say_now(outer);
@@ -150,7 +150,7 @@ static void sets_can_be_members_of_sets(void) {
 
 static void a_set_can_be_polled(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     struct pollfd ask = {set, POLLIN, 0};
     say_now(set);
     GOT(poll(&ask, 1, 0));
@@ -173,7 +173,7 @@ static void a_set_can_be_polled(void) {
 
 static void one_socket_can_be_in_two_sets(void) {
     int first = new_set(), second = new_set();
-    struct pair pair = joined(first, EPOLLIN);
+    struct pair pair = added(first, EPOLLIN);
     peer_send(&pair, "one");
     say_next(first);
     add(second, pair.app, EPOLLIN | EPOLLET, 2);
@@ -217,7 +217,7 @@ static void a_socket_can_move_between_sets(void) {
 
 static void a_set_that_is_polled_reports_what_was_received_in_another(void) {
     int sets[2] = {new_set(), new_set()};
-    struct pair pair = joined(sets[0], EPOLLIN), other = joined(sets[1], EPOLLIN);
+    struct pair pair = added(sets[0], EPOLLIN), other = added(sets[1], EPOLLIN);
     say_now(sets[0]);
     say_now(sets[1]);
     struct pollfd poller = {.fd = sets[1], .events = POLLIN};
@@ -239,7 +239,7 @@ static void a_set_that_is_polled_reports_what_was_received_in_another(void) {
 
 static void a_duplicate_of_a_set_is_the_same_set(void) {
     int set = new_set(), twin = (int)MUST(fcntl(set, F_DUPFD_CLOEXEC, 10)), third = (int)MUST(dup(set));
-    struct pair pair = joined(twin, EPOLLIN), late = connected();
+    struct pair pair = added(twin, EPOLLIN), late = connected();
     GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 1));
     peer_send(&pair, "x");
     say_next(set);
@@ -261,7 +261,7 @@ static void a_duplicate_of_a_set_is_the_same_set(void) {
 
 static void a_duplicate_of_a_member_is_another_member(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     int twin = (int)MUST(dup(pair.app));
     GOT(control(set, EPOLL_CTL_ADD, twin, EPOLLIN, 2));
@@ -282,7 +282,7 @@ static void a_duplicate_of_a_member_is_another_member(void) {
 /* The registration belongs to the open socket, not to the number: it lives on while a duplicate does. */
 static void a_closed_number_whose_duplicate_lives_is_still_reported(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     int twin = (int)MUST(dup(pair.app));
     MUST(close(pair.app));
@@ -299,7 +299,7 @@ static void a_closed_number_whose_duplicate_lives_is_still_reported(void) {
 static void what_a_closed_number_has_in_hand_is_reported_of_its_duplicate(void) {
     for (int way = 0; way < 4; way++) {
         int set = new_set();
-        struct pair pair = joined(set, EPOLLIN | (way == 1 ? EPOLLET : way == 2 ? EPOLLONESHOT : 0));
+        struct pair pair = added(set, EPOLLIN | (way == 1 ? EPOLLET : way == 2 ? EPOLLONESHOT : 0));
         peer_send(&pair, "abc");
         settle(&pair);
         say_next(set);
@@ -452,7 +452,7 @@ static void the_order_of_single_arrivals_is_kept(void) {
 
 static void reading_into_memory_that_is_not_there_fails_and_loses_nothing(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), bytes[16];
     peer_send(&pair, "precious");
     say_next(set);
@@ -471,7 +471,7 @@ static void reading_into_memory_that_is_not_there_fails_and_loses_nothing(void) 
 
 static void writing_from_memory_that_is_not_there_fails(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     say_now(set);
     MUST(write(pair.app, "a", 1));

@@ -14,23 +14,6 @@
 
 extern char **environ;
 
-static struct pair joined(int set, uint32_t mask) {
-    struct pair pair = connected();
-    add(set, pair.app, mask, 1);
-    turn(set);
-    return pair;
-}
-
-static void exchange(int set, struct pair *pair) {
-    peer_send(pair, "question");
-    settle(pair);
-    say_next(set);
-    say_read(pair->app, 100);
-    MUST(write(pair->app, "answer", 6));
-    say_now(set);
-    peer_gets(pair, 6);
-}
-
 static void reap(pid_t child) {
     int status = 0;
     MUST(waitpid(child, &status, 0));
@@ -41,7 +24,7 @@ static void a_child_that_closes_everything_disturbs_nothing(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
     for (int i = 0; i < 3; i++) {
-        exchange(set, &pair);
+        ask_and_answer(set, &pair);
         MUST(write(pair.app, "queued ", 7));
         peer_send(&pair, "pending");
         settle(&pair);
@@ -120,7 +103,7 @@ static void a_child_answers_on_a_connection_that_its_parent_has_closed(void) {
 static void a_child_may_read_and_write_what_it_inherits(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     MUST(write(pair.app, "parent ", 7));
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
@@ -134,7 +117,7 @@ static void a_child_may_read_and_write_what_it_inherits(void) {
     MUST(write(pair.app, "parent", 6));
     say_now(set);
     peer_gets(&pair, 19);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static void bytes_that_were_reported_are_read_by_one_of_two_processes(void) {
@@ -151,57 +134,57 @@ static void bytes_that_were_reported_are_read_by_one_of_two_processes(void) {
     reap(child);
     say_read(pair.app, 100);
     say_now(set);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static void a_child_may_wait_in_the_set_it_inherits(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
-        exchange(set, &pair);
+        ask_and_answer(set, &pair);
         struct pair late = connected();
         add(set, late.app, EPOLLIN, 2);
-        exchange(set, &late);
+        ask_and_answer(set, &late);
         del(set, late.app);
         exit(0);
     }
     reap(child);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static void a_child_may_serve_with_a_set_of_its_own(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     for (int i = 0; i < 2; i++) {
         pid_t child = (pid_t)MUST(fork());
         if (child == 0) {
             MUST(close(set));
             int own = new_set();
             struct pair mine = joined(own, EPOLLIN | EPOLLET);
-            exchange(own, &mine);
-            exchange(own, &mine);
+            ask_and_answer(own, &mine);
+            ask_and_answer(own, &mine);
             exit(0);
         }
         reap(child);
     }
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 /* The file of a connection is closed when its last holder closes it: a child that was born earlier holds none. */
 static void a_connection_ends_though_an_older_child_lives(void) {
     int set = new_set(), status;
     struct pair before = joined(set, EPOLLIN);
-    exchange(set, &before);
+    ask_and_answer(set, &before);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
         pause_ms(60000);
         _exit(0);
     }
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     MUST(write(pair.app, "bye", 3));
     MUST(close(pair.app));
     turn(set);
@@ -264,7 +247,7 @@ static void start_with(int fd) {
 static void a_started_program_inherits_the_stream(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     MUST(write(pair.app, "from the old, ", 14));
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
@@ -274,7 +257,7 @@ static void a_started_program_inherits_the_stream(void) {
     }
     reap(child);
     peer_gets(&pair, 34);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static void a_program_that_becomes_another_hands_over_bytes_in_hand(void) {
@@ -312,7 +295,7 @@ static void an_exec_that_fails_changes_nothing(void) {
     say_now(set);
     say_read(pair.app, 100);
     peer_gets(&pair, 6);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static void every_way_to_start_a_program_works(void) {
@@ -376,17 +359,17 @@ static void every_way_to_start_a_program_works(void) {
 static void a_daemon_goes_on_serving(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     MUST(write(pair.app, "queued", 6));
     MUST(daemon(1, 1));
     /* Nobody is left who would end it if it hung. */
     alarm(30);
     peer_gets(&pair, 6);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     struct pair late = connected();
     del(set, pair.app);
     add(set, late.app, EPOLLIN, 2);
-    exchange(set, &late);
+    ask_and_answer(set, &late);
 }
 
 static void become_nobody(void) {
@@ -398,12 +381,12 @@ static void become_nobody(void) {
 static void a_program_may_give_up_its_rights(void) {
     int early = new_set();
     struct pair pair = joined(early, EPOLLIN);
-    exchange(early, &pair);
+    ask_and_answer(early, &pair);
     become_nobody();
-    exchange(early, &pair);
+    ask_and_answer(early, &pair);
     int set = new_set();
     struct pair late = joined(set, EPOLLIN);
-    exchange(set, &late);
+    ask_and_answer(set, &late);
 }
 
 /* Rings of others than root are charged to this limit, by some kernels. */
@@ -412,8 +395,8 @@ static void a_program_that_may_lock_no_memory_runs_as_before(void) {
     become_nobody();
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
-    exchange(set, &pair);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
+    ask_and_answer(set, &pair);
 }
 
 static void a_program_may_move_to_an_empty_root(void) {
@@ -421,16 +404,16 @@ static void a_program_may_move_to_an_empty_root(void) {
     MUST(mkdtemp(folder) ? 0 : -1);
     int early = new_set();
     struct pair pair = joined(early, EPOLLIN);
-    exchange(early, &pair);
+    ask_and_answer(early, &pair);
     MUST(chdir(folder));
     MUST(rmdir(folder));
     MUST(chroot("."));
-    exchange(early, &pair);
+    ask_and_answer(early, &pair);
     int set = new_set();
     struct pair late = joined(set, EPOLLIN);
-    exchange(set, &late);
+    ask_and_answer(set, &late);
     become_nobody();
-    exchange(set, &late);
+    ask_and_answer(set, &late);
 }
 
 /* Answers the calls of io_uring with `action`, by prctl, as programs do that lock themselves in. */
@@ -452,7 +435,7 @@ static void under_a_filter(bool early, uint32_t action) {
         forbid_rings(action);
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
-    exchange(set, &pair);
+    ask_and_answer(set, &pair);
     if (!early) {
         MUST(write(pair.app, "queued ", 7));
         peer_send(&pair, "pending ");
@@ -463,11 +446,11 @@ static void under_a_filter(bool early, uint32_t action) {
         say_read(pair.app, 100);
         say_wait(set, 5);
         peer_gets(&pair, 12);
-        exchange(set, &pair);
+        ask_and_answer(set, &pair);
     }
     int second = new_set();
     struct pair late = joined(second, EPOLLIN);
-    exchange(second, &late);
+    ask_and_answer(second, &late);
     MUST(write(pair.app, "bye", 3));
     MUST(close(pair.app));
     turn(set);

@@ -12,13 +12,6 @@ static void count_broken_pipe(int number) {
     broken_pipes++;
 }
 
-static struct pair joined(int set, uint32_t mask) {
-    struct pair pair = connected();
-    add(set, pair.app, mask, 1);
-    turn(set);
-    return pair;
-}
-
 /* A file of `count` bytes of the known stream, from `place` on. */
 static int file_of(size_t count, uint64_t place) {
     int file = (int)MUST(memfd_create("bytes", MFD_CLOEXEC));

@@ -4,13 +4,6 @@
 #include "app.h"
 #include <sys/eventfd.h>
 
-static struct pair joined(int set, uint32_t mask) {
-    struct pair pair = connected();
-    add(set, pair.app, mask, 1);
-    turn(set);
-    return pair;
-}
-
 struct task {
     pthread_t thread;
     void (*run)(struct task *);

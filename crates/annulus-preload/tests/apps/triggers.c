@@ -2,7 +2,7 @@
  * MOD, DEL and a second ADD do to a socket that has something to report. The rule: as the kernel's own epoll does. */
 #include "app.h"
 
-static struct pair joined(int set, uint32_t mask) {
+static struct pair added(int set, uint32_t mask) {
     struct pair pair = connected();
     add(set, pair.app, mask, 1);
     return pair;
@@ -10,7 +10,7 @@ static struct pair joined(int set, uint32_t mask) {
 
 static void level_is_reported_until_all_is_read(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     peer_send(&pair, "hello");
     say_next(set);
@@ -28,7 +28,7 @@ static void level_is_reported_until_all_is_read(void) {
 
 static void level_is_reported_at_the_next_look_without_a_wait(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     for (int i = 0; i < 5; i++) {
         peer_send(&pair, "now");
         settle(&pair);
@@ -40,7 +40,7 @@ static void level_is_reported_at_the_next_look_without_a_wait(void) {
 
 static void writable_level_is_reported_each_time(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLOUT);
+    struct pair pair = added(set, EPOLLOUT);
     say_now(set);
     say_now(set);
     peer_send(&pair, "x");
@@ -57,7 +57,7 @@ static void writable_level_is_reported_each_time(void) {
 
 static void an_edge_is_reported_once(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    struct pair pair = added(set, EPOLLIN | EPOLLET);
     say_now(set);
     peer_send(&pair, "hello");
     settle(&pair);
@@ -72,7 +72,7 @@ static void an_edge_is_reported_once(void) {
 
 static void bytes_that_join_unread_ones_are_a_new_edge(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    struct pair pair = added(set, EPOLLIN | EPOLLET);
     for (int i = 0; i < 3; i++) {
         peer_send(&pair, "more ");
         settle(&pair);
@@ -89,7 +89,7 @@ static void bytes_that_join_unread_ones_are_a_new_edge(void) {
 
 static void an_edge_of_both_directions_reports_all_that_holds(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     say_now(set);
     say_now(set);
     peer_send(&pair, "hello");
@@ -108,7 +108,7 @@ static void an_edge_of_both_directions_reports_all_that_holds(void) {
 
 static void a_change_reports_an_edge_again(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    struct pair pair = added(set, EPOLLIN | EPOLLET);
     peer_send(&pair, "hello");
     settle(&pair);
     say_next(set);
@@ -129,7 +129,7 @@ static void a_change_reports_an_edge_again(void) {
 
 static void oneshot_is_silent_until_it_is_armed_again(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLONESHOT);
+    struct pair pair = added(set, EPOLLIN | EPOLLONESHOT);
     peer_send(&pair, "one");
     settle(&pair);
     say_next(set);
@@ -153,7 +153,7 @@ static void oneshot_is_silent_until_it_is_armed_again(void) {
 
 static void oneshot_that_fired_hides_even_a_reset(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLONESHOT);
+    struct pair pair = added(set, EPOLLIN | EPOLLONESHOT);
     peer_send(&pair, "one");
     settle(&pair);
     say_next(set);
@@ -174,7 +174,7 @@ static void say_polled(int fd) {
 
 static void oneshot_is_reported_once_though_it_was_handed_back(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLET);
+    struct pair pair = added(set, EPOLLIN | EPOLLET);
     peer_send(&pair, "one");
     settle(&pair);
     say_next(set);
@@ -199,7 +199,7 @@ static void oneshot_is_reported_once_though_it_was_handed_back(void) {
 /* Both are there when the program looks; a report of the first alone would be all that it gets. */
 static void oneshot_has_all_that_is_there(void) {
     int set = new_set();
-    struct pair reset = joined(set, EPOLLIN | EPOLLONESHOT), ended = joined(set, EPOLLIN | EPOLLRDHUP);
+    struct pair reset = added(set, EPOLLIN | EPOLLONESHOT), ended = added(set, EPOLLIN | EPOLLRDHUP);
     say_now(set);
     peer_send(&reset, "bytes");
     settle(&reset);
@@ -220,14 +220,14 @@ static void oneshot_has_all_that_is_there(void) {
 
 static void a_change_after_a_hand_back_is_reported(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLOUT | EPOLLET);
+    struct pair pair = added(set, EPOLLOUT | EPOLLET);
     say_next(set);
     say_polled(pair.app);
     mod(set, pair.app, EPOLLOUT | EPOLLET, 1);
     say_next(set);
     say_now(set);
     /* Another one that is known by the same label, and that the kernel's set has. */
-    struct pair other = joined(set, EPOLLOUT | EPOLLET);
+    struct pair other = added(set, EPOLLOUT | EPOLLET);
     mod(set, other.app, EPOLLOUT | EPOLLET, 5);
     say_next(set);
     say_polled(other.app);
@@ -240,7 +240,7 @@ static void a_change_after_a_hand_back_is_reported(void) {
 
 static void a_shutdown_after_a_hand_back_is_an_edge(void) {
     int set = new_set();
-    struct pair shut = joined(set, EPOLLOUT | EPOLLET), over = connected();
+    struct pair shut = added(set, EPOLLOUT | EPOLLET), over = connected();
     GOT(shutdown(shut.app, SHUT_WR));
     settle_state(shut.app, STATE_FIN_WAIT2);
     for (int i = 0; i < 3; i++)
@@ -267,7 +267,7 @@ static void a_hang_up_behind_what_nobody_asked_for_is_reported(void) {
     static char much[20001];
     memset(much, 'x', sizeof much - 1);
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     GOT(shutdown(pair.app, SHUT_WR));
     say_next(set);
     peer_send(&pair, much);
@@ -321,7 +321,7 @@ static void exclusive_members_report_and_refuse_changes(void) {
 static void a_member_taken_out_can_be_an_exclusive_one(void) {
     for (int way = 0; way < 6; way++) {
         int set = new_set();
-        struct pair pair = joined(set, EPOLLIN);
+        struct pair pair = added(set, EPOLLIN);
         peer_send(&pair, "abc");
         settle(&pair);
         if (way & 1) {
@@ -346,7 +346,7 @@ static void a_member_taken_out_can_be_an_exclusive_one(void) {
 
 static void a_oneshot_that_fired_can_be_asked_for_more(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLONESHOT);
+    struct pair pair = added(set, EPOLLIN | EPOLLONESHOT);
     peer_send(&pair, "abc");
     settle(&pair);
     say_next(set);
@@ -363,7 +363,7 @@ static void a_oneshot_that_fired_can_be_asked_for_more(void) {
 
 static void the_peers_fin_is_read_and_hung_up(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    struct pair pair = added(set, EPOLLIN | EPOLLRDHUP);
     peer_send(&pair, "bye");
     peer_shutdown(&pair);
     settle(&pair);
@@ -385,7 +385,7 @@ static void the_peers_fin_is_read_and_hung_up(void) {
 
 static void hang_up_alone_is_reported_before_the_bytes_are_read(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLRDHUP);
+    struct pair pair = added(set, EPOLLRDHUP);
     peer_send(&pair, "unread");
     settle(&pair);
     say_now(set);
@@ -399,7 +399,7 @@ static void hang_up_alone_is_reported_before_the_bytes_are_read(void) {
 
 static void both_ends_shut_is_a_hang_up(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
     say_now(set);
     GOT(shutdown(pair.app, SHUT_WR));
     say_now(set);
@@ -415,7 +415,7 @@ static void both_ends_shut_is_a_hang_up(void) {
 
 static void our_own_shutdown_is_reported(void) {
     int set = new_set();
-    struct pair first = joined(set, EPOLLIN | EPOLLRDHUP), second = connected();
+    struct pair first = added(set, EPOLLIN | EPOLLRDHUP), second = connected();
     say_now(set);
     GOT(shutdown(first.app, SHUT_RD));
     say_now(set);
@@ -434,7 +434,7 @@ static void our_own_shutdown_is_reported(void) {
 
 static void a_reset_is_an_error_and_a_hang_up(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
     say_now(set);
     peer_reset(&pair);
     settle_state(pair.app, STATE_CLOSED);
@@ -450,7 +450,7 @@ static void a_reset_is_an_error_and_a_hang_up(void) {
 
 static void the_error_of_a_reset_can_be_asked_for_once(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     say_error_option(pair.app);
     peer_reset(&pair);
@@ -464,7 +464,7 @@ static void the_error_of_a_reset_can_be_asked_for_once(void) {
 
 static void bytes_before_a_reset_are_read_first(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    struct pair pair = added(set, EPOLLIN | EPOLLRDHUP);
     peer_send(&pair, "before");
     settle(&pair);
     peer_reset(&pair);
@@ -480,7 +480,7 @@ static void bytes_before_a_reset_are_read_first(void) {
 
 static void bytes_and_a_reset_between_two_waits_are_both_told(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
+    struct pair pair = added(set, EPOLLIN | EPOLLRDHUP);
     peer_send(&pair, "first");
     settle(&pair);
     say_now(set);
@@ -498,7 +498,7 @@ static void bytes_and_a_reset_between_two_waits_are_both_told(void) {
 
 static void no_interest_still_reports_a_reset(void) {
     int set = new_set();
-    struct pair pair = joined(set, 0);
+    struct pair pair = added(set, 0);
     peer_send(&pair, "x");
     settle(&pair);
     say_now(set);
@@ -510,7 +510,7 @@ static void no_interest_still_reports_a_reset(void) {
 
 static void an_edge_of_a_reset_is_reported_once(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
     say_now(set);
     peer_reset(&pair);
     settle_state(pair.app, STATE_CLOSED);
@@ -522,7 +522,7 @@ static void an_edge_of_a_reset_is_reported_once(void) {
 
 static void a_member_taken_out_reports_nothing_and_loses_nothing(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     peer_send(&pair, "one ");
     say_next(set);
     del(set, pair.app);
@@ -546,7 +546,7 @@ static void a_member_taken_out_reports_nothing_and_loses_nothing(void) {
 
 static void a_member_taken_out_can_be_read_with_blocking(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     peer_send(&pair, "pending");
     say_next(set);
@@ -633,7 +633,7 @@ static void labels_come_back_as_they_were_given(void) {
 static void urgent_bytes_are_reported_apart(void) {
     int set = new_set(), at_mark = -1;
     char byte = 0;
-    struct pair pair = joined(set, EPOLLIN | EPOLLPRI);
+    struct pair pair = added(set, EPOLLIN | EPOLLPRI);
     peer_send(&pair, "ab");
     MUST(syscall(SYS_sendto, pair.peer, "c", 1, MSG_OOB, NULL, 0));
     settle(&pair);
@@ -651,7 +651,7 @@ static void urgent_bytes_are_reported_apart(void) {
 
 static void urgent_bytes_inline_are_read_in_order(void) {
     int set = new_set(), one = 1;
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     peer_send(&pair, "1");
     say_next(set);
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one));
@@ -664,7 +664,7 @@ static void urgent_bytes_inline_are_read_in_order(void) {
 
 static void masks_of_poll_are_reported_as_asked(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLRDNORM | EPOLLWRNORM | EPOLLWRBAND | EPOLLRDBAND | EPOLLMSG);
+    struct pair pair = added(set, EPOLLRDNORM | EPOLLWRNORM | EPOLLWRBAND | EPOLLRDBAND | EPOLLMSG);
     say_now(set);
     peer_send(&pair, "x");
     settle(&pair);
@@ -680,7 +680,7 @@ static void masks_of_poll_are_reported_as_asked(void) {
 
 static void ask_and_answer_many_times(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    struct pair pair = added(set, EPOLLIN | EPOLLRDHUP | EPOLLET);
     int right = 0;
     struct epoll_event event;
     for (int i = 0; i < 500; i++) {

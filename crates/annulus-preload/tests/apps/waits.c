@@ -49,7 +49,7 @@ static void ring_each_ms(long ms) {
     MUST(setitimer(ITIMER_REAL, &timer, NULL));
 }
 
-static struct pair joined(int set, uint32_t mask) {
+static struct pair added(int set, uint32_t mask) {
     struct pair pair = connected();
     add(set, pair.app, mask, 1);
     return pair;
@@ -70,7 +70,7 @@ static void say_late_bytes(int set, const struct pair *pair) {
 
 static void a_timeout_is_never_early(void) {
     int set = new_set(), early = 0;
-    joined(set, EPOLLIN);
+    added(set, EPOLLIN);
     static const int waits_ms[] = {1, 2, 3, 5, 10, 25, 1, 7};
     for (int i = 0; i < 8; i++) {
         double start = now_ms();
@@ -98,7 +98,7 @@ static void burst(int set, int listener, int port, int count) {
 
 static void a_wait_in_a_burst_of_connections_ends_as_any_other(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), early = 0;
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     add(set, listener, EPOLLIN, 1000);
     burst(set, listener, port, 12);
@@ -119,7 +119,7 @@ static void a_wait_in_a_burst_of_connections_ends_as_any_other(void) {
 /* Another process takes what has arrived before the wait that was woken for it has looked, most of the time. */
 static void a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), early = 0;
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     add(set, listener, EPOLLIN, 1000);
     int runs[2];
@@ -149,7 +149,7 @@ static void a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked(void) {
 static void bad_timeouts_are_refused(void) {
     int set = new_set();
     struct epoll_event event;
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     GOT(epoll_pwait2(set, &event, 1, &(struct timespec){0, 1000000000}, NULL));
     GOT(epoll_pwait2(set, &event, 1, &(struct timespec){-1, 0}, NULL));
@@ -165,7 +165,7 @@ static void bad_timeouts_are_refused(void) {
 
 static void room_for_one_is_enough_for_bytes_of_a_set_that_is_polled(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     peer_send(&pair, "x");
     settle(&pair);
@@ -184,7 +184,7 @@ static void room_for_one_is_enough_for_bytes_of_a_set_that_is_polled(void) {
 
 static void a_wait_without_end_is_ended_by_bytes(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     say_late_bytes(set, &pair);
     say_now(set);
@@ -192,7 +192,7 @@ static void a_wait_without_end_is_ended_by_bytes(void) {
 
 static void a_signal_ends_a_wait(void) {
     int set = new_set();
-    joined(set, EPOLLIN);
+    added(set, EPOLLIN);
     /* A handler that asks for calls to be started again changes nothing: this call never is. */
     for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
         on(SIGALRM, count_signal, flags);
@@ -211,7 +211,7 @@ static void a_signal_ends_a_wait(void) {
 static void a_mask_lets_a_signal_in_for_the_wait_only(void) {
     int set = new_set();
     struct epoll_event event;
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     sigset_t blocked = only(SIGUSR1), none = only(0);
     on(SIGUSR1, count_signal, 0);
     say_now(set);
@@ -239,7 +239,7 @@ static void a_mask_lets_a_signal_in_for_the_wait_only(void) {
 static void a_look_without_a_wait_lets_no_signal_in(void) {
     int set = new_set();
     struct epoll_event event;
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     sigset_t blocked = only(SIGUSR1), none = only(0);
     on(SIGUSR1, count_signal, 0);
     say_now(set);
@@ -256,7 +256,7 @@ static void a_look_without_a_wait_lets_no_signal_in(void) {
 static void a_mask_keeps_a_signal_out_of_the_wait(void) {
     int set = new_set();
     struct epoll_event event;
-    joined(set, EPOLLIN);
+    added(set, EPOLLIN);
     sigset_t alarm_only = only(SIGALRM), after;
     on(SIGALRM, count_signal, 0);
     say_now(set);
@@ -270,7 +270,7 @@ static void a_mask_keeps_a_signal_out_of_the_wait(void) {
 
 static void signals_can_be_members(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     sigset_t blocked = only(SIGUSR1);
     struct signalfd_siginfo info;
     MUST(sigprocmask(SIG_BLOCK, &blocked, NULL));
@@ -289,7 +289,7 @@ static void signals_can_be_members(void) {
 
 static void a_handler_may_write_during_the_wait(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN), other = connected();
+    struct pair pair = added(set, EPOLLIN), other = connected();
     add(set, other.app, EPOLLIN, 2);
     say_now(set);
     handler_fd = other.app;
@@ -321,7 +321,7 @@ static void read_in_handler(int number) {
 
 static void a_handler_may_read(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     handler_fd = pair.app;
     on(SIGUSR1, read_in_handler, 0);
@@ -338,7 +338,7 @@ static void a_handler_may_read(void) {
 /* Signals at any point of any call: what a handler writes must neither be lost nor tear what the loop writes. */
 static void handlers_that_write_at_any_moment_tear_nothing(void) {
     int set = new_set();
-    struct pair loop = joined(set, EPOLLIN | EPOLLOUT | EPOLLET), other = connected();
+    struct pair loop = added(set, EPOLLIN | EPOLLOUT | EPOLLET), other = connected();
     add(set, other.app, EPOLLIN | EPOLLET, 2);
     struct reader readers[2];
     struct epoll_event events[4];
@@ -387,7 +387,7 @@ static void jump(int number) {
 
 static void a_handler_may_jump_out_of_a_wait(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     on(SIGALRM, jump, 0);
     for (volatile int i = 0; i < 3; i++) {
         if (sigsetjmp(back, 1) == 0) {
@@ -408,7 +408,7 @@ static void a_handler_may_jump_out_of_a_wait(void) {
 
 static void a_stop_and_its_end_interrupt_a_wait(void) {
     int set = new_set();
-    joined(set, EPOLLIN);
+    added(set, EPOLLIN);
     say_now(set);
     pid_t parent = getpid(), child = (pid_t)MUST(fork());
     while (child == 0) {
@@ -425,7 +425,7 @@ static void a_stop_and_its_end_interrupt_a_wait(void) {
 
 static void a_signal_between_waits_is_not_seen_by_them(void) {
     int set = new_set();
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     on(SIGUSR1, count_signal, 0);
     say_now(set);
     for (int i = 0; i < 20; i++) {
@@ -445,7 +445,7 @@ static void an_empty_set_waits_as_long_as_asked(void) {
     say("early: %d\n", now_ms() - start < 12);
     GOT(epoll_pwait(set, &event, 1, 1, NULL));
     GOT(epoll_pwait2(set, &event, 1, &(struct timespec){0, 100000}, NULL));
-    struct pair pair = joined(set, EPOLLIN);
+    struct pair pair = added(set, EPOLLIN);
     say_now(set);
     del(set, pair.app);
     start = now_ms();
@@ -456,7 +456,7 @@ static void an_empty_set_waits_as_long_as_asked(void) {
 static void the_end_of_a_set_interrupts_no_later_wait(void) {
     for (int i = 0; i < 3; i++) {
         int set = new_set();
-        struct pair pair = joined(set, EPOLLIN);
+        struct pair pair = added(set, EPOLLIN);
         peer_send(&pair, "a request");
         say_next(set);
         say_read(pair.app, 100);

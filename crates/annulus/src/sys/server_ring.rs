@@ -203,11 +203,6 @@ impl ServerRing {
         [self.ring.raw(), self.ring.waker().raw()]
     }
 
-    /// How many entries fit in its submission queue.
-    pub fn entries(&self) -> u32 {
-        self.ring.sq_entries()
-    }
-
     /// From now on the kernel is not asked anything about it: all enters fail with `EBADFD`. For a process that may be
     /// ended for one.
     pub fn give_up(&mut self) {

@@ -1,5 +1,5 @@
 //! Millions of random operations, drops and timeouts on every backend, with every word checked:
-//! `cargo run --release -p annulus --example stress --features sim -- --ops 10000000 --seed random`.
+//! `cargo run --release -p annulus --example stress --features test-util -- --ops 10000000 --seed random`.
 //! Exits with 1, and the seed, if anything was wrong or left over.
 
 #[path = "../tests/stress/load.rs"]

@@ -37,14 +37,14 @@ pub mod metrics;
 mod narrow;
 pub mod net;
 pub mod op;
-#[cfg(feature = "preload")]
+#[cfg(feature = "__preload")]
 #[doc(hidden)]
 pub mod preload {
     //! For `annulus-preload` alone, and of no lasting shape.
     pub use crate::sys::server_ring::{Answer, ServerRing, Sqe, Wait, ask};
 }
 pub mod runtime;
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 pub mod sim;
 mod support;
 mod sync;

@@ -534,7 +534,7 @@ fn blocking_threads_agree_with_the_model() {
     agrees_with_the_model("blocking_threads_agree_with_the_model", &blocking);
 }
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 #[test]
 fn a_simulated_kernel_agrees_with_the_model() {
     use annulus::sim::{Sim, SimConfig};

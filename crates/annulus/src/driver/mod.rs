@@ -30,7 +30,7 @@ pub(crate) mod operation;
 mod own;
 mod payload;
 mod pending;
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 pub(crate) mod simulated;
 pub(crate) mod sleeper;
 pub(crate) mod slot;
@@ -51,7 +51,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub(crate) use finish::{contain, contained};
 pub use operation::Operation;
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 pub(crate) use submitter::Clock;
 pub(crate) use submitter::{LaneThread, Opcodes, OwnRings, Submitter, Thread};
 

@@ -94,7 +94,7 @@ impl Table {
     }
 
     /// Slots that are not free. Of use only where nobody takes or frees one meanwhile.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn in_use(&self) -> usize {
         let made = *self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = (0..made).map(|chunk| extent(chunk).1 as usize).sum();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::polling::PollingInUse;
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 use crate::driver::simulated;
 use crate::driver::started::{Starter, THREAD_NAME};
 use crate::driver::uring::{Driver, Tuning, polled};
@@ -18,7 +18,7 @@ use crate::narrow::to_ns;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::RingPoll;
 use crate::sys::ring::{Ring, RingConfig, Rung};
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 use crate::sys::sim::{SimClock, SimConfig, SimKernel, World};
 use crate::sys::size_limit;
 use crate::sys::sq_poll::SqPoll;
@@ -37,7 +37,7 @@ pub enum Backend {
     /// A kernel in memory, with a file system of its own, behind driver threads. Its delays pass on
     /// the machine's clock; to look at its files, and for a clock and an order that repeat, use
     /// [`Sim`](crate::sim::Sim).
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "test-util")]
     Sim(SimConfig),
 }
 
@@ -64,7 +64,7 @@ pub enum BackendInUse {
         because: Option<SetupError>,
     },
     /// A simulated kernel.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "test-util")]
     Sim {
         /// What its choices follow.
         seed: u64,
@@ -79,7 +79,7 @@ impl BackendInUse {
         match self {
             BackendInUse::Uring { polling, .. } => polling.refusal().map(ToString::to_string),
             BackendInUse::Blocking { because, .. } => because.as_ref().map(ToString::to_string),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             BackendInUse::Sim { .. } => None,
         }
     }
@@ -113,9 +113,9 @@ impl fmt::Display for BackendInUse {
             } => {
                 write!(f, "up to {threads} blocking threads: {because}")
             }
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             BackendInUse::Sim { seed, threads: 0 } => write!(f, "a simulated kernel (seed {seed})"),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             BackendInUse::Sim { seed, threads } => {
                 let plural = if *threads == 1 { "thread" } else { "threads" };
                 write!(
@@ -295,7 +295,7 @@ impl EngineBuilder {
         match self.backend {
             Backend::Uring => self.build_uring(),
             Backend::Blocking => Ok(self.build_blocking(None)),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             Backend::Sim(config) => self.build_sim(&Arc::new(World::new(config))),
             Backend::Auto => match self.build_uring() {
                 Err(error) if error.allows_fallback() => Ok(self.build_blocking(Some(error))),
@@ -406,7 +406,7 @@ impl EngineBuilder {
     }
 }
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 impl EngineBuilder {
     /// Builds the engine on driver threads with simulated kernels on `world`.
     pub(crate) fn build_sim(&self, world: &Arc<World>) -> Result<Engine, SetupError> {
@@ -445,7 +445,7 @@ impl EngineBuilder {
     }
 }
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 impl Engine {
     fn simulated(submitter: Submitter, world: &World, threads: usize) -> Engine {
         let backend = BackendInUse::Sim {

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(ON_FILES.len() + ON_SOCKETS.len(), ALL.len());
     }
 
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "test-util")]
     #[test]
     fn the_simulated_kernel_knows_every_operation_on_files() {
         let without = [SPAWN_BLOCKING, SLEEP];

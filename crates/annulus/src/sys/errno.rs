@@ -22,7 +22,7 @@ pub(crate) const ETIMEDOUT: i32 = libc::ETIMEDOUT;
 pub(crate) const ECANCELED: i32 = libc::ECANCELED;
 pub(crate) const ESHUTDOWN: i32 = libc::ESHUTDOWN;
 pub(crate) const EBADR: i32 = libc::EBADR;
-#[cfg(any(feature = "preload", feature = "sim"))]
+#[cfg(any(feature = "__preload", feature = "test-util"))]
 pub(crate) const EBADFD: i32 = libc::EBADFD;
 pub(crate) const EIO: i32 = libc::EIO;
 pub(crate) const EPIPE: i32 = libc::EPIPE;
@@ -31,7 +31,7 @@ pub(crate) const EINPROGRESS: i32 = libc::EINPROGRESS;
 pub(crate) const EOPNOTSUPP: i32 = libc::EOPNOTSUPP;
 
 /// What only a simulated kernel answers of its own accord.
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 mod simulated {
     pub(crate) const EBADF: i32 = libc::EBADF;
     pub(crate) const EEXIST: i32 = libc::EEXIST;
@@ -43,7 +43,7 @@ mod simulated {
     pub(crate) const ENOTDIR: i32 = libc::ENOTDIR;
     pub(crate) const ENOTEMPTY: i32 = libc::ENOTEMPTY;
 }
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 pub(crate) use simulated::*;
 
 /// What an answer means: a count, minus an errno, or minus the number of an `EngineError`.

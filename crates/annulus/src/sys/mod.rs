@@ -25,9 +25,9 @@ pub(crate) mod polling;
 pub(crate) mod probe;
 pub(crate) mod register;
 pub(crate) mod ring;
-#[cfg(feature = "preload")]
+#[cfg(feature = "__preload")]
 pub(crate) mod server_ring;
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 pub(crate) mod sim;
 pub(crate) mod size_limit;
 pub(crate) mod sq_poll;

@@ -75,7 +75,7 @@ impl Cqe {
     }
 
     /// The socket had more than was received, or its end (`IORING_CQE_F_SOCK_NONEMPTY`).
-    #[cfg(feature = "preload")]
+    #[cfg(feature = "__preload")]
     pub(crate) fn leaves_more(&self) -> bool {
         io_uring::cqueue::sock_nonempty(self.flags)
     }
@@ -119,7 +119,7 @@ pub(crate) mod opcode {
     pub(crate) const POLL_ADD: u8 = abi::PollAdd::CODE;
     pub(crate) const SPLICE: u8 = abi::Splice::CODE;
     pub(crate) const SEND_ZC: u8 = abi::SendZc::CODE;
-    #[cfg(feature = "preload")]
+    #[cfg(feature = "__preload")]
     pub(crate) const FUTEX_WAIT: u8 = abi::FutexWait::CODE;
     /// No kernel has it: `getdents64` runs on a blocking thread.
     pub(crate) const GETDENTS: u8 = 0xf0;

@@ -234,7 +234,7 @@ fn a_lease_of_a_dropped_read_is_given_back_and_its_arena_may_be_gone_by_then() {
     });
 }
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 #[test]
 fn a_lease_that_the_kernel_still_has_is_given_back_by_the_final_answer_and_not_before() {
     use annulus::sim::{Sim, SimConfig};

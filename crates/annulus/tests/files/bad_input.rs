@@ -293,7 +293,7 @@ fn a_full_file_system_gives_enospc_and_the_buffer_back() {
     });
 }
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 #[test]
 fn a_full_simulated_disk_gives_enospc_and_the_buffer_back() {
     use annulus::sim::{Sim, SimConfig};

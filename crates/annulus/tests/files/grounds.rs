@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 use annulus::sim::{Sim, SimConfig};
 use annulus::{Advice, Backend, Engine, EngineBuilder, File, OpenOptions, Rung, SqPoll};
 use tempfile::TempDir;
@@ -20,7 +20,7 @@ enum Way {
     /// A ring of the test's own thread.
     Own,
     Blocking,
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "test-util")]
     Sim,
 }
 
@@ -31,7 +31,7 @@ const WAYS: &[Way] = &[
     Way::Polling,
     Way::Own,
     Way::Blocking,
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "test-util")]
     Way::Sim,
 ];
 
@@ -43,7 +43,7 @@ pub(crate) struct Ground {
 
 enum Place {
     Disk(TempDir),
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "test-util")]
     Sim(Sim),
 }
 
@@ -59,7 +59,7 @@ impl Ground {
                 builder.backend(Backend::Uring).sqpoll(poll).iopoll(true)
             }
             Way::Blocking => builder.backend(Backend::Blocking),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             Way::Sim => {
                 let sim = Sim::new(SimConfig::new(1));
                 let engine = sim.engine(&change(builder)).unwrap();
@@ -100,7 +100,7 @@ impl Ground {
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         match &self.place {
             Place::Disk(dir) => dir.path().join(name),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             Place::Sim(_) => PathBuf::from("/").join(name),
         }
     }
@@ -109,7 +109,7 @@ impl Ground {
     pub(crate) fn put(&self, name: &str, contents: &[u8]) {
         match &self.place {
             Place::Disk(_) => std::fs::write(self.path(name), contents).unwrap(),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             Place::Sim(sim) => sim.put(self.path(name), contents).unwrap(),
         }
     }
@@ -118,7 +118,7 @@ impl Ground {
     pub(crate) fn contents(&self, name: &str) -> io::Result<Vec<u8>> {
         match &self.place {
             Place::Disk(_) => std::fs::read(self.path(name)),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             Place::Sim(sim) => sim.contents(self.path(name)),
         }
     }
@@ -130,7 +130,7 @@ impl Ground {
                 .unwrap()
                 .map(|entry| entry.unwrap().file_name())
                 .collect(),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             Place::Sim(sim) => sim.names(self.path(dir)).unwrap(),
         };
         let mut names: Vec<String> = names
@@ -152,7 +152,7 @@ impl Ground {
                     .filter(|target| *target == path)
                     .count()
             }
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "test-util")]
             Place::Sim(sim) => sim.open_descriptors(),
         }
     }

@@ -111,7 +111,7 @@ fn the_builder_refuses_zeroes_by_name() {
     }
 }
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 #[test]
 fn the_simulated_backend_is_built_as_any_other() {
     let config = annulus::sim::SimConfig::new(5);

@@ -80,7 +80,7 @@ fn no_time_at_all_still_has_one_answer() {
     });
 }
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 mod simulated {
     use super::*;
     use annulus::sim::{Sim, SimConfig};

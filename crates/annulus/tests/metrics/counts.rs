@@ -25,7 +25,7 @@ fn engines() -> Vec<(SourceKind, Engine)> {
     }
     let blocking = Engine::builder().backend(Backend::Blocking).build();
     engines.push((SourceKind::Threads, blocking.unwrap()));
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "test-util")]
     {
         let config = annulus::sim::SimConfig::new(1);
         let simulated = Engine::builder().backend(Backend::Sim(config)).build();

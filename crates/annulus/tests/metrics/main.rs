@@ -8,7 +8,7 @@ mod skip;
 mod counts;
 mod preload;
 mod sharing;
-#[cfg(feature = "sim")]
+#[cfg(feature = "test-util")]
 mod simulated;
 mod sockets;
 

@@ -28,7 +28,7 @@ pub(crate) fn for_each_seed(default: u64, test: impl Fn(u64)) {
             let name = thread::current().name().unwrap_or_default().to_owned();
             let ops = variable("OPS").map_or_else(String::new, |ops| format!("OPS={ops} "));
             eprintln!(
-                "repeat with: SEED={seed} {ops}cargo test -p annulus --features sim --test sim -- --exact {name}"
+                "repeat with: SEED={seed} {ops}cargo test -p annulus --features test-util --test sim -- --exact {name}"
             );
             resume_unwind(panic);
         }

@@ -42,7 +42,7 @@ impl Ring {
     }
 
     /// What the poller of the submission queue, if there is one, has to be told in the next enter.
-    #[cfg(feature = "preload")]
+    #[cfg(feature = "__preload")]
     pub(in crate::sys) fn poller_wakes(&mut self) -> u32 {
         if self.sq_polled {
             self.poller_flags() & IoringEnterFlags::SQ_WAKEUP.bits()

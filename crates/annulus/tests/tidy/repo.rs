@@ -127,6 +127,8 @@ impl Repo {
                     self.paths.insert(path.clone());
                     self.read_folder(&entry.path(), &format!("{path}/"));
                 }
+            } else if name == ".git" {
+                // Git's own file, in a linked worktree.
             } else if let Ok(text) = fs::read_to_string(entry.path()) {
                 self.add(&path, &text);
             } else {

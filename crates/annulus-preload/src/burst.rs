@@ -13,7 +13,7 @@ const ROUNDS: u32 = 4;
 /// A patient wait ends with so many completions,
 const COMPLETIONS: u32 = 8;
 /// or with any, so long after it has begun. The longer, the less processor time a connection takes; with 200 eight
-/// clients have a fifth less of them answered (runs/2026-11-23-vm14).
+/// clients have a fifth less of them answered (runs/2026-11-23-preload-and-http-epyc).
 const PATIENCE_US: u32 = 100;
 /// A wait that is to end by then is not patient: the kernel would make it longer.
 const TIMEOUT_NS_MIN: u64 = 1_000_000;

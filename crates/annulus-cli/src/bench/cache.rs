@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use annulus_peers::resident_bytes;
+use annulus_baselines::resident_bytes;
 use rustix::fs::{Access, Advice, access, fadvise, fdatasync};
 use rustix::io::Errno;
 

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use annulus_peers::{Answer, Memory};
+use annulus_baselines::{Answer, Memory};
 use twox_hash::XxHash3_64;
 
 use super::order::mix;

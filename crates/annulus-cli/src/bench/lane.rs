@@ -8,8 +8,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use annulus_peers::slices::Recorder;
-use annulus_peers::{Answer, Lane, Op};
+use annulus_baselines::slices::Recorder;
+use annulus_baselines::{Answer, Lane, Op};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use annulus_peers::{Bench, Contender, Failure, Finished, Job};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job};
 
 use super::check::Contents;
 use super::lane::{BenchLane, Tally};

@@ -1,6 +1,6 @@
 //! One run with what surrounds it: the page cache before, the check of answers after.
 
-use annulus_peers::{Failure, Job};
+use annulus_baselines::{Failure, Job};
 use rustix::fs::fdatasync;
 
 use super::cache::{self, Readiness};

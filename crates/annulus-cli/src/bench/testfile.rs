@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_peers::Memory;
+use annulus_baselines::Memory;
 use rustix::fs::{
     AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fdatasync, fstatfs, fstatvfs, seek,
     statx,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op, Pread};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op, Pread};
 use clap::Parser;
 
 use std::os::unix::fs::FileExt;

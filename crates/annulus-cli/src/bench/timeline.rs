@@ -1,13 +1,13 @@
 //! A run over time: answers, errors, calls and latencies in slices of equal length, as they are kept in the JSON.
 //!
-//! Lanes and client threads record with [`annulus_peers::slices::Recorder`]; this is what becomes of it. A slice
+//! Lanes and client threads record with [`annulus_baselines::slices::Recorder`]; this is what becomes of it. A slice
 //! lasts 10 ms or a 240th of the run, whichever is longer, so that an hour costs no more than a minute. The ramp is
 //! not in it.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use annulus_peers::slices::{BUCKETS, Recorder, SLICES_MAX, bounds};
+use annulus_baselines::slices::{BUCKETS, Recorder, SLICES_MAX, bounds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 

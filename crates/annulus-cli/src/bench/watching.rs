@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use annulus::metrics::Histogram;
 use annulus::metrics::alert::Rule;
-use annulus_peers::slices::bounds;
+use annulus_baselines::slices::bounds;
 
 use super::contender::{Side, side};
 use super::job::Plan;

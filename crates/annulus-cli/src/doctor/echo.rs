@@ -8,8 +8,8 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use annulus_peers::Failure;
-use annulus_peers::net::{epoll_echo, ring_echo};
+use annulus_baselines::Failure;
+use annulus_baselines::net::{epoll_echo, ring_echo};
 
 const CONNECTIONS: usize = 16;
 const MESSAGE_BYTES: usize = 64;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use annulus_peers::{Answer, Bench, Failure, Job, Lane, Op};
+use annulus_baselines::{Answer, Bench, Failure, Job, Lane, Op};
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
@@ -152,7 +152,7 @@ impl Answer for Nothing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use annulus_peers::{Contender, Pread};
+    use annulus_baselines::{Contender, Pread};
 
     #[test]
     fn reads_are_counted_and_a_short_one_is_an_error() {

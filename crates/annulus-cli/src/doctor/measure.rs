@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use annulus::{AlignedBuf, Backend, CachedReads, Engine, File};
-use annulus_peers::{Failure, NopRing, Pread, Ring};
+use annulus_baselines::{Failure, NopRing, Pread, Ring};
 
 use super::echo::{self, Echo};
 use super::figures::{Figure, Figures, Missing, What};
@@ -168,14 +168,14 @@ fn nop_ring(batch: usize) -> Result<NopRing, Failure> {
 }
 
 fn ring(name: &str) -> Result<Ring, Failure> {
-    let variant = |ring: &Ring| annulus_peers::Contender::<Timed>::name(ring) == name;
+    let variant = |ring: &Ring| annulus_baselines::Contender::<Timed>::name(ring) == name;
     let ring = Ring::variants().into_iter().find(variant);
     ring.ok_or_else(|| Failure::Failed(format!("there is no ring {name}")))
 }
 
 /// A contender of `bench file`, at a depth, by its own threads.
 fn contender(
-    contender: impl annulus_peers::Contender<Timed> + 'static,
+    contender: impl annulus_baselines::Contender<Timed> + 'static,
     file: &std::fs::File,
     bytes: u64,
     depth: usize,

@@ -3,7 +3,7 @@
 //! A column is a slice of the timeline, a row some neighbouring buckets, a colour how many answers a second fell into
 //! the cell. Rows and colours are the same in every map, so that maps can be laid beside each other.
 
-use annulus_peers::slices::{bounds, bucket};
+use annulus_baselines::slices::{bounds, bucket};
 
 use crate::bench::timeline::Timeline;
 
@@ -204,7 +204,7 @@ pub(crate) fn colour(level: u8) -> [u8; 3] {
 
 #[cfg(test)]
 mod tests {
-    use annulus_peers::slices::Recorder;
+    use annulus_baselines::slices::Recorder;
 
     use super::*;
 

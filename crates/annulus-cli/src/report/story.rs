@@ -1,6 +1,6 @@
 //! What a report tells, whatever was measured: made from the JSON of `bench file` or `bench net`.
 
-use annulus_peers::slices::SLICES_MAX;
+use annulus_baselines::slices::SLICES_MAX;
 
 use crate::bench::stats::Spread;
 use crate::bench::timeline::Timeline;

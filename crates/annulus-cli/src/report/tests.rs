@@ -1,6 +1,6 @@
 //! What a page must keep, whatever was measured and however things are called.
 
-use annulus_peers::slices::Recorder;
+use annulus_baselines::slices::Recorder;
 
 use super::*;
 use crate::bench::contender::side;

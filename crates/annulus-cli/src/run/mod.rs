@@ -227,7 +227,7 @@ fn become_program(program: &Path, args: &[OsString], variables: &[(OsString, OsS
         // Of text that holds a zero byte; what this process was given holds none.
         return Errno::EINVAL;
     };
-    annulus_peers::give_on();
+    annulus_baselines::give_on();
     let Err(error) = execve(&paths[0], &args, &variables);
     if error != Errno::ENOEXEC {
         return error;

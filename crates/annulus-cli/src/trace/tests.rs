@@ -41,11 +41,11 @@ run pread-1  8717/8718   24238.114735: cpu-clock:
 \tffffffff81589ca4 filemap_get_read_batch+0x1f4 ([kernel.kallsyms])
 \tffffffff821ecc51 do_syscall_64+0x71 ([kernel.kallsyms])
 \t          101829 pread64+0x19 (/usr/lib/x86_64-linux-gnu/libc.so.6)
-\t          230ad4 annulus_peers::blocking::Pread::run+0x614 (/target/release/annulus)
+\t          230ad4 annulus_baselines::blocking::Pread::run+0x614 (/target/release/annulus)
 \t          1098eb clone3+0x2b (/usr/lib/x86_64-linux-gnu/libc.so.6)
 
 run pread-1  8717/8718   24238.128097: cpu-clock: 
-\t          230ad4 annulus_peers::blocking::Pread::run+0x614 (/target/release/annulus)
+\t          230ad4 annulus_baselines::blocking::Pread::run+0x614 (/target/release/annulus)
 \t          1098eb clone3+0x2b (/usr/lib/x86_64-linux-gnu/libc.so.6)
 
 ";
@@ -112,13 +112,13 @@ fn a_flame_graph_counts_samples_and_tells_the_kernels_functions() {
     let folded = flame::fold_text(SCRIPT.as_bytes()).unwrap();
     let mut lines: Vec<&str> = folded.stacks.lines().collect();
     lines.sort_unstable();
-    let ours = "run_pread-1;clone3;annulus_peers::blocking::Pread::run";
+    let ours = "run_pread-1;clone3;annulus_baselines::blocking::Pread::run";
     let inside = format!("{ours};pread64;do_syscall_64_[k];filemap_get_read_batch_[k] 1");
     assert_eq!(lines, [format!("{ours} 1"), inside]);
     let (drawn, picture) = flame::draw(&folded, "pread, depth 1").unwrap();
     assert_eq!((drawn.samples, drawn.note), (2, None));
     let picture = String::from_utf8(picture).unwrap();
-    assert!(picture.contains("annulus_peers::blocking::Pread::run (2 samples, 100.00%)"));
+    assert!(picture.contains("annulus_baselines::blocking::Pread::run (2 samples, 100.00%)"));
     assert!(
         flame::draw(&flame::fold_text(b"").unwrap(), "nothing")
             .err()

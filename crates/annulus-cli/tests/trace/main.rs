@@ -198,7 +198,7 @@ fn calls_are_counted_by_name_and_drawn_for_the_contender_that_was_named() {
         "nothing else stays behind"
     );
     let shown = functions(&place.path().join("graph.svg"));
-    assert!(shown.contains("annulus_peers::"), "{shown}");
+    assert!(shown.contains("annulus_baselines::"), "{shown}");
     assert!(
         out.contains("flame graph of pread, depth 4: graph.svg ("),
         "{out}"
@@ -318,7 +318,9 @@ fn a_servers_calls_are_counted_and_drawn_by_its_process() {
             format!("{report:#}")
         })?;
         let shown = functions(&place.path().join("graph.svg"));
-        expect(shown.contains("annulus_peers::net::epoll_echo"), || shown)
+        expect(shown.contains("annulus_baselines::net::epoll_echo"), || {
+            shown
+        })
     });
 }
 

@@ -24,7 +24,7 @@ const STRANGERS: [(&str, &str); 2] = [("engine", "runtime"), ("runtime", "engine
 const CRATES: [(&str, &[&str]); 6] = [
     ("annulus", &[]),
     ("annulus-http", &["annulus", "annulus-adapters"]),
-    ("annulus-peers", &["annulus"]),
+    ("annulus-baselines", &["annulus"]),
     ("annulus-adapters", &["annulus"]),
     ("annulus-preload", &["annulus"]),
     (
@@ -33,7 +33,7 @@ const CRATES: [(&str, &[&str]); 6] = [
             "annulus",
             "annulus-adapters",
             "annulus-http",
-            "annulus-peers",
+            "annulus-baselines",
         ],
     ),
 ];
@@ -300,7 +300,7 @@ mod tests {
     fn a_dependency_against_the_direction_is_found() {
         let manifest = "[dependencies]\nannulus-cli = { workspace = true }\n";
         let found = crates(&Repo::planted(&[(
-            "crates/annulus-peers/Cargo.toml",
+            "crates/annulus-baselines/Cargo.toml",
             manifest,
         )]));
         assert!(found[0].says.contains("may not depend on `annulus-cli`"));

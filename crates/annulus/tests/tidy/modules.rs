@@ -20,7 +20,7 @@ pub(crate) fn orphans(repo: &Repo) -> Vec<Finding> {
     let reached = reached(repo);
     let orphans = repo
         .sources()
-        .filter(|(path, _)| path.starts_with("crates/") || path.starts_with("peers/"))
+        .filter(|(path, _)| path.starts_with("crates/") || path.starts_with("other-runtimes/"))
         .filter(|(path, _)| !reached.contains_key(*path));
     orphans
         .map(|(path, _)| {
@@ -78,7 +78,7 @@ fn is_root(path: &str) -> bool {
         parts.as_slice(),
         ["crates", _, "build.rs"]
             | ["crates", _, "src", "lib.rs" | "main.rs"]
-            | ["peers", "src", "main.rs"]
+            | ["other-runtimes", "src", "main.rs"]
             | ["crates", _, "src", "bin", _]
             | ["crates", _, "tests" | "examples" | "benches", _]
             | ["crates", _, "tests" | "examples" | "benches", _, "main.rs"]
@@ -139,9 +139,9 @@ mod tests {
             ("crates/a/tests/it/main.rs", "mod f;"),
             ("crates/a/tests/it/f.rs", ""),
             ("crates/a/tests/it/g.rs", ""),
-            ("peers/src/main.rs", "mod h;"),
-            ("peers/src/h.rs", ""),
-            ("peers/src/i.rs", ""),
+            ("other-runtimes/src/main.rs", "mod h;"),
+            ("other-runtimes/src/h.rs", ""),
+            ("other-runtimes/src/i.rs", ""),
         ]);
         let found: Vec<_> = orphans(&repo)
             .into_iter()
@@ -152,7 +152,7 @@ mod tests {
             [
                 "crates/a/src/d.rs",
                 "crates/a/tests/it/g.rs",
-                "peers/src/i.rs"
+                "other-runtimes/src/i.rs"
             ]
         );
         assert_eq!(only_for_tests(&repo), ["crates/a/src/b/tests.rs"]);

@@ -5,7 +5,15 @@ use crate::repo::{Finding, Repo};
 use crate::source::line_of;
 
 /// A path that starts with one of these is ours, whatever it ends in.
-const OUR_FOLDERS: [&str; 7] = [".ci", "ci", "crates", "docs", "fuzz", "peers", "runs"];
+const OUR_FOLDERS: [&str; 7] = [
+    ".ci",
+    "ci",
+    "crates",
+    "docs",
+    "fuzz",
+    "other-runtimes",
+    "runs",
+];
 
 /// Anything that ends in one of these is meant to be a file of ours.
 const OUR_ENDINGS: [&str; 3] = [".md", ".rs", ".toml"];

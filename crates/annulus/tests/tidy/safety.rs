@@ -43,7 +43,7 @@ const MAY_ALLOW_UNSAFE: [&str; 28] = [
     // Functions that C programs call in libc's place, with C's pointers.
     "crates/annulus-preload/src/",
     // Contenders: the code we measure against is written as its users write it.
-    "crates/annulus-peers/src/",
+    "crates/annulus-baselines/src/",
     // Tests that stand in for a foreign buffer type or look at memory behind the library's back.
     "crates/annulus/tests/",
 ];
@@ -95,7 +95,7 @@ pub(crate) fn forbidden(repo: &Repo) -> Vec<Finding> {
     let mut found = Vec::new();
     let ours = FORBIDS_UNSAFE.map(|name| format!("crates/{name}"));
     // The other runtimes' servers stand outside the workspace and its lints.
-    for folder in ours.iter().map(String::as_str).chain(["peers"]) {
+    for folder in ours.iter().map(String::as_str).chain(["other-runtimes"]) {
         for root in ["lib.rs", "main.rs"] {
             let path = format!("{folder}/src/{root}");
             if repo
@@ -359,7 +359,10 @@ mod tests {
 
     #[test]
     fn a_tool_that_does_not_forbid_unsafe_code_is_found() {
-        for path in ["crates/annulus-cli/src/main.rs", "peers/src/main.rs"] {
+        for path in [
+            "crates/annulus-cli/src/main.rs",
+            "other-runtimes/src/main.rs",
+        ] {
             assert_eq!(
                 forbidden(&Repo::planted(&[(path, "//! T.\nfn main() {}")])).len(),
                 1

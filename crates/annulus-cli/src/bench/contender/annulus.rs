@@ -12,7 +12,7 @@ use annulus::{
     Arena, ArenaBuf, Backend, BackendInUse, BufferLayout, Engine, EngineBuilder, File, OwnDriver,
     SqPoll,
 };
-use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, on_owning_threads};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, on_owning_threads};
 use futures_executor::block_on;
 
 use super::ask::{Buffer, buffer, many, tasks, tasks_on};

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use annulus::{AlignedBuf, BufError, File, IoBufMut};
-use annulus_peers::{Failure, Job, Lane, Op};
+use annulus_baselines::{Failure, Job, Lane, Op};
 use futures_executor::LocalPool;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::LocalSpawnExt;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annulus_peers::contenders as peers;
+use annulus_baselines::contenders as peers;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! The contender that does no I/O: what is left is the cost of the harness.
 
-use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, Op};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, Op};
 
 /// Asks for operations, keeps `depth` of them, answers the oldest as it ought to be answered.
 pub(crate) struct Null;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use annulus::{Engine, File};
 use annulus_adapters::tokio::Rings;
-use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use annulus::{AlignedBuf, Arena, BufferLayout, Engine, File, IoBufMut, OwnDriver, SqPoll};
-use annulus_peers::{Bench, Contender, Failure, Finished, Job, Lane, Op, on_owning_threads};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, Op, on_owning_threads};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::options::Options;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use annulus_peers::{Answer, Lane, Op, ThreadUsage};
+use annulus_baselines::{Answer, Lane, Op, ThreadUsage};
 use fastrand::Rng;
 
 use super::options::{Kind, Verify};

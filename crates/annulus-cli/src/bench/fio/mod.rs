@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use annulus_peers::Failure;
+use annulus_baselines::Failure;
 
 use super::json::Destination;
 use super::machine::{Machine, allow_many_open_files};

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use annulus_peers::{
+use annulus_baselines::{
     Bench, Contender, Failure, Finished, Handover, LinuxAio, MappedFile, Pread, Registered, Ring,
     Setup,
 };
@@ -137,7 +137,7 @@ fn run_stage(
 /// A clone of a job, ready to run.
 struct Clone {
     job: usize,
-    peers_job: annulus_peers::Job,
+    peers_job: annulus_baselines::Job,
     work: Work,
     contender: Box<dyn Contender<JobBench>>,
     do_verify: bool,
@@ -168,7 +168,7 @@ impl Clone {
         let seed = mix(seed ^ mix((index as u64) << 32 | number as u64));
         Ok(Clone {
             job: index,
-            peers_job: annulus_peers::Job {
+            peers_job: annulus_baselines::Job {
                 offset_bytes: place.offset,
                 size_bytes: place.bytes,
                 block_bytes: options.block_most() as usize,

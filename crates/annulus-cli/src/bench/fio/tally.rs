@@ -2,7 +2,7 @@
 
 use std::io;
 
-use annulus_peers::{Op, ThreadUsage};
+use annulus_baselines::{Op, ThreadUsage};
 use hdrhistogram::Histogram;
 
 /// Longer latencies are recorded as this one.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_peers::{Lane, Op};
+use annulus_baselines::{Lane, Op};
 
 use super::lane::{Clock, JobLane, Work};
 use super::options::{Kind, Verify};

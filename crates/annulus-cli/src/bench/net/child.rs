@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use annulus_peers::net::{epoll_echo, ring_echo, tokio_echo, tokio_http};
+use annulus_baselines::net::{epoll_echo, ring_echo, tokio_echo, tokio_http};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 

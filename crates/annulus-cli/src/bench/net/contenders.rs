@@ -1,6 +1,6 @@
 //! Who is loaded: a server that runs, servers of our own, any other command.
 
-use annulus_peers::net::load::Target;
+use annulus_baselines::net::load::Target;
 
 use super::pages::find_nginx;
 use crate::args::LoadArgs;

@@ -6,8 +6,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use annulus_peers::Failure;
-use annulus_peers::net::load;
+use annulus_baselines::Failure;
+use annulus_baselines::net::load;
 
 use super::json::Destination;
 use super::machine::{Machine, Usage};

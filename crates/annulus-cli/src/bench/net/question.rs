@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_peers::net::load::{MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload};
+use annulus_baselines::net::load::{MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::contenders::{Who, contenders};

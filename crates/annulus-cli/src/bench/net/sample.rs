@@ -1,6 +1,6 @@
 //! From what the generator and the watch counted to the numbers of a run, and who was the limit.
 
-use annulus_peers::net::load::{Outcome, Plan};
+use annulus_baselines::net::load::{Outcome, Plan};
 use hdrhistogram::Histogram;
 
 use super::json::{ErrorCount, Latency, Sample, ServerUse, Totals};
@@ -112,7 +112,7 @@ fn server(outcome: &Outcome, watch: &Watch) -> Result<ServerUse, String> {
 fn limit(plan: &Plan, client: &[f64], server: Option<&ServerUse>) -> String {
     let busiest = client.iter().copied().fold(0.0, f64::max);
     let client_full = busiest > CLIENT_FULL;
-    if matches!(plan.pace, annulus_peers::net::load::Pace::Rate(_)) && !client_full {
+    if matches!(plan.pace, annulus_baselines::net::load::Pace::Rate(_)) && !client_full {
         return "the rate is the limit, as asked".into();
     }
     match (client_full, server.map(|server| server.cpus)) {
@@ -131,7 +131,7 @@ fn limit(plan: &Plan, client: &[f64], server: Option<&ServerUse>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use annulus_peers::net::load::{Pace, Target, Workload};
+    use annulus_baselines::net::load::{Pace, Target, Workload};
     use std::time::Duration;
 
     #[test]

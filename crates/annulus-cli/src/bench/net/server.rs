@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_peers::net::load::Target;
+use annulus_baselines::net::load::Target;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::contenders::Who;

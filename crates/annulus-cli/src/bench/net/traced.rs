@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use annulus_peers::net::load::{self, Live, Moment};
+use annulus_baselines::net::load::{self, Live, Moment};
 
 use super::contenders::Who;
 use super::question::{Cell, Question};

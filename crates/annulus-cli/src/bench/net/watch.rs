@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_peers::net::load::{Live, Moment};
+use annulus_baselines::net::load::{Live, Moment};
 
 use crate::trace::PerfCounter;
 

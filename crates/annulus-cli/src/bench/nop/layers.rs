@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use annulus::Engine;
 use annulus_adapters::tokio::Rings;
-use annulus_peers::{Failure, NopRing, context_switches};
+use annulus_baselines::{Failure, NopRing, context_switches};
 use futures_executor::LocalPool;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::{AtomicWaker, LocalSpawnExt};

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use annulus_peers::Failure;
+use annulus_baselines::Failure;
 
 use super::json::Destination;
 use super::machine::Machine;

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_peers::net::{epoll_echo, ring_echo, tokio_echo};
+use annulus_baselines::net::{epoll_echo, ring_echo, tokio_echo};
 
 /// Nothing here takes nearly as long.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -172,7 +172,7 @@ fn churn(asked: &Asked) -> Outcome {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let serving = spawn(echo(listener));
-        let lanes: Vec<_> = (0..ABREAST)
+        let handles: Vec<_> = (0..ABREAST)
             .map(|first| {
                 spawn(async move {
                     for number in (first..count).step_by(ABREAST as usize) {
@@ -183,8 +183,8 @@ fn churn(asked: &Asked) -> Outcome {
                 })
             })
             .collect();
-        for lane in lanes {
-            lane.await??;
+        for handle in handles {
+            handle.await??;
         }
         serving.abort();
         println!("churn: {count} connections came and went");
@@ -332,7 +332,7 @@ where
 
 /// Opens connections, `ABREAST` at a time, and asks on each.
 async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::error::Error>> {
-    let lanes: Vec<_> = (0..ABREAST)
+    let handles: Vec<_> = (0..ABREAST)
         .map(|first| {
             spawn(async move {
                 let mut open = Vec::new();
@@ -348,8 +348,8 @@ async fn connect(port: u16, count: u64) -> Result<Vec<TcpStream>, Box<dyn std::e
         })
         .collect();
     let mut all = Vec::new();
-    for lane in lanes {
-        all.extend(lane.await??);
+    for handle in handles {
+        all.extend(handle.await??);
     }
     Ok(all)
 }

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! A lane served by blocking threads: the fallback where there is no ring, and beside a ring the
+//! A driver made of blocking threads: the fallback where there is no ring, and beside a ring the
 //! place for operations that its kernel has no opcode for. Threads are started as operations wait
-//! and end after a while without work. They share the lane's inside under one lock, which no thread
+//! and end after a while without work. They share the driver's state under one lock, which no thread
 //! holds while it runs an operation, a waker or a buffer's `Drop`. Invariants: Lent (an operation
 //! taken by a thread is that thread's until it has finished it), Once, Held (whoever holds the lock
 //! is the driver), Drained.
@@ -23,7 +23,7 @@ use super::deadlines::Deadlines;
 use super::finish::{self, Done};
 use super::pending::Pending;
 use super::slot::{DriverSide, Slot, Stage};
-use super::{Lane, Limits, Wake};
+use super::{DriverHandle, Limits, Wake};
 use crate::metrics::{Meter, SourceKind, Times};
 use crate::narrow::to_ns;
 use crate::op::Resume;
@@ -52,18 +52,18 @@ pub(crate) struct Config {
     pub(crate) affinity: Option<Affinity>,
 }
 
-/// The lane and the threads behind it.
+/// The driver handle and the threads behind it.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    lane: Lane,
+    handle: DriverHandle,
     inside: Arc<Inside>,
     config: Config,
 }
 
-/// Apart from `Shared`, so that the lane can hold it to wake the threads.
+/// Apart from `Shared`, so that the handle can hold it to wake the threads.
 #[derive(Default)]
 struct Inside {
     state: Mutex<State>,
@@ -94,7 +94,7 @@ struct State {
     given_up: bool,
 }
 
-// SAFETY: Held: the slots it points to belong to the lane; whoever holds the lock is the driver.
+// SAFETY: Held: the slots it points to belong to the handle; whoever holds the lock is the driver.
 unsafe impl Send for State {}
 
 impl Wake for Arc<Inside> {
@@ -127,10 +127,10 @@ thread_local! {
 impl Pool {
     pub(crate) fn new(config: Config) -> Pool {
         let inside = Arc::new(Inside::default());
-        let lane = Lane::new(Box::new(Arc::clone(&inside)));
-        lane.counters.be(SourceKind::Threads);
+        let handle = DriverHandle::new(Box::new(Arc::clone(&inside)));
+        handle.counters.be(SourceKind::Threads);
         let shared = Arc::new(Shared {
-            lane,
+            handle,
             inside,
             config,
         });
@@ -140,16 +140,16 @@ impl Pool {
             state.closed = true;
             let errno = error.raw_os_error().unwrap_or(EAGAIN);
             let refusal = EngineError::NoThread { errno }.code();
-            shared.lane.failed.store(refusal, Ordering::Release);
-            let handed_over = shared.lane.inbox.close().count();
-            debug_assert_eq!(handed_over, 0, "nobody has seen the lane yet");
+            shared.handle.failed.store(refusal, Ordering::Release);
+            let handed_over = shared.handle.inbox.close().count();
+            debug_assert_eq!(handed_over, 0, "no thread has seen the handle yet");
         }
         drop(state);
         Pool { shared }
     }
 
-    pub(crate) fn lane(&self) -> &Lane {
-        &self.shared.lane
+    pub(crate) fn handle(&self) -> &DriverHandle {
+        &self.shared.handle
     }
 
     /// Refuses what waits and sees out what runs, at most until `until_ns`, or for the drain timeout where that is not
@@ -208,14 +208,14 @@ impl Shared {
             // wait for an operation that this thread holds.
             if !done.is_empty() {
                 drop(state);
-                done.deliver(&self.lane);
+                done.deliver(&self.handle);
                 state = lock(&self.inside.state);
                 continue;
             }
             if let Some(slot) = self.next(&mut state) {
                 self.call_others(&mut state);
                 drop(state);
-                let res = run(slot, &self.lane.counters);
+                let res = run(slot, &self.handle.counters);
                 state = lock(&self.inside.state);
                 self.answer(&mut state, slot, res, &mut done);
                 continue;
@@ -239,9 +239,9 @@ impl Shared {
 
     /// Waits for work. False: there was none for so long that the thread may end.
     fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        self.lane.sleeper.about_to_sleep();
-        if !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty() {
-            self.lane.sleeper.awake();
+        self.handle.sleeper.about_to_sleep();
+        if !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty() {
+            self.handle.sleeper.awake();
             return (state, true);
         }
         state.idle += 1;
@@ -261,9 +261,9 @@ impl Shared {
         } else if !state.pending.is_empty() {
             self.inside.work.notify_one();
         } else {
-            self.lane.sleeper.about_to_sleep();
-            if !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty() {
-                self.lane.sleeper.awake();
+            self.handle.sleeper.about_to_sleep();
+            if !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty() {
+                self.handle.sleeper.awake();
                 self.inside.work.notify_one();
             }
         }
@@ -285,14 +285,14 @@ impl Shared {
     /// Takes over what callers handed in.
     fn take_in(self: &Arc<Self>, state: &mut State, done: &mut Done) {
         let inbox = if state.closed {
-            self.lane.inbox.close()
+            self.handle.inbox.close()
         } else {
-            self.lane.inbox.drain()
+            self.handle.inbox.drain()
         };
         for chain in inbox {
             self.accept(state, chain);
         }
-        for link in self.lane.cancels.drain() {
+        for link in self.handle.cancels.drain() {
             self.cancel_orphan(state, Slot::of_cancel(link), done);
         }
     }
@@ -316,7 +316,7 @@ impl Shared {
     /// of it himself.
     fn close_cancels(&self, state: &mut State, done: &mut Done) {
         if state.in_flight == 0 {
-            for link in self.lane.cancels.close() {
+            for link in self.handle.cancels.close() {
                 self.cancel_orphan(state, Slot::of_cancel(link), done);
             }
         }
@@ -363,7 +363,7 @@ impl Shared {
         }
         state.in_flight += 1;
         state.in_flight_bytes += bytes;
-        self.lane.counters.submitted().add(1);
+        self.handle.counters.submitted().add(1);
         Some(slot)
     }
 
@@ -387,7 +387,7 @@ impl Shared {
     }
 
     fn count(&self, slot: &Slot, side: &DriverSide, res: i32) {
-        let counters = &self.lane.counters;
+        let counters = &self.handle.counters;
         // SAFETY: Lent: not finished, so the driver's.
         let operation = unsafe { slot.operation() };
         counters.answer(operation);
@@ -430,7 +430,7 @@ impl Shared {
             self.expire(&mut state, now, &mut done);
             if !done.is_empty() {
                 drop(state);
-                done.deliver(&self.lane);
+                done.deliver(&self.handle);
                 state = lock(&self.inside.state);
                 continue;
             }
@@ -448,7 +448,7 @@ impl Shared {
     fn expire(&self, state: &mut State, now_ns: u64, done: &mut Done) {
         let mut waiting = false;
         while let Some(token) = state.deadlines.pop_passed(now_ns) {
-            let Some(slot) = self.lane.table.named(token) else {
+            let Some(slot) = self.handle.table.named(token) else {
                 continue;
             };
             // SAFETY: Lent: its deadline was still listed, so it is not finished; we hold the lock.
@@ -460,7 +460,7 @@ impl Shared {
                 Stage::InFlight => {
                     // A running system call can't be stopped: the future goes, the memory stays.
                     if let Some(wake) = slot.lifecycle.expire() {
-                        self.lane.counters.timeouts().add(1);
+                        self.handle.counters.timeouts().add(1);
                         side.stage = Stage::Expired;
                         done.wakers.extend(wake);
                     }
@@ -472,7 +472,7 @@ impl Shared {
             // SAFETY: Lent: waiting slots are the driver's.
             let timed_out = |slot: &Slot| unsafe { slot.driver() }.timed_out;
             for slot in state.pending.remove(timed_out) {
-                self.lane.counters.timeouts().add(1);
+                self.handle.counters.timeouts().add(1);
                 // SAFETY: as above.
                 self.finish(state, unsafe { slot.as_ref() }, -ETIMEDOUT, done);
             }
@@ -481,7 +481,7 @@ impl Shared {
 
     /// Refuses what waits, lets what runs come to its end, ends the threads.
     fn drain(self: &Arc<Self>, until_ns: Option<u64>) {
-        if self.lane.is_elsewhere() {
+        if self.handle.is_elsewhere() {
             // A child of a fork has none of the threads.
             return;
         }
@@ -498,17 +498,17 @@ impl Shared {
                 self.finish(
                     &mut state,
                     unsafe { slot.as_ref() },
-                    -self.lane.refusal(),
+                    -self.handle.refusal(),
                     &mut done,
                 );
             }
             while let Some(token) = state.deadlines.pop_passed(u64::MAX) {
-                let Some(slot) = self.lane.table.named(token) else {
+                let Some(slot) = self.handle.table.named(token) else {
                     continue;
                 };
                 // SAFETY: Lent: its deadline was still listed, so it is not finished.
                 if unsafe { slot.driver() }.stage == Stage::Sleeping {
-                    self.finish(&mut state, slot, -self.lane.refusal(), &mut done);
+                    self.finish(&mut state, slot, -self.handle.refusal(), &mut done);
                 }
             }
             self.close_cancels(&mut state, &mut done);
@@ -516,7 +516,7 @@ impl Shared {
         self.inside.work.notify_all();
         self.inside.clock.notify_all();
         drop(state);
-        done.deliver(&self.lane);
+        done.deliver(&self.handle);
         self.wait_for_the_last();
     }
 
@@ -533,7 +533,7 @@ impl Shared {
                 // The threads keep `Shared`, and with it what they use, until they end.
                 if !std::mem::replace(&mut state.given_up, true) {
                     let leaked = u64::from(state.in_flight);
-                    self.lane.counters.leaked().add(leaked);
+                    self.handle.counters.leaked().add(leaked);
                 }
                 return;
             }

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::Lane;
+use super::DriverHandle;
 use super::many::Group;
 use super::slot::{Slot, Stage};
 use super::stack::Pushed;
@@ -44,7 +44,7 @@ unsafe impl Send for Done {}
 
 impl Done {
     /// Does all of it.
-    pub(crate) fn deliver(&mut self, lane: &Lane) {
+    pub(crate) fn deliver(&mut self, handle: &DriverHandle) {
         for waker in self.wakers.drain(..) {
             contain(|| waker.wake());
         }
@@ -56,7 +56,7 @@ impl Done {
         }
         for (slot, last) in self.last.drain(..) {
             // SAFETY: Once, Lent: `finish` or `discard_later` put it here, as theirs to let go of.
-            contain(|| unsafe { let_go(lane, slot.as_ref(), last) });
+            contain(|| unsafe { let_go(handle, slot.as_ref(), last) });
         }
     }
 
@@ -143,20 +143,20 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
 /// # Safety
 ///
 /// Once. The caller holds the slot as `last` says.
-unsafe fn let_go(lane: &Lane, slot: &Slot, last: Last) {
+unsafe fn let_go(handle: &DriverHandle, slot: &Slot, last: Last) {
     match last {
         // SAFETY: Once: nobody else refers to it.
-        Last::Discard => unsafe { discard(lane, slot) },
+        Last::Discard => unsafe { discard(handle, slot) },
         Last::Lapsed => {
             // SAFETY: Once: the payload stayed with the driver, and the kernel has let go of it.
             unsafe { dispose(slot) };
             if slot.lifecycle.complete().free {
                 // SAFETY: Once: the future has left, and the payload is gone.
-                unsafe { lane.table.free(slot) };
+                unsafe { handle.table.free(slot) };
             }
         }
         // SAFETY: Once: the payload has been taken, and nobody refers to the slot.
-        Last::Free => unsafe { lane.table.free(slot) },
+        Last::Free => unsafe { handle.table.free(slot) },
     }
 }
 
@@ -165,7 +165,7 @@ unsafe fn let_go(lane: &Lane, slot: &Slot, last: Last) {
 /// # Safety
 ///
 /// Once. The slot is finished, its payload is in it, and nobody else refers to it.
-pub(crate) unsafe fn discard(lane: &Lane, slot: &Slot) {
+pub(crate) unsafe fn discard(handle: &DriverHandle, slot: &Slot) {
     // SAFETY: Once, passed on.
     let group = unsafe { slot.driver() }.group.take();
     // SAFETY: Once, passed on.
@@ -173,7 +173,7 @@ pub(crate) unsafe fn discard(lane: &Lane, slot: &Slot) {
     // SAFETY: Once, passed on: its batch counted it.
     contain(|| unsafe { Group::forget_one(group) });
     // SAFETY: Once, passed on.
-    contain(|| unsafe { lane.table.free(slot) });
+    contain(|| unsafe { handle.table.free(slot) });
 }
 
 /// Drops the op, its buffer included.

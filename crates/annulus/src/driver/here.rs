@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use super::turned::Turned;
-use super::{Lane, Submitter};
+use super::{DriverHandle, Submitter};
 use crate::error::SetupError;
 use crate::sys::ring::Ring;
 
@@ -114,7 +114,7 @@ struct Kept {
     engine: u64,
     /// The executor's number.
     executor: u64,
-    /// Where the lane is among the engine's; with the driver. `None`: it could not be made.
+    /// The index of the driver handle in the engine; with the driver. `None`: it could not be made.
     ring: Option<(usize, Arc<Turned<Ring>>)>,
 }
 
@@ -128,14 +128,14 @@ impl Drop for Keeping {
                 turned.drain();
             }
         }
-        // Destructors that come later go to the engine's drivers. Another thread may have the lane by then.
+        // Destructors that come later go to the engine's drivers. Another thread may use the handle by then.
         SETTLED.set((0, 0));
     }
 }
 
 thread_local! {
     static KEEPING: Keeping = const { Keeping(RefCell::new(Vec::new())) };
-    /// The engine and lane of the last operation, where they need not be looked for again.
+    /// The engine and the driver index of the last operation, where they need no look-up.
     static SETTLED: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
@@ -145,21 +145,21 @@ pub(super) fn new_engine() -> u64 {
     ENGINES.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The calling thread's own lane of `submitter`, if it has one or is to have one.
+/// The calling thread's own driver of `submitter`, if it has one or is to have one.
 #[inline]
-pub(super) fn lane(submitter: &Submitter) -> Option<&Lane> {
+pub(super) fn handle(submitter: &Submitter) -> Option<&DriverHandle> {
     let (engine, index) = SETTLED.get();
     if engine == submitter.number()
-        && let Some(lane) = submitter.own_lane(index)
-        && !lane.stopping()
+        && let Some(handle) = submitter.own_handle(index)
+        && !handle.stopping()
     {
-        return Some(lane);
+        return Some(handle);
     }
     let host = HOST.get()?;
     look(submitter, *host)
 }
 
-fn look<'a>(submitter: &'a Submitter, host: &'static dyn Host) -> Option<&'a Lane> {
+fn look<'a>(submitter: &'a Submitter, host: &'static dyn Host) -> Option<&'a DriverHandle> {
     if !submitter.makes_rings() {
         return None;
     }
@@ -179,7 +179,7 @@ fn look<'a>(submitter: &'a Submitter, host: &'static dyn Host) -> Option<&'a Lan
     if resident {
         SETTLED.set((engine, index));
     }
-    submitter.own_lane(index)
+    submitter.own_handle(index)
 }
 
 /// `Some(None)`: it could not be made.
@@ -264,7 +264,7 @@ pub fn after_unpark(executor: u64) {
     each(executor, Turned::after_unpark);
 }
 
-/// While it lives, the calling thread's operations of one engine go to one lane.
+/// While it lives, the calling thread's operations of one engine go to one driver.
 pub(crate) struct Driving {
     before: (u64, usize),
 }

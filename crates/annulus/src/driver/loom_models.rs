@@ -4,7 +4,7 @@
 //! operations, up to a number of preemptions: `ci/loom`. Each model says which mistake it finds;
 //! `loom_mutations.rs` makes the mistakes and sees them found.
 //!
-//! What is checked is the code itself: the driver, the future and the batch, between them a lane,
+//! What is checked is the code itself: the driver, the future and the batch, between them a driver handle,
 //! and a kernel that answers at once or late. Slots are watched: two threads that touch one without
 //! anything that orders them are an error, and so is a thread that nobody wakes. The models keep
 //! what the driver keeps: Lent, Once, One side.
@@ -26,7 +26,9 @@ use super::sleeper::Sleeper;
 use super::stack::{Linked, Pushed, Stack};
 use super::table::Table;
 use super::uring::{Driver, Tuning, WAKE};
-use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Thread, Wake, blocking};
+use super::{
+    DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, Wake, blocking,
+};
 use crate::op::{Op, OpInfo};
 use crate::sync::{AtomicPtr, Shared};
 use crate::sys::engine_error::{EngineError, code_of};
@@ -217,7 +219,7 @@ enum Manner {
 /// in all, and every slot given back.
 fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc<Drops>)) {
     let bell = Arc::new(Notify::new());
-    let lane = Arc::new(Lane::new(Box::new(Bell(Arc::clone(&bell)))));
+    let handle = Arc::new(DriverHandle::new(Box::new(Bell(Arc::clone(&bell)))));
     let late = manner == Manner::Late;
     let kernel = Doll {
         bell,
@@ -237,18 +239,18 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
         look_out_ns: 0,
         drain_timeout: Duration::from_secs(1),
     };
-    let mut driver = Driver::new(Arc::clone(&lane), kernel, limits, tuning);
+    let mut driver = Driver::new(Arc::clone(&handle), kernel, limits, tuning);
     let config = blocking::Config {
         threads: 1,
         limits,
         drain_timeout: Duration::ZERO,
         affinity: None,
     };
-    let lanes = vec![LaneThread {
-        lane: Arc::clone(&lane),
+    let handles = vec![DriverThread {
+        handle: Arc::clone(&handle),
         thread: Thread::None,
     }];
-    let submitter = Submitter::new(lanes, Opcodes::of(|_| true), config);
+    let submitter = Submitter::new(handles, Opcodes::of(|_| true), config);
     let drops = Arc::new(Drops {
         count: Count::new(0),
         one_more: Notify::new(),
@@ -257,12 +259,12 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
     // The submitter goes with the caller, and its drop stops the driver.
     let thread = thread::spawn(move || caller(&submitter, &counted));
     if manner == Manner::Stopping {
-        lane.request_stop();
+        handle.request_stop();
     }
     assert_eq!(driver.run(), 0);
     thread.join().unwrap();
     assert_eq!(drops.count.load(SeqCst), operations);
-    assert_eq!(lane.table.in_use(), 0);
+    assert_eq!(handle.table.in_use(), 0);
 }
 
 fn awaits(submitter: &Submitter, drops: &Arc<Drops>) {
@@ -480,26 +482,26 @@ fn a_stack_passes_each_element_on_once() {
 #[test]
 fn two_callers_are_not_forgotten() {
     loom::model(|| {
-        let lane = Arc::new((Stack::<Element>::new(), Sleeper::new(), Notify::new()));
+        let handle = Arc::new((Stack::<Element>::new(), Sleeper::new(), Notify::new()));
         let elements = Arc::new([Element::new(), Element::new()]);
         for n in 0..2 {
-            let (lane, elements) = (Arc::clone(&lane), Arc::clone(&elements));
+            let (handle, elements) = (Arc::clone(&handle), Arc::clone(&elements));
             thread::spawn(move || {
                 // SAFETY: Lent: `elements` is alive to the end of the model.
-                let pushed = unsafe { lane.0.push((&*elements[n]).into()) };
-                if pushed == Pushed::First && lane.1.must_wake() {
-                    lane.2.notify();
+                let pushed = unsafe { handle.0.push((&*elements[n]).into()) };
+                if pushed == Pushed::First && handle.1.must_wake() {
+                    handle.2.notify();
                 }
             });
         }
         let mut left = 2;
         while left > 0 {
-            left -= lane.0.drain().count();
-            lane.1.about_to_sleep();
-            if left > 0 && lane.0.is_empty() {
-                lane.2.wait();
+            left -= handle.0.drain().count();
+            handle.1.about_to_sleep();
+            if left > 0 && handle.0.is_empty() {
+                handle.2.wait();
             }
-            lane.1.awake();
+            handle.1.awake();
         }
     });
 }

@@ -18,7 +18,7 @@ use loom::thread;
 use super::loom_models::{Bell, Drops, Nothing, block_on, poll};
 use super::turned::Turned;
 use super::uring::{Tuning, WAKE};
-use super::{Lane, LaneThread, Limits, Opcodes, Operation, Submitter, Thread, blocking};
+use super::{DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking};
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
@@ -115,7 +115,7 @@ const LIMITS: Limits = Limits {
     in_flight_bytes: 8,
 };
 
-fn drive(lane: &Arc<Lane>, late: bool) -> Arc<Turned<Puppet>> {
+fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<Turned<Puppet>> {
     let bell = Arc::new(Notify::new());
     let kernel = Puppet {
         bell: Arc::clone(&bell),
@@ -132,7 +132,7 @@ fn drive(lane: &Arc<Lane>, late: bool) -> Arc<Turned<Puppet>> {
         drain_timeout: Duration::from_secs(1),
     };
     Turned::new(
-        Arc::clone(lane),
+        Arc::clone(handle),
         kernel,
         Box::new(Bell(bell)),
         LIMITS,
@@ -149,9 +149,9 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// A lane that is turned, its driver, and who hands over to it.
+/// A threadless driver, its handle, and the threads that submit to it.
 struct Stage {
-    lane: Arc<Lane>,
+    handle: Arc<DriverHandle>,
     turned: Arc<Turned<Puppet>>,
     submitter: Submitter,
     drops: Arc<Drops>,
@@ -159,22 +159,22 @@ struct Stage {
 
 impl Stage {
     fn new(late: bool) -> Arc<Stage> {
-        let lane = Arc::new(Lane::own());
-        let turned = drive(&lane, late);
+        let handle = Arc::new(DriverHandle::own());
+        let turned = drive(&handle, late);
         let config = blocking::Config {
             threads: 1,
             limits: LIMITS,
             drain_timeout: Duration::ZERO,
             affinity: None,
         };
-        let lanes = vec![LaneThread {
-            lane: Arc::clone(&lane),
+        let handles = vec![DriverThread {
+            handle: Arc::clone(&handle),
             thread: Thread::None,
         }];
         Arc::new(Stage {
-            lane,
+            handle,
             turned,
-            submitter: Submitter::new(lanes, Opcodes::of(|_| true), config),
+            submitter: Submitter::new(handles, Opcodes::of(|_| true), config),
             drops: Arc::new(Drops {
                 count: Count::new(0),
                 one_more: Notify::new(),
@@ -201,8 +201,8 @@ impl Stage {
         self.turned.drain();
         assert!(self.turned.is_over());
         assert_eq!(self.drops.count.load(SeqCst), operations);
-        assert_eq!(self.lane.table.in_use(), 0);
-        assert_eq!(self.lane.counters.leaked().get(), 0);
+        assert_eq!(self.handle.table.in_use(), 0);
+        assert_eq!(self.handle.counters.leaked().get(), 0);
     }
 }
 
@@ -225,14 +225,14 @@ fn who_drops_an_arena_sees_who_found_the_lock_taken() {
     check(|| {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
-        let thread = thread::spawn(move || other.lane.nudge());
+        let thread = thread::spawn(move || other.handle.nudge());
         assert_eq!(stage.awaits(), 0);
         thread.join().unwrap();
         stage.ends(1);
     });
 }
 
-/// Finds: a lane that stays attended while its thread is parked: the flag stays down after the first
+/// Finds: a driver that stays attended while its thread is parked: the flag stays down after the first
 /// hand-over, and the second is left at that; a busy-poll that holds the lock, and no fence between letting go and
 /// the look for marks.
 #[test]
@@ -275,7 +275,7 @@ fn what_is_left_to_a_completion_is_not_left_when_it_has_come() {
         stage.turned.turn();
         thread.join().unwrap();
         // Nobody parks in this model: it has been submitted by who pushed it, or by who turned.
-        assert!(stage.lane.inbox.is_empty());
+        assert!(stage.handle.inbox.is_empty());
         stage.ends(2);
     });
 }
@@ -316,7 +316,7 @@ fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
             let stage = Stage::new(late);
             let other = Arc::clone(&stage);
             let thread = thread::spawn(move || {
-                // No other lane takes what this one refuses.
+                // No other driver takes what this one refuses.
                 other.submitter.drain();
                 other.turned.drain();
             });
@@ -329,9 +329,9 @@ fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
     }
 }
 
-/// Finds: a driver drained once more that stops the lane before it holds the lock and has seen a driver.
+/// Finds: a driver drained once more that sets the stop flag before it holds the lock and has seen a driver.
 #[test]
-fn a_lane_that_another_has_by_now_is_left_alone_by_who_had_it() {
+fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
     check(|| {
         let stage = Stage::new(true);
         let old = stage.started();
@@ -339,10 +339,10 @@ fn a_lane_that_another_has_by_now_is_left_alone_by_who_had_it() {
         let thread = thread::spawn(move || {
             other.turned.drain();
             // It may be the other thread that ends the driver, and not yet have done so.
-            while !other.lane.reopen() {
+            while !other.handle.reopen() {
                 thread::yield_now();
             }
-            let new = drive(&other.lane, false);
+            let new = drive(&other.handle, false);
             assert_eq!(other.awaits(), 0);
             new.drain();
         });

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::slot::Slot;
 use super::stack::{Pushed, Stack};
-use super::{Lane, Submitter};
+use super::{DriverHandle, Submitter};
 use crate::narrow::to_u32;
 use crate::op::Op;
 use crate::sync::{AtomicUsize, AtomicWaker, Mutation, Ordering, broken};
@@ -34,7 +34,7 @@ pub(crate) struct Group {
     waker: AtomicWaker,
     /// Slots still out when the batch was dropped.
     left: AtomicUsize,
-    /// The errno that ended the kernel of a lane which has some of its operations, or 0.
+    /// The errno that ended the kernel of a driver that has some of its operations, or 0.
     failed: AtomicI32,
     /// A group that is never freed fails the model.
     #[cfg(annulus_loom)]
@@ -91,11 +91,11 @@ impl Group {
     }
 }
 
-/// A slot that is out, and which lane it went to.
+/// A slot that is in use, and the driver that it was submitted to.
 #[derive(Clone, Copy)]
 struct Out<'a> {
     slot: NonNull<Slot>,
-    lane: &'a Lane,
+    handle: &'a DriverHandle,
 }
 
 /// Operations of type `T`, handed over together. `K` is the holder's name for each.
@@ -105,10 +105,10 @@ pub(crate) struct Batch<'a, T: Op, K: Copy> {
     out: Vec<Option<(Out<'a>, K)>>,
     /// Free places in `out`.
     vacant: Vec<u32>,
-    /// The chain being built, and for which lane.
+    /// The chain being built, and its driver.
     chain: Option<(NonNull<Slot>, NonNull<Slot>)>,
     chained: usize,
-    lane: &'a Lane,
+    handle: &'a DriverHandle,
     /// Answered, taken off the group, not passed on yet.
     done: super::stack::Drained<Slot>,
     /// Answered without a driver.
@@ -130,7 +130,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             vacant: Vec::new(),
             chain: None,
             chained: 0,
-            lane: submitter.lane(T::INFO.opcode),
+            handle: submitter.handle(T::INFO.opcode),
             done,
             at_once: VecDeque::new(),
         }
@@ -149,17 +149,17 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             return;
         }
         // Each chain anew: the batch may have moved to another thread.
-        let lane = match self.chain {
-            None => self.submitter.lane_for(&op),
-            Some(_) => self.lane,
+        let handle = match self.chain {
+            None => self.submitter.handle_for(&op),
+            Some(_) => self.handle,
         };
-        self.chain_up(op, asked_ns, key, lane);
+        self.chain_up(op, asked_ns, key, handle);
     }
 
-    /// Adds an operation to the chain for `lane`, which is the lane of all of the chain.
-    fn chain_up(&mut self, op: T, asked_ns: u64, key: K, lane: &'a Lane) {
-        self.lane = lane;
-        let Some(slot) = lane.table.take() else {
+    /// Adds an operation to the chain for `handle`, which is the driver of the whole chain.
+    fn chain_up(&mut self, op: T, asked_ns: u64, key: K, handle: &'a DriverHandle) {
+        self.handle = handle;
+        let Some(slot) = handle.table.take() else {
             self.at_once
                 .push_back((key, op, -EngineError::TooMany.code()));
             return;
@@ -167,7 +167,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         drop(slot.lifecycle.reset(None));
         let out = Out {
             slot: NonNull::from(slot),
-            lane,
+            handle,
         };
         let place = match self.vacant.pop() {
             Some(place) => place,
@@ -199,7 +199,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Hands the chain over if it is long enough to be worth it.
     pub(crate) fn flush_chunk(&mut self) {
-        if self.chained >= self.lane.chunk().unwrap_or(HAND_OVER_CHUNK) {
+        if self.chained >= self.handle.chunk().unwrap_or(HAND_OVER_CHUNK) {
             self.flush();
         }
     }
@@ -220,15 +220,15 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             return;
         };
         let operations = to_u32(std::mem::take(&mut self.chained));
-        let lane = self.lane;
+        let handle = self.handle;
         // SAFETY: Lent: filled above, and touched through their life cycles only from here on.
-        if unsafe { lane.hand_over(first, operations) } {
+        if unsafe { handle.hand_over(first, operations) } {
             return;
         }
         let before = self.at_once.len();
-        self.take_back(first, lane.refusal());
-        // The lane has ended. If it was only this thread's own, there are others.
-        if let Some(other) = self.submitter.lane_instead_of(lane, T::INFO.opcode) {
+        self.take_back(first, handle.refusal());
+        // The driver has ended. If it was only this thread's own, there are others.
+        if let Some(other) = self.submitter.handle_instead_of(handle, T::INFO.opcode) {
             for (key, op, _) in self.at_once.split_off(before) {
                 self.chain_up(op, 0, key, other);
             }
@@ -258,7 +258,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     }
 
     /// The same, and whose answer it is.
-    fn take_from(&mut self, slot: NonNull<Slot>) -> Option<(&'a Lane, (K, T, i32))> {
+    fn take_from(&mut self, slot: NonNull<Slot>) -> Option<(&'a DriverHandle, (K, T, i32))> {
         // SAFETY: Lent: given back to us by the group, or never handed over.
         let slot = unsafe { slot.as_ref() };
         // SAFETY: as above.
@@ -270,8 +270,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         // SAFETY: Once: `T` is what `add` filled it with, and it is taken here only.
         let (op, res) = unsafe { slot.take::<T>() };
         // SAFETY: Once: the payload is taken, and our entry of it was the last reference.
-        unsafe { out.lane.table.free(slot) };
-        Some((out.lane, (key, op, res)))
+        unsafe { out.handle.table.free(slot) };
+        Some((out.handle, (key, op, res)))
     }
 
     fn next_done(&mut self) -> Option<(K, T, i32)> {
@@ -286,12 +286,12 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
                     self.done.next()?
                 }
             };
-            let (lane, (key, op, res)) = self.take_from(slot)?;
-            let Some(other) = self.submitter.lane_after(lane, res, T::INFO.opcode) else {
+            let (handle, (key, op, res)) = self.take_from(slot)?;
+            let Some(other) = self.submitter.handle_after(handle, res, T::INFO.opcode) else {
                 return Some((key, op, res));
             };
-            // A chain is for one lane.
-            if self.chain.is_some() && !std::ptr::eq(self.lane, other) {
+            // A chain is for one driver.
+            if self.chain.is_some() && !std::ptr::eq(self.handle, other) {
                 self.flush();
             }
             self.chain_up(op, 0, key, other);
@@ -332,7 +332,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.group.waker.register(waker);
     }
 
-    /// The error, as a number, that ended one of its lanes: some answers will never come.
+    /// The error, as a number, that ended one of its drivers: some completions will never come.
     pub(crate) fn failed(&self) -> Option<i32> {
         match self.group.failed.load(Ordering::Acquire) {
             0 => None,
@@ -392,8 +392,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         // `forget_one` takes this reference up again.
         let group = Arc::into_raw(group);
         for (out, _) in self.out.iter().flatten() {
-            // SAFETY: Once: claimed in step 1, and requested here only; the submitter keeps the lane.
-            unsafe { out.lane.request_cancel(out.slot) };
+            // SAFETY: Once: claimed in step 1, and requested here only; the submitter keeps the driver handle.
+            unsafe { out.handle.request_cancel(out.slot) };
         }
         if !counted {
             // SAFETY: Lent: broken on purpose, for the model checker to find.

@@ -2,10 +2,10 @@
 //!
 //! Takes operations, returns completions.
 //!
-//! A *lane* is one driver as its callers see it: a table of slots, a list of what is handed over, a
-//! list of what is to be cancelled, and a flag that says whether the driver sleeps. Behind a lane
+//! A `DriverHandle` is one driver as its callers see it: a table of slots, a list of what is handed over, a
+//! list of what is to be cancelled, and a flag that says whether the driver sleeps. Behind a handle
 //! runs either a ring (`uring.rs`, on one thread, real or simulated kernel) or blocking threads
-//! (`blocking.rs`). A `Submitter` is what files and engines hold: all lanes of one engine, and the
+//! (`blocking.rs`). A `Submitter` is what files and engines hold: all driver handles of one engine, and the
 //! duty to drain them when the last holder goes. Invariant: Lent.
 #![allow(unsafe_code)]
 
@@ -53,7 +53,7 @@ pub(crate) use finish::{contain, contained};
 pub use operation::Operation;
 #[cfg(feature = "test-util")]
 pub(crate) use submitter::Clock;
-pub(crate) use submitter::{LaneThread, Opcodes, OwnRings, Submitter, Thread};
+pub(crate) use submitter::{DriverThread, Opcodes, OwnRings, Submitter, Thread};
 
 use crate::buf::{Arenas, Follow};
 use crate::metrics::{Meter, SourceKind};
@@ -97,7 +97,7 @@ pub(crate) trait Wake: Send + Sync {
         self.wake();
     }
 
-    /// The lane's stop flag is set: the driver is to see it, whether or not it sleeps.
+    /// The handle's stop flag is set: the driver is to see it, whether or not it sleeps.
     fn end(&self) {
         self.wake();
     }
@@ -110,7 +110,7 @@ impl Wake for std::sync::Arc<crate::sys::wake::EventFd> {
 }
 
 /// One driver, as its callers see it.
-pub(crate) struct Lane {
+pub(crate) struct DriverHandle {
     pub(crate) table: Table,
     /// Heads of chains of slots, in the order they were handed over.
     pub(crate) inbox: Stack<Slot>,
@@ -121,7 +121,7 @@ pub(crate) struct Lane {
     pub(crate) counters: Meter,
     /// The errno that ended the driver's kernel, or 0: what operations it can't give back answer.
     pub(crate) failed: AtomicI32,
-    /// Present if the lane has no thread: its callers turn its driver.
+    /// Present if the driver has no thread: its callers poll it.
     own: Option<Own>,
     /// What the driver is to register; set once, before the first operation.
     pub(crate) arenas: OnceLock<Arc<Arenas>>,
@@ -130,16 +130,16 @@ pub(crate) struct Lane {
     process: u64,
 }
 
-/// For a lane that is not woken but turned.
+/// For a threadless driver, which is polled instead of woken.
 struct Turning;
 
 impl Wake for Turning {
     fn wake(&self) {}
 }
 
-impl Lane {
-    pub(crate) fn new(wake: Box<dyn Wake>) -> Lane {
-        Lane {
+impl DriverHandle {
+    pub(crate) fn new(wake: Box<dyn Wake>) -> DriverHandle {
+        DriverHandle {
             table: Table::new(),
             inbox: Stack::new(),
             cancels: Stack::new(),
@@ -154,17 +154,17 @@ impl Lane {
         }
     }
 
-    /// A lane whose callers turn its driver.
-    pub(crate) fn own() -> Lane {
-        let lane = Lane::new(Box::new(Turning));
-        lane.counters.be(SourceKind::OwnRing);
-        Lane {
+    /// The handle of a threadless driver.
+    pub(crate) fn own() -> DriverHandle {
+        let handle = DriverHandle::new(Box::new(Turning));
+        handle.counters.be(SourceKind::OwnRing);
+        DriverHandle {
             own: Some(Own::new()),
-            ..lane
+            ..handle
         }
     }
 
-    /// Opens a drained lane without a driver again. False: it has one, or left operations behind.
+    /// Reopens a drained handle that has no driver. False: it has one, or left operations behind.
     fn reopen(&self) -> bool {
         if !self.own.as_ref().is_some_and(Own::claim) {
             return false;
@@ -176,7 +176,7 @@ impl Lane {
         true
     }
 
-    /// Drains the driver that has this lane, if one has.
+    /// Drains the driver behind this handle, if there is one.
     fn drain_own(&self, until_ns: u64) {
         if let Some(driver) = self.own.as_ref().and_then(Own::driver) {
             driver.drain(Some(until_ns));
@@ -213,7 +213,7 @@ impl Lane {
     ///
     /// # Safety
     ///
-    /// Lent. The caller took the slots from this lane's table, filled them, and from now on touches
+    /// Lent. The caller took the slots from this handle's table, filled them, and from now on touches
     /// nothing but their life cycles.
     #[must_use]
     pub(crate) unsafe fn hand_over(&self, chain: NonNull<Slot>, operations: u32) -> bool {
@@ -239,7 +239,7 @@ impl Lane {
     ///
     /// # Safety
     ///
-    /// Once. The caller has just set the slot's `QUEUED` and keeps the lane alive by other means
+    /// Once. The caller has just set the slot's `QUEUED` and keeps the handle alive by other means
     /// than the slot.
     pub(crate) unsafe fn request_cancel(&self, slot: NonNull<Slot>) {
         // SAFETY: Lent: while `QUEUED` is set the driver does not free the slot.
@@ -306,7 +306,7 @@ impl Lane {
     /// Has the driver register these arenas. Before the first operation.
     fn follow(self: &Arc<Self>, arenas: &Arc<Arenas>) {
         if self.arenas.set(Arc::clone(arenas)).is_ok() {
-            let this: Weak<Lane> = Arc::downgrade(self);
+            let this: Weak<DriverHandle> = Arc::downgrade(self);
             arenas.add_follower(this);
         }
     }
@@ -323,7 +323,7 @@ impl Lane {
     }
 }
 
-impl Follow for Lane {
+impl Follow for DriverHandle {
     fn follow(&self) {
         self.nudge();
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
-use super::{Lane, Submitter, inline_run};
+use super::{DriverHandle, Submitter, inline_run};
 use crate::narrow::to_ns;
 use crate::op::Op;
 use crate::sys::engine_error::{EngineError, error_of};
@@ -47,8 +47,8 @@ enum State<'a, T: Op> {
     /// Answered before anything was asked.
     Ready(T::Output),
     Fresh(T),
-    /// Handed over to this lane.
-    Out(NonNull<Slot>, &'a Lane),
+    /// Submitted to this driver.
+    Out(NonNull<Slot>, &'a DriverHandle),
     Over,
 }
 
@@ -127,42 +127,42 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             let until_ns = self.submitter.now_ns().saturating_add(timeout_ns);
             self.time = Time::Until(until_ns.max(1));
         }
-        let lane = self.submitter.lane_for(&op);
-        self.place(op, asked_ns, lane, context)
+        let handle = self.submitter.handle_for(&op);
+        self.place(op, asked_ns, handle, context)
     }
 
-    /// Hands `op` over to `lane`, or to another if that has ended.
+    /// Submits `op` to `handle`, or to another driver if that has ended.
     fn place(
         &mut self,
         mut op: T,
         asked_ns: u64,
-        mut lane: &'a Lane,
+        mut handle: &'a DriverHandle,
         context: &mut Context<'_>,
     ) -> Poll<A> {
         loop {
-            op = match self.hand_over(op, asked_ns, lane, context) {
+            op = match self.hand_over(op, asked_ns, handle, context) {
                 Ok(answer) => return answer,
                 Err(op) => op,
             };
-            // The lane has ended. If it was only this thread's own, there are others.
-            match self.submitter.lane_instead_of(lane, op.opcode()) {
-                Some(other) => lane = other,
-                None => return self.finish(op.complete(-lane.refusal())),
+            // The driver has ended. If it was only this thread's own, there are others.
+            match self.submitter.handle_instead_of(handle, op.opcode()) {
+                Some(other) => handle = other,
+                None => return self.finish(op.complete(-handle.refusal())),
             }
         }
     }
 
-    /// Hands `op` over; it comes back if the lane has ended.
+    /// Submits `op`; it comes back if the driver has ended.
     fn hand_over(
         &mut self,
         op: T,
         asked_ns: u64,
-        lane: &'a Lane,
+        handle: &'a DriverHandle,
         context: &mut Context<'_>,
     ) -> Result<Poll<A>, T> {
         // Before the slot is taken: foreign code, which may panic.
         let waker = context.waker().clone();
-        let Some(slot) = lane.table.take() else {
+        let Some(slot) = handle.table.take() else {
             return Ok(self.finish(op.complete(-EngineError::TooMany.code())));
         };
         let deadline_ns = match self.time {
@@ -173,21 +173,26 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         // SAFETY: Once: a free slot, ours until it is handed over.
         unsafe { slot.fill(op, deadline_ns, asked_ns) };
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
-        if unsafe { lane.hand_over(NonNull::from(slot), 1) } {
+        if unsafe { handle.hand_over(NonNull::from(slot), 1) } {
             if deadline_ns != 0 {
-                lane.hurry();
+                handle.hurry();
             }
-            self.state = State::Out(NonNull::from(slot), lane);
+            self.state = State::Out(NonNull::from(slot), handle);
             return Ok(Poll::Pending);
         }
         // SAFETY: Once: not handed over, so still ours, with the op just stored.
         let (op, _) = unsafe { slot.take::<T>() };
         // SAFETY: Once: empty again, and nobody else has seen it.
-        unsafe { lane.table.free(slot) };
+        unsafe { handle.table.free(slot) };
         Err(op)
     }
 
-    fn watch(&mut self, slot: NonNull<Slot>, lane: &'a Lane, context: &mut Context<'_>) -> Poll<A> {
+    fn watch(
+        &mut self,
+        slot: NonNull<Slot>,
+        handle: &'a DriverHandle,
+        context: &mut Context<'_>,
+    ) -> Poll<A> {
         // SAFETY: Lent: out in our name, so not freed.
         let slot = unsafe { slot.as_ref() };
         let answer = match slot.lifecycle.look(context.waker()) {
@@ -199,12 +204,12 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         self.state = State::Over;
         if slot.lifecycle.take() {
             // SAFETY: Once: the driver has released it, and we will not touch it again.
-            unsafe { lane.table.free(slot) };
+            unsafe { handle.table.free(slot) };
         }
         // Last: a buffer is foreign code and may panic. By now the op is on this stack, and only here.
         let output = match answer {
             Some((op, res))
-                if let Some(other) = self.submitter.lane_after(lane, res, op.opcode()) =>
+                if let Some(other) = self.submitter.handle_after(handle, res, op.opcode()) =>
             {
                 return self.place(op, self.submitter.sample(), other, context);
             }
@@ -213,7 +218,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
                 op.complete(-EngineError::TimedOut.code())
             }
             Some((op, res)) => op.complete(res),
-            None => T::lost(error_of(lane.expiry())),
+            None => T::lost(error_of(handle.expiry())),
         };
         self.finish(output)
     }
@@ -226,9 +231,9 @@ impl<T: Op, A> Future for Operation<'_, T, A> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Ready(output) => self.finish(output),
             State::Fresh(op) => self.start(op, context),
-            State::Out(slot, lane) => {
-                self.state = State::Out(slot, lane);
-                self.watch(slot, lane, context)
+            State::Out(slot, handle) => {
+                self.state = State::Out(slot, handle);
+                self.watch(slot, handle, context)
             }
             State::Over => panic!("an Operation was polled after it had answered"),
         }
@@ -237,22 +242,22 @@ impl<T: Op, A> Future for Operation<'_, T, A> {
 
 impl<T: Op, A> Drop for Operation<'_, T, A> {
     fn drop(&mut self) {
-        let State::Out(slot, lane) = &self.state else {
+        let State::Out(slot, handle) = &self.state else {
             return;
         };
-        let (slot, lane) = (*slot, *lane);
+        let (slot, handle) = (*slot, *handle);
         // SAFETY: Lent: out in our name, so not freed.
         let slot_ref = unsafe { slot.as_ref() };
         let answer = match slot_ref.lifecycle.abandon() {
-            // SAFETY: Once: `QUEUED` was set just now; the submitter keeps the lane.
-            Abandon::Request => return unsafe { lane.request_cancel(slot) },
+            // SAFETY: Once: `QUEUED` was set just now; the submitter keeps the driver handle.
+            Abandon::Request => return unsafe { handle.request_cancel(slot) },
             // SAFETY: Once: done, so the payload is ours, and nobody takes it after a drop.
             Abandon::Dispose => Some(unsafe { slot_ref.take::<T>() }),
             Abandon::Leave => None,
         };
         if slot_ref.lifecycle.take() {
             // SAFETY: Once: the driver has released it, and we are gone.
-            unsafe { lane.table.free(slot_ref) };
+            unsafe { handle.table.free(slot_ref) };
         }
         // Last, as in `watch`.
         drop(answer.map(|(op, res)| op.complete(res)));

@@ -1,4 +1,4 @@
-//! What callers see of a lane that has no thread: when to queue, when to turn it. One per thread that
+//! What callers see of a threadless driver: when to queue, when to poll it. One per thread that
 //! keeps a ring of its own; used again by another thread when the first has ended.
 
 use std::sync::{Arc, PoisonError};
@@ -28,7 +28,7 @@ pub(crate) struct Own {
     waits: AtomicBool,
     /// `None` while nobody has it.
     turn: Mutex<Option<Arc<dyn Turn>>>,
-    /// Drained to the last operation, so that another driver may have the lane.
+    /// Drained to the last operation, so that another driver may use the handle.
     free: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ impl Own {
         }
     }
 
-    /// The lane has a driver from now on.
+    /// The handle has a driver from now on.
     pub(super) fn occupy(&self, turn: Arc<dyn Turn>) {
         self.publish(0, 1);
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
@@ -61,7 +61,7 @@ impl Own {
         self.free.store(free, Ordering::Release);
     }
 
-    /// Takes a lane that nobody has.
+    /// Takes a handle that has no driver.
     pub(super) fn claim(&self) -> bool {
         self.free
             .compare_exchange(true, false, Ordering::AcqRel, Ordering::Relaxed)

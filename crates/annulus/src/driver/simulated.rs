@@ -5,7 +5,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use super::uring::{Driver, Tuning};
-use super::{Clock, Lane, LaneThread, Limits, Opcodes, Submitter, Thread, Wake, blocking};
+use super::{
+    Clock, DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, Wake, blocking,
+};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::sys::sim::{Bell, SimClock, SimKernel, World};
@@ -28,32 +30,35 @@ impl Clock for SimClock {
     }
 }
 
-/// A driver, and its lane.
+/// A driver, and its handle.
 pub(crate) fn driver(
     world: &Arc<World>,
     clock: &Arc<SimClock>,
     limits: Limits,
     tuning: Tuning,
-) -> (Arc<Lane>, Driver<SimKernel>) {
+) -> (Arc<DriverHandle>, Driver<SimKernel>) {
     let bell = Arc::new(Bell::default());
-    let lane = Arc::new(Lane::new(Box::new(Arc::clone(&bell))));
+    let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&bell))));
     let kernel = SimKernel::new(Arc::clone(world), Arc::clone(clock), bell);
     // On a clock that only the kernel moves, looking out for a while would take for ever.
     let tuning = Tuning {
         look_out_ns: 0,
         ..tuning
     };
-    (Arc::clone(&lane), Driver::new(lane, kernel, limits, tuning))
+    (
+        Arc::clone(&handle),
+        Driver::new(handle, kernel, limits, tuning),
+    )
 }
 
-/// The lanes of an engine whose kernel is simulated.
+/// The driver handles of an engine whose kernel is simulated.
 pub(crate) fn submitter(
-    lanes: Vec<LaneThread>,
+    handles: Vec<DriverThread>,
     world: &Arc<World>,
     clock: &Arc<SimClock>,
     blocking: blocking::Config,
 ) -> Submitter {
-    let mut submitter = Submitter::new(lanes, Opcodes::of(|_| true), blocking);
+    let mut submitter = Submitter::new(handles, Opcodes::of(|_| true), blocking);
     submitter.closer = Some(Arc::clone(world) as Arc<dyn CloseFd>);
     submitter.clock = Some(Arc::clone(clock) as Arc<dyn Clock>);
     submitter
@@ -65,12 +70,12 @@ pub(crate) fn start(
     clock: &Arc<SimClock>,
     limits: Limits,
     tuning: Tuning,
-) -> Result<LaneThread, SetupError> {
+) -> Result<DriverThread, SetupError> {
     let (tell, told) = mpsc::sync_channel(1);
     let (world, clock) = (Arc::clone(world), Arc::clone(clock));
     let run = move || {
-        let (lane, driver) = driver(&world, &clock, limits, tuning);
-        if tell.send(lane).is_ok() {
+        let (handle, driver) = driver(&world, &clock, limits, tuning);
+        if tell.send(handle).is_ok() {
             driver.drive();
         }
     };
@@ -82,8 +87,8 @@ pub(crate) fn start(
             error,
         })?;
     match told.recv() {
-        Ok(lane) => Ok(LaneThread {
-            lane,
+        Ok(handle) => Ok(DriverThread {
+            handle,
             thread: Thread::Running(thread),
         }),
         Err(_) => {

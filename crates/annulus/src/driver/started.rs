@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::uring::{Driver, Tuning};
-use super::{Lane, Limits, Wake};
+use super::{DriverHandle, Limits, Wake};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::EAGAIN;
 use crate::sys::ring::Ring;
@@ -26,19 +26,23 @@ pub(crate) struct Starter {
 }
 
 impl Starter {
-    /// A lane for `ring`, whose thread starts when it is needed.
-    pub(crate) fn new(ring: Ring, limits: Limits, tuning: Tuning) -> (Arc<Lane>, Arc<Starter>) {
+    /// A driver handle for `ring`, whose thread starts when it is needed.
+    pub(crate) fn new(
+        ring: Ring,
+        limits: Limits,
+        tuning: Tuning,
+    ) -> (Arc<DriverHandle>, Arc<Starter>) {
         let starter = Arc::new(Starter {
             driver: Mutex::new(None),
             started: Once::new(),
             thread: Mutex::new(None),
             wake: ring.waker(),
         });
-        let lane = Arc::new(Lane::new(Box::new(Arc::clone(&starter))));
+        let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&starter))));
         // Whoever hands over first is to wake, and so to start, it.
-        lane.sleeper.about_to_sleep();
-        *starter.lock_driver() = Some(Driver::new(Arc::clone(&lane), ring, limits, tuning));
-        (lane, starter)
+        handle.sleeper.about_to_sleep();
+        *starter.lock_driver() = Some(Driver::new(Arc::clone(&handle), ring, limits, tuning));
+        (handle, starter)
     }
 
     fn lock_driver(&self) -> std::sync::MutexGuard<'_, Option<Driver<Ring>>> {

@@ -1,5 +1,5 @@
-//! Where operations are handed over: the lanes of one engine. Files and engines share one; when the
-//! last of them goes, the lanes are stopped and drained.
+//! Where operations are submitted: the drivers of one engine. Files and engines share a submitter; when the
+//! last of them is dropped, the drivers are stopped and drained.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::started::Starter;
 use super::turned::Turned;
 use super::uring::Tuning;
-use super::{Lane, Limits, blocking, here, inline_run};
+use super::{DriverHandle, Limits, blocking, here, inline_run};
 use crate::buf::{Arenas, BouncePool, Tract};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
@@ -25,12 +25,12 @@ use crate::sys::forked;
 use crate::sys::ring::{Ring, RingConfig};
 use crate::sys::sqe::opcode;
 
-/// Operations a thread hands to one lane before it turns to the next: enough for a chunk to stay
+/// Operations that a thread submits to one driver before it moves to the next: enough for a chunk to stay
 /// together.
-const LANE_RUN: usize = 8;
+const DRIVER_RUN: usize = 8;
 
 /// Threads with a ring of their own, by engine; more hand over.
-const OWN_LANES_MAX: usize = 256;
+const OWN_RINGS_MAX: usize = 256;
 
 /// How the rings are made that threads keep.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct OwnRings {
     pub(crate) tuning: Tuning,
 }
 
-/// A ring that a thread is to keep: where its lane is, its driver, and what to poll.
+/// A ring that a thread keeps: the index of its driver handle, its driver, and the descriptor to poll.
 pub(super) type MadeRing = (usize, Arc<Turned<Ring>>, OwnedFd);
 /// How long an arena's maker waits for the drivers' answers: tens of GiB are zeroed and pinned within
 /// it. A driver that is kept busy by a foreign waker is not waited for for ever.
@@ -52,13 +52,13 @@ pub(crate) trait Clock: Send + Sync {
     fn now_ns(&self) -> u64;
 }
 
-/// A lane, and the thread that drives it.
-pub(crate) struct LaneThread {
-    pub(crate) lane: Arc<Lane>,
+/// A driver handle, and the thread that drives the driver.
+pub(crate) struct DriverThread {
+    pub(crate) handle: Arc<DriverHandle>,
     pub(crate) thread: Thread,
 }
 
-/// Who drives a lane.
+/// The thread that drives a driver.
 pub(crate) enum Thread {
     /// Whoever has the driver.
     None,
@@ -77,19 +77,19 @@ impl Thread {
     }
 }
 
-/// The lanes of one engine.
+/// The drivers of one engine.
 pub(crate) struct Submitter {
-    lanes: Vec<Arc<Lane>>,
-    /// The lane whose ring polls devices, if there is one.
-    polled: Option<Arc<Lane>>,
+    handles: Vec<Arc<DriverHandle>>,
+    /// The driver whose ring polls devices, if there is one.
+    polled: Option<Arc<DriverHandle>>,
     threads: Mutex<Vec<Thread>>,
     opcodes: Opcodes,
     /// Names the engine in the cells of threads.
     number: u64,
     /// The process it was made in.
     process: u64,
-    /// Lanes of threads with a ring of their own; made on first use, and used again.
-    own: OnceLock<Box<[OnceLock<Arc<Lane>>]>>,
+    /// Driver handles of threads with a ring of their own; made on first use, and reused.
+    own: OnceLock<Box<[OnceLock<Arc<DriverHandle>>]>>,
     /// `None`: threads keep no rings.
     pub(crate) own_rings: Option<OwnRings>,
     /// Why a thread has no ring though its executor would look after it: the first reason.
@@ -98,21 +98,21 @@ pub(crate) struct Submitter {
     ended: AtomicBool,
     /// When the end is to be over, ns; 0: it has not begun.
     drain_until_ns: AtomicU64,
-    /// For what the lanes' kernel has no opcode for; made on first use.
+    /// For operations that the drivers' kernel has no opcode for; made on first use.
     helpers: OnceLock<blocking::Pool>,
     blocking: blocking::Config,
     pub(crate) bounces: Arc<BouncePool>,
-    /// What every lane's driver registers.
+    /// The arenas that every driver registers.
     pub(crate) arenas: Arc<Arenas>,
     /// Who closes descriptors, where they are not the process's own.
     pub(crate) closer: Option<Arc<dyn CloseFd>>,
     /// The clock of deadlines, where it is not the machine's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
-    /// Runs the lanes to their end, where the calling thread does that itself.
+    /// Runs the drivers to their end, where the calling thread does that itself.
     pub(crate) finish_here: Option<fn()>,
-    /// Shared by all; each thread starts at a lane of its own.
+    /// Shared by all threads; each thread starts at a different driver.
     threads_seen: AtomicUsize,
-    /// Answers that needed no lane, and attempts at such that came to nothing.
+    /// Operations completed without a driver, and failed attempts at that.
     inline: Meter,
     /// What does the work, and why it is not what would be best; for sources that come later.
     about: OnceLock<(String, Option<String>)>,
@@ -149,7 +149,7 @@ thread_local! {
 
 impl Submitter {
     pub(crate) fn new(
-        lanes: Vec<LaneThread>,
+        handles: Vec<DriverThread>,
         opcodes: Opcodes,
         blocking: blocking::Config,
     ) -> Submitter {
@@ -158,18 +158,18 @@ impl Submitter {
         inline.belong(number, 0);
         let mut threads = Vec::new();
         let arenas = Arc::<Arenas>::default();
-        let lanes = lanes
+        let handles = handles
             .into_iter()
             .enumerate()
-            .map(|(index, LaneThread { lane, thread })| {
-                lane.counters.belong(number, index);
+            .map(|(index, DriverThread { handle, thread })| {
+                handle.counters.belong(number, index);
                 threads.push(thread);
-                lane.follow(&arenas);
-                lane
+                handle.follow(&arenas);
+                handle
             })
             .collect();
         Submitter {
-            lanes,
+            handles,
             polled: None,
             threads: Mutex::new(threads),
             opcodes,
@@ -193,10 +193,13 @@ impl Submitter {
         }
     }
 
-    /// Adds the lane whose ring polls devices.
-    pub(crate) fn with_polled(mut self, LaneThread { lane, thread }: LaneThread) -> Submitter {
-        lane.counters.belong(self.number, self.lanes.len());
-        self.polled = Some(lane);
+    /// Adds the driver whose ring polls devices.
+    pub(crate) fn with_polled(
+        mut self,
+        DriverThread { handle, thread }: DriverThread,
+    ) -> Submitter {
+        handle.counters.belong(self.number, self.handles.len());
+        self.polled = Some(handle);
         let threads = self
             .threads
             .get_mut()
@@ -210,38 +213,42 @@ impl Submitter {
         self.polled.is_some()
     }
 
-    fn all_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.lanes
+    fn all_handles(&self) -> impl Iterator<Item = &Arc<DriverHandle>> {
+        self.handles
             .iter()
             .chain(&self.polled)
-            .chain(self.own_lanes())
+            .chain(self.own_handles())
     }
 
-    /// The lane for this operation of the calling thread's.
+    /// The driver for this operation of the calling thread.
     #[inline]
-    pub(crate) fn lane_for<T: Op>(&self, op: &T) -> &Lane {
+    pub(crate) fn handle_for<T: Op>(&self, op: &T) -> &DriverHandle {
         match &self.polled {
             Some(polled) if op.is_polled() => polled,
-            _ => self.lane(op.opcode()),
+            _ => self.handle(op.opcode()),
         }
     }
 
-    /// The lane that this thread's next operation goes to.
+    /// The driver that this thread's next operation goes to.
     #[inline]
-    pub(crate) fn lane(&self, opcode: u8) -> &Lane {
+    pub(crate) fn handle(&self, opcode: u8) -> &DriverHandle {
         if !self.opcodes.has(opcode) {
             return self.helpers();
         }
-        match here::lane(self) {
+        match here::handle(self) {
             Some(own) => own,
-            None => self.shared_lane(),
+            None => self.shared_handle(),
         }
     }
 
-    /// Where an operation goes that `ended` has refused: that lane was its thread's own, and its
+    /// The driver for an operation that `ended` has refused: `ended` was its thread's own driver, and its
     /// executor has ended; or it was another core's. `None`: the engine has.
     #[cold]
-    pub(crate) fn lane_instead_of(&self, ended: &Lane, opcode: u8) -> Option<&Lane> {
+    pub(crate) fn handle_instead_of(
+        &self,
+        ended: &DriverHandle,
+        opcode: u8,
+    ) -> Option<&DriverHandle> {
         // A child of a fork is refused by all of them.
         if self.ended.load(Ordering::Acquire) || self.process != forked::process() {
             return None;
@@ -250,28 +257,33 @@ impl Submitter {
             return ended.own.is_some().then(|| self.helpers());
         }
         // Of a runtime's cores, some may have ended before the others.
-        let mut lanes = self.lanes.iter().map(|lane| &**lane);
-        lanes.find(|lane| !lane.stopping() && !std::ptr::eq(*lane, ended))
+        let mut handles = self.handles.iter().map(|handle| &**handle);
+        handles.find(|handle| !handle.stopping() && !std::ptr::eq(*handle, ended))
     }
 
-    /// Where an operation goes that `lane` had taken and answered with `res`, because it ended before the kernel had
-    /// the operation. `None`: that is the answer.
+    /// The driver for an operation that `handle` had taken and completed with `res`, because it ended before the kernel
+    /// had the operation. `None`: that is the answer.
     #[inline]
-    pub(crate) fn lane_after(&self, lane: &Lane, res: i32, opcode: u8) -> Option<&Lane> {
-        match EngineError::of_code(-res).is_some() && lane.stopping() {
-            true => self.lane_instead_of(lane, opcode),
+    pub(crate) fn handle_after(
+        &self,
+        handle: &DriverHandle,
+        res: i32,
+        opcode: u8,
+    ) -> Option<&DriverHandle> {
+        match EngineError::of_code(-res).is_some() && handle.stopping() {
+            true => self.handle_instead_of(handle, opcode),
             false => None,
         }
     }
 
-    /// A lane with a thread of its own.
-    fn shared_lane(&self) -> &Lane {
-        let lane = match self.lanes.as_slice() {
+    /// A driver with a thread of its own.
+    fn shared_handle(&self) -> &DriverHandle {
+        let handle = match self.handles.as_slice() {
             [one] => Some(one),
             several => several.get(self.turn() % several.len().max(1)),
         };
-        match lane {
-            Some(lane) => lane,
+        match handle {
+            Some(handle) => handle,
             None => self.helpers(),
         }
     }
@@ -280,24 +292,24 @@ impl Submitter {
     fn turn(&self) -> usize {
         let mut turn = TURN.get();
         if turn == usize::MAX {
-            turn = self.threads_seen.fetch_add(LANE_RUN, Ordering::Relaxed);
+            turn = self.threads_seen.fetch_add(DRIVER_RUN, Ordering::Relaxed);
         }
         TURN.set(turn.wrapping_add(1));
-        turn / LANE_RUN
+        turn / DRIVER_RUN
     }
 
-    /// The lane of the blocking threads.
-    fn helpers(&self) -> &Lane {
+    /// The driver of the blocking threads.
+    fn helpers(&self) -> &DriverHandle {
         let pool = self.helpers.get_or_init(|| {
             let pool = blocking::Pool::new(self.blocking);
-            self.introduce(pool.lane(), 0);
+            self.introduce(pool.handle(), 0);
             if self.ended.load(Ordering::SeqCst) {
                 // Too late for work: what is handed over is refused.
                 pool.drain(Some(self.drain_until_ns()));
             }
             pool
         });
-        pool.lane()
+        pool.handle()
     }
 
     /// Whether nothing is taken any more.
@@ -317,26 +329,29 @@ impl Submitter {
         self.own_rings.is_some() && !over
     }
 
-    /// A lane that `make_own` has made, or that `core_lane` names.
+    /// A driver that `make_own` has made, or that `core_handle` names.
     #[inline]
-    pub(super) fn own_lane(&self, index: usize) -> Option<&Lane> {
-        let lane = match index.checked_sub(OWN_LANES_MAX) {
+    pub(super) fn own_handle(&self, index: usize) -> Option<&DriverHandle> {
+        let handle = match index.checked_sub(OWN_RINGS_MAX) {
             None => self.own.get()?.get(index)?.get()?,
-            Some(core) => self.lanes.get(core)?,
+            Some(core) => self.handles.get(core)?,
         };
-        Some(lane)
+        Some(handle)
     }
 
-    /// The name of a core's lane, which is one of those that it was made with, among the lanes of threads.
-    pub(crate) fn core_lane(&self, lane: &Arc<Lane>) -> Option<usize> {
-        let place = self.lanes.iter().position(|one| Arc::ptr_eq(one, lane))?;
-        Some(OWN_LANES_MAX + place)
+    /// The index of a core's driver among the drivers of threads.
+    pub(crate) fn core_handle(&self, handle: &Arc<DriverHandle>) -> Option<usize> {
+        let place = self
+            .handles
+            .iter()
+            .position(|one| Arc::ptr_eq(one, handle))?;
+        Some(OWN_RINGS_MAX + place)
     }
 
-    /// All lanes of threads.
-    fn own_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        let lanes = self.own.get().into_iter().flatten();
-        lanes.map_while(OnceLock::get)
+    /// The drivers of all threads with rings of their own.
+    fn own_handles(&self) -> impl Iterator<Item = &Arc<DriverHandle>> {
+        let handles = self.own.get().into_iter().flatten();
+        handles.map_while(OnceLock::get)
     }
 
     /// Makes a ring for the calling thread to keep.
@@ -356,35 +371,35 @@ impl Submitter {
         let pollable = ring
             .pollable()
             .map_err(|error| SetupError::Os { what: "dup", error })?;
-        let Some((index, lane)) = self.free_own_lane() else {
+        let Some((index, handle)) = self.free_own_handle() else {
             return Err(SetupError::Config(format!(
-                "{OWN_LANES_MAX} threads have rings of their own; further ones hand over"
+                "{OWN_RINGS_MAX} threads have rings of their own; further ones hand over"
             )));
         };
         let interrupt = Box::new(ring.waker());
-        let turned = Turned::new(Arc::clone(lane), ring, interrupt, limits, tuning);
+        let turned = Turned::new(Arc::clone(handle), ring, interrupt, limits, tuning);
         if self.ended.load(Ordering::SeqCst) {
-            // The engine ended meanwhile, and may not have seen this lane.
+            // The engine ended meanwhile, and may not have seen this driver.
             turned.drain();
         }
         Ok((index, turned, pollable))
     }
 
-    /// A lane that nobody has.
-    fn free_own_lane(&self) -> Option<(usize, &Arc<Lane>)> {
+    /// A driver handle that no thread uses.
+    fn free_own_handle(&self) -> Option<(usize, &Arc<DriverHandle>)> {
         let places = self
             .own
-            .get_or_init(|| (0..OWN_LANES_MAX).map(|_| OnceLock::new()).collect());
+            .get_or_init(|| (0..OWN_RINGS_MAX).map(|_| OnceLock::new()).collect());
         places.iter().enumerate().find_map(|(index, place)| {
             let mut made = false;
-            let lane = place.get_or_init(|| {
+            let handle = place.get_or_init(|| {
                 made = true;
-                let lane = Arc::new(Lane::own());
-                lane.follow(&self.arenas);
-                self.introduce(&lane, index);
-                lane
+                let handle = Arc::new(DriverHandle::own());
+                handle.follow(&self.arenas);
+                self.introduce(&handle, index);
+                handle
             });
-            (made || lane.reopen()).then_some((index, lane))
+            (made || handle.reopen()).then_some((index, handle))
         })
     }
 
@@ -407,23 +422,23 @@ impl Submitter {
 
     /// Whether this process is known to have rings.
     pub(crate) fn has_rings(&self) -> bool {
-        !self.lanes.is_empty()
+        !self.handles.is_empty()
     }
 
     /// Has the drivers register an arena that was added just now, and waits for their answers.
     pub(crate) fn register(&self, tract: &Tract) {
-        for lane in &self.lanes {
-            lane.nudge();
+        for handle in &self.handles {
+            handle.nudge();
         }
         if self.finish_here.is_none() {
-            let alive = || !self.lanes.iter().any(|lane| lane.stopping());
-            tract.wait(self.lanes.len(), alive, REGISTERED_WITHIN);
+            let alive = || !self.handles.iter().any(|handle| handle.stopping());
+            tract.wait(self.handles.len(), alive, REGISTERED_WITHIN);
         }
     }
 
     /// Has the drivers register an arena that was added just now, each in its time.
     pub(crate) fn register_soon(&self) {
-        self.lanes.iter().for_each(|lane| lane.nudge());
+        self.handles.iter().for_each(|handle| handle.nudge());
     }
 
     /// The answer, where the calling thread can have it without a driver. `asked_ns` is what `sample` said.
@@ -469,17 +484,17 @@ impl Submitter {
     /// Says what does the work, and why it is not what would be best.
     pub(crate) fn describe(&self, backend: String, fallback: Option<String>) {
         let (backend, fallback) = self.about.get_or_init(|| (backend, fallback));
-        let lanes = self.all_lanes().map(|lane| &lane.counters);
-        for counters in lanes.chain([&self.inline]) {
+        let handles = self.all_handles().map(|handle| &handle.counters);
+        for counters in handles.chain([&self.inline]) {
             counters.describe(backend, fallback.as_deref());
         }
     }
 
-    /// Says of a lane that was made just now whose it is.
-    fn introduce(&self, lane: &Lane, index: usize) {
-        lane.counters.belong(self.number, index);
+    /// Labels the counters of a new driver.
+    fn introduce(&self, handle: &DriverHandle, index: usize) {
+        handle.counters.belong(self.number, index);
         if let Some((backend, fallback)) = self.about.get() {
-            lane.counters.describe(backend, fallback.as_deref());
+            handle.counters.describe(backend, fallback.as_deref());
         }
     }
 
@@ -489,22 +504,22 @@ impl Submitter {
         self.inline.missed().add_shared(reads);
     }
 
-    /// What all lanes together have counted.
+    /// The sum of all drivers' counters.
     pub(crate) fn metrics(&self) -> Metrics {
         let mut metrics = Metrics {
             inline: self.inline.completed(),
             inline_missed: self.inline.missed().get(),
             ..Metrics::default()
         };
-        for lane in self.all_lanes() {
-            metrics.add(&lane.counters);
+        for handle in self.all_handles() {
+            metrics.add(&handle.counters);
         }
         if let Some(polled) = &self.polled {
             metrics.polled = polled.counters.completed();
         }
         if let Some(helpers) = self.helpers.get() {
-            metrics.add(&helpers.lane().counters);
-            metrics.blocking = helpers.lane().counters.completed();
+            metrics.add(&helpers.handle().counters);
+            metrics.blocking = helpers.handle().counters.completed();
         }
         metrics
     }
@@ -527,7 +542,7 @@ impl Submitter {
         }
     }
 
-    /// Stops every lane and waits until nothing is in flight, or the drain timeout has passed: one for all of it,
+    /// Stops every driver and waits until nothing is in flight, or the drain timeout has passed: one for all of it,
     /// however often this is called.
     pub(crate) fn drain(&self) {
         self.ended.store(true, Ordering::SeqCst);
@@ -536,11 +551,11 @@ impl Submitter {
             return;
         }
         let until_ns = self.drain_until_ns();
-        for lane in self.lanes.iter().chain(&self.polled) {
-            lane.request_stop();
+        for handle in self.handles.iter().chain(&self.polled) {
+            handle.request_stop();
         }
-        for lane in self.own_lanes() {
-            lane.drain_own(until_ns);
+        for handle in self.own_handles() {
+            handle.drain_own(until_ns);
         }
         if let Some(finish) = self.finish_here {
             finish();
@@ -571,7 +586,7 @@ impl Drop for Submitter {
 impl fmt::Debug for Submitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Submitter")
-            .field("lanes", &self.lanes.len())
+            .field("handles", &self.handles.len())
             .finish_non_exhaustive()
     }
 }

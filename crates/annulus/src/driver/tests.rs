@@ -20,7 +20,7 @@ use super::lifecycle::{Abandon, Look};
 use super::many::Batch;
 use super::slot::Slot;
 use super::uring::{self, Driver, Tuning};
-use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
+use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::{Op, OpInfo};
 use crate::sys::engine_error::{EngineError, code_of};
 use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM};
@@ -172,8 +172,8 @@ fn until(mut is_met: impl FnMut() -> bool, otherwise: &str) {
     }
 }
 
-fn lane(submitter: &Submitter) -> &Lane {
-    submitter.lane(Call::INFO.opcode)
+fn handle(submitter: &Submitter) -> &DriverHandle {
+    submitter.handle(Call::INFO.opcode)
 }
 
 #[test]
@@ -249,10 +249,10 @@ fn a_thread_is_there_for_new_work_however_long_another_is_busy() {
     start(&mut busy);
     assert_eq!(answer(Operation::new(&pool, Call::new(|| 7))), 7);
     for _ in 0..SLEEPS {
-        until(|| lane(&pool).sleeper.must_wake(), "all have left");
+        until(|| handle(&pool).sleeper.must_wake(), "all have left");
     }
     // The last look has taken the flag from a thread that sleeps: that is for the next hand-over.
-    lane(&pool).sleeper.about_to_sleep();
+    handle(&pool).sleeper.about_to_sleep();
     assert_eq!(answer(Operation::new(&pool, Call::new(|| 8))), 8);
     drop(release);
     assert_eq!(answer(busy), 1);
@@ -262,18 +262,18 @@ fn a_thread_is_there_for_new_work_however_long_another_is_busy() {
 fn a_cancel_that_comes_after_the_driver_has_ended_still_drops_the_payload() {
     let pool = pool(1);
     let drops = Arc::new(AtomicUsize::new(0));
-    let lane = lane(&pool);
-    let slot = lane.table.take().unwrap();
+    let handle = handle(&pool);
+    let slot = handle.table.take().unwrap();
     slot.lifecycle.reset(None);
     // SAFETY: Once: just taken.
     unsafe { slot.fill(Call::new(|| 0).counted(&drops), 0, 0) };
     // What `Operation::drop` does, and the driver ends in the middle of it.
     assert_eq!(slot.lifecycle.abandon(), Abandon::Request);
     // SAFETY: Lent: filled above.
-    assert!(unsafe { lane.hand_over(NonNull::from(slot), 1) });
+    assert!(unsafe { handle.hand_over(NonNull::from(slot), 1) });
     pool.drain();
     // SAFETY: Once: `QUEUED` has been set above, and only there.
-    unsafe { lane.request_cancel(NonNull::from(slot)) };
+    unsafe { handle.request_cancel(NonNull::from(slot)) };
     assert_eq!(drops.load(SeqCst), 1);
 }
 
@@ -284,7 +284,7 @@ fn a_timeout_passes_although_every_thread_is_busy() {
     let mut busy = Operation::new(&pool, call);
     start(&mut busy);
     until(
-        || lane(&pool).counters.submitted().get() > 0,
+        || handle(&pool).counters.submitted().get() > 0,
         "it does not run",
     );
     let late = Operation::new(&pool, Call::new(|| 0)).timeout(Duration::from_millis(10));
@@ -307,14 +307,14 @@ fn a_batch_dropped_with_answers_whose_reading_panics_leaves_nothing() {
     batch.add(call.counted(&drops), 3);
     batch.flush();
     // One of the four is blocked, and was the last in the queue.
-    while lane(&pool).counters.completed() < 3 {
+    while handle(&pool).counters.completed() < 3 {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(catch_unwind(AssertUnwindSafe(|| drop(batch))).is_err());
     drop(release);
     pool.drain();
     assert_eq!(drops.load(SeqCst), 4);
-    assert_eq!(lane(&pool).table.in_use(), 0);
+    assert_eq!(handle(&pool).table.in_use(), 0);
 }
 
 /// A kernel that answers when it is told to.
@@ -398,13 +398,13 @@ impl Wake for Unheard {
 }
 
 /// A driver of a stub, and an operation that it has submitted.
-fn stub() -> (Arc<Lane>, Driver<Stub>, NonNull<Slot>) {
-    let lane = Arc::new(Lane::new(Box::new(Unheard)));
-    let (driver, slot) = stub_on(&lane);
-    (lane, driver, slot)
+fn stub() -> (Arc<DriverHandle>, Driver<Stub>, NonNull<Slot>) {
+    let handle = Arc::new(DriverHandle::new(Box::new(Unheard)));
+    let (driver, slot) = stub_on(&handle);
+    (handle, driver, slot)
 }
 
-fn stub_on(lane: &Arc<Lane>) -> (Driver<Stub>, NonNull<Slot>) {
+fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
     let limits = Limits {
         in_flight: 64,
         in_flight_bytes: 1 << 20,
@@ -415,13 +415,13 @@ fn stub_on(lane: &Arc<Lane>) -> (Driver<Stub>, NonNull<Slot>) {
         look_out_ns: 0,
         drain_timeout: LONG,
     };
-    let mut driver = Driver::new(Arc::clone(lane), Stub::default(), limits, tuning);
-    let slot = NonNull::from(lane.table.take().unwrap());
+    let mut driver = Driver::new(Arc::clone(handle), Stub::default(), limits, tuning);
+    let slot = NonNull::from(handle.table.take().unwrap());
     // SAFETY: Once: just taken, so ours to fill and to hand over.
     unsafe {
         drop(slot.as_ref().lifecycle.reset(None));
         slot.as_ref().fill(Call::new(|| 0), 0, 0);
-        assert!(lane.hand_over(slot, 1));
+        assert!(handle.hand_over(slot, 1));
     }
     assert!(driver.turn());
     assert_eq!(driver.kernel().pushed.len(), 1);
@@ -430,9 +430,9 @@ fn stub_on(lane: &Arc<Lane>) -> (Driver<Stub>, NonNull<Slot>) {
 
 #[test]
 fn a_drain_ends_with_the_last_answer() {
-    let (lane, mut driver, slot) = stub();
+    let (handle, mut driver, slot) = stub();
     driver.step();
-    lane.request_stop();
+    handle.request_stop();
     let (mut end, mut steps) = (None, 0);
     while end.is_none() {
         // The stop has completed the read that was armed when it came, and nobody completes another.
@@ -464,7 +464,7 @@ fn a_drain_ends_with_the_last_answer() {
 
 #[test]
 fn a_driver_sleeps_only_where_it_can_be_woken() {
-    let (_lane, mut driver, _) = stub();
+    let (_handle, mut driver, _) = stub();
     *driver.kernel() = Stub {
         full: true,
         refusals: 1,
@@ -479,19 +479,19 @@ fn a_driver_sleeps_only_where_it_can_be_woken() {
 
 #[test]
 fn a_driver_that_panics_leaves_nobody_waiting_and_frees_nothing() {
-    let (lane, mut driver, in_flight) = stub();
+    let (handle, mut driver, in_flight) = stub();
     driver.kernel().broken = true;
     driver.drive();
     // SAFETY: Lent: out in our name.
     let lifecycle = unsafe { &in_flight.as_ref().lifecycle };
     assert_eq!(lifecycle.look(Waker::noop()), Look::Expired);
-    assert_eq!(lane.counters.leaked().get(), 1);
-    let late = lane.table.take().unwrap();
+    assert_eq!(handle.counters.leaked().get(), 1);
+    let late = handle.table.take().unwrap();
     // SAFETY: Once: just taken, so ours to fill and to hand over.
     unsafe {
         late.fill(Call::new(|| 0), 0, 0);
         assert!(
-            !lane.hand_over(NonNull::from(late), 1),
+            !handle.hand_over(NonNull::from(late), 1),
             "an engine without a driver refuses"
         );
     }
@@ -511,8 +511,8 @@ impl Stub {
 
 #[test]
 fn what_is_undone_by_the_end_of_a_thread_that_turned_is_submitted_again() {
-    let lane = Arc::new(Lane::own());
-    let (mut driver, slot) = stub_on(&lane);
+    let handle = Arc::new(DriverHandle::own());
+    let (mut driver, slot) = stub_on(&handle);
     // SAFETY: Lent: out in our name.
     let lifecycle = unsafe { &slot.as_ref().lifecycle };
     driver.kernel().answer(-ECANCELED);

@@ -5,11 +5,12 @@
 //! go: nothing that was handed over is overlooked, and nobody blocks. Wakers and buffers are foreign
 //! code and run with the lock released. Checked by loom (`ci/loom`).
 //!
-//! *Attended* is a lane whose thread is up and has promised to turn it before it sleeps: then a hand-over
-//! only queues, until there are enough for a submission. Otherwise every hand-over turns.
+//! A driver is *attended* while its thread is awake and has promised to poll it before it sleeps: then a submission
+//! only queues, until there are enough operations for a system call. Otherwise every submission polls.
 //!
-//! The lane outlives the driver, and may have another by the time this one is drained once more: what is
-//! over is noted here (`over`), and the lane's own flag is touched only while this driver is known to be in it.
+//! The handle outlives the driver, and may have another by the time this one is drained once more: the end of
+//! this driver is noted here (`over`), and the handle's own flag is touched only while this driver is known to be in
+//! it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, TryLockError};
@@ -18,7 +19,7 @@ use std::task::Waker;
 use super::finish::{Done, contain};
 use super::own::{Own, Turn};
 use super::uring::{Driver, Tuning};
-use super::{Lane, Limits, Wake, keep_for_ever};
+use super::{DriverHandle, Limits, Wake, keep_for_ever};
 use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TriedMutex, broken, fence};
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
@@ -26,9 +27,9 @@ use crate::sys::kernel::Kernel;
 /// Rounds of a turn before what has been answered is delivered, however much more there is to do.
 const ROUNDS_MAX: u32 = 16;
 
-/// The driver, its lane and its lock.
+/// The driver, its handle and its lock.
 pub(crate) struct Turned<K> {
-    lane: Arc<Lane>,
+    handle: Arc<DriverHandle>,
     /// `None` when it has been drained.
     driver: TriedMutex<Option<Driver<K>>>,
     /// There may be something to do that the holder of the lock has not seen.
@@ -50,18 +51,18 @@ pub(crate) struct Turned<K> {
 }
 
 impl<K: Kernel + Send + 'static> Turned<K> {
-    /// `interrupt` ends a wait of `kernel`; `lane` is a new one, or one that has been drained.
+    /// `interrupt` ends a wait of `kernel`; `handle` is a new one, or one that has been drained.
     pub(crate) fn new(
-        lane: Arc<Lane>,
+        handle: Arc<DriverHandle>,
         kernel: K,
         interrupt: Box<dyn Wake>,
         limits: Limits,
         tuning: Tuning,
     ) -> Arc<Turned<K>> {
-        let driver = Driver::new(Arc::clone(&lane), kernel, limits, tuning);
-        lane.sleeper.about_to_sleep();
+        let driver = Driver::new(Arc::clone(&handle), kernel, limits, tuning);
+        handle.sleeper.about_to_sleep();
         let turned = Arc::new(Turned {
-            lane: Arc::clone(&lane),
+            handle: Arc::clone(&handle),
             driver: TriedMutex::new(Some(driver)),
             again: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
@@ -72,7 +73,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             attendant: AtomicWaker::new(),
             spare: TriedMutex::new(Done::default()),
         });
-        if let Some(own) = &lane.own {
+        if let Some(own) = &handle.own {
             own.occupy(Arc::clone(&turned) as Arc<dyn Turn>);
         }
         turned
@@ -157,14 +158,14 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             self.again.swap(false, Ordering::AcqRel);
             if !self.attended.load(Ordering::Relaxed) {
                 // Whoever hands over from now on turns.
-                self.lane.sleeper.about_to_sleep();
+                self.handle.sleeper.about_to_sleep();
             }
             match catch_unwind(AssertUnwindSafe(|| driver.work())) {
                 Ok(true) => {}
                 // Nothing that completes would have it submitted.
                 Ok(false) if driver.owes() => {}
                 // The thread that waits in the ring is woken in time by its enter call.
-                Ok(false) if self.lane.own.as_ref().is_some_and(Own::waits) => return,
+                Ok(false) if self.handle.own.as_ref().is_some_and(Own::waits) => return,
                 Ok(false) => return driver.set_timer(),
                 Err(panic) => {
                     // A bug. Nobody is left waiting for it.
@@ -177,16 +178,16 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     }
 
     fn collect(&self, driver: &mut Driver<K>) -> Done {
-        if self.lane.stopping() {
+        if self.handle.stopping() {
             self.over.store(true, Ordering::Release);
         }
-        if let Some(own) = &self.lane.own {
+        if let Some(own) = &self.handle.own {
             own.publish(driver.in_flight(), driver.chunk());
         }
         if driver.in_flight() == 0 {
             // Whoever has handed over meanwhile may have left it to a completion that has come.
             fence(Ordering::SeqCst);
-            if !self.lane.inbox.is_empty() && !broken(Mutation::InboxForgotten) {
+            if !self.handle.inbox.is_empty() && !broken(Mutation::InboxForgotten) {
                 self.again.store(true, Ordering::Release);
             }
         }
@@ -199,7 +200,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     }
 
     fn deliver(&self, mut done: Done) {
-        done.deliver(&self.lane);
+        done.deliver(&self.handle);
         if let Ok(mut spare) = self.spare.try_lock() {
             *spare = done;
         }
@@ -234,7 +235,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     pub(crate) fn after_unpark(&self) {
         self.attended.store(true, Ordering::Release);
         if !self.over.load(Ordering::Acquire) {
-            self.lane.sleeper.awake();
+            self.handle.sleeper.awake();
         }
         self.turn();
     }
@@ -287,11 +288,11 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     pub(crate) fn begin_attendance(&self) -> bool {
         let before = self.attended.swap(true, Ordering::AcqRel);
         if self.is_over() {
-            // The lane may be another's.
+            // The handle may belong to another driver.
             return before;
         }
         self.set_waits(true);
-        self.lane.sleeper.awake();
+        self.handle.sleeper.awake();
         before
     }
 
@@ -306,7 +307,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     }
 
     fn set_waits(&self, waits: bool) {
-        if let Some(own) = &self.lane.own {
+        if let Some(own) = &self.handle.own {
             own.set_waits(waits);
         }
     }
@@ -333,7 +334,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         // Ends a sleep, and a read of its eventfd that is in flight.
         self.interrupt.wake();
         if broken(Mutation::StoppedUnlocked) {
-            self.lane.stop.store(true, Ordering::SeqCst);
+            self.handle.stop.store(true, Ordering::SeqCst);
         }
         loop {
             let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
@@ -341,8 +342,8 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             until_ns
                 .into_iter()
                 .for_each(|until_ns| driver.drain_by(until_ns));
-            // Under the lock, and with the driver still here: the lane is not another's yet.
-            self.lane.stop.store(true, Ordering::SeqCst);
+            // Under the lock, and with the driver still here: the handle does not belong to another driver yet.
+            self.handle.stop.store(true, Ordering::SeqCst);
             let ended = catch_unwind(AssertUnwindSafe(|| driver.advance()));
             let ended = ended.unwrap_or_else(|panic| {
                 std::mem::forget(panic);
@@ -366,15 +367,15 @@ impl<K: Kernel + Send + 'static> Turned<K> {
     fn let_go(&self, driver: Driver<K>, left: u32) {
         let leaks = driver.has_lent(left);
         if leaks {
-            self.lane.counters.leaked().add(u64::from(left));
+            self.handle.counters.leaked().add(u64::from(left));
             keep_for_ever(driver);
         } else {
-            // Before another has the lane.
+            // Before another driver uses the handle.
             drop(driver);
         }
-        if let Some(own) = &self.lane.own {
+        if let Some(own) = &self.handle.own {
             // One whose kernel failed is not used again: its callers are still to be told why.
-            own.vacate(!leaks && self.lane.failed.load(Ordering::Acquire) == 0);
+            own.vacate(!leaks && self.handle.failed.load(Ordering::Acquire) == 0);
         }
         contain(|| self.attendant.wake());
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::turned::Turned;
 use super::uring::Tuning;
-use super::{Lane, Limits, Opcodes, Operation, Submitter, Wake, blocking};
+use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::Nop;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{ECANCELED, ETIME};
@@ -172,7 +172,7 @@ impl Wake for Nobody {
     fn wake(&self) {}
 }
 
-/// A lane of the calling thread's, its driver, its kernel, and an engine whose operations go there.
+/// A driver of the calling thread, its handle, its kernel, and an engine whose operations go there.
 struct Ground {
     turned: Arc<Turned<Still>>,
     kernel: Still,
@@ -204,11 +204,11 @@ fn blocking_threads() -> blocking::Config {
     }
 }
 
-fn turned_on(lane: &Arc<Lane>) -> (Arc<Turned<Still>>, Still) {
+fn turned_on(handle: &Arc<DriverHandle>) -> (Arc<Turned<Still>>, Still) {
     let kernel = Still::default();
     let driven = kernel.clone();
     let turned = Turned::new(
-        Arc::clone(lane),
+        Arc::clone(handle),
         driven,
         Box::new(Nobody),
         limits(),
@@ -219,14 +219,14 @@ fn turned_on(lane: &Arc<Lane>) -> (Arc<Turned<Still>>, Still) {
 
 impl Ground {
     fn new() -> Ground {
-        let lane = Arc::new(Lane::own());
-        let (turned, kernel) = turned_on(&lane);
-        // To the engine it is a lane like any other.
-        let lanes = vec![super::LaneThread {
-            lane,
+        let handle = Arc::new(DriverHandle::own());
+        let (turned, kernel) = turned_on(&handle);
+        // To the engine it is a driver like any other.
+        let handles = vec![super::DriverThread {
+            handle,
             thread: super::Thread::Running(std::thread::spawn(|| {})),
         }];
-        let submitter = Submitter::new(lanes, Opcodes::of(|_| true), blocking_threads());
+        let submitter = Submitter::new(handles, Opcodes::of(|_| true), blocking_threads());
         Ground {
             turned,
             kernel,
@@ -256,7 +256,7 @@ impl WakeTask for Count {
 }
 
 #[test]
-fn a_lane_that_nobody_attends_submits_each_operation_at_once() {
+fn an_unattended_driver_submits_each_operation_immediately() {
     let ground = Ground::new();
     let operations: Vec<_> = (1..5)
         .map(|count| {
@@ -277,7 +277,7 @@ fn a_lane_that_nobody_attends_submits_each_operation_at_once() {
 }
 
 #[test]
-fn an_attended_lane_queues_until_a_chunk_is_full_or_its_thread_parks() {
+fn an_attended_driver_queues_until_a_chunk_is_full_or_its_thread_parks() {
     let ground = Ground::new();
     ground.turned.after_unpark();
     // With nothing in flight nobody would come to submit it.
@@ -337,22 +337,22 @@ fn a_drain_answers_what_is_queued_and_what_is_in_flight_and_refuses_the_rest() {
 }
 
 #[test]
-fn a_lane_whose_driver_has_been_drained_serves_the_next_one() {
-    let lane = Arc::new(Lane::own());
-    let (first, _) = turned_on(&lane);
-    assert!(!lane.reopen(), "it has a driver");
+fn a_handle_whose_driver_has_been_drained_serves_the_next_one() {
+    let handle = Arc::new(DriverHandle::own());
+    let (first, _) = turned_on(&handle);
+    assert!(!handle.reopen(), "it has a driver");
     first.drain();
-    assert!(lane.reopen());
-    assert!(!lane.reopen(), "one at a time");
-    let (second, _) = turned_on(&lane);
-    assert!(!second.is_over() && !lane.stopping());
+    assert!(handle.reopen());
+    assert!(!handle.reopen(), "one at a time");
+    let (second, _) = turned_on(&handle);
+    assert!(!second.is_over() && !handle.stopping());
     first.drain();
     assert!(
-        !lane.stopping(),
-        "a driver that has gone ends nobody else's lane"
+        !handle.stopping(),
+        "a driver that has ended stops no other driver of its handle"
     );
     second.drain();
-    assert_eq!(lane.table.in_use(), 0);
+    assert_eq!(handle.table.in_use(), 0);
 }
 
 /// Drains its ring when it is woken, as the end of an engine in a waker does.

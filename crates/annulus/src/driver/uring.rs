@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! The driver of a ring: one thread, one kernel (real or simulated), one lane.
+//! The driver of a ring: one thread, one kernel (real or simulated), one handle.
 //!
 //! A turn: take what was handed over; submit in small chunks, so that the device starts on the first
 //! while the rest are prepared; copy completions out; act upon them; wake who waits; sleep only when
@@ -29,7 +29,7 @@ use super::fixed::Fixed;
 use super::index_set::IndexSet;
 use super::pending::Pending;
 use super::slot::{PANICKED, Slot, Stage};
-use super::{Lane, Limits, finish};
+use super::{DriverHandle, Limits, finish};
 use crate::sync::{Mutation, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EAGAIN, EBADR, EBUSY, ECANCELED, EINTR, ENOMEM, ETIME, ETIMEDOUT};
@@ -80,7 +80,7 @@ pub(crate) struct Tuning {
 
 /// The driver's own state; all of it is touched by one thread at a time.
 pub(crate) struct Driver<K> {
-    lane: Arc<Lane>,
+    handle: Arc<DriverHandle>,
     kernel: K,
     limits: Limits,
     tuning: Tuning,
@@ -120,7 +120,7 @@ pub(crate) struct Driver<K> {
     clocks: Clocks,
 }
 
-// SAFETY: Held: the slots it points to belong to the lane; whoever holds the driver may touch them.
+// SAFETY: Held: the slots it points to belong to the handle; whoever holds the driver may touch them.
 unsafe impl<K: Send> Send for Driver<K> {}
 
 impl Driver<Ring> {
@@ -131,9 +131,14 @@ impl Driver<Ring> {
 }
 
 impl<K: Kernel> Driver<K> {
-    pub(crate) fn new(lane: Arc<Lane>, kernel: K, limits: Limits, tuning: Tuning) -> Driver<K> {
+    pub(crate) fn new(
+        handle: Arc<DriverHandle>,
+        kernel: K,
+        limits: Limits,
+        tuning: Tuning,
+    ) -> Driver<K> {
         Driver {
-            lane,
+            handle,
             kernel,
             limits,
             tuning,
@@ -168,8 +173,8 @@ impl<K: Kernel> Driver<K> {
         &mut self.kernel
     }
 
-    /// Runs until the lane is stopped and drained. Returns the number of operations that had to be
-    /// given up; then the caller must leak the lane and this driver.
+    /// Runs until the driver is stopped and drained. Returns the number of operations that had to be
+    /// given up; then the caller must leak the handle and this driver.
     pub(crate) fn run(&mut self) -> u32 {
         loop {
             if let Some(left) = self.step() {
@@ -178,7 +183,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// A turn, and a sleep if there was nothing to do in it. `Some`: the lane is stopped, and all is
+    /// A turn, and a sleep if there was nothing to do in it. `Some`: the driver is stopped, and all is
     /// drained but so many operations.
     pub(crate) fn step(&mut self) -> Option<u32> {
         let worked = self.turn();
@@ -186,8 +191,8 @@ impl<K: Kernel> Driver<K> {
         if ended.is_none() && !worked {
             self.sleep();
         }
-        let lane = Arc::clone(&self.lane);
-        self.done.deliver(&lane);
+        let handle = Arc::clone(&self.handle);
+        self.done.deliver(&handle);
         ended
     }
 
@@ -214,14 +219,14 @@ impl<K: Kernel> Driver<K> {
     /// One round of everything that can be done without sleeping. False: there was nothing.
     pub(crate) fn turn(&mut self) -> bool {
         let worked = self.work();
-        let lane = Arc::clone(&self.lane);
-        self.done.deliver(&lane);
+        let handle = Arc::clone(&self.handle);
+        self.done.deliver(&handle);
         worked
     }
 
     /// The same, but for delivering the answers.
     pub(super) fn work(&mut self) -> bool {
-        if self.lane.stopping() && self.draining_until_ns.is_none() {
+        if self.handle.stopping() && self.draining_until_ns.is_none() {
             self.begin_drain();
         }
         self.follow_arenas();
@@ -246,12 +251,12 @@ impl<K: Kernel> Driver<K> {
     /// Whether something is left that is to be submitted, and that no completion would have submitted.
     pub(super) fn owes(&self) -> bool {
         let refused = self.refusals > 0 && self.kernel.unsubmitted() > 0;
-        !self.keeps_rest && (refused || self.is_stuck() || !self.lane.inbox.is_empty())
+        !self.keeps_rest && (refused || self.is_stuck() || !self.handle.inbox.is_empty())
     }
 
     /// Whether something could not be pushed, or submitted, that nothing else would have pushed.
     pub(super) fn is_owing(&self) -> bool {
-        self.is_stuck() || self.lane.stopping()
+        self.is_stuck() || self.handle.stopping()
     }
 
     /// When the next operation's time is up, ns.
@@ -261,7 +266,8 @@ impl<K: Kernel> Driver<K> {
 
     /// Registers the engine's arenas, if there are new ones.
     pub(in crate::driver) fn follow_arenas(&mut self) {
-        self.fixed.follow(self.lane.arenas.get(), &mut self.kernel);
+        self.fixed
+            .follow(self.handle.arenas.get(), &mut self.kernel);
     }
 
     /// Operations with the kernel.
@@ -282,13 +288,13 @@ impl<K: Kernel> Driver<K> {
     /// Takes over what callers handed in.
     fn take_in(&mut self) -> bool {
         let mut taken = false;
-        let lane = Arc::clone(&self.lane);
-        for chain in lane.inbox.drain() {
+        let handle = Arc::clone(&self.handle);
+        for chain in handle.inbox.drain() {
             taken = true;
             self.due = self.due.saturating_sub(1);
             self.accept(chain);
         }
-        for link in lane.cancels.drain() {
+        for link in handle.cancels.drain() {
             taken = true;
             self.cancel_orphan(Slot::of_cancel(link));
         }
@@ -386,7 +392,7 @@ impl<K: Kernel> Driver<K> {
                 return true;
             }
             if self.draining_until_ns.is_some() {
-                self.finish(slot_ref, -self.lane.refusal());
+                self.finish(slot_ref, -self.handle.refusal());
                 return true;
             }
         } else if side.timed_out || slot_ref.lifecycle.is_orphan() {
@@ -400,7 +406,7 @@ impl<K: Kernel> Driver<K> {
             self.in_flight += 1;
             self.flying.insert(slot_ref.index());
             self.in_flight_bytes += u64::from(side.bytes);
-            self.lane.counters.submitted().add(1);
+            self.handle.counters.submitted().add(1);
             self.note_begun(side);
         }
         // SAFETY: Lent and Open: the op, in its slot, owns what its SQE points to; it leaves the slot
@@ -410,7 +416,7 @@ impl<K: Kernel> Driver<K> {
             return true;
         };
         let fixed = self.fixed.apply(&mut sqe);
-        self.lane.counters.fixed().add(u64::from(fresh && fixed));
+        self.handle.counters.fixed().add(u64::from(fresh && fixed));
         if !self.kernel.push(sqe) {
             // Counted as in flight, so that its bytes stay reserved.
             self.again.push_front(slot);
@@ -421,7 +427,7 @@ impl<K: Kernel> Driver<K> {
 
     fn push_cancels(&mut self) {
         if self.cancel_all && self.kernel.push(Sqe::cancel_all(CANCEL_ALL)) {
-            self.lane.counters.cancels().add(1);
+            self.handle.counters.cancels().add(1);
             self.cancel_all = false;
         }
         while let Some(&token) = self.cancels.front() {
@@ -429,7 +435,7 @@ impl<K: Kernel> Driver<K> {
                 self.submit();
                 return;
             }
-            self.lane.counters.cancels().add(1);
+            self.handle.counters.cancels().add(1);
             self.cancels.pop_front();
         }
     }
@@ -502,7 +508,7 @@ impl<K: Kernel> Driver<K> {
             self.timer_ns = 0;
             return;
         }
-        let lane = Arc::clone(&self.lane);
+        let handle = Arc::clone(&self.handle);
         let token = cqe.user_data & !CANCEL;
         // A cancel's CQE often comes after its operation's, when the slot may be somebody else's: only
         // the driver's own list says whether the operation is still in flight.
@@ -510,8 +516,8 @@ impl<K: Kernel> Driver<K> {
         if is_cancel && !(cqe.res < 0 && self.overdue.contains(&token)) {
             return;
         }
-        let Some(slot) = lane.table.named(token) else {
-            lane.counters.stale().add(1);
+        let Some(slot) = handle.table.named(token) else {
+            handle.counters.stale().add(1);
             return;
         };
         if is_cancel {
@@ -527,8 +533,8 @@ impl<K: Kernel> Driver<K> {
         if broken(Mutation::CancelsLeftOpen) {
             return;
         }
-        let lane = Arc::clone(&self.lane);
-        for link in lane.cancels.close() {
+        let handle = Arc::clone(&self.handle);
+        for link in handle.cancels.close() {
             self.cancel_orphan(Slot::of_cancel(link));
         }
     }

@@ -12,7 +12,9 @@ use super::polling::PollingInUse;
 use crate::driver::simulated;
 use crate::driver::started::{Starter, THREAD_NAME};
 use crate::driver::uring::{Driver, Tuning, polled};
-use crate::driver::{Lane, LaneThread, Limits, Opcodes, OwnRings, Submitter, Thread, blocking};
+use crate::driver::{
+    DriverHandle, DriverThread, Limits, Opcodes, OwnRings, Submitter, Thread, blocking,
+};
 use crate::error::SetupError;
 use crate::narrow::to_ns;
 use crate::sys::kernel::Kernel;
@@ -355,7 +357,7 @@ impl EngineBuilder {
         let (mut submitter, facts) = rings;
         if self.iopoll {
             match polled::start(self.ring_config(), self.limits, self.tuning) {
-                Ok(lane) => submitter = submitter.with_polled(lane),
+                Ok(handle) => submitter = submitter.with_polled(handle),
                 Err(error) if self.backend == Backend::Auto && error.allows_fallback() => {
                     polling.iopoll = Some(Err(error));
                 }
@@ -382,17 +384,21 @@ impl EngineBuilder {
             poll,
             ..self.ring_config()
         };
-        let mut lanes = Vec::new();
+        let mut handles = Vec::new();
         let mut made = None;
         for _ in 0..self.threads {
             match make_driver(ring.clone(), self.limits, self.tuning) {
-                Ok((lane, facts)) => {
+                Ok((handle, facts)) => {
                     made = Some(facts);
-                    lanes.push(lane);
+                    handles.push(handle);
                 }
                 Err(error) => {
                     // Ends the drivers that have been started.
-                    drop(Submitter::new(lanes, Opcodes::NONE, self.blocking_config()));
+                    drop(Submitter::new(
+                        handles,
+                        Opcodes::NONE,
+                        self.blocking_config(),
+                    ));
                     return Err(error);
                 }
             }
@@ -400,7 +406,7 @@ impl EngineBuilder {
         let Some(facts) = made else {
             return Err(SetupError::Config("threads is 0".to_owned()));
         };
-        let mut submitter = Submitter::new(lanes, facts.opcodes, self.blocking_config());
+        let mut submitter = Submitter::new(handles, facts.opcodes, self.blocking_config());
         submitter.own_rings = Some(self.own_rings(ring));
         Ok((submitter, facts))
     }
@@ -411,16 +417,16 @@ impl EngineBuilder {
     /// Builds the engine on driver threads with simulated kernels on `world`.
     pub(crate) fn build_sim(&self, world: &Arc<World>) -> Result<Engine, SetupError> {
         let clock = Arc::new(SimClock::Real);
-        let mut lanes = Vec::new();
+        let mut handles = Vec::new();
         let mut failed = None;
         for _ in 0..self.threads {
             match simulated::start(world, &clock, self.limits, self.tuning) {
-                Ok(lane) => lanes.push(lane),
+                Ok(handle) => handles.push(handle),
                 Err(error) => failed = Some(error),
             }
         }
         // Dropped on failure, it ends the drivers that have been started.
-        let submitter = simulated::submitter(lanes, world, &clock, self.blocking_config());
+        let submitter = simulated::submitter(handles, world, &clock, self.blocking_config());
         if let Some(error) = failed {
             return Err(error);
         }
@@ -432,16 +438,16 @@ impl EngineBuilder {
         &self,
         world: &Arc<World>,
         finish: fn(),
-    ) -> (Engine, Arc<Lane>, Driver<SimKernel>) {
-        let (lane, driver) = simulated::driver(world, &world.clock, self.limits, self.tuning);
-        let lanes = vec![LaneThread {
-            lane: Arc::clone(&lane),
+    ) -> (Engine, Arc<DriverHandle>, Driver<SimKernel>) {
+        let (handle, driver) = simulated::driver(world, &world.clock, self.limits, self.tuning);
+        let handles = vec![DriverThread {
+            handle: Arc::clone(&handle),
             thread: Thread::None,
         }];
         let mut submitter =
-            simulated::submitter(lanes, world, &world.clock, self.blocking_config());
+            simulated::submitter(handles, world, &world.clock, self.blocking_config());
         submitter.finish_here = Some(finish);
-        (Engine::simulated(submitter, world, 0), lane, driver)
+        (Engine::simulated(submitter, world, 0), handle, driver)
     }
 }
 
@@ -492,16 +498,16 @@ fn make_driver(
     config: RingConfig,
     limits: Limits,
     tuning: Tuning,
-) -> Result<(LaneThread, RingFacts), SetupError> {
+) -> Result<(DriverThread, RingFacts), SetupError> {
     if config.rung == Rung::Deferred {
         return start_driver(config, limits, tuning);
     }
     let ring = Ring::new(config)?;
     let facts = RingFacts::of(&ring);
     let limits = limits.within(&ring);
-    let (lane, starter) = Starter::new(ring, limits, tuning);
+    let (handle, starter) = Starter::new(ring, limits, tuning);
     let thread = Thread::Later(starter);
-    Ok((LaneThread { lane, thread }, facts))
+    Ok((DriverThread { handle, thread }, facts))
 }
 
 /// Starts a driver thread, which makes its own ring.
@@ -509,7 +515,7 @@ fn start_driver(
     config: RingConfig,
     limits: Limits,
     tuning: Tuning,
-) -> Result<(LaneThread, RingFacts), SetupError> {
+) -> Result<(DriverThread, RingFacts), SetupError> {
     let (tell, told) = mpsc::sync_channel(1);
     let run = move || {
         size_limit::block_signal();
@@ -518,13 +524,13 @@ fn start_driver(
             Err(error) => return drop(tell.send(Err(error))),
         };
         ring.settle();
-        let lane = Arc::new(Lane::new(Box::new(ring.waker())));
+        let handle = Arc::new(DriverHandle::new(Box::new(ring.waker())));
         let facts = RingFacts::of(&ring);
-        if tell.send(Ok((Arc::clone(&lane), facts))).is_err() {
+        if tell.send(Ok((Arc::clone(&handle), facts))).is_err() {
             return;
         }
         let limits = limits.within(&ring);
-        Driver::new(lane, ring, limits, tuning).drive();
+        Driver::new(handle, ring, limits, tuning).drive();
     };
     let thread = thread::Builder::new()
         .name(THREAD_NAME.to_owned())
@@ -534,9 +540,9 @@ fn start_driver(
             error,
         })?;
     match told.recv() {
-        Ok(Ok((lane, facts))) => {
+        Ok(Ok((handle, facts))) => {
             let thread = Thread::Running(thread);
-            Ok((LaneThread { lane, thread }, facts))
+            Ok((DriverThread { handle, thread }, facts))
         }
         Ok(Err(error)) => {
             let _ = thread.join();

@@ -18,7 +18,7 @@ pub(super) type Record = Words<{ record::WORDS }>;
 ///
 /// Each number is written by one thread where it can be, so that counting costs a load and a store; reading
 /// is anybody's, at any time. Those of a ring are written by its driver alone, but for `wakeups`, which
-/// callers write; those of blocking threads under the lane's lock; those of a core by its thread.
+/// callers write; those of blocking threads under the driver's lock; those of a core by its thread.
 pub(crate) struct Meter {
     record: Arc<Record>,
     /// The process it was made in; what a child of a fork has of it is none of its own.

@@ -101,7 +101,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Adds up one lane's counters.
+    /// Adds up one driver's counters.
     pub(crate) fn add(&mut self, counters: &Meter) {
         // Every field by name, so that a new counter can't be forgotten here.
         let Metrics {

@@ -20,7 +20,7 @@ use super::task::{End, JoinHandle, Told};
 use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::Core;
 use crate::driver::here::Driving;
-use crate::driver::{Lane, LaneThread, Opcodes, Submitter, Thread, blocking};
+use crate::driver::{DriverHandle, DriverThread, Opcodes, Submitter, Thread, blocking};
 use crate::error::SetupError;
 use crate::metrics::SourceKind;
 use crate::narrow::to_ns;
@@ -31,8 +31,8 @@ use crate::sys::size_limit::SignalBlocked;
 /// What a core's `main` came to; the panic that ended it otherwise.
 type Outcome = Result<io::Result<()>, Box<dyn Any + Send>>;
 
-/// A core's part in the submitter: its lane, and what its ring takes. `None` without a ring.
-type Seat = Option<(Arc<Lane>, Opcodes)>;
+/// A core's part in the submitter: its driver handle, and the opcodes that its ring supports. `None` without a ring.
+type Seat = Option<(Arc<DriverHandle>, Opcodes)>;
 
 /// What the cores of a runtime have in common.
 struct Plan<'a, M> {
@@ -121,21 +121,21 @@ fn files(
     seats: impl Iterator<Item = Seat>,
 ) -> Arc<Submitter> {
     let mut opcodes = Opcodes::NONE;
-    let lanes = seats.flatten().map(|(lane, takes)| {
+    let handles = seats.flatten().map(|(files_driver, takes)| {
         opcodes = takes;
-        LaneThread {
-            lane,
+        DriverThread {
+            handle: files_driver,
             thread: Thread::None,
         }
     });
-    let lanes = lanes.collect();
+    let handles = handles.collect();
     let config = blocking::Config {
         threads: builder.blocking_threads,
         limits: builder.core.limits,
         drain_timeout: builder.core.tuning.drain_timeout,
         affinity,
     };
-    Arc::new(Submitter::new(lanes, opcodes, config))
+    Arc::new(Submitter::new(handles, opcodes, config))
 }
 
 impl<M, F> Plan<'_, M>
@@ -312,9 +312,9 @@ impl Made {
         builder: &RuntimeBuilder,
         inbox: &Inbox,
     ) -> Result<(Rc<Core>, Seat, BackendInUse), SetupError> {
-        let lane = Arc::new(Lane::new(Box::new(inbox.alarm())));
-        lane.counters.be(SourceKind::CoreFiles);
-        let make = |config| Core::with_ring(config, inbox.alarm(), Arc::clone(&lane));
+        let files_driver = Arc::new(DriverHandle::new(Box::new(inbox.alarm())));
+        files_driver.counters.be(SourceKind::CoreFiles);
+        let make = |config| Core::with_ring(config, inbox.alarm(), Arc::clone(&files_driver));
         let mut sqpoll = builder.sqpoll.map(Ok);
         let core = match make(builder.core.clone()) {
             Err(error @ SetupError::Polling { .. }) if builder.backend == Backend::Auto => {
@@ -337,7 +337,7 @@ impl Made {
             mode_refused,
             sqpoll,
         };
-        Ok((core, Some((lane, opcodes)), backend))
+        Ok((core, Some((files_driver, opcodes)), backend))
     }
 
     /// Says in what they count whose the core and its files are.
@@ -347,8 +347,8 @@ impl Made {
         let inbox = handle.inbox(self.index);
         inbox.belong(files.number(), self.index);
         inbox.describe(&backend, fallback.as_deref());
-        if let Some((lane, _)) = &self.seat {
-            lane.counters.belong(files.number(), self.index);
+        if let Some((files_driver, _)) = &self.seat {
+            files_driver.counters.belong(files.number(), self.index);
         }
         files.describe(backend, fallback);
     }
@@ -381,8 +381,10 @@ impl Made {
         let executor = self.executor;
         executor.core().set_seat(handle.seat(self.index));
         executor.enter(files, handle);
-        let lane = self.seat.and_then(|(lane, _)| files.core_lane(&lane));
-        let driving = lane.map(|lane| Driving::new(files.number(), lane));
+        let files_driver = self
+            .seat
+            .and_then(|(files_driver, _)| files.core_handle(&files_driver));
+        let driving = files_driver.map(|files_driver| Driving::new(files.number(), files_driver));
         let end = End::new();
         let mut main_handle = JoinHandle::new(Arc::clone(&end));
         // From here on `main` may use the core: what it does before its first await runs now.

@@ -9,7 +9,7 @@ use std::thread;
 use super::Sim;
 use super::executor::Executor;
 use crate::driver::uring::Driver;
-use crate::driver::{Lane, keep_for_ever};
+use crate::driver::{DriverHandle, keep_for_ever};
 use crate::engine::{Engine, EngineBuilder};
 use crate::metrics::Metrics;
 use crate::sys::sim::{Dice, SimKernel, World};
@@ -40,7 +40,7 @@ pub struct Report {
 
 /// A driver that the calling thread turns.
 struct Turning {
-    lane: Arc<Lane>,
+    handle: Arc<DriverHandle>,
     /// `None` once it has ended.
     driver: Option<Driver<SimKernel>>,
     turns: u64,
@@ -59,8 +59,8 @@ impl Turning {
         let driver = self.driver.take();
         if left > 0 {
             // The kernel was given their memory and never gave it back.
-            self.lane.counters.leaked().add(u64::from(left));
-            keep_for_ever((driver, Arc::clone(&self.lane)));
+            self.handle.counters.leaked().add(u64::from(left));
+            keep_for_ever((driver, Arc::clone(&self.handle)));
         }
         false
     }
@@ -85,7 +85,7 @@ fn finish_here() {
     let Ok(mut turning) = turning.try_borrow_mut() else {
         return;
     };
-    if turning.lane.stopping() {
+    if turning.handle.stopping() {
         while turning.step() {}
     }
 }
@@ -101,7 +101,7 @@ impl Guard {
     /// Drains what is left.
     fn finish(&self) {
         self.executor.leave();
-        self.turning.borrow().lane.request_stop();
+        self.turning.borrow().handle.request_stop();
         finish_here();
         DRIVER.set(None);
     }
@@ -128,9 +128,9 @@ pub(super) fn run<T>(
 ) -> Option<T> {
     let world = &sim.world;
     let executor = Executor::enter();
-    let (engine, lane, driver) = builder.build_sim_here(world, finish_here);
+    let (engine, handle, driver) = builder.build_sim_here(world, finish_here);
     let turning = Turning {
-        lane: Arc::clone(&lane),
+        handle: Arc::clone(&handle),
         driver: Some(driver),
         turns: 0,
     };
@@ -149,10 +149,10 @@ pub(super) fn run<T>(
     guard.finish();
     world.state().power_on();
     let mut metrics = Metrics::default();
-    metrics.add(&lane.counters);
+    metrics.add(&handle.counters);
     let report = Report {
         metrics,
-        slots_in_use: lane.table.in_use(),
+        slots_in_use: handle.table.in_use(),
         polls,
         turns: guard.turning.borrow().turns,
     };

@@ -73,7 +73,7 @@ mutations! {
     MarkOverlooked => "whoever_finds_the_lock_taken_is_seen_by_who_has_it",
     /// The same, without the fence between letting go and looking.
     UnlockUnfenced => "whoever_finds_the_lock_taken_is_seen_by_who_has_it",
-    /// A thread that parks leaves its lane attended.
+    /// A thread that parks leaves its driver attended.
     ParkedAttended => "what_is_handed_over_around_a_park_is_submitted",
     /// A thread that parks does not look for marks after it has held the lock to busy-poll.
     LingerUnfenced => "what_is_handed_over_around_a_park_is_submitted",
@@ -87,8 +87,8 @@ mutations! {
     AwaitedUnchecked => "a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs",
     /// A threadless driver is left in place by whoever has drained it.
     DrainedInPlace => "what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once",
-    /// A lane is stopped before it is known that its driver is still the one to be drained.
-    StoppedUnlocked => "a_lane_that_another_has_by_now_is_left_alone_by_who_had_it",
+    /// A handle is stopped before it is known that its driver is still the one to be drained.
+    StoppedUnlocked => "a_handle_with_a_new_driver_is_left_alone_by_the_old_one",
     /// A submission looks whether the poller sleeps without the fence before it.
     PollerUnfenced =>
         "loom_an_entry_is_seen_by_a_poller_that_goes_to_sleep_or_the_poller_is_woken",

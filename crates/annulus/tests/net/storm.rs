@@ -282,7 +282,7 @@ async fn live(stream: TcpStream, seeds: [u64; 2], models: [Model; 2], tally: Rc<
 }
 
 /// One connection after another.
-async fn lane(listener: Rc<TcpListener>, address: SocketAddr, storm: Storm, tally: Rc<Tally>) {
+async fn handle(listener: Rc<TcpListener>, address: SocketAddr, storm: Storm, tally: Rc<Tally>) {
     let mut random = fastrand::Rng::with_seed(storm.seed);
     while tally.operations.get() < storm.operations {
         let connecting = spawn(TcpStream::connect(address));
@@ -306,23 +306,23 @@ async fn lane(listener: Rc<TcpListener>, address: SocketAddr, storm: Storm, tall
 
 /// Runs it on the calling core. Returns the ports that were used, of which nothing must be left.
 pub(crate) async fn run(storm: Storm, tally: Rc<Tally>) -> Vec<u16> {
-    let mut lanes = Vec::new();
+    let mut handles = Vec::new();
     let mut ports = Vec::new();
-    for lane_number in 0..storm.abreast {
+    for task_number in 0..storm.abreast {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         ports.push(address.port());
-        let seed = storm.seed.wrapping_add((lane_number as u64) << 40);
+        let seed = storm.seed.wrapping_add((task_number as u64) << 40);
         let storm = Storm { seed, ..storm };
-        lanes.push(spawn(lane(
+        handles.push(spawn(handle(
             Rc::new(listener),
             address,
             storm,
             Rc::clone(&tally),
         )));
     }
-    for lane in lanes {
-        if let Err(error) = lane.await
+    for handle in handles {
+        if let Err(error) = handle.await
             && let Ok(panic) = error.into_panic()
         {
             std::panic::resume_unwind(panic);

@@ -58,7 +58,7 @@ impl Alarm {
     }
 }
 
-/// For the lane of the core's files: its own sleeper has decided that the core is to be woken.
+/// For the driver of the core's file operations: its own sleeper has decided that the core is to be woken.
 impl Wake for Alarm {
     fn wake(&self) {
         if self.is_elsewhere() {

@@ -3,7 +3,7 @@
 //! Everything here stays on that thread, so nothing of it is shared, locked or counted atomically; other
 //! threads reach it through an `Alarm` alone. Sockets have a table of their own (`table.rs`): an entry
 //! owns what the kernel has been pointed to until the final CQE, as a slot does for files. The core's
-//! files go through a `Lane` like everybody's, whose driver is a tenant of the same ring (`tenant.rs`).
+//! files go through a `DriverHandle` as elsewhere, whose driver shares the same ring (`tenant.rs`).
 //! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
 
 mod alarm;
@@ -42,7 +42,7 @@ pub(crate) use waiters::{Crowd, WaitersCell};
 
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::driver::uring::Tuning;
-use crate::driver::{Lane, Limits, Opcodes, contain};
+use crate::driver::{DriverHandle, Limits, Opcodes, contain};
 use crate::error::SetupError;
 use crate::fd::{CloseSocket, Socket};
 use crate::metrics::{Meter, OperationNumber};
@@ -125,11 +125,11 @@ thread_local! {
 }
 
 impl Core {
-    /// A core for the calling thread, on a ring, with the driver of its files' lane.
+    /// A core for the calling thread, on a ring, with the driver of its file operations.
     pub(crate) fn with_ring(
         config: CoreConfig,
         alarm: Arc<Alarm>,
-        lane: Arc<Lane>,
+        handle: Arc<DriverHandle>,
     ) -> Result<Rc<Core>, SetupError> {
         let mut ring = Ring::new(config.ring)?;
         ring.settle();
@@ -142,7 +142,7 @@ impl Core {
         };
         let group = Group::new(Some(&mut ring), config.group.layout(mode))?;
         let limits = config.limits.within(&ring);
-        let rings = Rings::new(ring, Arc::clone(&alarm), lane, limits, config.tuning);
+        let rings = Rings::new(ring, Arc::clone(&alarm), handle, limits, config.tuning);
         Ok(Core::new(
             Backend::Rings(Box::new(rings)),
             (group, tried.err()),

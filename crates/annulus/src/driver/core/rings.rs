@@ -16,7 +16,7 @@ use super::{Alarm, Core};
 use crate::driver::finish::contain;
 use crate::driver::slot::PANICKED;
 use crate::driver::uring::Tuning;
-use crate::driver::{Lane, Limits, keep_for_ever};
+use crate::driver::{DriverHandle, Limits, keep_for_ever};
 use crate::fd::Socket;
 use crate::metrics::{self, OperationNumber, Times};
 use crate::narrow::to_u32;
@@ -60,13 +60,13 @@ impl Rings {
     pub(super) fn new(
         ring: Ring,
         alarm: Arc<Alarm>,
-        lane: Arc<Lane>,
+        handle: Arc<DriverHandle>,
         limits: Limits,
         tuning: Tuning,
     ) -> Rings {
         let sends_whole = ring.supports(opcode::SEND_ZC);
         let port = Port::new(ring);
-        let files = Files::new(Rc::clone(&port), lane, limits, tuning);
+        let files = Files::new(Rc::clone(&port), handle, limits, tuning);
         Rings {
             port,
             files: RefCell::new(files),

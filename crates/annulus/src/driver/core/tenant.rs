@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::driver::uring::{Driver, Tuning};
-use crate::driver::{Lane, Limits};
+use crate::driver::{DriverHandle, Limits};
 use crate::error::SetupError;
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::mapping::Mapping;
@@ -139,29 +139,34 @@ impl Kernel for Tenant {
     }
 }
 
-/// The driver of the files' lane.
+/// The driver of the core's file operations.
 pub(super) struct Files {
     driver: Option<Driver<Tenant>>,
-    lane: Arc<Lane>,
+    handle: Arc<DriverHandle>,
     port: Rc<Port>,
 }
 
 impl Files {
-    pub(super) fn new(port: Rc<Port>, lane: Arc<Lane>, limits: Limits, tuning: Tuning) -> Files {
+    pub(super) fn new(
+        port: Rc<Port>,
+        handle: Arc<DriverHandle>,
+        limits: Limits,
+        tuning: Tuning,
+    ) -> Files {
         let tenant = Tenant(Rc::clone(&port));
         // What is left of a chunk goes with the core's own enter.
-        let mut driver = Driver::new(Arc::clone(&lane), tenant, limits, tuning);
+        let mut driver = Driver::new(Arc::clone(&handle), tenant, limits, tuning);
         driver.keep_rest(true);
         Files {
             driver: Some(driver),
-            lane,
+            handle,
             port,
         }
     }
 
     /// Does what there is to do. True: there was something.
     pub(super) fn work(&mut self) -> bool {
-        let called = !self.lane.inbox.is_empty() || !self.lane.cancels.is_empty();
+        let called = !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty();
         let Some(driver) = &mut self.driver else {
             return false;
         };
@@ -186,12 +191,12 @@ impl Files {
 
     /// The core is about to sleep: whoever hands over from now on wakes it. False: somebody has.
     pub(super) fn prepare_sleep(&self) -> bool {
-        self.lane.sleeper.about_to_sleep();
-        self.driver.is_none() || self.lane.inbox.is_empty() && self.lane.cancels.is_empty()
+        self.handle.sleeper.about_to_sleep();
+        self.driver.is_none() || self.handle.inbox.is_empty() && self.handle.cancels.is_empty()
     }
 
     pub(super) fn wake_up(&self) {
-        self.lane.sleeper.awake();
+        self.handle.sleeper.awake();
     }
 
     /// When the next operation's time is up, ns.
@@ -208,7 +213,7 @@ impl Files {
     pub(super) fn begin_end(&mut self, until_ns: u64) {
         if let Some(driver) = &mut self.driver {
             driver.drain_by(until_ns);
-            self.lane.request_stop();
+            self.handle.request_stop();
             self.work();
         }
     }
@@ -218,9 +223,9 @@ impl Files {
         let Some(driver) = self.driver.take() else {
             return 0;
         };
-        self.lane.request_stop();
-        let before = self.lane.counters.leaked().get();
+        self.handle.request_stop();
+        let before = self.handle.counters.leaked().get();
         driver.drive();
-        u32::try_from(self.lane.counters.leaked().get() - before).unwrap_or(u32::MAX)
+        u32::try_from(self.handle.counters.leaked().get() - before).unwrap_or(u32::MAX)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::submitter::Clock;
 use super::super::turned::Turned;
-use super::super::{Lane, LaneThread, Opcodes, Operation, Submitter, Thread};
+use super::super::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread};
 use super::{Ground, Nobody, Still, blocking_threads, limits, tuning};
 use crate::op::{Op, Sleep};
 use crate::sys::errno::ETIME;
@@ -145,17 +145,17 @@ fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
         Ok(ring) => ring,
         Err(error) => return println!("skip: {error}"),
     };
-    let lane = Arc::new(Lane::own());
+    let handle = Arc::new(DriverHandle::own());
     let turned = Turned::new(
-        Arc::clone(&lane),
+        Arc::clone(&handle),
         ring,
         Box::new(Nobody),
         limits(),
         tuning(),
     );
     let thread = Thread::None;
-    let lanes = vec![LaneThread { lane, thread }];
-    let submitter = Submitter::new(lanes, Opcodes::of(|_| true), blocking_threads());
+    let handles = vec![DriverThread { handle, thread }];
+    let submitter = Submitter::new(handles, Opcodes::of(|_| true), blocking_threads());
     let long = begun(&submitter, LONG);
     for round in 0..ROUNDS {
         let mut short = begun(&submitter, SHORT);

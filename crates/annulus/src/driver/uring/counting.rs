@@ -32,7 +32,7 @@ impl<K: Kernel> Driver<K> {
         res: i32,
         wanted: bool,
     ) {
-        let counters = &self.lane.counters;
+        let counters = &self.handle.counters;
         counters.answer(operation);
         if res < 0 {
             match -res {
@@ -55,14 +55,14 @@ impl<K: Kernel> Driver<K> {
     /// Of one whose rest is asked for, or that is asked for again.
     #[cold]
     pub(super) fn note_again(&self, res: i32) {
-        self.lane.counters.resubmitted().add(1);
-        self.lane.counters.short().add(u64::from(res > 0));
+        self.handle.counters.resubmitted().add(1);
+        self.handle.counters.short().add(u64::from(res > 0));
     }
 
     /// Makes known what the kernel has counted.
     pub(super) fn publish(&mut self) {
         let entered = self.kernel.entered();
-        let counters = &self.lane.counters;
+        let counters = &self.handle.counters;
         counters.enters().set(entered.enters);
         counters.waits().set(entered.waits);
         counters.entries().set(entered.entries);

@@ -36,15 +36,15 @@ impl<K: Kernel> Driver<K> {
     pub(in crate::driver) fn break_off(mut self) {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             self.give_up();
-            let lane = Arc::clone(&self.lane);
-            self.done.deliver(&lane);
+            let handle = Arc::clone(&self.handle);
+            self.done.deliver(&handle);
         }));
         std::mem::forget(ended);
         self.leak();
     }
 
     fn leak(self) {
-        self.lane.counters.leaked().add(u64::from(self.in_flight));
+        self.handle.counters.leaked().add(u64::from(self.in_flight));
         keep_for_ever(self);
     }
 
@@ -57,26 +57,26 @@ impl<K: Kernel> Driver<K> {
         let timeout_ns = to_ns(self.tuning.drain_timeout);
         let usual_ns = || self.kernel.now_ns().saturating_add(timeout_ns);
         self.draining_until_ns = Some(self.drain_by_ns.unwrap_or_else(usual_ns));
-        let lane = Arc::clone(&self.lane);
+        let handle = Arc::clone(&self.handle);
         let waiting = if broken(Mutation::InboxLeftOpen) {
-            lane.inbox.drain()
+            handle.inbox.drain()
         } else {
-            lane.inbox.close()
+            handle.inbox.close()
         };
         for chain in waiting {
             self.accept(chain);
         }
         for slot in self.pending.remove(|_| true) {
             // SAFETY: Lent: waiting slots are this driver's.
-            self.finish(unsafe { slot.as_ref() }, -lane.refusal());
+            self.finish(unsafe { slot.as_ref() }, -handle.refusal());
         }
         while let Some(token) = self.deadlines.pop_passed(u64::MAX) {
-            let Some(slot) = lane.table.named(token) else {
+            let Some(slot) = handle.table.named(token) else {
                 continue;
             };
             // SAFETY: Lent: its deadline was still listed, so it is not finished.
             if unsafe { slot.driver() }.stage == Stage::Sleeping {
-                self.finish(slot, -lane.refusal());
+                self.finish(slot, -handle.refusal());
             }
         }
         self.clocks.answered_ns = 0;
@@ -111,17 +111,17 @@ impl<K: Kernel> Driver<K> {
     #[cold]
     pub(in crate::driver) fn fail(&mut self, error: EngineError) {
         let code = error.code();
-        self.lane.failed.store(code, Ordering::Release);
-        self.lane.stop.store(true, Ordering::SeqCst);
+        self.handle.failed.store(code, Ordering::Release);
+        self.handle.stop.store(true, Ordering::SeqCst);
         if self.draining_until_ns.is_none() {
             self.begin_drain();
         }
         self.draining_until_ns = Some(0);
-        let lane = Arc::clone(&self.lane);
+        let handle = Arc::clone(&self.handle);
         for slot in self
             .flying
             .indices()
-            .filter_map(|index| lane.table.at(index))
+            .filter_map(|index| handle.table.at(index))
         {
             // SAFETY: Lent: in flight, so its driver side is ours.
             let side = unsafe { slot.driver() };

@@ -44,10 +44,10 @@ impl<K: Kernel> Driver<K> {
         if next > now {
             return false;
         }
-        let lane = Arc::clone(&self.lane);
+        let handle = Arc::clone(&self.handle);
         let mut waiting = false;
         while let Some(token) = self.deadlines.pop_passed(now) {
-            let Some(slot) = lane.table.named(token) else {
+            let Some(slot) = handle.table.named(token) else {
                 continue;
             };
             // SAFETY: Lent: its deadline was still listed, so it is not finished.
@@ -56,7 +56,7 @@ impl<K: Kernel> Driver<K> {
             match side.stage {
                 Stage::Waiting => waiting = true,
                 Stage::InFlight => {
-                    lane.counters.timeouts().add(1);
+                    handle.counters.timeouts().add(1);
                     self.overdue.insert(token);
                     self.cancels.push_back(token);
                 }
@@ -70,7 +70,7 @@ impl<K: Kernel> Driver<K> {
                 unsafe { slot.driver() }.timed_out
             });
             for slot in timed_out {
-                lane.counters.timeouts().add(1);
+                handle.counters.timeouts().add(1);
                 // SAFETY: as above.
                 self.finish(unsafe { slot.as_ref() }, -ETIMEDOUT);
             }

@@ -11,7 +11,7 @@ use std::thread;
 
 use super::{Driver, Tuning};
 use crate::driver::slot::{Slot, Stage};
-use crate::driver::{Lane, LaneThread, Limits, Thread};
+use crate::driver::{DriverHandle, DriverThread, Limits, Thread};
 use crate::error::SetupError;
 use crate::sys::errno::{ECANCELED, EOPNOTSUPP};
 use crate::sys::kernel::Kernel;
@@ -24,7 +24,7 @@ pub(crate) fn start(
     config: RingConfig,
     limits: Limits,
     tuning: Tuning,
-) -> Result<LaneThread, SetupError> {
+) -> Result<DriverThread, SetupError> {
     let config = RingConfig {
         poll: RingPoll::Completions,
         ..config
@@ -45,13 +45,13 @@ pub(crate) fn start(
             Ok(ring) => ring,
             Err(error) => return drop(tell.send(Err(error))),
         };
-        let lane = Arc::new(Lane::new(Box::new(ring.waker())));
+        let handle = Arc::new(DriverHandle::new(Box::new(ring.waker())));
         let limits = Limits {
             in_flight: limits.in_flight.min(ring.cq_entries()),
             ..limits
         };
-        if tell.send(Ok(Arc::clone(&lane))).is_ok() {
-            Driver::new(lane, ring, limits, tuning).drive();
+        if tell.send(Ok(Arc::clone(&handle))).is_ok() {
+            Driver::new(handle, ring, limits, tuning).drive();
         }
     };
     let failed = |error| SetupError::Os {
@@ -60,11 +60,11 @@ pub(crate) fn start(
     };
     let named = thread::Builder::new().name("annulus-poll".to_owned());
     let thread = named.spawn(run).map_err(failed)?;
-    let lane = told
+    let handle = told
         .recv()
         .unwrap_or_else(|_| Err(failed(io::Error::other("it ended at once"))))?;
-    Ok(LaneThread {
-        lane,
+    Ok(DriverThread {
+        handle,
         thread: Thread::Running(thread),
     })
 }
@@ -94,7 +94,7 @@ impl<K: Kernel> Driver<K> {
         if !wanted || slot.lifecycle.is_orphan() || self.draining_until_ns.is_some() {
             return -ECANCELED;
         }
-        self.lane.counters.poll_refused().add(1);
+        self.handle.counters.poll_refused().add(1);
         // SAFETY: Lent: the kernel has let go of what the op owns, and the op is ours.
         unsafe {
             slot.stop_polling();

@@ -12,7 +12,7 @@ const COMPANY_NS: u64 = 2_000;
 impl<K: Kernel> Driver<K> {
     /// Sleeps in the kernel until something completes or is handed over.
     pub(in crate::driver) fn sleep(&mut self) {
-        let draining = self.lane.stopping();
+        let draining = self.handle.stopping();
         // Not during a drain: nobody would complete that read, and the end waits for it.
         if !self.wake_armed && !draining {
             self.wake_armed = self.kernel.arm_wake(WAKE);
@@ -27,12 +27,12 @@ impl<K: Kernel> Driver<K> {
         if self.polls_on() {
             return;
         }
-        self.lane.sleeper.about_to_sleep();
-        let handed = !self.lane.inbox.is_empty() && !broken(Mutation::SleepUnchecked);
-        let cancels = !self.lane.cancels.is_empty() && !broken(Mutation::CancelsUnchecked);
+        self.handle.sleeper.about_to_sleep();
+        let handed = !self.handle.inbox.is_empty() && !broken(Mutation::SleepUnchecked);
+        let cancels = !self.handle.cancels.is_empty() && !broken(Mutation::CancelsUnchecked);
         let called = handed || cancels;
-        if called || self.lane.stopping() && self.draining_until_ns.is_none() {
-            self.lane.sleeper.awake();
+        if called || self.handle.stopping() && self.draining_until_ns.is_none() {
+            self.handle.sleeper.awake();
             return;
         }
         let timeout = self
@@ -44,7 +44,7 @@ impl<K: Kernel> Driver<K> {
             None => timeout,
         };
         let result = self.kernel.wait(timeout);
-        self.lane.sleeper.awake();
+        self.handle.sleeper.awake();
         self.judge(result);
     }
 
@@ -75,7 +75,7 @@ impl<K: Kernel> Driver<K> {
     /// company; but callers who have just been answered tend to ask again at once, one by one, and a
     /// submission costs more than the moment they need.
     pub(super) fn company_comes(&mut self) -> bool {
-        if !self.lane.inbox.is_empty() {
+        if !self.handle.inbox.is_empty() {
             return true;
         }
         // A thread that drives for itself hands nothing over while it is in here.
@@ -85,7 +85,7 @@ impl<K: Kernel> Driver<K> {
         let until = self.kernel.now_ns() + COMPANY_NS;
         loop {
             for _ in 0..8 {
-                if !self.lane.inbox.is_empty() {
+                if !self.handle.inbox.is_empty() {
                     return true;
                 }
                 std::hint::spin_loop();
@@ -102,7 +102,7 @@ impl<K: Kernel> Driver<K> {
         let until = self.kernel.now_ns() + self.tuning.look_out_ns;
         loop {
             for _ in 0..16 {
-                if !self.lane.inbox.is_empty() || self.kernel.ready() {
+                if !self.handle.inbox.is_empty() || self.kernel.ready() {
                     return true;
                 }
                 std::hint::spin_loop();

@@ -224,7 +224,7 @@ impl Attendant {
                         // This thread calls the hook before it sleeps, or it would not get here.
                         after_unpark();
                     }
-                    ring.get_ref().turn();
+                    ring.get_ref().poll();
                 }
                 // The runtime is shutting down.
                 Poll::Ready(Err(_)) => break,

@@ -172,8 +172,8 @@ fn pairs(
     for pair in 0..=pairs {
         let mut rates = [0.0; 2];
         // Whoever goes first in one pair goes second in the next.
-        for turn in 0..2 {
-            let watched = (turn + pair) % 2 == 1;
+        for half in 0..2 {
+            let watched = (half + pair) % 2 == 1;
             let watch: Option<Watch> = watched.then(metrics::watch);
             match slice()? {
                 Some(rate) => rates[usize::from(watched)] = rate,

@@ -11,8 +11,8 @@ mod socket;
 
 pub(crate) use cached::CachedHint;
 pub use cached::CachedReads;
-pub(crate) use line::{Line, Queued, Turn};
-pub(crate) use order::{SendPlace, SendTurn};
+pub(crate) use line::{Line, Permit, Queued};
+pub(crate) use order::{SendPermit, SendPlace};
 pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 
 use std::fmt;

@@ -47,7 +47,7 @@ impl Arenas {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Has every ring let go of it. The rings of busy drivers do so at their next turn; no idle one keeps
+    /// Has every ring let go of it. The rings of busy drivers do so at their next poll; no idle one keeps
     /// the memory pinned until then.
     pub(super) fn remove(&self, tract: &Arc<Tract>) {
         let mut list = lock(&self.list);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use super::turned::Turned;
+use super::threadless::ThreadlessDriver;
 use super::{DriverHandle, Submitter};
 use crate::error::SetupError;
 use crate::sys::ring::Ring;
@@ -26,7 +26,7 @@ pub trait Host: Send + Sync {
     fn presence(&self) -> Presence;
 
     /// Takes charge of a ring that was made for the calling thread: from now on
-    /// [`ThreadRing::turn`] has to be called, from any thread, whenever the ring's descriptor is
+    /// [`ThreadRing::poll`] has to be called, from any thread, whenever the ring's descriptor is
     /// readable, until [`ThreadRing::poll_over`] is ready. Dropping the ring ends it.
     ///
     /// # Errors
@@ -62,20 +62,20 @@ pub fn set_host(host: &'static dyn Host) -> bool {
 /// A ring of one thread, for the executor that looks after it. Dropping it cancels what is in flight
 /// where that can be, and waits for the rest.
 pub struct ThreadRing {
-    turned: Arc<Turned<Ring>>,
+    driver: Arc<ThreadlessDriver<Ring>>,
     descriptor: OwnedFd,
 }
 
 impl ThreadRing {
     /// Submits what waits, and answers what has completed. Never blocks; for any thread.
-    pub fn turn(&self) {
-        self.turned.turn();
+    pub fn poll(&self) {
+        self.driver.poll();
     }
 
     /// Ready when the ring has ended (its engine has, for one) and is to be dropped.
     pub fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.turned.set_attendant(context.waker());
-        if self.turned.is_over() {
+        self.driver.set_attendant(context.waker());
+        if self.driver.is_over() {
             Poll::Ready(())
         } else {
             Poll::Pending
@@ -83,7 +83,7 @@ impl ThreadRing {
     }
 }
 
-/// Readable when the ring is to be turned; to be polled edge-triggered or not.
+/// Readable when the ring is to be polled; to be polled edge-triggered or not.
 impl AsFd for ThreadRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
@@ -99,7 +99,7 @@ impl AsRawFd for ThreadRing {
 
 impl Drop for ThreadRing {
     fn drop(&mut self) {
-        self.turned.drain();
+        self.driver.drain();
     }
 }
 
@@ -115,7 +115,7 @@ struct Kept {
     /// The executor's number.
     executor: u64,
     /// The index of the driver handle in the engine; with the driver. `None`: it could not be made.
-    ring: Option<(usize, Arc<Turned<Ring>>)>,
+    ring: Option<(usize, Arc<ThreadlessDriver<Ring>>)>,
 }
 
 /// All of them; what a thread leaves behind when it ends is drained.
@@ -124,8 +124,8 @@ struct Keeping(RefCell<Vec<Kept>>);
 impl Drop for Keeping {
     fn drop(&mut self) {
         for kept in self.0.take() {
-            if let Some((_, turned)) = kept.ring {
-                turned.drain();
+            if let Some((_, driver)) = kept.ring {
+                driver.drain();
             }
         }
         // Destructors that come later go to the engine's drivers. Another thread may use the handle by then.
@@ -187,7 +187,7 @@ fn find(keeping: &RefCell<Vec<Kept>>, engine: u64, executor: u64) -> Option<Opti
     let mut kept = keeping.try_borrow_mut().ok()?;
     let is_over = |kept: &mut Kept| {
         let ring = kept.ring.as_ref();
-        ring.is_some_and(|(_, turned)| turned.is_over())
+        ring.is_some_and(|(_, driver)| driver.is_over())
     };
     let gone: Vec<_> = kept.extract_if(.., is_over).collect();
     drop(kept);
@@ -202,16 +202,16 @@ fn find(keeping: &RefCell<Vec<Kept>>, engine: u64, executor: u64) -> Option<Opti
 
 #[cold]
 fn make(submitter: &Submitter, host: &'static dyn Host, executor: u64) -> Option<usize> {
-    let made = submitter.make_own().and_then(|(index, turned, pollable)| {
+    let made = submitter.make_own().and_then(|(index, driver, pollable)| {
         let ring = ThreadRing {
-            turned: Arc::clone(&turned),
+            driver: Arc::clone(&driver),
             descriptor: pollable,
         };
         host.attend(ring).map_err(|error| SetupError::Os {
             what: "the executor, asked to look after a ring",
             error,
         })?;
-        Ok((index, turned))
+        Ok((index, driver))
     });
     let ring = match made {
         Ok(ring) => Some(ring),
@@ -231,7 +231,7 @@ fn make(submitter: &Submitter, host: &'static dyn Host, executor: u64) -> Option
 }
 
 /// Does something with each ring that this thread keeps in an executor, with nothing borrowed meanwhile.
-fn each(executor: u64, act: impl Fn(&Turned<Ring>)) {
+fn each(executor: u64, act: impl Fn(&ThreadlessDriver<Ring>)) {
     let nth = |n: usize| {
         let kept = KEEPING.try_with(|keeping| {
             let kept = keeping.0.borrow();
@@ -239,15 +239,15 @@ fn each(executor: u64, act: impl Fn(&Turned<Ring>)) {
                 let ring = kept.ring.as_ref();
                 ring.filter(|_| kept.executor == executor)
             });
-            ring.map(|ring| ring.map(|(_, turned)| Arc::clone(turned)))
+            ring.map(|ring| ring.map(|(_, driver)| Arc::clone(driver)))
         });
         kept.ok().flatten()
     };
     let mut n = 0;
     while let Some(ring) = nth(n) {
         n += 1;
-        if let Some(turned) = ring {
-            act(&turned);
+        if let Some(driver) = ring {
+            act(&driver);
         }
     }
 }
@@ -255,13 +255,13 @@ fn each(executor: u64, act: impl Fn(&Turned<Ring>)) {
 /// For the executor of this number: the calling thread is about to sleep. What waits in its rings is submitted, and
 /// what has completed is answered.
 pub fn before_park(executor: u64) {
-    each(executor, Turned::before_park);
+    each(executor, ThreadlessDriver::before_park);
 }
 
 /// For the executor of this number: the calling thread is up, and will call `before_park` before it sleeps. What has
 /// completed is answered.
 pub fn after_unpark(executor: u64) {
-    each(executor, Turned::after_unpark);
+    each(executor, ThreadlessDriver::after_unpark);
 }
 
 /// While it lives, the calling thread's operations of one engine go to one driver.

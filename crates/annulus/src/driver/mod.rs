@@ -23,11 +23,10 @@ mod loom_models;
 #[cfg(all(test, annulus_loom))]
 mod loom_mutations;
 #[cfg(all(test, annulus_loom))]
-mod loom_turned;
+mod loom_threadless;
 pub(crate) mod mailbox;
 pub(crate) mod many;
 pub(crate) mod operation;
-mod own;
 mod payload;
 mod pending;
 #[cfg(feature = "test-util")]
@@ -40,9 +39,10 @@ mod submitter;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
-pub(crate) mod turned;
+pub(crate) mod threadless;
+mod threadless_state;
 #[cfg(test)]
-mod turned_tests;
+mod threadless_tests;
 pub(crate) mod uring;
 
 use std::ptr::NonNull;
@@ -61,11 +61,11 @@ use crate::sync::{AtomicBool, Ordering};
 use crate::sys::engine_error::EngineError;
 use crate::sys::forked;
 use crate::sys::ring::Ring;
-use own::Own;
 use sleeper::Sleeper;
 use slot::{CancelLink, Slot};
 use stack::{Pushed, Stack};
 use table::Table;
+use threadless_state::ThreadlessState;
 
 /// How many operations, and how many bytes of buffers, a driver lets the kernel hold at once.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +122,7 @@ pub(crate) struct DriverHandle {
     /// The errno that ended the driver's kernel, or 0: what operations it can't give back answer.
     pub(crate) failed: AtomicI32,
     /// Present if the driver has no thread: its callers poll it.
-    own: Option<Own>,
+    threadless: Option<ThreadlessState>,
     /// What the driver is to register; set once, before the first operation.
     pub(crate) arenas: OnceLock<Arc<Arenas>>,
     wake: Box<dyn Wake>,
@@ -131,9 +131,9 @@ pub(crate) struct DriverHandle {
 }
 
 /// For a threadless driver, which is polled instead of woken.
-struct Turning;
+struct NoWake;
 
-impl Wake for Turning {
+impl Wake for NoWake {
     fn wake(&self) {}
 }
 
@@ -147,7 +147,7 @@ impl DriverHandle {
             stop: AtomicBool::new(false),
             counters: Meter::new(SourceKind::Driver),
             failed: AtomicI32::new(0),
-            own: None,
+            threadless: None,
             arenas: OnceLock::new(),
             wake,
             process: forked::process(),
@@ -155,18 +155,18 @@ impl DriverHandle {
     }
 
     /// The handle of a threadless driver.
-    pub(crate) fn own() -> DriverHandle {
-        let handle = DriverHandle::new(Box::new(Turning));
+    pub(crate) fn threadless() -> DriverHandle {
+        let handle = DriverHandle::new(Box::new(NoWake));
         handle.counters.be(SourceKind::OwnRing);
         DriverHandle {
-            own: Some(Own::new()),
+            threadless: Some(ThreadlessState::new()),
             ..handle
         }
     }
 
     /// Reopens a drained handle that has no driver. False: it has one, or left operations behind.
     fn reopen(&self) -> bool {
-        if !self.own.as_ref().is_some_and(Own::claim) {
+        if !self.threadless.as_ref().is_some_and(ThreadlessState::claim) {
             return false;
         }
         self.failed.store(0, Ordering::Release);
@@ -178,14 +178,14 @@ impl DriverHandle {
 
     /// Drains the driver behind this handle, if there is one.
     fn drain_own(&self, until_ns: u64) {
-        if let Some(driver) = self.own.as_ref().and_then(Own::driver) {
+        if let Some(driver) = self.threadless.as_ref().and_then(ThreadlessState::driver) {
             driver.drain(Some(until_ns));
         }
     }
 
     /// Operations that are worth a submission, where the callers decide that.
     fn chunk(&self) -> Option<usize> {
-        self.own.as_ref().map(Own::chunk)
+        self.threadless.as_ref().map(ThreadlessState::chunk)
     }
 
     /// Why an operation whose memory stays with the driver has been answered.
@@ -227,8 +227,8 @@ impl DriverHandle {
         }
         if pushed == Pushed::First && self.sleeper.must_wake() {
             self.wake();
-        } else if let Some(own) = &self.own
-            && own.is_due(operations)
+        } else if let Some(state) = &self.threadless
+            && state.is_due(operations)
         {
             self.wake();
         }
@@ -279,14 +279,14 @@ impl DriverHandle {
         if self.is_elsewhere() {
             return;
         }
-        match &self.own {
+        match &self.threadless {
             None => {
                 self.counters.wakeups().add_shared(1);
                 self.wake.wake();
             }
-            Some(own) => {
-                if let Some(driver) = own.driver() {
-                    driver.turn();
+            Some(state) => {
+                if let Some(driver) = state.driver() {
+                    driver.poll();
                 }
             }
         }
@@ -297,9 +297,9 @@ impl DriverHandle {
         if self.is_elsewhere() {
             return;
         }
-        match self.own.as_ref() {
+        match self.threadless.as_ref() {
             None => self.wake.look(),
-            Some(own) => (own.driver().into_iter()).for_each(|driver| driver.follow_arenas()),
+            Some(state) => (state.driver().into_iter()).for_each(|driver| driver.follow_arenas()),
         }
     }
 

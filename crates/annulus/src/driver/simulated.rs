@@ -1,4 +1,4 @@
-//! Drivers on a simulated kernel: on threads of their own, or turned by the calling thread. The
+//! Drivers on a simulated kernel: on threads of their own, or polled by the calling thread. The
 //! driver is the ring's; what differs is who wakes it, who closes its descriptors, and its clock.
 
 use std::sync::{Arc, mpsc};

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::started::Starter;
-use super::turned::Turned;
+use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
 use super::{DriverHandle, Limits, blocking, here, inline_run};
 use crate::buf::{Arenas, BouncePool, Tract};
@@ -41,7 +41,7 @@ pub(crate) struct OwnRings {
 }
 
 /// A ring that a thread keeps: the index of its driver handle, its driver, and the descriptor to poll.
-pub(super) type MadeRing = (usize, Arc<Turned<Ring>>, OwnedFd);
+pub(super) type MadeRing = (usize, Arc<ThreadlessDriver<Ring>>, OwnedFd);
 /// How long an arena's maker waits for the drivers' answers: tens of GiB are zeroed and pinned within
 /// it. A driver that is kept busy by a foreign waker is not waited for for ever.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
@@ -144,7 +144,7 @@ impl Opcodes {
 
 thread_local! {
     /// Operations handed over by this thread, plus its starting point.
-    static TURN: Cell<usize> = const { Cell::new(usize::MAX) };
+    static POSITION: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
 impl Submitter {
@@ -254,7 +254,7 @@ impl Submitter {
             return None;
         }
         if !self.opcodes.has(opcode) {
-            return ended.own.is_some().then(|| self.helpers());
+            return ended.threadless.is_some().then(|| self.helpers());
         }
         // Of a runtime's cores, some may have ended before the others.
         let mut handles = self.handles.iter().map(|handle| &**handle);
@@ -280,7 +280,7 @@ impl Submitter {
     fn shared_handle(&self) -> &DriverHandle {
         let handle = match self.handles.as_slice() {
             [one] => Some(one),
-            several => several.get(self.turn() % several.len().max(1)),
+            several => several.get(self.next_position() % several.len().max(1)),
         };
         match handle {
             Some(handle) => handle,
@@ -289,13 +289,13 @@ impl Submitter {
     }
 
     /// Counts this thread's operations, in runs that stay together.
-    fn turn(&self) -> usize {
-        let mut turn = TURN.get();
-        if turn == usize::MAX {
-            turn = self.threads_seen.fetch_add(DRIVER_RUN, Ordering::Relaxed);
+    fn next_position(&self) -> usize {
+        let mut position = POSITION.get();
+        if position == usize::MAX {
+            position = self.threads_seen.fetch_add(DRIVER_RUN, Ordering::Relaxed);
         }
-        TURN.set(turn.wrapping_add(1));
-        turn / DRIVER_RUN
+        POSITION.set(position.wrapping_add(1));
+        position / DRIVER_RUN
     }
 
     /// The driver of the blocking threads.
@@ -377,12 +377,12 @@ impl Submitter {
             )));
         };
         let interrupt = Box::new(ring.waker());
-        let turned = Turned::new(Arc::clone(handle), ring, interrupt, limits, tuning);
+        let driver = ThreadlessDriver::new(Arc::clone(handle), ring, interrupt, limits, tuning);
         if self.ended.load(Ordering::SeqCst) {
             // The engine ended meanwhile, and may not have seen this driver.
-            turned.drain();
+            driver.drain();
         }
-        Ok((index, turned, pollable))
+        Ok((index, driver, pollable))
     }
 
     /// A driver handle that no thread uses.
@@ -394,7 +394,7 @@ impl Submitter {
             let mut made = false;
             let handle = place.get_or_init(|| {
                 made = true;
-                let handle = Arc::new(DriverHandle::own());
+                let handle = Arc::new(DriverHandle::threadless());
                 handle.follow(&self.arenas);
                 self.introduce(&handle, index);
                 handle

@@ -423,7 +423,7 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
         slot.as_ref().fill(Call::new(|| 0), 0, 0);
         assert!(handle.hand_over(slot, 1));
     }
-    assert!(driver.turn());
+    assert!(driver.poll());
     assert_eq!(driver.kernel().pushed.len(), 1);
     (driver, slot)
 }
@@ -510,18 +510,18 @@ impl Stub {
 }
 
 #[test]
-fn what_is_undone_by_the_end_of_a_thread_that_turned_is_submitted_again() {
-    let handle = Arc::new(DriverHandle::own());
+fn an_operation_undone_by_the_end_of_the_polling_thread_is_submitted_again() {
+    let handle = Arc::new(DriverHandle::threadless());
     let (mut driver, slot) = stub_on(&handle);
     // SAFETY: Lent: out in our name.
     let lifecycle = unsafe { &slot.as_ref().lifecycle };
     driver.kernel().answer(-ECANCELED);
-    driver.turn();
+    driver.poll();
     assert_eq!(lifecycle.look(Waker::noop()), Look::Pending);
     // Once; then it is the answer.
     assert_eq!(driver.kernel().pushed.len(), 1);
     driver.kernel().answer(-ECANCELED);
-    driver.turn();
+    driver.poll();
     assert_eq!(lifecycle.look(Waker::noop()), Look::Done);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The driver of a ring: one thread, one kernel (real or simulated), one handle.
 //!
-//! A turn: take what was handed over; submit in small chunks, so that the device starts on the first
+//! One poll: take what was submitted; submit in small chunks, so that the device starts on the first
 //! while the rest are prepared; copy completions out; act upon them; wake who waits; sleep only when
 //! nothing is left to do. Completions are never acted upon inside the reap.
 //!
@@ -41,7 +41,7 @@ use watch::Spin;
 
 /// Token of the read that another thread's wake-up completes.
 pub(super) const WAKE: u64 = u64::MAX;
-/// Token of the timeout that has a driver without a thread turned at its next deadline.
+/// Token of the timeout that has a threadless driver polled at its next deadline.
 const TIMER: u64 = u64::MAX - 1;
 /// Marks the CQE of a cancel; the rest of the token names the operation it was for.
 const CANCEL: u64 = 1 << 63;
@@ -183,10 +183,10 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// A turn, and a sleep if there was nothing to do in it. `Some`: the driver is stopped, and all is
+    /// One poll, and a sleep if it found nothing to do. `Some`: the driver is stopped, and all is
     /// drained but so many operations.
     pub(crate) fn step(&mut self) -> Option<u32> {
-        let worked = self.turn();
+        let worked = self.poll();
         let ended = self.ended();
         if ended.is_none() && !worked {
             self.sleep();
@@ -207,7 +207,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     fn ended(&mut self) -> Option<u32> {
-        // Not `stopping`: a stop that came during the turn has not closed the inbox yet.
+        // Not `stopping`: a stop that came during the poll has not closed the inbox yet.
         let until = self.draining_until_ns?;
         if !self.drained() && self.kernel.now_ns() < until {
             return None;
@@ -217,7 +217,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// One round of everything that can be done without sleeping. False: there was nothing.
-    pub(crate) fn turn(&mut self) -> bool {
+    pub(crate) fn poll(&mut self) -> bool {
         let worked = self.work();
         let handle = Arc::clone(&self.handle);
         self.done.deliver(&handle);
@@ -329,7 +329,7 @@ impl<K: Kernel> Driver<K> {
         }
         // SAFETY: Lent: not done, so its driver side is ours.
         match unsafe { slot.driver() }.stage {
-            Stage::Waiting => {} // Disposed of when its turn comes, without being submitted.
+            Stage::Waiting => {} // Disposed of when it reaches the head of its chain, without being submitted.
             Stage::Sleeping => self.finish(slot, -ECANCELED),
             Stage::InFlight => self.cancels.push_back(slot.token()),
             Stage::Finished | Stage::Expired => {}

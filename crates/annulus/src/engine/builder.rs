@@ -208,7 +208,7 @@ impl EngineBuilder {
     }
 
     /// Operations that each driver lets the kernel hold at once; 1,024 by default. Further ones wait
-    /// their turn: first come, first served, a batch and a lone operation taking turns.
+    /// their poll: first come, first served, a batch and a lone operation taking polls.
     pub fn max_in_flight(mut self, operations: u32) -> Self {
         self.limits.in_flight = operations;
         self
@@ -327,7 +327,7 @@ impl EngineBuilder {
     /// The rings that threads keep for themselves.
     fn own_rings(&self, ring: RingConfig) -> OwnRings {
         OwnRings {
-            // They are polled and turned by whichever thread has reason to (traps 11 and 13).
+            // They are polled by whichever thread has reason to (traps 11 and 13).
             ring: RingConfig {
                 rung: ring.rung.min(Rung::Cooperative),
                 ..ring
@@ -433,7 +433,7 @@ impl EngineBuilder {
         Ok(Engine::simulated(submitter, world, self.threads))
     }
 
-    /// Builds the engine, and a driver that the calling thread has to turn.
+    /// Builds the engine, and a driver that the calling thread has to poll.
     pub(crate) fn build_sim_here(
         &self,
         world: &Arc<World>,

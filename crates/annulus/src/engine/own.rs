@@ -1,4 +1,4 @@
-//! A driver of the calling thread's own: the thread runs a future, and the ring, by turns.
+//! The current-thread driver: the calling thread runs a future and polls the ring in poll.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::Engine;
 use crate::driver::here::Driving;
-use crate::driver::turned::Turned;
+use crate::driver::threadless::ThreadlessDriver;
 use crate::error::SetupError;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::ring::Ring;
@@ -48,7 +48,7 @@ pub struct OwnDriver {
 /// What the future's waker does.
 struct Signal {
     awaited: AtomicBool,
-    turned: Arc<Turned<Ring>>,
+    driver: Arc<ThreadlessDriver<Ring>>,
 }
 
 impl Wake for Signal {
@@ -58,16 +58,16 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.awaited.store(true, Ordering::SeqCst);
-        self.turned.interrupt();
+        self.driver.interrupt();
     }
 }
 
 impl OwnDriver {
     pub(super) fn new(engine: &Engine) -> Result<OwnDriver, SetupError> {
-        let (index, turned, _) = engine.submitter.make_own()?;
+        let (index, driver, _) = engine.submitter.make_own()?;
         let signal = Arc::new(Signal {
             awaited: AtomicBool::new(false),
-            turned,
+            driver,
         });
         Ok(OwnDriver {
             engine: engine.clone(),
@@ -91,7 +91,7 @@ impl OwnDriver {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(&self.waker);
-        let Signal { awaited, turned } = &*self.signal;
+        let Signal { awaited, driver } = &*self.signal;
         let _driving = Driving::new(self.engine.submitter.number(), self.index);
         let attendance = Attendance::new(&self.signal);
         awaited.store(true, Ordering::SeqCst);
@@ -102,12 +102,12 @@ impl OwnDriver {
                 drop(attendance);
                 return output;
             }
-            if turned.is_over() {
+            if driver.is_over() {
                 // The engine has been shut down; its answers come from elsewhere.
                 std::thread::park_timeout(OVER_PAUSE);
                 awaited.store(true, Ordering::SeqCst);
             } else {
-                turned.turn_or_sleep(awaited);
+                driver.poll_or_sleep(awaited);
             }
         }
     }
@@ -116,7 +116,7 @@ impl OwnDriver {
 /// How often a future is asked whose driver has ended under it.
 const OVER_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// While it lives, the driver's thread turns the ring itself.
+/// While it lives, the driver's thread polls the ring itself.
 struct Attendance<'a> {
     signal: &'a Signal,
     /// An outer call of `block_on` attends already.
@@ -125,7 +125,7 @@ struct Attendance<'a> {
 
 impl Attendance<'_> {
     fn new(signal: &Signal) -> Attendance<'_> {
-        let nested = signal.turned.begin_attendance();
+        let nested = signal.driver.begin_attendance();
         Attendance { signal, nested }
     }
 }
@@ -135,14 +135,14 @@ impl Drop for Attendance<'_> {
         // All calls share one flag, so this call may have taken a wake-up that was for the outer future.
         self.signal.awaited.store(true, Ordering::SeqCst);
         if !self.nested {
-            self.signal.turned.end_attendance();
+            self.signal.driver.end_attendance();
         }
     }
 }
 
 impl Drop for OwnDriver {
     fn drop(&mut self) {
-        self.signal.turned.drain();
+        self.signal.driver.drain();
     }
 }
 

@@ -1,5 +1,5 @@
 //! A line of tasks in front of something that one of them at a time may use: a stream's sending side, a datagram
-//! socket's receiving side. Turns are given in the order in which the tasks came.
+//! socket's receiving side. Permits are given in the order in which the tasks came.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Waker};
 /// The line.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    /// A task has the turn, or is about to take it.
+    /// A task has the permit, or is about to take it.
     busy: Cell<bool>,
     /// Counts the tasks that had to wait.
     tickets: Cell<u64>,
-    /// The ticket whose turn it is; 0 is no ticket.
+    /// The ticket that has the permit; 0 is no ticket.
     called: Cell<u64>,
     waiting: RefCell<VecDeque<(u64, Waker)>>,
 }
@@ -23,12 +23,12 @@ pub(crate) struct Line {
 pub(crate) trait Queued {
     fn line(&self) -> &Line;
 
-    /// The last turn is over, and nothing waits.
+    /// The last permit was returned, and nothing waits.
     fn idle(&self) {}
 }
 
 /// The right to use it, which keeps it alive. Dropped, it goes to the next in the line.
-pub(crate) struct Turn<T: Queued>(Rc<T>);
+pub(crate) struct Permit<T: Queued>(Rc<T>);
 
 /// A place in the line. Dropped, it is given up.
 pub(crate) struct Place<T: Queued> {
@@ -60,21 +60,21 @@ impl Line {
     }
 }
 
-impl<T: Queued> Turn<T> {
-    /// The turn, if no task has it or waits for it.
+impl<T: Queued> Permit<T> {
+    /// The permit, if no task has it or waits for it.
     #[inline]
-    pub(crate) fn take(owner: &Rc<T>) -> Option<Turn<T>> {
+    pub(crate) fn take(owner: &Rc<T>) -> Option<Permit<T>> {
         if owner.line().busy.replace(true) {
             return None;
         }
-        Some(Turn(Rc::clone(owner)))
+        Some(Permit(Rc::clone(owner)))
     }
 
-    /// The turn, behind all tasks that came before.
+    /// Waits for the permit, behind all tasks that came before.
     #[inline]
-    pub(crate) async fn wait(owner: &Rc<T>) -> Turn<T> {
-        if let Some(turn) = Turn::take(owner) {
-            return turn;
+    pub(crate) async fn wait(owner: &Rc<T>) -> Permit<T> {
+        if let Some(permit) = Permit::take(owner) {
+            return permit;
         }
         let mut place = Place::queue(owner);
         std::future::poll_fn(|context| place.poll(context)).await
@@ -86,7 +86,7 @@ impl<T: Queued> Turn<T> {
     }
 }
 
-impl<T: Queued> Drop for Turn<T> {
+impl<T: Queued> Drop for Permit<T> {
     #[inline]
     fn drop(&mut self) {
         if !self.0.line().call_next() {
@@ -95,14 +95,14 @@ impl<T: Queued> Drop for Turn<T> {
     }
 }
 
-impl<T: Queued> fmt::Debug for Turn<T> {
+impl<T: Queued> fmt::Debug for Permit<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Turn").field(self.0.line()).finish()
+        f.debug_tuple("Permit").field(self.0.line()).finish()
     }
 }
 
 impl<T: Queued> Place<T> {
-    /// A place at the end of the line; some task has the turn.
+    /// A place at the end of the line; some task has the permit.
     pub(crate) fn queue(owner: &Rc<T>) -> Place<T> {
         let line = owner.line();
         let ticket = line.tickets.get() + 1;
@@ -115,12 +115,12 @@ impl<T: Queued> Place<T> {
         }
     }
 
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn<T>> {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Permit<T>> {
         let line = self.owner.line();
         if line.called.get() == self.ticket {
             line.called.set(0);
             self.ticket = 0;
-            return Poll::Ready(Turn(Rc::clone(&self.owner)));
+            return Poll::Ready(Permit(Rc::clone(&self.owner)));
         }
         let waker = context.waker().clone();
         let mut waiting = line.waiting.borrow_mut();
@@ -143,7 +143,7 @@ impl<T: Queued> Drop for Place<T> {
         if line.called.get() == self.ticket {
             line.called.set(0);
             // As if it had been had.
-            drop(Turn(Rc::clone(&self.owner)));
+            drop(Permit(Rc::clone(&self.owner)));
             return;
         }
         let mut waiting = line.waiting.borrow_mut();

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::net::Shutdown;
 
 use super::Socket;
-use super::line::{Line, Place, Queued, Turn};
+use super::line::{Line, Permit, Place, Queued};
 use crate::sys::errno::EPIPE;
 use crate::sys::net;
 
@@ -19,7 +19,7 @@ pub(crate) struct SendOrder {
 }
 
 /// The right to send on a socket, which it keeps open.
-pub(crate) type SendTurn = Turn<Socket>;
+pub(crate) type SendPermit = Permit<Socket>;
 
 /// A sender's place in the line.
 pub(crate) type SendPlace = Place<Socket>;
@@ -71,7 +71,7 @@ impl Queued for Socket {
     }
 }
 
-impl SendTurn {
+impl SendPermit {
     #[inline]
     pub(crate) fn socket(&self) -> &std::rc::Rc<Socket> {
         self.owner()

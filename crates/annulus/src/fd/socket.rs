@@ -37,7 +37,7 @@ pub(crate) struct Socket {
     closer: Rc<dyn CloseSocket>,
     /// Where its readiness is kept, on a core without a ring.
     watched: Cell<Option<u32>>,
-    /// Whose turn to send it is.
+    /// The queue for the permit to send.
     order: SendOrder,
     zero_copy: Cell<ZeroCopy>,
     /// Whether a ring's socket has been told not to wait: see `net::file`.
@@ -138,7 +138,7 @@ impl Socket {
         self.order.failed()
     }
 
-    /// Tells the peer that nothing follows, once all that is being sent, or waits for its turn, has been.
+    /// Tells the peer that nothing follows, once all that is being sent, or waits for the permit, has been.
     pub(crate) fn finish_sending(&self) {
         self.order.finish(self);
     }

@@ -177,7 +177,7 @@ impl Meter {
     /// What the core of a runtime has done.
     pub(crate) fn core(&self) -> CoreMetrics {
         CoreMetrics {
-            turns: self.turns().get(),
+            ring_polls: self.ring_polls().get(),
             polls: self.polls().get(),
             enters: self.enters().get(),
             waits: self.waits().get(),

@@ -148,8 +148,8 @@ impl Metrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CoreMetrics {
-    /// Rounds of the core: what is ready is run, then the kernel is asked once.
-    pub turns: u64,
+    /// Times that the core ran its ready tasks and then polled its ring.
+    pub ring_polls: u64,
     /// Polls of tasks.
     pub polls: u64,
     /// Calls of `io_uring_enter`, or of `epoll_wait`.

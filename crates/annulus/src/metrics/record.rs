@@ -238,7 +238,7 @@ counters! {
     /// Reads that asked the page cache in vain.
     missed,
     /// Of a core: rounds.
-    turns,
+    ring_polls,
     /// Of a core: polls of tasks.
     polls,
     /// Of a core: entries of its queues.

@@ -10,9 +10,9 @@ use std::task::{Context, Poll};
 use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode, check_lent};
 use crate::driver::core::{Arrives, Core, SharedOperation, SocketOperation, Token, WaitersCell};
 use crate::error::{BufError, BufResult, WholeResult};
-use crate::fd::{Line, Queued, Socket, Turn};
+use crate::fd::{Line, Permit, Queued, Socket};
 use crate::metrics::OperationNumber;
-use crate::op::{Arrived, MailTurn, MessageInfo, RecvMessage, SendMessage, Shape};
+use crate::op::{Arrived, MessageInfo, ReceiveQueue, RecvMessage, SendMessage, Shape};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::net::Address;
@@ -68,12 +68,12 @@ pub(super) struct Mailbox {
 }
 
 /// A receive that has the socket to itself.
-type MailboxTurn = Turn<Mailbox>;
+type MailboxPermit = Permit<Mailbox>;
 
-/// A receive into memory of the mailbox's own: whoever has the turn waits for it.
+/// A receive into memory of the mailbox's own: the task that has the permit waits for it.
 type One = SharedOperation<RecvMessage<Vec<u8>, Guest>>;
 
-/// Where its datagram goes. It has no turn: it stays when the receive that asked for it is dropped.
+/// Where its datagram goes. It holds no permit: it stays when the receive that asked for it is dropped.
 struct Guest(Rc<Mailbox>);
 
 impl Mailbox {
@@ -109,9 +109,9 @@ impl Mailbox {
         if let Err(error) = check_lent(&mut buf) {
             return Err(BufError::new(error, Some(buf)));
         }
-        let turn = MailboxTurn::wait(self).await;
+        let permit = MailboxPermit::wait(self).await;
         if self.is_idle() {
-            let op = RecvMessage::new(Rc::clone(&self.socket), buf, turn);
+            let op = RecvMessage::new(Rc::clone(&self.socket), buf, permit);
             let (info, buf) = SocketOperation::new(Rc::clone(&self.core), op).await?;
             let MessageInfo {
                 bytes,
@@ -127,7 +127,7 @@ impl Mailbox {
         }
         // Something has come already, or is about to: it is copied.
         let next = std::future::poll_fn(|context| self.poll_in_turn(context)).await;
-        drop(turn);
+        drop(permit);
         let mut arrived = match next {
             Some(Ok(arrived)) => arrived,
             Some(Err(error)) => return Err(BufError::new(error, Some(buf))),
@@ -159,7 +159,7 @@ impl Mailbox {
 
     /// The next datagram; `None` when the runtime ends. The socket goes on after an error.
     pub(super) async fn next(self: &Rc<Self>) -> Option<io::Result<Arrived>> {
-        let _turn = MailboxTurn::wait(self).await;
+        let _permit = MailboxPermit::wait(self).await;
         std::future::poll_fn(|context| self.poll_in_turn(context)).await
     }
 
@@ -321,7 +321,7 @@ impl Mailbox {
     }
 }
 
-impl MailTurn for MailboxTurn {
+impl ReceiveQueue for MailboxPermit {
     fn keep(&self, arrived: Arrived) {
         self.owner().keep(Ok(arrived));
     }
@@ -331,7 +331,7 @@ impl MailTurn for MailboxTurn {
     }
 }
 
-impl MailTurn for Guest {
+impl ReceiveQueue for Guest {
     fn keep(&self, arrived: Arrived) {
         self.0.keep(Ok(arrived));
     }

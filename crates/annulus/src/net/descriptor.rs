@@ -162,15 +162,15 @@ pub async fn splice(from: &impl Splices, into: &impl Splices, bytes: usize) -> i
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     loop {
-        let turn = match &into {
-            End::Stream(stream) => Some(stream.turn().await?),
+        let permit = match &into {
+            End::Stream(stream) => Some(stream.send_permit().await?),
             End::Descriptor(_) => None,
         };
         wait_again(from.socket())?;
         wait_again(into.socket())?;
         let may_wait = from.is_foreign() || into.is_foreign();
         let (from, into) = (Rc::clone(from.socket()), Rc::clone(into.socket()));
-        let splice = Splice::new(Rc::clone(&from), into, bytes, turn, may_wait);
+        let splice = Splice::new(Rc::clone(&from), into, bytes, permit, may_wait);
         let spliced = SocketOperation::new(Rc::clone(&core), splice).await;
         match spliced {
             // A file was sent the other way before the worker looked.

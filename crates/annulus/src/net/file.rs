@@ -10,29 +10,29 @@ use std::task::Poll;
 use super::descriptor::ready;
 use super::stream::Stream;
 use crate::driver::core::Core;
-use crate::fd::{SendTurn, Socket};
+use crate::fd::{SendPermit, Socket};
 use crate::narrow::to_usize;
 use crate::op::Interest;
 use crate::sys::errno::ECANCELED;
 use crate::sys::net;
 
-/// Bytes by which others have their turn: what is in memory is sent at some 10 GB/s, so that is 100 µs.
-const TURN_BYTES_MAX: u64 = 1 << 20;
+/// Bytes after which other tasks run: what is in memory is sent at some 10 GB/s, so that is 100 µs.
+const YIELD_BYTES_MAX: u64 = 1 << 20;
 
 /// A send that is under way. Dropped before its end it may have said half of something: nothing can follow, and the
 /// end of the stream is a reset.
 struct Unfinished {
-    turn: Option<SendTurn>,
+    permit: Option<SendPermit>,
     /// Something has been sent.
     begun: bool,
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(turn) = &self.turn
+        if let Some(permit) = &self.permit
             && self.begun
         {
-            turn.fail(ECANCELED);
+            permit.fail(ECANCELED);
         }
     }
 }
@@ -47,7 +47,7 @@ impl Stream {
         mut progress: impl FnMut(),
     ) -> io::Result<u64> {
         let mut unfinished = Unfinished {
-            turn: Some(self.turn().await?),
+            permit: Some(self.send_permit().await?),
             begun: false,
         };
         let head_bytes = head.len();
@@ -59,7 +59,7 @@ impl Stream {
             unfinished.begun = head.len() < head_bytes || at > offset;
             progress();
             match sent {
-                Ok(true) => turn_of_others(&self.core).await,
+                Ok(true) => yield_to_others(&self.core).await,
                 // The file ends before, or all is sent.
                 Ok(false) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -70,13 +70,13 @@ impl Stream {
             }
         }
         // It is over, and whoever comes next may send.
-        if let Some(turn) = unfinished.turn.take() {
-            drop(turn);
+        if let Some(permit) = unfinished.permit.take() {
+            drop(permit);
         }
         Ok(at - offset)
     }
 
-    /// What there is room for, and no more than a turn's part. False: nothing is left to send.
+    /// Sends as much as fits, and at most one part. False: nothing is left to send.
     fn send_some(
         &self,
         head: &mut &[u8],
@@ -90,9 +90,9 @@ impl Stream {
             *head = &head[sent.min(head.len())..];
         }
         never_wait(&self.core, &self.socket)?;
-        let turn_end = end.min(at.saturating_add(TURN_BYTES_MAX));
-        while *at < turn_end {
-            let bytes = to_usize(turn_end - *at);
+        let part_end = end.min(at.saturating_add(YIELD_BYTES_MAX));
+        while *at < part_end {
+            let bytes = to_usize(part_end - *at);
             if net::send_file(raw, file, at, bytes)? == 0 {
                 return Ok(false);
             }
@@ -122,8 +122,8 @@ pub(super) fn wait_again(socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
-/// Others run, and the ring turns, before it goes on.
-async fn turn_of_others(core: &Rc<Core>) {
+/// Lets other tasks run, and the ring be polled, before the transfer continues.
+async fn yield_to_others(core: &Rc<Core>) {
     let mut first = true;
     poll_fn(|context| {
         if !std::mem::replace(&mut first, false) || core.is_ending() {

@@ -13,7 +13,7 @@ use crate::buf::Chunk;
 use crate::driver::core::{Arrives, Core, SharedOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
-use crate::op::{Interest, Leftover, ReceiveTurn, Recv, Shots, recv_into_group};
+use crate::op::{Interest, Leftover, ReceivePermit, Recv, Shots, recv_into_group};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
@@ -57,7 +57,7 @@ pub(super) struct Receiver {
     bulk_from: Cell<u32>,
     /// Answers in a row for which there was no buffer.
     short: Cell<u8>,
-    /// A single receive has the turn: a caller's, or `bulk`, or one that nobody waits for any more.
+    /// A single receive has the permit: a caller's, or `bulk`, or one whose future was dropped.
     taken: Cell<bool>,
     /// A single receive into memory of its own.
     bulk: RefCell<Option<Box<Bulk>>>,
@@ -106,10 +106,10 @@ impl Receiver {
             && !self.taken.get()
     }
 
-    /// The turn, of which the caller knows that nobody has it.
-    pub(super) fn take_turn(self: &Rc<Self>) -> ReceiveTurn {
+    /// Takes the permit. The caller knows that it is free.
+    pub(super) fn take_permit(self: &Rc<Self>) -> ReceivePermit {
         self.taken.set(true);
-        ReceiveTurn::new(Rc::clone(self) as Rc<dyn Leftover>)
+        ReceivePermit::new(Rc::clone(self) as Rc<dyn Leftover>)
     }
 
     #[inline]
@@ -227,7 +227,7 @@ impl Receiver {
                 self.core.buffer_bytes() as usize
             };
             let memory = Vec::with_capacity(bytes);
-            let op = Recv::new(Rc::clone(&self.socket), memory, self.take_turn());
+            let op = Recv::new(Rc::clone(&self.socket), memory, self.take_permit());
             Box::new(SharedOperation::new(Rc::clone(&self.core), op))
         });
         match operation.poll(context) {

@@ -7,38 +7,38 @@ use super::stream::Stream;
 use crate::buf::IoBuf;
 use crate::driver::core::SocketOperation;
 use crate::error::{BufError, WholeResult};
-use crate::fd::{SendTurn, Socket};
+use crate::fd::{SendPermit, Socket};
 use crate::op::{SendVectored, SendZeroCopy};
 use crate::sys::engine_error::error_of;
 
-/// The turn to send, after all who came before.
-pub(super) async fn turn(socket: &Rc<Socket>) -> io::Result<SendTurn> {
-    let turn = SendTurn::wait(socket).await;
+/// Waits for the permit to send, behind all earlier sends.
+pub(super) async fn send_permit(socket: &Rc<Socket>) -> io::Result<SendPermit> {
+    let permit = SendPermit::wait(socket).await;
     match socket.send_failed() {
-        0 => Ok(turn),
+        0 => Ok(permit),
         errno => Err(error_of(errno)),
     }
 }
 
 impl Stream {
-    pub(super) async fn turn(&self) -> io::Result<SendTurn> {
-        turn(&self.socket).await
+    pub(super) async fn send_permit(&self) -> io::Result<SendPermit> {
+        send_permit(&self.socket).await
     }
 
     /// Waits for all sends that have begun.
     pub(super) async fn sent(&self) -> io::Result<()> {
-        self.turn().await.map(drop)
+        self.send_permit().await.map(drop)
     }
 
     pub(super) async fn send_vectored_all<B: IoBuf>(&self, bufs: Vec<B>) -> WholeResult<Vec<B>> {
         if bufs.iter().all(|buf| buf.init_bytes() == 0) {
             return Ok(bufs);
         }
-        let turn = match self.turn().await {
-            Ok(turn) => turn,
+        let permit = match self.send_permit().await {
+            Ok(permit) => permit,
             Err(error) => return Err(BufError::new(error, Some(bufs))),
         };
-        let op = SendVectored::new(bufs, turn);
+        let op = SendVectored::new(bufs, permit);
         SocketOperation::new(Rc::clone(&self.core), op).await
     }
 
@@ -46,11 +46,11 @@ impl Stream {
         if buf.init_bytes() == 0 {
             return Ok(buf);
         }
-        let turn = match self.turn().await {
-            Ok(turn) => turn,
+        let permit = match self.send_permit().await {
+            Ok(permit) => permit,
             Err(error) => return Err(BufError::new(error, Some(buf))),
         };
-        let op = SendZeroCopy::new(buf, turn);
+        let op = SendZeroCopy::new(buf, permit);
         SocketOperation::new(Rc::clone(&self.core), op).await
     }
 }

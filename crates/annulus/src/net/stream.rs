@@ -15,7 +15,7 @@ use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut, check_room};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
-use crate::fd::{SendPlace, SendTurn, Socket};
+use crate::fd::{SendPermit, SendPlace, Socket};
 use crate::op::{Connect, Recv, SendAll, SendThen};
 use crate::sys::engine_error::error_of;
 use crate::sys::net::{self, Address, Kind};
@@ -137,8 +137,8 @@ impl Stream {
         if self.socket.send_failed() != 0 {
             return Err(buf);
         }
-        match SendTurn::take(&self.socket) {
-            Some(turn) => Ok(SendAll::new(buf, turn)),
+        match SendPermit::take(&self.socket) {
+            Some(permit) => Ok(SendAll::new(buf, permit)),
             None => Err(buf),
         }
     }
@@ -193,7 +193,7 @@ impl<B: IoBufMut> Future for Receive<'_, B> {
             && receiver.is_idle()
             && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
         {
-            let op = Recv::new(Rc::clone(&this.stream.socket), buf, receiver.take_turn());
+            let op = Recv::new(Rc::clone(&this.stream.socket), buf, receiver.take_permit());
             this.state = Receiving1::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
         }
         if let Receiving1::Out(operation) = &mut this.state {
@@ -226,7 +226,7 @@ impl<B: IoBufMut> fmt::Debug for Receive<'_, B> {
 }
 
 /// The future of a send. Sends of one stream are made one after another, in the order of their first
-/// polls. Dropped before its turn, nothing is sent; after that, all is.
+/// polls. Dropped before it has the permit to send, it sends nothing; dropped later, it sends everything.
 #[must_use = "it does nothing until it is awaited"]
 pub struct Send<'a, B: IoBuf> {
     core: &'a Rc<Core>,
@@ -265,17 +265,17 @@ impl<B: IoBuf> Future for Send<'_, B> {
             if let Sending::Out(operation) = &mut this.state {
                 return Pin::new(operation).poll(context);
             }
-            let (buf, turn) = match std::mem::replace(&mut this.state, Sending::Over) {
+            let (buf, permit) = match std::mem::replace(&mut this.state, Sending::Over) {
                 Sending::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
-                Sending::Fresh(buf) => match SendTurn::take(this.socket) {
-                    Some(turn) => (buf, turn),
+                Sending::Fresh(buf) => match SendPermit::take(this.socket) {
+                    Some(permit) => (buf, permit),
                     None => {
                         this.state = Sending::Queued(buf, SendPlace::queue(this.socket));
                         continue;
                     }
                 },
                 Sending::Queued(buf, mut place) => match place.poll(context) {
-                    Poll::Ready(turn) => (buf, turn),
+                    Poll::Ready(permit) => (buf, permit),
                     Poll::Pending => {
                         this.state = Sending::Queued(buf, place);
                         return Poll::Pending;
@@ -286,7 +286,7 @@ impl<B: IoBuf> Future for Send<'_, B> {
             };
             match this.socket.send_failed() {
                 0 => {
-                    let op = SendAll::new(buf, turn);
+                    let op = SendAll::new(buf, permit);
                     let operation = SocketOperation::new(Rc::clone(this.core), op);
                     this.state = Sending::Out(operation);
                 }

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::sending::turn;
+use super::sending::send_permit;
 use crate::buf::IoBuf;
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::BufError;
@@ -430,25 +430,25 @@ impl Pump {
         let sink = &self.0;
         while std::future::poll_fn(|context| sink.poll_any(context)).await {
             // First: what others send meanwhile may gather more.
-            let turn = match turn(&sink.socket).await {
-                Ok(turn) => turn,
+            let permit = match send_permit(&sink.socket).await {
+                Ok(permit) => permit,
                 Err(error) => return sink.sent(0, Err(error)),
             };
             let Some(next) = sink.next() else { continue };
             let (bytes, sent) = match next {
                 Next::One(Piece::Gathered(gathered)) => {
                     let bytes = gathered.len();
-                    let sent = sink.send(SendAll::new(gathered, turn)).await;
+                    let sent = sink.send(SendAll::new(gathered, permit)).await;
                     (bytes, sent.map(Some).map_err(io::Error::from))
                 }
                 Next::One(Piece::Given(buf)) => {
                     let bytes = buf.init_bytes();
-                    let sent = sink.send(SendAll::new(buf, turn)).await;
+                    let sent = sink.send(SendAll::new(buf, permit)).await;
                     (bytes, sent.map(|_| None).map_err(io::Error::from))
                 }
                 Next::Several(bufs) => {
                     let bytes = bufs.iter().map(IoBuf::init_bytes).sum();
-                    let sent = sink.send(SendVectored::new(bufs, turn)).await;
+                    let sent = sink.send(SendVectored::new(bufs, permit)).await;
                     (bytes, sent.map(|_| None).map_err(io::Error::from))
                 }
             };

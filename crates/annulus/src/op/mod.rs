@@ -82,9 +82,9 @@ use crate::sys::sqe::Sqe;
 pub(crate) use crate::sys::cached::AT_ONCE;
 pub(crate) use accept::multishot as accept_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
-pub(crate) use recv::{Leftover, ReceiveTurn};
+pub(crate) use recv::{Leftover, ReceivePermit};
 pub(crate) use recv::{Shots, into_group as recv_into_group};
-pub(crate) use recv_message::{Arrived, MailTurn, MessageInfo, Shape};
+pub(crate) use recv_message::{Arrived, MessageInfo, ReceiveQueue, Shape};
 pub(crate) use statx::{StatAnswer, Statx};
 
 /// What to do after an answer of the kernel.

@@ -27,15 +27,15 @@ pub(crate) trait Leftover {
 
 /// The right to receive. One receive at a time has it, for as long as the kernel has the receive: one that
 /// is asked for while another is being cancelled may be answered first, with what comes later (trap 34).
-pub(crate) struct ReceiveTurn(Rc<dyn Leftover>);
+pub(crate) struct ReceivePermit(Rc<dyn Leftover>);
 
-impl ReceiveTurn {
-    pub(crate) fn new(leftover: Rc<dyn Leftover>) -> ReceiveTurn {
-        ReceiveTurn(leftover)
+impl ReceivePermit {
+    pub(crate) fn new(leftover: Rc<dyn Leftover>) -> ReceivePermit {
+        ReceivePermit(leftover)
     }
 }
 
-impl Drop for ReceiveTurn {
+impl Drop for ReceivePermit {
     #[inline]
     fn drop(&mut self) {
         self.0.pass_on();
@@ -46,12 +46,16 @@ impl Drop for ReceiveTurn {
 pub struct Recv<B> {
     socket: Rc<Socket>,
     buf: B,
-    turn: ReceiveTurn,
+    permit: ReceivePermit,
 }
 
 impl<B: IoBufMut> Recv<B> {
-    pub(crate) fn new(socket: Rc<Socket>, buf: B, turn: ReceiveTurn) -> Recv<B> {
-        Recv { socket, buf, turn }
+    pub(crate) fn new(socket: Rc<Socket>, buf: B, permit: ReceivePermit) -> Recv<B> {
+        Recv {
+            socket,
+            buf,
+            permit,
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -102,10 +106,10 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
                 let base = self.buf.stable_mut_ptr();
                 // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts(base, count(res)) };
-                self.turn.0.keep(bytes);
+                self.permit.0.keep(bytes);
             }
             res if res == -ECANCELED => {}
-            res => self.turn.0.keep_error(-res),
+            res => self.permit.0.keep_error(-res),
         }
     }
 }
@@ -121,9 +125,9 @@ impl<B> fmt::Debug for Recv<B> {
 pub(crate) enum Shots {
     /// One answer. Since Linux 5.19 with a ring of buffers.
     One,
-    /// One answer, and what is there is not received while this is submitted, but in its turn. There is no such
-    /// multishot receive: data and an end that are both there would be one event to it, of which it takes the data and
-    /// waits (trap 62).
+    /// One answer, and what is there is not received while this is submitted, but when the ring is polled. There is no
+    /// such multishot receive: data and an end that are both there would be one event to it, of which it takes the data
+    /// and waits (trap 62).
     OneInTurn,
     /// Until it is cancelled. Since Linux 6.0.
     Many,

@@ -40,7 +40,7 @@ pub(crate) struct Arrived {
 /// The right to receive on a socket. One receive at a time has it, for as long as the kernel has the receive: one
 /// that is asked for while another is being cancelled may be answered first, with what comes later (trap 34).
 #[doc(hidden)]
-pub trait MailTurn: 'static {
+pub trait ReceiveQueue: 'static {
     /// Keeps a datagram that came after the future of its receive had been dropped.
     #[expect(private_interfaces)]
     fn keep(&self, arrived: Arrived);
@@ -53,16 +53,16 @@ pub struct RecvMessage<B, M> {
     socket: Rc<Socket>,
     buf: B,
     envelope: Box<Envelope>,
-    turn: M,
+    permit: M,
 }
 
 impl<B: IoBufMut, M> RecvMessage<B, M> {
-    pub(crate) fn new(socket: Rc<Socket>, buf: B, turn: M) -> RecvMessage<B, M> {
+    pub(crate) fn new(socket: Rc<Socket>, buf: B, permit: M) -> RecvMessage<B, M> {
         RecvMessage {
             socket,
             buf,
             envelope: Envelope::from_anybody(),
-            turn,
+            permit,
         }
     }
 
@@ -74,7 +74,7 @@ impl<B: IoBufMut, M> RecvMessage<B, M> {
 
 // SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, the header is boxed, `socket`
 // owns the descriptor.
-unsafe impl<B: IoBufMut, M: MailTurn> SocketOp for RecvMessage<B, M> {
+unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
     const INFO: OpInfo = table::RECV_MESSAGE;
     const INTEREST: Interest = Interest::Read;
     type Output = BufResult<MessageInfo, B>;
@@ -119,14 +119,14 @@ unsafe impl<B: IoBufMut, M: MailTurn> SocketOp for RecvMessage<B, M> {
             Ok(bytes) => {
                 // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), bytes) };
-                self.turn.keep(Arrived {
+                self.permit.keep(Arrived {
                     chunk: Chunk::copy_of(bytes),
                     sender: self.envelope.sender(),
                     is_truncated: self.envelope.is_truncated(),
                 });
             }
             Err(_) if res == -ECANCELED => {}
-            Err(_) => self.turn.keep_error(-res),
+            Err(_) => self.permit.keep_error(-res),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! `send_all`: SEND, or `send` when there is room. Owns the socket (Open) and the buffer (Lent, Still). It
-//! has the turn of its stream, so that no other send overtakes it (trap 34), and keeps it when its future
+//! holds the permit of its stream, so that no other send overtakes it (trap 34), and keeps it when its future
 //! is dropped: half a message would be worse than a whole one. The last one of a stream may have its socket's
 //! number closed behind it in the same enter; the kernel keeps the socket until it is through, and nothing is asked
 //! of the number any more (Open).
@@ -15,19 +15,19 @@ use super::{
 };
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
-use crate::fd::{SendTurn, Socket};
+use crate::fd::{SendPermit, Socket};
 use crate::sys::engine_error::error_of;
 use crate::sys::errno::{ECANCELED, EPIPE, count};
 use crate::sys::net::{self, MSG_MORE, MSG_WAITALL};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// The answer of a send that somebody has waited for. `errno`: why not all is sent, or 0; `begun`: a part of it is.
-pub(super) fn ended<B>(turn: &SendTurn, errno: i32, begun: bool, bufs: B) -> WholeResult<B> {
+pub(super) fn ended<B>(permit: &SendPermit, errno: i32, begun: bool, bufs: B) -> WholeResult<B> {
     if errno == 0 {
         return Ok(bufs);
     }
     if begun {
-        turn.cut(errno);
+        permit.cut(errno);
     }
     let error = error_of(errno);
     Err(BufError::new(error, Some(bufs)))
@@ -37,18 +37,18 @@ pub(super) fn ended<B>(turn: &SendTurn, errno: i32, begun: bool, bufs: B) -> Who
 pub struct SendAll<B> {
     buf: B,
     done: usize,
-    turn: SendTurn,
+    permit: SendPermit,
     /// The end of the stream follows at once, and leaves in the same segment.
     is_last: bool,
 }
 
 impl<B: IoBuf> SendAll<B> {
     #[inline]
-    pub(crate) fn new(buf: B, turn: SendTurn) -> SendAll<B> {
+    pub(crate) fn new(buf: B, permit: SendPermit) -> SendAll<B> {
         SendAll {
             buf,
             done: 0,
-            turn,
+            permit,
             is_last: false,
         }
     }
@@ -94,7 +94,7 @@ impl<B: IoBuf> SendAll<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `permit` the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     const INFO: OpInfo = table::SEND;
     const INTEREST: Interest = Interest::Write;
@@ -103,7 +103,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
 
     #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket> {
-        self.turn.socket()
+        self.permit.socket()
     }
 
     #[inline]
@@ -117,13 +117,13 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
             } else {
                 MSG_WAITALL
             },
-            ..Sqe::new(opcode::SEND, self.turn.socket().raw())
+            ..Sqe::new(opcode::SEND, self.permit.socket().raw())
         }
     }
 
     fn attempt(&mut self) -> i32 {
         let (base, bytes) = self.rest();
-        let raw = self.turn.socket().raw();
+        let raw = self.permit.socket().raw();
         // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
         unsafe {
             match self.is_last {
@@ -136,7 +136,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
     #[inline]
     fn resume(&mut self, res: i32) -> Resume {
         // What its number stands for may be another's: as far as it came, it is over.
-        let is_over = self.turn.socket().is_given_up();
+        let is_over = self.permit.socket().is_given_up();
         if res < 0 {
             return if is_over {
                 Resume::Done(res)
@@ -154,18 +154,18 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
 
     fn complete(self, res: i32) -> WholeResult<B> {
         let errno = self.missing(res);
-        ended(&self.turn, errno, self.done > 0, self.buf)
+        ended(&self.permit, errno, self.done > 0, self.buf)
     }
 
     fn left_behind(&self) {
-        self.turn.cut(ECANCELED);
+        self.permit.cut(ECANCELED);
     }
 
     #[inline]
     fn abandoned(self, res: i32) {
         let errno = self.missing(res);
         if errno != 0 {
-            self.turn.fail(errno);
+            self.permit.fail(errno);
         }
     }
 }
@@ -218,21 +218,23 @@ unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
         self.send.left_behind();
     }
 
-    /// The turn goes first: who is given the buffer may send it again.
+    /// The permit is returned first: the receiver of the buffer may send it again.
     #[inline]
     fn complete(self, res: i32) {
         let errno = self.send.missing(res);
-        let SendAll { buf, turn, .. } = self.send;
+        let SendAll { buf, permit, .. } = self.send;
         if errno != 0 {
-            turn.fail(errno);
+            permit.fail(errno);
         }
-        drop(turn);
+        drop(permit);
         (self.then)(buf);
     }
 }
 
 impl<B> fmt::Debug for SendAll<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendAll").field(self.turn.socket()).finish()
+        f.debug_tuple("SendAll")
+            .field(self.permit.socket())
+            .finish()
     }
 }

@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! `send_vectored_all`: SENDMSG, or `sendmsg` when there is room. Owns the socket (Open), the buffers, the
-//! vectors that point to them and, boxed, the header that points to those (Lent, Still). It has the turn of
+//! vectors that point to them and, boxed, the header that points to those (Lent, Still). It holds the permit of
 //! its stream, and keeps it when its future is dropped, as `send_all` does.
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use super::vectors::Vectors;
 use super::{Interest, OpInfo, Resume, SocketOp, retry_interrupted, table};
 use crate::buf::IoBuf;
 use crate::error::WholeResult;
-use crate::fd::{SendTurn, Socket};
+use crate::fd::{SendPermit, Socket};
 use crate::sys::errno::{ECANCELED, EPIPE, count};
 use crate::sys::net::{self, MSG_WAITALL, Message};
 use crate::sys::sqe::{Sqe, opcode};
@@ -22,17 +22,17 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct SendVectored<B> {
     vectors: Vectors<B>,
     message: Box<Message>,
-    turn: SendTurn,
+    permit: SendPermit,
     /// A part has been sent.
     begun: bool,
 }
 
 impl<B: IoBuf> SendVectored<B> {
-    pub(crate) fn new(bufs: Vec<B>, turn: SendTurn) -> SendVectored<B> {
+    pub(crate) fn new(bufs: Vec<B>, permit: SendPermit) -> SendVectored<B> {
         SendVectored {
             vectors: Vectors::from(bufs),
             message: Box::new(net::no_message()),
-            turn,
+            permit,
             begun: false,
         }
     }
@@ -52,7 +52,7 @@ impl<B: IoBuf> SendVectored<B> {
     }
 }
 
-// SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap; `turn` owns the
+// SAFETY: Lent, Still, Open: buffers, vectors and header are the op's own, on the heap; `permit` owns the
 // descriptor. A send only reads through the pointers.
 unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
     const INFO: OpInfo = table::SEND_VECTORED;
@@ -62,7 +62,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
 
     #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket> {
-        self.turn.socket()
+        self.permit.socket()
     }
 
     fn sqe(&mut self) -> Sqe {
@@ -70,14 +70,14 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
             addr: self.aim() as u64,
             len: 1,
             op_flags: MSG_WAITALL,
-            ..Sqe::new(opcode::SENDMSG, self.turn.socket().raw())
+            ..Sqe::new(opcode::SENDMSG, self.permit.socket().raw())
         }
     }
 
     fn attempt(&mut self) -> i32 {
         let message = self.aim();
         // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
-        unsafe { net::send_message(self.turn.socket().raw(), message) }
+        unsafe { net::send_message(self.permit.socket().raw(), message) }
     }
 
     fn resume(&mut self, res: i32) -> Resume {
@@ -95,17 +95,17 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
 
     fn complete(self, res: i32) -> Self::Output {
         let errno = self.missing(res);
-        ended(&self.turn, errno, self.begun, self.vectors.into_bufs())
+        ended(&self.permit, errno, self.begun, self.vectors.into_bufs())
     }
 
     fn left_behind(&self) {
-        self.turn.cut(ECANCELED);
+        self.permit.cut(ECANCELED);
     }
 
     fn abandoned(self, res: i32) {
         let errno = self.missing(res);
         if errno != 0 {
-            self.turn.fail(errno);
+            self.permit.fail(errno);
         }
     }
 }
@@ -113,7 +113,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
 impl<B> fmt::Debug for SendVectored<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SendVectored")
-            .field(self.turn.socket())
+            .field(self.permit.socket())
             .finish()
     }
 }

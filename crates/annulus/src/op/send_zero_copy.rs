@@ -2,7 +2,7 @@
 //!
 //! `send_zero_copy`: SEND_ZC, or a plain `send`. Owns the socket (Open) and the buffer (Lent, Still), which
 //! the kernel goes on reading after it has said how much was sent: it is given back with the notification
-//! that follows (trap 37), and so is the turn of the stream. One such send at a time bounds what a
+//! that follows (trap 37), and so is the permit of the stream. One such send at a time bounds what a
 //! connection keeps from being freed.
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::buf::IoBuf;
 use crate::error::WholeResult;
-use crate::fd::{SendTurn, Socket, ZeroCopy};
+use crate::fd::{SendPermit, Socket, ZeroCopy};
 use crate::sys::errno::{ECANCELED, EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, count};
 use crate::sys::net::{self, MSG_WAITALL};
 use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
@@ -27,17 +27,17 @@ const FROM_BYTES: usize = 16 << 10;
 pub struct SendZeroCopy<B> {
     buf: B,
     done: usize,
-    turn: SendTurn,
+    permit: SendPermit,
     /// How the kernel has been asked last.
     way: ZeroCopy,
 }
 
 impl<B: IoBuf> SendZeroCopy<B> {
-    pub(crate) fn new(buf: B, turn: SendTurn) -> SendZeroCopy<B> {
+    pub(crate) fn new(buf: B, permit: SendPermit) -> SendZeroCopy<B> {
         SendZeroCopy {
             buf,
             done: 0,
-            turn,
+            permit,
             way: ZeroCopy::Reported,
         }
     }
@@ -68,12 +68,12 @@ impl<B: IoBuf> SendZeroCopy<B> {
             }
             _ => return false,
         };
-        self.turn.socket().set_zero_copy(next);
+        self.permit.socket().set_zero_copy(next);
         true
     }
 }
 
-// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `turn` the descriptor.
+// SAFETY: Lent, Still, Open: the buffer owns its memory at a fixed address, `permit` the descriptor.
 unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
     const INFO: OpInfo = table::SEND_ZERO_COPY;
     const INTEREST: Interest = Interest::Write;
@@ -82,7 +82,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
 
     #[expect(private_interfaces)]
     fn socket(&self) -> &Rc<Socket> {
-        self.turn.socket()
+        self.permit.socket()
     }
 
     fn sqe(&mut self) -> Sqe {
@@ -90,7 +90,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         self.way = if self.buf.init_bytes() < FROM_BYTES {
             ZeroCopy::Never
         } else {
-            self.turn.socket().zero_copy()
+            self.permit.socket().zero_copy()
         };
         let (opcode, ioprio) = match self.way {
             ZeroCopy::Reported => (opcode::SEND_ZC, SEND_ZC_REPORT_USAGE),
@@ -102,7 +102,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
             addr: base as u64,
             len: transfer_len(bytes),
             op_flags: MSG_WAITALL,
-            ..Sqe::new(opcode, self.turn.socket().raw())
+            ..Sqe::new(opcode, self.permit.socket().raw())
         }
     }
 
@@ -110,13 +110,13 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
         self.way = ZeroCopy::Never;
         let (base, bytes) = self.rest();
         // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe { net::send(self.turn.socket().raw(), base, bytes) }
+        unsafe { net::send(self.permit.socket().raw(), base, bytes) }
     }
 
     fn noticed(&mut self, usage: i32) {
         // The device, or loopback, can't do without: the next are sent the cheaper way.
         if self.way == ZeroCopy::Reported && usage.cast_unsigned() & ZC_COPIED != 0 {
-            self.turn.socket().set_zero_copy(ZeroCopy::Never);
+            self.permit.socket().set_zero_copy(ZeroCopy::Never);
         }
     }
 
@@ -137,24 +137,24 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
 
     fn complete(self, res: i32) -> WholeResult<B> {
         let errno = self.missing(res);
-        ended(&self.turn, errno, self.done > 0, self.buf)
+        ended(&self.permit, errno, self.done > 0, self.buf)
     }
 
     /// A peer that takes nothing confirms nothing, and what can't be sent whole need not be waited for.
     fn kept_at_end(&self, res: i32) {
         if self.done + count(res) < self.buf.init_bytes() {
-            self.turn.socket().abort();
+            self.permit.socket().abort();
         }
     }
 
     fn left_behind(&self) {
-        self.turn.cut(ECANCELED);
+        self.permit.cut(ECANCELED);
     }
 
     fn abandoned(self, res: i32) {
         let errno = self.missing(res);
         if errno != 0 {
-            self.turn.fail(errno);
+            self.permit.fail(errno);
         }
     }
 }
@@ -162,7 +162,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
 impl<B> fmt::Debug for SendZeroCopy<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SendZeroCopy")
-            .field(self.turn.socket())
+            .field(self.permit.socket())
             .finish()
     }
 }

@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! `splice`: SPLICE, or `splice` when both ends are ready. Owns both descriptors (Open); points to nothing.
-//! Where a socket is sent to, it has the turn of its stream.
+//! Where a socket is sent to, it holds the permit of its stream.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::io;
 use std::rc::Rc;
 
 use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
-use crate::fd::{SendTurn, Socket};
+use crate::fd::{SendPermit, Socket};
 use crate::sys::errno::{EAGAIN, ECANCELED, check, count};
 use crate::sys::message::{self, POLL_READ, POLL_WRITE, SPLICE_FLAGS};
 use crate::sys::sqe::{Sqe, opcode};
@@ -19,7 +19,7 @@ pub struct Splice {
     from: Rc<Socket>,
     into: Rc<Socket>,
     bytes: usize,
-    turn: Option<SendTurn>,
+    permit: Option<SendPermit>,
     /// One of the two was not made here, and may be in blocking mode.
     may_wait: bool,
     /// Which of the two is waited for.
@@ -34,14 +34,14 @@ impl Splice {
         from: Rc<Socket>,
         into: Rc<Socket>,
         bytes: usize,
-        turn: Option<SendTurn>,
+        permit: Option<SendPermit>,
         may_wait: bool,
     ) -> Splice {
         Splice {
             from,
             into,
             bytes: bytes.min(TRANSFER_MAX),
-            turn,
+            permit,
             may_wait,
             waits_for: Interest::Read,
         }
@@ -107,15 +107,15 @@ unsafe impl SocketOp for Splice {
     }
 
     fn left_behind(&self) {
-        self.turn.iter().for_each(|turn| turn.cut(ECANCELED));
+        self.permit.iter().for_each(|permit| permit.cut(ECANCELED));
     }
 
     /// At the end of its core nothing goes on behind what has been moved already.
     fn abandoned(self, res: i32) {
-        let Some(turn) = self.turn else { return };
+        let Some(permit) = self.permit else { return };
         let is_part = res > 0 && count(res) < self.bytes;
-        if is_part && turn.socket().is_over() {
-            turn.cut(ECANCELED);
+        if is_part && permit.socket().is_over() {
+            permit.cut(ECANCELED);
         }
     }
 }

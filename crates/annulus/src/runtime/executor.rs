@@ -1,4 +1,4 @@
-//! The tasks of one core: those that are ready run first, then the core's ring turns, once.
+//! The tasks of one core: those that are ready run first, then the core's ring is polled once.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -23,7 +23,7 @@ use crate::driver::mailbox::Mailbox;
 use crate::driver::{Submitter, contain};
 use crate::metrics::CoreMetrics;
 
-/// Polls of tasks before the ring has its turn, however many are ready.
+/// The maximum number of task polls before the ring is polled.
 const POLLS_MAX: u64 = 256;
 
 /// Between two looks for a task that another thread is waking while its core ends.
@@ -367,7 +367,7 @@ impl Executor {
                 return;
             }
             self.core
-                .turn(|| more || has_ready() || self.inbox.is_called());
+                .drive(|| more || has_ready() || self.inbox.is_called());
         }
     }
 

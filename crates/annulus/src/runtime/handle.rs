@@ -116,7 +116,7 @@ impl Handle {
 
     /// Makes buffers that every core's ring registers; as
     /// [`Engine::register_buffers`](crate::Engine::register_buffers) does for an engine. Does not wait for
-    /// the cores, one of which may be the caller: each registers them in its next turn.
+    /// the cores, one of which may be the caller: each core registers them when it next polls its ring.
     ///
     /// # Errors
     ///

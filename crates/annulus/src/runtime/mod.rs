@@ -119,7 +119,7 @@ impl Drop for WaitingForStop {
     }
 }
 
-/// Lets other tasks of the core run, and its ring turn, before the calling one goes on.
+/// Lets other tasks of the core run, and polls its ring, before the calling task continues.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

@@ -181,7 +181,7 @@ impl<T> JoinHandle<T> {
         JoinHandle { end }
     }
 
-    /// Ends the task at its next turn: its future is dropped. One that has just ended keeps its value.
+    /// Ends the task at its next poll: its future is dropped. One that has just ended keeps its value.
     pub fn abort(&self) {
         self.end.aborted.store(true, Ordering::Release);
         ABORTS.fetch_add(1, Ordering::Release);

@@ -14,14 +14,14 @@ use crate::engine::{Engine, EngineBuilder};
 use crate::metrics::Metrics;
 use crate::sys::sim::{Dice, SimKernel, World};
 
-/// Polls in a row before the driver has a turn, at most.
+/// The maximum number of task polls in a row before the driver is polled.
 const POLLS_MAX: u64 = 8;
 /// Sets the executor's dice apart from the kernel's.
 const EXECUTOR_SALT: u64 = 0x5eed_0f0e_8ec0_7041;
 
 thread_local! {
     /// The driver of the run under way on this thread.
-    static DRIVER: RefCell<Option<Rc<RefCell<Turning>>>> = const { RefCell::new(None) };
+    static DRIVER: RefCell<Option<Rc<RefCell<CallerDriver>>>> = const { RefCell::new(None) };
 }
 
 /// What a run left behind, after it was drained.
@@ -34,25 +34,25 @@ pub struct Report {
     pub slots_in_use: usize,
     /// Times that a task was polled.
     pub polls: u64,
-    /// Turns of the driver.
-    pub turns: u64,
+    /// Polls of the driver.
+    pub driver_polls: u64,
 }
 
-/// A driver that the calling thread turns.
-struct Turning {
+/// A driver that the calling thread polls.
+struct CallerDriver {
     handle: Arc<DriverHandle>,
     /// `None` once it has ended.
     driver: Option<Driver<SimKernel>>,
-    turns: u64,
+    polls: u64,
 }
 
-impl Turning {
-    /// Turns the driver once; with nothing to do, time passes. False: it has ended.
+impl CallerDriver {
+    /// Polls the driver once; with nothing to do, time passes. False: it has ended.
     fn step(&mut self) -> bool {
         let Some(driver) = &mut self.driver else {
             return false;
         };
-        self.turns += 1;
+        self.polls += 1;
         let Some(left) = driver.step() else {
             return true;
         };
@@ -65,11 +65,11 @@ impl Turning {
         false
     }
 
-    /// Turns the driver once, and lets no time pass.
-    fn turn(&mut self) {
+    /// Polls the driver once, and lets no time pass.
+    fn poll(&mut self) {
         if let Some(driver) = &mut self.driver {
-            self.turns += 1;
-            driver.turn();
+            self.polls += 1;
+            driver.poll();
         }
     }
 }
@@ -77,16 +77,16 @@ impl Turning {
 /// Runs the driver on this thread to its end. Called by an engine that ends.
 fn finish_here() {
     // None, too, while the thread's cells are being dropped.
-    let turning = DRIVER.try_with(|driver| driver.borrow().clone());
-    let Some(turning) = turning.ok().flatten() else {
+    let caller_driver = DRIVER.try_with(|driver| driver.borrow().clone());
+    let Some(caller_driver) = caller_driver.ok().flatten() else {
         return;
     };
     // Borrowed: a waker or a buffer's drop runs on the driver. The run loop will finish it.
-    let Ok(mut turning) = turning.try_borrow_mut() else {
+    let Ok(mut caller_driver) = caller_driver.try_borrow_mut() else {
         return;
     };
-    if turning.handle.stopping() {
-        while turning.step() {}
+    if caller_driver.handle.stopping() {
+        while caller_driver.step() {}
     }
 }
 
@@ -94,14 +94,14 @@ fn finish_here() {
 struct Guard {
     world: Arc<World>,
     executor: Rc<Executor>,
-    turning: Rc<RefCell<Turning>>,
+    caller_driver: Rc<RefCell<CallerDriver>>,
 }
 
 impl Guard {
     /// Drains what is left.
     fn finish(&self) {
         self.executor.leave();
-        self.turning.borrow().handle.request_stop();
+        self.caller_driver.borrow().handle.request_stop();
         finish_here();
         DRIVER.set(None);
     }
@@ -129,17 +129,17 @@ pub(super) fn run<T>(
     let world = &sim.world;
     let executor = Executor::enter();
     let (engine, handle, driver) = builder.build_sim_here(world, finish_here);
-    let turning = Turning {
+    let caller_driver = CallerDriver {
         handle: Arc::clone(&handle),
         driver: Some(driver),
-        turns: 0,
+        polls: 0,
     };
-    let turning = Rc::new(RefCell::new(turning));
-    DRIVER.set(Some(Rc::clone(&turning)));
+    let caller_driver = Rc::new(RefCell::new(caller_driver));
+    DRIVER.set(Some(Rc::clone(&caller_driver)));
     let guard = Guard {
         world: Arc::clone(world),
         executor,
-        turning,
+        caller_driver,
     };
     let crash_at = crash_after.map(|answers| world.state().answered + answers);
     let (output, polls) = guard.go_on(engine, crash_at, body);
@@ -154,7 +154,7 @@ pub(super) fn run<T>(
         metrics,
         slots_in_use: handle.table.in_use(),
         polls,
-        turns: guard.turning.borrow().turns,
+        driver_polls: guard.caller_driver.borrow().polls,
     };
     *sim.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     output
@@ -182,14 +182,14 @@ impl Guard {
                 return (None, polls);
             }
             if self.executor.is_idle() {
-                self.turning.borrow_mut().step();
+                self.caller_driver.borrow_mut().step();
                 let stuck = self.world.take_stuck() && self.executor.is_idle();
                 assert!(
                     !stuck,
                     "nothing can happen any more: the future waits for something that is not simulated"
                 );
             } else {
-                self.turning.borrow_mut().turn();
+                self.caller_driver.borrow_mut().poll();
             }
         }
     }

@@ -47,7 +47,8 @@ pub mod ask {
     pub const SKIP_SUCCESS: u8 = sqe::SKIP_SUCCESS;
     /// In `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
     pub const RECV_MULTISHOT: u16 = sqe::RECV_MULTISHOT;
-    /// In `ioprio`: receive in its turn, not while it is submitted. For single receives (trap 62). Since Linux 5.19.
+    /// In `ioprio`: receive after the readiness poll, not while it is submitted. For single receives (trap 62). Since
+    /// Linux 5.19.
     pub const POLL_FIRST: u16 = sqe::POLL_FIRST;
 }
 

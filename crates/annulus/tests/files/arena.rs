@@ -317,9 +317,9 @@ fn threads_that_share_a_few_buffers_all_get_their_turn() {
             for id in 0..4_u64 {
                 let arena = arena.clone();
                 scope.spawn(move || {
-                    for turn in 0..500 {
+                    for round in 0..500 {
                         let mut buf = pollster::block_on(arena.take());
-                        let mark = (id << 32 | turn).to_ne_bytes();
+                        let mark = (id << 32 | round).to_ne_bytes();
                         buf.copy_from_slice(&mark);
                         thread::yield_now();
                         assert_eq!(buf[..], mark, "a buffer has one user");

@@ -110,7 +110,7 @@ impl Begins {
     }
 }
 
-/// Polls a future once, with a turn of the core behind it, and drops it.
+/// Polls a future once, with a poll of the core after it, and drops it.
 async fn begun_and_dropped(future: impl Future) {
     let _ = annulus::time::timeout(Duration::ZERO, future).await;
     yield_now().await;

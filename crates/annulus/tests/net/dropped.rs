@@ -14,7 +14,7 @@ use crate::echo::{connection, listen, serve};
 use crate::grounds::for_each_way;
 use crate::kernel::all_but;
 
-/// Polls `future` at most `polls` times, with a turn of the core between two, and drops it.
+/// Polls `future` at most `polls` times, with a poll of the core between two, and drops it.
 pub(crate) async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

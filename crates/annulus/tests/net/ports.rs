@@ -232,7 +232,7 @@ fn a_core_that_has_dropped_its_listener_joins_the_others_again() {
 async fn lingering(listener: &TcpListener) {
     let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
     drop(listener.accept().await.unwrap());
-    // The core closes it in its next turn.
+    // The core closes it in its next poll.
     sleep(Duration::from_millis(1)).await;
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
 }

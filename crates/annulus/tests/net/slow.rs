@@ -107,15 +107,15 @@ fn an_echo_of_which_nobody_reads_takes_no_more_from_its_client() {
 
 /// Its socket has been told to stop while receives are armed; the task has many pieces to take.
 #[test]
-fn a_task_that_always_has_data_leaves_the_others_their_turn() {
+fn a_task_that_always_has_data_leaves_others_their_turn() {
     for_each_way(|way| async move {
         let (witness, other) = connection().await;
         drop(spawn(answer(other)));
         let (reader, writer) = connection().await;
         let sent = Rc::new(Cell::new(0));
         let sending = send(writer, total(way) / 4, sent);
-        let turns = Rc::new(Cell::new(0));
-        let counts = Rc::clone(&turns);
+        let other_polls = Rc::new(Cell::new(0));
+        let counts = Rc::clone(&other_polls);
         let ticking = spawn(async move {
             loop {
                 counts.set(counts.get() + 1);
@@ -132,8 +132,12 @@ fn a_task_that_always_has_data_leaves_the_others_their_turn() {
                     return Poll::Ready(());
                 };
                 expected.check(&chunk.unwrap());
-                in_a_row = if last == turns.get() { in_a_row + 1 } else { 0 };
-                last = turns.get();
+                in_a_row = if last == other_polls.get() {
+                    in_a_row + 1
+                } else {
+                    0
+                };
+                last = other_polls.get();
                 assert!(in_a_row < 1000, "nobody else had a turn");
             }
             Poll::Pending

@@ -16,7 +16,7 @@ use crate::echo::{connection, listen};
 use crate::grounds::for_each_way;
 
 /// Until tasks that have been spawned wait, and a core has looked at what has come.
-async fn turns() {
+async fn run_others() {
     for _ in 0..4 {
         yield_now().await;
     }
@@ -38,7 +38,7 @@ fn as_many_clients_are_accepted_as_tasks_wait_for_one() {
         for_each_way(move |_| async move {
             let (listener, address) = listen();
             let accepting = acceptors(listener, count);
-            turns().await;
+            run_others().await;
             let clients: Vec<_> = (0..count)
                 .map(|_| Client::connect(address).unwrap())
                 .collect();
@@ -59,7 +59,7 @@ fn an_accept_that_is_dropped_takes_no_connection_from_the_task_that_waits() {
             let listener = Rc::new(listener);
             let waits = Rc::clone(&listener);
             let waits = spawn(async move { waits.accept().await.unwrap() });
-            turns().await;
+            run_others().await;
             assert!(polled(listener.accept(), polls).await.is_none());
             let client = Client::connect(address).unwrap();
             drop((waits.await.unwrap(), client));
@@ -81,7 +81,7 @@ fn an_accept_that_is_kept_and_not_polled_keeps_no_connection_from_another_task()
         .await;
         let waits = Rc::clone(&listener);
         let waits = spawn(async move { waits.accept().await.unwrap() });
-        turns().await;
+        run_others().await;
         let client = Client::connect(address).unwrap();
         drop((waits.await.unwrap(), client));
     });
@@ -100,7 +100,7 @@ fn clients_of_a_path_are_accepted_by_all_tasks_that_wait() {
                 incoming.next().await.unwrap().unwrap();
             }
         });
-        turns().await;
+        run_others().await;
         let clients: Vec<_> = (0..2)
             .map(|_| UnixClient::connect(&path).unwrap())
             .collect();
@@ -138,14 +138,14 @@ fn a_receive_in_bulk_that_is_dropped_takes_no_data_from_the_task_that_waits() {
                 })
             };
             let (one, other) = (receive(), receive());
-            turns().await;
+            run_others().await;
             let (goes, stays) = if first_goes {
                 (one, other)
             } else {
                 (other, one)
             };
             goes.abort();
-            turns().await;
+            run_others().await;
             client.send_all(&b"here"[..]).await.unwrap();
             assert_eq!(stays.await.unwrap(), b"here");
         });
@@ -170,7 +170,7 @@ fn each_of_many_tasks_that_receive_on_one_stream_is_woken() {
     for_each_way(|_| async {
         let (near, far) = UnixStream::pair().unwrap();
         let tasks = forty(far, async |far| far.recv(vec![0; 1]).await.unwrap().1);
-        turns().await;
+        run_others().await;
         let bytes: Vec<u8> = (0..40).collect();
         near.send_all(bytes.clone()).await.unwrap();
         let mut got = Vec::new();
@@ -187,7 +187,7 @@ fn many_tasks_that_wait_until_a_stream_is_readable_are_all_told() {
     for_each_way(|_| async {
         let (near, far) = UnixStream::pair().unwrap();
         let tasks = forty(far, async |far| far.readable().await.unwrap());
-        turns().await;
+        run_others().await;
         near.send_all(&b"x"[..]).await.unwrap();
         for task in tasks {
             task.await.unwrap();
@@ -247,7 +247,7 @@ fn tasks_that_receive_datagrams_in_a_loop_have_one_each_in_turn() {
                 })
             })
             .collect();
-        turns().await;
+        run_others().await;
         for _ in 0..TASKS * EACH {
             sender.send("next").await.unwrap();
         }
@@ -282,10 +282,10 @@ fn datagrams_by_receives_of_both_kinds_reach_all_tasks_that_wait() {
                 })
             })
             .collect();
-        turns().await;
+        run_others().await;
         // Some go, whatever they have begun.
         tasks.iter().step_by(5).for_each(JoinHandle::abort);
-        turns().await;
+        run_others().await;
         let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in &tasks {
             client.send_to(b"next", address).unwrap();

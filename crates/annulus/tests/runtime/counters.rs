@@ -1,4 +1,4 @@
-//! What a core costs, by its counters: one enter a turn, no system call to wake itself.
+//! What a core costs, by its counters: one enter per poll, no system call to wake itself.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use annulus::{CachedReads, OpenOptions};
 use crate::ways::{ask_and_wait, each_way, listener};
 
 #[test]
-fn a_core_enters_once_a_turn_and_wakes_itself_by_no_system_call() {
+fn a_core_enters_once_per_poll_and_wakes_itself_by_no_system_call() {
     const ROUNDS: u32 = 500;
     each_way(|builder| {
         let ended = builder.block_on(async {
@@ -26,9 +26,9 @@ fn a_core_enters_once_a_turn_and_wakes_itself_by_no_system_call() {
         });
         let (before, after) = ended.unwrap();
         println!("{before:?}\n{after:?}");
-        let turns = after.turns - before.turns;
+        let polls = after.ring_polls - before.ring_polls;
         let enters = after.enters - before.enters;
-        assert!(enters <= turns, "{enters} enters in {turns} turns");
+        assert!(enters <= polls, "{enters} enters in {polls} polls");
         assert!(after.waits - before.waits <= enters);
         // A request wakes the core once; its answer's completion may be another wake-up.
         assert!(
@@ -75,8 +75,11 @@ fn a_file_of_the_core_is_read_through_its_own_ring_with_nothing_handed_over() {
             after.wakeups, before.wakeups,
             "the core was woken for its own file"
         );
-        let (turns, enters) = (after.turns - before.turns, after.enters - before.enters);
-        assert!(enters <= turns, "{enters} enters in {turns} turns");
+        let (polls, enters) = (
+            after.ring_polls - before.ring_polls,
+            after.enters - before.enters,
+        );
+        assert!(enters <= polls, "{enters} enters in {polls} polls");
         assert!(enters <= 2 * READS + 2, "{enters} enters for {READS} reads");
     });
 }

@@ -12,7 +12,7 @@ use annulus::time::timeout;
 use super::{check, on_each, pattern, tcp_pair};
 
 #[test]
-fn small_writes_of_one_turn_arrive_as_one_piece() {
+fn small_writes_of_one_poll_arrive_as_one_piece() {
     on_each(|| async {
         let (near, far) = UnixStream::pair()?;
         let mut writer = near.writer();

@@ -131,7 +131,7 @@ impl Trial {
                 self.send(&mut chance)?;
             }
             self.arm();
-            self.turn()?;
+            self.poll()?;
             self.send(&mut chance)?;
             self.catch_up()?;
             if round % 4 == 3 {
@@ -186,7 +186,7 @@ impl Trial {
         let until_ns = call::now_ns() + PATIENCE_NS;
         while self.ends.iter().any(End::is_behind) {
             self.arm();
-            self.turn()?;
+            self.poll()?;
             if call::now_ns() > until_ns {
                 return Err("data that was sent did not come into receive buffers".to_owned());
             }
@@ -194,7 +194,7 @@ impl Trial {
         Ok(())
     }
 
-    fn turn(&mut self) -> Result<(), String> {
+    fn poll(&mut self) -> Result<(), String> {
         // An answer here is a hint; the clock ends what does not come.
         let _ = self.ring.wait(Some(PATIENCE_NS / 1000));
         let mut cqes = mem::take(&mut self.cqes);

@@ -93,7 +93,7 @@ enum Backend {
     Readiness(Readiness),
 }
 
-/// Operations of a task that may be answered in one poll of it, before others have their turn.
+/// Operations of a task that may be answered in one poll of it, before others have their poll.
 const BUDGET: u32 = 128;
 
 /// What goes on by itself on a core.
@@ -230,7 +230,7 @@ impl Core {
     }
 
     /// Takes one operation off the budget of the task that is being polled. False: others are to have
-    /// their turn; the task is polled again.
+    /// their poll; the task is polled again.
     #[inline]
     pub(crate) fn spend(&self, context: &Context<'_>) -> bool {
         match self.budget.get().checked_sub(1) {
@@ -471,7 +471,7 @@ impl Core {
     /// Submits what tasks have asked for and acts upon what has come: one enter. Sleeps until there is
     /// something, unless `busy` says that there is, to whom the alarm is of no use: it is asked after the
     /// alarm has been set.
-    pub(crate) fn turn(&self, busy: impl Fn() -> bool) {
+    pub(crate) fn drive(&self, busy: impl Fn() -> bool) {
         if self.is_elsewhere() {
             return;
         }
@@ -479,10 +479,10 @@ impl Core {
         let next_ns = next_ns.into_iter().chain(self.closing.next_ns()).min();
         self.with_group(Group::fetch);
         match &self.backend {
-            Backend::Rings(rings) => rings.turn(self, next_ns, busy),
-            Backend::Readiness(readiness) => readiness.turn(next_ns, busy),
+            Backend::Rings(rings) => rings.drive(self, next_ns, busy),
+            Backend::Readiness(readiness) => readiness.drive(next_ns, busy),
         }
-        self.alarm.counters.turns().add(1);
+        self.alarm.counters.ring_polls().add(1);
         self.expire();
         for socket in self.closing.stuck() {
             self.alarm.counters.close_timeouts().add(1);

@@ -223,7 +223,7 @@ impl Readiness {
         table::close_now(raw);
     }
 
-    pub(super) fn turn(&self, next_ns: Option<u64>, busy: impl Fn() -> bool) {
+    pub(super) fn drive(&self, next_ns: Option<u64>, busy: impl Fn() -> bool) {
         self.alarm.set();
         let timeout_ns = if busy() {
             Some(0)

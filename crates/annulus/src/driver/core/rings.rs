@@ -1,4 +1,4 @@
-//! A core with a ring: SQEs as tasks ask, one enter a turn, and completions copied out before they are
+//! A core with a ring: SQEs as tasks ask, one enter per poll, and completions copied out before they are
 //! acted upon.
 
 use std::cell::{Cell, RefCell};
@@ -217,7 +217,7 @@ impl Rings {
 
     // ----- the loop -----
 
-    pub(super) fn turn(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
+    pub(super) fn drive(&self, core: &Core, next_ns: Option<u64>, busy: impl Fn() -> bool) {
         let worked = self.files.borrow_mut().work();
         let waits = !self.push_waiting();
         self.publish();

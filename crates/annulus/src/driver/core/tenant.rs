@@ -23,7 +23,7 @@ pub(super) struct Port {
     /// SQEs so far.
     pushed: Cell<u64>,
     for_files: RefCell<Vec<Cqe>>,
-    /// Reaped while the files' driver waited; the core's own, to be acted upon in its next turn.
+    /// Reaped while the files' driver waited; the core's own, to be handled in its next poll.
     for_core: RefCell<Vec<Cqe>>,
 }
 
@@ -88,7 +88,7 @@ impl Kernel for Tenant {
         self.0.ring.borrow_mut().submit()
     }
 
-    /// Only at the end, when the core does not turn any more.
+    /// Only at the end, when the core does not poll any more.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         let waited = self.0.ring.borrow_mut().wait(timeout_ns);
         self.0.sort();
@@ -175,8 +175,8 @@ impl Files {
         if !(called || has_come || due || driver.is_owing()) {
             return false;
         }
-        let turned = catch_unwind(AssertUnwindSafe(|| driver.turn()));
-        if let Err(panic) = turned {
+        let polled = catch_unwind(AssertUnwindSafe(|| driver.poll()));
+        if let Err(panic) = polled {
             std::mem::forget(panic);
             // A bug takes the files' driver with it, but not the core and its sockets.
             self.driver.take().into_iter().for_each(Driver::break_off);

@@ -65,9 +65,9 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Whether this is what the kernel says of an operation, which nobody has cancelled, because the
-    /// thread has ended that submitted it (trap 17): any thread may have turned such a driver.
+    /// thread has ended that submitted it (trap 17): any thread may have polled such a driver.
     fn is_stray(&self, res: i32) -> bool {
-        matches!(-res, ECANCELED | EFAULT) && self.handle.own.is_some()
+        matches!(-res, ECANCELED | EFAULT) && self.handle.threadless.is_some()
     }
 
     /// Stores the answer and passes the slot on.

@@ -11,7 +11,7 @@ use crate::sys::errno::ETIMEDOUT;
 use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
-    /// Has the kernel complete something at the next deadline. For a driver that nobody turns before.
+    /// Has the kernel complete something at the next deadline. For a driver that no thread polls before.
     ///
     /// One timer is with the kernel at most, and is moved if it would go off too late. To arm another
     /// would leave the first one there: a long deadline and many short ones would pile up timers. One

@@ -197,13 +197,13 @@ fn a_receive_names_the_buffer_of_the_group_that_has_its_bytes() {
             give(&mut group, id);
         }
         group.publish();
-        for turn in 0..28_u16 {
-            let text = format!("message {turn}");
+        for round in 0..28_u16 {
+            let text = format!("message {round}");
             sender.write_all(text.as_bytes()).unwrap();
             let cqe = receive(&mut ring, &receiver, 7);
             assert_eq!(usize::try_from(cqe.res).unwrap(), text.len());
             let id = cqe.buffer_id().unwrap();
-            assert_eq!(id, 10 + turn % 3);
+            assert_eq!(id, 10 + round % 3);
             assert_eq!(
                 bytes(&pages, usize::from(id) * SLICE, text.len()),
                 text.as_bytes()

@@ -1,4 +1,4 @@
-//! The timer that has a driver without a thread turned at its next deadline: there is one at most, whatever
+//! The timer that has a threadless driver polled at its next deadline: there is one at most, whatever
 //! deadlines come and go.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::super::submitter::Clock;
-use super::super::turned::Turned;
+use super::super::threadless::ThreadlessDriver;
 use super::super::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread};
 use super::{Ground, Nobody, Still, blocking_threads, limits, tuning};
 use crate::op::{Op, Sleep};
@@ -60,15 +60,15 @@ fn a_long_deadline_and_many_short_ones_have_one_timer_at_a_time() {
         let at_ns = Clock::now_ns(&ground.kernel) + ns(SHORT);
         assert_eq!(ground.kernel.timers(), [at_ns]);
         ground.kernel.pass(ns(SHORT));
-        ground.turned.turn();
+        ground.driver.poll();
         assert!(is_answered(&mut short));
         assert_eq!(ground.kernel.timers(), [ns(LONG)]);
     }
     ground.kernel.pass(ns(LONG));
-    ground.turned.turn();
+    ground.driver.poll();
     assert!(is_answered(&mut long));
     assert_eq!(ground.kernel.timers(), []);
-    ground.turned.drain();
+    ground.driver.drain();
 }
 
 #[test]
@@ -80,10 +80,10 @@ fn deadlines_that_are_met_leave_one_timer_that_goes_off_once() {
     }
     assert_eq!(ground.kernel.timers().len(), 1);
     ground.kernel.pass(ground.kernel.timers()[0]);
-    ground.turned.turn();
+    ground.driver.poll();
     assert_eq!(ground.kernel.timers(), [ns(LONG)]);
     drop(long);
-    ground.turned.drain();
+    ground.driver.drain();
 }
 
 #[test]
@@ -97,25 +97,25 @@ fn a_timer_that_goes_off_while_it_is_moved_is_armed_anew() {
     let mut short = begun(&ground.submitter, SHORT);
     assert_eq!(ground.kernel.timers(), []);
     ground.kernel.answer(early, -ETIME);
-    ground.turned.turn();
+    ground.driver.poll();
     let at_ns = Clock::now_ns(&ground.kernel) + ns(SHORT);
     assert_eq!(ground.kernel.timers(), [at_ns]);
     ground.kernel.pass(ns(SHORT));
-    ground.turned.turn();
+    ground.driver.poll();
     assert!(is_answered(&mut short));
-    ground.turned.drain();
+    ground.driver.drain();
 }
 
 #[test]
 fn a_thread_that_waits_in_its_ring_needs_no_timer() {
     let ground = Ground::timed();
-    ground.turned.begin_attendance();
+    ground.driver.begin_attendance();
     let _sleeps = [LONG, SHORT].map(|time| begun(&ground.submitter, time));
-    ground.turned.turn();
+    ground.driver.poll();
     assert_eq!(ground.kernel.timers(), []);
-    ground.turned.end_attendance();
+    ground.driver.end_attendance();
     assert_eq!(ground.kernel.timers(), [ns(SHORT)]);
-    ground.turned.drain();
+    ground.driver.drain();
 }
 
 /// What is with the kernel, found out by cancelling it. `None`: this kernel does not count (before Linux 5.19).
@@ -145,8 +145,8 @@ fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
         Ok(ring) => ring,
         Err(error) => return println!("skip: {error}"),
     };
-    let handle = Arc::new(DriverHandle::own());
-    let turned = Turned::new(
+    let handle = Arc::new(DriverHandle::threadless());
+    let driver = ThreadlessDriver::new(
         Arc::clone(&handle),
         ring,
         Box::new(Nobody),
@@ -162,19 +162,19 @@ fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
         while !is_answered(&mut short) {
             // As a thread of an executor does.
             match round % 2 {
-                0 => turned.turn(),
+                0 => driver.poll(),
                 _ => {
-                    turned.after_unpark();
-                    turned.before_park();
+                    driver.after_unpark();
+                    driver.before_park();
                 }
             }
             std::thread::yield_now();
         }
     }
-    match turned.with_kernel(requests).flatten() {
+    match driver.with_kernel(requests).flatten() {
         Some(requests) => assert_eq!(requests, 1),
         None => println!("skip: this kernel cancels one operation at a time"),
     }
     drop(long);
-    turned.drain();
+    driver.drain();
 }

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! Drivers without a thread under the model checker, as `loom_models.rs` has the others: who turns them,
+//! Threadless drivers under the model checker, as `loom_models.rs` has the others: who polls them,
 //! who is seen by whom, and who ends them. An operation that is left with nobody going to look is a thread
 //! that waits for ever, which the checker finds. Each model says what was broken to see it fail, and
 //! `loom_mutations.rs` repeats that. The models keep what the driver keeps: Lent, Once.
@@ -16,7 +16,7 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::loom_models::{Bell, Drops, Nothing, block_on, poll};
-use super::turned::Turned;
+use super::threadless::ThreadlessDriver;
 use super::uring::{Tuning, WAKE};
 use super::{DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking};
 use crate::sync::{AtomicBool, Ordering};
@@ -115,7 +115,7 @@ const LIMITS: Limits = Limits {
     in_flight_bytes: 8,
 };
 
-fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<Turned<Puppet>> {
+fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>> {
     let bell = Arc::new(Notify::new());
     let kernel = Puppet {
         bell: Arc::clone(&bell),
@@ -125,13 +125,13 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<Turned<Puppet>> {
         armed: false,
     };
     let tuning = Tuning {
-        // What is queued stays so until somebody turns for another reason.
+        // What is queued stays so until another thread polls for another reason.
         chunk: Some(8),
         alone: true,
         look_out_ns: 0,
         drain_timeout: Duration::from_secs(1),
     };
-    Turned::new(
+    ThreadlessDriver::new(
         Arc::clone(handle),
         kernel,
         Box::new(Bell(bell)),
@@ -152,15 +152,15 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 /// A threadless driver, its handle, and the threads that submit to it.
 struct Stage {
     handle: Arc<DriverHandle>,
-    turned: Arc<Turned<Puppet>>,
+    driver: Arc<ThreadlessDriver<Puppet>>,
     submitter: Submitter,
     drops: Arc<Drops>,
 }
 
 impl Stage {
     fn new(late: bool) -> Arc<Stage> {
-        let handle = Arc::new(DriverHandle::own());
-        let turned = drive(&handle, late);
+        let handle = Arc::new(DriverHandle::threadless());
+        let driver = drive(&handle, late);
         let config = blocking::Config {
             threads: 1,
             limits: LIMITS,
@@ -173,7 +173,7 @@ impl Stage {
         }];
         Arc::new(Stage {
             handle,
-            turned,
+            driver,
             submitter: Submitter::new(handles, Opcodes::of(|_| true), config),
             drops: Arc::new(Drops {
                 count: Count::new(0),
@@ -198,8 +198,8 @@ impl Stage {
     }
 
     fn ends(&self, operations: usize) {
-        self.turned.drain();
-        assert!(self.turned.is_over());
+        self.driver.drain();
+        assert!(self.driver.is_over());
         assert_eq!(self.drops.count.load(SeqCst), operations);
         assert_eq!(self.handle.table.in_use(), 0);
         assert_eq!(self.handle.counters.leaked().get(), 0);
@@ -239,11 +239,11 @@ fn who_drops_an_arena_sees_who_found_the_lock_taken() {
 fn what_is_handed_over_around_a_park_is_submitted() {
     check(|| {
         let stage = Stage::new(true);
-        stage.turned.after_unpark();
+        stage.driver.after_unpark();
         let other = Arc::clone(&stage);
         let (first, second) = (stage.started(), stage.started());
         let thread = thread::spawn(move || {
-            other.turned.before_park();
+            other.driver.before_park();
             // It sleeps, for ever.
         });
         drop(first);
@@ -267,14 +267,14 @@ fn what_is_handed_over_around_a_park_is_submitted() {
 fn what_is_left_to_a_completion_is_not_left_when_it_has_come() {
     check(|| {
         let stage = Stage::new(true);
-        stage.turned.after_unpark();
+        stage.driver.after_unpark();
         let first = stage.started();
         let other = Arc::clone(&stage);
         let thread = thread::spawn(move || drop(other.started()));
         drop(first);
-        stage.turned.turn();
+        stage.driver.poll();
         thread.join().unwrap();
-        // Nobody parks in this model: it has been submitted by who pushed it, or by who turned.
+        // Nobody parks in this model: it has been submitted by who pushed it, or by the thread that polled.
         assert!(stage.handle.inbox.is_empty());
         stage.ends(2);
     });
@@ -286,23 +286,23 @@ fn a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs() {
     check(|| {
         let stage = Stage::new(false);
         let woken = Arc::new((AtomicBool::new(false), AtomicBool::new(true)));
-        stage.turned.begin_attendance();
+        stage.driver.begin_attendance();
         let (other, signal) = (Arc::clone(&stage), Arc::clone(&woken));
         let thread = thread::spawn(move || {
             assert_eq!(other.awaits(), 0);
             signal.0.store(true, Ordering::SeqCst);
             // An exchange, for the checker would have a store come before one that did not see it.
             signal.1.swap(true, Ordering::SeqCst);
-            other.turned.interrupt();
+            other.driver.interrupt();
         });
         let (ready, awaited) = &*woken;
         loop {
             if awaited.swap(false, Ordering::SeqCst) && ready.load(Ordering::SeqCst) {
                 break;
             }
-            stage.turned.turn_or_sleep(awaited);
+            stage.driver.poll_or_sleep(awaited);
         }
-        stage.turned.end_attendance();
+        stage.driver.end_attendance();
         thread.join().unwrap();
         stage.ends(1);
     });
@@ -318,11 +318,11 @@ fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
             let thread = thread::spawn(move || {
                 // No other driver takes what this one refuses.
                 other.submitter.drain();
-                other.turned.drain();
+                other.driver.drain();
             });
             let answer = stage.awaits();
             assert!([0, -ECANCELED, -EngineError::Ended.code()].contains(&answer));
-            stage.turned.turn();
+            stage.driver.poll();
             thread.join().unwrap();
             stage.ends(1);
         });
@@ -337,7 +337,7 @@ fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
         let old = stage.started();
         let other = Arc::clone(&stage);
         let thread = thread::spawn(move || {
-            other.turned.drain();
+            other.driver.drain();
             // It may be the other thread that ends the driver, and not yet have done so.
             while !other.handle.reopen() {
                 thread::yield_now();
@@ -348,7 +348,7 @@ fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
         });
         drop(old);
         // As the executor does, when it hears that the driver has gone.
-        stage.turned.drain();
+        stage.driver.drain();
         thread.join().unwrap();
         stage.ends(2);
     });

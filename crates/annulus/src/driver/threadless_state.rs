@@ -5,10 +5,10 @@ use std::sync::{Arc, PoisonError};
 
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 
-/// A driver that its callers turn.
-pub(crate) trait Turn: Send + Sync {
+/// A driver that its callers poll.
+pub(crate) trait Drive: Send + Sync {
     /// Submits what waits, and answers what has completed. Never blocks.
-    fn turn(&self);
+    fn poll(&self);
     /// Registers new arenas, and lets go of those that have gone. Never blocks.
     fn follow_arenas(&self);
     /// Refuses what waits, and sees out what is in flight, at most until `until_ns`, or for the drain timeout where
@@ -17,43 +17,43 @@ pub(crate) trait Turn: Send + Sync {
 }
 
 /// The callers' side of such a driver.
-pub(crate) struct Own {
-    /// Handed over since the last turn.
+pub(crate) struct ThreadlessState {
+    /// Submitted since the last poll.
     waiting: AtomicU32,
-    /// As of the last turn.
+    /// As of the last poll.
     in_flight: AtomicU32,
     /// Operations that are worth a submission.
     chunk: AtomicU32,
     /// The thread that hands over is the one that will wait in the ring: what is left it submits then.
     waits: AtomicBool,
     /// `None` while nobody has it.
-    turn: Mutex<Option<Arc<dyn Turn>>>,
+    driver: Mutex<Option<Arc<dyn Drive>>>,
     /// Drained to the last operation, so that another driver may use the handle.
     free: AtomicBool,
 }
 
-impl Own {
-    pub(crate) fn new() -> Own {
-        Own {
+impl ThreadlessState {
+    pub(crate) fn new() -> ThreadlessState {
+        ThreadlessState {
             waiting: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             chunk: AtomicU32::new(1),
             waits: AtomicBool::new(false),
-            turn: Mutex::new(None),
+            driver: Mutex::new(None),
             free: AtomicBool::new(false),
         }
     }
 
     /// The handle has a driver from now on.
-    pub(super) fn occupy(&self, turn: Arc<dyn Turn>) {
+    pub(super) fn occupy(&self, driver: Arc<dyn Drive>) {
         self.publish(0, 1);
-        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
+        *self.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver);
     }
 
     /// The driver has gone. `free`: it has left nothing behind.
     pub(super) fn vacate(&self, free: bool) {
         let gone = self
-            .turn
+            .driver
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
@@ -68,8 +68,8 @@ impl Own {
             .is_ok()
     }
 
-    pub(super) fn driver(&self) -> Option<Arc<dyn Turn>> {
-        self.turn
+    pub(super) fn driver(&self) -> Option<Arc<dyn Drive>> {
+        self.driver
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()

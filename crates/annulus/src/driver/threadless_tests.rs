@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake as WakeTask, Waker};
 use std::time::Duration;
 
-use super::turned::Turned;
+use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
 use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, Wake, blocking};
 use crate::op::Nop;
@@ -174,7 +174,7 @@ impl Wake for Nobody {
 
 /// A driver of the calling thread, its handle, its kernel, and an engine whose operations go there.
 struct Ground {
-    turned: Arc<Turned<Still>>,
+    driver: Arc<ThreadlessDriver<Still>>,
     kernel: Still,
     submitter: Submitter,
 }
@@ -204,23 +204,23 @@ fn blocking_threads() -> blocking::Config {
     }
 }
 
-fn turned_on(handle: &Arc<DriverHandle>) -> (Arc<Turned<Still>>, Still) {
+fn driver_on(handle: &Arc<DriverHandle>) -> (Arc<ThreadlessDriver<Still>>, Still) {
     let kernel = Still::default();
     let driven = kernel.clone();
-    let turned = Turned::new(
+    let driver = ThreadlessDriver::new(
         Arc::clone(handle),
         driven,
         Box::new(Nobody),
         limits(),
         tuning(),
     );
-    (turned, kernel)
+    (driver, kernel)
 }
 
 impl Ground {
     fn new() -> Ground {
-        let handle = Arc::new(DriverHandle::own());
-        let (turned, kernel) = turned_on(&handle);
+        let handle = Arc::new(DriverHandle::threadless());
+        let (driver, kernel) = driver_on(&handle);
         // To the engine it is a driver like any other.
         let handles = vec![super::DriverThread {
             handle,
@@ -228,7 +228,7 @@ impl Ground {
         }];
         let submitter = Submitter::new(handles, Opcodes::of(|_| true), blocking_threads());
         Ground {
-            turned,
+            driver,
             kernel,
             submitter,
         }
@@ -266,20 +266,20 @@ fn an_unattended_driver_submits_each_operation_immediately() {
         })
         .collect();
     ground.kernel.answer_all();
-    ground.turned.turn();
+    ground.driver.poll();
     for mut operation in operations {
         assert!(matches!(
             poll(&mut operation, Waker::noop()),
             Poll::Ready(Ok(()))
         ));
     }
-    ground.turned.drain();
+    ground.driver.drain();
 }
 
 #[test]
 fn an_attended_driver_queues_until_a_chunk_is_full_or_its_thread_parks() {
     let ground = Ground::new();
-    ground.turned.after_unpark();
+    ground.driver.after_unpark();
     // With nothing in flight nobody would come to submit it.
     let _first = ground.started(Waker::noop());
     assert_eq!(ground.kernel.taken(), 1);
@@ -289,39 +289,39 @@ fn an_attended_driver_queues_until_a_chunk_is_full_or_its_thread_parks() {
     assert_eq!(ground.kernel.taken(), 4);
     let _left = ground.started(Waker::noop());
     assert_eq!(ground.kernel.taken(), 4);
-    ground.turned.before_park();
+    ground.driver.before_park();
     assert_eq!(ground.kernel.taken(), 5);
-    // While it sleeps whoever hands over turns.
+    // While it sleeps whoever hands over polls.
     let _from_elsewhere = ground.started(Waker::noop());
     assert_eq!(ground.kernel.taken(), 6);
-    ground.turned.drain();
+    ground.driver.drain();
 }
 
 #[test]
-fn answers_wake_each_task_once_and_an_idle_turn_submits_nothing() {
+fn completions_wake_each_task_once_and_an_idle_poll_submits_nothing() {
     let ground = Ground::new();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut operation = ground.started(&waker);
     ground.kernel.answer_all();
-    ground.turned.turn();
-    ground.turned.turn();
+    ground.driver.poll();
+    ground.driver.poll();
     assert_eq!(woken.0.load(SeqCst), 1);
     assert!(matches!(poll(&mut operation, &waker), Poll::Ready(Ok(()))));
     let before = ground.kernel.seen.lock().unwrap().submissions;
-    ground.turned.turn();
+    ground.driver.poll();
     assert_eq!(ground.kernel.seen.lock().unwrap().submissions, before);
-    ground.turned.drain();
+    ground.driver.drain();
 }
 
 #[test]
 fn a_drain_answers_what_is_queued_and_what_is_in_flight_and_refuses_the_rest() {
     let ground = Ground::new();
-    ground.turned.after_unpark();
+    ground.driver.after_unpark();
     let mut in_flight = ground.started(Waker::noop());
     let mut queued = ground.started(Waker::noop());
-    ground.turned.drain();
-    assert!(ground.turned.is_over());
+    ground.driver.drain();
+    assert!(ground.driver.is_over());
     for operation in [&mut in_flight, &mut queued] {
         let Poll::Ready(Err(error)) = poll(operation, Waker::noop()) else {
             panic!("not answered by the drain");
@@ -333,18 +333,18 @@ fn a_drain_answers_what_is_queued_and_what_is_in_flight_and_refuses_the_rest() {
         );
     }
     // Again, by somebody else who ends: nothing more happens.
-    ground.turned.drain();
+    ground.driver.drain();
 }
 
 #[test]
 fn a_handle_whose_driver_has_been_drained_serves_the_next_one() {
-    let handle = Arc::new(DriverHandle::own());
-    let (first, _) = turned_on(&handle);
+    let handle = Arc::new(DriverHandle::threadless());
+    let (first, _) = driver_on(&handle);
     assert!(!handle.reopen(), "it has a driver");
     first.drain();
     assert!(handle.reopen());
     assert!(!handle.reopen(), "one at a time");
-    let (second, _) = turned_on(&handle);
+    let (second, _) = driver_on(&handle);
     assert!(!second.is_over() && !handle.stopping());
     first.drain();
     assert!(
@@ -356,7 +356,7 @@ fn a_handle_whose_driver_has_been_drained_serves_the_next_one() {
 }
 
 /// Drains its ring when it is woken, as the end of an engine in a waker does.
-struct Ends(Arc<Turned<Still>>);
+struct Ends(Arc<ThreadlessDriver<Still>>);
 
 impl WakeTask for Ends {
     fn wake(self: Arc<Self>) {
@@ -367,12 +367,12 @@ impl WakeTask for Ends {
 #[test]
 fn a_waker_that_ends_the_driver_while_answers_are_delivered_is_no_deadlock() {
     let ground = Ground::new();
-    let waker = Waker::from(Arc::new(Ends(Arc::clone(&ground.turned))));
+    let waker = Waker::from(Arc::new(Ends(Arc::clone(&ground.driver))));
     let mut first = ground.started(&waker);
     ground.kernel.answer_all();
     let mut second = ground.started(&waker);
-    ground.turned.turn();
-    assert!(ground.turned.is_over());
+    ground.driver.poll();
+    assert!(ground.driver.is_over());
     assert!(poll(&mut first, Waker::noop()).is_ready());
     assert!(poll(&mut second, Waker::noop()).is_ready());
 }

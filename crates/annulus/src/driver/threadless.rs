@@ -1,4 +1,4 @@
-//! A driver without a thread: whoever has reason to turns it, under a lock that nobody waits for. One
+//! A threadless driver: the thread that has work for it polls it, under a try-lock. One
 //! per thread that keeps a ring of its own.
 //!
 //! Who finds the lock taken leaves a mark instead (`again`), and the holder looks for it after letting
@@ -17,18 +17,18 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use std::task::Waker;
 
 use super::finish::{Done, contain};
-use super::own::{Own, Turn};
+use super::threadless_state::{Drive, ThreadlessState};
 use super::uring::{Driver, Tuning};
 use super::{DriverHandle, Limits, Wake, keep_for_ever};
 use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TriedMutex, broken, fence};
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
 
-/// Rounds of a turn before what has been answered is delivered, however much more there is to do.
+/// Rounds of one poll before completions are delivered, however much more there is to do.
 const ROUNDS_MAX: u32 = 16;
 
 /// The driver, its handle and its lock.
-pub(crate) struct Turned<K> {
+pub(crate) struct ThreadlessDriver<K> {
     handle: Arc<DriverHandle>,
     /// `None` when it has been drained.
     driver: TriedMutex<Option<Driver<K>>>,
@@ -38,7 +38,7 @@ pub(crate) struct Turned<K> {
     asleep: AtomicBool,
     /// Ends that sleep.
     interrupt: Box<dyn Wake>,
-    /// The thread is up, and turns it before it sleeps.
+    /// The thread is awake, and polls it before it sleeps.
     attended: AtomicBool,
     /// The driver has gone, or is to go.
     over: AtomicBool,
@@ -46,11 +46,11 @@ pub(crate) struct Turned<K> {
     process: u64,
     /// Who is to know that the driver has gone.
     attendant: AtomicWaker,
-    /// An empty list to deliver from, so that a turn allocates nothing.
+    /// An empty list to deliver from, so that a poll allocates nothing.
     spare: TriedMutex<Done>,
 }
 
-impl<K: Kernel + Send + 'static> Turned<K> {
+impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     /// `interrupt` ends a wait of `kernel`; `handle` is a new one, or one that has been drained.
     pub(crate) fn new(
         handle: Arc<DriverHandle>,
@@ -58,10 +58,10 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         interrupt: Box<dyn Wake>,
         limits: Limits,
         tuning: Tuning,
-    ) -> Arc<Turned<K>> {
+    ) -> Arc<ThreadlessDriver<K>> {
         let driver = Driver::new(Arc::clone(&handle), kernel, limits, tuning);
         handle.sleeper.about_to_sleep();
-        let turned = Arc::new(Turned {
+        let threadless = Arc::new(ThreadlessDriver {
             handle: Arc::clone(&handle),
             driver: TriedMutex::new(Some(driver)),
             again: AtomicBool::new(false),
@@ -73,14 +73,14 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             attendant: AtomicWaker::new(),
             spare: TriedMutex::new(Done::default()),
         });
-        if let Some(own) = &handle.own {
-            own.occupy(Arc::clone(&turned) as Arc<dyn Turn>);
+        if let Some(state) = &handle.threadless {
+            state.occupy(Arc::clone(&threadless) as Arc<dyn Drive>);
         }
-        turned
+        threadless
     }
 
     /// Submits what waits, and answers what has completed. Never blocks.
-    pub(crate) fn turn(&self) {
+    pub(crate) fn poll(&self) {
         if self.is_elsewhere() {
             return;
         }
@@ -120,16 +120,16 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         }
         let Ok(mut held) = self.driver.try_lock() else {
             // The holder of the lock does it.
-            return self.turn();
+            return self.poll();
         };
         held.iter_mut().for_each(Driver::follow_arenas);
         drop(held);
-        // Pairs with `look_again`, as in `turn`.
+        // Pairs with `look_again`, as in `poll`.
         if !broken(Mutation::FollowUnfenced) {
             fence(Ordering::SeqCst);
         }
         if self.again.load(Ordering::Relaxed) && !broken(Mutation::FollowerOverlooks) {
-            self.turn();
+            self.poll();
         }
     }
 
@@ -157,7 +157,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             // Not a store: what was handed over before the flag was raised is to be seen.
             self.again.swap(false, Ordering::AcqRel);
             if !self.attended.load(Ordering::Relaxed) {
-                // Whoever hands over from now on turns.
+                // Every submission from now on polls.
                 self.handle.sleeper.about_to_sleep();
             }
             match catch_unwind(AssertUnwindSafe(|| driver.work())) {
@@ -165,7 +165,15 @@ impl<K: Kernel + Send + 'static> Turned<K> {
                 // Nothing that completes would have it submitted.
                 Ok(false) if driver.owes() => {}
                 // The thread that waits in the ring is woken in time by its enter call.
-                Ok(false) if self.handle.own.as_ref().is_some_and(Own::waits) => return,
+                Ok(false)
+                    if self
+                        .handle
+                        .threadless
+                        .as_ref()
+                        .is_some_and(ThreadlessState::waits) =>
+                {
+                    return;
+                }
                 Ok(false) => return driver.set_timer(),
                 Err(panic) => {
                     // A bug. Nobody is left waiting for it.
@@ -181,8 +189,8 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         if self.handle.stopping() {
             self.over.store(true, Ordering::Release);
         }
-        if let Some(own) = &self.handle.own {
-            own.publish(driver.in_flight(), driver.chunk());
+        if let Some(state) = &self.handle.threadless {
+            state.publish(driver.in_flight(), driver.chunk());
         }
         if driver.in_flight() == 0 {
             // Whoever has handed over meanwhile may have left it to a completion that has come.
@@ -206,20 +214,20 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         }
     }
 
-    /// The thread is about to sleep elsewhere: nothing stays unsubmitted, and whoever hands over while it
-    /// sleeps turns.
+    /// The thread is about to sleep elsewhere: nothing stays unsubmitted, and every submission while it
+    /// sleeps polls.
     pub(crate) fn before_park(&self) {
         if !broken(Mutation::ParkedAttended) {
             self.attended.store(false, Ordering::Release);
         }
-        self.turn();
+        self.poll();
         let lingered = self.linger();
-        // Pairs with `look_again`, as in `turn`: `linger` held the lock, too, and whoever found it taken left a mark.
+        // Pairs with `look_again`, as in `poll`: `linger` held the lock, too, and whoever found it taken left a mark.
         if !broken(Mutation::LingerUnfenced) {
             fence(Ordering::SeqCst);
         }
         if lingered || self.again.load(Ordering::Relaxed) {
-            self.turn();
+            self.poll();
         }
     }
 
@@ -231,18 +239,18 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         }
     }
 
-    /// The thread is up: from now on it is the one that turns.
+    /// The thread is awake: from now on it is the one that polls.
     pub(crate) fn after_unpark(&self) {
         self.attended.store(true, Ordering::Release);
         if !self.over.load(Ordering::Acquire) {
             self.handle.sleeper.awake();
         }
-        self.turn();
+        self.poll();
     }
 
-    /// Turns, and sleeps in the kernel if there was nothing to do, until something completes, is
+    /// Polls, and sleeps in the kernel if there was nothing to do, until something completes, is
     /// handed over, or `awaited` is set and the driver woken.
-    pub(crate) fn turn_or_sleep(&self, awaited: &AtomicBool) {
+    pub(crate) fn poll_or_sleep(&self, awaited: &AtomicBool) {
         if self.is_elsewhere() {
             return;
         }
@@ -267,7 +275,7 @@ impl<K: Kernel + Send + 'static> Turned<K> {
         self.deliver(done);
     }
 
-    /// Ends a `turn_or_sleep` that sleeps, or is about to.
+    /// Ends a `poll_or_sleep` that sleeps, or is about to.
     pub(crate) fn interrupt(&self) {
         fence(Ordering::SeqCst);
         self.end_sleep();
@@ -303,12 +311,12 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             return;
         }
         self.set_waits(false);
-        self.turn();
+        self.poll();
     }
 
     fn set_waits(&self, waits: bool) {
-        if let Some(own) = &self.handle.own {
-            own.set_waits(waits);
+        if let Some(state) = &self.handle.threadless {
+            state.set_waits(waits);
         }
     }
 
@@ -373,21 +381,21 @@ impl<K: Kernel + Send + 'static> Turned<K> {
             // Before another driver uses the handle.
             drop(driver);
         }
-        if let Some(own) = &self.handle.own {
+        if let Some(state) = &self.handle.threadless {
             // One whose kernel failed is not used again: its callers are still to be told why.
-            own.vacate(!leaks && self.handle.failed.load(Ordering::Acquire) == 0);
+            state.vacate(!leaks && self.handle.failed.load(Ordering::Acquire) == 0);
         }
         contain(|| self.attendant.wake());
     }
 }
 
-impl<K: Kernel + Send + 'static> Turn for Turned<K> {
-    fn turn(&self) {
-        Turned::turn(self);
+impl<K: Kernel + Send + 'static> Drive for ThreadlessDriver<K> {
+    fn poll(&self) {
+        ThreadlessDriver::poll(self);
     }
 
     fn follow_arenas(&self) {
-        Turned::follow_arenas(self);
+        ThreadlessDriver::follow_arenas(self);
     }
 
     fn drain(&self, until_ns: Option<u64>) {

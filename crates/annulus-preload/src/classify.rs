@@ -1,10 +1,10 @@
 //! Whether a descriptor can be served: it must be a TCP stream that is connected and does not block.
 
 use crate::config;
-use crate::counts::Why;
-use crate::options;
+use crate::counters::Why;
+use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE, NONBLOCK, OWN};
+use crate::sockopts;
 use crate::sys;
-use crate::table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE, NONBLOCK, OWN};
 
 /// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
@@ -29,7 +29,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
             return Err(Why::NotConnected);
         }
         // One that came from elsewhere may have been given any option there.
-        let unusual = !entry.is_made() && (options::is_unusual(fd) || options::has_a_layer(fd));
+        let unusual = !entry.is_made() && (sockopts::is_unusual(fd) || sockopts::has_a_layer(fd));
         entry.comes_from(None);
         let left_alone = if unusual { LEFT_ALONE | BY_OPTION } else { 0 };
         entry.become_kind(Kind::Stream, left_alone);
@@ -41,11 +41,11 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
             _ => Why::Duplicated,
         });
     }
-    if options::is_kin_left_alone(entry) {
+    if sockopts::is_kin_left_alone(entry) {
         return Err(Why::UnknownOption);
     }
     // Its peer may have reset it since it was accepted, or since a set had it.
-    if kind != Kind::Free && !table::is_fresh(fd) && !sys::is_connected(fd) {
+    if kind != Kind::Free && !fd_table::is_fresh(fd) && !sys::is_connected(fd) {
         return Err(Why::NotConnected);
     }
     if entry.flags() & NONBLOCK == 0 {
@@ -78,7 +78,7 @@ pub(crate) fn accepted(
     let left_alone = if reason == 0 { 0 } else { LEFT_ALONE | reason };
     entry.comes_from(Some(listener_fd));
     entry.become_kind(Kind::Stream, nonblock | left_alone | OWN);
-    table::is_accepted(fd);
+    fd_table::is_accepted(fd);
 }
 
 /// What is known of a socket that listens, from now on.
@@ -86,7 +86,7 @@ fn listens(entry: &Entry, fd: i32) {
     let by_port = config::get().passes(sys::own_port(fd).unwrap_or(0));
     // The program may have given it an option that the kernel can't be asked for.
     let told = entry.kind() == Kind::Stream && entry.flags() & BY_OPTION != 0;
-    let by_option = options::is_inherited(fd) || told;
+    let by_option = sockopts::is_inherited(fd) || told;
     let flags = match (by_port, by_option) {
         (true, _) => LEFT_ALONE | BY_PORT,
         (false, true) => LEFT_ALONE | BY_OPTION,

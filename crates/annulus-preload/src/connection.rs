@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
-use crate::bytes::Bytes;
+use crate::byte_queue::Bytes;
 
 /// What is known of one connection.
 #[repr(C)]

@@ -2,20 +2,20 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use crate::caller;
+use crate::deferred_output;
+use crate::draining;
+use crate::epoll_set::Set;
 use crate::errno::Answer;
-use crate::leave;
+use crate::fd_table::{self, Entry, Kind, LEFT_ALONE};
+use crate::hand_back;
+use crate::identity;
 use crate::listeners;
-use crate::orphans;
-use crate::rests;
-use crate::set::Set;
 use crate::sys;
-use crate::table::{self, Entry, Kind, LEFT_ALONE};
 
 /// A number that nothing is known of is closed: what a parent knew of it is over, too.
 #[inline]
 pub(crate) fn forget(fd: i32) {
-    if let Some(entry) = table::entry(fd)
+    if let Some(entry) = fd_table::entry(fd)
         && !entry.is_blank()
     {
         entry.forget();
@@ -27,14 +27,14 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
     match entry.kind() {
         Kind::Served | Kind::Replay => {
             let set = Set::of(entry)?;
-            rests::linger(entry, set, fd);
+            deferred_output::linger(entry, set, fd);
             let Some(mut held) = set.take() else {
                 return close_later(entry, fd);
             };
             if !matches!(entry.kind(), Kind::Served | Kind::Replay) {
                 return None;
             }
-            leave::close(set, &mut held, entry, fd).then_some(Ok(0))
+            hand_back::close(set, &mut held, entry, fd).then_some(Ok(0))
         }
         Kind::Closing => {
             see_closed(entry);
@@ -49,7 +49,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
             let mut held = set.take()?;
             held.numbers = held.numbers.saturating_sub(1);
             if held.numbers == 0 {
-                leave::end_set(&mut held, set);
+                hand_back::end_set(&mut held, set);
                 drop(held);
                 set.retire();
             } else if held.fd == fd {
@@ -110,11 +110,11 @@ pub(crate) fn close_what_waits() {
 #[cold]
 fn close_all_that_wait() {
     // A child may not have asked before, and those are its parent's.
-    caller::process();
+    identity::process();
     ANY_LATER.store(false, Ordering::Release);
     for place in &LATER {
         let name = place.swap(0, Ordering::AcqRel);
-        let Some(entry) = table::entry(name >> 4).filter(|_| name != 0) else {
+        let Some(entry) = fd_table::entry(name >> 4).filter(|_| name != 0) else {
             continue;
         };
         let was = if name & 15 == Kind::Served as i32 {
@@ -139,19 +139,19 @@ pub(crate) fn see_closed(entry: &'static Entry) {
 
 fn another_number(set: &'static Set, but: i32) -> Option<i32> {
     let same = |&fd: &i32| {
-        table::entry(fd).is_some_and(|entry| {
+        fd_table::entry(fd).is_some_and(|entry| {
             fd != but
                 && entry.kind() == Kind::Set
                 && Set::of(entry).is_some_and(|other| std::ptr::eq(other, set))
         })
     };
-    (0..table::count().min(1 << 16) as i32).find(same)
+    (0..fd_table::count().min(1 << 16) as i32).find(same)
 }
 
 /// The number is about to be taken by another descriptor: what it was is closed first.
 pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
     if close(entry, fd).is_some() {
-        orphans::make_way(fd);
+        draining::make_way(fd);
     }
     None
 }
@@ -160,7 +160,7 @@ pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
 /// handed back, if it was served.
 pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
     if close(entry, fd).is_some() {
-        orphans::make_way(fd);
+        draining::make_way(fd);
     }
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn duplicate(
         }
         Kind::Replay => {
             if let Some(mut held) = Set::of(from).and_then(Set::take) {
-                leave::share_in_hand(&mut held, from_fd, to, to_fd);
+                hand_back::share_in_hand(&mut held, from_fd, to, to_fd);
             }
         }
         Kind::Stream => {

@@ -1,70 +1,78 @@
 //! Runs unmodified epoll servers on io_uring: `LD_PRELOAD=libannulus_preload.so redis-server`.
 //!
-//! The library is found before libc, and has functions of the same names. A TCP stream that does not block and is
-//! put into an epoll set is *served*: a receive that goes on for good is armed for it in a ring of the set's, what
-//! comes is read from memory, what is written is queued, and one `io_uring_enter` at the place of `epoll_wait`
-//! sends all of it and brings what has come. Everything else *passes through* to the next function of its name. Who
-//! uses a served descriptor otherwise than by its set's own thread gets it *handed back*: what is in hand is read
-//! first, and then the kernel answers as if this library were not there.
+//! The dynamic loader finds this library before libc, so its functions replace libc functions of the same names. A
+//! non-blocking TCP stream that is added to an epoll set is *served*: the set's ring keeps a receive armed for it,
+//! reads return bytes that the ring has already received, and writes are queued. One `io_uring_enter` in place of
+//! `epoll_wait` sends the queued bytes and collects what has arrived. Every other call *passes through* to the next
+//! function of its name.
 //!
-//! `docs/PRELOAD.md` says which calls are served, what differs, and how it is switched off.
+//! A served descriptor is *handed back* to the kernel when the program uses it in a way that the ring cannot serve,
+//! for example from a thread other than its set's owner. From then on it is un-served: reads first return the bytes
+//! that are still buffered, and the kernel then answers every call as if this library were not there.
 //!
-//! # The map
+//! `docs/PRELOAD.md` says which calls are served, what differs, and how to switch the library off.
 //!
-//! - `hooks/`: the exported functions; they convert types and call the rest, or `real`.
-//! - `table`, `connection`, `set`, `sets`: what each descriptor is; what is known of a connection; an epoll set and its
-//!   lock; all of them.
-//! - `turn`: push, enter, take in. `wait`, `control`: `epoll_wait`, `epoll_ctl`. `receive`, `send`: reads, writes.
-//! - `leave`, `descriptor`: handed back, removed, closed. `rests`, `orphans`, `room`: what the kernel had no room for,
-//!   of connections that are open and of those that are closed, and how it is waited for.
-//! - `classify`, `options`, `effects`: who can be served at all.
-//! - `ours`: the numbers that the library has.
-//! - `switch`: handed back while the program runs, and served again.
-//! - `process`, `caller`, `child`: load, fork, exec, exit. `config`, `log`, `counts`, `build`: what the operator
-//!   says and sees.
+//! # Modules
+//!
+//! - `hooks/`: the exported functions. They convert types and call the other modules, or `real`.
+//! - `fd_table`, `connection`, `epoll_set`, `epoll_set_list`: the kind of each descriptor; the state of a connection;
+//!   an epoll set and its lock; the list of all sets.
+//! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `epoll_ctl`: the two calls of
+//!   their names. `receive`, `send`: reads and writes.
+//! - `hand_back`, `descriptor`: handing back, removing, closing and duplicating descriptors.
+//! - `deferred_output`, `draining`, `writability`: bytes that the socket's send buffer could not take, of open and of
+//!   closed connections; the kernel epoll set that waits until they can be sent. `flush_thread`: the thread that waits
+//!   in it.
+//! - `batching`, `accept_burst`: how long writes are held back, and how long a wait for connections may be.
+//! - `byte_queue`, `buffers`: buffered bytes of one connection; receive buffers and the send arena of a ring.
+//! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
+//! - `reserved_fds`: descriptors that belong to the library.
+//! - `switch`: the operator's switch, which hands all connections back while the program runs, and serves them again.
+//! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `config`, `log`, `counters`,
+//!   `build_id`: settings, messages and counters.
 //!
 //! # Sealed
 //!
-//! Nothing here calls a function that this library exports, but through `real`: the kernel is reached by direct
-//! calls (`sys`), in the library `annulus` as well.
+//! No code here calls a function that this library exports, except through `real`. System calls are made directly
+//! (`sys`, `raw_libc`), also in the library `annulus`.
 
-mod answers;
-mod build;
-mod burst;
-mod bytes;
-mod caller;
-mod child;
+mod accept_burst;
+mod batching;
+mod buffers;
+mod build_id;
+mod byte_queue;
 mod classify;
+mod completions;
 mod config;
 mod connection;
-mod control;
-mod counts;
+mod counters;
+mod deferred_output;
 mod descriptor;
-mod effects;
-mod ended;
+mod draining;
+mod epoll_ctl;
+mod epoll_set;
+mod epoll_set_list;
+mod epoll_wait;
 mod errno;
+mod fd_table;
+mod flush_thread;
+mod hand_back;
 mod hooks;
-mod leave;
+mod identity;
+mod inherited_set;
 mod listeners;
 mod lock;
 mod log;
-mod memory;
-mod options;
-mod orphans;
-mod ours;
-mod pace;
+mod poll_cycle;
 mod process;
+mod raw_libc;
 mod real;
 mod receive;
-mod rests;
-mod room;
-mod sealed;
+mod reserved_fds;
+mod ring_teardown;
 mod send;
-mod set;
-mod sets;
+mod sockopt_effects;
+mod sockopts;
 mod switch;
 mod sys;
-mod table;
-mod turn;
-mod wait;
-mod watchdog;
+mod writability;

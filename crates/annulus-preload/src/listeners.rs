@@ -3,13 +3,13 @@
 //! costs no call. Connections stay with the kernel until the program takes them: they are shared among processes,
 //! and outlive one that ends, as without this library.
 
-use crate::child::Member;
-use crate::control::Asked;
-use crate::counts::{self, Call, Why};
+use crate::counters::{self, Call, Why};
+use crate::epoll_ctl::Asked;
+use crate::epoll_set::{Held, Listener, Mode};
 use crate::errno::Answer;
-use crate::set::{Held, Listener, Mode};
+use crate::fd_table::{self, LEFT_ALONE};
+use crate::inherited_set::Member;
 use crate::sys;
-use crate::table::{self, LEFT_ALONE};
 
 /// What the ring can do as the kernel's set does it. Not edges, of which a poll asked again would show one too many;
 /// and not `EPOLLEXCLUSIVE`, which wakes a process that waits rather than one that is busy.
@@ -18,7 +18,7 @@ const KNOWN: u32 =
 
 /// The program adds, changes or removes a listener. `None`: the kernel's set answers.
 pub(crate) fn control(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
-    let left_alone = table::entry(fd).is_none_or(|entry| entry.flags() & LEFT_ALONE != 0);
+    let left_alone = fd_table::entry(fd).is_none_or(|entry| entry.flags() & LEFT_ALONE != 0);
     let known = (held.listeners.iter()).position(|listener| listener.fd == fd);
     if held.mode == Mode::Passing || (left_alone && known.is_none()) {
         return None;
@@ -74,7 +74,7 @@ pub(crate) fn control(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> 
 fn add(held: &mut Held, fd: i32, asked: Asked, plain: bool) -> Option<Answer> {
     if asked.operation != libc::EPOLL_CTL_ADD || !plain {
         if asked.operation == libc::EPOLL_CTL_ADD {
-            counts::passed(Why::UnknownFlags);
+            counters::passed(Why::UnknownFlags);
         }
         return None;
     }
@@ -96,14 +96,14 @@ fn add(held: &mut Held, fd: i32, asked: Asked, plain: bool) -> Option<Answer> {
         return Some(answer);
     }
     held.listeners.push(listener);
-    counts::served(Call::EpollCtl);
+    counters::served(Call::EpollCtl);
     Some(Ok(0))
 }
 
 /// The kernel's set has had it for a while; the ring is to take it over, if it can.
 pub(crate) fn was_there(held: &mut Held, member: &Member) {
     let &Member { fd, events, data } = member;
-    let left_alone = table::entry(fd).is_none_or(|entry| entry.flags() & LEFT_ALONE != 0);
+    let left_alone = fd_table::entry(fd).is_none_or(|entry| entry.flags() & LEFT_ALONE != 0);
     let generation = held.round;
     if !left_alone && events & !KNOWN == 0 {
         held.listeners.push(Listener {
@@ -140,7 +140,7 @@ pub(crate) fn hand_back_all(held: &mut Held) {
 /// The program closes a listener, or gives it a second number.
 pub(crate) fn leaves(fd: i32, duplicated: bool) {
     // Which sets have it is not written anywhere: there are few sets, and few listeners.
-    crate::sets::for_each(|held| {
+    crate::epoll_set_list::for_each(|held| {
         let found = (held.listeners.iter()).position(|listener| listener.fd == fd);
         let Some(nth) = found else { return };
         let Listener { events, data, .. } = held.listeners[nth];
@@ -163,7 +163,8 @@ pub(crate) fn leaves(fd: i32, duplicated: bool) {
 fn stop(held: &mut Held, nth: usize) {
     let listener = held.listeners[nth];
     if listener.polled {
-        held.cancels.push(crate::turn::listener_token(&listener));
+        held.cancels
+            .push(crate::poll_cycle::listener_token(&listener));
         let listener = &mut held.listeners[nth];
         listener.polled = false;
         listener.generation = listener.generation.wrapping_add(1);

@@ -4,7 +4,7 @@ use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::caller::me;
+use crate::identity::me;
 
 /// Held for the few hundred nanoseconds of a call that is served; never while anything sleeps.
 pub(crate) struct Lock(AtomicUsize);

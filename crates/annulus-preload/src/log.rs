@@ -6,14 +6,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use crate::build;
+use crate::build_id;
 use crate::config;
-use crate::counts::{self, Why};
-use crate::ours;
+use crate::counters::{self, Why};
+use crate::fd_table::{self, Kind};
 use crate::process;
-use crate::sealed as libc;
+use crate::raw_libc as libc;
+use crate::reserved_fds;
 use crate::sys;
-use crate::table::{self, Kind};
 
 /// A line for the log, if there is one.
 pub(crate) fn say(line: &str) {
@@ -48,10 +48,10 @@ static SAID_WHY: AtomicBool = AtomicBool::new(false);
 /// Which build this is, before the first line of a process that is about it.
 pub(crate) fn introduce() {
     if config::get().log.is_some() && !INTRODUCED.swap(true, Ordering::Relaxed) {
-        let (build, command) = (build::name(), process::command());
+        let (build, command) = (build_id::name(), process::command());
         say(&format!(
             "{command} under {build}, Linux {}",
-            build::kernel()
+            build_id::kernel()
         ));
     }
 }
@@ -81,7 +81,7 @@ pub(crate) fn had_no_ring() {
     let config = config::get();
     if config.log.is_some() && !config.disabled && !HAS_RING.load(Ordering::Relaxed) {
         introduce();
-        let why = counts::passed_by_reason();
+        let why = counters::passed_by_reason();
         let why = match why.is_empty() {
             true => "it put nothing into an epoll set",
             false => why.as_str(),
@@ -129,7 +129,7 @@ pub(crate) fn open() {
     }
     let low = low as i32;
     // It is opened with a high number, out of the program's way.
-    let fd = match sys::dup_above(low, ours::lowest()) {
+    let fd = match sys::dup_above(low, reserved_fds::lowest()) {
         Ok(high) => {
             let _ = sys::close(low);
             high
@@ -145,7 +145,7 @@ pub(crate) fn open() {
 
 /// The log's descriptor is not the program's.
 pub(crate) fn keep() {
-    if let Some(entry) = table::entry(OPENED.load(Ordering::Relaxed)) {
+    if let Some(entry) = fd_table::entry(OPENED.load(Ordering::Relaxed)) {
         entry.become_kind(Kind::Ours, 0);
     }
 }

@@ -8,19 +8,19 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::caller;
 use crate::config;
-use crate::counts::{self, Why};
-use crate::ended;
-use crate::leave;
+use crate::counters::{self, Why};
+use crate::epoll_set;
+use crate::epoll_set_list;
+use crate::fd_table;
+use crate::flush_thread;
+use crate::hand_back;
+use crate::identity;
 use crate::log;
-use crate::ours;
+use crate::reserved_fds;
+use crate::ring_teardown;
 use crate::send;
-use crate::set;
-use crate::sets;
 use crate::sys;
-use crate::table;
-use crate::watchdog;
 
 /// What a process that ends waits for, at most, until its last bytes have found room, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
@@ -49,16 +49,16 @@ extern "C" fn load() {
             Some(_) => "switched off: ANNULUS_PASS_PORTS can't be read",
             None => "switched off by ANNULUS_DISABLE: everything passes through",
         });
-        counts::passed(Why::Disabled);
+        counters::passed(Why::Disabled);
         // SAFETY: Typed: a function that may be called at any time.
         unsafe { libc::atexit(at_exit) };
         return;
     }
     std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
     // Before there can be a child.
-    caller::process();
-    table::make();
-    caller::find_out();
+    identity::process();
+    fd_table::make();
+    identity::find_out();
     log::keep();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
@@ -86,13 +86,13 @@ extern "C" fn before_fork() {
 
 /// The process is about to have a child. What was written before is sent before whatever the child writes.
 pub(crate) fn has_child() {
-    table::children_have_all();
-    sets::for_each_of_mine(|held| held.submit_sends());
+    fd_table::children_have_all();
+    epoll_set_list::for_each_of_mine(|held| held.submit_sends());
 }
 
 /// In a child that runs handlers; others are noticed when they first ask which process they are.
 pub(crate) extern "C" fn in_child() {
-    caller::is_child();
+    identity::is_child();
 }
 
 /// In a child, before anything else. It may have been made by a thread that was in the middle of anything, without the
@@ -100,15 +100,15 @@ pub(crate) extern "C" fn in_child() {
 pub(crate) fn begin_child() {
     PID.store(0, Ordering::Relaxed);
     crate::switch::in_child();
-    counts::reset();
+    counters::reset();
     log::in_child();
-    watchdog::reset();
-    crate::orphans::in_child();
-    crate::room::reset();
+    flush_thread::reset();
+    crate::draining::in_child();
+    crate::writability::reset();
     crate::descriptor::reset();
     ENDED.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
-    ours::close_in_child();
+    reserved_fds::close_in_child();
     log::keep();
 }
 
@@ -121,14 +121,14 @@ pub(crate) fn is_about_to_clone(flags: c_int) {
         return;
     }
     // It has descriptors of its own, and this process's memory: what it closes, this process would take for closed.
-    sets::for_each(|held| leave::pass_whole(held, Why::Forked));
+    epoll_set_list::for_each(|held| hand_back::pass_whole(held, Why::Forked));
     if flags & libc::CLONE_VFORK == 0 {
         ASKS.store(NO_RINGS, Ordering::Relaxed);
     }
 }
 
 extern "C" fn at_exit() {
-    if counts::any() || !IS_CHILD.load(Ordering::Relaxed) {
+    if counters::any() || !IS_CHILD.load(Ordering::Relaxed) {
         log::had_no_ring();
     }
     ends();
@@ -139,7 +139,7 @@ extern "C" fn at_exit() {
 pub(crate) fn ends() {
     is_about_to_end();
     if READY.load(Ordering::Acquire) {
-        sets::for_each_of_mine(|held| {
+        epoll_set_list::for_each_of_mine(|held| {
             held.end_all();
         });
     }
@@ -148,14 +148,14 @@ pub(crate) fn ends() {
 /// The process ends, unless something still keeps it from that. What its last handlers write is not held back.
 pub(crate) fn is_about_to_end() {
     // A child may not have asked before.
-    caller::process();
+    identity::process();
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
-        sets::for_each_of_mine(|held| send::hurry(held));
+        epoll_set_list::for_each_of_mine(|held| send::hurry(held));
     }
-    let says = counts::any() || !IS_CHILD.load(Ordering::Relaxed);
+    let says = counters::any() || !IS_CHILD.load(Ordering::Relaxed);
     if config::get().stats && says && !ENDED.swap(true, Ordering::Relaxed) {
-        log::say_somewhere(&counts::line());
+        log::say_somewhere(&counters::line());
     }
 }
 
@@ -178,9 +178,9 @@ const NO_RINGS: u32 = u32::MAX;
 /// The program is about to set a filter: whatever needs a ring is done before.
 pub(crate) fn is_filtered() {
     ASKS.store(NO_RINGS, Ordering::Relaxed);
-    sets::for_each(|held| leave::pass_whole(held, Why::Filtered));
-    watchdog::stop();
-    ended::ask_for_good();
+    epoll_set_list::for_each(|held| hand_back::pass_whole(held, Why::Filtered));
+    flush_thread::stop();
+    ring_teardown::ask_for_good();
     // For the line at the end.
     command();
     pid();
@@ -191,7 +191,7 @@ pub(crate) fn is_filtered() {
 /// does it as it starts may have no filter in mind; it is asked about one for a while.
 pub(crate) fn may_be_filtered_soon() {
     let mut has_ring = false;
-    sets::for_each(|held| has_ring |= held.ring.is_some());
+    epoll_set_list::for_each(|held| has_ring |= held.ring.is_some());
     if has_ring {
         is_filtered();
     } else if ASKS.load(Ordering::Relaxed) != NO_RINGS {
@@ -219,12 +219,12 @@ fn asks() -> bool {
 }
 
 /// One set of a program that has one: its ring is not entered any more, not even to have it let go of something.
-pub(crate) fn is_filtered_in(held: &mut set::Held) {
+pub(crate) fn is_filtered_in(held: &mut epoll_set::Held) {
     ASKS.store(NO_RINGS, Ordering::Relaxed);
     if let Some(machine) = &mut held.ring {
         machine.ring.give_up();
     }
-    leave::pass_whole(held, Why::Filtered);
+    hand_back::pass_whole(held, Why::Filtered);
 }
 
 pub(crate) fn may_make_rings() -> bool {
@@ -241,13 +241,13 @@ pub(crate) fn changes_rights() {
             "SQPOLL is off from now on: the program changes its user or group, and a kernel thread would keep the \
              old ones",
         );
-        sets::for_each(|held| {
+        epoll_set_list::for_each(|held| {
             if held
                 .ring
                 .as_ref()
                 .is_some_and(|machine| machine.ring.is_polled())
             {
-                leave::pass_whole(held, Why::ChangedRights);
+                hand_back::pass_whole(held, Why::ChangedRights);
             }
         });
     }

@@ -7,15 +7,15 @@
 use libc::iovec;
 
 use crate::connection::{self as flag, Conn};
-use crate::counts::{self, Why};
+use crate::counters::{self, Why};
+use crate::epoll_set::{Held, Inner, Mode, Set};
 use crate::errno::Answer;
-use crate::leave;
+use crate::fd_table::{self, Entry, Kind};
+use crate::hand_back;
+use crate::poll_cycle;
 use crate::process;
 use crate::send::served;
-use crate::set::{Held, Inner, Mode, Set};
 use crate::sys;
-use crate::table::{self, Entry, Kind};
-use crate::turn;
 
 /// The flags of a receive that are known; others hand the connection back.
 const KNOWN: i32 = libc::MSG_PEEK
@@ -41,12 +41,12 @@ pub(crate) unsafe fn read(
     let mut held = match served(entry, fd) {
         Ok(held) => held,
         Err(why) => {
-            counts::passed(why);
+            counters::passed(why);
             return None;
         }
     };
     if entry.kind() == Kind::Served && flags & !KNOWN != 0 {
-        leave::hand_back(&mut held, fd, Why::UnknownFlags);
+        hand_back::hand_back(&mut held, fd, Why::UnknownFlags);
     }
     let mut connection = held.connection(fd)?;
     let total = match room_of(vectors, flags) {
@@ -83,7 +83,7 @@ pub(crate) unsafe fn read(
         return Some(Ok(0));
     }
     if entry.kind() == Kind::Replay {
-        leave::settle(inner, fd, connection);
+        hand_back::settle(inner, fd, connection);
         return None;
     }
     if connection.is(flag::BULK) && !connection.is(flag::ARMED) {
@@ -191,7 +191,7 @@ fn look_first(mut held: Held, entry: &'static Entry, connection: Conn) -> Held {
             .as_mut()
             .is_some_and(|machine| machine.ring.is_ready())
     {
-        return turn::look(held);
+        return poll_cycle::look(held);
     }
     held
 }
@@ -277,7 +277,7 @@ fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     connection.spilled.take(bytes - first);
     if connection.in_hand() < AGAIN_BYTES {
         inner.arm(fd, connection);
-        leave::settle(inner, fd, connection);
+        hand_back::settle(inner, fd, connection);
     }
 }
 
@@ -307,11 +307,11 @@ pub(crate) fn spill(inner: &mut Inner, mut connection: Conn) {
 
 /// Frees all buffers that have readers.
 pub(crate) fn spill_all(inner: &mut Inner) {
-    for fd in 0..leave::served_max() as i32 {
+    for fd in 0..hand_back::served_max() as i32 {
         let ours = |entry: &&Entry| {
             Set::of(entry).is_some_and(|set| set.is_mine()) && entry.kind() == Kind::Served
         };
-        if table::entry(fd).as_ref().is_some_and(ours)
+        if fd_table::entry(fd).as_ref().is_some_and(ours)
             && let Some(connection) = inner.connection(fd)
         {
             spill(inner, connection);
@@ -336,7 +336,7 @@ pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
             .as_mut()
             .is_some_and(|machine| machine.ring.is_ready())
     {
-        held = turn::look(held);
+        held = poll_cycle::look(held);
     }
     let connection = held.connection(fd)?;
     Some(connection.in_hand())

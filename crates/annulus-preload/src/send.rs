@@ -8,15 +8,15 @@
 use libc::iovec;
 
 use crate::connection::{self as flag, Conn, OUT};
-use crate::counts::{self, Call, Why};
+use crate::counters::{self, Call, Why};
+use crate::deferred_output;
+use crate::epoll_set::{Held, Inner, Mode, Set};
 use crate::errno::Answer;
-use crate::leave;
+use crate::fd_table::{self, Entry, Kind};
+use crate::flush_thread;
+use crate::hand_back;
 use crate::process;
-use crate::rests;
-use crate::set::{Held, Inner, Mode, Set};
 use crate::sys;
-use crate::table::{self, Entry, Kind};
-use crate::watchdog;
 
 /// From so many bytes on a write is not queued: a copy costs more than a call.
 const AT_ONCE_BYTES: usize = 4096;
@@ -34,7 +34,7 @@ pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<Held, Why> {
     let set = Set::of(entry).ok_or(Why::Kernel)?;
     let mut held = set.take().ok_or(Why::InHandler)?;
     if entry.kind() == Kind::Served && !set.is_mine() && held.mode == Mode::Serving {
-        leave::touched_by_a_stranger(&mut held, fd);
+        hand_back::touched_by_a_stranger(&mut held, fd);
     }
     Ok(held)
 }
@@ -54,20 +54,20 @@ pub(crate) unsafe fn write(
     let mut held = match served(entry, fd) {
         Ok(held) => held,
         Err(why) => {
-            counts::passed(why);
+            counters::passed(why);
             return None;
         }
     };
     let inner: &mut Inner = &mut held;
     if entry.kind() == Kind::Served && flags & !KNOWN != 0 {
-        leave::hand_back(inner, fd, Why::UnknownFlags);
+        hand_back::hand_back(inner, fd, Why::UnknownFlags);
     }
     let mut connection = inner.connection(fd)?;
     let answer = if entry.kind() == Kind::Replay {
         if connection.error != 0 {
             // The ring was told of it, and the kernel tells it once.
             let error = std::mem::take(&mut connection.error);
-            leave::settle(inner, fd, connection);
+            hand_back::settle(inner, fd, connection);
             return Some(Err(error));
         }
         if connection.backlog.is_empty() {
@@ -83,7 +83,7 @@ pub(crate) unsafe fn write(
         let blocks = !shut && flags & libc::MSG_DONTWAIT == 0 && !held.in_handler() && blocks(fd);
         if blocks {
             drop(held);
-            return match rests::wait_for_room(fd) {
+            return match deferred_output::wait_for_room(fd) {
                 // SAFETY: Lent, passed on.
                 Ok(()) => unsafe { write(entry, fd, vectors, flags) },
                 Err(errno) => Some(Err(errno)),
@@ -236,7 +236,7 @@ pub(crate) fn is_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes:
                 1 => inner.written_at_ns,
                 _ => sys::now_ns(),
             });
-            watchdog::is_queued();
+            flush_thread::is_queued();
         }
     }
     let looks = inner.writes.is_multiple_of(WRITES_A_LOOK);
@@ -261,7 +261,7 @@ pub(crate) fn end_round(inner: &mut Inner) {
     let took_ns = sys::now_ns().saturating_sub(inner.written_at_ns);
     inner.pace.round(writes, took_ns, sys::preempted);
     if took_ns > LOOK_NS && inner.queued_at_ns != 0 && inner.pace.hurries() {
-        watchdog::was_late();
+        flush_thread::was_late();
     }
 }
 
@@ -346,7 +346,7 @@ fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
         // SAFETY: Owned: the connection's part of the arena.
         let rest = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
         let rest = rest.to_vec();
-        rests::put_aside(inner, fd, connection, &rest);
+        deferred_output::put_aside(inner, fd, connection, &rest);
     }
     // It stays in the list of those that have something queued, with nothing.
     (
@@ -447,7 +447,7 @@ pub(crate) fn go_on(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::FULL) {
         connection.clear(flag::FULL);
         inner.notify(fd, connection, OUT);
-        leave::has_room(inner, fd, connection);
+        hand_back::has_room(inner, fd, connection);
     }
 }
 
@@ -455,8 +455,10 @@ pub(crate) fn go_on(inner: &mut Inner, fd: i32, mut connection: Conn) {
 /// for, for at most so long.
 pub(crate) fn flush_everything(wait_ms: u64) {
     let deadline_ns = sys::now_ns() + wait_ms * 1_000_000;
-    for fd in 0..leave::served_max() as i32 {
-        let Some(entry) = table::entry(fd) else { break };
+    for fd in 0..hand_back::served_max() as i32 {
+        let Some(entry) = fd_table::entry(fd) else {
+            break;
+        };
         if !matches!(entry.kind(), Kind::Served | Kind::Replay) {
             continue;
         }
@@ -472,16 +474,16 @@ pub(crate) fn flush_everything(wait_ms: u64) {
             go_on(&mut held, fd, connection);
         }
     }
-    rests::wait_until(deadline_ns);
+    deferred_output::wait_until(deadline_ns);
 }
 
 /// Counts what became of a write.
 pub(crate) fn count(call: Call, answer: Option<Answer>) {
     match answer {
-        Some(Ok(_) | Err(libc::EAGAIN)) => counts::served(call),
+        Some(Ok(_) | Err(libc::EAGAIN)) => counters::served(call),
         Some(Err(errno)) => {
-            counts::served(call);
-            counts::failed(call, errno);
+            counters::served(call);
+            counters::failed(call, errno);
         }
         None => {}
     }
@@ -526,7 +528,7 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
     let mut held = served(entry, fd).ok()?;
     // Of one that is over for reading the kernel knows all that is still to be said.
     if how != libc::SHUT_WR {
-        leave::hand_back(&mut held, fd, Why::UnknownFlags);
+        hand_back::hand_back(&mut held, fd, Why::UnknownFlags);
         // The call makes an edge of its own.
         held.knows_no_more_of(fd);
         let mut connection = held.connection(fd)?;
@@ -557,7 +559,7 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
 
 /// The kernel is about to do it for one that a set had: an edge of its own.
 pub(crate) fn is_about_to_shut(fd: i32) {
-    let entry = table::entry(fd).filter(|entry| entry.kind() == Kind::Stream);
+    let entry = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Stream);
     let set = entry.and_then(Set::of).filter(|set| set.is_mine());
     if let Some(mut held) = set.and_then(Set::take) {
         held.knows_no_more_of(fd);

@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use annulus::metrics::switch::{self, Told};
 use annulus::preload::ServerRing;
 
-use crate::child::{self, Member};
 use crate::classify;
 use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
-use crate::control;
-use crate::counts::{self, Why};
-use crate::leave;
+use crate::counters::{self, Why};
+use crate::epoll_ctl;
+use crate::epoll_set::{Held, Mode, Set};
+use crate::fd_table::{self, Kind};
+use crate::hand_back;
+use crate::inherited_set::{self, Member};
 use crate::listeners;
 use crate::log;
-use crate::set::{Held, Mode, Set};
+use crate::poll_cycle::{self, About};
 use crate::sys;
-use crate::table::{self, Kind};
-use crate::turn::{self, About};
 
 /// In a child of a fork that can't be asked yet: its parent had been handed back.
 static INHERITED: AtomicBool = AtomicBool::new(false);
@@ -44,8 +44,8 @@ pub(crate) fn in_child() {
 pub(crate) fn arm(ring: &mut ServerRing) {
     let Some(word) = switch::asked() else { return };
     let seen = word.load(Ordering::Acquire);
-    let name = turn::token(About::Switch, 0, 0);
-    while !ring.arm_change(word, seen, name) && turn::submit_once(ring) {}
+    let name = poll_cycle::token(About::Switch, 0, 0);
+    while !ring.arm_change(word, seen, name) && poll_cycle::submit_once(ring) {}
 }
 
 /// Something was asked, or the kernel can't wait for that: then it is seen at the next wait.
@@ -61,7 +61,7 @@ pub(crate) fn release(held: &mut Held) {
     // Before the ring is said to be gone.
     switch::tell(Told::SetsHandedBack, 1);
     switch::tell(Told::HandedBack, i64::from(held.served));
-    leave::pass_whole(held, Why::Released);
+    hand_back::pass_whole(held, Why::Released);
     is_kept(held);
 }
 
@@ -78,8 +78,8 @@ pub(crate) fn keeps(held: &mut Held) -> bool {
         return false;
     }
     // From now on it can be asked, as it could with a ring.
-    counts::share();
-    counts::passed(Why::Released);
+    counters::share();
+    counters::passed(Why::Released);
     log::say("an epoll set passes through from now on: released");
     held.mode = Mode::Passing;
     is_kept(held);
@@ -111,7 +111,7 @@ fn serve_again(set: &'static Set, held: &mut Held) {
         held.mode = Mode::Fresh;
         take_members(held);
         if held.wanted {
-            control::start(set, held);
+            epoll_ctl::start(set, held);
         }
         let connections = held.served;
         log::say(&format!(
@@ -127,8 +127,8 @@ fn serve_again(set: &'static Set, held: &mut Held) {
 fn take_members(held: &mut Held) {
     (held.early, held.listeners) = (Vec::new(), Vec::new());
     let elsewhere = members_of_others(held.itself);
-    for member in child::kernel_members(held.fd) {
-        let Some(entry) = table::entry(member.fd) else {
+    for member in inherited_set::kernel_members(held.fd) {
+        let Some(entry) = fd_table::entry(member.fd) else {
             continue;
         };
         if elsewhere.contains(&member.fd) {
@@ -159,10 +159,10 @@ fn is_quiet(fd: i32) -> bool {
 /// Those that other sets have as well: what one ring receives the other would not see.
 fn members_of_others(but: *const Set) -> Vec<i32> {
     let is_other = |&fd: &i32| {
-        table::entry(fd)
+        fd_table::entry(fd)
             .is_some_and(|entry| entry.kind() == Kind::Set && !std::ptr::eq(entry.set(), but))
     };
-    let others = (0..table::count() as i32).filter(is_other);
-    let members = others.flat_map(child::kernel_members);
+    let others = (0..fd_table::count() as i32).filter(is_other);
+    let members = others.flat_map(inherited_set::kernel_members);
     members.map(|member| member.fd).collect()
 }

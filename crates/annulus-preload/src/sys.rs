@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 
 use crate::errno::{self, Answer};
-use crate::sealed as libc;
+use crate::raw_libc as libc;
 
 fn answer(said: c_long) -> Answer {
     usize::try_from(said).map_err(|_| errno::get())

@@ -10,20 +10,20 @@
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
+use super::blocking::before_a_wait;
 use super::io::{flush, hand_back};
 use super::socket::{at_mark, is_told_by_signals};
-use super::waiting::before_a_wait;
 use super::{Found, find, free_numbers, guard, may_be};
-use crate::counts::{self, Call, Why};
+use crate::counters::{self, Call, Why};
 use crate::descriptor as of;
 use crate::errno::{self, say_int};
+use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::receive;
-use crate::table::{self, Kind};
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    let known = table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
+    let known = fd_table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
     let Some(entry) = known else {
         of::forget(fd);
         return unsafe { real::close(fd) };
@@ -31,7 +31,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     let was_served = entry.kind() == Kind::Served;
     let answer = guard(|| of::close(entry, fd));
     if was_served || answer.is_some() {
-        counts::served(Call::Close);
+        counters::served(Call::Close);
     }
     match answer {
         Some(answer) => say_int(answer),
@@ -53,9 +53,9 @@ pub(super) unsafe extern "C-unwind" fn close_range(
     }
     // One by one those that we know; the ranges between them by the kernel.
     let mut from = first;
-    let end = (last as usize).min(table::count().saturating_sub(1)) as c_uint;
+    let end = (last as usize).min(fd_table::count().saturating_sub(1)) as c_uint;
     for fd in first..=end {
-        let known = table::entry(fd as c_int).filter(|entry| entry.kind() != Kind::Free);
+        let known = fd_table::entry(fd as c_int).filter(|entry| entry.kind() != Kind::Free);
         if known.is_none() {
             of::forget(fd as c_int);
             continue;
@@ -104,7 +104,7 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     let shared = shares(fd);
     // What is there is closed by the call; ours first, so that nothing of it is lost.
     if fd != to
-        && let Some(entry) = table::entry(to)
+        && let Some(entry) = fd_table::entry(to)
     {
         if entry.kind() == Kind::Ours {
             errno::set(libc::EBUSY);
@@ -126,20 +126,20 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
 }
 
 /// A descriptor is about to have two numbers.
-fn shares(fd: c_int) -> Option<&'static table::Entry> {
+fn shares(fd: c_int) -> Option<&'static fd_table::Entry> {
     hand_back(fd, Why::Duplicated);
-    if table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Listener) {
+    if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Listener) {
         guard(|| {
             crate::listeners::leaves(fd, true);
             None
         });
     }
-    table::entry(fd).filter(|entry| entry.kind() != Kind::Free)
+    fd_table::entry(fd).filter(|entry| entry.kind() != Kind::Free)
 }
 
-fn duplicated(fd: c_int, to: c_int, shared: Option<&'static table::Entry>) -> c_int {
+fn duplicated(fd: c_int, to: c_int, shared: Option<&'static fd_table::Entry>) -> c_int {
     if to >= 0
-        && let Some(entry) = table::entry(to)
+        && let Some(entry) = fd_table::entry(to)
     {
         guard(|| {
             of::duplicate((shared, fd), entry, to);
@@ -194,14 +194,14 @@ fn set_blocking(fd: c_int, blocks: bool) {
     if blocks {
         hand_back(fd, Why::Blocking);
     }
-    if let Some(entry) = table::entry(fd)
+    if let Some(entry) = fd_table::entry(fd)
         && matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::Listener)
     {
-        let flags = entry.flags() & !table::NONBLOCK;
+        let flags = entry.flags() & !fd_table::NONBLOCK;
         let flags = if blocks {
             flags
         } else {
-            flags | table::NONBLOCK
+            flags | fd_table::NONBLOCK
         };
         entry.become_kind(entry.kind(), flags);
     }
@@ -241,7 +241,7 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
         after_ioctl(fd, request, argument, said);
         return said;
     };
-    let ours = |count: fn(&'static table::Entry, i32) -> Option<usize>| {
+    let ours = |count: fn(&'static fd_table::Entry, i32) -> Option<usize>| {
         let counted = guard(|| count(entry, fd).map(Ok));
         counted.and_then(Result::ok).unwrap_or(0)
     };

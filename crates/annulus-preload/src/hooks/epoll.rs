@@ -12,16 +12,16 @@ use std::ffi::c_int;
 
 use libc::{epoll_event, sigset_t, timespec};
 
-use super::waiting::before_a_wait_on;
+use super::blocking::before_a_wait_on;
 use super::{guard, may_be};
-use crate::child;
-use crate::control::{self, Asked};
-use crate::ended;
+use crate::epoll_ctl::{self, Asked};
+use crate::epoll_set::Set;
+use crate::epoll_wait::{self, Room};
 use crate::errno::say_int;
+use crate::fd_table::{self, Kind};
+use crate::inherited_set;
 use crate::real;
-use crate::set::Set;
-use crate::table::{self, Kind};
-use crate::wait::{self, Room};
+use crate::ring_teardown;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
@@ -50,15 +50,15 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if let Some(number) = table::entry(set)
+    if let Some(number) = fd_table::entry(set)
         && number.inherited() == Kind::Set
     {
         guard(|| {
-            child::make_own(number, set);
+            inherited_set::make_own(number, set);
             None
         });
     }
-    if let Some(number) = table::entry(set)
+    if let Some(number) = fd_table::entry(set)
         && number.kind() == Kind::Set
         && (may_be(event) || operation == libc::EPOLL_CTL_DEL)
         && set != fd
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
         if events & libc::EPOLLPRI as u32 != 0 {
             super::socket::leave_kin_alone(fd);
         }
-        if let Some(answer) = guard(|| control::control(number, fd, asked)) {
+        if let Some(answer) = guard(|| epoll_ctl::control(number, fd, asked)) {
             return say_int(answer);
         }
     }
@@ -91,10 +91,10 @@ pub(super) unsafe extern "C-unwind" fn epoll_wait(
     max: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    let timeout_ns = wait::timeout_ns(timeout_ms);
+    let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
     match unsafe { wait_on(set, events, max, timeout_ns, std::ptr::null()) } {
         Some(said) => said,
-        None => ended::wait_through(timeout_ns, |left_ns| unsafe {
+        None => ring_teardown::wait_through(timeout_ns, |left_ns| unsafe {
             real::epoll_wait(set, events, max, timeout_left_ms(timeout_ms, left_ns))
         }),
     }
@@ -108,10 +108,10 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait(
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let timeout_ns = wait::timeout_ns(timeout_ms);
+    let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
     match unsafe { wait_on(set, events, max, timeout_ns, mask) } {
         Some(said) => said,
-        None => ended::wait_through(timeout_ns, |left_ns| unsafe {
+        None => ring_teardown::wait_through(timeout_ns, |left_ns| unsafe {
             let timeout_ms = timeout_left_ms(timeout_ms, left_ns);
             real::epoll_pwait(set, events, max, timeout_ms, mask)
         }),
@@ -142,7 +142,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     {
         return said;
     }
-    ended::wait_through(timeout_ns.flatten(), |left_ns| {
+    ring_teardown::wait_through(timeout_ns.flatten(), |left_ns| {
         let left = left_ns.map(|ns| timespec {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
             tv_nsec: (ns % 1_000_000_000).cast_signed(),
@@ -170,10 +170,10 @@ unsafe fn wait_on(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let number = table::entry(set)?;
+    let number = fd_table::entry(set)?;
     if number.inherited() == Kind::Set {
         guard(|| {
-            child::make_own(number, set);
+            inherited_set::make_own(number, set);
             None
         });
     }
@@ -187,12 +187,12 @@ unsafe fn wait_on(
         events,
         max,
         timeout_ns,
-        mask: wait::kernel_mask(mask),
+        mask: epoll_wait::kernel_mask(mask),
     };
     // A thread may be cancelled where it waits; it is here, as nothing is held.
     unsafe { pthread_testcancel() };
     // It guards itself, but for its sleep: a handler may end the thread there, which unwinds it.
-    let said = unsafe { wait::wait(number, &room) };
+    let said = unsafe { epoll_wait::wait(number, &room) };
     if said == Some(Err(libc::EINTR)) {
         unsafe { pthread_testcancel() };
     }

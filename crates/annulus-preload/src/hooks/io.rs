@@ -12,17 +12,17 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::waiting::before_a_read;
+use super::blocking::before_a_read;
 use super::{Found, find, guard, may_be};
 use crate::connection::OUT;
-use crate::counts::{self, Call, Why};
+use crate::counters::{self, Call, Why};
 use crate::errno::{Answer, say};
-use crate::leave;
+use crate::fd_table;
+use crate::hand_back;
 use crate::real;
 use crate::receive;
 use crate::send;
 use crate::sys;
-use crate::table;
 
 /// The most vectors that a call may have.
 const VECTORS_MAX: usize = 1024;
@@ -43,7 +43,7 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
             guard(|| unsafe { receive::read(entry, fd, vectors, flags, by_read) })
         }
         Found::Inherited(entry) => {
-            counts::passed(Why::Forked);
+            counters::passed(Why::Forked);
             // SAFETY: Lent, passed on.
             guard(|| unsafe { receive::read_inherited(entry, vectors) })
         }
@@ -55,7 +55,7 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
 unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<Answer> {
     let answer = match find(fd) {
         Found::Theirs => {
-            table::is_written(fd);
+            fd_table::is_written(fd);
             return None;
         }
         Found::Inherited(_) => return None,
@@ -423,7 +423,7 @@ pub(super) fn hand_back(fd: c_int, why: Why) {
     if let Found::Ours(entry) = find(fd) {
         guard(|| {
             let mut held = send::served(entry, fd).ok()?;
-            leave::hand_back(&mut held, fd, why);
+            hand_back::hand_back(&mut held, fd, why);
             None
         });
     }
@@ -486,7 +486,7 @@ fn after_real(fd: c_int, said: ssize_t, count: size_t) {
 /// The C library ends a program that reads more than there is room for; so do we, by its own means.
 fn checked(bytes: size_t, room: size_t) {
     if bytes > room {
-        counts::failed(Call::Read, libc::EFAULT);
+        counters::failed(Call::Read, libc::EFAULT);
         unsafe { __chk_fail() };
     }
 }

@@ -13,27 +13,27 @@
     reason = "the header's note holds for each: what the program passed is passed on"
 )]
 
+mod blocking;
 mod descriptor;
-mod ends;
 mod epoll;
 mod io;
 mod poll;
 mod process;
-mod rare;
 #[cfg(target_arch = "x86_64")]
-mod raw;
+mod raw_syscall;
 mod socket;
 mod stdio;
-mod waiting;
+mod termination;
+mod uncommon;
 
 /// libc's `syscall` is watched from now on: on x86-64, elsewhere raw calls go past the library.
 pub(crate) fn watch_syscalls() {
     #[cfg(target_arch = "x86_64")]
-    raw::watch();
+    raw_syscall::watch();
 }
 
 use crate::errno::{self, Answer};
-use crate::table::{self, Entry, Kind};
+use crate::fd_table::{self, Entry, Kind};
 
 /// What a descriptor is to a hook.
 enum Found {
@@ -49,7 +49,7 @@ enum Found {
 
 #[inline]
 fn find(fd: i32) -> Found {
-    let Some(entry) = table::entry(fd) else {
+    let Some(entry) = fd_table::entry(fd) else {
         return Found::Theirs;
     };
     match entry.kind() {

@@ -13,23 +13,23 @@ use std::ffi::{c_int, c_short};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
+use super::blocking::before_a_wait;
 use super::io::hand_back;
-use super::waiting::before_a_wait;
 use super::{Found, find, guard, may_be};
-use crate::control;
-use crate::counts::Why;
+use crate::counters::Why;
+use crate::epoll_ctl;
+use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::send;
-use crate::table::{self, Kind};
 
 /// The kernel is to answer for it; what it does not know of, as `poll` says it.
 fn prepare(fd: c_int) -> c_short {
-    if let Some(entry) = table::entry(fd)
+    if let Some(entry) = fd_table::entry(fd)
         && entry.kind() == Kind::Set
     {
         let mut found = 0;
         guard(|| {
-            if control::polled_otherwise(entry) {
+            if epoll_ctl::polled_otherwise(entry) {
                 found = libc::POLLIN | libc::POLLRDNORM;
             }
             None
@@ -117,7 +117,7 @@ unsafe extern "C-unwind" fn ppoll(
 }
 
 pub(super) unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
-    if !may_be(fds) || count > table::count() as nfds_t {
+    if !may_be(fds) || count > fd_table::count() as nfds_t {
         return false;
     }
     let mut any = false;

@@ -14,8 +14,8 @@ use libc::{FILE, gid_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, ui
 
 use super::guard;
 use crate::process;
+use crate::raw_libc as libc;
 use crate::real;
-use crate::sealed as libc;
 
 type Strings = *const *const c_char;
 

@@ -14,19 +14,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{msghdr, sockaddr, socklen_t};
 
+use super::blocking::{before_a_connect, before_an_accept};
 use super::io::{flush, hand_back, read_in_hand};
-use super::waiting::{before_a_connect, before_an_accept};
 use super::{Found, find, guard, may_be};
 use crate::classify;
-use crate::counts::{self, Call, Why};
+use crate::counters::{self, Call, Why};
+use crate::epoll_set::Set;
 use crate::errno::{self, Answer, say_int};
-use crate::leave;
-use crate::options;
+use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE};
+use crate::hand_back;
 use crate::real;
 use crate::receive;
 use crate::send;
-use crate::set::Set;
-use crate::table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE};
+use crate::sockopts;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn accept(
@@ -62,7 +62,7 @@ pub(super) unsafe extern "C-unwind" fn socket(
     super::free_numbers();
     let fd = unsafe { real::socket(domain, kind, protocol) };
     if matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && let Some(entry) = table::entry(fd)
+        && let Some(entry) = fd_table::entry(fd)
     {
         entry.is_new();
     }
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C-unwind" fn socket(
 
 fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
     if fd >= 0
-        && let (Some(listener), Some(entry)) = (table::entry(listener_fd), table::entry(fd))
+        && let (Some(listener), Some(entry)) = (fd_table::entry(listener_fd), fd_table::entry(fd))
     {
         guard(|| {
             classify::accepted((listener, listener_fd), (entry, fd), nonblock);
@@ -119,7 +119,7 @@ pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     if let Found::Ours(entry) = find(fd)
         && let Some(answer) = guard(|| send::shut(entry, fd, how))
     {
-        counts::served(Call::Shutdown);
+        counters::served(Call::Shutdown);
         return say_int(answer);
     }
     guard(|| {
@@ -139,8 +139,8 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     bytes: socklen_t,
 ) -> c_int {
-    options::is_set(level, name);
-    let known = options::is_known(level, name);
+    sockopts::is_set(level, name);
+    let known = sockopts::is_known(level, name);
     match find(fd) {
         Found::Closed => {
             errno::set(libc::EBADF);
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
                 guard(|| {
                     let mut held = send::served(entry, fd).ok()?;
-                    leave::hand_back_for_a_mark(&mut held, fd);
+                    hand_back::hand_back_for_a_mark(&mut held, fd);
                     None
                 });
             } else {
@@ -165,7 +165,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             } else {
                 unsafe { real::setsockopt(fd, level, name, value, bytes) }
             };
-            let took = said == 0 && (encrypts || options::differs(level, name));
+            let took = said == 0 && (encrypts || sockopts::differs(level, name));
             if took || too_late {
                 leave_kin_alone(fd);
             }
@@ -173,7 +173,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
         }
         Found::Theirs if !known => {
             // Before the call, as a thread may accept a connection of it right after.
-            let entry = table::entry(fd);
+            let entry = fd_table::entry(fd);
             let was = entry.map_or(0, Entry::snapshot);
             leave_alone_by(fd, BY_OPTION);
             let made = entry.map_or(0, Entry::snapshot);
@@ -203,20 +203,21 @@ fn has_something(entry: &'static Entry, fd: c_int) -> Option<Answer> {
 /// for what a ring has taken. Those that are served are handed back, too.
 #[cold]
 pub(super) fn leave_kin_alone(fd: c_int) {
-    let Some(entry) = table::entry(fd) else {
+    let Some(entry) = fd_table::entry(fd) else {
         return;
     };
     let a_stream = matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::Replay);
-    if !a_stream || !options::leave_kin_alone(entry) && !KIN_ARE_LEFT.swap(false, Ordering::Relaxed)
+    if !a_stream
+        || !sockopts::leave_kin_alone(entry) && !KIN_ARE_LEFT.swap(false, Ordering::Relaxed)
     {
         return;
     }
     let origin = |entry: &Entry| entry.listener().map(std::ptr::from_ref);
-    for other in 0..leave::served_max() as c_int {
+    for other in 0..hand_back::served_max() as c_int {
         let kin = |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
-        if other != fd && table::entry(other).filter(kin).is_some() {
+        if other != fd && fd_table::entry(other).filter(kin).is_some() {
             hand_back(other, Why::UnknownFlags);
-            if table::entry(other).filter(kin).is_some() {
+            if fd_table::entry(other).filter(kin).is_some() {
                 KIN_ARE_LEFT.store(true, Ordering::Relaxed);
             }
         }
@@ -232,7 +233,7 @@ pub(super) fn leave_alone(fd: c_int) {
 }
 
 fn leave_alone_by(fd: c_int, reason: u32) {
-    let Some(entry) = table::entry(fd) else {
+    let Some(entry) = fd_table::entry(fd) else {
         return;
     };
     match entry.kind() {
@@ -261,7 +262,9 @@ pub(super) fn is_told_by_signals(fd: c_int) {
             leave_kin_alone(fd);
             hand_back(fd, Why::UnknownFlags);
         }
-        Found::Theirs if table::entry(fd).is_some_and(|entry| entry.kind() != Kind::Listener) => {
+        Found::Theirs
+            if fd_table::entry(fd).is_some_and(|entry| entry.kind() != Kind::Listener) =>
+        {
             leave_alone_by(fd, BY_OPTION);
         }
         _ => {}
@@ -309,7 +312,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         && unsafe { *bytes } as usize >= size_of::<c_int>()
         && let Some(Ok(error)) = guard(|| send::take_error(entry, fd))
     {
-        counts::served(Call::Getsockopt);
+        counters::served(Call::Getsockopt);
         unsafe {
             value.cast::<c_int>().write_unaligned(error as c_int);
             *bytes = size_of::<c_int>() as socklen_t;
@@ -321,7 +324,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         (libc::IPPROTO_TCP, libc::TCP_INFO) | (libc::SOL_SOCKET, SO_MEMINFO) => {
             let mine = |entry: &Entry| Set::of(entry).is_some_and(Set::is_mine);
             // Another thread that only asks is told what the kernel has.
-            if table::entry(fd).is_some_and(mine) {
+            if fd_table::entry(fd).is_some_and(mine) {
                 flush(fd);
             }
         }
@@ -404,7 +407,7 @@ pub(super) unsafe fn pass_on(message: &msghdr) {
             for nth in 0..count {
                 let fd = unsafe { fds.add(nth).read_unaligned() };
                 hand_back(fd, Why::PassedOn);
-                if table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Stream) {
+                if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Stream) {
                     leave_alone(fd);
                 }
             }

@@ -17,15 +17,15 @@ use libc::FILE;
 use super::io::{hand_back, read_in_hand};
 use super::socket::leave_alone;
 use super::{guard, may_be};
-use crate::counts::Why;
+use crate::counters::Why;
 use crate::descriptor as of;
+use crate::fd_table::{self, Kind};
 use crate::real;
-use crate::table::{self, Kind};
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let stream = unsafe { real::fdopen(fd, mode) };
-    let ours = table::entry(fd).is_some_and(|entry| {
+    let ours = fd_table::entry(fd).is_some_and(|entry| {
         let kind = entry.kind();
         matches!(kind, Kind::Stream | Kind::Served | Kind::Replay)
     });
@@ -88,7 +88,8 @@ unsafe fn is_about_to_close(stream: *mut FILE) {
         return;
     }
     let fd = unsafe { libc::fileno(stream) };
-    let known = table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Ours));
+    let known =
+        fd_table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Ours));
     if let Some(entry) = known {
         hand_back(fd, Why::Stdio);
         guard(|| {

@@ -6,13 +6,14 @@
 //! nothing that the kernel is free to choose, and no measured time.
 
 // What needs no program is tested by itself; the library can't be (`test = false`).
-#[path = "../../src/burst.rs"]
-mod burst;
+#[path = "../../src/accept_burst.rs"]
+mod accept_burst;
+#[allow(dead_code, reason = "its own tests do without some of it")]
+#[path = "../../src/batching.rs"]
+mod batching;
 mod cases;
 mod circumstances;
 mod counts;
-#[path = "../../src/effects.rs"]
-mod effects;
 mod exports;
 mod hooks;
 #[path = "../built/library.rs"]
@@ -20,12 +21,11 @@ mod library;
 #[path = "../../../annulus/tests/child/once.rs"]
 mod once;
 mod options;
-#[allow(dead_code, reason = "its own tests do without some of it")]
-#[path = "../../src/pace.rs"]
-mod pace;
 mod program;
 #[path = "../../../annulus/tests/child/skip.rs"]
 mod skip;
+#[path = "../../src/sockopt_effects.rs"]
+mod sockopt_effects;
 
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::effects::{Effect, OPTIONS, effect};
 use crate::skip::skip;
+use crate::sockopt_effects::{Effect, OPTIONS, effect};
 
 /// Names of the headers that are values and flags of options, or have another meaning.
 const NO_OPTIONS: [&str; 16] = [
@@ -67,7 +67,7 @@ fn every_option_that_the_kernel_names_has_been_decided_on() {
             let decided = listed.map(|option| option.3);
             assert!(
                 decided.is_some() && decided == effect(level, number),
-                "{name} ({number}): decide in the library's effects.rs what it does to a connection that is served"
+                "{name} ({number}): classify it in sockopt_effects.rs by its effect on a served connection"
             );
         }
     }

@@ -9,15 +9,15 @@ use std::ptr;
 
 use annulus::preload::{ServerRing, Sqe, Wait, ask};
 
+use crate::buffers::{Arena, PLACES, Pool};
 use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
-use crate::counts::{self, Event, RingCounts, Why};
+use crate::counters::{self, Event, RingCounts, Why};
+use crate::epoll_set::{Held, Inner, Listener, Machine, Set};
 use crate::errno;
-use crate::memory::{Arena, PLACES, Pool};
-use crate::ours;
+use crate::fd_table::{self, Kind};
 use crate::process;
-use crate::set::{Held, Inner, Listener, Machine, Set};
+use crate::reserved_fds;
 use crate::switch;
-use crate::table::{self, Kind};
 
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
@@ -75,7 +75,7 @@ pub(crate) fn listener_token(listener: &Listener) -> u64 {
 /// Makes a set's ring, for the calling thread.
 pub(crate) fn make() -> Result<Box<Machine>, String> {
     let polled = process::may_poll().then(annulus::SqPoll::new);
-    let made = ours::make_high(|| ServerRing::new(ENTRIES, PLACES, polled.as_ref()));
+    let made = reserved_fds::make_high(|| ServerRing::new(ENTRIES, PLACES, polled.as_ref()));
     let mut ring = made.map_err(|error| error.to_string())?;
     let starved = |error: std::io::Error| format!("no memory for a ring's buffers: {error}");
     let pool = Pool::new(&mut ring).map_err(starved)?;
@@ -105,13 +105,13 @@ fn push(ring: &mut ServerRing, sqe: Sqe) {
             return;
         }
     }
-    counts::count(Event::Entries, 1);
+    counters::count(Event::Entries, 1);
     ring.lasting += u64::from(is_lasting(sqe.user_data));
 }
 
 /// False: the ring is lost, and takes nothing any more.
 pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
-    counts::count(Event::Enters, 1);
+    counters::count(Event::Enters, 1);
     let said = errno_of(ring.submit());
     if said.is_err() {
         std::thread::yield_now();
@@ -239,7 +239,7 @@ impl Inner {
             for target in self.cancels.drain(..) {
                 push(&mut machine.ring, cancel(target));
             }
-            counts::count(Event::Enters, 1);
+            counters::count(Event::Enters, 1);
             // SAFETY: Lent: no mask. Refused, it is done in the next turn.
             said = errno_of(unsafe { machine.ring.enter(Wait::No, None, ptr::null()) });
         }
@@ -315,7 +315,7 @@ fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
 
 /// Not handed back since it was put into the list.
 fn is_served(fd: i32) -> bool {
-    table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served)
+    fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served)
 }
 
 fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
@@ -416,8 +416,8 @@ pub(crate) unsafe fn enter(
 ) -> Option<(Held, Ended)> {
     let held = errno::guarded(|| {
         let mut held = held;
-        counts::count(Event::Enters, 1);
-        counts::count(Event::Waits, u64::from(wait));
+        counters::count(Event::Enters, 1);
+        counters::count(Event::Waits, u64::from(wait));
         held.push_all();
         Some(held)
     })?;
@@ -449,7 +449,7 @@ pub(crate) unsafe fn enter(
 /// ended its wait, or it was woken for nothing (trap 66). With what there is still to wait for: nothing, if something
 /// has come.
 fn hand_over(ring: &mut ServerRing, wanted: Wait) -> (Result<(), i32>, Wait) {
-    counts::count(Event::Enters, 1);
+    counters::count(Event::Enters, 1);
     // SAFETY: Lent: no mask.
     let said = errno_of(unsafe { ring.enter(Wait::No, None, ptr::null()) });
     if said.is_err() || ring.unsubmitted() > 0 || ring.is_ready() {
@@ -483,7 +483,7 @@ fn come_back(mut held: Held, said: Result<(), i32>, wanted: Wait) -> (Held, Ende
 
 /// Takes in what has come since, without submitting anything.
 pub(crate) fn look(held: Held) -> Held {
-    counts::count(Event::Enters, 1);
+    counters::count(Event::Enters, 1);
     let mut held = Set::outside(held, |ring| {
         // SAFETY: Lent: no mask. An error shows in the next turn.
         let _ = unsafe { ring.enter(Wait::No, None, ptr::null()) };

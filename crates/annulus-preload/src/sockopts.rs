@@ -4,18 +4,21 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::effects::{self, Effect};
+use crate::fd_table::{BY_OPTION, Entry, Kind, LEFT_ALONE};
+use crate::sockopt_effects::{self, Effect};
 use crate::sys;
-use crate::table::{BY_OPTION, Entry, Kind, LEFT_ALONE};
 
 /// Whether a connection on which it is set can go on being served.
 pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
-    effects::effect(level, name) == Some(Effect::None)
+    sockopt_effects::effect(level, name) == Some(Effect::None)
 }
 
 /// Whether it is one that makes what a ring brings another thing.
 pub(crate) fn differs(level: c_int, name: c_int) -> bool {
-    !matches!(effects::effect(level, name), None | Some(Effect::None))
+    !matches!(
+        sockopt_effects::effect(level, name),
+        None | Some(Effect::None)
+    )
 }
 
 /// Whether the program has ever said how long a close may wait, or has been given a listener that knows.
@@ -39,12 +42,14 @@ pub(crate) fn is_inherited(listener_fd: c_int) -> bool {
 
 /// Whether a socket has an option with which it can't be served: a call for each of them.
 pub(crate) fn is_unusual(fd: c_int) -> bool {
-    effects::OPTIONS.iter().any(|&(level, name, _, effect)| {
-        let Effect::Differs { unless } = effect else {
-            return false;
-        };
-        sys::option(fd, level, name).is_ok_and(|value| value != unless)
-    })
+    sockopt_effects::OPTIONS
+        .iter()
+        .any(|&(level, name, _, effect)| {
+            let Effect::Differs { unless } = effect else {
+                return false;
+            };
+            sys::option(fd, level, name).is_ok_and(|value| value != unless)
+        })
 }
 
 /// Whether the kernel encrypts what is sent, or may.

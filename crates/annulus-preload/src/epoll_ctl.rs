@@ -1,22 +1,22 @@
 //! `epoll_ctl`: what enters and leaves a set.
 
-use crate::bytes::Moved;
+use crate::batching::Pace;
+use crate::byte_queue::Moved;
 use crate::classify;
 use crate::config;
 use crate::connection::{self as flag, Conn, KNOWN};
-use crate::counts::{self, Call, Why};
+use crate::counters::{self, Call, Why};
 use crate::descriptor;
+use crate::epoll_set::{Guest, Held, Mode, Set};
 use crate::errno::Answer;
-use crate::leave;
+use crate::fd_table::{self, Entry, Kind};
+use crate::hand_back;
 use crate::listeners;
 use crate::log;
-use crate::ours::{self, Inode};
-use crate::pace::Pace;
-use crate::set::{Guest, Held, Mode, Set};
+use crate::poll_cycle;
+use crate::reserved_fds::{self, Inode};
 use crate::switch;
 use crate::sys;
-use crate::table::{self, Entry, Kind};
-use crate::turn;
 
 /// It can't be changed to.
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
@@ -32,7 +32,7 @@ pub(crate) struct Asked {
 /// `None`: the kernel's set answers.
 pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<Answer> {
     let set = Set::of(number)?;
-    let entry = table::entry(fd)?;
+    let entry = fd_table::entry(fd)?;
     if let Kind::Set = entry.kind() {
         // A set in a set: what the inner one serves the outer one would not see.
         polled_otherwise(entry);
@@ -42,19 +42,19 @@ pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<A
         descriptor::see_closed(entry);
     }
     let Some(mut held) = set.take() else {
-        counts::passed(Why::InHandler);
+        counters::passed(Why::InHandler);
         return None;
     };
     let moves = asked.operation == libc::EPOLL_CTL_ADD
         && matches!(entry.kind(), Kind::Served | Kind::Replay)
-        && leave::may_move(entry, set);
+        && hand_back::may_move(entry, set);
     if moves {
         let (again, in_hand) = reclaim(set, held, entry, fd)?;
         held = again;
         let mut answer = add(set, &mut held, entry, fd, asked, in_hand.as_slice());
         if entry.kind() != Kind::Served {
             // Not served here: what is in hand waits for its reader, and is reported.
-            leave::keep_in_hand(&mut held, entry, fd, in_hand.as_slice());
+            hand_back::keep_in_hand(&mut held, entry, fd, in_hand.as_slice());
             answer = match entry.kind() {
                 Kind::Replay => replayed(set, &mut held, entry, fd, asked),
                 _ => None,
@@ -91,7 +91,7 @@ pub(crate) fn polled_otherwise(number: &'static Entry) -> bool {
     let Some(mut held) = Set::of(number).and_then(Set::take) else {
         return false;
     };
-    leave::pass_whole(&mut held, Why::PolledOtherwise);
+    hand_back::pass_whole(&mut held, Why::PolledOtherwise);
     held.has_ready() || held.has_guest()
 }
 
@@ -104,7 +104,7 @@ fn add(
     in_hand: &[u8],
 ) -> Option<Answer> {
     let pass = |why: Why| {
-        counts::passed(why);
+        counters::passed(why);
         if why != Why::NotAStream {
             log::passes_before_a_ring(why);
         }
@@ -160,7 +160,7 @@ fn change_early(held: &mut Held, fd: i32, asked: Asked) {
 /// The ring serves those that the kernel's set had until now.
 fn take_over_early(set: &'static Set, held: &mut Held) {
     for (fd, events, data) in std::mem::take(&mut held.early) {
-        let Some(entry) = table::entry(fd) else {
+        let Some(entry) = fd_table::entry(fd) else {
             continue;
         };
         // One that was closed since, or is shared now, is not to be served.
@@ -186,17 +186,17 @@ fn begin(
     if let Some(mut connection) = held.connection(fd) {
         connection.begin(events, data);
         connection.spilled.append(in_hand);
-        leave::begins(held, fd);
+        hand_back::begins(held, fd);
         held.arm(fd, connection);
         held.notify(fd, connection, 0);
-        counts::served(Call::EpollCtl);
+        counters::served(Call::EpollCtl);
     }
 }
 
 /// Makes the set's ring. The calling thread is the one that waits on it.
 pub(crate) fn start(set: &'static Set, held: &mut Held) {
     if config::get().disabled || !crate::process::may_make_rings() {
-        counts::passed(Why::Filtered);
+        counters::passed(Why::Filtered);
         log::refused("the program has set a filter of system calls");
         held.mode = Mode::Passing;
         return;
@@ -204,24 +204,24 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
     if switch::keeps(held) {
         return;
     }
-    match turn::make() {
+    match poll_cycle::make() {
         Ok(machine) => {
             let descriptors = machine.ring.descriptors();
             for descriptor in descriptors {
-                ours::remember(descriptor, Inode::Shared);
+                reserved_fds::remember(descriptor, Inode::Shared);
             }
             set.set_wake(descriptors[1]);
             held.make_room();
             held.pace = Pace::new(config::get().holds);
             held.ring = Some(machine);
             held.mode = Mode::Serving;
-            crate::watchdog::begin_thread();
+            crate::flush_thread::begin_thread();
             listeners::watch_all(held);
             take_over_early(set, held);
         }
         Err(why) => {
             held.mode = Mode::Passing;
-            counts::passed(Why::Refused);
+            counters::passed(Why::Refused);
             log::refused(&why);
         }
     }
@@ -229,7 +229,7 @@ pub(crate) fn start(set: &'static Set, held: &mut Held) {
 
 fn served(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
     let mut connection = held.connection(fd)?;
-    counts::served(Call::EpollCtl);
+    counters::served(Call::EpollCtl);
     let member = connection.is(flag::MEMBER);
     match asked.operation {
         libc::EPOLL_CTL_ADD if member => Some(Err(libc::EEXIST)),
@@ -260,7 +260,7 @@ fn served(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
             Some(Ok(0))
         }
         libc::EPOLL_CTL_DEL => {
-            leave::remove(held, fd, connection);
+            hand_back::remove(held, fd, connection);
             Some(Ok(0))
         }
         _ => Some(Err(libc::EINVAL)),
@@ -274,7 +274,7 @@ fn ask_kernel(held: &mut Held, fd: i32, mut connection: Conn, asked: Asked) -> A
     ask(libc::EPOLL_CTL_ADD)?;
     // Not to be put there by the hand-back as well.
     connection.clear(flag::MEMBER);
-    leave::hand_back(held, fd, Why::UnknownFlags);
+    hand_back::hand_back(held, fd, Why::UnknownFlags);
     held.kernel_has = true;
     if let Some(mut connection) = held.connection(fd) {
         (connection.events, connection.data) = (asked.events, asked.data);
@@ -296,12 +296,14 @@ fn reclaim(
     fd: i32,
 ) -> Option<(Held, Moved)> {
     if std::ptr::eq(entry.set(), held.itself) {
-        let in_hand = leave::reclaim(&mut held, fd);
+        let in_hand = hand_back::reclaim(&mut held, fd);
         return Some((held, in_hand));
     }
     drop(held);
     let theirs = Set::of(entry).and_then(Set::take);
-    let in_hand = theirs.map_or(Moved::none(), |mut theirs| leave::reclaim(&mut theirs, fd));
+    let in_hand = theirs.map_or(Moved::none(), |mut theirs| {
+        hand_back::reclaim(&mut theirs, fd)
+    });
     Some((set.take()?, in_hand))
 }
 
@@ -318,8 +320,8 @@ fn in_another(
     }
     drop(held);
     let mut theirs = Set::of(entry).and_then(Set::take)?;
-    leave::hand_back(&mut theirs, fd, Why::SeveralSets);
-    let generation = leave::generation(&theirs, fd);
+    hand_back::hand_back(&mut theirs, fd, Why::SeveralSets);
+    let generation = hand_back::generation(&theirs, fd);
     drop(theirs);
     let mut held = set.take()?;
     held.kernel_has = true;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 pub(crate) use annulus::metrics::preload::{Call, Event, Gauge, Served, Totals, Why};
 use annulus::metrics::{self, switch::Told};
 
-use crate::ours::{self, Inode};
+use crate::reserved_fds::{self, Inode};
 use crate::{log, process, switch};
 
 const CALLS: usize = Call::ALL.len();
@@ -206,9 +206,9 @@ pub(crate) fn share() {
 
 /// The first ring of the process: from now on others can look.
 fn begin_process() {
-    match metrics::share_above(ours::lowest()) {
+    match metrics::share_above(reserved_fds::lowest()) {
         Ok(descriptor) => {
-            ours::remember(descriptor, Inode::Own);
+            reserved_fds::remember(descriptor, Inode::Own);
             switch::begin();
         }
         // It counts all the same; only `annulus top` does not see it.

@@ -16,12 +16,12 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr::{with_exposed_provenance as to, with_exposed_provenance_mut as to_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use super::{Found, descriptor, epoll, find, guard, io, may_be, poll, process, rare, socket};
+use super::{Found, descriptor, epoll, find, guard, io, may_be, poll, process, socket, uncommon};
+use crate::epoll_set_list;
 use crate::errno;
 use crate::process as of;
+use crate::raw_libc::{self as libc, timespec};
 use crate::real;
-use crate::sealed::{self as libc, timespec};
-use crate::sets;
 use crate::sys;
 
 /// The calls that go to a hook.
@@ -226,9 +226,13 @@ unsafe fn transfer(words: &[c_long; 7]) -> Option<c_long> {
         match number {
             libc::SYS_read => count(io::read(fd, to_mut(b as usize), c as usize)),
             libc::SYS_readv => count(io::readv(fd, to(b as usize), c as c_int)),
-            libc::SYS_preadv2 => {
-                count(rare::preadv2(fd, to(b as usize), c as c_int, d, f as c_int))
-            }
+            libc::SYS_preadv2 => count(uncommon::preadv2(
+                fd,
+                to(b as usize),
+                c as c_int,
+                d,
+                f as c_int,
+            )),
             libc::SYS_recvfrom => count(io::recvfrom(
                 fd,
                 to_mut(b as usize),
@@ -247,7 +251,7 @@ unsafe fn transfer(words: &[c_long; 7]) -> Option<c_long> {
             ) as isize),
             libc::SYS_write => count(io::write(fd, to(b as usize), c as usize)),
             libc::SYS_writev => count(io::writev(fd, to(b as usize), c as c_int)),
-            libc::SYS_pwritev2 => count(rare::pwritev2(
+            libc::SYS_pwritev2 => count(uncommon::pwritev2(
                 fd,
                 to(b as usize),
                 c as c_int,
@@ -496,7 +500,7 @@ unsafe fn forked(words: &[c_long; 7]) -> c_long {
 /// The calling thread ends, and with it the process, if it is the only one.
 fn thread_ends() {
     if sys::has_other_threads() {
-        sets::for_each_of_mine(|held| held.submit_sends());
+        epoll_set_list::for_each_of_mine(|held| held.submit_sends());
     } else {
         of::ends();
     }

@@ -16,17 +16,17 @@ use std::sync::atomic::{
 
 use annulus::preload::{Answer, ServerRing};
 
-use crate::burst::Burst;
-use crate::caller::{self, me};
+use crate::accept_burst::Burst;
+use crate::batching::Pace;
+use crate::buffers::{Arena, Pool};
 use crate::connection::{self as flag, Conn};
-use crate::counts::RingCounts;
+use crate::counters::RingCounts;
+use crate::epoll_set_list;
+use crate::fd_table::{self, Entry, Kind};
+use crate::identity::{self, me};
 use crate::lock::Lock;
-use crate::memory::{Arena, Pool};
-use crate::ours;
-use crate::pace::Pace;
-use crate::sets;
+use crate::reserved_fds;
 use crate::sys;
-use crate::table::{self, Entry, Kind};
 
 /// So many entries each list of a set has room for from the start.
 const LIST_ROOM: usize = 256;
@@ -59,7 +59,7 @@ pub(crate) struct Set {
     process: AtomicU32,
     /// Nothing refers to it any more but what looks at its mode.
     idle: AtomicBool,
-    /// The one that was made before it ([`sets`](crate::sets)).
+    /// The one that was made before it ([`epoll_set_list`](crate::epoll_set_list)).
     pub(crate) older: AtomicPtr<Set>,
     inner: UnsafeCell<Inner>,
 }
@@ -224,10 +224,10 @@ impl Drop for Held {
 impl Set {
     /// The set of a descriptor that `epoll_create` has just answered with.
     pub(crate) fn adopt(fd: i32) -> Option<&'static Set> {
-        let entry = table::entry(fd)?;
-        let set = match sets::all().find(|set| set.idle.swap(false, Ordering::AcqRel)) {
+        let entry = fd_table::entry(fd)?;
+        let set = match epoll_set_list::all().find(|set| set.idle.swap(false, Ordering::AcqRel)) {
             Some(set) => set,
-            None => sets::add(Set {
+            None => epoll_set_list::add(Set {
                 lock: Lock::new(),
                 owner: AtomicUsize::new(0),
                 inside: AtomicBool::new(false),
@@ -241,13 +241,13 @@ impl Set {
                 inner: UnsafeCell::new(Inner::new()),
             }),
         };
-        if set.process.load(Ordering::Relaxed) != caller::process() {
+        if set.process.load(Ordering::Relaxed) != identity::process() {
             // In a child of a fork: whoever held it in the parent is not here.
             set.lock.release();
             set.inside.store(false, Ordering::Relaxed);
             set.visitors.store(0, Ordering::Relaxed);
         }
-        set.process.store(caller::process(), Ordering::Relaxed);
+        set.process.store(identity::process(), Ordering::Relaxed);
         set.owner.store(0, Ordering::Relaxed);
         let mut held = set.take()?;
         // What those of a set before it had no room for is still to be sent.
@@ -279,7 +279,7 @@ impl Set {
     /// same thread, or a child of a fork.
     #[inline]
     pub(crate) fn take(&'static self) -> Option<Held> {
-        if self.process.load(Ordering::Relaxed) != caller::process() || !self.lock.take() {
+        if self.process.load(Ordering::Relaxed) != identity::process() || !self.lock.take() {
             return None;
         }
         let mut held = Held { set: self };
@@ -290,7 +290,7 @@ impl Set {
             // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
             held.recover();
             // What it does here may lead to more: the wait that it has interrupted, or is about to, is begun anew.
-            ours::wake(self.wake.load(Ordering::Relaxed));
+            reserved_fds::wake(self.wake.load(Ordering::Relaxed));
             return Some(held);
         }
         drop(held);
@@ -309,7 +309,7 @@ impl Set {
                     return held;
                 }
                 // Under the lock: its number is not another ring's.
-                ours::wake(self.wake.load(Ordering::Relaxed));
+                reserved_fds::wake(self.wake.load(Ordering::Relaxed));
             }
             sys::pause_us(20);
         }
@@ -357,7 +357,7 @@ impl Set {
 
     /// Takes the lock also while its owner is in the kernel with the ring: for what that has no part in.
     pub(crate) fn take_beside_ring(&'static self) -> Option<Held> {
-        let own = self.process.load(Ordering::Relaxed) == caller::process();
+        let own = self.process.load(Ordering::Relaxed) == identity::process();
         (own && self.lock.take()).then_some(Held { set: self })
     }
 
@@ -478,7 +478,7 @@ impl Inner {
     /// The connection of a descriptor, if this set has it or had it.
     #[inline]
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
-        let entry = table::entry(fd)?;
+        let entry = fd_table::entry(fd)?;
         let ours = matches!(entry.kind(), Kind::Served | Kind::Replay)
             && std::ptr::eq(entry.set(), self.itself);
         ours.then(|| {
@@ -513,7 +513,7 @@ impl Inner {
         match self.ready.1 {
             0 => self.ready.0 = name,
             last => {
-                if let Some(entry) = table::entry(last as i32 - 1) {
+                if let Some(entry) = fd_table::entry(last as i32 - 1) {
                     // SAFETY: Held: those in the list are this set's; another one than `connection`.
                     unsafe { (*entry.connection()).next = name };
                 }
@@ -526,7 +526,7 @@ impl Inner {
     #[inline]
     pub(crate) fn next_ready(&mut self) -> Option<(i32, &'static Entry, Conn)> {
         let first = self.ready.0;
-        let entry = table::entry(first.checked_sub(1)? as i32)?;
+        let entry = fd_table::entry(first.checked_sub(1)? as i32)?;
         // SAFETY: Held: as above.
         let mut connection = unsafe { Conn::new(entry.connection()) };
         self.ready.0 = connection.next;
@@ -546,7 +546,7 @@ impl Inner {
         let name = fd as u32 + 1;
         let (mut at, mut before) = (self.ready.0, 0);
         while at != 0 && at != name {
-            let Some(entry) = table::entry(at as i32 - 1) else {
+            let Some(entry) = fd_table::entry(at as i32 - 1) else {
                 break;
             };
             before = at;
@@ -554,7 +554,7 @@ impl Inner {
             at = unsafe { (*entry.connection()).next };
         }
         if at == name {
-            match table::entry(before as i32 - 1) {
+            match fd_table::entry(before as i32 - 1) {
                 // SAFETY: Held: as above.
                 Some(entry) if before != 0 => unsafe {
                     (*entry.connection()).next = connection.next

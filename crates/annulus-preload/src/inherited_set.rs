@@ -6,10 +6,10 @@
 #![allow(unsafe_code)]
 
 use crate::connection::{DISABLED, MEMBER};
-use crate::counts::{self, Why};
-use crate::leave;
+use crate::counters::{self, Why};
+use crate::fd_table::{self, Entry, Kind};
+use crate::hand_back;
 use crate::sys;
-use crate::table::{self, Entry, Kind};
 
 /// One member of a set, as the kernel tells it.
 pub(crate) struct Member {
@@ -22,12 +22,12 @@ pub(crate) struct Member {
 pub(crate) fn make_own(number: &'static Entry, fd: i32) {
     let set = number.set();
     number.forget();
-    counts::passed(Why::Forked);
+    counters::passed(Why::Forked);
     // SAFETY: Owned: null, or a set, which is never freed.
     let inherited = unsafe { set.as_ref() }.map_or(&[][..], |set| set.inherited_listeners());
-    let members: Vec<Member> = (0..leave::served_max() as i32)
+    let members: Vec<Member> = (0..hand_back::served_max() as i32)
         .filter_map(|fd| {
-            let entry = table::entry(fd)?;
+            let entry = fd_table::entry(fd)?;
             let served = entry.inherited() == Kind::Served && std::ptr::eq(entry.set(), set);
             // SAFETY: Held: a copy of the parent's, which nobody else in the child uses.
             let connection = served.then(|| unsafe { &*entry.connection() })?;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use annulus::preload::ServerRing;
 
+use crate::fd_table::{self, Kind};
 use crate::sys;
-use crate::table::{self, Kind};
 
 /// The library's numbers are not below this, where the limit of the process leaves room above it.
 const NUMBER_MIN: i32 = 512;
@@ -54,7 +54,7 @@ pub(crate) fn lowest() -> i32 {
 
 /// The descriptor is the library's from now on.
 pub(crate) fn remember(fd: i32, inode: Inode) {
-    if let Some(entry) = table::entry(fd) {
+    if let Some(entry) = fd_table::entry(fd) {
         entry.become_kind(Kind::Ours, 0);
     }
     let marked = inode == Inode::Shared && sys::mark(fd);
@@ -99,7 +99,7 @@ pub(crate) fn wake(fd: i32) {
 
 /// The library lets go of the number. True: it was still its own.
 pub(crate) fn forget(fd: i32) -> bool {
-    let known = table::entry(fd).filter(|entry| entry.kind() == Kind::Ours);
+    let known = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Ours);
     if let Some(entry) = known {
         entry.forget();
     }

@@ -6,11 +6,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::ours;
-use crate::room;
+use crate::fd_table::{self, Kind};
+use crate::flush_thread;
+use crate::reserved_fds;
 use crate::sys;
-use crate::table::{self, Kind};
-use crate::watchdog;
+use crate::writability;
 
 /// Who may have such a connection as well.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) -> bool {
     if rest.is_empty() && beside != Beside::Ring {
         return false;
     }
-    let (own, keeps_number) = match ours::second(fd) {
+    let (own, keeps_number) = match reserved_fds::second(fd) {
         Ok(own) => (own, false),
         Err(_) => (fd, true),
     };
@@ -107,24 +107,24 @@ pub(crate) fn take_over(fd: i32, rest: &[u8], beside: Beside) -> bool {
         COUNT.fetch_sub(1, Ordering::Relaxed);
         NEW.fetch_sub(1, Ordering::Relaxed);
         if !keeps_number {
-            ours::close(own);
+            reserved_fds::close(own);
         }
         sys::reset_when_closed(fd);
         return false;
     }
-    if keeps_number && let Some(entry) = table::entry(fd) {
+    if keeps_number && let Some(entry) = fd_table::entry(fd) {
         entry.become_kind(Kind::Closing, 0);
     }
-    watchdog::look_out();
+    flush_thread::look_out();
     keeps_number
 }
 
 impl Orphan {
     /// Sends what there is room for. True: nothing is left to do.
     fn is_over(&mut self) -> bool {
-        if !self.keeps_number && !ours::is_still(self.fd) {
+        if !self.keeps_number && !reserved_fds::is_still(self.fd) {
             // The program has closed it by a call of its own.
-            ours::forget(self.fd);
+            reserved_fds::forget(self.fd);
             self.is_gone();
             return true;
         }
@@ -145,7 +145,7 @@ impl Orphan {
             let _ = sys::close(self.fd);
             self.forget_number();
         } else {
-            ours::close(self.fd);
+            reserved_fds::close(self.fd);
         }
         self.is_gone();
         true
@@ -157,7 +157,7 @@ impl Orphan {
     }
 
     fn forget_number(&self) {
-        let entry = table::entry(self.fd).filter(|_| self.keeps_number);
+        let entry = fd_table::entry(self.fd).filter(|_| self.keeps_number);
         if let Some(entry) = entry {
             entry.forget();
         }
@@ -170,7 +170,7 @@ impl Orphan {
             Beside::Nobody | Beside::Ring => libc::EPOLLIN,
         };
         let name = self.fd as u32;
-        self.watched = room::watch(self.fd, name.into(), (libc::EPOLLOUT | arrivals) as u32);
+        self.watched = writability::watch(self.fd, name.into(), (libc::EPOLLOUT | arrivals) as u32);
         NEW.fetch_sub(usize::from(self.watched), Ordering::Relaxed);
         self.watched
     }

@@ -9,9 +9,9 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use crate::caller;
 use crate::connection::Connection;
-use crate::set::Set;
+use crate::epoll_set::Set;
+use crate::identity;
 
 /// What a number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Entry {
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         let state = self.state.load(Ordering::Acquire);
-        if state & KIND_MASK == 0 || state >> PROCESS_SHIFT != caller::process() & 0xffff {
+        if state & KIND_MASK == 0 || state >> PROCESS_SHIFT != identity::process() & 0xffff {
             return Kind::Free;
         }
         KINDS[(state & 7) as usize]
@@ -96,7 +96,7 @@ impl Entry {
     /// What it was in a parent of this process.
     pub(crate) fn inherited(&self) -> Kind {
         let state = self.state.load(Ordering::Acquire);
-        if state >> PROCESS_SHIFT == caller::process() & 0xffff {
+        if state >> PROCESS_SHIFT == identity::process() & 0xffff {
             return Kind::Free;
         }
         KINDS[(state & 7) as usize]
@@ -109,7 +109,7 @@ impl Entry {
 
     #[inline]
     pub(crate) fn become_kind(&self, kind: Kind, flags: u32) {
-        let state = kind as u32 | flags | (caller::process() & 0xffff) << PROCESS_SHIFT;
+        let state = kind as u32 | flags | (identity::process() & 0xffff) << PROCESS_SHIFT;
         self.state.store(state, Ordering::Release);
     }
 
@@ -134,7 +134,7 @@ impl Entry {
     /// Whether this process has made it, and not yet connected it to anything that we know.
     pub(crate) fn is_made(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
-        state & (KIND_MASK | MADE) == MADE && state >> PROCESS_SHIFT == caller::process() & 0xffff
+        state & (KIND_MASK | MADE) == MADE && state >> PROCESS_SHIFT == identity::process() & 0xffff
     }
 
     /// All that `state` says, to be put back by [`unless_changed`](Entry::unless_changed).

@@ -10,19 +10,19 @@ use libc::epoll_event;
 
 use crate::config;
 use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
-use crate::control;
-use crate::counts::{self, Call, Why};
-use crate::ended;
+use crate::counters::{self, Call, Why};
+use crate::epoll_ctl;
+use crate::epoll_set::{Guest, Held, Mode, Set};
 use crate::errno::{self, Answer};
-use crate::leave;
+use crate::fd_table::{self, Entry, Kind};
+use crate::hand_back;
+use crate::poll_cycle::{self, Ended};
 use crate::process;
 use crate::receive;
+use crate::ring_teardown;
 use crate::send;
-use crate::set::{Guest, Held, Mode, Set};
 use crate::switch;
 use crate::sys;
-use crate::table::{self, Entry, Kind};
-use crate::turn::{self, Ended};
 
 /// Where the program wants its events.
 pub(crate) struct Room {
@@ -62,7 +62,7 @@ unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
     if room.max <= 0 {
         return None;
     }
-    table::none_is_fresh();
+    fd_table::none_is_fresh();
     let mut held = set.take()?;
     switch::obey(set, &mut held);
     match held.mode {
@@ -70,7 +70,7 @@ unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
         Mode::Passing => return None,
         _ if set.owner() == 0 => set.own(),
         _ if !set.is_mine() => {
-            leave::pass_whole(&mut held, Why::SeveralThreads);
+            hand_back::pass_whole(&mut held, Why::SeveralThreads);
         }
         _ => {}
     }
@@ -82,7 +82,7 @@ unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
             // SAFETY: Lent, passed on.
             return unsafe { wait_passing(held, room) }.map(Begun::Answered);
         }
-        control::start(set, &mut held);
+        epoll_ctl::start(set, &mut held);
     }
     // A handler may have left the wait that it interrupted by a jump, or may wait itself.
     held.is_back();
@@ -93,7 +93,7 @@ unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
         // SAFETY: Lent, passed on.
         return unsafe { wait_passing(held, room) }.map(Begun::Answered);
     }
-    counts::served(Call::EpollWait);
+    counters::served(Call::EpollWait);
     Some(Begun::Serving(held))
 }
 
@@ -114,11 +114,11 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Option<Answer> {
         let mut ended = Ended::Answered;
         if sleeps || has_work {
             // SAFETY: Lent, passed on.
-            (held, ended) = unsafe { turn::enter(held, sleeps, left_ns, room.mask) }?;
+            (held, ended) = unsafe { poll_cycle::enter(held, sleeps, left_ns, room.mask) }?;
         }
         if ended != Ended::Lost && std::mem::take(&mut held.again) {
             // SAFETY: Lent: no mask, as it does not sleep.
-            (held, _) = unsafe { turn::enter(held, false, None, ptr::null()) }?;
+            (held, _) = unsafe { poll_cycle::enter(held, false, None, ptr::null()) }?;
             held.again = false;
         }
         // SAFETY: Lent, passed on.
@@ -136,7 +136,7 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Option<Answer> {
         }
         match ended {
             Ended::TimedOut => return Some(Ok(0)),
-            Ended::Interrupted if left_ns != Some(0) && !ended::has_interrupted() => {
+            Ended::Interrupted if left_ns != Some(0) && !ring_teardown::has_interrupted() => {
                 return Some(Err(libc::EINTR));
             }
             _ if left_ns == Some(0) => return Some(Ok(0)),
@@ -168,7 +168,7 @@ unsafe fn wait_released(held: Held, room: &Room, deadline_ns: Option<u64>) -> Op
     }
     let left_ns = deadline_ns?.saturating_sub(sys::now_ns());
     let before = errno::get();
-    let said = ended::wait_through(Some(left_ns), |rest_ns| {
+    let said = ring_teardown::wait_through(Some(left_ns), |rest_ns| {
         let rest_ns = rest_ns.unwrap_or(left_ns);
         // SAFETY: Lent, passed on.
         unsafe { sys::wait_on(set, (room.events, room.max), rest_ns, room.mask) }
@@ -185,7 +185,7 @@ unsafe fn wait_released(held: Held, room: &Room, deadline_ns: Option<u64>) -> Op
 /// Lent: as [`wait`].
 unsafe fn end_round(mut held: Held, room: &Room, ended: Ended) -> Result<Option<Answer>, Held> {
     if ended == Ended::Lost {
-        leave::pass_whole(&mut held, turn::LOST);
+        hand_back::pass_whole(&mut held, poll_cycle::LOST);
         // SAFETY: Lent, passed on.
         let answer = unsafe { wait_passing(held, room) };
         // As if a signal had been handled: the program asks again, and the kernel answers.
@@ -216,7 +216,7 @@ fn begin_round(mut held: Held, left_ns: Option<u64>) -> (Held, bool, bool) {
 fn tidy_up(held: &mut Held) {
     held.round = held.round.wrapping_add(1);
     if !held.leaving.is_empty() {
-        leave::let_go(held);
+        hand_back::let_go(held);
     }
     if !held.starved.is_empty() {
         // Somebody has what all receive into, and does not read it.
@@ -231,7 +231,7 @@ fn tidy_up(held: &mut Held) {
 impl Held {
     fn is_in_hand(&self, guest: Guest) -> bool {
         let host = || {
-            let entry = table::entry(guest.fd)?;
+            let entry = fd_table::entry(guest.fd)?;
             let set = Set::of(entry).filter(|_| entry.kind() == Kind::Replay)?;
             // Of another thread's nothing is looked at.
             set.is_mine().then_some(entry)

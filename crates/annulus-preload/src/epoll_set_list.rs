@@ -7,7 +7,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::set::{Held, Set};
+use crate::epoll_set::{Held, Set};
 
 static NEWEST: AtomicPtr<Set> = AtomicPtr::new(ptr::null_mut());
 

@@ -3,16 +3,16 @@
 //! the library's own thread asks as well (`watchdog`, `room`), once it has seen that something stays aside.
 
 use crate::connection::{self as flag, Conn};
-use crate::leave;
-use crate::options;
-use crate::orphans;
-use crate::room;
+use crate::draining;
+use crate::epoll_set::{Held, Inner, Set};
+use crate::epoll_set_list;
+use crate::fd_table::{self, Entry, Kind, SHARED};
+use crate::flush_thread;
+use crate::hand_back;
 use crate::send;
-use crate::set::{Held, Inner, Set};
-use crate::sets;
+use crate::sockopts;
 use crate::sys;
-use crate::table::{self, Entry, Kind, SHARED};
-use crate::watchdog;
+use crate::writability;
 
 /// Keeps bytes of a connection that the kernel has no room for, behind those that are kept already.
 pub(crate) fn put_aside(inner: &mut Inner, fd: i32, mut connection: Conn, rest: &[u8]) {
@@ -27,10 +27,10 @@ pub(crate) fn is_aside(inner: &mut Inner, fd: i32, mut connection: Conn) {
     }
     connection.mark(flag::ASIDE);
     inner.aside.push(fd);
-    if let Some(set) = table::entry(fd).and_then(Set::of) {
+    if let Some(set) = fd_table::entry(fd).and_then(Set::of) {
         set.tell_of_rests(true);
     }
-    watchdog::look_out();
+    flush_thread::look_out();
 }
 
 /// Where room is waited for: of a connection, by its number and generation.
@@ -41,8 +41,8 @@ fn name(fd: i32, connection: Conn) -> u64 {
 /// Looks after what has been put aside since the last look. By the library's thread. True: something can't be waited
 /// for, and is to be looked at again.
 pub(crate) fn look() -> bool {
-    let mut again = orphans::look();
-    for set in sets::all().filter(|set| set.has_rests()) {
+    let mut again = draining::look();
+    for set in epoll_set_list::all().filter(|set| set.has_rests()) {
         // Its owner may be in the kernel with the ring: that has no part in this.
         let Some(mut held) = set.take_beside_ring() else {
             continue;
@@ -56,7 +56,7 @@ pub(crate) fn look() -> bool {
             if connection.backlog.is_empty() {
                 continue;
             }
-            if !room::watch(fd, name(fd, connection), libc::EPOLLOUT as u32) {
+            if !writability::watch(fd, name(fd, connection), libc::EPOLLOUT as u32) {
                 again = true;
                 try_to_send(&mut held, fd, connection);
                 is_aside(&mut held, fd, connection);
@@ -68,48 +68,48 @@ pub(crate) fn look() -> bool {
 
 /// Whether there is something that nobody waits for yet.
 pub(crate) fn is_any_new() -> bool {
-    orphans::is_any_new() || sets::all().any(Set::has_rests)
+    draining::is_any_new() || epoll_set_list::all().any(Set::has_rests)
 }
 
 /// There is room where `room` has waited for it.
 pub(crate) fn has_room(name: u64) {
     let fd = name as u32 as i32;
-    if orphans::has_room(fd) {
+    if draining::has_room(fd) {
         return;
     }
-    let Some(mut held) = table::entry(fd)
+    let Some(mut held) = fd_table::entry(fd)
         .and_then(Set::of)
         .and_then(Set::take_beside_ring)
     else {
-        return room::forget(fd);
+        return writability::forget(fd);
     };
     let meant = |connection: &Conn| u64::from(connection.generation) == name >> 32;
     match held.connection(fd).filter(meant) {
         Some(connection) if !connection.backlog.is_empty() => {
             try_to_send(&mut held, fd, connection);
         }
-        _ => room::forget(fd),
+        _ => writability::forget(fd),
     }
 }
 
 /// Where its owner is in the kernel with the ring, that has been told the same, and sends it: but for one that was
 /// handed back, with which the ring has nothing to do any more.
 fn try_to_send(held: &mut Held, fd: i32, connection: Conn) {
-    let is_served = table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
+    let is_served = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
     if is_served && (held.in_handler() || held.pushed) {
         return;
     }
     send::go_on(held, fd, connection);
-    leave::settle(held, fd, connection);
+    hand_back::settle(held, fd, connection);
     if connection.backlog.is_empty() {
-        room::forget(fd);
+        writability::forget(fd);
     }
 }
 
 /// The program is about to close a connection: one that lingers does so with what was put aside as well, and one that
 /// resets discards it. Where somebody else has it, too, it is neither.
 pub(crate) fn linger(entry: &Entry, set: &'static Set, fd: i32) {
-    if entry.flags() & SHARED != 0 || !options::lingers(fd) {
+    if entry.flags() & SHARED != 0 || !sockopts::lingers(fd) {
         return;
     }
     let seconds = sys::linger_s(fd).and_then(|seconds| u64::try_from(seconds).ok());
@@ -143,9 +143,9 @@ pub(crate) fn wait_for_room(fd: i32) -> Result<(), i32> {
 
 /// Sends what there is room for, of all: nobody may be there to do it a moment later. True: something is left.
 pub(crate) fn go_on() -> bool {
-    let mut left = orphans::go_on();
-    for fd in 0..leave::served_max() as i32 {
-        let set = table::entry(fd).and_then(Set::of);
+    let mut left = draining::go_on();
+    for fd in 0..hand_back::served_max() as i32 {
+        let set = fd_table::entry(fd).and_then(Set::of);
         let Some(mut held) = set.and_then(Set::take_beside_ring) else {
             continue;
         };

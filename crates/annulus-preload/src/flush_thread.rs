@@ -5,7 +5,7 @@
 //! met in three ways (Typed: numbers for the kernel):
 //!
 //! - A set holds nothing back before its rounds have been seen to be short, nor for a while after one that was not
-//!   ([`Pace`](crate::pace::Pace)).
+//!   ([`Pace`](crate::batching::Pace)).
 //! - Once something has been late, or where the process has several threads, one of which may wait for what another
 //!   has written, a thread of ours sends what is late. On a server's own processor each look costs a timer and two
 //!   switches, so it looks ever less often as long as it finds nothing late.
@@ -21,15 +21,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-use crate::caller;
 use crate::config;
+use crate::deferred_output;
+use crate::epoll_set::{Held, Set};
+use crate::epoll_set_list;
+use crate::identity;
 use crate::process;
-use crate::rests;
-use crate::room;
 use crate::send;
-use crate::set::{Held, Set};
-use crate::sets;
 use crate::sys;
+use crate::writability;
 
 /// How long it sleeps between two looks, us: at first and after it has found something late, and at most.
 const LOOK_US: i64 = 2000;
@@ -66,7 +66,7 @@ pub(crate) fn is_queued() {
 
 #[cold]
 fn look_out_if_needed() {
-    if LATE.load(Ordering::Relaxed) || config::get().holds || !caller::is_alone() {
+    if LATE.load(Ordering::Relaxed) || config::get().holds || !identity::is_alone() {
         rouse();
     }
 }
@@ -88,7 +88,7 @@ pub(crate) fn look_out() {
 fn rouse() {
     let swap = |from, to| STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP, LOOKING).is_ok() {
-        room::wake(&STATE);
+        writability::wake(&STATE);
     } else if swap(NONE, LOOKING).is_ok() && start().is_err() {
         // What is late stays so until its thread comes back.
         STATE.store(NONE, Ordering::Release);
@@ -119,7 +119,7 @@ fn start() -> std::io::Result<()> {
 /// The calling thread may sleep: what it has queued is sent, but for that of the set it is about to wait on.
 #[inline]
 pub(crate) fn before_a_wait(on: Option<&'static Set>) {
-    for set in sets::all() {
+    for set in epoll_set_list::all() {
         let other = !on.is_some_and(|on| ptr::eq(on, set));
         if set.queued_since_ns() != 0 && other && set.is_mine() {
             send_all(set);
@@ -138,7 +138,7 @@ fn send_all(set: &'static Set) {
 #[inline]
 pub(crate) fn has_queued() -> bool {
     STATE.load(Ordering::Relaxed) != LOOKING
-        && sets::all().any(|set| set.queued_since_ns() != 0 && set.is_mine())
+        && epoll_set_list::all().any(|set| set.queued_since_ns() != 0 && set.is_mine())
 }
 
 /// Ends the thread, for a call that only a process with one thread may make. It is begun anew when it is needed.
@@ -146,7 +146,7 @@ pub(crate) fn leave() {
     let swap = |from| STATE.compare_exchange(from, TO_LEAVE, Ordering::AcqRel, Ordering::Relaxed);
     for _ in 0..END_LOOKS_MAX {
         if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
-            room::wake(&STATE);
+            writability::wake(&STATE);
         }
         if STATE.load(Ordering::Acquire) == NONE && !sys::has_thread(THREAD.load(Ordering::Acquire))
         {
@@ -158,7 +158,7 @@ pub(crate) fn leave() {
 
 /// The call has been made.
 pub(crate) fn may_come_back() {
-    if rests::go_on() || !sets::none_is_queued() {
+    if deferred_output::go_on() || !epoll_set_list::none_is_queued() {
         look_out();
     }
 }
@@ -167,17 +167,17 @@ fn watch() {
     THREAD.store(sys::thread(), Ordering::Release);
     let (mut idle, mut pause_us) = (0, LOOK_US);
     loop {
-        room::sleep_while(&STATE, LOOKING, Some(pause_us), rests::has_room);
+        writability::sleep_while(&STATE, LOOKING, Some(pause_us), deferred_output::has_room);
         let state = STATE.load(Ordering::Acquire);
         if state == TO_LEAVE {
             return STATE.store(NONE, Ordering::Release);
         }
         if state == TO_END {
             // The process may be about to end with its last thread.
-            rests::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
+            deferred_output::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
             STATE.store(NONE, Ordering::Release);
             // The thread that ended may not have been the only one that waits on a set.
-            let goes_on = (rests::go_on() || !sets::none_is_queued())
+            let goes_on = (deferred_output::go_on() || !epoll_set_list::none_is_queued())
                 && sys::has_other_threads()
                 && (STATE.compare_exchange(NONE, LOOKING, Ordering::AcqRel, Ordering::Relaxed))
                     .is_ok();
@@ -187,7 +187,7 @@ fn watch() {
             continue;
         }
         let mut found = look();
-        if rests::look() && found == Found::Nothing {
+        if deferred_output::look() && found == Found::Nothing {
             found = Found::Queued;
         }
         pause_us = match found {
@@ -201,11 +201,12 @@ fn watch() {
         (idle, pause_us) = (0, LOOK_US);
         let sleeps = STATE.compare_exchange(LOOKING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
         // Something may have been queued since: whoever did has not woken it.
-        if sleeps.is_ok() && sets::none_is_queued() && !rests::is_any_new() {
+        if sleeps.is_ok() && epoll_set_list::none_is_queued() && !deferred_output::is_any_new() {
             let mut limit_us = Some(ASLEEP_MAX_US);
             while STATE.load(Ordering::Acquire) == ASLEEP {
-                let is_woken = room::sleep_while(&STATE, ASLEEP, limit_us, rests::has_room);
-                if !is_woken && !rests::go_on() {
+                let is_woken =
+                    writability::sleep_while(&STATE, ASLEEP, limit_us, deferred_output::has_room);
+                if !is_woken && !deferred_output::go_on() {
                     break;
                 }
                 // Where something has no room, nobody else waits for that.
@@ -240,7 +241,7 @@ enum Found {
 /// Sends what is late.
 fn look() -> Found {
     let mut found = Found::Nothing;
-    sets::for_each_queued(|set, since_ns| {
+    epoll_set_list::for_each_queued(|set, since_ns| {
         if sys::now_ns().saturating_sub(since_ns) < LATE_NS {
             if found == Found::Nothing {
                 found = Found::Queued;
@@ -281,7 +282,7 @@ pub(crate) fn begin_thread() {
 }
 
 unsafe extern "C" fn at_end(_: *mut c_void) {
-    sets::for_each_of_mine(|held| {
+    epoll_set_list::for_each_of_mine(|held| {
         // It may have been ended where it slept.
         held.is_back();
         for fd in held.queued.clone() {
@@ -294,14 +295,14 @@ unsafe extern "C" fn at_end(_: *mut c_void) {
     });
     let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
-        room::wake(&STATE);
+        writability::wake(&STATE);
     }
 }
 
 /// Ends the thread, if it has nothing left to send: a filter of system calls that the program sets may not allow what
 /// it does. The next bytes that are late start it again.
 pub(crate) fn stop() {
-    if !rests::go_on() && sets::none_is_queued() {
+    if !deferred_output::go_on() && epoll_set_list::none_is_queued() {
         leave();
     }
 }

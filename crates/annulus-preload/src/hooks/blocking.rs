@@ -17,12 +17,12 @@ use libc::{
 };
 
 use super::guard;
+use crate::epoll_set::Set;
+use crate::epoll_set_list;
+use crate::fd_table::{self, Kind, NONBLOCK};
+use crate::flush_thread;
 use crate::real;
-use crate::set::Set;
-use crate::sets;
 use crate::sys;
-use crate::table::{self, Kind, NONBLOCK};
-use crate::watchdog;
 
 /// Before a call that may sleep.
 #[inline]
@@ -34,11 +34,11 @@ pub(super) fn before_a_wait() {
 #[inline]
 pub(super) fn before_a_wait_on(set: Option<&'static Set>) {
     // As a rule: `getc` comes here for each byte.
-    if sets::none_is_queued() {
+    if epoll_set_list::none_is_queued() {
         return;
     }
     guard(|| {
-        watchdog::before_a_wait(set);
+        flush_thread::before_a_wait(set);
         None
     });
 }
@@ -46,10 +46,10 @@ pub(super) fn before_a_wait_on(set: Option<&'static Set>) {
 /// Before an accept. Whether a listener waits is asked once.
 #[inline]
 pub(super) fn before_an_accept(fd: c_int) {
-    if !watchdog::has_queued() {
+    if !flush_thread::has_queued() {
         return;
     }
-    let listener = table::entry(fd).filter(|entry| entry.kind() == Kind::Listener);
+    let listener = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Listener);
     let Some(entry) = listener else {
         return before_a_read(fd);
     };
@@ -68,7 +68,7 @@ fn waits(fd: c_int) -> bool {
 /// Before a read of a descriptor that is not served: it may sleep if there is nothing to be read.
 #[inline]
 pub(super) fn before_a_read(fd: c_int) {
-    if watchdog::has_queued() && sys::poll_now(fd, libc::POLLIN as u32) == 0 {
+    if flush_thread::has_queued() && sys::poll_now(fd, libc::POLLIN as u32) == 0 {
         before_a_wait();
     }
 }
@@ -128,7 +128,7 @@ sleeps! {
 
 /// Before a connect. A proxy connects in the middle of its rounds, and does not wait.
 pub(super) fn before_a_connect(fd: c_int) {
-    if watchdog::has_queued() && waits(fd) {
+    if flush_thread::has_queued() && waits(fd) {
         before_a_wait();
     }
 }
@@ -163,13 +163,13 @@ macro_rules! alone {
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
                 before_a_wait();
                 guard(|| {
-                    watchdog::leave();
+                    flush_thread::leave();
                     None
                 });
                 let said = unsafe { real::$name($($arg),*) };
                 let errno = crate::errno::get();
                 guard(|| {
-                    watchdog::may_come_back();
+                    flush_thread::may_come_back();
                     None
                 });
                 crate::errno::set(errno);

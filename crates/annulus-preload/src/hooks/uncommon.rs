@@ -21,11 +21,11 @@ use libc::{
 
 use super::io::{flush, hand_back};
 use super::{Found, descriptor, find, guard, io, may_be, poll, process, socket, stdio};
-use crate::counts::Why;
+use crate::counters::Why;
 use crate::errno::{self, say};
+use crate::fd_table;
 use crate::real;
 use crate::receive;
-use crate::table;
 
 /// Functions that glibc exports under another name as well.
 macro_rules! aliases {
@@ -123,7 +123,7 @@ fn leave_to_libc(fd: c_int, why: Why) -> Result<(), c_int> {
     if let Found::Closed = find(fd) {
         return Err(libc::EBADF);
     }
-    table::is_written(fd);
+    fd_table::is_written(fd);
     hand_back(fd, why);
     match flush(fd) {
         Some(Err(errno)) => Err(errno),

@@ -7,15 +7,15 @@
 use annulus::preload::Answer;
 
 use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
-use crate::counts::{self, Event};
-use crate::leave;
+use crate::counters::{self, Event};
+use crate::deferred_output;
+use crate::epoll_set::{Inner, Machine};
+use crate::hand_back;
 use crate::listeners;
-use crate::rests;
+use crate::poll_cycle::{self, About, receive_token, token};
 use crate::send;
-use crate::set::{Inner, Machine};
 use crate::switch;
 use crate::sys;
-use crate::turn::{self, About, receive_token, token};
 
 /// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
 const BULK_BYTES: u32 = 8 << 10;
@@ -46,7 +46,7 @@ impl Inner {
             }
         }
         self.burst.round(count);
-        counts::count(Event::Answers, count as u64);
+        counters::count(Event::Answers, count as u64);
         count
     }
 
@@ -85,7 +85,7 @@ impl Inner {
         let number = answer.user_data as u32 as i32;
         let generation = (answer.user_data >> 32) as u32 & flag::GENERATION_MAX;
         let about = (answer.user_data >> 56) as u8;
-        if !answer.more && turn::is_lasting(answer.user_data) {
+        if !answer.more && poll_cycle::is_lasting(answer.user_data) {
             machine.ring.lasting = machine.ring.lasting.saturating_sub(1);
         }
         let connection = || {
@@ -116,7 +116,7 @@ impl Inner {
             }
             about if about == About::Wake as u8 => {
                 let wake = token(About::Wake, 0, 0);
-                while !machine.ring.arm_wake(wake) && turn::submit_once(&mut machine.ring) {}
+                while !machine.ring.arm_wake(wake) && poll_cycle::submit_once(&mut machine.ring) {}
             }
             about if about == About::Switch as u8 => {
                 switch::answered(&mut machine.ring, answer.res);
@@ -174,7 +174,7 @@ impl Inner {
             }
             errno => match -errno {
                 libc::ENOBUFS => {
-                    counts::count(Event::NoBuffers, 1);
+                    counters::count(Event::NoBuffers, 1);
                     connection.mark(flag::STARVED);
                     if machine.pool.run_short(&mut machine.ring) {
                         self.arm(fd, connection);
@@ -192,7 +192,7 @@ impl Inner {
             // What came with it is reported with it.
             self.again |= answer.has_more && answer.res > 0;
         }
-        leave::settle(self, fd, connection);
+        hand_back::settle(self, fd, connection);
     }
 
     /// The connection is over by an error, which the next call says.
@@ -290,7 +290,7 @@ impl Inner {
         }
         // What a signal handler has written meanwhile comes after it.
         let later = connection.backlog.move_out();
-        rests::put_aside(self, fd, connection, rest);
+        deferred_output::put_aside(self, fd, connection, rest);
         connection.backlog.append(later.as_slice());
         send::is_full(self, fd, connection);
     }
@@ -299,7 +299,7 @@ impl Inner {
     fn polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
         if matches!(-res, libc::EBADF | libc::EPERM | libc::EINVAL) {
             // It can't be polled any more: the number is another's, by a call that went past the library.
-            return leave::settle(self, fd, connection);
+            return hand_back::settle(self, fd, connection);
         }
         let found = u32::try_from(res).unwrap_or(0);
         let before = connection.report();
@@ -343,7 +343,7 @@ impl Inner {
                 self.poll_on(fd, connection);
             }
         }
-        leave::settle(self, fd, connection);
+        hand_back::settle(self, fd, connection);
     }
 
     /// Polls for whatever is still to come, unless the last poll goes on.

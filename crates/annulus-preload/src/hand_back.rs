@@ -7,22 +7,22 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::bytes::Moved;
+use crate::byte_queue::Moved;
 use crate::connection::{self as flag, Conn};
-use crate::counts::{self, Why};
+use crate::counters::{self, Why};
+use crate::deferred_output;
+use crate::draining::{self, Beside};
+use crate::epoll_set::{Guest, Held, Inner, Known, Mode, Set};
+use crate::fd_table::{self, Entry, Kind, LEFT_ALONE, OWN, SHARED};
 use crate::listeners;
 use crate::log;
-use crate::options;
-use crate::orphans::{self, Beside};
-use crate::ours;
+use crate::poll_cycle;
 use crate::receive;
-use crate::rests;
+use crate::reserved_fds;
 use crate::send;
-use crate::set::{Guest, Held, Inner, Known, Mode, Set};
+use crate::sockopts;
 use crate::switch;
 use crate::sys;
-use crate::table::{self, Entry, Kind, LEFT_ALONE, OWN, SHARED};
-use crate::turn;
 
 /// So many descriptors of a set that other threads touch, and it is theirs as much as its owner's.
 const STRANGERS_MAX: u32 = 64;
@@ -69,7 +69,7 @@ pub(crate) fn hand_back_for_a_mark(inner: &mut Inner, fd: i32) {
 }
 
 fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
-    let Some(entry) = table::entry(fd) else {
+    let Some(entry) = fd_table::entry(fd) else {
         return;
     };
     if entry.kind() != Kind::Served {
@@ -78,7 +78,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     let Some(connection) = inner.connection(fd) else {
         return;
     };
-    counts::handed_back(why);
+    counters::handed_back(why);
     // What is sent now may have an answer that nobody has been told of.
     let told_of = connection.mask();
     send::flush(inner, fd, connection);
@@ -133,7 +133,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
 /// reported it meanwhile; a change makes it report an edge anew.
 pub(crate) fn has_room(inner: &Inner, fd: i32, connection: Conn) {
     let edge = connection.events & (flag::EDGE_TRIGGERED | flag::ONESHOT) == flag::EDGE_TRIGGERED;
-    let replay = table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Replay);
+    let replay = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Replay);
     if replay && edge && connection.is(flag::MEMBER) && connection.events & flag::OUT != 0 {
         let (events, data) = (connection.events, connection.data);
         let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, fd, events, data);
@@ -142,11 +142,13 @@ pub(crate) fn has_room(inner: &Inner, fd: i32, connection: Conn) {
 
 fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::POLLED) {
-        inner.cancels.push(turn::poll_token(fd, connection));
+        inner.cancels.push(poll_cycle::poll_token(fd, connection));
     }
     if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
         connection.mark(flag::CANCELLED);
-        inner.cancels.push(turn::receive_token(fd, connection));
+        inner
+            .cancels
+            .push(poll_cycle::receive_token(fd, connection));
     }
     if connection.is(flag::ARMED) && inner.is_polled() {
         // The ring does not stand still: something may come until the kernel says that it is over.
@@ -162,7 +164,7 @@ fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
 /// Lets go of one that was handed back when nothing is in hand of it any more.
 #[inline]
 pub(crate) fn settle(inner: &mut Inner, fd: i32, connection: Conn) {
-    let Some(entry) = table::entry(fd) else {
+    let Some(entry) = fd_table::entry(fd) else {
         return;
     };
     if entry.kind() != Kind::Replay
@@ -208,7 +210,7 @@ pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
 
 /// A connection that was taken out of its set is another's from now on; what is in hand of it.
 pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> Moved {
-    let (Some(entry), Some(mut connection)) = (table::entry(fd), inner.connection(fd)) else {
+    let (Some(entry), Some(mut connection)) = (fd_table::entry(fd), inner.connection(fd)) else {
         return Moved::none();
     };
     send::flush(inner, fd, connection);
@@ -291,7 +293,7 @@ pub(crate) fn generation(inner: &Inner, fd: i32) -> u32 {
 /// Those that were taken out of their set and not put in again are the kernel's.
 pub(crate) fn let_go(inner: &mut Inner) {
     for fd in std::mem::take(&mut inner.leaving) {
-        let Some(entry) = table::entry(fd) else {
+        let Some(entry) = fd_table::entry(fd) else {
             continue;
         };
         if entry.kind() != Kind::Served {
@@ -371,7 +373,7 @@ fn end_closed(fd: i32, rest: &[u8], kept_back: bool, flags: u32) -> bool {
             true => Beside::Ring,
             false => Beside::Nobody,
         };
-        return orphans::take_over(fd, rest, beside.unless_shared(flags & SHARED != 0));
+        return draining::take_over(fd, rest, beside.unless_shared(flags & SHARED != 0));
     }
     if kept_back && flags & (OWN | SHARED) == OWN {
         sys::end_as_if_closed(fd);
@@ -382,8 +384,8 @@ fn end_closed(fd: i32, rest: &[u8], kept_back: bool, flags: u32) -> bool {
 /// What the ring holds of a connection would keep its end back.
 fn let_go_now(inner: &mut Inner, fd: i32, connection: Conn) {
     let ring_has = [
-        (flag::ARMED, turn::receive_token(fd, connection)),
-        (flag::POLLED, turn::poll_token(fd, connection)),
+        (flag::ARMED, poll_cycle::receive_token(fd, connection)),
+        (flag::POLLED, poll_cycle::poll_token(fd, connection)),
     ];
     let before = inner.cancels.len();
     let ring_has = ring_has.into_iter().filter(|had| connection.is(had.0));
@@ -400,7 +402,7 @@ fn ends_with_answer(inner: &mut Inner, entry: &'static Entry, fd: i32, connectio
     if connection.out_bytes == 0 || entry.flags() & (OWN | SHARED) != OWN {
         return false;
     }
-    if sys::readable(fd) > 0 || options::lingers(fd) {
+    if sys::readable(fd) > 0 || sockopts::lingers(fd) {
         return false;
     }
     send::flush_last(inner, fd, connection);
@@ -426,7 +428,7 @@ pub(crate) fn pass_whole(held: &mut Held, why: Why) {
     if held.mode == Mode::Passing {
         return switch::is_not_to_return(held);
     }
-    counts::passed(why);
+    counters::passed(why);
     if why == Why::Filtered {
         log::refused("the program has set a filter of system calls");
     }
@@ -447,12 +449,14 @@ pub(crate) fn pass_whole(held: &mut Held, why: Why) {
 }
 
 fn set_of(held: &Held) -> Option<&'static Set> {
-    table::entry(held.fd).and_then(Set::of)
+    fd_table::entry(held.fd).and_then(Set::of)
 }
 
 fn hand_back_all(held: &mut Held, set: &'static Set, why: Why) {
     for fd in 0..served_max() as i32 {
-        let Some(entry) = table::entry(fd) else { break };
+        let Some(entry) = fd_table::entry(fd) else {
+            break;
+        };
         let ours = Set::of(entry).is_some_and(|other| std::ptr::eq(other, set));
         if ours && entry.kind() == Kind::Served {
             hand_back(held, fd, why);
@@ -476,18 +480,18 @@ fn end_ring(held: &mut Held, set: &'static Set) {
     held.to_poll.clear();
     // Closing the ring cancels what is with the kernel, and does not wait for it (trap 2).
     for fd in 0..served_max() as i32 {
-        let ours = table::entry(fd)
+        let ours = fd_table::entry(fd)
             .and_then(Set::of)
             .is_some_and(|other| std::ptr::eq(other, set));
         if ours && let Some(mut connection) = held.connection(fd) {
             connection
                 .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
             settle(held, fd, connection);
-            rests::is_aside(held, fd, connection);
+            deferred_output::is_aside(held, fd, connection);
         }
     }
     machine.answers.clear();
-    let crate::set::Machine {
+    let crate::epoll_set::Machine {
         ring,
         pool,
         arena,
@@ -496,8 +500,8 @@ fn end_ring(held: &mut Held, set: &'static Set) {
     } = *machine;
     counts.end();
     // A filter may allow less than an enter.
-    ours::close_ring(ring, nothing_comes && crate::process::may_make_rings());
-    crate::ended::ring_has_ended();
+    reserved_fds::close_ring(ring, nothing_comes && crate::process::may_make_rings());
+    crate::ring_teardown::ring_has_ended();
     if nothing_comes {
         drop(pool);
     } else {
@@ -514,7 +518,9 @@ fn end_ring(held: &mut Held, set: &'static Set) {
 /// The last number of a set is closed: its connections are nobody's, until they are put into another.
 pub(crate) fn end_set(held: &mut Held, set: &'static Set) {
     for fd in 0..served_max() as i32 {
-        let Some(entry) = table::entry(fd) else { break };
+        let Some(entry) = fd_table::entry(fd) else {
+            break;
+        };
         let ours = Set::of(entry).is_some_and(|other| std::ptr::eq(other, set));
         if ours
             && entry.kind() == Kind::Served

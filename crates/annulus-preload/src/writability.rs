@@ -10,7 +10,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use crate::ours::{self, Inode};
+use crate::reserved_fds::{self, Inode};
 use crate::sys;
 
 /// The kernel's set, and what wakes whoever sleeps in it; -1: there is none.
@@ -54,10 +54,10 @@ fn set() -> Option<i32> {
 
 /// The same under a high number, which the program does not see.
 fn out_of_the_way(low: i32) -> Option<i32> {
-    let high = sys::dup_above(low, ours::lowest());
+    let high = sys::dup_above(low, reserved_fds::lowest());
     let _ = sys::close(low);
     let high = high.ok()?;
-    ours::remember(high, Inode::Shared);
+    reserved_fds::remember(high, Inode::Shared);
     Some(high)
 }
 
@@ -99,14 +99,14 @@ fn sleep(set: i32, us: Option<i64>, mut each: impl FnMut(u64)) -> bool {
         tv_nsec: us.unwrap_or(0) * 1000,
     };
     let time = us.map_or(ptr::null(), |_| &raw const time);
-    let said = match ours::is_still(set) {
+    let said = match reserved_fds::is_still(set) {
         // SAFETY: Lent: all of this stack.
         true => unsafe { sys::wait(set, &mut told, time) },
         false => Err(libc::EBADF),
     };
     let count = said.unwrap_or_else(|_| {
         // It is no set any more: the program has closed it by a call of its own. The next that waits makes another.
-        ours::forget(set);
+        reserved_fds::forget(set);
         reset();
         sys::pause_us(us.unwrap_or(0));
         0

@@ -48,7 +48,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use annulus::Chunk;
-use annulus::net::{Receiving, TcpStream, UnixStream, Writer};
+use annulus::net::{RecvStream, TcpStream, UnixStream, Writer};
 
 /// The library's connected streams.
 pub trait Stream: sealed::Sealed + 'static {}
@@ -57,10 +57,10 @@ impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
 mod sealed {
-    use super::{Receiving, TcpStream, UnixStream, Writer};
+    use super::{RecvStream, TcpStream, UnixStream, Writer};
 
     pub trait Sealed {
-        fn chunks(&self) -> Receiving<'_>;
+        fn chunks(&self) -> RecvStream<'_>;
         fn gathers(&self) -> Writer;
         /// What was written will not be sent whole: the end is to be a reset.
         #[cfg(feature = "hyper")]
@@ -74,7 +74,7 @@ mod sealed {
     }
 
     impl Sealed for TcpStream {
-        fn chunks(&self) -> Receiving<'_> {
+        fn chunks(&self) -> RecvStream<'_> {
             self.recv_multishot()
         }
 
@@ -99,7 +99,7 @@ mod sealed {
     }
 
     impl Sealed for UnixStream {
-        fn chunks(&self) -> Receiving<'_> {
+        fn chunks(&self) -> RecvStream<'_> {
             self.recv_multishot()
         }
 

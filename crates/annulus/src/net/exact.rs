@@ -14,24 +14,24 @@ use crate::error::{BufError, WholeResult};
 /// The future of a receive that fills its buffer. Dropped, it leaves what has come to the stream's next
 /// receive.
 #[must_use = "it does nothing until it is awaited"]
-pub struct ReceiveExact<'a, B: IoBufMut> {
+pub struct RecvExact<'a, B: IoBufMut> {
     receiver: &'a Rc<Receiver>,
     /// `None` when it is over.
     filling: Option<Filling<B>>,
 }
 
-impl<'a, B: IoBufMut> ReceiveExact<'a, B> {
-    pub(super) fn new(receiver: &'a Rc<Receiver>, buf: B) -> ReceiveExact<'a, B> {
-        ReceiveExact {
+impl<'a, B: IoBufMut> RecvExact<'a, B> {
+    pub(super) fn new(receiver: &'a Rc<Receiver>, buf: B) -> RecvExact<'a, B> {
+        RecvExact {
             receiver,
             filling: Some(Filling::new(buf)),
         }
     }
 }
 
-impl<B: IoBufMut> Unpin for ReceiveExact<'_, B> {}
+impl<B: IoBufMut> Unpin for RecvExact<'_, B> {}
 
-impl<B: IoBufMut> Future for ReceiveExact<'_, B> {
+impl<B: IoBufMut> Future for RecvExact<'_, B> {
     type Output = WholeResult<B>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<WholeResult<B>> {
@@ -62,7 +62,7 @@ impl<B: IoBufMut> Future for ReceiveExact<'_, B> {
     }
 }
 
-impl<B: IoBufMut> Drop for ReceiveExact<'_, B> {
+impl<B: IoBufMut> Drop for RecvExact<'_, B> {
     fn drop(&mut self) {
         if let Some(filling) = &mut self.filling
             && let filled = filling.filled()
@@ -73,8 +73,8 @@ impl<B: IoBufMut> Drop for ReceiveExact<'_, B> {
     }
 }
 
-impl<B: IoBufMut> fmt::Debug for ReceiveExact<'_, B> {
+impl<B: IoBufMut> fmt::Debug for RecvExact<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReceiveExact").finish_non_exhaustive()
+        f.debug_struct("RecvExact").finish_non_exhaustive()
     }
 }

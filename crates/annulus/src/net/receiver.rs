@@ -399,13 +399,13 @@ impl Leftover for Receiver {
 /// What a stream receives, chunk by chunk, in buffers of the core's. Made by
 /// [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot). Dropped, it leaves what has come to the
 /// stream's next receive.
-pub struct Receiving<'a> {
+pub struct RecvStream<'a> {
     receiver: &'a Rc<Receiver>,
 }
 
-impl Receiving<'_> {
-    pub(super) fn new(receiver: &Rc<Receiver>) -> Receiving<'_> {
-        Receiving { receiver }
+impl RecvStream<'_> {
+    pub(super) fn new(receiver: &Rc<Receiver>) -> RecvStream<'_> {
+        RecvStream { receiver }
     }
 
     /// The next chunk; `None` when the peer has said that nothing follows, and after an error.
@@ -420,16 +420,16 @@ impl Receiving<'_> {
         }
     }
 
-    /// As [`next`](Receiving::next), for those who poll.
+    /// As [`next`](RecvStream::next), for those who poll.
     #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         self.receiver.poll_next(context)
     }
 }
 
-impl fmt::Debug for Receiving<'_> {
+impl fmt::Debug for RecvStream<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Receiving")
+        f.debug_tuple("RecvStream")
             .field(&self.receiver.socket)
             .finish()
     }

@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use super::acceptor::Accepted;
-use super::exact::ReceiveExact;
-use super::receiver::Receiving;
-use super::stream::{Receive, Send, Stream};
+use super::exact::RecvExact;
+use super::receiver::RecvStream;
+use super::stream::{Recv, SendAll, Stream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 
@@ -25,24 +25,24 @@ pub(super) fn split(stream: &Stream) -> (ReadHalf<'_>, WriteHalf<'_>) {
 
 impl<'a> ReadHalf<'a> {
     /// As [`TcpStream::recv`](super::TcpStream::recv).
-    pub fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'a, B> {
+    pub fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'a, B> {
         self.0.recv(buf)
     }
 
     /// As [`TcpStream::recv_exact`](super::TcpStream::recv_exact).
-    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'a, B> {
+    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'a, B> {
         self.0.recv_exact(buf)
     }
 
     /// As [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
-    pub fn recv_multishot(&self) -> Receiving<'a> {
+    pub fn recv_multishot(&self) -> RecvStream<'a> {
         self.0.recv_multishot()
     }
 }
 
 impl<'a> WriteHalf<'a> {
     /// As [`TcpStream::send_all`](super::TcpStream::send_all).
-    pub fn send_all<B: IoBuf>(&self, buf: B) -> Send<'a, B> {
+    pub fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'a, B> {
         self.0.send_all(buf)
     }
 
@@ -96,17 +96,17 @@ fn there(stream: &Option<Rc<Stream>>) -> &Stream {
 
 impl<S> OwnedReadHalf<S> {
     /// As [`TcpStream::recv`](super::TcpStream::recv).
-    pub fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {
+    pub fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'_, B> {
         there(&self.stream).recv(buf)
     }
 
     /// As [`TcpStream::recv_exact`](super::TcpStream::recv_exact).
-    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'_, B> {
+    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'_, B> {
         there(&self.stream).recv_exact(buf)
     }
 
     /// As [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
-    pub fn recv_multishot(&self) -> Receiving<'_> {
+    pub fn recv_multishot(&self) -> RecvStream<'_> {
         there(&self.stream).recv_multishot()
     }
 
@@ -133,7 +133,7 @@ impl<S> OwnedReadHalf<S> {
 
 impl<S> OwnedWriteHalf<S> {
     /// As [`TcpStream::send_all`](super::TcpStream::send_all).
-    pub fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
+    pub fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'_, B> {
         there(&self.stream).send_all(buf)
     }
 

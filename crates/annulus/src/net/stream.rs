@@ -9,14 +9,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::exact::ReceiveExact;
-use super::receiver::{Receiver, Receiving};
+use super::exact::RecvExact;
+use super::receiver::{Receiver, RecvStream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut, check_room};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{SendPermit, SendPlace, Socket};
-use crate::op::{Connect, Recv, SendAll, SendThen};
+use crate::op::{self, Connect, SendThen};
 use crate::sys::engine_error::error_of;
 use crate::sys::net::{self, Address, Kind};
 
@@ -53,27 +53,27 @@ impl Stream {
         Ok(stream)
     }
 
-    pub(super) fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {
-        Receive {
+    pub(super) fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'_, B> {
+        Recv {
             stream: self,
-            state: Receiving1::Fresh(buf),
+            state: RecvState::Fresh(buf),
         }
     }
 
-    pub(super) fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'_, B> {
-        ReceiveExact::new(&self.receiver, buf)
+    pub(super) fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'_, B> {
+        RecvExact::new(&self.receiver, buf)
     }
 
     pub(super) fn writer(&self) -> Writer {
         Writer::new(Rc::clone(&self.core), Rc::clone(&self.socket))
     }
 
-    pub(super) fn recv_multishot(&self) -> Receiving<'_> {
-        Receiving::new(&self.receiver)
+    pub(super) fn recv_multishot(&self) -> RecvStream<'_> {
+        RecvStream::new(&self.receiver)
     }
 
-    pub(super) fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
-        Send::new(&self.core, &self.socket, buf)
+    pub(super) fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'_, B> {
+        SendAll::new(&self.core, &self.socket, buf)
     }
 
     /// Begins to send `buf` if nothing else is being sent; nobody waits for the end of it.
@@ -83,7 +83,7 @@ impl Stream {
             return Ok(());
         }
         let op = self.sends_at_once(buf)?;
-        self.core.start_detached(op).map_err(SendAll::into_buf)
+        self.core.start_detached(op).map_err(op::SendAll::into_buf)
     }
 
     /// The same; `then` is given the buffer at the end of it.
@@ -133,12 +133,12 @@ impl Stream {
 
     /// The send, if nothing else is being sent and nothing has failed.
     #[inline]
-    fn sends_at_once<B: IoBuf>(&self, buf: B) -> Result<SendAll<B>, B> {
+    fn sends_at_once<B: IoBuf>(&self, buf: B) -> Result<op::SendAll<B>, B> {
         if self.socket.send_failed() != 0 {
             return Err(buf);
         }
         match SendPermit::take(&self.socket) {
-            Some(permit) => Ok(SendAll::new(buf, permit)),
+            Some(permit) => Ok(op::SendAll::new(buf, permit)),
             None => Err(buf),
         }
     }
@@ -164,45 +164,44 @@ impl fmt::Debug for Stream {
 /// The future of a receive into a buffer: the number of bytes, 0 at the end, and the buffer. Dropped, it
 /// leaves what has come, and what may yet come, to the stream's next receive.
 #[must_use = "it does nothing until it is awaited"]
-pub struct Receive<'a, B: IoBufMut> {
+pub struct Recv<'a, B: IoBufMut> {
     stream: &'a Stream,
-    state: Receiving1<B>,
+    state: RecvState<B>,
 }
 
-enum Receiving1<B: IoBufMut> {
+enum RecvState<B: IoBufMut> {
     Fresh(B),
-    Out(SocketOperation<Recv<B>>),
+    Out(SocketOperation<op::Recv<B>>),
     Over,
 }
 
-impl<B: IoBufMut> Unpin for Receive<'_, B> {}
+impl<B: IoBufMut> Unpin for Recv<'_, B> {}
 
-impl<B: IoBufMut> Future for Receive<'_, B> {
+impl<B: IoBufMut> Future for Recv<'_, B> {
     type Output = BufResult<usize, B>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let receiver = &this.stream.receiver;
-        if let Receiving1::Fresh(buf) = &mut this.state
+        if let RecvState::Fresh(buf) = &mut this.state
             && let Err(error) = check_room(buf)
-            && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
+            && let RecvState::Fresh(buf) = std::mem::replace(&mut this.state, RecvState::Over)
         {
             return Poll::Ready(Err(BufError::new(error, Some(buf))));
         }
-        if let Receiving1::Fresh(_) = this.state
+        if let RecvState::Fresh(_) = this.state
             && receiver.is_idle()
-            && let Receiving1::Fresh(buf) = std::mem::replace(&mut this.state, Receiving1::Over)
+            && let RecvState::Fresh(buf) = std::mem::replace(&mut this.state, RecvState::Over)
         {
-            let op = Recv::new(Rc::clone(&this.stream.socket), buf, receiver.take_permit());
-            this.state = Receiving1::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
+            let op = op::Recv::new(Rc::clone(&this.stream.socket), buf, receiver.take_permit());
+            this.state = RecvState::Out(SocketOperation::new(Rc::clone(&this.stream.core), op));
         }
-        if let Receiving1::Out(operation) = &mut this.state {
+        if let RecvState::Out(operation) = &mut this.state {
             return Pin::new(operation).poll(context);
         }
         // Something has come already, or is about to: it is copied.
         let next = std::task::ready!(receiver.poll_next(context));
-        let Receiving1::Fresh(mut buf) = std::mem::replace(&mut this.state, Receiving1::Over)
-        else {
+        let RecvState::Fresh(mut buf) = std::mem::replace(&mut this.state, RecvState::Over) else {
             panic!("a receive was polled after it had been answered");
         };
         Poll::Ready(match next {
@@ -219,25 +218,25 @@ impl<B: IoBufMut> Future for Receive<'_, B> {
     }
 }
 
-impl<B: IoBufMut> fmt::Debug for Receive<'_, B> {
+impl<B: IoBufMut> fmt::Debug for Recv<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Receive").field(self.stream).finish()
+        f.debug_tuple("Recv").field(self.stream).finish()
     }
 }
 
 /// The future of a send. Sends of one stream are made one after another, in the order of their first
 /// polls. Dropped before it has the permit to send, it sends nothing; dropped later, it sends everything.
 #[must_use = "it does nothing until it is awaited"]
-pub struct Send<'a, B: IoBuf> {
+pub struct SendAll<'a, B: IoBuf> {
     core: &'a Rc<Core>,
     socket: &'a Rc<Socket>,
-    state: Sending<B>,
+    state: SendState<B>,
 }
 
-impl<'a, B: IoBuf> Send<'a, B> {
-    pub(super) fn new(core: &'a Rc<Core>, socket: &'a Rc<Socket>, buf: B) -> Send<'a, B> {
-        let state = Sending::Fresh(buf);
-        Send {
+impl<'a, B: IoBuf> SendAll<'a, B> {
+    pub(super) fn new(core: &'a Rc<Core>, socket: &'a Rc<Socket>, buf: B) -> SendAll<'a, B> {
+        let state = SendState::Fresh(buf);
+        SendAll {
             core,
             socket,
             state,
@@ -245,50 +244,50 @@ impl<'a, B: IoBuf> Send<'a, B> {
     }
 }
 
-enum Sending<B: IoBuf> {
+enum SendState<B: IoBuf> {
     Fresh(B),
     /// Others send first.
     Queued(B, SendPlace),
-    Out(SocketOperation<SendAll<B>>),
+    Out(SocketOperation<op::SendAll<B>>),
     Over,
 }
 
-impl<B: IoBuf> Unpin for Send<'_, B> {}
+impl<B: IoBuf> Unpin for SendAll<'_, B> {}
 
-impl<B: IoBuf> Future for Send<'_, B> {
+impl<B: IoBuf> Future for SendAll<'_, B> {
     type Output = WholeResult<B>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
-            if let Sending::Out(operation) = &mut this.state {
+            if let SendState::Out(operation) = &mut this.state {
                 return Pin::new(operation).poll(context);
             }
-            let (buf, permit) = match std::mem::replace(&mut this.state, Sending::Over) {
-                Sending::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
-                Sending::Fresh(buf) => match SendPermit::take(this.socket) {
+            let (buf, permit) = match std::mem::replace(&mut this.state, SendState::Over) {
+                SendState::Fresh(buf) if buf.init_bytes() == 0 => return Poll::Ready(Ok(buf)),
+                SendState::Fresh(buf) => match SendPermit::take(this.socket) {
                     Some(permit) => (buf, permit),
                     None => {
-                        this.state = Sending::Queued(buf, SendPlace::queue(this.socket));
+                        this.state = SendState::Queued(buf, SendPlace::queue(this.socket));
                         continue;
                     }
                 },
-                Sending::Queued(buf, mut place) => match place.poll(context) {
+                SendState::Queued(buf, mut place) => match place.poll(context) {
                     Poll::Ready(permit) => (buf, permit),
                     Poll::Pending => {
-                        this.state = Sending::Queued(buf, place);
+                        this.state = SendState::Queued(buf, place);
                         return Poll::Pending;
                     }
                 },
-                Sending::Out(_) => unreachable!("looked at just now"),
-                Sending::Over => panic!("a send was polled after it had been answered"),
+                SendState::Out(_) => unreachable!("looked at just now"),
+                SendState::Over => panic!("a send was polled after it had been answered"),
             };
             match this.socket.send_failed() {
                 0 => {
-                    let op = SendAll::new(buf, permit);
+                    let op = op::SendAll::new(buf, permit);
                     let operation = SocketOperation::new(Rc::clone(this.core), op);
-                    this.state = Sending::Out(operation);
+                    this.state = SendState::Out(operation);
                 }
                 errno => {
                     let error = error_of(errno);
@@ -299,8 +298,8 @@ impl<B: IoBuf> Future for Send<'_, B> {
     }
 }
 
-impl<B: IoBuf> fmt::Debug for Send<'_, B> {
+impl<B: IoBuf> fmt::Debug for SendAll<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Send").field(self.socket).finish()
+        f.debug_tuple("SendAll").field(self.socket).finish()
     }
 }

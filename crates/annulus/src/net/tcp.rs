@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
-use super::exact::ReceiveExact;
+use super::exact::RecvExact;
 use super::listen::{ListenOptions, listen};
 use super::options::SocketOptions;
 use super::progress::SendProgress;
-use super::receiver::Receiving;
+use super::receiver::RecvStream;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use super::stream::{Receive, Send, Stream};
+use super::stream::{Recv, SendAll, Stream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::error::WholeResult;
@@ -175,7 +175,7 @@ impl TcpStream {
     ///
     /// What `recv(2)` says; [`io::ErrorKind::InvalidInput`] for a buffer without room, as 0 would look like the
     /// end. The buffer comes back with the error.
-    pub fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {
+    pub fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'_, B> {
         self.0.recv(buf)
     }
 
@@ -186,7 +186,7 @@ impl TcpStream {
     ///
     /// [`io::ErrorKind::UnexpectedEof`]: the peer has said that nothing follows, before that. What came is
     /// in the buffer.
-    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'_, B> {
+    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'_, B> {
         self.0.recv_exact(buf)
     }
 
@@ -228,12 +228,12 @@ impl TcpStream {
     /// Receives into buffers of the core, by one request to the kernel for all that comes. Since Linux 6.0;
     /// before that, and without a ring, one by one. Where data comes in bulk, single receives into larger
     /// buffers take over. No more than 64 KiB wait to be read.
-    pub fn recv_multishot(&self) -> Receiving<'_> {
+    pub fn recv_multishot(&self) -> RecvStream<'_> {
         self.0.recv_multishot()
     }
 
     /// Sends all of `buf`, which comes back. See [`Send`] for what becomes of it when it is dropped.
-    pub fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
+    pub fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'_, B> {
         self.0.send_all(buf)
     }
 

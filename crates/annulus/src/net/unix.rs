@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::acceptor::{Accepted, Acceptor, Incoming};
-use super::exact::ReceiveExact;
+use super::exact::RecvExact;
 use super::listen::ListenOptions;
 use super::options::SocketOptions;
-use super::receiver::Receiving;
+use super::receiver::RecvStream;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use super::stream::{Receive, Send, Stream};
+use super::stream::{Recv, SendAll, Stream};
 use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::error::WholeResult;
@@ -121,12 +121,12 @@ impl UnixStream {
     }
 
     /// As [`TcpStream::recv`](super::TcpStream::recv).
-    pub fn recv<B: IoBufMut>(&self, buf: B) -> Receive<'_, B> {
+    pub fn recv<B: IoBufMut>(&self, buf: B) -> Recv<'_, B> {
         self.0.recv(buf)
     }
 
     /// As [`TcpStream::recv_exact`](super::TcpStream::recv_exact).
-    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> ReceiveExact<'_, B> {
+    pub fn recv_exact<B: IoBufMut>(&self, buf: B) -> RecvExact<'_, B> {
         self.0.recv_exact(buf)
     }
 
@@ -146,12 +146,12 @@ impl UnixStream {
     }
 
     /// As [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
-    pub fn recv_multishot(&self) -> Receiving<'_> {
+    pub fn recv_multishot(&self) -> RecvStream<'_> {
         self.0.recv_multishot()
     }
 
     /// As [`TcpStream::send_all`](super::TcpStream::send_all).
-    pub fn send_all<B: IoBuf>(&self, buf: B) -> Send<'_, B> {
+    pub fn send_all<B: IoBuf>(&self, buf: B) -> SendAll<'_, B> {
         self.0.send_all(buf)
     }
 

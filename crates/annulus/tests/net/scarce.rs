@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::pin::Pin;
 use std::time::Duration;
 
-use annulus::net::{Receiving, UnixStream};
+use annulus::net::{RecvStream, UnixStream};
 use annulus::runtime::{spawn, yield_now};
 use annulus::time::sleep;
 
@@ -90,7 +90,7 @@ async fn ended_stream(end: EndOf) -> Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(async move { nine_bytes(server.recv_multishot(), end).await })
 }
 
-async fn nine_bytes(mut chunks: Receiving<'_>, end: EndOf) {
+async fn nine_bytes(mut chunks: RecvStream<'_>, end: EndOf) {
     let mut count = 0;
     // A buffer that is filled bit by bit may have had no more room.
     let after = loop {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use annulus::sim::{Errno, OpKind, Sim, SimConfig};
-use annulus::{Backend, Engine, EngineBuilder, Rung};
+use annulus::{Backend, Engine, EngineBuilder, SetupMode};
 use load::{Load, Tally};
 
 const TASKS: usize = 24;
@@ -54,8 +54,12 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
     let blocking = || Engine::builder().backend(Backend::Blocking);
     let builders: [fn(EngineBuilder, EngineBuilder) -> EngineBuilder; 5] = [
         |ring, _| ring,
-        |ring, _| ring.rung(Rung::Deferred).threads(2),
-        |ring, _| ring.rung(Rung::Plain).ring_entries(4).max_in_flight(3),
+        |ring, _| ring.setup_mode(SetupMode::Deferred).threads(2),
+        |ring, _| {
+            ring.setup_mode(SetupMode::Plain)
+                .ring_entries(4)
+                .max_in_flight(3)
+        },
         |ring, _| ring.max_in_flight_bytes(8 << 10),
         |_, blocking| blocking.blocking_threads(16),
     ];

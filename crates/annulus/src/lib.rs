@@ -78,6 +78,6 @@ pub use sys::behaviour::Behaviour;
 pub use sys::engine_error::EngineError;
 pub use sys::mapping::{HugePages, PagesInUse};
 pub use sys::poll_queue::NotPolled;
-pub use sys::ring::Rung;
+pub use sys::ring::SetupMode;
 pub use sys::sq_poll::SqPoll;
 pub use sys::trial::Trial;

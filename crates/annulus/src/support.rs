@@ -11,7 +11,7 @@ use crate::sys::answers::{self, CallAnswer};
 use crate::sys::behaviour::{self, Behaviour};
 use crate::sys::poll_queue;
 use crate::sys::probe;
-use crate::sys::ring::Rung;
+use crate::sys::ring::SetupMode;
 use crate::sys::sqe::opcode;
 use crate::sys::trial::{self, FEATURES, OPCODES, Trial, Tried};
 
@@ -19,7 +19,7 @@ use crate::sys::trial::{self, FEATURES, OPCODES, Trial, Tried};
 /// a next step.
 ///
 /// Versions and names are hints only: distributions port features back, filters forbid parts. So a
-/// ring is made by the engine's own ladder, each set-up flag is tried on a ring of its own, and each
+/// ring is set up exactly as the engine does it, each set-up flag is tried on a ring of its own, and each
 /// registration with a transfer that uses it.
 #[derive(Debug)]
 pub struct Support {
@@ -136,13 +136,13 @@ impl Support {
         }
     }
 
-    /// How far up the ladder of set-up flags a ring comes.
+    /// Returns the newest set-up mode that the kernel accepts.
     ///
     /// # Errors
     ///
     /// Why there can be no ring: who refuses, and what to do about it.
-    pub fn ring(&self) -> Result<Rung, &SetupError> {
-        self.ring.as_ref().map(|tried| tried.rung)
+    pub fn ring(&self) -> Result<SetupMode, &SetupError> {
+        self.ring.as_ref().map(|tried| tried.setup_mode)
     }
 
     /// The set-up flags that were tried, each on a ring of its own; none where no ring can be had.
@@ -319,7 +319,7 @@ impl fmt::Display for Support {
         match &self.ring {
             Ok(tried) => {
                 row(f, "io_uring", "works")?;
-                row(f, "ring", tried.rung.describe())?;
+                row(f, "ring", tried.setup_mode.describe())?;
                 row(f, "set-up flags", &trials(&self.setup_flags))?;
                 row(f, "features", &list(self.features()))?;
                 row(f, "opcodes", &self.opcodes_in_short())?;
@@ -444,7 +444,7 @@ impl Support {
             );
         };
         let mut less = Vec::new();
-        if tried.rung < Rung::Deferred {
+        if tried.setup_mode < SetupMode::Deferred {
             less.push("deferred task work: boot Linux 6.1 or later".to_owned());
         }
         for trial in &tried.registrations {

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use annulus::{Backend, Engine, File, OpenOptions, Rung};
+use annulus::{Backend, Engine, File, OpenOptions, SetupMode};
 use fuse::{Call, Fault, Faulty};
 use process::in_child;
 use skip::{root_or_skip, skip};
@@ -32,11 +32,11 @@ const ERRNOS: [i32; 6] = [
     libc::EROFS,
     libc::ESTALE,
 ];
-const BACKENDS: [(Backend, Rung); 4] = [
-    (Backend::Uring, Rung::Deferred),
-    (Backend::Uring, Rung::Cooperative),
-    (Backend::Uring, Rung::Plain),
-    (Backend::Blocking, Rung::Plain),
+const BACKENDS: [(Backend, SetupMode); 4] = [
+    (Backend::Uring, SetupMode::Deferred),
+    (Backend::Uring, SetupMode::Cooperative),
+    (Backend::Uring, SetupMode::Plain),
+    (Backend::Blocking, SetupMode::Plain),
 ];
 
 /// What goes wrong next, and what was asked so far.
@@ -117,7 +117,7 @@ fn on_every_backend(test: &str, body: impl AsyncFn(&File, &Script)) {
     on(&BACKENDS, test, body);
 }
 
-fn on(backends: &[(Backend, Rung)], test: &str, body: impl AsyncFn(&File, &Script)) {
+fn on(backends: &[(Backend, SetupMode)], test: &str, body: impl AsyncFn(&File, &Script)) {
     if !root_or_skip("mounting a file system") {
         return;
     }
@@ -126,14 +126,18 @@ fn on(backends: &[(Backend, Rung)], test: &str, body: impl AsyncFn(&File, &Scrip
             return skip(format_args!("no mounts of our own: {why}"));
         }
         let folder = tempfile::tempdir().unwrap();
-        for &(backend, rung) in backends {
-            let engine = match Engine::builder().backend(backend).rung(rung).build() {
+        for &(backend, setup_mode) in backends {
+            let engine = match Engine::builder()
+                .backend(backend)
+                .setup_mode(setup_mode)
+                .build()
+            {
                 Ok(engine) => engine,
                 Err(error) if error.allows_fallback() => {
-                    skip(format_args!("{rung:?}: {error}"));
+                    skip(format_args!("{setup_mode:?}: {error}"));
                     continue;
                 }
-                Err(error) => panic!("{rung:?}: {error}"),
+                Err(error) => panic!("{setup_mode:?}: {error}"),
             };
             println!("{}", engine.backend());
             let script = Script::default();

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use annulus::{
-    AlignedBuf, AllocateMode, Backend, Engine, EngineBuilder, File, Merge, OpenOptions, Rung,
+    AlignedBuf, AllocateMode, Backend, Engine, EngineBuilder, File, Merge, OpenOptions, SetupMode,
 };
 use skip::skip;
 
@@ -489,15 +489,17 @@ fn agrees_with_the_model(test: &str, builder: &EngineBuilder) {
     assert_eq!((metrics.stale, metrics.leaked), (0, 0));
 }
 
-fn uring(rung: Rung) -> EngineBuilder {
-    Engine::builder().backend(Backend::Uring).rung(rung)
+fn uring(setup_mode: SetupMode) -> EngineBuilder {
+    Engine::builder()
+        .backend(Backend::Uring)
+        .setup_mode(setup_mode)
 }
 
 #[test]
 fn a_ring_with_deferred_task_work_agrees_with_the_model() {
     agrees_with_the_model(
         "a_ring_with_deferred_task_work_agrees_with_the_model",
-        &uring(Rung::Deferred),
+        &uring(SetupMode::Deferred),
     );
 }
 
@@ -505,7 +507,7 @@ fn a_ring_with_deferred_task_work_agrees_with_the_model() {
 fn a_ring_with_cooperative_task_work_agrees_with_the_model() {
     agrees_with_the_model(
         "a_ring_with_cooperative_task_work_agrees_with_the_model",
-        &uring(Rung::Cooperative),
+        &uring(SetupMode::Cooperative),
     );
 }
 
@@ -513,13 +515,13 @@ fn a_ring_with_cooperative_task_work_agrees_with_the_model() {
 fn two_plain_rings_agree_with_the_model() {
     agrees_with_the_model(
         "two_plain_rings_agree_with_the_model",
-        &uring(Rung::Plain).threads(2),
+        &uring(SetupMode::Plain).threads(2),
     );
 }
 
 #[test]
 fn a_tiny_ring_agrees_with_the_model() {
-    let tiny = uring(Rung::Cooperative)
+    let tiny = uring(SetupMode::Cooperative)
         .ring_entries(2)
         .max_in_flight(2)
         .max_in_flight_bytes(8 << 10);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::{Backend, Engine, Rung, RunsOn, SetupError, Support, Trial};
+use annulus::{Backend, Engine, RunsOn, SetupError, SetupMode, Support, Trial};
 use io_uring::IoUring;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -41,14 +41,20 @@ fn works(trials: &[Trial], name: &str) -> bool {
 #[test]
 fn the_rung_is_the_one_that_an_engine_reaches() {
     let _alone = alone();
-    let reached = |rung| {
-        let engine = Engine::builder().backend(Backend::Uring).rung(rung).build();
+    let reached = |setup_mode| {
+        let engine = Engine::builder()
+            .backend(Backend::Uring)
+            .setup_mode(setup_mode)
+            .build();
         engine.map(|engine| engine.backend().to_string())
     };
     match Support::detect().ring() {
-        Ok(rung) => assert_eq!(reached(Rung::Deferred).unwrap(), reached(rung).unwrap()),
+        Ok(setup_mode) => assert_eq!(
+            reached(SetupMode::Deferred).unwrap(),
+            reached(setup_mode).unwrap()
+        ),
         Err(error) => assert_eq!(
-            reached(Rung::Plain).unwrap_err().to_string(),
+            reached(SetupMode::Plain).unwrap_err().to_string(),
             error.to_string()
         ),
     }

@@ -353,7 +353,7 @@ mod tests {
         }
         let mut source = Source::default();
         (source.kind, source.owner) = (SourceKind::Driver, 1);
-        source.backend = "io_uring (a \"rung\")".to_owned();
+        source.backend = "io_uring (a \"mode\")".to_owned();
         source.fallback = Some("no \\ of:\nit".to_owned());
         (source.counters.enters, source.counters.in_flight) = (7, 5);
         source.operations.push(operation);
@@ -381,7 +381,7 @@ mod tests {
             r#"annulus_in_flight{source="driver"} 5.0"#,
             r#"annulus_sources{source="driver"} 1.0"#,
             r#"annulus_kernel_workers{} 2.0"#,
-            r#"annulus_backend_info{source="driver",backend="io_uring (a \"rung\")",fallback="no \\ of:\nit"} 1.0"#,
+            r#"annulus_backend_info{source="driver",backend="io_uring (a \"mode\")",fallback="no \\ of:\nit"} 1.0"#,
             r#"annulus_operation_duration_seconds_count{op="read_at"} 5"#,
             // 1 µs lies in a bucket of ours that ends above it.
             r#"annulus_operation_duration_seconds_bucket{le="0.000001",op="read_at"} 1"#,

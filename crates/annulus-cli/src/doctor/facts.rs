@@ -51,8 +51,8 @@ pub(crate) struct RingFacts {
     pub(crate) calls: Vec<Call>,
     /// Why there is no ring; absent if there is one.
     pub(crate) refusal: Option<Refusal>,
-    /// The highest rung of set-up flags; absent without a ring.
-    pub(crate) rung: Option<Rung>,
+    /// The newest set-up mode; absent without a ring.
+    pub(crate) setup_mode: Option<SetupMode>,
     pub(crate) setup_flags: Vec<Tried>,
     pub(crate) features: Vec<Has>,
     pub(crate) opcodes: Vec<Has>,
@@ -91,7 +91,7 @@ pub(crate) enum RefusalKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Rung {
+pub(crate) enum SetupMode {
     Plain,
     Cooperative,
     Deferred,

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getegid, getgroups, getrlimit, getuid};
 
 use super::facts::{
     Behaviour, Call, EngineFact, Environment, Has, Kernel, Limits, OperationFact, Policy, Refusal,
-    RefusalKind, RingFacts, Rung, RunsOn, Seccomp, Tried,
+    RefusalKind, RingFacts, RunsOn, Seccomp, SetupMode, Tried,
 };
 use super::place::Place;
 use super::surroundings::{Surroundings, text};
@@ -48,10 +48,10 @@ fn ring(support: &Support) -> RingFacts {
             })
             .collect(),
         refusal: support.ring().err().map(refusal),
-        rung: support.ring().ok().map(|rung| match rung {
-            annulus::Rung::Deferred => Rung::Deferred,
-            annulus::Rung::Cooperative => Rung::Cooperative,
-            _ => Rung::Plain,
+        setup_mode: support.ring().ok().map(|setup_mode| match setup_mode {
+            annulus::SetupMode::Deferred => SetupMode::Deferred,
+            annulus::SetupMode::Cooperative => SetupMode::Cooperative,
+            _ => SetupMode::Plain,
         }),
         setup_flags: tried(support.setup_flags()),
         features: has(support.features()),
@@ -251,6 +251,6 @@ mod tests {
         assert!(here.limits.processors > 0);
         assert!(here.limits.processors_online >= here.limits.processors);
         assert!(here.kernel.version.0 >= 4, "{:?}", here.kernel);
-        assert_eq!(here.has_ring(), here.ring.rung.is_some());
+        assert_eq!(here.has_ring(), here.ring.setup_mode.is_some());
     }
 }

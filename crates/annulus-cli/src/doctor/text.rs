@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::advice::Severity;
 use super::device::Device;
 use super::facts::{
-    Environment, Has, Limits, Policy, RingFacts, Rung, RunsOn, Seccomp, Tried, Version,
+    Environment, Has, Limits, Policy, RingFacts, RunsOn, Seccomp, SetupMode, Tried, Version,
 };
 use super::figures::Figures;
 use super::json::Report;
@@ -108,7 +108,7 @@ fn kernel(lines: &mut Lines, env: &Environment) {
 }
 
 fn ring(lines: &mut Lines, ring: &RingFacts) {
-    let Some(rung) = ring.rung else {
+    let Some(setup_mode) = ring.setup_mode else {
         let refusal = ring.refusal.as_ref().map_or("", |refusal| &*refusal.text);
         lines.row(
             "io_uring",
@@ -121,10 +121,10 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
     lines.row("io_uring", "works");
     lines.row(
         "ring",
-        match rung {
-            Rung::Deferred => "single issuer, deferred task work",
-            Rung::Cooperative => "cooperative task work",
-            Rung::Plain => "plain",
+        match setup_mode {
+            SetupMode::Deferred => "single issuer, deferred task work",
+            SetupMode::Cooperative => "cooperative task work",
+            SetupMode::Plain => "plain",
         },
     );
     if let Some(engine) = &ring.engine {
@@ -152,16 +152,16 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
 fn servers(env: &Environment) -> String {
     let group = env.ring.registrations.iter();
     let mut group = group.filter(|tried| tried.name == BUFFER_GROUPS);
-    let lacks = match env.ring.rung {
+    let lacks = match env.ring.setup_mode {
         None => "no ring",
-        Some(Rung::Deferred) if group.all(|tried| tried.works) => {
+        Some(SetupMode::Deferred) if group.all(|tried| tried.works) => {
             let by_parts = match env.kernel.version >= INCREMENTAL_SINCE {
                 true => "",
                 false => ", with more memory for receives than on Linux 6.12 and later",
             };
             return format!("annulus run puts installed epoll servers on rings{by_parts}");
         }
-        Some(Rung::Deferred) => "no buffer groups, which Linux has since 5.19",
+        Some(SetupMode::Deferred) => "no buffer groups, which Linux has since 5.19",
         Some(_) => "no deferred task work, which Linux has since 6.1",
     };
     format!("annulus run leaves installed servers as they are: {lacks}")
@@ -482,7 +482,10 @@ mod tests {
                     env.ring.registrations[groups].works = false;
                 }),
             ),
-            ("since 6.1", says(&|env| env.ring.rung = Some(Rung::Plain))),
+            (
+                "since 6.1",
+                says(&|env| env.ring.setup_mode = Some(SetupMode::Plain)),
+            ),
             (
                 "no ring",
                 servers(&refused(RefusalKind::Missing, [38, 38, 38])),

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use annulus::{Rung, Support};
+use annulus::{SetupMode, Support};
 use rustix::process::{Resource, getrlimit};
 
 use super::{Obstacles, PRELOAD, Variables, cores, elf};
@@ -117,7 +117,7 @@ fn kernel(text: &mut Text, asked: &Asked<'_>) {
     let mut groups = groups.filter(|tried| tried.name == BUFFER_GROUPS);
     match support.ring() {
         Err(error) => text.against("kernel", format!("Linux {release}: {error}")),
-        Ok(Rung::Deferred) if groups.all(|tried| tried.result.is_ok()) => {
+        Ok(SetupMode::Deferred) if groups.all(|tried| tried.result.is_ok()) => {
             let buffers = match version >= INCREMENTAL_SINCE {
                 true => "receives share buffers",
                 false => "receives take a buffer each, which Linux 6.12 spares",
@@ -133,7 +133,7 @@ fn kernel(text: &mut Text, asked: &Asked<'_>) {
                 ),
             );
         }
-        Ok(Rung::Deferred) => text.against(
+        Ok(SetupMode::Deferred) => text.against(
             "kernel",
             format!("Linux {release} has no buffer groups, which there are since 5.19"),
         ),

@@ -19,7 +19,7 @@ use crate::error::SetupError;
 use crate::narrow::to_ns;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::RingPoll;
-use crate::sys::ring::{Ring, RingConfig, Rung};
+use crate::sys::ring::{Ring, RingConfig, SetupMode};
 #[cfg(feature = "test-util")]
 use crate::sys::sim::{SimClock, SimConfig, SimKernel, World};
 use crate::sys::size_limit;
@@ -49,8 +49,8 @@ pub enum Backend {
 pub enum BackendInUse {
     /// Rings.
     Uring {
-        /// How far up the ladder of set-up flags.
-        rung: Rung,
+        /// The set-up mode that the kernel accepted.
+        setup_mode: SetupMode,
         /// Driver threads.
         threads: usize,
         /// Entries of each submission queue.
@@ -91,7 +91,7 @@ impl fmt::Display for BackendInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BackendInUse::Uring {
-                rung,
+                setup_mode,
                 threads,
                 sq_entries,
                 polling,
@@ -100,7 +100,7 @@ impl fmt::Display for BackendInUse {
                 write!(
                     f,
                     "io_uring ({}; {threads} driver {plural}, {sq_entries} entries{polling})",
-                    rung.describe()
+                    setup_mode.describe()
                 )
             }
             BackendInUse::Blocking {
@@ -169,7 +169,7 @@ impl Default for EngineBuilder {
             ring: RingConfig {
                 sq_entries: 256,
                 cq_entries: 4 * IN_FLIGHT,
-                rung: Rung::Cooperative,
+                setup_mode: SetupMode::Cooperative,
                 workers: RING_WORKERS,
                 poll: RingPoll::Nothing,
             },
@@ -233,11 +233,11 @@ impl EngineBuilder {
         self.ring.sq_entries
     }
 
-    /// The highest rung of set-up flags to try; [`Rung::Cooperative`] by default. A driver that is
-    /// handed its work by others has little from [`Rung::Deferred`]: it takes an enter to see each
+    /// The newest set-up mode to try; [`SetupMode::Cooperative`] by default. A driver that is
+    /// handed its work by others has little from [`SetupMode::Deferred`]: it takes an enter to see each
     /// completion, which costs more than the interrupts it saves (docs/DESIGN.md). Backends: uring.
-    pub fn rung(mut self, rung: Rung) -> Self {
-        self.ring.rung = rung;
+    pub fn setup_mode(mut self, setup_mode: SetupMode) -> Self {
+        self.ring.setup_mode = setup_mode;
         self
     }
 
@@ -329,7 +329,7 @@ impl EngineBuilder {
         OwnRings {
             // They are polled by whichever thread has reason to (traps 11 and 13).
             ring: RingConfig {
-                rung: ring.rung.min(Rung::Cooperative),
+                setup_mode: ring.setup_mode.min(SetupMode::Cooperative),
                 ..ring
             },
             limits: self.limits,
@@ -365,7 +365,7 @@ impl EngineBuilder {
             }
         }
         let backend = BackendInUse::Uring {
-            rung: facts.rung,
+            setup_mode: facts.setup_mode,
             threads: self.threads,
             sq_entries: facts.sq_entries,
             polling,
@@ -477,7 +477,7 @@ type Rings = (Submitter, RingFacts);
 
 /// What a driver thread tells of its ring.
 struct RingFacts {
-    rung: Rung,
+    setup_mode: SetupMode,
     sq_entries: u32,
     opcodes: Opcodes,
 }
@@ -485,7 +485,7 @@ struct RingFacts {
 impl RingFacts {
     fn of(ring: &Ring) -> RingFacts {
         RingFacts {
-            rung: ring.rung(),
+            setup_mode: ring.setup_mode(),
             sq_entries: ring.sq_entries(),
             opcodes: Opcodes::of(|opcode| ring.supports(opcode)),
         }
@@ -493,13 +493,13 @@ impl RingFacts {
 }
 
 /// Makes a driver's ring. Its thread starts with the first operation that is handed over, except on
-/// the highest rung, where a ring belongs to the thread that made it.
+/// the mode `Deferred`, where a ring belongs to the thread that made it.
 fn make_driver(
     config: RingConfig,
     limits: Limits,
     tuning: Tuning,
 ) -> Result<(DriverThread, RingFacts), SetupError> {
-    if config.rung == Rung::Deferred {
+    if config.setup_mode == SetupMode::Deferred {
         return start_driver(config, limits, tuning);
     }
     let ring = Ring::new(config)?;

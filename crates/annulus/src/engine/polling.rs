@@ -75,7 +75,7 @@ impl EngineBuilder {
     ///
     /// It pays where drivers are bound by their system calls and a processor is to spare; with fewer than four
     /// [`Engine::backend`](crate::Engine::backend) advises against it, and does it. Not together with a
-    /// [`rung`](EngineBuilder::rung): the kernel takes no such flags beside it.
+    /// [`setup_mode`](EngineBuilder::setup_mode): the kernel takes no such flags beside it.
     ///
     /// Since Linux 5.11 with `CAP_SYS_NICE`, since 5.13 for everybody. Where it is refused,
     /// [`Backend::Auto`](crate::Backend::Auto) goes on without and says why; with

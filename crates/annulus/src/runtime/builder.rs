@@ -16,7 +16,7 @@ use crate::driver::uring::Tuning;
 use crate::error::SetupError;
 use crate::sys::polling::RingPoll;
 use crate::sys::probe;
-use crate::sys::ring::{RingConfig, Rung};
+use crate::sys::ring::{RingConfig, SetupMode};
 use crate::sys::sq_poll::{self, SqPoll};
 
 /// How the cores learn what their sockets can do.
@@ -38,8 +38,8 @@ pub enum Backend {
 pub enum BackendInUse {
     /// A ring.
     Uring {
-        /// How far up the ladder of set-up flags.
-        rung: Rung,
+        /// The set-up mode that the kernel accepted.
+        setup_mode: SetupMode,
         /// Entries of the submission queue.
         sq_entries: u32,
         /// Receive buffers.
@@ -82,7 +82,7 @@ impl fmt::Display for BackendInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BackendInUse::Uring {
-                rung,
+                setup_mode,
                 sq_entries,
                 buffers,
                 buffer_bytes,
@@ -93,7 +93,7 @@ impl fmt::Display for BackendInUse {
                 write!(
                     f,
                     "io_uring ({}; {sq_entries} entries, {buffers} receive buffers of {buffer_bytes} bytes a core",
-                    rung.describe()
+                    setup_mode.describe()
                 )?;
                 write_mode(f, *receive_mode, mode_refused.as_deref())?;
                 match sqpoll {
@@ -200,7 +200,7 @@ impl Default for RuntimeBuilder {
                 ring: RingConfig {
                     sq_entries: SQ_ENTRIES,
                     cq_entries: CQ_ENTRIES,
-                    rung: Rung::Deferred,
+                    setup_mode: SetupMode::Deferred,
                     workers: RING_WORKERS,
                     poll: RingPoll::Nothing,
                 },
@@ -302,7 +302,7 @@ impl RuntimeBuilder {
 
     /// Has a kernel thread take what the cores ask for from their submission queues, so that submitting is no
     /// system call while that thread is awake; all cores share it. It takes a processor's time, and each ring
-    /// is on the lowest rung: with few processors [`CoreInfo::backend`] advises against it. Where it is refused,
+    /// uses the mode `Plain`: with few processors [`CoreInfo::backend`] advises against it. Where it is refused,
     /// [`Backend::Auto`] goes on without and says why; with [`Backend::Uring`] it is an error. Backends: uring.
     pub fn sqpoll(mut self, poll: SqPoll) -> Self {
         self.core.ring.poll = poll.ring_poll();

@@ -325,11 +325,11 @@ impl Made {
             }
             other => other?,
         };
-        let (rung, sq_entries, opcodes) = core.ring_facts();
+        let (setup_mode, sq_entries, opcodes) = core.ring_facts();
         let (group, mode_refused) = core.group_facts();
         let group = group.unwrap_or(GroupLayout::of(ReceiveMode::Whole));
         let backend = BackendInUse::Uring {
-            rung,
+            setup_mode,
             sq_entries,
             buffers: group.count,
             buffer_bytes: group.bytes,

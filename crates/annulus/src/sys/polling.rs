@@ -307,7 +307,7 @@ mod loom_models {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::ring::{RingConfig, Rung};
+    use crate::sys::ring::{RingConfig, SetupMode};
 
     #[test]
     fn numbers_in_a_row_are_written_as_a_range() {
@@ -325,7 +325,7 @@ mod tests {
         RingConfig {
             sq_entries: 8,
             cq_entries: 32,
-            rung: Rung::Deferred,
+            setup_mode: SetupMode::Deferred,
             workers: [0, 0],
             poll,
         }

@@ -32,10 +32,10 @@ use crate::narrow::to_u32;
 
 mod enter;
 
-/// How far up the ladder of set-up flags a ring came.
+/// The set of flags that a ring was set up with. A ring uses the newest mode that the kernel accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Rung {
+pub enum SetupMode {
     /// No flag that needs a recent kernel.
     Plain,
     /// `COOP_TASKRUN`. Since Linux 5.19.
@@ -44,13 +44,13 @@ pub enum Rung {
     Deferred,
 }
 
-impl Rung {
+impl SetupMode {
     /// In the words `Engine::backend` prints.
     pub(crate) fn describe(self) -> &'static str {
         match self {
-            Rung::Plain => "plain",
-            Rung::Cooperative => "cooperative task work",
-            Rung::Deferred => "single issuer, deferred task work",
+            SetupMode::Plain => "plain",
+            SetupMode::Cooperative => "cooperative task work",
+            SetupMode::Deferred => "single issuer, deferred task work",
         }
     }
 }
@@ -62,8 +62,8 @@ pub(crate) struct RingConfig {
     pub(crate) sq_entries: u32,
     /// Entries of the completion queue; never fewer than may be in flight.
     pub(crate) cq_entries: u32,
-    /// The highest rung to try.
-    pub(crate) rung: Rung,
+    /// The newest set-up mode to try.
+    pub(crate) setup_mode: SetupMode,
     /// Most kernel workers (io-wq), bounded and unbounded. Since Linux 5.15.
     pub(crate) workers: [u32; 2],
     pub(crate) poll: RingPoll,
@@ -82,7 +82,7 @@ pub(crate) const REAP_MAX: usize = 256;
 pub(crate) struct Ring {
     ring: Queues,
     probe: io_uring::Probe,
-    rung: Rung,
+    setup_mode: SetupMode,
     /// Where the ring's own descriptor is registered; saves a table look-up per enter.
     registered: Option<i32>,
     /// Most kernel workers of a thread that submits.
@@ -105,7 +105,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring, from the highest rung down, shrinking where memory is short.
+    /// Makes a ring, from the newest set-up mode down, shrinking where memory is short.
     pub(crate) fn new(config: RingConfig) -> Result<Ring, SetupError> {
         match &config.poll {
             RingPoll::Submissions(poller) => {
@@ -117,8 +117,8 @@ impl Ring {
 
     /// `attach`: the ring whose poller of the submission queue this one is to share.
     fn make(mut config: RingConfig, attach: Option<RawFd>) -> Result<Ring, SetupError> {
-        let (ring, rung) = loop {
-            match Ring::climb(&config, attach) {
+        let (ring, setup_mode) = loop {
+            match Ring::build_newest(&config, attach) {
                 Ok(made) => break made,
                 Err(error) if error.raw_os_error() == Some(ENOMEM) => {
                     if config.sq_entries / 2 < SQ_ENTRIES_MIN {
@@ -155,7 +155,7 @@ impl Ring {
                 });
             }
         }
-        Ring::furnish(ring, rung, config)
+        Ring::furnish(ring, setup_mode, config)
     }
 
     /// Whether it is the ring that is refused, or only the poller of its submission queue.
@@ -167,28 +167,35 @@ impl Ring {
                 poll: RingPoll::Nothing,
                 ..config.clone()
             };
-            if Ring::climb(&unpolled, None).is_ok() {
+            if Ring::build_newest(&unpolled, None).is_ok() {
                 return poller.explain(&error);
             }
         }
         probe::explain_setup(error)
     }
 
-    fn climb(config: &RingConfig, attach: Option<RawFd>) -> io::Result<(IoUring, Rung)> {
+    fn build_newest(
+        config: &RingConfig,
+        attach: Option<RawFd>,
+    ) -> io::Result<(IoUring, SetupMode)> {
         let mut refused = io::Error::from_raw_os_error(EINVAL);
         let highest = match config.poll {
-            // The flags of the other rungs are about the completions of a thread that enters.
-            RingPoll::Submissions(_) => Rung::Plain,
-            RingPoll::Nothing | RingPoll::Completions => config.rung,
+            // With SQPOLL, the flags of the newer modes are refused: they concern threads that enter.
+            RingPoll::Submissions(_) => SetupMode::Plain,
+            RingPoll::Nothing | RingPoll::Completions => config.setup_mode,
         };
-        for rung in [Rung::Deferred, Rung::Cooperative, Rung::Plain] {
-            if rung > highest {
+        for setup_mode in [
+            SetupMode::Deferred,
+            SetupMode::Cooperative,
+            SetupMode::Plain,
+        ] {
+            if setup_mode > highest {
                 continue;
             }
             // The newest flag first: a kernel says EINVAL to the whole set.
             for no_sqarray in [true, false] {
-                match Ring::build(config, attach, rung, no_sqarray) {
-                    Ok(ring) => return Ok((ring, rung)),
+                match Ring::build(config, attach, setup_mode, no_sqarray) {
+                    Ok(ring) => return Ok((ring, setup_mode)),
                     Err(error) if error.raw_os_error() == Some(EINVAL) => refused = error,
                     Err(error) => return Err(error),
                 }
@@ -200,7 +207,7 @@ impl Ring {
     fn build(
         config: &RingConfig,
         attach: Option<RawFd>,
-        rung: Rung,
+        setup_mode: SetupMode,
         no_sqarray: bool,
     ) -> io::Result<IoUring> {
         let mut builder = IoUring::builder();
@@ -212,21 +219,21 @@ impl Ring {
         if no_sqarray {
             builder.setup_no_sqarray();
         }
-        match rung {
-            Rung::Deferred => {
+        match setup_mode {
+            SetupMode::Deferred => {
                 builder
                     .setup_single_issuer()
                     .setup_defer_taskrun()
                     .setup_taskrun_flag()
                     .setup_submit_all();
             }
-            Rung::Cooperative => {
+            SetupMode::Cooperative => {
                 builder
                     .setup_coop_taskrun()
                     .setup_taskrun_flag()
                     .setup_submit_all();
             }
-            Rung::Plain => {}
+            SetupMode::Plain => {}
         }
         match &config.poll {
             RingPoll::Nothing => {}
@@ -252,7 +259,11 @@ impl Ring {
     }
 
     /// Probes, and tries a round trip.
-    fn furnish(ring: IoUring, rung: Rung, config: RingConfig) -> Result<Ring, SetupError> {
+    fn furnish(
+        ring: IoUring,
+        setup_mode: SetupMode,
+        config: RingConfig,
+    ) -> Result<Ring, SetupError> {
         let mut probe = io_uring::Probe::new();
         match ring.submitter().register_probe(&mut probe) {
             // Only a filter answers so. Without the probe every opcode would go to blocking threads,
@@ -273,7 +284,7 @@ impl Ring {
         let mut ring = Ring {
             ring: Queues::new(ring),
             probe,
-            rung,
+            setup_mode,
             registered: None,
             workers: config.workers,
             flags_enter,
@@ -384,8 +395,8 @@ impl Ring {
         self.ring.as_raw_fd()
     }
 
-    pub(crate) fn rung(&self) -> Rung {
-        self.rung
+    pub(crate) fn setup_mode(&self) -> SetupMode {
+        self.setup_mode
     }
 
     /// Whether what is polled for is also answered: see `PolledRing::new`.
@@ -466,7 +477,7 @@ impl Kernel for Ring {
             };
         }
         // With deferred task work CQEs appear only in an enter that asks for them.
-        let get = self.overflows() || self.rung == Rung::Deferred;
+        let get = self.overflows() || self.setup_mode == SetupMode::Deferred;
         let flags = if get {
             IoringEnterFlags::GETEVENTS.bits()
         } else {

@@ -17,7 +17,7 @@ use super::kernel::Kernel;
 use super::polling::RingPoll;
 use super::probe;
 use super::register::BufRing;
-use super::ring::{Ring, RingConfig, Rung};
+use super::ring::{Ring, RingConfig, SetupMode};
 use super::sq_poll::SqPoll;
 use super::sqe::Cqe;
 pub use super::sqe::Sqe;
@@ -153,11 +153,11 @@ impl ServerRing {
         let mut ring = Ring::new(RingConfig {
             sq_entries: entries,
             cq_entries: entries * 8,
-            rung: Rung::Deferred,
+            setup_mode: SetupMode::Deferred,
             workers: [2, 2],
             poll,
         })?;
-        if !polled && ring.rung() != Rung::Deferred {
+        if !polled && ring.setup_mode() != SetupMode::Deferred {
             return Err(SetupError::TooOld {
                 have: probe::kernel_release(),
                 need: "6.1",

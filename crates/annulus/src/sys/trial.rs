@@ -19,7 +19,7 @@ use super::kernel::Kernel;
 use super::polling::RingPoll;
 use super::probe::{A_RING, explain_enomem, processors};
 use super::register::{Pages, explain};
-use super::ring::{Ring, RingConfig, Rung};
+use super::ring::{Ring, RingConfig, SetupMode};
 use super::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
 use super::wake::EventFd;
 use crate::error::SetupError;
@@ -60,8 +60,8 @@ const PAGE_BYTES: usize = 4096;
 /// What a new ring was asked and answered.
 #[derive(Debug)]
 pub(crate) struct Tried {
-    /// The ring was made by the engine's own ladder, from the top.
-    pub(crate) rung: Rung,
+    /// The set-up mode that the engine would get.
+    pub(crate) setup_mode: SetupMode,
     /// For each of `OPCODES`.
     pub(crate) opcodes: Vec<bool>,
     pub(crate) registrations: Vec<Trial>,
@@ -73,7 +73,7 @@ pub(crate) fn try_ring() -> Result<Tried, SetupError> {
     let config = RingConfig {
         sq_entries: ENTRIES,
         cq_entries: 2 * ENTRIES,
-        rung: Rung::Deferred,
+        setup_mode: SetupMode::Deferred,
         workers: [0, 0],
         poll: RingPoll::Nothing,
     };
@@ -82,7 +82,7 @@ pub(crate) fn try_ring() -> Result<Tried, SetupError> {
         .map(|opcode| u8::try_from(opcode).is_ok_and(|opcode| ring.supports(opcode)))
         .collect();
     Ok(Tried {
-        rung: ring.rung(),
+        setup_mode: ring.setup_mode(),
         opcodes,
         registrations: Bench::new(ring)?.registrations(),
     })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 #[cfg(feature = "test-util")]
 use annulus::sim::{Sim, SimConfig};
-use annulus::{Advice, Backend, Engine, EngineBuilder, File, OpenOptions, Rung, SqPoll};
+use annulus::{Advice, Backend, Engine, EngineBuilder, File, OpenOptions, SetupMode, SqPoll};
 use tempfile::TempDir;
 
 use crate::skip::skip;
@@ -14,7 +14,7 @@ use crate::skip::skip;
 /// One backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    Uring(Rung),
+    Uring(SetupMode),
     /// A kernel thread polls the submission queue, and there is a ring for devices to be polled.
     Polling,
     /// A ring of the test's own thread.
@@ -25,9 +25,9 @@ enum Way {
 }
 
 const WAYS: &[Way] = &[
-    Way::Uring(Rung::Cooperative),
-    Way::Uring(Rung::Deferred),
-    Way::Uring(Rung::Plain),
+    Way::Uring(SetupMode::Cooperative),
+    Way::Uring(SetupMode::Deferred),
+    Way::Uring(SetupMode::Plain),
     Way::Polling,
     Way::Own,
     Way::Blocking,
@@ -52,7 +52,7 @@ impl Ground {
     fn new(way: Way, change: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Option<Ground> {
         let builder = Engine::builder();
         let builder = match way {
-            Way::Uring(rung) => builder.backend(Backend::Uring).rung(rung),
+            Way::Uring(setup_mode) => builder.backend(Backend::Uring).setup_mode(setup_mode),
             Way::Own => builder.backend(Backend::Uring),
             Way::Polling => {
                 let poll = SqPoll::new().idle(Duration::from_millis(1));

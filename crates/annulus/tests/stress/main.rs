@@ -4,7 +4,7 @@ mod load;
 
 use std::sync::Arc;
 
-use annulus::{Backend, Engine, EngineBuilder, Rung};
+use annulus::{Backend, Engine, EngineBuilder, SetupMode};
 
 fn seed() -> u64 {
     let asked = std::env::var("SEED")
@@ -45,8 +45,13 @@ fn stress(builder: EngineBuilder) {
 fn random_operations_drops_and_timeouts_leave_nothing_and_lose_nothing() {
     let ring = || Engine::builder().backend(Backend::Uring);
     stress(ring());
-    stress(ring().rung(Rung::Deferred).threads(2));
-    stress(ring().rung(Rung::Plain).ring_entries(4).max_in_flight(3));
+    stress(ring().setup_mode(SetupMode::Deferred).threads(2));
+    stress(
+        ring()
+            .setup_mode(SetupMode::Plain)
+            .ring_entries(4)
+            .max_in_flight(3),
+    );
     stress(
         Engine::builder()
             .backend(Backend::Blocking)

@@ -1,7 +1,7 @@
 //! There is a ring: what the kernel and the limits of this process leave out of it.
 
 use crate::doctor::advice::{Rule, Said, Seen, Severity};
-use crate::doctor::facts::{Rung, RunsOn};
+use crate::doctor::facts::{RunsOn, SetupMode};
 
 /// With less, fewer than 16 registered buffers of 64 KiB.
 const MEMLOCK_BYTES_LEAST: u64 = 1 << 20;
@@ -16,8 +16,8 @@ const DESCRIPTORS_OF_SHELLS: u64 = 1024;
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
-        name: "rung",
-        check: rung,
+        name: "setup-mode",
+        check: setup_mode,
     },
     Rule {
         name: "operations-on-threads",
@@ -57,14 +57,14 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-fn rung(seen: &Seen<'_>) -> Option<Said> {
-    let (needs, has) = match seen.env.ring.rung? {
-        Rung::Deferred => return None,
-        Rung::Cooperative => (
+fn setup_mode(seen: &Seen<'_>) -> Option<Said> {
+    let (needs, has) = match seen.env.ring.setup_mode? {
+        SetupMode::Deferred => return None,
+        SetupMode::Cooperative => (
             "6.1",
             "completions interrupt less, and are prepared before anybody asks",
         ),
-        Rung::Plain => (
+        SetupMode::Plain => (
             "5.19, better 6.1",
             "each completion interrupts the thread that waits for it",
         ),

@@ -4,7 +4,7 @@
 use super::machines::{as_user, good, in_container, refused, tried};
 use crate::doctor::advice::Verdict;
 use crate::doctor::facts::RefusalKind::{self, Descriptors, Memlock, Missing, Refused, TooOld};
-use crate::doctor::facts::{Environment, Rung, Seccomp, Version};
+use crate::doctor::facts::{Environment, Seccomp, SetupMode, Version};
 use crate::doctor::json::Report;
 use crate::doctor::surroundings::ContainerKind;
 
@@ -293,9 +293,9 @@ fn with_less() -> Vec<Broken> {
             good(),
             |env| {
                 version(env, 5, 15, 180);
-                env.ring.rung = Some(Rung::Plain);
+                env.ring.setup_mode = Some(SetupMode::Plain);
             },
-            "rung",
+            "setup-mode",
             "6.1",
         ),
         broken(

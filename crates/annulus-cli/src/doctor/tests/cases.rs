@@ -4,7 +4,7 @@ use super::machines::{as_user, device, in_container, place, refused, set, tried,
 use crate::doctor::advice::Severity::{self, Advice, Blocks, Less, Note};
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
-    Environment, OperationFact, RefusalKind, Rung, RunsOn, Seccomp, Version,
+    Environment, OperationFact, RefusalKind, RunsOn, Seccomp, SetupMode, Version,
 };
 use crate::doctor::figures::{Figures, What};
 use crate::doctor::place::Place;
@@ -167,8 +167,8 @@ pub(super) const REFUSED: [Case; 13] = [
 
 pub(super) const LIMITS: [Case; 10] = [
     (
-        "rung",
-        |env, _| env.ring.rung = Some(Rung::Cooperative),
+        "setup-mode",
+        |env, _| env.ring.setup_mode = Some(SetupMode::Cooperative),
         "6.1",
         Less,
         nothing,

@@ -6,7 +6,7 @@ use crate::bench::Spread;
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
     Behaviour, Call, EngineFact, Environment, Has, Kernel, Limits, OperationFact, Policy, Refusal,
-    RefusalKind, RingFacts, Rung, RunsOn, Seccomp, Tried, Version,
+    RefusalKind, RingFacts, RunsOn, Seccomp, SetupMode, Tried, Version,
 };
 use crate::doctor::figures::{Figure, Figures, What};
 use crate::doctor::place::{Direct, Kind, Place};
@@ -66,7 +66,7 @@ fn ring() -> RingFacts {
             .map(call)
             .into(),
         refusal: None,
-        rung: Some(Rung::Deferred),
+        setup_mode: Some(SetupMode::Deferred),
         setup_flags: vec![tried("DEFER_TASKRUN", "6.1")],
         features: vec![Has {
             name: "NO_IOWAIT".into(),
@@ -112,7 +112,7 @@ pub(in crate::doctor) fn refused(kind: RefusalKind, errnos: [i32; 3]) -> Environ
         kind,
         text: "in the library's words".into(),
     });
-    env.ring.rung = None;
+    env.ring.setup_mode = None;
     for (call, errno) in env.ring.calls.iter_mut().zip(errnos) {
         call.errno = (errno != 0).then_some(errno);
     }

@@ -19,7 +19,7 @@ use crate::sys::call;
 use crate::sys::errno::ENOBUFS;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::RingPoll;
-use crate::sys::ring::{Ring, RingConfig, Rung};
+use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::{Cqe, Sqe};
 
 /// Small, so that each round goes through all of them.
@@ -103,7 +103,7 @@ impl Trial {
         let mut ring = Ring::new(RingConfig {
             sq_entries: 8,
             cq_entries: 64,
-            rung: Rung::Deferred,
+            setup_mode: SetupMode::Deferred,
             workers: [0, 0],
             poll: RingPoll::Nothing,
         })?;

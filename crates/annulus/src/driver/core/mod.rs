@@ -51,7 +51,7 @@ use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::kernel::Kernel;
 use crate::sys::net::Kind;
-use crate::sys::ring::{Ring, RingConfig, Rung};
+use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::Sqe;
 use closing::Closing;
 use readiness::Readiness;
@@ -303,14 +303,14 @@ impl Core {
         self.alarm.is_elsewhere()
     }
 
-    /// How far up the ladder the ring came, its entries, and what it takes; of a core that has one.
-    pub(crate) fn ring_facts(&self) -> (Rung, u32, Opcodes) {
+    /// Returns the ring's set-up mode, its entries, and its opcodes; for a core that has a ring.
+    pub(crate) fn ring_facts(&self) -> (SetupMode, u32, Opcodes) {
         match &self.backend {
             Backend::Rings(rings) => rings.with_ring(|ring| {
                 let opcodes = Opcodes::of(|opcode| ring.supports(opcode));
-                (ring.rung(), ring.sq_entries(), opcodes)
+                (ring.setup_mode(), ring.sq_entries(), opcodes)
             }),
-            Backend::Readiness(_) => (Rung::Plain, 0, Opcodes::NONE),
+            Backend::Readiness(_) => (SetupMode::Plain, 0, Opcodes::NONE),
         }
     }
 

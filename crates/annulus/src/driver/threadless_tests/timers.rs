@@ -13,7 +13,7 @@ use crate::op::{Op, Sleep};
 use crate::sys::errno::ETIME;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::RingPoll;
-use crate::sys::ring::{Ring, RingConfig, Rung};
+use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::Sqe;
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -137,7 +137,7 @@ fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
     let ring = Ring::new(RingConfig {
         sq_entries: 8,
         cq_entries: 128,
-        rung: Rung::Cooperative,
+        setup_mode: SetupMode::Cooperative,
         workers: [1, 1],
         poll: RingPoll::Nothing,
     });

@@ -15,19 +15,23 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use super::*;
 use crate::sys::errno::ENOBUFS;
 use crate::sys::polling::RingPoll;
-use crate::sys::ring::{RingConfig, Rung};
+use crate::sys::ring::{RingConfig, SetupMode};
 use crate::sys::sqe::{BUFFER_SELECT, Cqe, FIXED_FILE, Sqe, opcode};
 
 const RECV: u8 = io_uring::opcode::Recv::CODE;
 
 /// A ring of each kind.
 fn rings() -> Vec<Ring> {
-    let rungs = [Rung::Deferred, Rung::Cooperative, Rung::Plain];
-    let made = rungs.map(|rung| {
+    let modes = [
+        SetupMode::Deferred,
+        SetupMode::Cooperative,
+        SetupMode::Plain,
+    ];
+    let made = modes.map(|setup_mode| {
         Ring::new(RingConfig {
             sq_entries: 8,
             cq_entries: 16,
-            rung,
+            setup_mode,
             workers: [0, 0],
             poll: RingPoll::Nothing,
         })

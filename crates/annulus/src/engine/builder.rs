@@ -138,7 +138,7 @@ pub struct EngineBuilder {
     limits: Limits,
     ring: RingConfig,
     tuning: Tuning,
-    own_look_out_ns: u64,
+    busy_poll_ns: u64,
     pub(super) sqpoll: Option<SqPoll>,
     pub(super) iopoll: bool,
 }
@@ -148,9 +148,9 @@ pub struct EngineBuilder {
 const IN_FLIGHT: u32 = 1024;
 /// Bytes in flight per driver, by default.
 const IN_FLIGHT_BYTES: u64 = 256 << 20;
-/// How long a driver looks out before it sleeps, by default: about what putting a virtual processor
-/// to sleep and waking it costs, so that a wrong guess at most doubles that.
-const LOOK_OUT_NS: u64 = 50_000;
+/// Default busy-polling time of a driver thread: about the cost of putting a virtual processor to sleep and
+/// waking it. A wrong guess therefore at most doubles that cost.
+const DRIVER_BUSY_POLL_NS: u64 = 50_000;
 /// Blocking threads, by default: about what a disk needs to be kept busy by them.
 const BLOCKING_THREADS: usize = 64;
 /// Kernel workers per ring, bounded (files) and unbounded (the rest).
@@ -173,11 +173,11 @@ impl Default for EngineBuilder {
                 workers: RING_WORKERS,
                 poll: RingPoll::Nothing,
             },
-            own_look_out_ns: 0,
+            busy_poll_ns: 0,
             tuning: Tuning {
                 chunk: None,
                 alone: false,
-                look_out_ns: LOOK_OUT_NS,
+                look_out_ns: DRIVER_BUSY_POLL_NS,
                 drain_timeout: Duration::from_secs(30),
             },
             sqpoll: None,
@@ -248,22 +248,24 @@ impl EngineBuilder {
         self
     }
 
-    /// How long a driver with operations in flight looks out for more before it sleeps, where that
-    /// has paid lately; 0 never. Backends: uring.
-    pub fn look_out(mut self, time: Duration) -> Self {
+    /// Sets how long a driver thread with operations in flight busy-polls before it sleeps; 50 µs by default,
+    /// and [`Duration::ZERO`] turns it off. A driver busy-polls only while it has paid recently. Backends: uring.
+    pub fn driver_busy_poll(mut self, time: Duration) -> Self {
         self.tuning.look_out_ns = to_ns(time);
         self
     }
 
-    /// How long a thread with a ring of its own (see [`thread`](crate::thread), [`OwnDriver`]) looks out
-    /// for an answer before it sleeps, with operations in flight and where that has paid lately; 0, the
-    /// default, never. It saves what putting a processor to sleep and waking it costs, and takes the
-    /// processor meanwhile: at depth 1 up to this time per operation, during which the thread's
-    /// executor runs nothing else (docs/BENCHMARKING.md has the price). Backends: uring.
+    /// Sets how long a thread with its own ring (see [`thread`](crate::thread) and [`OwnDriver`]) busy-polls for a
+    /// completion before it sleeps; [`Duration::ZERO`], the default, turns it off. The thread busy-polls with
+    /// operations in flight, and only while it has paid recently. Backends: uring.
+    ///
+    /// Busy-polling saves the cost of putting a processor to sleep and waking it. It occupies the processor
+    /// meanwhile: at depth 1 for up to this time per operation, during which the thread's executor runs nothing
+    /// else (docs/BENCHMARKING.md has the price).
     ///
     /// [`OwnDriver`]: crate::OwnDriver
-    pub fn own_look_out(mut self, time: Duration) -> Self {
-        self.own_look_out_ns = to_ns(time);
+    pub fn busy_poll(mut self, time: Duration) -> Self {
+        self.busy_poll_ns = to_ns(time);
         self
     }
 
@@ -335,7 +337,7 @@ impl EngineBuilder {
             limits: self.limits,
             // Their thread has other work to look out for.
             tuning: Tuning {
-                look_out_ns: self.own_look_out_ns,
+                look_out_ns: self.busy_poll_ns,
                 alone: true,
                 ..self.tuning
             },

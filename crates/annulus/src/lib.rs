@@ -72,12 +72,12 @@ pub use fs::{
 };
 pub use metrics::Metrics;
 pub use op::{Advice, AllocateMode};
-pub use support::{OperationSupport, RunsOn, Support};
-pub use sys::answers::CallAnswer;
-pub use sys::behaviour::Behaviour;
+pub use support::{Mechanism, OperationSupport, Support};
+pub use sys::answers::SyscallProbe;
+pub use sys::behaviour::KernelQuirk;
 pub use sys::engine_error::EngineError;
 pub use sys::mapping::{HugePages, PagesInUse};
 pub use sys::poll_queue::NotPolled;
 pub use sys::ring::SetupMode;
 pub use sys::sq_poll::SqPoll;
-pub use sys::trial::Trial;
+pub use sys::trial::Probe;

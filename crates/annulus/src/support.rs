@@ -7,13 +7,13 @@ use std::thread;
 
 use crate::error::SetupError;
 use crate::op::{self, OpInfo};
-use crate::sys::answers::{self, CallAnswer};
-use crate::sys::behaviour::{self, Behaviour};
+use crate::sys::answers::{self, SyscallProbe};
+use crate::sys::behaviour::{self, KernelQuirk};
 use crate::sys::poll_queue;
 use crate::sys::probe;
 use crate::sys::ring::SetupMode;
 use crate::sys::sqe::opcode;
-use crate::sys::trial::{self, FEATURES, OPCODES, Trial, Tried};
+use crate::sys::trial::{self, FEATURES, OPCODES, Probe, Tried};
 
 /// What io_uring can do here, found by trying. `Display` is for people: a fact per line, a verdict,
 /// a next step.
@@ -24,9 +24,9 @@ use crate::sys::trial::{self, FEATURES, OPCODES, Trial, Tried};
 #[derive(Debug)]
 pub struct Support {
     kernel: String,
-    calls: [CallAnswer; 3],
+    calls: [SyscallProbe; 3],
     ring: Result<Tried, SetupError>,
-    setup_flags: Vec<Trial>,
+    setup_flags: Vec<Probe>,
     features: u32,
     disabled: Option<u32>,
     group: Option<u32>,
@@ -38,27 +38,27 @@ pub struct Support {
     poll_devices: Vec<(String, bool)>,
 }
 
-/// How one of the library's operations is done here.
+/// How the library executes one of its operations on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperationSupport {
-    /// As docs/KERNELS.md lists it.
+    /// The operation's name in docs/KERNELS.md.
     pub name: &'static str,
-    /// The opcode of io_uring by the kernel's name, where it has one.
+    /// The io_uring opcode by the kernel's name, if io_uring has one.
     pub opcode: Option<&'static str>,
-    /// Where it is done.
-    pub runs_on: RunsOn,
+    /// What executes it.
+    pub mechanism: Mechanism,
 }
 
-/// Where an operation is done.
+/// What executes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum RunsOn {
-    /// In the kernel, through a ring.
+pub enum Mechanism {
+    /// The kernel, through a ring.
     Ring,
-    /// As a system call, on a blocking thread.
+    /// A system call on a blocking thread.
     BlockingThread,
-    /// By the driver's own clock.
+    /// The driver's own clock.
     Clock,
 }
 
@@ -123,13 +123,13 @@ impl Support {
     /// What each of io_uring's system calls answers here: who forbids it can be told from which calls
     /// are refused, and how. A filter refuses calls by number; a sysctl and the kernel's security modules
     /// refuse the set-up alone.
-    pub fn calls(&self) -> &[CallAnswer] {
+    pub fn calls(&self) -> &[SyscallProbe] {
         &self.calls
     }
 
-    /// What kernels of the same features do differently, each tried on rings of its own; empty where no
-    /// ring can be had. Takes about 20 ms: not part of [`Support::detect`].
-    pub fn behaviours(&self) -> Vec<Behaviour> {
+    /// Probes for behaviours that differ between kernels with the same features, each on its own rings. Returns an
+    /// empty list if no ring can be set up. Takes about 20 ms, so it is not part of [`Support::detect`].
+    pub fn quirks(&self) -> Vec<KernelQuirk> {
         match self.ring {
             Ok(_) => behaviour::all(),
             Err(_) => Vec::new(),
@@ -148,7 +148,7 @@ impl Support {
     /// The set-up flags that were tried, each on a ring of its own; none where no ring can be had.
     /// An accepted flag is not a recommended one: polling needs a device with queues to poll, or a
     /// processor to spare.
-    pub fn setup_flags(&self) -> &[Trial] {
+    pub fn setup_flags(&self) -> &[Probe] {
         &self.setup_flags
     }
 
@@ -168,14 +168,14 @@ impl Support {
             .map(|(code, &name)| (name, self.takes(code)))
     }
 
-    /// Each of the library's operations on files, and where it is done. Those on sockets are a runtime's core's.
+    /// Returns each file operation of the library and what executes it. Socket operations run on a runtime's cores.
     pub fn operations(&self) -> impl Iterator<Item = OperationSupport> {
         op::ON_FILES.iter().map(|info| self.operation(info))
     }
 
     /// What can be registered with a ring, each tried with a transfer that uses it; none where no
     /// ring can be had.
-    pub fn registrations(&self) -> &[Trial] {
+    pub fn registrations(&self) -> &[Probe] {
         self.ring.as_ref().map_or(&[], |tried| &tried.registrations)
     }
 
@@ -233,15 +233,15 @@ impl Support {
 
     fn operation(&self, info: &OpInfo) -> OperationSupport {
         let code = usize::from(info.opcode);
-        let runs_on = match info.opcode {
-            opcode::SLEEP => RunsOn::Clock,
-            _ if self.takes(code) => RunsOn::Ring,
-            _ => RunsOn::BlockingThread,
+        let mechanism = match info.opcode {
+            opcode::SLEEP => Mechanism::Clock,
+            _ if self.takes(code) => Mechanism::Ring,
+            _ => Mechanism::BlockingThread,
         };
         OperationSupport {
             name: info.name,
             opcode: OPCODES.get(code).copied(),
-            runs_on,
+            mechanism,
         }
     }
 }
@@ -297,15 +297,15 @@ fn list<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> String {
     }
 }
 
-/// A flag or a registration that found no memory may still be there.
-fn trials(trials: &[Trial]) -> String {
-    let starved = |trial: &&Trial| matches!(trial.result, Err(SetupError::Memlock { .. }));
-    let (unknown, known): (Vec<_>, Vec<_>) = trials.iter().partition(starved);
-    let known = list(known.iter().map(|trial| (trial.name, trial.result.is_ok())));
+/// Lists the probes by result. A probe that failed for lack of memory says nothing about the feature.
+fn probes(probes: &[Probe]) -> String {
+    let starved = |probe: &&Probe| matches!(probe.result, Err(SetupError::Memlock { .. }));
+    let (unknown, known): (Vec<_>, Vec<_>) = probes.iter().partition(starved);
+    let known = list(known.iter().map(|probe| (probe.name, probe.result.is_ok())));
     if unknown.is_empty() {
         return known;
     }
-    let unknown: Vec<_> = unknown.iter().map(|trial| trial.name).collect();
+    let unknown: Vec<_> = unknown.iter().map(|probe| probe.name).collect();
     let separator = if known.is_empty() { "" } else { "; " };
     format!(
         "{known}{separator}not tried for lack of locked memory: {}",
@@ -320,11 +320,11 @@ impl fmt::Display for Support {
             Ok(tried) => {
                 row(f, "io_uring", "works")?;
                 row(f, "ring", tried.setup_mode.describe())?;
-                row(f, "set-up flags", &trials(&self.setup_flags))?;
+                row(f, "set-up flags", &probes(&self.setup_flags))?;
                 row(f, "features", &list(self.features()))?;
                 row(f, "opcodes", &self.opcodes_in_short())?;
                 row(f, "operations", &self.operations_in_short())?;
-                row(f, "registrations", &trials(&tried.registrations))?;
+                row(f, "registrations", &probes(&tried.registrations))?;
             }
             Err(error) => {
                 let text = error.to_string();
@@ -373,14 +373,14 @@ impl Support {
     }
 
     fn operations_in_short(&self) -> String {
-        let named = |place| {
+        let named = |mechanism| {
             let there = self
                 .operations()
-                .filter(|operation| operation.runs_on == place);
+                .filter(|operation| operation.mechanism == mechanism);
             there.map(|operation| operation.name).collect::<Vec<_>>()
         };
-        let threads = named(RunsOn::BlockingThread);
-        match named(RunsOn::Ring).len() {
+        let threads = named(Mechanism::BlockingThread);
+        match named(Mechanism::Ring).len() {
             0 => "on blocking threads, all of them".to_owned(),
             ring if threads.is_empty() => format!("{ring} through the ring"),
             ring => format!(
@@ -447,8 +447,8 @@ impl Support {
         if tried.setup_mode < SetupMode::Deferred {
             less.push("deferred task work: boot Linux 6.1 or later".to_owned());
         }
-        for trial in &tried.registrations {
-            let lack = trial.result.as_ref().err().map(SetupError::to_string);
+        for probe in &tried.registrations {
+            let lack = probe.result.as_ref().err().map(SetupError::to_string);
             // Whoever refuses one refuses all, with the same words.
             less.extend(lack.filter(|lack| !less.contains(lack)));
         }

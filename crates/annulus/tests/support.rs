@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::{Backend, Engine, RunsOn, SetupError, SetupMode, Support, Trial};
+use annulus::{Backend, Engine, Mechanism, Probe, SetupError, SetupMode, Support};
 use io_uring::IoUring;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -33,7 +33,7 @@ fn detect_ring() -> Option<Support> {
     Some(support)
 }
 
-fn works(trials: &[Trial], name: &str) -> bool {
+fn works(trials: &[Probe], name: &str) -> bool {
     let trial = trials.iter().find(|trial| trial.name == name);
     trial.unwrap_or_else(|| panic!("no {name}")).result.is_ok()
 }
@@ -158,12 +158,12 @@ fn every_operation_of_the_document_is_there_and_runs_where_its_opcode_is() {
 
     let opcodes: BTreeMap<_, _> = support.opcodes().collect();
     for operation in support.operations() {
-        let runs_on = match operation.opcode {
-            Some(opcode) if opcodes[opcode] => RunsOn::Ring,
-            None if operation.name == "sleep" => RunsOn::Clock,
-            _ => RunsOn::BlockingThread,
+        let mechanism = match operation.opcode {
+            Some(opcode) if opcodes[opcode] => Mechanism::Ring,
+            None if operation.name == "sleep" => Mechanism::Clock,
+            _ => Mechanism::BlockingThread,
         };
-        assert_eq!(operation.runs_on, runs_on, "{}", operation.name);
+        assert_eq!(operation.mechanism, mechanism, "{}", operation.name);
     }
 }
 
@@ -279,7 +279,7 @@ fn a_seccomp_filter_is_named_as_who_refuses_with_the_cure() {
         assert!(
             support
                 .operations()
-                .all(|operation| operation.runs_on != RunsOn::Ring)
+                .all(|operation| operation.mechanism != Mechanism::Ring)
         );
 
         let text = support.to_string();

@@ -59,7 +59,7 @@ pub(crate) struct RingFacts {
     pub(crate) operations: Vec<OperationFact>,
     pub(crate) registrations: Vec<Tried>,
     /// What kernels of the same version do differently.
-    pub(crate) behaviours: Vec<Behaviour>,
+    pub(crate) quirks: Vec<Quirk>,
     /// What an engine with all its defaults came to.
     pub(crate) engine: Option<EngineFact>,
 }
@@ -121,19 +121,19 @@ pub(crate) struct OperationFact {
     pub(crate) name: String,
     /// The opcode by the kernel's name, where io_uring has one.
     pub(crate) opcode: Option<String>,
-    pub(crate) runs_on: RunsOn,
+    pub(crate) mechanism: Mechanism,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum RunsOn {
+pub(crate) enum Mechanism {
     Ring,
     BlockingThread,
     Clock,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub(crate) struct Behaviour {
+pub(crate) struct Quirk {
     pub(crate) name: String,
     /// Absent where it could not be tried.
     pub(crate) works: Option<bool>,

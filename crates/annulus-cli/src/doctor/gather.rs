@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use annulus::{BackendInUse, Engine, SetupError, Support, Trial};
+use annulus::{BackendInUse, Engine, Probe, SetupError, Support};
 use rustix::process::{Resource, getegid, getgroups, getrlimit, getuid};
 
 use super::facts::{
-    Behaviour, Call, EngineFact, Environment, Has, Kernel, Limits, OperationFact, Policy, Refusal,
-    RefusalKind, RingFacts, RunsOn, Seccomp, SetupMode, Tried,
+    Call, EngineFact, Environment, Has, Kernel, Limits, Mechanism, OperationFact, Policy, Quirk,
+    Refusal, RefusalKind, RingFacts, Seccomp, SetupMode, Tried,
 };
 use super::place::Place;
 use super::surroundings::{Surroundings, text};
@@ -58,8 +58,8 @@ fn ring(support: &Support) -> RingFacts {
         opcodes: has(support.opcodes()),
         operations: support.operations().map(operation).collect(),
         registrations: tried(support.registrations()),
-        behaviours: (support.behaviours().into_iter())
-            .map(|one| Behaviour {
+        quirks: (support.quirks().into_iter())
+            .map(|one| Quirk {
                 name: one.name.to_owned(),
                 works: one.works,
                 meaning: one.meaning,
@@ -84,15 +84,15 @@ fn refusal(error: &SetupError) -> Refusal {
     }
 }
 
-fn tried(trials: &[Trial]) -> Vec<Tried> {
-    let one = |trial: &Trial| Tried {
-        name: trial.name.to_owned(),
-        since: trial.since.to_owned(),
-        works: trial.result.is_ok(),
-        why: trial.result.as_ref().err().map(SetupError::to_string),
-        is_starved: matches!(trial.result, Err(SetupError::Memlock { .. })),
+fn tried(probes: &[Probe]) -> Vec<Tried> {
+    let one = |probe: &Probe| Tried {
+        name: probe.name.to_owned(),
+        since: probe.since.to_owned(),
+        works: probe.result.is_ok(),
+        why: probe.result.as_ref().err().map(SetupError::to_string),
+        is_starved: matches!(probe.result, Err(SetupError::Memlock { .. })),
     };
-    trials.iter().map(one).collect()
+    probes.iter().map(one).collect()
 }
 
 fn has<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> Vec<Has> {
@@ -107,10 +107,10 @@ fn operation(operation: annulus::OperationSupport) -> OperationFact {
     OperationFact {
         name: operation.name.to_owned(),
         opcode: operation.opcode.map(str::to_owned),
-        runs_on: match operation.runs_on {
-            annulus::RunsOn::Ring => RunsOn::Ring,
-            annulus::RunsOn::Clock => RunsOn::Clock,
-            _ => RunsOn::BlockingThread,
+        mechanism: match operation.mechanism {
+            annulus::Mechanism::Ring => Mechanism::Ring,
+            annulus::Mechanism::Clock => Mechanism::Clock,
+            _ => Mechanism::BlockingThread,
         },
     }
 }

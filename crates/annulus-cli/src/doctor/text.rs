@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::advice::Severity;
 use super::device::Device;
 use super::facts::{
-    Environment, Has, Limits, Policy, RingFacts, RunsOn, Seccomp, SetupMode, Tried, Version,
+    Environment, Has, Limits, Mechanism, Policy, RingFacts, Seccomp, SetupMode, Tried, Version,
 };
 use super::figures::Figures;
 use super::json::Report;
@@ -135,15 +135,15 @@ fn ring(lines: &mut Lines, ring: &RingFacts) {
     lines.row("opcodes", &opcodes(&ring.opcodes));
     lines.row("operations", &operations(ring));
     lines.row("registrations", &tried(&ring.registrations));
-    for behaviour in &ring.behaviours {
-        let answer = match behaviour.works {
+    for quirk in &ring.quirks {
+        let answer = match quirk.works {
             Some(true) => "yes",
             Some(false) => "no",
             None => "not known",
         };
         lines.row(
             "tried",
-            &format!("{}: {answer}; {}", behaviour.name, behaviour.meaning),
+            &format!("{}: {answer}; {}", quirk.name, quirk.meaning),
         );
     }
 }
@@ -238,15 +238,15 @@ fn opcodes(all: &[Has]) -> String {
 }
 
 fn operations(ring: &RingFacts) -> String {
-    let on = |place| {
+    let on = |mechanism| {
         let there = ring
             .operations
             .iter()
-            .filter(move |one| one.runs_on == place);
+            .filter(move |one| one.mechanism == mechanism);
         there.map(|one| &*one.name).collect::<Vec<_>>()
     };
-    let threads = on(RunsOn::BlockingThread);
-    let count = on(RunsOn::Ring).len();
+    let threads = on(Mechanism::BlockingThread);
+    let count = on(Mechanism::Ring).len();
     match threads.is_empty() {
         true => format!("{count} through the ring"),
         false => format!(

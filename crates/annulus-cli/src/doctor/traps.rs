@@ -1,4 +1,4 @@
-//! Known traps of the running kernel, by its version. What can be tried is tried instead (`Support::behaviours`); these
+//! Known traps of the running kernel, by its version. What can be tried is tried instead (`Support::quirks`); these
 //! are left to the version, and of a distribution's kernel the version says less than of a plain one.
 
 use schemars::JsonSchema;

@@ -17,14 +17,14 @@ use rustix::io_uring::{
     io_uring_setup,
 };
 
-/// One of io_uring's system calls, and what came back.
+/// The result of probing one of io_uring's system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CallAnswer {
-    /// The call's name.
+pub struct SyscallProbe {
+    /// The name of the system call.
     pub name: &'static str,
-    /// The error; `None` where the call works. `io_uring_enter` and `io_uring_register` are asked about
-    /// something that is no ring: the kernel's own answer to that counts as working.
+    /// The error number; `None` if the call works. The probe calls `io_uring_enter` and `io_uring_register` on a
+    /// descriptor that is not a ring. The kernel's own error for that counts as working.
     pub errno: Option<i32>,
 }
 
@@ -32,17 +32,17 @@ pub struct CallAnswer {
 const ENTRIES: u32 = 8;
 
 /// Makes each call once.
-pub(crate) fn ask() -> [CallAnswer; 3] {
+pub(crate) fn ask() -> [SyscallProbe; 3] {
     [
-        CallAnswer {
+        SyscallProbe {
             name: "io_uring_setup",
             errno: set_up().err().map(Errno::raw_os_error),
         },
-        CallAnswer {
+        SyscallProbe {
             name: "io_uring_enter",
             errno: refusal(enter()),
         },
-        CallAnswer {
+        SyscallProbe {
             name: "io_uring_register",
             errno: refusal(register()),
         },

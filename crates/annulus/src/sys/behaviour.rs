@@ -21,15 +21,15 @@ use super::poller::Poller;
 use super::probe::read_text;
 use super::wake::EventFd;
 
-/// Something that kernels do differently, tried on this one.
+/// A behaviour that differs between kernels with the same features, and the result of probing for it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Behaviour {
-    /// What was tried.
+pub struct KernelQuirk {
+    /// The behaviour that was probed.
     pub name: &'static str,
-    /// Whether it went as one would hope; `None` where it could not be tried.
+    /// Whether the kernel behaves as Annulus prefers; `None` if the probe could not run.
     pub works: Option<bool>,
-    /// What it means for Annulus either way, or why it could not be tried.
+    /// The consequence for Annulus in either case, or the reason why the probe could not run.
     pub meaning: String,
 }
 
@@ -43,7 +43,7 @@ const ASLEEP_MS: u64 = 50;
 type Tried = io::Result<Option<bool>>;
 
 /// Tries each; takes about 20 ms in all.
-pub(crate) fn all() -> Vec<Behaviour> {
+pub(crate) fn all() -> Vec<KernelQuirk> {
     [
         (
             "a poller of a ring with deferred task work is woken",
@@ -67,7 +67,7 @@ pub(crate) fn all() -> Vec<Behaviour> {
             Ok(None) => (None, "it could not be seen in time; run it again".to_owned()),
             Err(error) => (None, format!("not tried: {error}")),
         };
-        Behaviour {
+        KernelQuirk {
             name,
             works,
             meaning,

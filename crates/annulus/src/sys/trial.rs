@@ -25,15 +25,15 @@ use super::wake::EventFd;
 use crate::error::SetupError;
 use crate::narrow::to_u32;
 
-/// Something that was tried on this kernel.
+/// The result of probing the kernel for one set-up flag or one kind of registration.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Trial {
-    /// What: a set-up flag by the kernel's name, or a registration in words.
+pub struct Probe {
+    /// The set-up flag by the kernel's name, or a description of the registration.
     pub name: &'static str,
-    /// The first kernel that is known to have it.
+    /// The first kernel version that has it.
     pub since: &'static str,
-    /// Whether it worked; if not, why, and what to do about it.
+    /// `Ok` if the kernel accepted it; otherwise the reason, and what to change.
     pub result: Result<(), SetupError>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Tried {
     pub(crate) setup_mode: SetupMode,
     /// For each of `OPCODES`.
     pub(crate) opcodes: Vec<bool>,
-    pub(crate) registrations: Vec<Trial>,
+    pub(crate) registrations: Vec<Probe>,
 }
 
 /// Makes a ring, and tries with it what can be registered. What stays of it belongs to the calling
@@ -128,10 +128,10 @@ const SETUP_FLAGS: [SetupFlag; 16] = [
 
 /// Tries each set-up flag on a ring of its own. Accepted means accepted: whether a device has queues
 /// to poll, or a processor to spare for a polling thread, is another matter.
-pub(crate) fn setup_flags() -> Vec<Trial> {
+pub(crate) fn setup_flags() -> Vec<Probe> {
     let tried = SETUP_FLAGS.iter().map(|&(name, flag, with, since)| {
         let result = patiently(|| set_up(flag | with, name, since)).map(drop);
-        Trial {
+        Probe {
             name,
             since,
             result,
@@ -182,7 +182,7 @@ impl Bench {
         Ok(Bench { ring, event, page })
     }
 
-    fn registrations(mut self) -> Vec<Trial> {
+    fn registrations(mut self) -> Vec<Probe> {
         let trials: [(&str, &str, Registration); 9] = [
             ("registered buffers", "5.1", Bench::buffers),
             (
@@ -206,7 +206,7 @@ impl Bench {
                 Bench::worker_places,
             ),
         ];
-        let trials = trials.map(|(name, since, run)| Trial {
+        let trials = trials.map(|(name, since, run)| Probe {
             name,
             since,
             result: patiently(|| run(&mut self)),

@@ -1,7 +1,7 @@
 //! There is a ring: what the kernel and the limits of this process leave out of it.
 
 use crate::doctor::advice::{Rule, Said, Seen, Severity};
-use crate::doctor::facts::{RunsOn, SetupMode};
+use crate::doctor::facts::{Mechanism, SetupMode};
 
 /// With less, fewer than 16 registered buffers of 64 KiB.
 const MEMLOCK_BYTES_LEAST: u64 = 1 << 20;
@@ -80,7 +80,7 @@ fn operations(seen: &Seen<'_>) -> Option<Said> {
         return None;
     }
     let names: Vec<&str> = (env.ring.operations.iter())
-        .filter(|one| one.runs_on == RunsOn::BlockingThread && one.opcode.is_some())
+        .filter(|one| one.mechanism == Mechanism::BlockingThread && one.opcode.is_some())
         .map(|one| &*one.name)
         .collect();
     let what = format!("on blocking threads: {}", names.join(", "));
@@ -200,11 +200,11 @@ fn descriptors_server(seen: &Seen<'_>) -> Option<Said> {
 }
 
 fn completions_lost(seen: &Seen<'_>) -> Option<Said> {
-    let behaviour = (seen.env.ring.behaviours.iter())
+    let quirk = (seen.env.ring.quirks.iter())
         .find(|one| one.name.starts_with("completions beyond the queue"))?;
     let what = "completions beyond the queue are lost on this kernel";
     let why = "a full completion queue would leave operations without an answer";
-    (behaviour.works == Some(false)).then(|| {
+    (quirk.works == Some(false)).then(|| {
         Said::new(Severity::Less, what, why).next("boot another kernel, and report this one")
     })
 }

@@ -4,7 +4,7 @@ use super::machines::{as_user, device, in_container, place, refused, set, tried,
 use crate::doctor::advice::Severity::{self, Advice, Blocks, Less, Note};
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
-    Environment, OperationFact, RefusalKind, RunsOn, Seccomp, SetupMode, Version,
+    Environment, Mechanism, OperationFact, RefusalKind, Seccomp, SetupMode, Version,
 };
 use crate::doctor::figures::{Figures, What};
 use crate::doctor::place::Place;
@@ -176,7 +176,7 @@ pub(super) const LIMITS: [Case; 10] = [
     (
         "operations-on-threads",
         |env, _| {
-            env.ring.operations[0].runs_on = RunsOn::BlockingThread;
+            env.ring.operations[0].mechanism = Mechanism::BlockingThread;
         },
         "read_at",
         Less,
@@ -185,7 +185,7 @@ pub(super) const LIMITS: [Case; 10] = [
             env.ring.operations.push(OperationFact {
                 name: "read_dir".into(),
                 opcode: None,
-                runs_on: RunsOn::BlockingThread,
+                mechanism: Mechanism::BlockingThread,
             });
         },
     ),
@@ -258,11 +258,11 @@ pub(super) const LIMITS: [Case; 10] = [
     ),
     (
         "completions-lost",
-        |env, _| env.ring.behaviours[0].works = Some(false),
+        |env, _| env.ring.quirks[0].works = Some(false),
         "lost",
         Less,
         |env, _| {
-            env.ring.behaviours[0].works = None;
+            env.ring.quirks[0].works = None;
         },
     ),
     (

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use crate::bench::Spread;
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
-    Behaviour, Call, EngineFact, Environment, Has, Kernel, Limits, OperationFact, Policy, Refusal,
-    RefusalKind, RingFacts, RunsOn, Seccomp, SetupMode, Tried, Version,
+    Call, EngineFact, Environment, Has, Kernel, Limits, Mechanism, OperationFact, Policy, Quirk,
+    Refusal, RefusalKind, RingFacts, Seccomp, SetupMode, Tried, Version,
 };
 use crate::doctor::figures::{Figure, Figures, What};
 use crate::doctor::place::{Direct, Kind, Place};
@@ -76,13 +76,13 @@ fn ring() -> RingFacts {
         operations: vec![OperationFact {
             name: "read_at".into(),
             opcode: Some("READ".into()),
-            runs_on: RunsOn::Ring,
+            mechanism: Mechanism::Ring,
         }],
         registrations: vec![
             tried("registered buffers", "5.1"),
             tried("buffer groups", "5.19"),
         ],
-        behaviours: vec![Behaviour {
+        quirks: vec![Quirk {
             name: "completions beyond the queue are kept and handed over".into(),
             works: Some(true),
             meaning: String::new(),
@@ -119,7 +119,7 @@ pub(in crate::doctor) fn refused(kind: RefusalKind, errnos: [i32; 3]) -> Environ
     for list in [&mut env.ring.registrations, &mut env.ring.setup_flags] {
         list.clear();
     }
-    env.ring.behaviours.clear();
+    env.ring.quirks.clear();
     env
 }
 

@@ -9,8 +9,6 @@ pub(crate) enum FilledHow {
     Whole,
     /// One receive behind the other
     Incremental,
-    /// As many for a receive as there is data for
-    Bundled,
 }
 
 #[derive(Debug, clap::Args)]

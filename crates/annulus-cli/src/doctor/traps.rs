@@ -34,7 +34,7 @@ const fn v(major: u32, minor: u32, patch: u32) -> Version {
     Version(major, minor, patch)
 }
 
-const TRAPS: [Trap; 13] = [
+const TRAPS: [Trap; 12] = [
     Trap {
         name: "early bugs",
         ranges: &[(v(5, 13, 0), v(5, 15, 90)), (v(5, 16, 0), v(6, 1, 0))],
@@ -81,14 +81,6 @@ const TRAPS: [Trap; 13] = [
         applies: always,
         what: "LINK_TIMEOUT could stop the kernel; mended in 6.15 and in later stable releases of others",
         handling: "Annulus uses none: its timeouts are timers of its own",
-        is_serious: false,
-    },
-    Trap {
-        name: "bundles out of order",
-        ranges: &[(v(6, 13, 11), v(6, 16, 0))],
-        applies: always,
-        what: "data that is received in bundles may come in another order than it was sent",
-        handling: "bundles are used only where asked for, and only after a trial at start",
         is_serious: false,
     },
     Trap {

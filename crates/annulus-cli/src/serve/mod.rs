@@ -36,6 +36,5 @@ fn runtime_of(
     builder.receive_mode(match receive.receive_mode {
         FilledHow::Whole => ReceiveMode::Whole,
         FilledHow::Incremental => ReceiveMode::Incremental,
-        FilledHow::Bundled => ReceiveMode::Bundled,
     })
 }

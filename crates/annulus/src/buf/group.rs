@@ -12,7 +12,6 @@
 //! elsewhere leaves its number under the lock, and the home thread fetches it.
 #![allow(unsafe_code)]
 
-mod bundled;
 mod incremental;
 #[cfg(test)]
 mod tests;
@@ -35,7 +34,6 @@ use crate::sys::mapping::{HugePages, Mapping};
 use crate::sys::net;
 use crate::sys::register::BufRing;
 use crate::sys::ring::Ring;
-use bundled::Order;
 use incremental::Parts;
 
 /// How the kernel fills a core's receive buffers.
@@ -48,8 +46,6 @@ pub enum ReceiveMode {
     /// A receive goes on in the buffer where the one before it ended, until that is full: little data
     /// takes little memory. Since Linux 6.12.
     Incremental,
-    /// A receive takes as many buffers as there is data for. Since Linux 6.10.
-    Bundled,
 }
 
 /// How many buffers a core receives into, how large they are, and how they are filled.
@@ -65,7 +61,7 @@ impl GroupLayout {
     /// What `mode` does best with (docs/DESIGN.md, "Receive buffers").
     pub(crate) const fn of(mode: ReceiveMode) -> GroupLayout {
         let (count, bytes) = match mode {
-            ReceiveMode::Whole | ReceiveMode::Bundled => (128, 4096),
+            ReceiveMode::Whole => (128, 4096),
             ReceiveMode::Incremental => (8, 64 << 10),
         };
         GroupLayout { count, bytes, mode }
@@ -109,7 +105,6 @@ struct Home {
 enum Filling {
     Whole,
     Incremental(Parts),
-    Bundled(Order),
 }
 
 #[derive(Default)]
@@ -152,7 +147,6 @@ impl Group {
                 filling: match mode {
                     ReceiveMode::Whole => Filling::Whole,
                     ReceiveMode::Incremental => Filling::Incremental(Parts::new(layout)),
-                    ReceiveMode::Bundled => Filling::Bundled(Order::new(layout.count)),
                 },
             }),
             away: Mutex::default(),
@@ -213,9 +207,6 @@ impl Group {
         // SAFETY: Held: on the home thread.
         let home = unsafe { &mut *shared.home.get() };
         home.lent += 1;
-        if let Filling::Bundled(order) = &mut home.filling {
-            order.take(id);
-        }
         let chunk = self.chunk(id, 0, bytes);
         // Whoever keeps what it has received must not keep everybody's buffers.
         if self.is_scarce() {
@@ -224,8 +215,8 @@ impl Group {
         chunk
     }
 
-    /// As [`received`](Group::received), where a buffer is filled bit by bit or several are named by one
-    /// CQE: hands over each chunk. `goes_on`: the kernel keeps the buffer. False: it names what it does
+    /// As [`received`](Group::received), where a buffer is filled bit by bit: hands over the chunk, if there is
+    /// one. `goes_on`: the kernel keeps the buffer. False: it names what it does
     /// not have, and what was received can't be told from what was not.
     #[inline]
     pub(crate) fn received_parts(
@@ -243,7 +234,6 @@ impl Group {
                 }
                 None => false,
             },
-            ReceiveMode::Bundled => self.received_bundle(id, bytes, each),
             ReceiveMode::Whole => {
                 let chunk = self.received(id, bytes);
                 if bytes > 0 {
@@ -273,33 +263,6 @@ impl Group {
         } else {
             chunk
         }))
-    }
-
-    /// `bytes` bytes in as many buffers as they fill, from `id` on in the order of the ring.
-    fn received_bundle(&self, id: u16, bytes: u32, mut each: impl FnMut(Chunk)) -> bool {
-        let (mut id, mut left) = (id, bytes);
-        while left > 0 {
-            // SAFETY: Held: on the home thread, and ended before a chunk is made.
-            let home = unsafe { &mut *self.shared().home.get() };
-            let (Filling::Bundled(order), Some(ring)) = (&home.filling, &home.ring) else {
-                return false;
-            };
-            let Some((place, next)) = order.find(id) else {
-                return false;
-            };
-            let room = ring.entry_bytes(place).unwrap_or(self.buffer_bytes());
-            let here = left.min(room).min(self.buffer_bytes());
-            if here == 0 {
-                return false;
-            }
-            each(self.received(id, here));
-            left -= here;
-            match next {
-                Some(next) => id = next,
-                None => return left == 0,
-            }
-        }
-        true
     }
 
     /// A buffer to receive into without a ring: of the list, or of its own.
@@ -402,11 +365,8 @@ impl Shared {
                 let base = self.base(id).as_ptr();
                 // SAFETY: Lent, Still, Once: the buffer is the mapping's, which stays until the group is
                 // unregistered; its chunks are gone, and no buffer else has this number.
-                let place = unsafe { ring.add(base, self.layout.bytes, id) };
+                unsafe { ring.add(base, self.layout.bytes, id) };
                 ring.publish();
-                if let Filling::Bundled(order) = &mut home.filling {
-                    order.added(id, place);
-                }
             }
             None => home.free.push(id),
         }

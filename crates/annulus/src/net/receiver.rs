@@ -199,8 +199,7 @@ impl Receiver {
                 0 if !begun => Shots::One,
                 0 => Shots::Many,
             };
-            let (group, mode) = (self.core.group_id(), self.core.receive_mode());
-            let sqe = recv_into_group(&self.socket, group, mode, shots);
+            let sqe = recv_into_group(&self.socket, self.core.group_id(), shots);
             self.stopped.set(false);
             self.armed.set(self.core.arm(
                 OperationNumber::RECV,

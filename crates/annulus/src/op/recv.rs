@@ -9,12 +9,12 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
-use crate::buf::{IoBufMut, ReceiveMode};
+use crate::buf::IoBufMut;
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
 use crate::sys::errno::{ECANCELED, check, count};
 use crate::sys::net;
-use crate::sys::sqe::{BUFFER_SELECT, POLL_FIRST, RECV_BUNDLE, RECV_MULTISHOT, Sqe, opcode};
+use crate::sys::sqe::{BUFFER_SELECT, POLL_FIRST, RECV_MULTISHOT, Sqe, opcode};
 
 /// Who takes what arrived when nobody waited for it any more: none of it is lost.
 pub(crate) trait Leftover {
@@ -133,12 +133,8 @@ pub(crate) enum Shots {
     Many,
 }
 
-/// A receive into buffers of `group`, which are filled as `mode` says.
-pub(crate) fn into_group(socket: &Socket, group: u16, mode: ReceiveMode, shots: Shots) -> Sqe {
-    let bundle = match mode {
-        ReceiveMode::Bundled => RECV_BUNDLE,
-        ReceiveMode::Whole | ReceiveMode::Incremental => 0,
-    };
+/// Returns a receive into buffers of `group`.
+pub(crate) fn into_group(socket: &Socket, group: u16, shots: Shots) -> Sqe {
     let shots = match shots {
         Shots::One => 0,
         Shots::OneInTurn => POLL_FIRST,
@@ -146,7 +142,7 @@ pub(crate) fn into_group(socket: &Socket, group: u16, mode: ReceiveMode, shots: 
     };
     Sqe {
         flags: BUFFER_SELECT,
-        ioprio: shots | bundle,
+        ioprio: shots,
         buf_index: group,
         ..Sqe::new(opcode::RECV, socket.raw())
     }

@@ -119,7 +119,6 @@ fn write_mode(f: &mut fmt::Formatter<'_>, mode: ReceiveMode, refused: Option<&st
     f.write_str(match mode {
         ReceiveMode::Whole => "",
         ReceiveMode::Incremental => ", filled incrementally",
-        ReceiveMode::Bundled => ", in bundles",
     })?;
     match refused {
         Some(because) => write!(f, ", one for each receive: {because})"),

@@ -273,15 +273,14 @@ impl BufRing {
         self.group
     }
 
-    /// Puts a buffer at the end; returns its place, which counts the buffers ever added and wraps. The
-    /// kernel sees it after the next `publish`.
+    /// Adds a buffer at the end of the ring. The kernel sees it after the next `publish`.
     ///
     /// # Safety
     ///
     /// Lent, Still: the buffer is valid for writes from now until the kernel has named `id` in a CQE
     /// and that op has had its final one, or the group is unregistered. Once: no buffer in the ring
     /// and none that somebody reads has this `id`; at most as many as it has entries are in the ring.
-    pub(crate) unsafe fn add(&mut self, base: *mut u8, bytes: u32, id: u16) -> u16 {
+    pub(crate) unsafe fn add(&mut self, base: *mut u8, bytes: u32, id: u16) {
         let index = usize::from(self.tail & self.mask);
         // SAFETY: Owned: the pages hold `mask + 1` entries.
         let entry = unsafe { &mut *self.first().add(index) };
@@ -289,21 +288,7 @@ impl BufRing {
         entry.set_addr(base.expose_provenance() as u64);
         entry.set_len(bytes);
         entry.set_bid(id);
-        let place = self.tail;
-        self.tail = place.wrapping_add(1);
-        place
-    }
-
-    /// How much of the buffer at `place` the kernel was going to fill: it shortens an entry to what there
-    /// was to receive (trap 30). `None`: the entry has been used again since.
-    pub(crate) fn entry_bytes(&self, place: u16) -> Option<u32> {
-        if self.tail.wrapping_sub(place) > self.mask + 1 {
-            return None;
-        }
-        // SAFETY: Owned: the pages hold `mask + 1` entries.
-        let entry = unsafe { &*self.first().add(usize::from(place & self.mask)) };
-        // SAFETY: One side: of an entry that it has used up the kernel writes nothing any more.
-        Some(unsafe { ptr::read_volatile(entry).len() })
+        self.tail = self.tail.wrapping_add(1);
     }
 
     /// Shows the kernel what was added: the entries first, then the tail.

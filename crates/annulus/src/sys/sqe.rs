@@ -144,8 +144,6 @@ pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
 pub(crate) const POLL_FIRST: u16 = 1;
 /// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
 pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
-/// `IORING_RECVSEND_BUNDLE`, in `ioprio`: as many buffers as there is data for. Since Linux 6.10.
-pub(crate) const RECV_BUNDLE: u16 = 1 << 4;
 /// `IORING_SEND_ZC_REPORT_USAGE`, in `ioprio`: the notification says whether there was a copy after all.
 /// Since Linux 6.2; before that, EINVAL.
 pub(crate) const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;

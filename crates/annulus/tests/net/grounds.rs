@@ -21,20 +21,17 @@ pub(crate) enum Way {
     TinyEpoll,
     /// Receive buffers that are filled bit by bit, so few that they are full often.
     Incremental,
-    /// Several at once.
-    Bundled,
 }
 
 /// The two backends, with room and without.
 pub(crate) const BACKENDS: [Way; 4] = [Way::Uring, Way::Epoll, Way::TinyUring, Way::TinyEpoll];
 
-const WAYS: [Way; 6] = [
+const WAYS: [Way; 5] = [
     Way::Uring,
     Way::Epoll,
     Way::TinyUring,
     Way::TinyEpoll,
     Way::Incremental,
-    Way::Bundled,
 ];
 
 impl Way {
@@ -49,7 +46,7 @@ impl Way {
 
     pub(crate) fn builder(self) -> RuntimeBuilder {
         let backend = match self {
-            Way::Uring | Way::TinyUring | Way::Incremental | Way::Bundled => Backend::Uring,
+            Way::Uring | Way::TinyUring | Way::Incremental => Backend::Uring,
             Way::Epoll | Way::TinyEpoll => Backend::Epoll,
         };
         let builder = Runtime::builder().threads(1).backend(backend);
@@ -59,7 +56,6 @@ impl Way {
             Way::Incremental => {
                 (builder.receive_buffers(4, 4096)).receive_mode(ReceiveMode::Incremental)
             }
-            Way::Bundled => (builder.receive_buffers(16, 4096)).receive_mode(ReceiveMode::Bundled),
         }
     }
 }

@@ -1,6 +1,5 @@
-//! The accounts of receive buffers that are shared, or taken several at once, without a kernel.
+//! Tests of shared receive buffers, without a kernel.
 
-use super::bundled::Order;
 use super::incremental::{Parts, Received};
 use super::{Chunk, GroupLayout, ReceiveMode};
 
@@ -105,26 +104,6 @@ fn whoever_keeps_chunks_leaves_a_quarter_of_the_memory_and_at_least_a_buffer_to_
         assert!(received.is_scarce);
         assert!(parts.release(last), "at once, for all of it was copied");
     }
-}
-
-#[test]
-fn buffers_follow_each_other_as_they_were_put_into_the_ring() {
-    let mut order = Order::new(4);
-    for (place, id) in (0..).zip([2, 0, 3, 1]) {
-        order.added(id, place);
-    }
-    assert_eq!(order.find(2), Some((0, Some(0))));
-    assert_eq!(order.find(3), Some((2, Some(1))));
-    assert_eq!(order.find(1), Some((3, None)));
-    order.take(2);
-    assert_eq!(order.find(2), None, "the kernel does not have it");
-    order.take(0);
-    order.added(0, 4);
-    order.added(2, 5);
-    assert_eq!(order.find(1), Some((3, Some(0))));
-    assert_eq!(order.find(0), Some((4, Some(2))));
-    assert_eq!(order.find(2), Some((5, None)));
-    assert_eq!(order.find(4), None, "there is no such buffer");
 }
 
 /// A little more than 4 GiB, of which a mapping takes no memory until it is touched; `None` where not even the

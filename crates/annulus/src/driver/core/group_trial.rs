@@ -1,6 +1,6 @@
 //! Whether this kernel fills receive buffers as it should in the modes that are asked for: tried once per
 //! process and mode, on a small ring and two pairs of sockets, before a core relies on it. Kernels were
-//! released that mixed up the data of bundles (trap 30) or the rest of a buffer (trap 29).
+//! released that mixed up the rest of a buffer (trap 29).
 
 use std::io::Write;
 use std::mem;
@@ -32,11 +32,9 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// Whether `mode` can be relied upon; if not, why.
 pub(super) fn verdict(mode: ReceiveMode) -> Result<(), String> {
     static INCREMENTAL: OnceLock<Result<(), String>> = OnceLock::new();
-    static BUNDLED: OnceLock<Result<(), String>> = OnceLock::new();
     let known = match mode {
         ReceiveMode::Whole => return Ok(()),
         ReceiveMode::Incremental => &INCREMENTAL,
-        ReceiveMode::Bundled => &BUNDLED,
     };
     known.get_or_init(|| try_mode(mode)).clone()
 }
@@ -57,7 +55,6 @@ fn try_mode(mode: ReceiveMode) -> Result<(), String> {
 struct Trial {
     ring: Ring,
     group: Group,
-    mode: ReceiveMode,
     ends: [End; 2],
     /// Chunks that are read for some time, so that buffers come back in another order.
     held: Vec<Chunk>,
@@ -116,7 +113,6 @@ impl Trial {
         Ok(Trial {
             ring,
             group,
-            mode,
             ends,
             held: Vec::new(),
             cqes: Vec::new(),
@@ -172,7 +168,7 @@ impl Trial {
     fn arm(&mut self) {
         for (index, end) in self.ends.iter_mut().enumerate() {
             if !end.is_armed && !end.has_ended {
-                let sqe = recv_into_group(&end.socket, self.group.id(), self.mode, Shots::Many);
+                let sqe = recv_into_group(&end.socket, self.group.id(), Shots::Many);
                 end.is_armed = self.ring.push(Sqe {
                     user_data: index as u64,
                     ..sqe
@@ -242,13 +238,12 @@ mod tests {
 
     #[test]
     fn a_mode_that_this_kernel_has_passes_its_trial_and_another_says_why() {
-        for mode in [ReceiveMode::Incremental, ReceiveMode::Bundled] {
-            match verdict(mode) {
-                Ok(()) => assert_eq!(try_mode(mode), Ok(()), "{mode:?} a second time"),
-                Err(because) => {
-                    println!("skip: {mode:?}: {because}");
-                    assert!(!because.is_empty());
-                }
+        let mode = ReceiveMode::Incremental;
+        match verdict(mode) {
+            Ok(()) => assert_eq!(try_mode(mode), Ok(()), "{mode:?} a second time"),
+            Err(because) => {
+                println!("skip: {mode:?}: {because}");
+                assert!(!because.is_empty());
             }
         }
     }

@@ -85,38 +85,44 @@ impl fmt::Debug for Sleep {
     }
 }
 
-/// Awaits `future`, for at most `time`; then it is dropped.
+/// Awaits `future` for at most `time`, then drops it with the returned future.
+///
+/// The future is stored in place: `timeout` allocates no memory.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::TimedOut`].
+/// [`io::ErrorKind::TimedOut`] if `future` is not ready in time.
 ///
 /// # Panics
 ///
 /// Outside a runtime.
 pub fn timeout<F: Future>(time: Duration, future: F) -> Timeout<F> {
     Timeout {
-        future: Box::pin(future),
+        future,
         sleep: sleep(time),
     }
 }
 
-/// The future of [`timeout`].
-#[must_use = "it does nothing until it is awaited"]
-#[derive(Debug)]
-pub struct Timeout<F> {
-    future: Pin<Box<F>>,
-    sleep: Sleep,
+pin_project_lite::pin_project! {
+    /// The future of [`timeout`].
+    #[must_use = "it does nothing until it is awaited"]
+    #[derive(Debug)]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        sleep: Sleep,
+    }
 }
 
 impl<F: Future> Future for Timeout<F> {
     type Output = io::Result<F::Output>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Poll::Ready(value) = self.future.as_mut().poll(context) {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(value) = this.future.poll(context) {
             return Poll::Ready(Ok(value));
         }
-        Pin::new(&mut self.sleep)
+        Pin::new(this.sleep)
             .poll(context)
             .map(|()| Err(io::ErrorKind::TimedOut.into()))
     }

@@ -125,7 +125,7 @@ async fn leases(file: &File, arena: &Arena) {
             let answer = file.read_at(buf, offset(operation)).await.unwrap();
             (answer.0, answer.1.len())
         } else {
-            let part = buf.slice(512, PAGE);
+            let part = buf.subslice(512..PAGE);
             let answer = file.read_at(part, offset(operation)).await.unwrap();
             (answer.0, answer.1.len())
         };

@@ -103,7 +103,7 @@ impl BufferLayout {
 ///
 /// Made by [`Engine::register_buffers`](crate::Engine::register_buffers). Which operations gain by
 /// it the engine sees at the buffer: reads and writes of an [`ArenaBuf`], or of a
-/// [`slice`](IoBuf::slice) of one, use the registration by themselves.
+/// [`subslice`](IoBuf::subslice) of one, use the registration by themselves.
 ///
 /// `Display` says how large it is and how far it is registered.
 #[derive(Clone)]

@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(lent(vec![0; 7].into_boxed_slice()), 7);
         assert_eq!(lent(Box::new([0; 7])), 7);
         assert_eq!(lent(AlignedBuf::with_len(7, 8)), 7);
-        assert_eq!(lent(vec![0; 7].slice(2, 6).slice(1, 3)), 2);
-        assert_eq!(lent(vec![0; 7].slice(7, 7)), 0);
+        assert_eq!(lent(vec![0; 7].subslice(2..6).subslice(1..3)), 2);
+        assert_eq!(lent(vec![0; 7].subslice(7..7)), 0);
     }
 
     #[test]

@@ -32,12 +32,13 @@ pub use tract::Registered;
 pub(crate) use tract::{Arenas, Follow, Tract};
 
 use std::mem::MaybeUninit;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 /// A buffer whose bytes an operation may read: the source of a write.
 ///
 /// Owned, so that it can outlive the future that was given it (a dropped future leaves its buffer
-/// with the engine until the kernel lets go). To lend a part, wrap it: [`IoBuf::slice`].
+/// with the engine until the kernel lets go). To lend a part, wrap it: [`IoBuf::subslice`].
 ///
 /// What is only borrowed is refused by the compiler; [`File::read_into`](crate::File::read_into)
 /// fills it soundly:
@@ -85,16 +86,37 @@ pub unsafe trait IoBuf: Send + 'static {
     /// How many of them, from the start, are initialised.
     fn init_bytes(&self) -> usize;
 
-    /// The part `from..to` of this buffer, as a buffer. An operation on it sees only that part;
-    /// [`Slice::into_inner`] gives the whole back.
+    /// Returns the bytes of `range` as a buffer. An operation on it sees only those bytes.
+    /// [`Slice::into_inner`] returns the whole buffer.
+    ///
+    /// An open end stands for [`init_bytes`](IoBuf::init_bytes). The name differs from `slice` because `Bytes` and
+    /// `BytesMut` have methods of their own by that name, which would take precedence.
+    ///
+    /// ```
+    /// use annulus::IoBuf;
+    ///
+    /// let part = b"0123456789".to_vec().subslice(4..7);
+    /// assert_eq!(&part[..], b"456");
+    /// assert_eq!(part.into_inner(), b"0123456789");
+    /// ```
     ///
     /// # Panics
     ///
-    /// If `from > to`, or `to` is beyond the buffer's end.
-    fn slice(self, from: usize, to: usize) -> Slice<Self>
+    /// If the range starts after its end, or ends beyond the buffer's initialised bytes.
+    fn subslice(self, range: impl RangeBounds<usize>) -> Slice<Self>
     where
         Self: Sized,
     {
+        let from = match range.start_bound() {
+            Bound::Included(&from) => from,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&to) => to,
+            Bound::Unbounded => self.init_bytes(),
+        };
         Slice::new(self, from, to)
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{IoBuf, IoBufMut};
 
-/// The bytes `from..to` of a buffer. Made by [`IoBuf::slice`].
+/// The bytes `from..to` of a buffer. Made by [`IoBuf::subslice`].
 #[derive(Debug)]
 pub struct Slice<B> {
     buf: B,

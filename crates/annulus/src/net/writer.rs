@@ -334,7 +334,7 @@ impl Sink {
     fn give<B: IoBuf>(self: &Rc<Self>, buf: B) {
         let bytes = buf.init_bytes();
         if bytes <= COPIED_BYTES {
-            self.gather(buf.slice(0, bytes).as_ref());
+            self.gather(buf.subslice(..bytes).as_ref());
         } else {
             let mut state = self.state.borrow_mut();
             state.unsent += bytes;

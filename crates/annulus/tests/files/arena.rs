@@ -58,7 +58,7 @@ fn transfers_of_an_arenas_buffers_use_the_registration_and_no_others_do() {
         let by_ring = u64::from(!ground.is_real());
         assert_eq!(metrics(), fixed(1 + by_ring));
         // A part is recognised, too; the rest of the buffer is left alone.
-        let slice = durable.unwrap().slice(100, 612);
+        let slice = durable.unwrap().subslice(100..612);
         let slice = file.write_all_at(slice, 50).await.unwrap();
         assert_eq!(metrics(), fixed(2 + by_ring));
         let mut expected = contents.clone();

@@ -318,7 +318,7 @@ fn a_read_into_a_buffer_without_room_is_refused_within_a_file_and_beyond_its_end
         for offset in [1, 99] {
             invalid(file.read_at(Vec::new(), offset).await);
             invalid(file.read_exact_at(Vec::new(), offset).await);
-            let part = invalid(file.read_at(vec![1, 2, 3].slice(2, 2), offset).await);
+            let part = invalid(file.read_at(vec![1, 2, 3].subslice(2..2), offset).await);
             assert_eq!(part.into_inner(), [1, 2, 3]);
             invalid(file.read_vectored_at(vec![vec![], vec![]], offset).await);
             invalid(file.read_vectored_exact_at(vec![vec![]], offset).await);

@@ -137,10 +137,10 @@ fn a_write_that_is_not_aligned_is_refused_with_the_numbers() {
             assert!(error.into_buf().is_some());
         };
         let buf = || AlignedBuf::with_len(3 * offset, memory.max(512));
-        refused(buf().slice(0, offset), 1).await;
-        refused(buf().slice(0, offset - 1), 0).await;
+        refused(buf().subslice(..offset), 1).await;
+        refused(buf().subslice(..offset - 1), 0).await;
         if memory > 1 {
-            refused(buf().slice(1, 1 + offset), 0).await;
+            refused(buf().subslice(1..1 + offset), 0).await;
         }
         let both = file.write_vectored_at(vec![buf(), AlignedBuf::with_len(1, memory)], 0);
         let error = both.await.unwrap_err();

@@ -115,7 +115,7 @@ fn every_kind_of_owned_buffer_can_be_written() {
         file.write_all_at(&b"5555"[..], 20).await.unwrap();
         file.write_all_at(aligned, 24).await.unwrap();
         file.write_all_at(Box::new(*b"7777"), 28).await.unwrap();
-        file.write_all_at(String::from("<8888>").slice(1, 5), 32)
+        file.write_all_at(String::from("<8888>").subslice(1..5), 32)
             .await
             .unwrap();
         assert_eq!(
@@ -150,18 +150,18 @@ fn a_slice_is_read_and_written_without_touching_its_surroundings() {
     for_each_backend(async |ground| {
         let file = ground.file("f", b"abcdefghij").await;
         for _ in 0..2 {
-            let part = vec![b'-'; 8].slice(2, 5);
+            let part = vec![b'-'; 8].subslice(2..5);
             assert_eq!((part.begin(), part.end()), (2, 5));
             let (n, part) = file.read_at(part, 3).await.unwrap();
             assert_eq!((n, &part[..]), (3, &b"def"[..]));
             assert_eq!(part.into_inner(), b"--def---");
             uncache(&file).await;
         }
-        let part = b"0123456789".to_vec().slice(4, 7);
+        let part = b"0123456789".to_vec().subslice(4..7);
         let (n, part) = file.write_at(part, 0).await.unwrap();
         assert_eq!((n, part.into_inner().len()), (3, 10));
         assert_eq!(ground.contents("f").unwrap(), b"456defghij");
-        let nested = vec![b'-'; 8].slice(2, 7).slice(1, 3);
+        let nested = vec![b'-'; 8].subslice(2..7).subslice(1..3);
         let nested = file.read_exact_at(nested, 0).await.unwrap();
         assert_eq!(nested.into_inner().into_inner(), b"---45---");
     });

@@ -29,7 +29,7 @@ fn no_receive_touches_a_buffer_that_breaks_its_contract_nor_loses_what_has_come(
             server.recv_multishot().unread(chunk);
             assert!(refused(server.recv(make()).await).is_untouched());
             assert!(refused(server.recv_exact(make()).await).is_untouched());
-            let part = refused(server.recv_exact(make().slice(500, 900)).await);
+            let part = refused(server.recv_exact(make().subslice(500..900)).await);
             assert!(part.into_inner().is_untouched());
             assert_eq!(server.recv_exact(vec![0; 3]).await.unwrap(), b"abc");
         }
@@ -63,7 +63,7 @@ fn a_stream_refuses_to_receive_into_a_buffer_without_room_before_with_and_after_
         let (client, server) = connection().await;
         refused(server.recv(Vec::new()).await);
         client.send_all("abc").await.unwrap();
-        let part = refused(server.recv(vec![1, 2].slice(1, 1)).await);
+        let part = refused(server.recv(vec![1, 2].subslice(1..1)).await);
         assert_eq!(part.into_inner(), [1, 2]);
         let chunk = server.recv_multishot().next().await.unwrap().unwrap();
         server.recv_multishot().unread(chunk);

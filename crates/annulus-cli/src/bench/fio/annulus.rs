@@ -167,7 +167,7 @@ async fn ask<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     bytes: usize,
 ) -> Option<M> {
     let file = &files[op.file as usize];
-    let part = buffer.slice(0, bytes);
+    let part = buffer.subslice(..bytes);
     let answer = match op.write {
         true => file.write_at(part, op.offset).await,
         false => file.read_at(part, op.offset).await,

@@ -10,8 +10,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use annulus::Backend;
 use annulus::net::TcpListener;
-use annulus::runtime::{Backend, Runtime};
+use annulus::runtime::Runtime;
 use annulus_adapters::hyper::Server;
 use axum::Router;
 use axum::extract::Path;
@@ -91,7 +92,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Option<Asked> {
                 backend = match words.next()?.as_str() {
                     "auto" => Backend::Auto,
                     "uring" => Backend::Uring,
-                    "epoll" => Backend::Epoll,
+                    "epoll" => Backend::Fallback,
                     _ => return None,
                 }
             }

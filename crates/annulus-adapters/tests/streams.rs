@@ -7,8 +7,9 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream, UnixStream};
-use annulus::runtime::{self, Backend, Runtime};
+use annulus::runtime::{self, Runtime};
 use annulus_adapters::stream::AsyncStream;
 
 /// Runs a test on a core of either kind.
@@ -16,7 +17,7 @@ fn on_each<F>(test: impl Fn() -> F)
 where
     F: Future<Output = io::Result<()>> + 'static,
 {
-    for backend in [Backend::Epoll, Backend::Uring] {
+    for backend in [Backend::Fallback, Backend::Uring] {
         let future = Box::pin(test());
         let run = Runtime::builder().backend(backend).block_on(async move {
             annulus::time::timeout(Duration::from_secs(300), future).await?

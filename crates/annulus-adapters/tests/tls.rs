@@ -8,8 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{self, Backend, JoinHandle, Runtime};
+use annulus::runtime::{self, JoinHandle, Runtime};
 use annulus_adapters::stream::AsyncStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, ServerName};
@@ -105,7 +106,7 @@ fn on_each<F>(test: impl Fn(Rc<Server>) -> F + Copy + 'static)
 where
     F: Future<Output = io::Result<()>>,
 {
-    for backend in [Backend::Epoll, Backend::Uring] {
+    for backend in [Backend::Fallback, Backend::Uring] {
         let run = Runtime::builder().backend(backend).block_on(async move {
             let server = Rc::new(Server::start()?);
             let outcome = annulus::time::timeout(

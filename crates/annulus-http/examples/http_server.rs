@@ -2,8 +2,9 @@
 
 use std::io;
 
+use annulus::Backend;
 use annulus::net::TcpListener;
-use annulus::runtime::{Backend, Runtime};
+use annulus::runtime::Runtime;
 use annulus_http::Options;
 use annulus_http::site::SiteOptions;
 
@@ -15,7 +16,7 @@ fn main() -> io::Result<()> {
         .map_or("127.0.0.1:8080", String::as_str)
         .to_owned();
     let backend = match args.get(2).map(String::as_str) {
-        Some("epoll") => Backend::Epoll,
+        Some("epoll") => Backend::Fallback,
         _ => Backend::Auto,
     };
     let mut site = SiteOptions::default();

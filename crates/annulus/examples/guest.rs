@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use annulus::{
-    AlignedBuf, Backend, BackendInUse, Engine, EngineBuilder, File, NotPolled, OpenOptions, SqPoll,
-    Support,
+    AlignedBuf, Backend, Engine, EngineBackend, EngineBuilder, File, NotPolled, OpenOptions,
+    SqPoll, Support,
 };
 
 /// Of the drive, in the order of their numbers: each byte tells its block.
@@ -63,7 +63,7 @@ fn main() {
         guest.files(Engine::builder())
     });
     guest.check("files, on blocking threads", |guest| {
-        guest.files(Engine::builder().backend(Backend::Blocking))
+        guest.files(Engine::builder().backend(Backend::Fallback))
     });
     guest.check("files, with a polled submission queue", Guest::sqpoll);
     guest.check("the drive gets its contents", Guest::fill);
@@ -159,8 +159,8 @@ impl Guest {
         let engine = Engine::new()?;
         let text = engine.backend().to_string();
         let right = match engine.backend() {
-            BackendInUse::Uring { .. } => self.ring,
-            BackendInUse::Blocking { because, .. } => !self.ring && because.is_some(),
+            EngineBackend::Uring { .. } => self.ring,
+            EngineBackend::Blocking { because, .. } => !self.ring && because.is_some(),
             _ => false,
         };
         is(right, || text.clone())?;

@@ -15,8 +15,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
+use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{Backend, Runtime, spawn};
+use annulus::runtime::{Runtime, spawn};
 use annulus::time::sleep;
 use storm::{Storm, Tally};
 
@@ -85,7 +86,7 @@ fn asked() -> Option<Asked> {
         let value = arguments.next()?;
         match (argument.as_str(), value.as_str()) {
             ("--backend", "uring") => asked.backend = Backend::Uring,
-            ("--backend", "epoll") => asked.backend = Backend::Epoll,
+            ("--backend", "epoll") => asked.backend = Backend::Fallback,
             ("--seed", "random") => {}
             ("--seed", seed) => asked.seed = seed.parse().ok()?,
             ("--count", count) => asked.count = count.parse().ok()?,
@@ -311,7 +312,7 @@ where
     F: Future<Output = Outcome> + 'static,
 {
     let backend = match asked.backend {
-        Backend::Epoll => "epoll",
+        Backend::Fallback => "epoll",
         _ => "uring",
     };
     let mut process = Command::new(std::env::current_exe()?)

@@ -51,7 +51,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
     let before = load::open_descriptors();
     let (real, injected) = (Arc::new(Tally::default()), Arc::new(Tally::default()));
     let ring = || Engine::builder().backend(Backend::Uring);
-    let blocking = || Engine::builder().backend(Backend::Blocking);
+    let blocking = || Engine::builder().backend(Backend::Fallback);
     let builders: [fn(EngineBuilder, EngineBuilder) -> EngineBuilder; 5] = [
         |ring, _| ring,
         |ring, _| ring.setup_mode(SetupMode::Deferred).threads(2),

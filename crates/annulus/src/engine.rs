@@ -4,7 +4,7 @@ mod builder;
 mod own;
 mod polling;
 
-pub use builder::{Backend, BackendInUse, EngineBuilder};
+pub use builder::{EngineBackend, EngineBuilder};
 pub use own::OwnDriver;
 pub use polling::PollingInUse;
 
@@ -40,7 +40,7 @@ use crate::op::{MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
 #[derive(Clone, Debug)]
 pub struct Engine {
     submitter: Arc<Submitter>,
-    backend: Arc<BackendInUse>,
+    backend: Arc<EngineBackend>,
 }
 
 impl Engine {
@@ -59,7 +59,7 @@ impl Engine {
     }
 
     /// Which backend runs, why, and what to change.
-    pub fn backend(&self) -> &BackendInUse {
+    pub fn backend(&self) -> &EngineBackend {
         &self.backend
     }
 

@@ -27,6 +27,7 @@
     clippy::cast_sign_loss
 )]
 
+mod backend;
 mod buf;
 mod driver;
 mod engine;
@@ -58,12 +59,13 @@ pub mod thread {
     };
 }
 
+pub use backend::Backend;
 pub use buf::{
     AlignedBuf, Arena, ArenaBuf, BufferLayout, Chunk, IoBuf, IoBufMut, Region, Registered, Slice,
     Take,
 };
 pub use driver::Operation;
-pub use engine::{Backend, BackendInUse, Engine, EngineBuilder, OwnDriver, PollingInUse};
+pub use engine::{Engine, EngineBackend, EngineBuilder, OwnDriver, PollingInUse};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fd::CachedReads;
 pub use fs::{

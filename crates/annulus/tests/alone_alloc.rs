@@ -207,6 +207,6 @@ fn a_ring_in_its_stride_allocates_nothing() {
 #[test]
 fn blocking_threads_in_their_stride_allocate_nothing() {
     in_child("blocking_threads_in_their_stride_allocate_nothing", || {
-        allocates_nothing(Backend::Blocking)
+        allocates_nothing(Backend::Fallback)
     });
 }

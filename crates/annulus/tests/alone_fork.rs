@@ -179,7 +179,7 @@ fn blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay() {
     in_child(
         "blocking_threads_go_on_while_children_of_a_fork_come_go_and_stay",
         || {
-            forks_do_no_harm(Backend::Blocking, fresh);
+            forks_do_no_harm(Backend::Fallback, fresh);
         },
     );
 }
@@ -227,7 +227,7 @@ fn a_child_of_a_fork_is_refused_by_drivers_that_run_and_by_those_not_started_yet
         "a_child_of_a_fork_is_refused_by_drivers_that_run_and_by_those_not_started_yet",
         || {
             let path = std::env::current_exe().unwrap();
-            for backend in [Backend::Uring, Backend::Blocking] {
+            for backend in [Backend::Uring, Backend::Fallback] {
                 let build = || Engine::builder().backend(backend).build();
                 let (fresh, used) = match (build(), build()) {
                     (Ok(fresh), Ok(used)) => (fresh, used),
@@ -314,7 +314,7 @@ fn refused<T, E: Into<std::io::Error>>(operation: impl Future<Output = Result<T,
 
 /// Runs `test` with each kind of core.
 fn on_each_core(test: impl Fn(RuntimeBuilder)) {
-    for backend in [runtime::Backend::Uring, runtime::Backend::Epoll] {
+    for backend in [annulus::Backend::Uring, annulus::Backend::Fallback] {
         let builder = Runtime::builder().backend(backend);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),
@@ -435,7 +435,7 @@ fn a_child_of_a_fork_may_drop_what_it_inherits_and_lose_no_memory_of_its_own() {
     in_child(
         "a_child_of_a_fork_may_drop_what_it_inherits_and_lose_no_memory_of_its_own",
         || {
-            for backend in [Backend::Uring, Backend::Blocking] {
+            for backend in [Backend::Uring, Backend::Fallback] {
                 let engine = match Engine::builder().backend(backend).build() {
                     Ok(engine) => engine,
                     Err(error) => return skip(error),

@@ -92,7 +92,7 @@ fn a_file_that_would_be_too_long_is_efbig_on_every_backend_of_an_engine() {
         || {
             let folders = folders();
             limit_file_size();
-            for backend in [Backend::Uring, Backend::Blocking] {
+            for backend in [Backend::Uring, Backend::Fallback] {
                 let engine = match Engine::builder().backend(backend).build() {
                     Ok(engine) => engine,
                     Err(error) => {
@@ -119,7 +119,7 @@ fn a_file_that_would_be_too_long_is_efbig_on_every_backend_of_a_runtime() {
         || {
             let folders: &'static [tempfile::TempDir] = folders().leak();
             limit_file_size();
-            for backend in [runtime::Backend::Uring, runtime::Backend::Epoll] {
+            for backend in [annulus::Backend::Uring, annulus::Backend::Fallback] {
                 let builder = Runtime::builder().backend(backend);
                 let run = builder.block_on(async move {
                     for folder in folders {
@@ -156,7 +156,7 @@ fn a_thread_that_is_lent_gets_its_signals_back() {
         let folders = folders();
         let path = folders[0].path().join("f");
         limit_file_size();
-        for backend in [runtime::Backend::Uring, runtime::Backend::Epoll] {
+        for backend in [annulus::Backend::Uring, annulus::Backend::Fallback] {
             let path = path.clone();
             let run = Runtime::builder().backend(backend).block_on(async move {
                 let mut file = std::fs::File::create(&path).unwrap();

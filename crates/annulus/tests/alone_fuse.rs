@@ -36,7 +36,7 @@ const BACKENDS: [(Backend, SetupMode); 4] = [
     (Backend::Uring, SetupMode::Deferred),
     (Backend::Uring, SetupMode::Cooperative),
     (Backend::Uring, SetupMode::Plain),
-    (Backend::Blocking, SetupMode::Plain),
+    (Backend::Fallback, SetupMode::Plain),
 ];
 
 /// What goes wrong next, and what was asked so far.

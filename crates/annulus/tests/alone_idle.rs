@@ -130,7 +130,7 @@ fn an_idle_ring_sleeps() {
 #[test]
 fn idle_blocking_threads_sleep() {
     in_child("idle_blocking_threads_sleep", || {
-        sleeps_when_idle(Engine::builder().backend(Backend::Blocking))
+        sleeps_when_idle(Engine::builder().backend(Backend::Fallback))
     });
 }
 

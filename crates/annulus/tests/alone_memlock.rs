@@ -9,7 +9,7 @@ mod skip;
 #[allow(dead_code, reason = "not every kernel refuses here")]
 mod workload;
 
-use annulus::{Arena, Backend, BackendInUse, BufferLayout, Engine, OpenOptions, SetupError};
+use annulus::{Arena, Backend, BufferLayout, Engine, EngineBackend, OpenOptions, SetupError};
 use process::{become_nobody, in_child};
 
 /// Takes away all locked memory, and the right to do without.
@@ -42,8 +42,8 @@ fn without_locked_memory_everything_works_and_a_refusal_has_its_cure() {
             println!("{}", engine.backend());
             workload::assert_all_works(&engine, dir.path());
             match engine.backend() {
-                BackendInUse::Uring { .. } => println!("this kernel does not charge rings"),
-                BackendInUse::Blocking {
+                EngineBackend::Uring { .. } => println!("this kernel does not charge rings"),
+                EngineBackend::Blocking {
                     because: Some(because),
                     ..
                 } => {
@@ -82,7 +82,7 @@ fn without_locked_memory_blocking_threads_work() {
         forbid_locked_memory();
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::builder()
-            .backend(Backend::Blocking)
+            .backend(Backend::Fallback)
             .build()
             .unwrap();
         workload::assert_all_works(&engine, dir.path());

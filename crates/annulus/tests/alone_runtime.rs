@@ -14,8 +14,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use annulus::Backend;
 use annulus::net::TcpListener;
-use annulus::runtime::{self, Backend, BackendInUse, CoreInfo, Handle, Runtime, RuntimeBuilder};
+use annulus::runtime::{self, CoreBackend, CoreInfo, Handle, Runtime, RuntimeBuilder};
 use annulus::{CachedReads, OpenOptions};
 use process::{become_nobody, in_child};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -27,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(40);
 
 fn each_way(test: impl Fn(RuntimeBuilder)) {
-    for backend in [Backend::Uring, Backend::Epoll] {
+    for backend in [Backend::Uring, Backend::Fallback] {
         let builder = Runtime::builder().backend(backend).threads(2);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),
@@ -248,7 +249,7 @@ fn assert_fallen_back(says: &str) {
     let reasons: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = Arc::clone(&reasons);
     let run = builder.clone().run(move |core| {
-        let BackendInUse::Epoll { because: Some(_) } = core.backend() else {
+        let CoreBackend::Epoll { because: Some(_) } = core.backend() else {
             panic!("it was to be refused: {}", core.backend());
         };
         told.lock().unwrap().push(core.backend().to_string());

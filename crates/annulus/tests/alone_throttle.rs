@@ -419,7 +419,7 @@ fn no_memory_changes_after_the_end_of_blocking_threads_with_reads_in_flight() {
     in_child(
         "no_memory_changes_after_the_end_of_blocking_threads_with_reads_in_flight",
         || {
-            let patient = patient(Backend::Blocking);
+            let patient = patient(Backend::Fallback);
             with_reads_in_flight(&patient, end_waits_for_the_disk);
         },
     );
@@ -442,7 +442,7 @@ fn blocking_threads_that_drain_too_long_keep_their_buffers_until_their_reads_end
     in_child(
         "blocking_threads_that_drain_too_long_keep_their_buffers_until_their_reads_end",
         || {
-            with_reads_in_flight(&impatient(Backend::Blocking), |in_flight| {
+            with_reads_in_flight(&impatient(Backend::Fallback), |in_flight| {
                 end_leaves_what_the_disk_keeps(in_flight, false)
             });
         },

@@ -531,7 +531,7 @@ fn a_tiny_ring_agrees_with_the_model() {
 #[test]
 fn blocking_threads_agree_with_the_model() {
     let blocking = Engine::builder()
-        .backend(Backend::Blocking)
+        .backend(Backend::Fallback)
         .blocking_threads(4);
     agrees_with_the_model("blocking_threads_agree_with_the_model", &blocking);
 }

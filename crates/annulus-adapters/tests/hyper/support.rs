@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{self, Backend, Runtime};
+use annulus::runtime::{self, Runtime};
 use annulus_adapters::hyper::{CoreExecutor, HyperStream, Server};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
@@ -30,7 +31,7 @@ pub(crate) fn on_each<F>(test: impl Fn() -> F)
 where
     F: Future<Output = io::Result<()>> + 'static,
 {
-    for backend in [Backend::Epoll, Backend::Uring] {
+    for backend in [Backend::Fallback, Backend::Uring] {
         let future = Box::pin(test());
         let run = Runtime::builder()
             .backend(backend)

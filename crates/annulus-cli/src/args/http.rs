@@ -32,7 +32,7 @@ pub(crate) struct HttpArgs {
     /// Cores: threads with a ring and a listener each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
-    /// How it learns what its sockets can do
+    /// The backend: io_uring or the fallback
     #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
     pub(crate) backend: ServeBackend,
     #[command(flatten)]

@@ -21,15 +21,16 @@ pub(crate) enum ServeWhat {
     Http(Box<HttpArgs>),
 }
 
-/// How a server learns what its sockets can do.
+/// The backend of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ServeBackend {
-    /// io_uring where it can be had, else epoll; the reason is said
+    /// io_uring if it is available, otherwise the fallback; the reason is printed
     Auto,
     /// io_uring, or an error that says what to change
     Uring,
-    /// epoll
-    Epoll,
+    /// epoll for sockets, blocking threads for files
+    #[value(alias = "epoll")]
+    Fallback,
 }
 
 #[derive(Debug, clap::Args)]
@@ -40,7 +41,7 @@ pub(crate) struct EchoArgs {
     /// Cores: threads with a ring and a listener each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
-    /// How it learns what its sockets can do
+    /// The backend: io_uring or the fallback
     #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
     pub(crate) backend: ServeBackend,
     #[command(flatten)]

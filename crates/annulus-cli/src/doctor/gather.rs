@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use annulus::{BackendInUse, Engine, Probe, SetupError, Support};
+use annulus::{Engine, EngineBackend, Probe, SetupError, Support};
 use rustix::process::{Resource, getegid, getgroups, getrlimit, getuid};
 
 use super::facts::{
@@ -121,7 +121,7 @@ fn engine() -> Option<EngineFact> {
     let entries_asked = builder.ring_entries_asked();
     let engine = builder.build().ok()?;
     let entries_got = match engine.backend() {
-        BackendInUse::Uring { sq_entries, .. } => Some(*sq_entries),
+        EngineBackend::Uring { sq_entries, .. } => Some(*sq_entries),
         _ => None,
     };
     Some(EngineFact {

@@ -198,7 +198,7 @@ fn copy(file: &std::fs::File) -> Result<std::fs::File, Failure> {
 fn hops(file: &std::fs::File, bytes: u64) -> Result<Probe, Failure> {
     let failed = |error: std::io::Error| Failure::failed("a read on a blocking thread", &error);
     let engine = Engine::builder()
-        .backend(Backend::Blocking)
+        .backend(Backend::Fallback)
         .blocking_threads(1)
         .build()
         .map_err(|error| Failure::Failed(error.to_string()))?;

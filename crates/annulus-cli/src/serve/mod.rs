@@ -8,8 +8,9 @@ mod place;
 pub(crate) use echo::echo;
 pub(crate) use http::http;
 
+use annulus::Backend;
 use annulus::SqPoll;
-use annulus::runtime::{self, ReceiveMode, Runtime, RuntimeBuilder};
+use annulus::runtime::{ReceiveMode, Runtime, RuntimeBuilder};
 
 use crate::args::{FilledHow, ReceiveArgs, ServeBackend};
 
@@ -22,9 +23,9 @@ fn runtime_of(
     buffers: Option<(u16, u32)>,
 ) -> RuntimeBuilder {
     let backend = match backend {
-        ServeBackend::Auto => runtime::Backend::Auto,
-        ServeBackend::Uring => runtime::Backend::Uring,
-        ServeBackend::Epoll => runtime::Backend::Epoll,
+        ServeBackend::Auto => Backend::Auto,
+        ServeBackend::Uring => Backend::Uring,
+        ServeBackend::Fallback => Backend::Fallback,
     };
     let mut builder = Runtime::builder().backend(backend).threads(threads);
     if sqpoll {

@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::task::Context;
 
+use annulus::Backend;
 use annulus::net::SendProgress;
-use annulus::runtime::{Backend, Runtime, yield_now};
+use annulus::runtime::{Runtime, yield_now};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
@@ -202,7 +203,7 @@ fn http2_body_bytes(got: &[u8]) -> usize {
 
 fn for_each_backend<F: Future<Output = ()> + 'static>(test: impl Fn() -> F + 'static) {
     let test = Rc::new(test);
-    for backend in [Backend::Uring, Backend::Epoll] {
+    for backend in [Backend::Uring, Backend::Fallback] {
         let test = Rc::clone(&test);
         let ran = Runtime::builder()
             .backend(backend)

@@ -6,8 +6,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use annulus::Backend;
 use annulus::net::TcpListener;
-use annulus::runtime::{Backend, Handle, Runtime};
+use annulus::runtime::{Handle, Runtime};
 use annulus_http::site::SiteOptions;
 use annulus_http::{Limits, Options};
 
@@ -42,7 +43,7 @@ pub(crate) struct Server {
 
 /// Runs the test against a server on each backend; one that can't run here is skipped, and said so.
 pub(crate) fn for_each_backend(options: &Options, test: impl Fn(&Server)) {
-    for backend in [Backend::Uring, Backend::Epoll] {
+    for backend in [Backend::Uring, Backend::Fallback] {
         match Runtime::builder().backend(backend).block_on(async {}) {
             Ok(()) => {}
             Err(error) if error.allows_fallback() => {

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use annulus::runtime::{Backend, Runtime};
+use annulus::Backend;
+use annulus::runtime::Runtime;
 use annulus_http::site::{
     Answer, Asked, Body, CONDITIONAL, FieldLines, Method, OpenFile, Piece, Prompt, Ready, Site,
     SiteOptions,
@@ -40,7 +41,7 @@ pub(crate) fn always_looking() -> SiteOptions {
 
 /// Runs `test` with a new ground on each backend.
 pub(crate) fn each_way(options: SiteOptions, test: impl AsyncFn(Ground) + Clone + 'static) {
-    for backend in [Backend::Uring, Backend::Epoll] {
+    for backend in [Backend::Uring, Backend::Fallback] {
         let (options, test) = (options.clone(), test.clone());
         let run = Runtime::builder()
             .backend(backend)

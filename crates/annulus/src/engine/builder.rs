@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::polling::PollingInUse;
+use crate::backend::Backend;
 #[cfg(feature = "test-util")]
 use crate::driver::simulated;
 use crate::driver::started::{Starter, THREAD_NAME};
@@ -21,32 +22,14 @@ use crate::sys::kernel::Kernel;
 use crate::sys::polling::RingPoll;
 use crate::sys::ring::{Ring, RingConfig, SetupMode};
 #[cfg(feature = "test-util")]
-use crate::sys::sim::{SimClock, SimConfig, SimKernel, World};
+use crate::sys::sim::{SimClock, SimKernel, World};
 use crate::sys::size_limit;
 use crate::sys::sq_poll::SqPoll;
 
-/// Which backend to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Backend {
-    /// io_uring where it is there, allowed and affordable; else blocking threads.
-    #[default]
-    Auto,
-    /// io_uring, or an error that says what to change.
-    Uring,
-    /// Blocking threads.
-    Blocking,
-    /// A kernel in memory, with a file system of its own, behind driver threads. Its delays pass on
-    /// the machine's clock; to look at its files, and for a clock and an order that repeat, use
-    /// [`Sim`](crate::sim::Sim).
-    #[cfg(feature = "test-util")]
-    Sim(SimConfig),
-}
-
-/// Which backend an engine runs on, and why. `Display` is a sentence for people.
+/// The backend that an engine runs on, and the reason. `Display` writes it as a sentence.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum BackendInUse {
+pub enum EngineBackend {
     /// Rings.
     Uring {
         /// The set-up mode that the kernel accepted.
@@ -75,22 +58,22 @@ pub enum BackendInUse {
     },
 }
 
-impl BackendInUse {
+impl EngineBackend {
     /// Why it is not what would be best, if it is not.
     fn fallback(&self) -> Option<String> {
         match self {
-            BackendInUse::Uring { polling, .. } => polling.refusal().map(ToString::to_string),
-            BackendInUse::Blocking { because, .. } => because.as_ref().map(ToString::to_string),
+            EngineBackend::Uring { polling, .. } => polling.refusal().map(ToString::to_string),
+            EngineBackend::Blocking { because, .. } => because.as_ref().map(ToString::to_string),
             #[cfg(feature = "test-util")]
-            BackendInUse::Sim { .. } => None,
+            EngineBackend::Sim { .. } => None,
         }
     }
 }
 
-impl fmt::Display for BackendInUse {
+impl fmt::Display for EngineBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BackendInUse::Uring {
+            EngineBackend::Uring {
                 setup_mode,
                 threads,
                 sq_entries,
@@ -103,22 +86,24 @@ impl fmt::Display for BackendInUse {
                     setup_mode.describe()
                 )
             }
-            BackendInUse::Blocking {
+            EngineBackend::Blocking {
                 threads,
                 because: None,
             } => {
                 write!(f, "up to {threads} blocking threads, as asked for")
             }
-            BackendInUse::Blocking {
+            EngineBackend::Blocking {
                 threads,
                 because: Some(because),
             } => {
                 write!(f, "up to {threads} blocking threads: {because}")
             }
             #[cfg(feature = "test-util")]
-            BackendInUse::Sim { seed, threads: 0 } => write!(f, "a simulated kernel (seed {seed})"),
+            EngineBackend::Sim { seed, threads: 0 } => {
+                write!(f, "a simulated kernel (seed {seed})")
+            }
             #[cfg(feature = "test-util")]
-            BackendInUse::Sim { seed, threads } => {
+            EngineBackend::Sim { seed, threads } => {
                 let plural = if *threads == 1 { "thread" } else { "threads" };
                 write!(
                     f,
@@ -187,7 +172,7 @@ impl Default for EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Which backend; [`Backend::Auto`] by default.
+    /// Sets the backend; [`Backend::Auto`] by default.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
@@ -227,7 +212,7 @@ impl EngineBuilder {
         self
     }
 
-    /// How many that are: what is asked for, of which [`BackendInUse::Uring`] has as many as the kernel
+    /// How many that are: what is asked for, of which [`EngineBackend::Uring`] has as many as the kernel
     /// had memory for.
     pub fn ring_entries_asked(&self) -> u32 {
         self.ring.sq_entries
@@ -298,7 +283,7 @@ impl EngineBuilder {
         }
         match self.backend {
             Backend::Uring => self.build_uring(),
-            Backend::Blocking => Ok(self.build_blocking(None)),
+            Backend::Fallback => Ok(self.build_blocking(None)),
             #[cfg(feature = "test-util")]
             Backend::Sim(config) => self.build_sim(&Arc::new(World::new(config))),
             Backend::Auto => match self.build_uring() {
@@ -319,7 +304,7 @@ impl EngineBuilder {
 
     fn build_blocking(&self, because: Option<SetupError>) -> Engine {
         let config = self.blocking_config();
-        let backend = BackendInUse::Blocking {
+        let backend = EngineBackend::Blocking {
             threads: config.threads,
             because,
         };
@@ -366,7 +351,7 @@ impl EngineBuilder {
                 Err(error) => return Err(error),
             }
         }
-        let backend = BackendInUse::Uring {
+        let backend = EngineBackend::Uring {
             setup_mode: facts.setup_mode,
             threads: self.threads,
             sq_entries: facts.sq_entries,
@@ -456,7 +441,7 @@ impl EngineBuilder {
 #[cfg(feature = "test-util")]
 impl Engine {
     fn simulated(submitter: Submitter, world: &World, threads: usize) -> Engine {
-        let backend = BackendInUse::Sim {
+        let backend = EngineBackend::Sim {
             seed: world.config().seed,
             threads,
         };
@@ -465,7 +450,7 @@ impl Engine {
 }
 
 impl Engine {
-    fn of(submitter: Submitter, backend: BackendInUse) -> Engine {
+    fn of(submitter: Submitter, backend: EngineBackend) -> Engine {
         submitter.describe(backend.to_string(), backend.fallback());
         Engine {
             submitter: Arc::new(submitter),

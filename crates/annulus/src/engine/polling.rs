@@ -9,7 +9,7 @@ use crate::sys::probe;
 use crate::sys::sq_poll::{self, SqPoll};
 
 /// What became of the polling that an engine was asked for. `Display` is a part of the sentence of
-/// [`BackendInUse`](crate::BackendInUse), and empty where none was asked for.
+/// [`EngineBackend`](crate::EngineBackend), and empty where none was asked for.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct PollingInUse {
@@ -107,7 +107,8 @@ impl EngineBuilder {
 mod tests {
     use std::sync::Arc;
 
-    use crate::engine::{Backend, Engine};
+    use crate::backend::Backend;
+    use crate::engine::Engine;
     use crate::fd::Fd;
     use crate::fs::File;
     use crate::sys::poll_queue::NotPolled;

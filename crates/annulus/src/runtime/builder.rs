@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::handle::Handle;
 use super::{executor, start};
+use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::Limits;
 use crate::driver::core::{CoreConfig, GroupChoice};
@@ -19,23 +20,10 @@ use crate::sys::probe;
 use crate::sys::ring::{RingConfig, SetupMode};
 use crate::sys::sq_poll::{self, SqPoll};
 
-/// How the cores learn what their sockets can do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Backend {
-    /// io_uring where it is there, allowed and affordable; else epoll, and blocking threads for files.
-    #[default]
-    Auto,
-    /// io_uring, or an error that says what to change.
-    Uring,
-    /// epoll, and blocking threads for files.
-    Epoll,
-}
-
-/// Which backend a core runs on, and why. `Display` is a sentence for people.
+/// The backend that a core runs on, and the reason. `Display` writes it as a sentence.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum BackendInUse {
+pub enum CoreBackend {
     /// A ring.
     Uring {
         /// The set-up mode that the kernel accepted.
@@ -61,11 +49,11 @@ pub enum BackendInUse {
     },
 }
 
-impl BackendInUse {
+impl CoreBackend {
     /// Why it is not what would be best, if it is not.
     pub(super) fn fallback(&self) -> Option<String> {
         match self {
-            BackendInUse::Uring {
+            CoreBackend::Uring {
                 mode_refused,
                 sqpoll,
                 ..
@@ -73,15 +61,15 @@ impl BackendInUse {
                 Some(Err(error)) => Some(error.to_string()),
                 _ => mode_refused.clone(),
             },
-            BackendInUse::Epoll { because } => because.as_ref().map(ToString::to_string),
+            CoreBackend::Epoll { because } => because.as_ref().map(ToString::to_string),
         }
     }
 }
 
-impl fmt::Display for BackendInUse {
+impl fmt::Display for CoreBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BackendInUse::Uring {
+            CoreBackend::Uring {
                 setup_mode,
                 sq_entries,
                 buffers,
@@ -106,8 +94,8 @@ impl fmt::Display for BackendInUse {
                     Some(Err(error)) => write!(f, "; without sqpoll: {error}"),
                 }
             }
-            BackendInUse::Epoll { because: None } => f.write_str("epoll, as asked for"),
-            BackendInUse::Epoll {
+            CoreBackend::Epoll { because: None } => f.write_str("epoll, as asked for"),
+            CoreBackend::Epoll {
                 because: Some(because),
             } => write!(f, "epoll and blocking threads: {because}"),
         }
@@ -131,7 +119,7 @@ fn write_mode(f: &mut fmt::Formatter<'_>, mode: ReceiveMode, refused: Option<&st
 pub struct CoreInfo {
     pub(super) index: usize,
     pub(super) cores: usize,
-    pub(super) backend: Arc<BackendInUse>,
+    pub(super) backend: Arc<CoreBackend>,
 }
 
 impl CoreInfo {
@@ -146,7 +134,7 @@ impl CoreInfo {
     }
 
     /// What it runs on, and why.
-    pub fn backend(&self) -> &BackendInUse {
+    pub fn backend(&self) -> &CoreBackend {
         &self.backend
     }
 }
@@ -221,7 +209,8 @@ impl Default for RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// Which backend; [`Backend::Auto`] by default.
+    /// Sets the backend; [`Backend::Auto`] by default. [`Backend::Fallback`] uses epoll for sockets, and blocking
+    /// threads for files. A runtime refuses `Backend::Sim`, because the simulated kernel has no sockets.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
@@ -309,6 +298,15 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Whether an engine's simulated kernel was requested.
+    fn is_simulated(&self) -> bool {
+        match self.backend {
+            Backend::Auto | Backend::Uring | Backend::Fallback => false,
+            #[cfg(feature = "test-util")]
+            Backend::Sim(_) => true,
+        }
+    }
+
     fn check(&self) -> Result<(), SetupError> {
         let group = self.core.group;
         let GroupLayout { count, bytes, .. } = group.layout(group.mode);
@@ -319,6 +317,10 @@ impl RuntimeBuilder {
         } else if !executor::is_possible() {
             "this thread is ending: what a core keeps in thread-locals has been dropped; start the runtime \
              before the thread ends, or on another thread"
+                .to_owned()
+        } else if self.is_simulated() {
+            "Backend::Sim has no sockets, so a runtime can't use it; build an Engine with it, or use \
+             Backend::Fallback here"
                 .to_owned()
         } else if self.threads == 0 {
             "threads is 0; it must be at least 1".to_owned()

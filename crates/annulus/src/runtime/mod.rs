@@ -37,7 +37,7 @@ mod task;
 
 pub use blocking::{spawn_blocking, trim_heap};
 pub use bound::CoreBound;
-pub use builder::{Backend, BackendInUse, CoreInfo, Runtime, RuntimeBuilder};
+pub use builder::{CoreBackend, CoreInfo, Runtime, RuntimeBuilder};
 pub use handle::Handle;
 pub use task::{JoinError, JoinHandle};
 

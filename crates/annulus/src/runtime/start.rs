@@ -13,10 +13,11 @@ use std::sync::{Arc, mpsc};
 use std::task::Waker;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use super::builder::{Backend, BackendInUse, CoreInfo, RuntimeBuilder};
+use super::builder::{CoreBackend, CoreInfo, RuntimeBuilder};
 use super::executor::{Executor, Inbox};
 use super::handle::Handle;
 use super::task::{End, JoinHandle, Told};
+use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::Core;
 use crate::driver::here::Driving;
@@ -273,7 +274,7 @@ struct Made {
     index: usize,
     executor: Rc<Executor>,
     seat: Seat,
-    backend: Arc<BackendInUse>,
+    backend: Arc<CoreBackend>,
     pinned: Option<Pinned>,
     /// Its thread may be the caller's.
     signal_blocked: SignalBlocked,
@@ -283,7 +284,7 @@ impl Made {
     fn new(builder: &RuntimeBuilder, index: usize, inbox: Arc<Inbox>) -> Result<Made, SetupError> {
         let pinned = builder.pin.then(|| Pinned::to_nth(index)).flatten();
         let ringed = match builder.backend {
-            Backend::Epoll => Err(None),
+            Backend::Fallback => Err(None),
             _ => match Made::with_ring(builder, &inbox) {
                 Err(error) if builder.backend == Backend::Auto && error.allows_fallback() => {
                     Err(Some(error))
@@ -295,7 +296,7 @@ impl Made {
             Ok(made) => made,
             Err(because) => {
                 let core = Core::with_readiness(&builder.core, inbox.alarm())?;
-                (core, None, BackendInUse::Epoll { because })
+                (core, None, CoreBackend::Epoll { because })
             }
         };
         Ok(Made {
@@ -311,7 +312,7 @@ impl Made {
     fn with_ring(
         builder: &RuntimeBuilder,
         inbox: &Inbox,
-    ) -> Result<(Rc<Core>, Seat, BackendInUse), SetupError> {
+    ) -> Result<(Rc<Core>, Seat, CoreBackend), SetupError> {
         let files_driver = Arc::new(DriverHandle::new(Box::new(inbox.alarm())));
         files_driver.counters.be(SourceKind::CoreFiles);
         let make = |config| Core::with_ring(config, inbox.alarm(), Arc::clone(&files_driver));
@@ -328,7 +329,7 @@ impl Made {
         let (setup_mode, sq_entries, opcodes) = core.ring_facts();
         let (group, mode_refused) = core.group_facts();
         let group = group.unwrap_or(GroupLayout::of(ReceiveMode::Whole));
-        let backend = BackendInUse::Uring {
+        let backend = CoreBackend::Uring {
             setup_mode,
             sq_entries,
             buffers: group.count,

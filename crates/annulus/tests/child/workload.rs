@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annulus::{Backend, BackendInUse, Engine, OpenOptions, SetupError};
+use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
 
 /// What the work answers, a line per step.
 const ANSWERS: [&str; 9] = [
@@ -74,7 +74,7 @@ async fn work(engine: &Engine, dir: &Path) -> std::io::Result<Vec<String>> {
 pub(crate) fn fallen_back() -> (Engine, String) {
     let engine = Engine::new().unwrap();
     match engine.backend() {
-        BackendInUse::Blocking {
+        EngineBackend::Blocking {
             because: Some(because),
             ..
         } => {

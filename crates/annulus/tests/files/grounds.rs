@@ -58,7 +58,7 @@ impl Ground {
                 let poll = SqPoll::new().idle(Duration::from_millis(1));
                 builder.backend(Backend::Uring).sqpoll(poll).iopoll(true)
             }
-            Way::Blocking => builder.backend(Backend::Blocking),
+            Way::Blocking => builder.backend(Backend::Fallback),
             #[cfg(feature = "test-util")]
             Way::Sim => {
                 let sim = Sim::new(SimConfig::new(1));

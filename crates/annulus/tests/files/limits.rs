@@ -94,7 +94,7 @@ fn several_drivers_and_large_chunks_do_the_same() {
 
 #[test]
 fn the_builder_refuses_zeroes_by_name() {
-    for backend in [Backend::Auto, Backend::Uring, Backend::Blocking] {
+    for backend in [Backend::Auto, Backend::Uring, Backend::Fallback] {
         let builder = || Engine::builder().backend(backend);
         for (name, builder) in [
             ("threads", builder().threads(0)),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use annulus::{
-    AlignedBuf, Backend, BackendInUse, Engine, EngineBuilder, File, NotPolled, OpenOptions,
+    AlignedBuf, Backend, Engine, EngineBackend, EngineBuilder, File, NotPolled, OpenOptions,
     PollingInUse, SetupError, SqPoll,
 };
 
@@ -14,7 +14,7 @@ use crate::wait::DEADLINE;
 /// `None`, said so, where there is no io_uring at all.
 fn build(builder: EngineBuilder) -> Option<Engine> {
     let engine = builder.build().unwrap();
-    if let BackendInUse::Blocking { because, .. } = engine.backend() {
+    if let EngineBackend::Blocking { because, .. } = engine.backend() {
         skip(because.as_ref().unwrap());
         return None;
     }
@@ -24,7 +24,7 @@ fn build(builder: EngineBuilder) -> Option<Engine> {
 
 fn polling(engine: &Engine) -> &PollingInUse {
     match engine.backend() {
-        BackendInUse::Uring { polling, .. } => polling,
+        EngineBackend::Uring { polling, .. } => polling,
         other => panic!("not a ring: {other}"),
     }
 }
@@ -162,7 +162,7 @@ fn a_poller_of_submissions_is_shared_woken_and_advised_against_on_few_processors
 
 #[test]
 fn polling_is_nothing_to_an_engine_without_a_ring() {
-    let builder = Engine::builder().backend(Backend::Blocking);
+    let builder = Engine::builder().backend(Backend::Fallback);
     let engine = builder.sqpoll(SqPoll::new()).iopoll(true).build().unwrap();
     let file = pollster::block_on(works(&engine, &dir(), false)).unwrap();
     assert_eq!(file.poll_support(), Err(NotPolled::NoRing));

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use annulus::{AlignedBuf, BackendInUse, IoBuf, OpenOptions};
+use annulus::{AlignedBuf, EngineBackend, IoBuf, OpenOptions};
 
 use crate::grounds::{bytes, for_each_backend, uncache};
 
@@ -227,7 +227,7 @@ fn a_durable_write_and_both_syncs_leave_the_bytes_in_the_file() {
 #[test]
 fn durable_writes_of_buffered_files_are_for_blocking_threads_and_no_others_are() {
     for_each_backend(async |ground| {
-        let without_rings = matches!(ground.engine.backend(), BackendInUse::Blocking { .. });
+        let without_rings = matches!(ground.engine.backend(), EngineBackend::Blocking { .. });
         let file = ground.file("f", b"").await;
         let mut options = OpenOptions::new();
         let direct = options.write(true).direct(true);

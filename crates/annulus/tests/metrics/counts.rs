@@ -23,7 +23,7 @@ fn engines() -> Vec<(SourceKind, Engine)> {
         Ok(engine) => engines.push((SourceKind::Driver, engine)),
         Err(error) => skip(error),
     }
-    let blocking = Engine::builder().backend(Backend::Blocking).build();
+    let blocking = Engine::builder().backend(Backend::Fallback).build();
     engines.push((SourceKind::Threads, blocking.unwrap()));
     #[cfg(feature = "test-util")]
     {
@@ -118,7 +118,7 @@ fn a_known_load_is_counted_exactly_on_every_backend() {
 #[test]
 fn what_is_answered_from_the_page_cache_is_counted_where_it_is_answered() {
     let _alone = alone();
-    for backend in [Backend::Uring, Backend::Blocking] {
+    for backend in [Backend::Uring, Backend::Fallback] {
         let engine = match Engine::builder().backend(backend).build() {
             Ok(engine) => engine,
             Err(error) => return skip(error),
@@ -262,7 +262,7 @@ fn stuck() -> (
 #[test]
 fn what_leaks_at_the_end_of_a_runtime_is_counted_once() {
     let _alone = alone();
-    for backend in [runtime::Backend::Uring, runtime::Backend::Epoll] {
+    for backend in [annulus::Backend::Uring, annulus::Backend::Fallback] {
         let before = snapshot();
         let (job, release, runs) = stuck();
         let builder = Runtime::builder().backend(backend).threads(1);
@@ -290,7 +290,7 @@ fn what_leaks_at_the_end_of_an_engine_is_counted_once() {
     let mode = rustix::fs::Mode::RWXU;
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let before = snapshot();
-    let engine = Engine::builder().backend(Backend::Blocking);
+    let engine = Engine::builder().backend(Backend::Fallback);
     let engine = engine.drain_timeout(Duration::from_millis(10));
     let engine = engine.build().unwrap();
     // Nobody opens it for writing.

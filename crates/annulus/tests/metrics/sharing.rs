@@ -267,7 +267,7 @@ fn a_child_of_a_fork_counts_for_itself_and_one_that_is_executed_has_nothing_of_i
         || {
             metrics::share().unwrap();
             let engine = Engine::builder()
-                .backend(Backend::Blocking)
+                .backend(Backend::Fallback)
                 .build()
                 .unwrap();
             let dir = tempfile::tempdir().unwrap();

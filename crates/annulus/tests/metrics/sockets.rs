@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use annulus::Backend;
 use annulus::metrics::{self, SourceKind, snapshot};
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{Backend, Runtime, RuntimeBuilder, fs, spawn};
+use annulus::runtime::{Runtime, RuntimeBuilder, fs, spawn};
 use annulus::time::sleep;
 use annulus::{CachedReads, OpenOptions, Support};
 
@@ -14,7 +15,7 @@ use crate::{alone, count, of_kind, since};
 const ROUNDS: u64 = 30;
 
 fn each_way(test: impl Fn(Backend, RuntimeBuilder)) {
-    for backend in [Backend::Uring, Backend::Epoll] {
+    for backend in [Backend::Uring, Backend::Fallback] {
         let builder = Runtime::builder().backend(backend).threads(1);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(backend, builder),

@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
-use annulus::runtime::{Backend, ReceiveMode, Runtime, RuntimeBuilder};
+use annulus::Backend;
+use annulus::runtime::{ReceiveMode, Runtime, RuntimeBuilder};
 use annulus::time::timeout;
 
 use crate::skip::skip;
@@ -47,7 +48,7 @@ impl Way {
     pub(crate) fn builder(self) -> RuntimeBuilder {
         let backend = match self {
             Way::Uring | Way::TinyUring | Way::Incremental => Backend::Uring,
-            Way::Epoll | Way::TinyEpoll => Backend::Epoll,
+            Way::Epoll | Way::TinyEpoll => Backend::Fallback,
         };
         let builder = Runtime::builder().threads(1).backend(backend);
         match self {

@@ -5,11 +5,10 @@ use std::net::Shutdown;
 use std::sync::mpsc;
 use std::thread;
 
+use annulus::Backend;
 use annulus::Chunk;
 use annulus::net::TcpStream;
-use annulus::runtime::{
-    Backend, BackendInUse, ReceiveMode, Runtime, RuntimeBuilder, spawn, yield_now,
-};
+use annulus::runtime::{CoreBackend, ReceiveMode, Runtime, RuntimeBuilder, spawn, yield_now};
 
 use crate::bytes::{Expected, bytes};
 use crate::echo::connection;
@@ -162,7 +161,7 @@ fn a_core_says_how_its_buffers_are_filled_or_why_not_as_was_asked_for() {
     let ran = builder.run(move |core| async move {
         let said = core.backend().to_string();
         match core.backend() {
-            BackendInUse::Uring {
+            CoreBackend::Uring {
                 receive_mode,
                 mode_refused: None,
                 ..
@@ -170,7 +169,7 @@ fn a_core_says_how_its_buffers_are_filled_or_why_not_as_was_asked_for() {
                 assert_eq!(*receive_mode, mode);
                 assert!(said.contains("incrementally"));
             }
-            BackendInUse::Uring {
+            CoreBackend::Uring {
                 receive_mode,
                 mode_refused: Some(because),
                 ..

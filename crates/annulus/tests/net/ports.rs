@@ -9,8 +9,9 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use annulus::Backend;
 use annulus::net::{ListenOptions, TcpListener, UdpSocket, UnixListener};
-use annulus::runtime::{Backend, CoreInfo, Runtime, spawn};
+use annulus::runtime::{CoreInfo, Runtime, spawn};
 use annulus::time::{sleep, timeout};
 
 use crate::dropped::polled;
@@ -18,7 +19,7 @@ use crate::grounds::for_each_way;
 use crate::skip::skip;
 
 const ANY: &str = "127.0.0.1:0";
-const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Epoll];
+const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Fallback];
 
 /// Runs `main` on each of `cores` cores; false if the backend can't run here.
 fn run<F>(backend: Backend, cores: usize, main: impl Fn(CoreInfo) -> F + Send + Sync) -> bool

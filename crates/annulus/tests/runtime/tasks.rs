@@ -187,3 +187,19 @@ fn what_makes_no_sense_is_refused_with_what_would() {
         assert!(error.to_string().contains(says), "{error}");
     }
 }
+
+#[cfg(feature = "test-util")]
+#[test]
+fn a_runtime_refuses_the_simulated_backend_and_names_the_alternatives() {
+    let simulated = annulus::Backend::Sim(annulus::sim::SimConfig::new(1));
+    let error = Runtime::builder()
+        .backend(simulated)
+        .block_on(async {})
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("no sockets") && text.contains("Engine"),
+        "{text}"
+    );
+    assert!(text.contains("Backend::Fallback"), "{text}");
+}

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use annulus::Backend;
 use annulus::net::TcpListener;
-use annulus::runtime::{Backend, Runtime, RuntimeBuilder};
+use annulus::runtime::{Runtime, RuntimeBuilder};
 
 use crate::skip::skip;
 
 /// Runs `test` with builders for each backend. The builders have one thread.
 pub(crate) fn each_way(test: impl Fn(RuntimeBuilder)) {
-    for backend in [Backend::Uring, Backend::Epoll] {
+    for backend in [Backend::Uring, Backend::Fallback] {
         let builder = Runtime::builder().backend(backend).threads(1);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),

@@ -308,7 +308,7 @@ impl Ground {
 #[test]
 fn the_simulated_file_system_answers_as_linux_does() {
     let real = Engine::builder()
-        .backend(Backend::Blocking)
+        .backend(Backend::Fallback)
         .build()
         .unwrap();
     for_each_seed(20, |seed| {

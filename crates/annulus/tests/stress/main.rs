@@ -54,7 +54,7 @@ fn random_operations_drops_and_timeouts_leave_nothing_and_lose_nothing() {
     );
     stress(
         Engine::builder()
-            .backend(Backend::Blocking)
+            .backend(Backend::Fallback)
             .blocking_threads(8),
     );
 }

@@ -10,7 +10,7 @@ const LAYERS: [&[&str]; 9] = [
     &["sys"],
     &["buf", "fd"],
     &["op"],
-    &["metrics", "support"],
+    &["backend", "metrics", "support"],
     &["driver"],
     &["fs", "net", "time"],
     &["engine", "runtime"],

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus::{
-    Arena, ArenaBuf, Backend, BackendInUse, BufferLayout, Engine, EngineBuilder, File, OwnDriver,
+    Arena, ArenaBuf, Backend, BufferLayout, Engine, EngineBackend, EngineBuilder, File, OwnDriver,
     SqPoll,
 };
 use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, on_owning_threads};
@@ -142,7 +142,7 @@ impl Annulus {
             Annulus {
                 name: "annulus-blocking",
                 about: "annulus without io_uring: its fallback on threads",
-                backend: Backend::Blocking,
+                backend: Backend::Fallback,
                 ..PLAIN
             },
         ]
@@ -289,7 +289,7 @@ impl Opened {
 
     /// Lets the harness look at the number of enters while the run goes on.
     pub(crate) fn shows_calls<B: Bench>(&self, bench: &B) {
-        if let BackendInUse::Uring { .. } = self.engine.backend() {
+        if let EngineBackend::Uring { .. } = self.engine.backend() {
             let engine = self.engine.clone();
             bench.counts_calls(Box::new(move || engine.metrics().enters));
         }
@@ -316,7 +316,7 @@ impl Opened {
         if callers > 1 {
             note += &format!("; {callers} threads ask");
         }
-        let uring = matches!(backend, BackendInUse::Uring { .. });
+        let uring = matches!(backend, EngineBackend::Uring { .. });
         let held = self.drivers * IN_FLIGHT.min((IN_FLIGHT_BYTES / job.block_bytes).max(1));
         if uring && own {
             note += "; the asking threads drive rings of their own";

@@ -114,7 +114,7 @@ fn backend_direct(seen: &Seen<'_>) -> Option<Said> {
         let what = "for single direct reads a plain call is faster than a ring here";
         return Some(
             Said::new(Severity::Note, what, times)
-                .next("keep several in flight, or use Backend::Blocking"),
+                .next("keep several in flight, or use Backend::Fallback"),
         );
     }
     let what = match figures.is_slower(What::DirectHop, What::DirectRing)? {

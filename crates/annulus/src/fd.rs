@@ -5,14 +5,20 @@
 #![allow(unsafe_code)]
 
 mod cached;
+#[cfg(feature = "net")]
 mod line;
+#[cfg(feature = "net")]
 mod order;
+#[cfg(feature = "net")]
 mod socket;
 
 pub(crate) use cached::CachedHint;
 pub use cached::CachedReads;
+#[cfg(feature = "net")]
 pub(crate) use line::{Line, Permit, Queued};
+#[cfg(feature = "net")]
 pub(crate) use order::{SendPermit, SendPlace};
+#[cfg(feature = "net")]
 pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 
 use std::fmt;

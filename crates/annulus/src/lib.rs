@@ -18,6 +18,8 @@
 //! Every future may be dropped at any point: memory that the kernel may still touch belongs to the
 //! engine until the kernel lets go of it.
 
+// docs.rs shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // What doesn't fit is an error, a bound, or said to be meant (`narrow`): memory was once freed by a length that a
 // cast had cut off.
 #![warn(
@@ -36,6 +38,7 @@ mod fd;
 mod fs;
 pub mod metrics;
 mod narrow;
+#[cfg(feature = "net")]
 pub mod net;
 pub mod op;
 #[cfg(feature = "__preload")]
@@ -44,12 +47,14 @@ pub mod preload {
     //! For `annulus-preload` alone, and of no lasting shape.
     pub use crate::sys::server_ring::{Answer, ServerRing, Sqe, Wait, ask};
 }
+#[cfg(feature = "net")]
 pub mod runtime;
 #[cfg(feature = "test-util")]
 pub mod sim;
 mod support;
 mod sync;
 mod sys;
+#[cfg(feature = "net")]
 pub mod time;
 
 /// Rings on the threads of an executor: what an adapter implements and calls.
@@ -60,9 +65,10 @@ pub mod thread {
 }
 
 pub use backend::Backend;
+#[cfg(feature = "net")]
+pub use buf::Chunk;
 pub use buf::{
-    AlignedBuf, Arena, ArenaBuf, BufferLayout, Chunk, IoBuf, IoBufMut, Region, Registered, Slice,
-    Take,
+    AlignedBuf, Arena, ArenaBuf, BufferLayout, IoBuf, IoBufMut, Region, Registered, Slice, Take,
 };
 pub use driver::Operation;
 pub use engine::{Engine, EngineBackend, EngineBuilder, OwnDriver, PollingInUse};

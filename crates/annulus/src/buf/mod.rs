@@ -11,7 +11,9 @@ mod aligned;
 mod arena;
 mod bounce;
 mod contract;
+#[cfg(feature = "net")]
 mod filling;
+#[cfg(feature = "net")]
 mod group;
 mod region;
 mod room;
@@ -22,8 +24,11 @@ pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
 pub(crate) use bounce::{Bounce, BouncePool};
 pub(crate) use contract::{check_lent, check_room, no_room};
+#[cfg(feature = "net")]
 pub(crate) use filling::Filling;
+#[cfg(feature = "net")]
 pub use group::{Chunk, ReceiveMode};
+#[cfg(feature = "net")]
 pub(crate) use group::{Group, GroupLayout};
 pub use region::Region;
 pub(crate) use region::{Piece, Pieces};

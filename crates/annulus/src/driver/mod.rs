@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod blocking;
+#[cfg(feature = "net")]
 pub(crate) mod core;
 mod deadlines;
 mod finish;
@@ -18,12 +19,13 @@ pub(crate) mod here;
 mod index_set;
 pub(crate) mod inline_run;
 pub(crate) mod lifecycle;
-#[cfg(all(test, annulus_loom))]
+#[cfg(all(test, annulus_loom, feature = "net"))]
 mod loom_models;
-#[cfg(all(test, annulus_loom))]
+#[cfg(all(test, annulus_loom, feature = "net"))]
 mod loom_mutations;
-#[cfg(all(test, annulus_loom))]
+#[cfg(all(test, annulus_loom, feature = "net"))]
 mod loom_threadless;
+#[cfg(feature = "net")]
 pub(crate) mod mailbox;
 pub(crate) mod many;
 pub(crate) mod operation;
@@ -49,6 +51,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+#[cfg(feature = "net")]
 pub(crate) use finish::{contain, contained};
 pub use operation::Operation;
 #[cfg(feature = "test-util")]

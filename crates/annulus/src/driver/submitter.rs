@@ -61,6 +61,7 @@ pub(crate) struct DriverThread {
 /// The thread that drives a driver.
 pub(crate) enum Thread {
     /// Whoever has the driver.
+    #[cfg(any(test, feature = "net", feature = "test-util"))]
     None,
     Running(JoinHandle<()>),
     /// A thread that starts when something is handed over.
@@ -70,6 +71,7 @@ pub(crate) enum Thread {
 impl Thread {
     fn running(self) -> Option<JoinHandle<()>> {
         match self {
+            #[cfg(any(test, feature = "net", feature = "test-util"))]
             Thread::None => None,
             Thread::Running(thread) => Some(thread),
             Thread::Later(starter) => starter.take_thread(),
@@ -312,11 +314,6 @@ impl Submitter {
         pool.handle()
     }
 
-    /// Whether nothing is taken any more.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::SeqCst)
-    }
-
     /// Names the engine in the cells of threads.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
@@ -337,15 +334,6 @@ impl Submitter {
             Some(core) => self.handles.get(core)?,
         };
         Some(handle)
-    }
-
-    /// The index of a core's driver among the drivers of threads.
-    pub(crate) fn core_handle(&self, handle: &Arc<DriverHandle>) -> Option<usize> {
-        let place = self
-            .handles
-            .iter()
-            .position(|one| Arc::ptr_eq(one, handle))?;
-        Some(OWN_RINGS_MAX + place)
     }
 
     /// The drivers of all threads with rings of their own.
@@ -434,11 +422,6 @@ impl Submitter {
             let alive = || !self.handles.iter().any(|handle| handle.stopping());
             tract.wait(self.handles.len(), alive, REGISTERED_WITHIN);
         }
-    }
-
-    /// Has the drivers register an arena that was added just now, each in its time.
-    pub(crate) fn register_soon(&self) {
-        self.handles.iter().for_each(|handle| handle.nudge());
     }
 
     /// The answer, where the calling thread can have it without a driver. `asked_ns` is what `sample` said.
@@ -574,6 +557,29 @@ impl Submitter {
         if let Some(helpers) = self.helpers.get() {
             helpers.drain(Some(until_ns));
         }
+    }
+}
+
+/// For the cores of a runtime.
+#[cfg(feature = "net")]
+impl Submitter {
+    /// The index of a core's driver among the drivers of threads.
+    pub(crate) fn core_handle(&self, handle: &Arc<DriverHandle>) -> Option<usize> {
+        let place = self
+            .handles
+            .iter()
+            .position(|one| Arc::ptr_eq(one, handle))?;
+        Some(OWN_RINGS_MAX + place)
+    }
+
+    /// Returns whether the engine refuses new operations.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Has the drivers register an arena that was added just now, each in its time.
+    pub(crate) fn register_soon(&self) {
+        self.handles.iter().for_each(|handle| handle.nudge());
     }
 }
 

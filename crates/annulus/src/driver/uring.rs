@@ -254,16 +254,6 @@ impl<K: Kernel> Driver<K> {
         !self.keeps_rest && (refused || self.is_stuck() || !self.handle.inbox.is_empty())
     }
 
-    /// Whether something could not be pushed, or submitted, that nothing else would have pushed.
-    pub(super) fn is_owing(&self) -> bool {
-        self.is_stuck() || self.handle.stopping()
-    }
-
-    /// When the next operation's time is up, ns.
-    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.deadlines.next_ns()
-    }
-
     /// Registers the engine's arenas, if there are new ones.
     pub(in crate::driver) fn follow_arenas(&mut self) {
         self.fixed
@@ -537,5 +527,19 @@ impl<K: Kernel> Driver<K> {
         for link in handle.cancels.close() {
             self.cancel_orphan(Slot::of_cancel(link));
         }
+    }
+}
+
+/// For the cores of a runtime.
+#[cfg(feature = "net")]
+impl<K: Kernel> Driver<K> {
+    /// Returns whether the driver has entries that it must push or submit itself.
+    pub(super) fn is_owing(&self) -> bool {
+        self.is_stuck() || self.handle.stopping()
+    }
+
+    /// Returns the earliest deadline of an operation, ns.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.deadlines.next_ns()
     }
 }

@@ -37,8 +37,8 @@ use crate::op::{
     StatAt, Target, Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call;
+use crate::sys::call::borrow_fd;
 use crate::sys::poll_queue::{self, NotPolled};
-use crate::sys::poller::borrowed;
 use crate::sys::sqe::RWF_DSYNC;
 use direct::Direct;
 
@@ -120,7 +120,7 @@ impl File {
     ///
     /// Not [`AsFd`](std::os::fd::AsFd), which has no way to say that.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        (!self.fd.is_simulated()).then(|| borrowed(self.fd.raw()))
+        (!self.fd.is_simulated()).then(|| borrow_fd(self.fd.raw()))
     }
 
     /// The descriptor alone.

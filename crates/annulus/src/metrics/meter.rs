@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::histogram::bucket;
 use super::record::{self, Number, Part};
+use super::registry;
 use super::snapshot::SourceKind;
-use super::{CoreMetrics, registry};
 use crate::op::OperationNumber;
 use crate::sys::forked;
 use crate::sys::words::Words;
@@ -172,19 +172,6 @@ impl Meter {
     pub(crate) fn completed(&self) -> u64 {
         let answers = |operation| self.word(record::completed(operation)).get();
         OperationNumber::all().map(answers).sum()
-    }
-
-    /// What the core of a runtime has done.
-    pub(crate) fn core(&self) -> CoreMetrics {
-        CoreMetrics {
-            ring_polls: self.ring_polls().get(),
-            polls: self.polls().get(),
-            enters: self.enters().get(),
-            waits: self.waits().get(),
-            submitted: self.sqes().get(),
-            completed: self.cqes().get(),
-            wakeups: self.wakeups().get(),
-        }
     }
 }
 

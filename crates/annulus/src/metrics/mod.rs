@@ -28,6 +28,8 @@
 //! outside by [`Snapshot::of`]: no thread and no call of that process takes part.
 
 pub mod alert;
+#[cfg(feature = "net")]
+mod core;
 mod every;
 mod histogram;
 mod meter;
@@ -41,6 +43,8 @@ mod snapshot;
 pub mod switch;
 mod watch;
 
+#[cfg(feature = "net")]
+pub use core::CoreMetrics;
 pub use every::{Every, every};
 pub use histogram::Histogram;
 pub use registry::{share, share_above};
@@ -141,27 +145,6 @@ impl Metrics {
             *total += counter.get();
         }
     }
-}
-
-/// What a core of a runtime has done since it was made; see
-/// [`Handle::metrics`](crate::runtime::Handle::metrics).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CoreMetrics {
-    /// Times that the core ran its ready tasks and then polled its ring.
-    pub ring_polls: u64,
-    /// Polls of tasks.
-    pub polls: u64,
-    /// Calls of `io_uring_enter`, or of `epoll_wait`.
-    pub enters: u64,
-    /// Those of them that might sleep: the core had nothing else to do.
-    pub waits: u64,
-    /// Entries of the submission queue, those of files and of cancels among them. Backends: uring.
-    pub submitted: u64,
-    /// Entries of the completion queue. A multishot operation has many. Backends: uring.
-    pub completed: u64,
-    /// Times another thread had to wake the core, which costs it a system call.
-    pub wakeups: u64,
 }
 
 /// What this process has counted up to now: each driver, ring, pool of threads and core that lives, and one

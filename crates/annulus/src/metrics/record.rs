@@ -200,6 +200,7 @@ macro_rules! counters {
     ($($(#[$about:meta])* $name:ident,)*) => {
         /// The numbers of the counters.
         #[expect(non_camel_case_types, reason = "named as the counters are")]
+        #[cfg_attr(not(feature = "net"), allow(dead_code, reason = "without `net` there are no cores to count for"))]
         #[derive(Clone, Copy)]
         pub(super) enum Number {
             $($(#[$about])* $name,)*
@@ -207,6 +208,7 @@ macro_rules! counters {
         /// Their names.
         const NUMBER_NAMES: &[&str] = &[$(stringify!($name)),*];
 
+        #[cfg_attr(not(feature = "net"), allow(dead_code, reason = "without `net` there are no cores to count for"))]
         impl super::Meter {
             $($(#[$about])*
             #[inline]

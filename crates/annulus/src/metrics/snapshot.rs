@@ -147,7 +147,7 @@ counts! {
     /// Operations given up at the end of a drain, their memory leaked on purpose.
     leaked,
     /// Connections of streams that were dropped, reset because their peer took nothing of what was still to be sent for
-    /// the close timeout ([`RuntimeBuilder::close_timeout`](crate::runtime::RuntimeBuilder::close_timeout)).
+    /// the close timeout (`RuntimeBuilder::close_timeout`).
     close_timeouts,
 }
 

@@ -12,7 +12,7 @@ use super::unix::UnixStream;
 use crate::driver::core::{Core, SocketOperation};
 use crate::fd::Socket;
 use crate::op::{Interest, Poll, Splice};
-use crate::sys::poller::borrowed;
+use crate::sys::call::borrow_fd;
 
 /// A descriptor of any kind — a pipe, an eventfd, a device, a socket of other code — on a core: it is
 /// waited for here, and read or written by whoever knows how. It stays on its core, which closes it.
@@ -55,7 +55,7 @@ impl Descriptor {
 /// For whoever reads or writes it.
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        borrowed(self.socket.raw())
+        borrow_fd(self.socket.raw())
     }
 }
 

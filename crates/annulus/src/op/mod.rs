@@ -6,29 +6,41 @@
 //! [`Engine`](crate::Engine). Each implementation owns everything its SQE points to (Lent, Still, Open).
 #![allow(unsafe_code)]
 
+#[cfg(feature = "net")]
 mod accept;
 mod advise;
 mod allocate;
 mod close;
+#[cfg(feature = "net")]
 mod connect;
 mod fsync;
 mod list_dir;
 mod mkdir;
 mod nop;
 mod open;
+#[cfg(feature = "net")]
 mod poll;
 mod read_at;
 mod read_vectored_at;
+#[cfg(feature = "net")]
 mod recv;
+#[cfg(feature = "net")]
 mod recv_message;
 mod rename;
+#[cfg(feature = "net")]
 mod run_blocking;
+#[cfg(feature = "net")]
 mod send;
+#[cfg(feature = "net")]
 mod send_message;
+#[cfg(feature = "net")]
 mod send_vectored;
+#[cfg(feature = "net")]
 mod send_zero_copy;
 mod sleep;
+#[cfg(feature = "net")]
 mod socket;
+#[cfg(feature = "net")]
 mod splice;
 mod statx;
 mod table;
@@ -38,29 +50,41 @@ mod vectors;
 mod write_at;
 mod write_vectored_at;
 
+#[cfg(feature = "net")]
 pub use accept::Accept;
 pub use advise::{Advice, Advise};
 pub use allocate::{Allocate, AllocateMode};
 pub use close::Close;
+#[cfg(feature = "net")]
 pub use connect::Connect;
 pub use fsync::Fsync;
 pub use list_dir::ListDir;
 pub use mkdir::MakeDir;
 pub use nop::Nop;
 pub use open::OpenAt;
+#[cfg(feature = "net")]
 pub use poll::Poll;
 pub use read_at::ReadAt;
 pub use read_vectored_at::ReadVectoredAt;
+#[cfg(feature = "net")]
 pub use recv::Recv;
+#[cfg(feature = "net")]
 pub use recv_message::RecvMessage;
 pub use rename::Rename;
+#[cfg(feature = "net")]
 pub use run_blocking::{RunBlocking, Unanswered};
+#[cfg(feature = "net")]
 pub use send::{SendAll, SendThen};
+#[cfg(feature = "net")]
 pub use send_message::SendMessage;
+#[cfg(feature = "net")]
 pub use send_vectored::SendVectored;
+#[cfg(feature = "net")]
 pub use send_zero_copy::SendZeroCopy;
 pub use sleep::Sleep;
+#[cfg(feature = "net")]
 pub use socket::{Interest, SocketOp};
+#[cfg(feature = "net")]
 pub use splice::Splice;
 pub use statx::StatAt;
 pub use table::OpInfo;
@@ -80,11 +104,17 @@ use crate::sys::errno::{EAGAIN, EINTR, ENOMEM};
 use crate::sys::sqe::Sqe;
 
 pub(crate) use crate::sys::cached::AT_ONCE;
+#[cfg(feature = "net")]
 pub(crate) use accept::multishot as accept_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
+#[cfg(feature = "net")]
 pub(crate) use recv::{Leftover, ReceivePermit};
+#[cfg(feature = "net")]
 pub(crate) use recv::{Shots, into_group as recv_into_group};
+#[cfg(feature = "net")]
 pub(crate) use recv_message::{Arrived, MessageInfo, ReceiveQueue, Shape};
+#[cfg(feature = "net")]
+pub(crate) use socket::Refusals;
 pub(crate) use statx::{StatAnswer, Statx};
 
 /// What to do after an answer of the kernel.
@@ -184,29 +214,6 @@ pub(crate) fn retries_max(res: i32) -> u32 {
         ENOMEM => 2,
         EAGAIN => 100,
         _ => u32::MAX,
-    }
-}
-
-/// Counts the refusals of one operation that is tried on the calling thread.
-#[derive(Debug, Default)]
-pub(crate) struct Refusals(u8);
-
-impl Refusals {
-    /// What to do after `res`, which the operation takes as `resume` says.
-    #[inline]
-    pub(crate) fn judge(&mut self, res: i32, resume: Resume) -> Resume {
-        if resume != Resume::Again {
-            return resume;
-        }
-        if res >= 0 {
-            self.0 = 0;
-            return Resume::Again;
-        }
-        if u32::from(self.0) >= retries_max(res) {
-            return Resume::Done(res);
-        }
-        self.0 = self.0.saturating_add(1);
-        Resume::Again
     }
 }
 

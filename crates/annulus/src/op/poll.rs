@@ -10,8 +10,8 @@ use std::rc::Rc;
 use super::{Interest, OpInfo, SocketOp, table};
 use crate::fd::Socket;
 use crate::sys::errno::{EAGAIN, check};
-use crate::sys::message::{self, POLL_READ, POLL_WRITE};
-use crate::sys::sqe::{Sqe, opcode};
+use crate::sys::message;
+use crate::sys::sqe::{POLL_READ, POLL_WRITE, Sqe, opcode};
 
 /// Waits until a descriptor is ready.
 pub struct Poll {

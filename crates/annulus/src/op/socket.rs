@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use super::{OpInfo, Resume, retry_interrupted};
+use super::{OpInfo, Resume, retries_max, retry_interrupted};
 use crate::fd::Socket;
 use crate::sys::errno::EAGAIN;
 use crate::sys::sqe::Sqe;
@@ -76,5 +76,28 @@ pub unsafe trait SocketOp: Sized + 'static {
     /// The final answer, when nobody waits for it any more.
     fn abandoned(self, res: i32) {
         drop(self.complete(res));
+    }
+}
+
+/// Counts the refusals of one operation that is tried on the calling thread.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(u8);
+
+impl Refusals {
+    /// Decides what to do after `res`, for which the operation chose `resume`.
+    #[inline]
+    pub(crate) fn judge(&mut self, res: i32, resume: Resume) -> Resume {
+        if resume != Resume::Again {
+            return resume;
+        }
+        if res >= 0 {
+            self.0 = 0;
+            return Resume::Again;
+        }
+        if u32::from(self.0) >= retries_max(res) {
+            return Resume::Done(res);
+        }
+        self.0 = self.0.saturating_add(1);
+        Resume::Again
     }
 }

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
 use crate::fd::{SendPermit, Socket};
 use crate::sys::errno::{EAGAIN, ECANCELED, check, count};
-use crate::sys::message::{self, POLL_READ, POLL_WRITE, SPLICE_FLAGS};
-use crate::sys::sqe::{Sqe, opcode};
+use crate::sys::message::{self, SPLICE_FLAGS};
+use crate::sys::sqe::{POLL_READ, POLL_WRITE, Sqe, opcode};
 
 /// Moves bytes between a pipe and another descriptor, within the kernel.
 pub struct Splice {

@@ -36,9 +36,6 @@ impl OpInfo {
 
 impl OperationNumber {
     pub(crate) const READ_AT: OperationNumber = READ_AT.number;
-    pub(crate) const ACCEPT: OperationNumber = ACCEPT.number;
-    pub(crate) const RECV: OperationNumber = RECV.number;
-    pub(crate) const RECV_MESSAGE: OperationNumber = RECV_MESSAGE.number;
 
     /// From 0, in the order of the table.
     #[inline]
@@ -50,6 +47,13 @@ impl OperationNumber {
     pub(crate) fn all() -> impl Iterator<Item = OperationNumber> {
         ALL.iter().map(OpInfo::number)
     }
+}
+
+#[cfg(feature = "net")]
+impl OperationNumber {
+    pub(crate) const ACCEPT: OperationNumber = ACCEPT.number;
+    pub(crate) const RECV: OperationNumber = RECV.number;
+    pub(crate) const RECV_MESSAGE: OperationNumber = RECV_MESSAGE.number;
 }
 
 macro_rules! ops {

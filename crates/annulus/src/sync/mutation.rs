@@ -11,6 +11,7 @@
 macro_rules! mutations {
     ($($(#[doc = $doc:literal])+ $name:ident => $model:literal,)+) => {
         /// A step of a protocol that can be broken.
+        #[cfg_attr(not(feature = "net"), allow(dead_code, reason = "some protocols are those of `net`"))]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Mutation {
             $($(#[doc = $doc])+ $name,)+

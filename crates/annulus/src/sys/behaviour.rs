@@ -13,12 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::io::Errno;
 
-use super::call::timespec;
-use super::message::POLL_READ;
-use super::poller::Poller;
+use super::call::{borrow_fd, timespec};
 use super::probe::read_text;
+use super::sqe::POLL_READ;
 use super::wake::EventFd;
 
 /// A behaviour that differs between kernels with the same features, and the result of probing for it.
@@ -102,10 +103,20 @@ fn becomes_readable(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
 
 /// Whether epoll is told of `fd` within the time. Not `poll`, which looks once more by itself when the time is over.
 fn is_told(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
-    let mut poller = Poller::new()?;
-    poller.add_level(fd, 0)?;
-    poller.wait(Some(milliseconds * 1_000_000))?;
-    Ok(poller.found(0).is_some())
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(
+        &epoll,
+        fd,
+        epoll::EventData::new_u64(0),
+        epoll::EventFlags::IN,
+    )?;
+    let timeout = timespec(milliseconds.saturating_mul(1_000_000));
+    let mut events: Vec<epoll::Event> = Vec::with_capacity(1);
+    match epoll::wait(&epoll, spare_capacity(&mut events), Some(&timeout)) {
+        Ok(found) => Ok(found > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// A thread sleeps in `epoll_wait` on the ring; then work is put there for its owner, who does not enter. On kernels
@@ -160,7 +171,7 @@ fn deferred_eventfd() -> Tried {
     ring.submitter().register_eventfd(bell.raw())?;
     watch(&mut ring, &socket)?;
     sender.write_all(&[1])?;
-    becomes_readable(super::net::known(bell.raw()), NOTICE_MS).map(Some)
+    becomes_readable(borrow_fd(bell.raw()), NOTICE_MS).map(Some)
 }
 
 /// Twice as many completions as the queue holds, taken in turns.
@@ -185,7 +196,7 @@ fn overflow() -> Tried {
 }
 
 fn borrowed(ring: &IoUring) -> BorrowedFd<'_> {
-    super::net::known(ring.as_raw_fd())
+    borrow_fd(ring.as_raw_fd())
 }
 
 #[cfg(test)]

@@ -139,9 +139,12 @@ pub(crate) unsafe fn close(fd: RawFd) -> i32 {
     last(unsafe { libc::syscall(libc::SYS_close, fd) })
 }
 
-fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: Open. Every caller is an op that holds a reference to the descriptor, or AT_FDCWD,
-    // for which rustix takes the same type.
+/// The descriptor `fd` as rustix takes it. For callers that keep `fd` open while the result lives; with a wrong
+/// number a system call fails or acts on another file, but touches no memory.
+#[inline]
+pub(crate) fn borrow_fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: Open: each caller owns the descriptor, or holds a reference to its owner, while it uses the result.
+    // `AT_FDCWD` is no descriptor, but rustix takes it by the same type.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -158,15 +161,15 @@ pub(crate) fn openat(path: &CStr, flags: u32, mode: u32) -> i32 {
 
 pub(crate) fn fsync(fd: RawFd, data_only: bool) -> i32 {
     unit(if data_only {
-        rfs::fdatasync(borrow(fd))
+        rfs::fdatasync(borrow_fd(fd))
     } else {
-        rfs::fsync(borrow(fd))
+        rfs::fsync(borrow_fd(fd))
     })
 }
 
 pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, bytes: u64) -> i32 {
     unit(rfs::fallocate(
-        borrow(fd),
+        borrow_fd(fd),
         rfs::FallocateFlags::from_bits_retain(mode),
         offset,
         bytes,
@@ -174,7 +177,7 @@ pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, bytes: u64) -> i32 {
 }
 
 pub(crate) fn ftruncate(fd: RawFd, bytes: u64) -> i32 {
-    unit(rfs::ftruncate(borrow(fd), bytes))
+    unit(rfs::ftruncate(borrow_fd(fd), bytes))
 }
 
 pub(crate) fn fadvise(fd: RawFd, offset: u64, bytes: u64, advice: u32) -> i32 {
@@ -275,18 +278,18 @@ pub(crate) mod file_type {
 
 /// Whether a descriptor has offsets: a file, a directory or a disk has, a pipe or a socket has not.
 pub(crate) fn is_seekable(fd: RawFd) -> bool {
-    rfs::seek(borrow(fd), rfs::SeekFrom::Current(0)).is_ok()
+    rfs::seek(borrow_fd(fd), rfs::SeekFrom::Current(0)).is_ok()
 }
 
 /// Whether the file is one of a FUSE file system: `fstatfs(2)`.
 pub(crate) fn is_fuse(fd: RawFd) -> bool {
     const FUSE_SUPER_MAGIC: rfs::FsWord = 0x6573_5546;
-    rfs::fstatfs(borrow(fd)).is_ok_and(|stat| stat.f_type == FUSE_SUPER_MAGIC)
+    rfs::fstatfs(borrow_fd(fd)).is_ok_and(|stat| stat.f_type == FUSE_SUPER_MAGIC)
 }
 
 /// `fcntl(F_GETFL)`: the open flags of a descriptor, O_DIRECT among them.
 pub(crate) fn open_flags(fd: RawFd) -> std::io::Result<u32> {
-    Ok(rustix::fs::fcntl_getfl(borrow(fd))?.bits())
+    Ok(rustix::fs::fcntl_getfl(borrow_fd(fd))?.bits())
 }
 
 /// Monotonic time, ns. The clock of every deadline.

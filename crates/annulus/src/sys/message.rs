@@ -10,8 +10,8 @@ use std::os::fd::RawFd;
 use rustix::fs::{FileType, OFlags};
 use rustix::net::addr::SocketAddrStorage;
 
-use super::call::IoVec;
-use super::net::{self, Address, Message, known};
+use super::call::{IoVec, borrow_fd};
+use super::net::{self, Address, Message};
 use crate::narrow::to_u32;
 
 /// The room for an address that is long enough for each family, bytes.
@@ -174,11 +174,6 @@ pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
     res
 }
 
-/// Events of a poll: there is something to read, or the end of it.
-pub(crate) const POLL_READ: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
-/// There is room to write.
-pub(crate) const POLL_WRITE: u32 = libc::POLLOUT as u32;
-
 /// `splice(2)` from where both descriptors are, without waiting for a pipe.
 pub(crate) fn splice(from: RawFd, into: RawFd, bytes: usize) -> i32 {
     let none = std::ptr::null_mut::<u8>();
@@ -203,13 +198,13 @@ impl NonBlocking {
     /// Without effect where the mode does not matter: a splice is told not to wait for pipes, and files have none.
     fn during(fd: RawFd) -> NonBlocking {
         let waits = |mode: &OFlags| !mode.contains(OFlags::NONBLOCK);
-        let mode = match rustix::fs::fstat(known(fd)) {
+        let mode = match rustix::fs::fstat(borrow_fd(fd)) {
             Ok(stat) if has_mode(FileType::from_raw_mode(stat.st_mode)) => {
-                rustix::fs::fcntl_getfl(known(fd)).ok().filter(waits)
+                rustix::fs::fcntl_getfl(borrow_fd(fd)).ok().filter(waits)
             }
             _ => None,
         };
-        let set = |mode: &OFlags| rustix::fs::fcntl_setfl(known(fd), *mode | OFlags::NONBLOCK);
+        let set = |mode: &OFlags| rustix::fs::fcntl_setfl(borrow_fd(fd), *mode | OFlags::NONBLOCK);
         NonBlocking(mode.filter(|mode| set(mode).is_ok()).map(|mode| (fd, mode)))
     }
 }
@@ -224,7 +219,7 @@ fn has_mode(kind: FileType) -> bool {
 impl Drop for NonBlocking {
     fn drop(&mut self) {
         if let Some((fd, mode)) = self.0.take() {
-            let _ = rustix::fs::fcntl_setfl(known(fd), mode);
+            let _ = rustix::fs::fcntl_setfl(borrow_fd(fd), mode);
         }
     }
 }

@@ -16,7 +16,7 @@ use rustix::net::{
     SocketType, sockopt,
 };
 
-use super::call::IoVec;
+use super::call::{IoVec, borrow_fd};
 use crate::narrow::to_u32;
 
 /// `MSG_WAITALL`: a send goes on until all of it is sent, where the kernel can.
@@ -51,20 +51,6 @@ fn res(result: Result<usize, Errno>) -> i32 {
         Ok(n) => i32::try_from(n).unwrap_or(i32::MAX),
         Err(errno) => -errno.raw_os_error(),
     }
-}
-
-/// # Safety
-///
-/// Open: `fd` stays open while the result lives.
-unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: Open, passed on.
-    unsafe { BorrowedFd::borrow_raw(fd) }
-}
-
-/// The same for safe callers, for whom a wrong descriptor is a wrong answer and nothing worse.
-pub(super) fn known<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: Open: the caller's socket owns the descriptor and outlives the call.
-    unsafe { borrow(fd) }
 }
 
 /// The address of an internet socket.
@@ -116,7 +102,7 @@ fn flags(nonblocking: bool) -> SocketFlags {
 
 /// Gives a descriptor of this process the mode that its driver needs.
 pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
-    Ok(rustix::io::ioctl_fionbio(known(fd), nonblocking)?)
+    Ok(rustix::io::ioctl_fionbio(borrow_fd(fd), nonblocking)?)
 }
 
 /// A Unix socket without a path.
@@ -142,25 +128,25 @@ pub(crate) fn pair(kind: Kind, nonblocking: bool) -> io::Result<(OwnedFd, OwnedF
 }
 
 pub(crate) fn bind(fd: RawFd, address: &Address) -> io::Result<()> {
-    Ok(net::bind(known(fd), address)?)
+    Ok(net::bind(borrow_fd(fd), address)?)
 }
 
 pub(crate) fn listen(fd: RawFd, backlog: i32) -> io::Result<()> {
-    Ok(net::listen(known(fd), backlog)?)
+    Ok(net::listen(borrow_fd(fd), backlog)?)
 }
 
 pub(crate) fn local_address(fd: RawFd) -> io::Result<Address> {
-    Ok(net::getsockname(known(fd))?)
+    Ok(net::getsockname(borrow_fd(fd))?)
 }
 
 pub(crate) fn peer_address(fd: RawFd) -> io::Result<Address> {
-    let peer = net::getpeername(known(fd))?;
+    let peer = net::getpeername(borrow_fd(fd))?;
     peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
 /// `accept4(2)`: a descriptor.
 pub(crate) fn accept(fd: RawFd, nonblocking: bool) -> i32 {
-    match net::accept_with(known(fd), flags(nonblocking)) {
+    match net::accept_with(borrow_fd(fd), flags(nonblocking)) {
         Ok(fd) => fd.into_raw_fd(),
         Err(errno) => -errno.raw_os_error(),
     }
@@ -168,12 +154,12 @@ pub(crate) fn accept(fd: RawFd, nonblocking: bool) -> i32 {
 
 /// `connect(2)` of a socket that does not block: minus EINPROGRESS until it is writable.
 pub(crate) fn connect(fd: RawFd, address: &Address) -> i32 {
-    res(net::connect(known(fd), address).map(|()| 0))
+    res(net::connect(borrow_fd(fd), address).map(|()| 0))
 }
 
 /// What became of a connect or a transfer in the background: 0, or minus an errno.
 pub(crate) fn take_error(fd: RawFd) -> i32 {
-    match sockopt::socket_error(known(fd)) {
+    match sockopt::socket_error(borrow_fd(fd)) {
         Ok(Ok(())) => 0,
         Ok(Err(errno)) | Err(errno) => -errno.raw_os_error(),
     }
@@ -188,8 +174,7 @@ pub(crate) fn take_error(fd: RawFd) -> i32 {
 pub(crate) unsafe fn recv(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
     // SAFETY: Lent, passed on; the bytes are only written to.
     let into = unsafe { std::slice::from_raw_parts_mut(base.cast(), bytes) };
-    // SAFETY: Open, passed on.
-    let fd = unsafe { borrow(fd) };
+    let fd = borrow_fd(fd);
     let into: &mut [std::mem::MaybeUninit<u8>] = into;
     res(net::recv(fd, into, RecvFlags::DONTWAIT).map(|(_, n)| n))
 }
@@ -222,8 +207,7 @@ pub(crate) unsafe fn send_last(fd: RawFd, base: *const u8, bytes: usize) -> i32 
 unsafe fn send_with(fd: RawFd, base: *const u8, bytes: usize, flags: SendFlags) -> i32 {
     // SAFETY: Lent, passed on.
     let from = unsafe { std::slice::from_raw_parts(base, bytes) };
-    // SAFETY: Open, passed on.
-    let fd = unsafe { borrow(fd) };
+    let fd = borrow_fd(fd);
     let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     res(net::send(fd, from, flags))
 }
@@ -231,7 +215,7 @@ unsafe fn send_with(fd: RawFd, base: *const u8, bytes: usize, flags: SendFlags) 
 /// `send`, without waiting, of what more follows at once: the kernel may wait for that.
 pub(crate) fn send_more(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE;
-    Ok(net::send(known(fd), bytes, flags)?)
+    Ok(net::send(borrow_fd(fd), bytes, flags)?)
 }
 
 /// `sendfile`. It waits for room unless the socket is told not to.
@@ -241,7 +225,12 @@ pub(crate) fn send_file(
     offset: &mut u64,
     bytes: usize,
 ) -> io::Result<usize> {
-    Ok(rustix::fs::sendfile(known(fd), file, Some(offset), bytes)?)
+    Ok(rustix::fs::sendfile(
+        borrow_fd(fd),
+        file,
+        Some(offset),
+        bytes,
+    )?)
 }
 
 /// `TCP_DEFER_ACCEPT`, for which rustix has no function.
@@ -359,13 +348,13 @@ pub(crate) fn shutdown(fd: RawFd, how: Shutdown) -> io::Result<()> {
         Shutdown::Write => net::Shutdown::Write,
         Shutdown::Both => net::Shutdown::Both,
     };
-    Ok(net::shutdown(known(fd), how)?)
+    Ok(net::shutdown(borrow_fd(fd), how)?)
 }
 
 /// Ends a connection at once, without waiting for what is to be sent: by a reset, or, where there is none (Unix), by an
 /// end of both directions. What is under way fails.
 pub(crate) fn abort(fd: RawFd) {
-    if net::connect_unspec(known(fd)).is_err() {
+    if net::connect_unspec(borrow_fd(fd)).is_err() {
         // Refused (ENOTCONN), there is no connection.
         let _ = shutdown(fd, Shutdown::Both);
     }

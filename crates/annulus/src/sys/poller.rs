@@ -1,7 +1,7 @@
 //! An epoll instance: readiness of descriptors, for the driver that has no ring.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
@@ -88,9 +88,4 @@ impl Poller {
             ended: flags.intersects(Is::RDHUP | Is::HUP),
         })
     }
-}
-
-/// For sockets that hold their descriptor by number.
-pub(crate) fn borrowed<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    super::net::known(fd)
 }

@@ -8,6 +8,9 @@
 //! op owns the buffer like any other.
 #![allow(unsafe_code)]
 
+#[cfg(any(feature = "net", feature = "__preload"))]
+mod incremental;
+
 use std::ffi::c_void;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -143,17 +146,6 @@ impl Ring {
             .map_err(|error| explain(error, BUF_RING, "5.19"))
     }
 
-    /// As [`register_buf_ring`](Ring::register_buf_ring); a receive goes on in the buffer where the one
-    /// before it ended. Since Linux 6.12.
-    pub(crate) fn register_incremental_buf_ring(
-        &mut self,
-        entries: u16,
-        group: u16,
-    ) -> Result<BufRing, SetupError> {
-        self.register_buf_ring_with(entries, group, IOU_PBUF_RING_INC)?
-            .map_err(|error| explain(error, INCREMENTAL, "6.12"))
-    }
-
     /// The inner error is the kernel's refusal.
     fn register_buf_ring_with(
         &mut self,
@@ -229,9 +221,6 @@ const RING_DESCRIPTOR: &str = "a ring's registered descriptor";
 const BUFFERS: &str = "registered buffers";
 const FILES: &str = "direct descriptors";
 const BUF_RING: &str = "a buffer group";
-const INCREMENTAL: &str = "a buffer group that is filled incrementally";
-/// `IOU_PBUF_RING_INC`. Since Linux 6.12.
-const IOU_PBUF_RING_INC: u16 = 1 << 1;
 const WORKER_PLACES: &str = "a choice of processors for worker threads";
 
 /// What a refused registration means to a person.

@@ -408,16 +408,6 @@ impl Ring {
         self.ring.params().sq_entries()
     }
 
-    /// Entries that can be pushed before the next enter.
-    pub(crate) fn sq_room(&self) -> u32 {
-        self.sq_entries().saturating_sub(self.unsubmitted())
-    }
-
-    /// Whether a kernel thread takes what is pushed, whenever it likes.
-    pub(crate) fn is_sq_polled(&self) -> bool {
-        self.sq_polled
-    }
-
     pub(crate) fn cq_entries(&self) -> u32 {
         self.ring.params().cq_entries()
     }
@@ -425,12 +415,6 @@ impl Ring {
     /// The handle other threads wake this ring's driver with.
     pub(crate) fn waker(&self) -> Arc<EventFd> {
         Arc::clone(&self.wake)
-    }
-
-    /// Has other threads wake this ring's driver by `wake`, which they have already. Before the first
-    /// `arm_wake`.
-    pub(crate) fn wake_by(&mut self, wake: Arc<EventFd>) {
-        self.wake = wake;
     }
 
     /// Submits, and looks once for completions, without waiting.
@@ -448,6 +432,26 @@ impl Ring {
 
 /// `IORING_ENTER_NO_IOWAIT`: a sleeping driver does not look like a busy disk. Since Linux 6.15.
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
+
+/// For the cores of a runtime.
+#[cfg(feature = "net")]
+impl Ring {
+    /// Entries that can be pushed before the next enter.
+    pub(crate) fn sq_room(&self) -> u32 {
+        self.sq_entries().saturating_sub(self.unsubmitted())
+    }
+
+    /// Returns whether a kernel thread polls the submission queue.
+    pub(crate) fn is_sq_polled(&self) -> bool {
+        self.sq_polled
+    }
+
+    /// Has other threads wake this ring's driver by `wake`, which they have already. Before the first
+    /// `arm_wake`.
+    pub(crate) fn wake_by(&mut self, wake: Arc<EventFd>) {
+        self.wake = wake;
+    }
+}
 
 impl Kernel for Ring {
     #[inline]

@@ -8,8 +8,7 @@ use super::polling::{Poller, RingPoll};
 use super::probe::{self, SQPOLL_PROCESSORS};
 
 /// A kernel thread that polls submission queues (SQPOLL), as it is asked for; see
-/// [`EngineBuilder::sqpoll`](crate::EngineBuilder::sqpoll) and
-/// [`RuntimeBuilder::sqpoll`](crate::runtime::RuntimeBuilder::sqpoll).
+/// [`EngineBuilder::sqpoll`](crate::EngineBuilder::sqpoll) and, with feature `net`, `RuntimeBuilder::sqpoll`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqPoll {
     idle: Duration,

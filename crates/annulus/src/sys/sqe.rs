@@ -6,6 +6,12 @@
 //! its fields are named, so that the simulated kernel can read what a real one would be asked.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "net")]
+mod socket;
+
+#[cfg(feature = "net")]
+pub(crate) use socket::*;
+
 use io_uring::opcode as abi;
 
 /// What is asked of a kernel: 64 bytes in the layout of `struct io_uring_sqe`.
@@ -31,10 +37,6 @@ pub struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64 && size_of::<io_uring::squeue::Entry>() == 64);
 
-/// `IOSQE_IO_LINK`: the next entry of the same enter is begun when all of this has been done, and else is answered
-/// ECANCELED.
-pub(crate) const LINKED: u8 = io_uring::squeue::Flags::IO_LINK.bits();
-
 /// As the ABI crate takes it.
 #[inline]
 pub(super) fn to_entry(sqe: Sqe) -> io_uring::squeue::Entry {
@@ -51,21 +53,10 @@ pub(crate) struct Cqe {
 }
 
 impl Cqe {
-    /// Bytes that have come; 0 for an error.
-    #[inline]
-    pub(crate) fn bytes(&self) -> u32 {
-        u32::try_from(self.res).unwrap_or(0)
-    }
-
     /// Another CQE follows for the same op (`IORING_CQE_F_MORE`).
     #[inline]
     pub(crate) fn more(&self) -> bool {
         io_uring::cqueue::more(self.flags)
-    }
-
-    /// The last word about a zero-copy send: its memory is free (`IORING_CQE_F_NOTIF`).
-    pub(crate) fn is_notice(&self) -> bool {
-        io_uring::cqueue::notif(self.flags)
     }
 
     /// Which buffer of its group the kernel took; an answer that is an error may name one, too
@@ -81,6 +72,7 @@ impl Cqe {
     }
 
     /// The kernel keeps the buffer that it names, and goes on in it (`IORING_CQE_F_BUF_MORE`).
+    #[cfg(any(feature = "net", feature = "__preload"))]
     pub(crate) fn keeps_buffer(&self) -> bool {
         io_uring::cqueue::buffer_more(self.flags)
     }
@@ -141,16 +133,13 @@ pub(crate) const TIMEOUT_UPDATE: u32 = 1 << 1;
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
 /// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`: what is there already is received later, with other things that have
 /// become ready, and not while the entry is submitted. Since Linux 5.19.
+#[cfg(any(feature = "net", feature = "__preload"))]
 pub(crate) const POLL_FIRST: u16 = 1;
 /// `IORING_RECV_MULTISHOT`, in `ioprio`: one CQE per receive until it ends. Since Linux 6.0.
+#[cfg(any(feature = "net", feature = "__preload"))]
 pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
-/// `IORING_SEND_ZC_REPORT_USAGE`, in `ioprio`: the notification says whether there was a copy after all.
-/// Since Linux 6.2; before that, EINVAL.
-pub(crate) const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
-/// `IORING_NOTIF_USAGE_ZC_COPIED`, in the `res` of such a notification.
-pub(crate) const ZC_COPIED: u32 = 1 << 31;
-/// `IORING_ACCEPT_MULTISHOT`, in `ioprio`. Since Linux 5.19.
-pub(crate) const ACCEPT_MULTISHOT: u16 = 1;
+/// Events of a poll: data, or its end.
+pub(crate) const POLL_READ: u32 = (libc::POLLIN | libc::POLLRDHUP) as u32;
 /// `IORING_FSYNC_DATASYNC`.
 pub(crate) const FSYNC_DATASYNC: u32 = 1;
 /// `RWF_DSYNC`: the write is on stable storage when it completes.

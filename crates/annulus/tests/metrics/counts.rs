@@ -3,13 +3,11 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::mpsc;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
 use annulus::metrics::{self, SourceKind, snapshot};
-use annulus::runtime::{self, Runtime};
 use annulus::{Backend, CachedReads, Engine, File, OpenOptions};
 
 use crate::skip::skip;
@@ -242,44 +240,6 @@ fn what_has_ended_stays_counted() {
     let ended = after.sources.last().unwrap();
     assert_eq!(ended.kind, SourceKind::Ended);
     assert_eq!(count(ended, "read_at"), (alive * READS, 0));
-}
-
-/// A job that blocks until what is returned is dropped; and a place where it says that it runs.
-fn stuck() -> (
-    impl FnOnce() + Send + 'static,
-    mpsc::Sender<()>,
-    mpsc::Receiver<()>,
-) {
-    let (release, held) = mpsc::channel::<()>();
-    let (tell, told) = mpsc::channel();
-    let job = move || {
-        tell.send(()).unwrap();
-        let _ = held.recv();
-    };
-    (job, release, told)
-}
-
-#[test]
-fn what_leaks_at_the_end_of_a_runtime_is_counted_once() {
-    let _alone = alone();
-    for backend in [annulus::Backend::Uring, annulus::Backend::Fallback] {
-        let before = snapshot();
-        let (job, release, runs) = stuck();
-        let builder = Runtime::builder().backend(backend).threads(1);
-        let ended = builder
-            .drain_timeout(Duration::from_millis(10))
-            .block_on(async move {
-                drop(runtime::spawn_blocking(job));
-                while runs.try_recv().is_err() {
-                    runtime::yield_now().await;
-                }
-            });
-        match ended {
-            Ok(()) => assert_eq!(since(&before).total().counters.leaked, 1, "{backend:?}"),
-            Err(error) => skip(error),
-        }
-        drop(release);
-    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod preload;
 mod sharing;
 #[cfg(feature = "test-util")]
 mod simulated;
+#[cfg(feature = "net")]
 mod sockets;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

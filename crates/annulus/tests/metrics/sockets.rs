@@ -1,11 +1,12 @@
 //! The cores of a runtime: on rings and on epoll.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use annulus::Backend;
 use annulus::metrics::{self, SourceKind, snapshot};
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{Runtime, RuntimeBuilder, fs, spawn};
+use annulus::runtime::{Runtime, RuntimeBuilder, fs, spawn, spawn_blocking, yield_now};
 use annulus::time::sleep;
 use annulus::{CachedReads, OpenOptions, Support};
 
@@ -222,4 +223,42 @@ fn the_files_of_a_core_are_a_source_of_their_own_beside_it() {
             .filter(|one| one.kind == SourceKind::Core);
         assert!(cores.any(|core| core.owner == files.owner));
     });
+}
+
+/// A job that blocks until what is returned is dropped; and a place where it says that it runs.
+fn stuck() -> (
+    impl FnOnce() + Send + 'static,
+    mpsc::Sender<()>,
+    mpsc::Receiver<()>,
+) {
+    let (release, held) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let job = move || {
+        tell.send(()).unwrap();
+        let _ = held.recv();
+    };
+    (job, release, told)
+}
+
+#[test]
+fn what_leaks_at_the_end_of_a_runtime_is_counted_once() {
+    let _alone = alone();
+    for backend in [Backend::Uring, Backend::Fallback] {
+        let before = snapshot();
+        let (job, release, runs) = stuck();
+        let builder = Runtime::builder().backend(backend).threads(1);
+        let ended = builder
+            .drain_timeout(Duration::from_millis(10))
+            .block_on(async move {
+                drop(spawn_blocking(job));
+                while runs.try_recv().is_err() {
+                    yield_now().await;
+                }
+            });
+        match ended {
+            Ok(()) => assert_eq!(since(&before).total().counters.leaked, 1, "{backend:?}"),
+            Err(error) => skip(error),
+        }
+        drop(release);
+    }
 }

@@ -85,7 +85,9 @@ fn is_ours(word: &str) -> bool {
         bare.strip_suffix(ending)
             .is_some_and(|stem| !stem.is_empty())
     };
-    folder || OUR_ENDINGS.iter().any(|ending| stem(ending))
+    // The documentation service, by its domain or as a table of a manifest.
+    let service = bare == "docs.rs" || bare.ends_with(".docs.rs");
+    folder || (!service && OUR_ENDINGS.iter().any(|ending| stem(ending)))
 }
 
 fn leads_somewhere(repo: &Repo, file: &str, named: &str) -> bool {

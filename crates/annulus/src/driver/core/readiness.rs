@@ -19,10 +19,10 @@ use crate::fd::Socket;
 use crate::metrics::Meter;
 use crate::narrow::{low_half, to_u32};
 use crate::op::{Interest, Refusals, Resume, SocketOp};
-use crate::sys::call;
+use crate::sys::call::{self, borrow_fd};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EAGAIN, ECANCELED};
-use crate::sys::poller::{Poller, borrowed};
+use crate::sys::poller::Poller;
 
 /// The alarm's name among what is polled.
 const ALARM: u64 = u64::MAX;
@@ -115,7 +115,7 @@ impl Source {
 impl Readiness {
     pub(super) fn new(alarm: Arc<Alarm>) -> io::Result<Readiness> {
         let poller = Poller::new()?;
-        poller.add_level(borrowed(alarm.eventfd().raw()), ALARM)?;
+        poller.add_level(borrow_fd(alarm.eventfd().raw()), ALARM)?;
         Ok(Readiness {
             poller: RefCell::new(poller),
             sources: RefCell::default(),
@@ -201,7 +201,7 @@ impl Readiness {
             ended: false,
         });
         let token = u64::from(generation) << 32 | place as u64;
-        let added = self.poller.borrow().add(borrowed(socket.raw()), token);
+        let added = self.poller.borrow().add(borrow_fd(socket.raw()), token);
         if added.is_err() {
             self.sources.borrow_mut().remove(place);
             return added;
@@ -216,7 +216,7 @@ impl Readiness {
         if let Some(place) = watched
             && !self.alarm.is_elsewhere()
         {
-            self.poller.borrow().remove(borrowed(raw));
+            self.poller.borrow().remove(borrow_fd(raw));
             let source = self.sources.borrow_mut().try_remove(place as usize);
             drop(source);
         }

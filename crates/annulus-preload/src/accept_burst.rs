@@ -20,15 +20,15 @@ const TIMEOUT_NS_MIN: u64 = 1_000_000;
 
 /// How many rounds in a row brought connections and nothing else.
 #[derive(Debug)]
-pub(crate) struct Burst {
+pub(crate) struct AcceptBurst {
     connections: usize,
     rounds: u32,
 }
 
-impl Burst {
+impl AcceptBurst {
     /// None.
-    pub(crate) const fn new() -> Burst {
-        Burst {
+    pub(crate) const fn new() -> AcceptBurst {
+        AcceptBurst {
             connections: 0,
             rounds: 0,
         }
@@ -42,11 +42,11 @@ impl Burst {
 
     /// A round has ended that brought so many answers.
     #[inline]
-    pub(crate) fn round(&mut self, answers: usize) {
-        if answers == 0 {
+    pub(crate) fn round(&mut self, completions: usize) {
+        if completions == 0 {
             return;
         }
-        let nothing_else = self.connections == answers;
+        let nothing_else = self.connections == completions;
         self.connections = 0;
         self.rounds = if nothing_else {
             self.rounds.saturating_add(1)
@@ -70,8 +70,8 @@ mod tests {
     use super::*;
 
     /// Rounds of so many connections and so many other answers.
-    fn after(rounds: &[(usize, usize)]) -> Burst {
-        let mut burst = Burst::new();
+    fn after(rounds: &[(usize, usize)]) -> AcceptBurst {
+        let mut burst = AcceptBurst::new();
         for &(connections, others) in rounds {
             (0..connections).for_each(|_| burst.connection());
             burst.round(connections + others);

@@ -40,7 +40,7 @@ impl Range {
 
     /// Gives a part back to the system, which makes it anew, zeroed, when it is used again. Nobody has it. Memory that
     /// is locked stays.
-    fn forget(&self, from: usize, bytes: usize) {
+    fn discard(&self, from: usize, bytes: usize) {
         debug_assert!(from + bytes <= self.bytes);
         // SAFETY: Owned, Once: within the mapping, and by the caller's promise neither the kernel's nor a reader's.
         unsafe { libc::madvise(self.base.add(from).cast(), bytes, libc::MADV_DONTNEED) };
@@ -58,7 +58,7 @@ impl Drop for Range {
 const INCREMENTAL: (u16, u32) = (32, 64 << 10);
 const WHOLE: (u16, u32) = (256, 8 << 10);
 /// Places in the buffer ring.
-pub(crate) const PLACES: u16 = 256;
+pub(crate) const RING_SLOTS: u16 = 256;
 /// Rounds without a shortage after which the kernel has fewer buffers again: memory that is used over and over
 /// stays in the processor's cache.
 const CALM_ROUNDS: u32 = 4096;
@@ -73,9 +73,9 @@ pub(crate) struct Pool {
     /// Those that have readers.
     busy: usize,
     /// How many the kernel is to have, or its readers.
-    wanted: usize,
-    wanted_min: usize,
-    calm: u32,
+    target_count: usize,
+    target_min: usize,
+    calm_rounds: u32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -92,16 +92,16 @@ impl Pool {
         } else {
             WHOLE
         };
-        let wanted_min = usize::from(count) / 4;
+        let target_min = usize::from(count) / 4;
         let mut pool = Pool {
             memory: Range::new(usize::from(count) * bytes as usize)?,
             bytes,
             parts: vec![Part::default(); usize::from(count)].into_boxed_slice(),
             spare: (0..count).rev().collect(),
             busy: 0,
-            wanted: wanted_min,
-            wanted_min,
-            calm: 0,
+            target_count: target_min,
+            target_min,
+            calm_rounds: 0,
         };
         pool.provide_spare(ring);
         Ok(pool)
@@ -114,7 +114,7 @@ impl Pool {
     }
 
     fn provide_spare(&mut self, ring: &mut ServerRing) {
-        while self.parts.len() - self.spare.len() < self.wanted {
+        while self.parts.len() - self.spare.len() < self.target_count {
             let Some(id) = self.spare.pop() else { return };
             // SAFETY: Lent, Still, Once: nobody had it, and the memory stays as long as the ring.
             unsafe { ring.provide(self.base(id), self.bytes, id) };
@@ -147,10 +147,10 @@ impl Pool {
             return false;
         }
         *part = Part::default();
-        if self.parts.len() - self.spare.len() > self.wanted {
+        if self.parts.len() - self.spare.len() > self.target_count {
             // What a burst has needed is not kept after it.
             let bytes = self.bytes as usize;
-            self.memory.forget(usize::from(id) * bytes, bytes);
+            self.memory.discard(usize::from(id) * bytes, bytes);
             self.spare.push(id);
             return false;
         }
@@ -160,27 +160,27 @@ impl Pool {
     }
 
     /// How many buffers there are, and how many of them hold nothing that is still to be read.
-    pub(crate) fn room(&self) -> (u64, u64) {
+    pub(crate) fn occupancy(&self) -> (u64, u64) {
         let all = self.parts.len();
         (all as u64, (all - self.busy) as u64)
     }
 
     /// A receive found none. True: there are more now.
     pub(crate) fn run_short(&mut self, ring: &mut ServerRing) -> bool {
-        self.calm = 0;
+        self.calm_rounds = 0;
         if self.spare.is_empty() {
             return false;
         }
-        self.wanted = (self.wanted * 2).min(self.parts.len());
+        self.target_count = (self.target_count * 2).min(self.parts.len());
         self.provide_spare(ring);
         true
     }
 
     pub(crate) fn round(&mut self) {
-        self.calm += 1;
-        if self.calm >= CALM_ROUNDS {
-            self.calm = 0;
-            self.wanted = (self.wanted / 2).max(self.wanted_min);
+        self.calm_rounds += 1;
+        if self.calm_rounds >= CALM_ROUNDS {
+            self.calm_rounds = 0;
+            self.target_count = (self.target_count / 2).max(self.target_min);
         }
     }
 }
@@ -206,36 +206,36 @@ impl Arena {
         self.tip = 0;
     }
 
-    /// Room for `more` bytes behind the `used` ones that lie at `from`, where `room` are set aside: where they lie
+    /// Room for `more` bytes behind the `used` ones that lie at `from`, where `occupancy` are set aside: where they lie
     /// now, and what is set aside there. `None`: the arena is full.
     pub(crate) fn extend(
         &mut self,
         from: u32,
         used: u32,
-        room: u32,
+        reserved: u32,
         more: u32,
     ) -> Option<(u32, u32)> {
         let needed = used + more;
-        if needed <= room {
-            return Some((from, room));
+        if needed <= reserved {
+            return Some((from, reserved));
         }
-        if room > 0 && from + room == self.tip && from + needed <= ARENA_BYTES {
+        if reserved > 0 && from + reserved == self.tip && from + needed <= ARENA_BYTES {
             self.tip = from + needed;
             return Some((from, needed));
         }
         // What grows away from the tip will grow again.
-        let wanted = if used > 0 { needed * 2 } else { needed };
-        let room = wanted.min(ARENA_BYTES - self.tip);
-        if room < needed {
+        let target = if used > 0 { needed * 2 } else { needed };
+        let reserved = target.min(ARENA_BYTES - self.tip);
+        if reserved < needed {
             return None;
         }
         let to = self.tip;
-        self.tip += room;
+        self.tip += reserved;
         if used > 0 {
             // SAFETY: Owned: both lie in the mapping, and the new place is behind all others.
             unsafe { ptr::copy_nonoverlapping(self.at(from), self.at(to), used as usize) };
         }
-        Some((to, room))
+        Some((to, reserved))
     }
 
     pub(crate) fn at(&self, from: u32) -> *mut u8 {

@@ -24,7 +24,7 @@ struct Object {
 pub(crate) fn name() -> String {
     let mut object = Object::default();
     // SAFETY: Lent: the function is called before this returns, with what it is given here.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut object).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(inspect_object), (&raw mut object).cast()) };
     let version = env!("CARGO_PKG_VERSION");
     let Object { path, id } = object;
     let id = if id.is_empty() { "unknown" } else { &id };
@@ -45,14 +45,18 @@ pub(crate) fn kernel() -> String {
 }
 
 /// Not 0: it is the one.
-unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+unsafe extern "C" fn inspect_object(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    object: *mut c_void,
+) -> c_int {
     // SAFETY: Lent: the loader's, and the object of `name`, for this call.
-    let (info, found) = unsafe { (&*info, &mut *found.cast::<Object>()) };
+    let (info, object) = unsafe { (&*info, &mut *object.cast::<Object>()) };
     let base = info.dlpi_addr as usize;
     // SAFETY: Typed: the loader's own list of the object's segments.
     let segments =
         unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let own = (look as *const ()).addr();
+    let own = (inspect_object as *const ()).addr();
     let is_here = segments.iter().any(|segment| {
         let from = base.wrapping_add(segment.p_vaddr as usize);
         segment.p_type == libc::PT_LOAD && (from..from + segment.p_memsz as usize).contains(&own)
@@ -63,7 +67,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
     if !info.dlpi_name.is_null() {
         // SAFETY: Typed: a string of the loader's, which ends.
         let path = unsafe { CStr::from_ptr(info.dlpi_name) };
-        found.path = path.to_string_lossy().into_owned();
+        object.path = path.to_string_lossy().into_owned();
     }
     for segment in segments.iter().filter(|one| one.p_type == libc::PT_NOTE) {
         let at = info.dlpi_addr as usize + segment.p_vaddr as usize;
@@ -71,7 +75,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
         // SAFETY: Typed: notes are a part of the object that is loaded.
         let notes = unsafe { std::slice::from_raw_parts(at, segment.p_memsz as usize) };
         if let Some(id) = id_of(notes) {
-            found.id = id;
+            object.id = id;
         }
     }
     1

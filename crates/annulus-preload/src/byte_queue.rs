@@ -8,19 +8,19 @@ use std::ptr;
 
 /// Empty as a null pointer, so that an idle connection has 8 bytes of it.
 #[repr(transparent)]
-pub(crate) struct Bytes(*mut Held);
+pub(crate) struct ByteQueue(*mut Shared);
 
-struct Held {
+struct Shared {
     bytes: Vec<u8>,
     /// So many have been taken.
-    taken: usize,
+    consumed: usize,
     /// Descriptors that have them in hand.
     holders: u32,
 }
 
-impl Bytes {
-    pub(crate) const fn new() -> Bytes {
-        Bytes(ptr::null_mut())
+impl ByteQueue {
+    pub(crate) const fn new() -> ByteQueue {
+        ByteQueue(ptr::null_mut())
     }
 
     #[inline]
@@ -37,7 +37,7 @@ impl Bytes {
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: Owned: null, or a box of ours.
         match unsafe { self.0.as_ref() } {
-            Some(held) => &held.bytes[held.taken..],
+            Some(shared) => &shared.bytes[shared.consumed..],
             None => &[],
         }
     }
@@ -47,39 +47,39 @@ impl Bytes {
             return;
         }
         if self.0.is_null() {
-            let held = Held {
+            let shared = Shared {
                 bytes: Vec::with_capacity(more.len()),
-                taken: 0,
+                consumed: 0,
                 holders: 1,
             };
-            self.0 = Box::into_raw(Box::new(held));
+            self.0 = Box::into_raw(Box::new(shared));
         }
         // SAFETY: Owned: made above, or before.
-        let held = unsafe { &mut *self.0 };
-        if held.taken > held.bytes.len() / 2 {
-            held.bytes.drain(..held.taken);
-            held.taken = 0;
+        let shared = unsafe { &mut *self.0 };
+        if shared.consumed > shared.bytes.len() / 2 {
+            shared.bytes.drain(..shared.consumed);
+            shared.consumed = 0;
         }
-        held.bytes.extend_from_slice(more);
+        shared.bytes.extend_from_slice(more);
     }
 
     /// The first so many have been dealt with.
     pub(crate) fn take(&mut self, count: usize) {
         // SAFETY: Owned, as in `as_slice`.
-        let Some(held) = (unsafe { self.0.as_mut() }) else {
+        let Some(shared) = (unsafe { self.0.as_mut() }) else {
             return;
         };
-        held.taken = (held.taken + count).min(held.bytes.len());
-        if held.taken == held.bytes.len() && held.holders == 1 {
+        shared.consumed = (shared.consumed + count).min(shared.bytes.len());
+        if shared.consumed == shared.bytes.len() && shared.holders == 1 {
             self.clear();
         }
     }
 
     pub(crate) fn clear(&mut self) {
         // SAFETY: Owned, as in `as_slice`.
-        if let Some(held) = unsafe { self.0.as_mut() } {
-            held.holders -= 1;
-            if held.holders == 0 {
+        if let Some(shared) = unsafe { self.0.as_mut() } {
+            shared.holders -= 1;
+            if shared.holders == 0 {
                 // SAFETY: Owned: leaked in `append`, and not used any more.
                 drop(unsafe { Box::from_raw(self.0) });
             }
@@ -88,49 +88,49 @@ impl Bytes {
     }
 
     /// The same bytes once more: what one holder takes the others do not find.
-    pub(crate) fn share(&mut self) -> Bytes {
+    pub(crate) fn share(&mut self) -> ByteQueue {
         // SAFETY: Owned, as in `as_slice`.
-        if let Some(held) = unsafe { self.0.as_mut() } {
-            held.holders += 1;
+        if let Some(shared) = unsafe { self.0.as_mut() } {
+            shared.holders += 1;
         }
-        Bytes(self.0)
+        ByteQueue(self.0)
     }
 
     /// Whether both are the same bytes, and there are some.
-    pub(crate) fn is_shared_with(&self, other: &Bytes) -> bool {
+    pub(crate) fn is_shared_with(&self, other: &ByteQueue) -> bool {
         !self.0.is_null() && ptr::eq(self.0, other.0)
     }
 
     /// All of it, to another place.
-    pub(crate) fn move_out(&mut self) -> Moved {
-        Moved(Bytes(std::mem::replace(&mut self.0, ptr::null_mut())))
+    pub(crate) fn move_out(&mut self) -> TakenBytes {
+        TakenBytes(ByteQueue(std::mem::replace(&mut self.0, ptr::null_mut())))
     }
 }
 
 /// Bytes that are freed with their holder; those of the table are not, as it has none.
-pub(crate) struct Moved(Bytes);
+pub(crate) struct TakenBytes(ByteQueue);
 
-impl Moved {
-    pub(crate) const fn none() -> Moved {
-        Moved(Bytes::new())
+impl TakenBytes {
+    pub(crate) const fn none() -> TakenBytes {
+        TakenBytes(ByteQueue::new())
     }
 }
 
-impl std::ops::Deref for Moved {
-    type Target = Bytes;
+impl std::ops::Deref for TakenBytes {
+    type Target = ByteQueue;
 
-    fn deref(&self) -> &Bytes {
+    fn deref(&self) -> &ByteQueue {
         &self.0
     }
 }
 
-impl std::ops::DerefMut for Moved {
-    fn deref_mut(&mut self) -> &mut Bytes {
+impl std::ops::DerefMut for TakenBytes {
+    fn deref_mut(&mut self) -> &mut ByteQueue {
         &mut self.0
     }
 }
 
-impl Drop for Moved {
+impl Drop for TakenBytes {
     fn drop(&mut self) {
         self.0.clear();
     }

@@ -2,7 +2,7 @@
 
 use crate::config;
 use crate::counters::Why;
-use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE, NONBLOCK, OWN};
+use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, NEVER_SERVED, NONBLOCK, UNSHARED};
 use crate::sockopts;
 use crate::sys;
 
@@ -19,7 +19,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
             return Err(Why::NotAStream);
         }
         if option(libc::SO_ACCEPTCONN) != Ok(0) {
-            listens(entry, fd);
+            on_listening(entry, fd);
             return Err(Why::NotAStream);
         }
         if config::get().passes(sys::own_port(fd).unwrap_or(0)) {
@@ -29,23 +29,23 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
             return Err(Why::NotConnected);
         }
         // One that came from elsewhere may have been given any option there.
-        let unusual = !entry.is_made() && (sockopts::is_unusual(fd) || sockopts::has_a_layer(fd));
-        entry.comes_from(None);
-        let left_alone = if unusual { LEFT_ALONE | BY_OPTION } else { 0 };
-        entry.become_kind(Kind::Stream, left_alone);
+        let unusual = !entry.is_created() && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
+        entry.set_listener(None);
+        let never_served = if unusual { NEVER_SERVED | BY_OPTION } else { 0 };
+        entry.set_kind(Kind::Stream, never_served);
     }
-    if entry.flags() & LEFT_ALONE != 0 {
+    if entry.flags() & NEVER_SERVED != 0 {
         return Err(match entry.flags() {
             flags if flags & BY_PORT != 0 => Why::Port,
             flags if flags & BY_OPTION != 0 => Why::UnknownOption,
             _ => Why::Duplicated,
         });
     }
-    if sockopts::is_kin_left_alone(entry) {
+    if sockopts::are_siblings_never_served(entry) {
         return Err(Why::UnknownOption);
     }
     // Its peer may have reset it since it was accepted, or since a set had it.
-    if kind != Kind::Free && !fd_table::is_fresh(fd) && !sys::is_connected(fd) {
+    if kind != Kind::Free && !fd_table::is_just_accepted(fd) && !sys::is_connected(fd) {
         return Err(Why::NotConnected);
     }
     if entry.flags() & NONBLOCK == 0 {
@@ -53,7 +53,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         if flags as i32 & libc::O_NONBLOCK == 0 {
             return Err(Why::Blocking);
         }
-        entry.become_kind(Kind::Stream, entry.flags() | NONBLOCK);
+        entry.set_kind(Kind::Stream, entry.flags() | NONBLOCK);
     }
     Ok(())
 }
@@ -71,26 +71,30 @@ pub(crate) fn accepted(
             entry.forget();
             return;
         }
-        listens(listener, listener_fd);
+        on_listening(listener, listener_fd);
     }
     let nonblock = if nonblock { NONBLOCK } else { 0 };
     let reason = listener.flags() & (BY_PORT | BY_OPTION);
-    let left_alone = if reason == 0 { 0 } else { LEFT_ALONE | reason };
-    entry.comes_from(Some(listener_fd));
-    entry.become_kind(Kind::Stream, nonblock | left_alone | OWN);
-    fd_table::is_accepted(fd);
+    let never_served = if reason == 0 {
+        0
+    } else {
+        NEVER_SERVED | reason
+    };
+    entry.set_listener(Some(listener_fd));
+    entry.set_kind(Kind::Stream, nonblock | never_served | UNSHARED);
+    fd_table::on_accepted(fd);
 }
 
 /// What is known of a socket that listens, from now on.
-fn listens(entry: &Entry, fd: i32) {
+fn on_listening(entry: &Entry, fd: i32) {
     let by_port = config::get().passes(sys::own_port(fd).unwrap_or(0));
     // The program may have given it an option that the kernel can't be asked for.
-    let told = entry.kind() == Kind::Stream && entry.flags() & BY_OPTION != 0;
-    let by_option = sockopts::is_inherited(fd) || told;
+    let set_by_program = entry.kind() == Kind::Stream && entry.flags() & BY_OPTION != 0;
+    let by_option = sockopts::listener_is_unusual(fd) || set_by_program;
     let flags = match (by_port, by_option) {
-        (true, _) => LEFT_ALONE | BY_PORT,
-        (false, true) => LEFT_ALONE | BY_OPTION,
+        (true, _) => NEVER_SERVED | BY_PORT,
+        (false, true) => NEVER_SERVED | BY_OPTION,
         (false, false) => 0,
     };
-    entry.become_kind(Kind::Listener, flags);
+    entry.set_kind(Kind::Listener, flags);
 }

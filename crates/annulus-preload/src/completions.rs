@@ -4,15 +4,15 @@
 //! lies in the arena until all answers have been seen (Lent); a buffer that is named has a reader from then on (Once).
 #![allow(unsafe_code)]
 
-use annulus::preload::Answer;
+use annulus::preload::Completion;
 
 use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
 use crate::counters::{self, Event};
 use crate::deferred_output;
-use crate::epoll_set::{Inner, Machine};
+use crate::epoll_set::{Inner, RingContext};
 use crate::hand_back;
 use crate::listeners;
-use crate::poll_cycle::{self, About, receive_token, token};
+use crate::poll_cycle::{self, TokenKind, receive_token, token};
 use crate::send;
 use crate::switch;
 use crate::sys;
@@ -20,33 +20,33 @@ use crate::sys;
 /// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
 const BULK_BYTES: u32 = 8 << 10;
 /// What may be in hand of one connection before its receive is stopped, bytes.
-const IN_HAND_MAX: usize = 64 << 10;
+const BUFFERED_MAX: usize = 64 << 10;
 
 impl Inner {
     /// Takes in what the kernel has answered; how many answers.
-    pub(crate) fn take_in(&mut self) -> usize {
+    pub(crate) fn reap(&mut self) -> usize {
         let mut count = 0;
         loop {
-            let Some(mut machine) = self.ring.take() else {
+            let Some(mut context) = self.ring.take() else {
                 return count;
             };
-            let mut answers = std::mem::take(&mut machine.answers);
-            answers.clear();
-            machine.ring.reap(&mut answers);
-            for answer in &answers {
-                self.take_answer(&mut machine, answer);
+            let mut completions = std::mem::take(&mut context.completions);
+            completions.clear();
+            context.ring.reap(&mut completions);
+            for completion in &completions {
+                self.handle_completion(&mut context, completion);
             }
-            count += answers.len();
+            count += completions.len();
             // What there was no room for comes now: a send of this turn that failed must be seen in this turn.
-            let done = answers.is_empty() && !machine.ring.bring_overflow();
-            machine.answers = answers;
-            self.ring = Some(machine);
+            let done = completions.is_empty() && !context.ring.bring_overflow();
+            context.completions = completions;
+            self.ring = Some(context);
             if done {
                 break;
             }
         }
-        self.burst.round(count);
-        counters::count(Event::Answers, count as u64);
+        self.accept_burst.round(count);
+        counters::count(Event::Completions, count as u64);
         count
     }
 
@@ -74,98 +74,98 @@ impl Inner {
             self.pushed = false;
         }
         if self.queued.is_empty()
-            && let Some(machine) = &mut self.ring
+            && let Some(context) = &mut self.ring
         {
-            machine.arena.reset();
-            self.is_queued_since(0);
+            context.arena.reset();
+            self.set_queued_since(0);
         }
     }
 
-    fn take_answer(&mut self, machine: &mut Machine, answer: &Answer) {
-        let number = answer.user_data as u32 as i32;
-        let generation = (answer.user_data >> 32) as u32 & flag::GENERATION_MAX;
-        let about = (answer.user_data >> 56) as u8;
-        if !answer.more && poll_cycle::is_lasting(answer.user_data) {
-            machine.ring.lasting = machine.ring.lasting.saturating_sub(1);
+    fn handle_completion(&mut self, context: &mut RingContext, completion: &Completion) {
+        let number = completion.user_data as u32 as i32;
+        let generation = (completion.user_data >> 32) as u32 & flag::GENERATION_MAX;
+        let kind = (completion.user_data >> 56) as u8;
+        if !completion.more && poll_cycle::is_persistent(completion.user_data) {
+            context.ring.lasting = context.ring.lasting.saturating_sub(1);
         }
         let connection = || {
-            let found = self.connection(number)?;
-            (found.generation == generation).then_some(found)
+            let candidate = self.connection(number)?;
+            (candidate.generation == generation).then_some(candidate)
         };
-        match about {
-            about if about == About::Receive as u8 => {
-                let found = connection();
-                self.received(machine, number, found, answer);
+        match kind {
+            kind if kind == TokenKind::Receive as u8 => {
+                let connection = connection();
+                self.on_received(context, number, connection, completion);
             }
-            about if about == About::Send as u8 => {
+            kind if kind == TokenKind::Send as u8 => {
                 if let Some(connection) = connection() {
-                    self.sent_in_part(machine, number, connection, answer.res);
+                    self.on_partial_send(context, number, connection, completion.res);
                 }
             }
-            about if about == About::Poll as u8 => {
+            kind if kind == TokenKind::Poll as u8 => {
                 if let Some(mut connection) = connection() {
-                    if !answer.more {
+                    if !completion.more {
                         connection.clear(flag::POLLED);
                     }
-                    self.polled(number, connection, answer.res);
+                    self.on_polled(number, connection, completion.res);
                 }
             }
-            about if about == About::Members as u8 => {
+            kind if kind == TokenKind::Members as u8 => {
                 self.kernel_polled = false;
-                self.kernel_ready = answer.res > 0;
+                self.kernel_ready = completion.res > 0;
             }
-            about if about == About::Wake as u8 => {
-                let wake = token(About::Wake, 0, 0);
-                while !machine.ring.arm_wake(wake) && poll_cycle::submit_once(&mut machine.ring) {}
+            kind if kind == TokenKind::Wake as u8 => {
+                let wake = token(TokenKind::Wake, 0, 0);
+                while !context.ring.arm_wake(wake) && poll_cycle::submit_once(&mut context.ring) {}
             }
-            about if about == About::Switch as u8 => {
-                switch::answered(&mut machine.ring, answer.res);
+            kind if kind == TokenKind::Switch as u8 => {
+                switch::on_change(&mut context.ring, completion.res);
             }
-            about if about == About::Listener as u8 => {
-                self.burst.connection();
-                listeners::found(&mut self.listeners, number, generation, answer.res);
+            kind if kind == TokenKind::Listener as u8 => {
+                self.accept_burst.connection();
+                listeners::on_poll(&mut self.listeners, number, generation, completion.res);
             }
             _ => {}
         }
     }
 
-    fn received(
+    fn on_received(
         &mut self,
-        machine: &mut Machine,
+        context: &mut RingContext,
         fd: i32,
         connection: Option<Conn>,
-        answer: &Answer,
+        completion: &Completion,
     ) {
-        let bytes = u32::try_from(answer.res).unwrap_or(0);
-        let place = match answer.buffer {
+        let bytes = u32::try_from(completion.res).unwrap_or(0);
+        let location = match completion.buffer {
             // Of a receive that brought nothing, whatever the kernel says, the buffer is as it was.
-            Some(id) if bytes > 0 || !machine.ring.is_incremental() => machine
+            Some(id) if bytes > 0 || !context.ring.is_incremental() => context
                 .pool
-                .received(id, bytes, answer.keeps_buffer)
+                .received(id, bytes, completion.keeps_buffer)
                 .map(|at| (at, id)),
             _ => None,
         };
         let Some(mut connection) = connection else {
             // It was closed; so is what it received.
-            if let Some((_, id)) = place {
-                self.release(machine, id);
+            if let Some((_, id)) = location {
+                self.release(context, id);
             }
             return;
         };
-        if !answer.more {
+        if !completion.more {
             connection.clear(flag::ARMED | flag::CANCELLED);
             if connection.is(flag::DEAD) {
                 // A poll has found the end first, while the receive was being cancelled: no other follows it.
-                self.leave_to_program(fd, connection);
+                self.leave_to_application(fd, connection);
             }
         }
-        match (place, answer.res) {
-            (Some((at, id)), 1..) => self.deliver(machine, fd, connection, (at, bytes, id)),
-            (Some((_, id)), _) => self.release(machine, id),
+        match (location, completion.res) {
+            (Some((at, id)), 1..) => self.deliver(context, fd, connection, (at, bytes, id)),
+            (Some((_, id)), _) => self.release(context, id),
             (None, 1..) => self.fail(fd, connection, libc::EIO),
             _ => {}
         }
-        match answer.res {
+        match completion.res {
             1.. => {}
             0 => {
                 connection.mark(flag::ENDED);
@@ -176,7 +176,7 @@ impl Inner {
                 libc::ENOBUFS => {
                     counters::count(Event::NoBuffers, 1);
                     connection.mark(flag::STARVED);
-                    if machine.pool.run_short(&mut machine.ring) {
+                    if context.pool.run_short(&mut context.ring) {
                         self.arm(fd, connection);
                     } else {
                         self.starved.push(fd);
@@ -187,12 +187,12 @@ impl Inner {
                 errno => self.fail(fd, connection, errno),
             },
         }
-        if !answer.more {
+        if !completion.more {
             self.arm(fd, connection);
             // What came with it is reported with it.
-            self.again |= answer.has_more && answer.res > 0;
+            self.recheck |= completion.has_more && completion.res > 0;
         }
-        hand_back::settle(self, fd, connection);
+        hand_back::finish_hand_back(self, fd, connection);
     }
 
     /// The connection is over by an error, which the next call says.
@@ -209,33 +209,33 @@ impl Inner {
 
     fn deliver(
         &mut self,
-        machine: &mut Machine,
+        context: &mut RingContext,
         fd: i32,
         mut connection: Conn,
         (at, bytes, id): (*mut u8, u32, u16),
     ) {
-        connection.mark(flag::LASTING);
+        connection.mark(flag::MULTISHOT);
         connection.round = self.round;
         let keep = connection.is(flag::MEMBER) && connection.events & IN != 0;
-        if connection.in_hand() == 0 && keep {
+        if connection.buffered() == 0 && keep {
             (connection.at, connection.bytes, connection.buffer) = (at, bytes, id);
-        } else if connection.spilled.is_empty()
+        } else if connection.copied_out.is_empty()
             && connection.buffer == id
             && connection.bytes > 0
             && connection.at.wrapping_add(connection.bytes as usize) == at
         {
             connection.bytes += bytes;
-            self.release(machine, id);
+            self.release(context, id);
         } else {
             // SAFETY: Owned: the kernel has just put them there, and the buffer has a reader for them.
             connection
-                .spilled
+                .copied_out
                 .append(unsafe { std::slice::from_raw_parts(at, bytes as usize) });
-            self.release(machine, id);
+            self.release(context, id);
         }
         // An edge is what a poll that is asked again can't tell apart from what was there before.
         let edge = connection.events & flag::EDGE_TRIGGERED != 0;
-        if (bytes >= BULK_BYTES && !edge) || connection.in_hand() >= IN_HAND_MAX {
+        if (bytes >= BULK_BYTES && !edge) || connection.buffered() >= BUFFERED_MAX {
             if !edge {
                 connection.mark(flag::BULK);
             }
@@ -249,8 +249,8 @@ impl Inner {
     }
 
     /// A reader of a buffer has gone.
-    pub(crate) fn release(&mut self, machine: &mut Machine, id: u16) {
-        if machine.pool.release(id, &mut machine.ring) && !self.starved.is_empty() {
+    pub(crate) fn release(&mut self, context: &mut RingContext, id: u16) {
+        if context.pool.release(id, &mut context.ring) && !self.starved.is_empty() {
             for fd in std::mem::take(&mut self.starved) {
                 if let Some(connection) = self.connection(fd) {
                     self.arm(fd, connection);
@@ -261,74 +261,74 @@ impl Inner {
 
     /// A receive is to be armed, unless there is no use.
     pub(crate) fn arm(&mut self, fd: i32, mut connection: Conn) {
-        let no_use = flag::ARMED | flag::TO_ARM | flag::ENDED | flag::DEAD;
+        let excluded = flag::ARMED | flag::TO_ARM | flag::ENDED | flag::DEAD;
         if connection.is(flag::BULK) {
-            if connection.in_hand() == 0 && !connection.is(flag::READABLE) {
+            if connection.buffered() == 0 && !connection.is(flag::READABLE) {
                 self.to_poll.push(fd);
             }
-        } else if !connection.is(no_use) && connection.in_hand() < IN_HAND_MAX {
+        } else if !connection.is(excluded) && connection.buffered() < BUFFERED_MAX {
             connection.mark(flag::TO_ARM);
             self.to_arm.push(fd);
         }
     }
 
-    fn sent_in_part(&mut self, machine: &Machine, fd: i32, mut connection: Conn, res: i32) {
+    fn on_partial_send(&mut self, context: &RingContext, fd: i32, mut connection: Conn, res: i32) {
         let sent = usize::try_from(res)
             .unwrap_or(0)
             .min(connection.out_bytes as usize);
         // SAFETY: Owned: the arena's, where the connection's bytes lie until `forget_sent`.
         let rest = unsafe {
             std::slice::from_raw_parts(
-                machine.arena.at(connection.out_from).add(sent),
+                context.arena.at(connection.out_from).add(sent),
                 connection.out_bytes as usize - sent,
             )
         };
         match -res {
             libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS => {}
-            errno if errno > 0 => return send::broke(self, fd, connection, errno),
+            errno if errno > 0 => return send::on_broken(self, fd, connection, errno),
             _ => {}
         }
         // What a signal handler has written meanwhile comes after it.
         let later = connection.backlog.move_out();
-        deferred_output::put_aside(self, fd, connection, rest);
+        deferred_output::defer(self, fd, connection, rest);
         connection.backlog.append(later.as_slice());
-        send::is_full(self, fd, connection);
+        send::on_full(self, fd, connection);
     }
 
     /// The kernel has room again, or the connection is over.
-    fn polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
+    fn on_polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
         if matches!(-res, libc::EBADF | libc::EPERM | libc::EINVAL) {
             // It can't be polled any more: the number is another's, by a call that went past the library.
-            return hand_back::settle(self, fd, connection);
+            return hand_back::finish_hand_back(self, fd, connection);
         }
-        let found = u32::try_from(res).unwrap_or(0);
+        let events = u32::try_from(res).unwrap_or(0);
         let before = connection.report();
-        if found & (ERR | HUP) != 0 {
-            if found & ERR != 0
+        if events & (ERR | HUP) != 0 {
+            if events & ERR != 0
                 && let Ok(errno @ 1..) = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)
             {
                 connection.error = errno;
             }
-            if found & HUP != 0 {
+            if events & HUP != 0 {
                 connection.mark(flag::DEAD | flag::BROKEN);
             }
             connection.clear(flag::FULL);
             connection.backlog.clear();
-            self.leave_to_program(fd, connection);
+            self.leave_to_application(fd, connection);
             self.arm(fd, connection);
             // What the ring has found before is no news.
             if connection.report() != before {
                 self.notify(fd, connection, 0);
             }
         } else {
-            if connection.is(flag::FULL) && found & OUT != 0 {
-                send::go_on(self, fd, connection);
+            if connection.is(flag::FULL) && events & OUT != 0 {
+                send::send_backlog(self, fd, connection);
             }
-            if connection.is(flag::BULK) && found & RDHUP != 0 {
+            if connection.is(flag::BULK) && events & RDHUP != 0 {
                 // The end is for the ring to find, behind what is still to come.
                 connection.clear(flag::BULK | flag::READABLE);
                 self.arm(fd, connection);
-            } else if connection.is(flag::BULK) && found & IN != 0 {
+            } else if connection.is(flag::BULK) && events & IN != 0 {
                 connection.mark(flag::READABLE);
                 self.notify(fd, connection, IN);
                 if connection.report() & IN == 0 {
@@ -343,7 +343,7 @@ impl Inner {
                 self.poll_on(fd, connection);
             }
         }
-        hand_back::settle(self, fd, connection);
+        hand_back::finish_hand_back(self, fd, connection);
     }
 
     /// Polls for whatever is still to come, unless the last poll goes on.
@@ -354,7 +354,7 @@ impl Inner {
     }
 
     /// Of one that is over the program reads what the kernel has left, behind what is in hand, if the ring does not.
-    fn leave_to_program(&mut self, fd: i32, mut connection: Conn) {
+    fn leave_to_application(&mut self, fd: i32, mut connection: Conn) {
         if !connection.is(flag::ARMED) && sys::readable(fd) > 0 {
             connection.mark(flag::BULK | flag::READABLE);
         } else {

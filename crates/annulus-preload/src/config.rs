@@ -13,7 +13,7 @@ pub(crate) struct Config {
     pub(crate) sqpoll: bool,
     pub(crate) stats: bool,
     /// Writes are held back from the first round on: for tests.
-    pub(crate) holds: bool,
+    pub(crate) batch_from_start: bool,
     pub(crate) log: Option<CString>,
     /// First and last port of ranges that are left alone.
     pass_ports: Vec<(u16, u16)>,
@@ -61,7 +61,7 @@ fn read() -> Config {
         disabled: is_on(c"ANNULUS_DISABLE"),
         sqpoll: is_on(c"ANNULUS_SQPOLL"),
         stats: is_on(c"ANNULUS_STATS"),
-        holds: is_on(c"ANNULUS_HOLD"),
+        batch_from_start: is_on(c"ANNULUS_HOLD"),
         log: variable(c"ANNULUS_LOG").and_then(|path| CString::new(path).ok()),
         ..Config::default()
     };

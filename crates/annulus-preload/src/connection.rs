@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
-use crate::byte_queue::Bytes;
+use crate::byte_queue::ByteQueue;
 
 /// What is known of one connection.
 #[repr(C)]
@@ -24,9 +24,9 @@ pub(crate) struct Connection {
     /// What the set is to say.
     pub(crate) data: u64,
     /// Received after what is in the buffer, or instead.
-    pub(crate) spilled: Bytes,
+    pub(crate) copied_out: ByteQueue,
     /// Written, and not taken by the kernel; before what is queued.
-    pub(crate) backlog: Bytes,
+    pub(crate) backlog: ByteQueue,
     /// Queued in the arena.
     pub(crate) out_from: u32,
     pub(crate) out_bytes: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Connection {
     /// What a poll that is with the kernel waits for, besides errors.
     pub(crate) polled: u32,
     /// Bytes that the program's own calls have read since the kernel had none.
-    pub(crate) burst: u32,
+    pub(crate) direct_bytes: u32,
     /// The round of its set in which something came last.
     pub(crate) round: u32,
 }
@@ -82,7 +82,7 @@ pub(crate) const ARMED: u32 = 1;
 /// It is to be cancelled.
 pub(crate) const CANCELLED: u32 = 1 << 1;
 /// Something has been received before: the next receive goes on for good.
-pub(crate) const LASTING: u32 = 1 << 2;
+pub(crate) const MULTISHOT: u32 = 1 << 2;
 /// The peer has sent FIN.
 pub(crate) const ENDED: u32 = 1 << 3;
 /// Both directions are over.
@@ -121,7 +121,7 @@ pub(crate) const PUSHED: u32 = 1 << 18;
 pub(crate) const STARVED: u32 = 1 << 19;
 
 /// In the list of those with a rest that nobody waits for yet.
-pub(crate) const ASIDE: u32 = 1 << 20;
+pub(crate) const DEFERRED: u32 = 1 << 20;
 
 /// What data makes of a socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -160,15 +160,15 @@ impl Connection {
 
     /// Bytes that can be read without the kernel.
     #[inline]
-    pub(crate) fn in_hand(&self) -> usize {
-        self.bytes as usize + self.spilled.len()
+    pub(crate) fn buffered(&self) -> usize {
+        self.bytes as usize + self.copied_out.len()
     }
 
     /// What `poll` would say of it, by the rules of the kernel's `tcp_poll`.
     #[inline]
     pub(crate) fn mask(&self) -> u32 {
         let mut mask = 0;
-        if self.in_hand() > 0 || self.is(READABLE) {
+        if self.buffered() > 0 || self.is(READABLE) {
             mask |= IN;
         }
         if self.error != 0 {
@@ -203,13 +203,13 @@ impl Connection {
         self.events = events;
         self.generation = self.generation.wrapping_add(1) & GENERATION_MAX;
         self.data = data;
-        self.spilled.clear();
+        self.copied_out.clear();
         self.backlog.clear();
         (self.out_from, self.out_bytes, self.out_room) = (0, 0, 0);
         self.error = 0;
         self.next = 0;
         self.round = 0;
-        self.burst = 0;
+        self.direct_bytes = 0;
         self.polled = 0;
     }
 }

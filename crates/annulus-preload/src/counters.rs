@@ -48,12 +48,12 @@ thread_local! {
     /// Those of this thread, if it has made a ring.
     static MINE: Cell<Option<&'static Served>> = const { Cell::new(None) };
     /// Gives them back when the thread ends.
-    static HOLDS: RefCell<Option<Holds>> = const { RefCell::new(None) };
+    static COUNTER_OWNER: RefCell<Option<CounterOwner>> = const { RefCell::new(None) };
 }
 
-struct Holds(&'static Served);
+struct CounterOwner(&'static Served);
 
-impl Drop for Holds {
+impl Drop for CounterOwner {
     fn drop(&mut self) {
         MINE.set(None);
         if let Ok(mut idle) = IDLE.try_lock() {
@@ -63,7 +63,7 @@ impl Drop for Holds {
 }
 
 #[inline]
-fn others() -> Option<&'static Served> {
+fn shared_counters() -> Option<&'static Served> {
     // SAFETY: Owned: null, or a box that is never freed.
     unsafe { OTHERS.load(Ordering::Acquire).as_ref() }
 }
@@ -79,8 +79,8 @@ pub(crate) fn served(call: Call) {
 
 #[cold]
 fn served_by_others(call: Call) {
-    match others() {
-        Some(others) => others.serve_shared(call, 1),
+    match shared_counters() {
+        Some(shared_counters) => shared_counters.serve_shared(call, 1),
         None => add(&EARLY.served[call as usize]),
     }
 }
@@ -88,23 +88,23 @@ fn served_by_others(call: Call) {
 /// A served call had an error for an answer, other than EAGAIN.
 #[cold]
 pub(crate) fn failed(call: Call, errno: i32) {
-    if let Some(counts) = MINE.get().or_else(others) {
-        counts.fail(call, errno);
+    if let Some(counters) = MINE.get().or_else(shared_counters) {
+        counters.fail(call, errno);
     }
 }
 
 /// A call went to the kernel as it is.
 pub(crate) fn passed(why: Why) {
-    match MINE.get().or_else(others) {
-        Some(counts) => counts.pass(why, 1),
+    match MINE.get().or_else(shared_counters) {
+        Some(counters) => counters.pass(why, 1),
         None => add(&EARLY.passed[why as usize]),
     }
 }
 
 /// A descriptor was served, and is not any more.
 pub(crate) fn handed_back(why: Why) {
-    match MINE.get().or_else(others) {
-        Some(counts) => counts.hand_back(why, 1),
+    match MINE.get().or_else(shared_counters) {
+        Some(counters) => counters.hand_back(why, 1),
         None => add(&EARLY.handed_back[why as usize]),
     }
 }
@@ -120,8 +120,8 @@ pub(crate) fn count(event: Event, times: u64) {
 
 #[cold]
 fn count_by_others(event: Event, times: u64) {
-    if let Some(others) = others() {
-        others.count_shared(event, times);
+    if let Some(shared_counters) = shared_counters() {
+        shared_counters.count_shared(event, times);
     }
 }
 
@@ -131,9 +131,9 @@ fn add(counter: &AtomicU64) {
 }
 
 /// What a ring is known by to those who look: gauges, which go with it.
-pub(crate) struct RingCounts {
-    counts: &'static Served,
-    told: [u64; 4],
+pub(crate) struct RingCounters {
+    counters: &'static Served,
+    last: [u64; 4],
 }
 
 /// In which order they are told.
@@ -144,40 +144,40 @@ const GAUGES: [Gauge; 4] = [
     Gauge::BuffersFree,
 ];
 
-impl RingCounts {
+impl RingCounters {
     /// The calling thread has made a ring.
-    pub(crate) fn begin(backend: &str) -> RingCounts {
-        let counts = MINE.get().unwrap_or_else(begin_thread);
-        counts.describe(backend, None);
+    pub(crate) fn begin(backend: &str) -> RingCounters {
+        let counters = MINE.get().unwrap_or_else(begin_thread);
+        counters.describe(backend, None);
         log::has_ring(backend);
-        counts.count(Event::Rings, 1);
-        counts.change(Gauge::Rings, 1);
+        counters.count(Event::Rings, 1);
+        counters.change(Gauge::Rings, 1);
         metrics::switch::tell(Told::Serving, 1);
-        RingCounts {
-            counts,
-            told: [0; 4],
+        RingCounters {
+            counters,
+            last: [0; 4],
         }
     }
 
     /// How it is now: operations in flight, connections, buffers, and those of them that are free.
     #[inline]
-    pub(crate) fn tell(&mut self, now: [u64; 4]) {
-        if now == self.told {
+    pub(crate) fn update(&mut self, now: [u64; 4]) {
+        if now == self.last {
             return;
         }
-        for ((gauge, now), told) in GAUGES.into_iter().zip(now).zip(&mut self.told) {
-            if now != *told {
-                self.counts
-                    .change(gauge, now.wrapping_sub(*told).cast_signed());
-                *told = now;
+        for ((gauge, now), last) in GAUGES.into_iter().zip(now).zip(&mut self.last) {
+            if now != *last {
+                self.counters
+                    .change(gauge, now.wrapping_sub(*last).cast_signed());
+                *last = now;
             }
         }
     }
 
     /// The ring has ended.
     pub(crate) fn end(mut self) {
-        self.tell([0; 4]);
-        self.counts.change(Gauge::Rings, -1);
+        self.update([0; 4]);
+        self.counters.change(Gauge::Rings, -1);
         metrics::switch::tell(Told::Serving, -1);
     }
 }
@@ -187,19 +187,19 @@ impl RingCounts {
 fn begin_thread() -> &'static Served {
     share();
     let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.pop());
-    let counts = idle.unwrap_or_else(|| {
+    let counters = idle.unwrap_or_else(|| {
         let nth = MADE.fetch_add(1, Ordering::Relaxed);
         Box::leak(Box::new(Served::ring(nth)))
     });
-    MINE.set(Some(counts));
+    MINE.set(Some(counters));
     // A thread that is about to end has none any more.
-    let _ = HOLDS.try_with(|holds| holds.replace(Some(Holds(counts))));
-    counts
+    let _ = COUNTER_OWNER.try_with(|owner| owner.replace(Some(CounterOwner(counters))));
+    counters
 }
 
 /// The process can be looked at from now on.
 pub(crate) fn share() {
-    if others().is_none() {
+    if shared_counters().is_none() {
         begin_process();
     }
 }
@@ -212,7 +212,7 @@ fn begin_process() {
             switch::begin();
         }
         // It counts all the same; only `annulus top` does not see it.
-        Err(error) => log::say(&format!("its counts can't be looked at: {error}")),
+        Err(error) => log::write_line(&format!("its counts can't be looked at: {error}")),
     }
     let made = Box::into_raw(Box::new(Served::process()));
     let first = OTHERS.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Relaxed);
@@ -222,16 +222,16 @@ fn begin_process() {
         return;
     }
     // SAFETY: Owned: never freed from now on.
-    let others = unsafe { &*made };
+    let shared_counters = unsafe { &*made };
     for call in Call::ALL {
-        others.serve_shared(
+        shared_counters.serve_shared(
             *call,
             EARLY.served[*call as usize].swap(0, Ordering::Relaxed),
         );
     }
     for why in Why::ALL {
-        others.pass(*why, EARLY.passed[*why as usize].swap(0, Ordering::Relaxed));
-        others.hand_back(
+        shared_counters.pass(*why, EARLY.passed[*why as usize].swap(0, Ordering::Relaxed));
+        shared_counters.hand_back(
             *why,
             EARLY.handed_back[*why as usize].swap(0, Ordering::Relaxed),
         );
@@ -247,10 +247,10 @@ pub(crate) fn reset() {
     }
     // A thread without any has not touched the other value, and would have to allocate for it.
     if MINE.take().is_some() {
-        let _ = HOLDS.try_with(|holds| {
-            holds
+        let _ = COUNTER_OWNER.try_with(|owner| {
+            owner
                 .try_borrow_mut()
-                .map(|mut holds| holds.take().map(std::mem::forget))
+                .map(|mut owner| owner.take().map(std::mem::forget))
         });
     }
     let early = [&EARLY.served[..], &EARLY.passed, &EARLY.handed_back];
@@ -263,7 +263,7 @@ pub(crate) fn reset() {
 /// Whether there is anything to say.
 pub(crate) fn any() -> bool {
     let early = [&EARLY.served[..], &EARLY.passed];
-    others().is_some()
+    shared_counters().is_some()
         || (early.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
 }
 
@@ -275,11 +275,11 @@ pub(crate) fn passed_by_reason() -> String {
         let shared = totals.as_ref().map_or(0, |totals| totals.passed(why));
         (why.name(), early + shared)
     });
-    let said = counted.filter(|&(_, count)| count > 0);
-    let said: Vec<String> = said
+    let counted = counted.filter(|&(_, count)| count > 0);
+    let counted: Vec<String> = counted
         .map(|(name, count)| format!("{name} {count}"))
         .collect();
-    said.join(", ")
+    counted.join(", ")
 }
 
 /// All of it as one line of JSON.
@@ -326,7 +326,7 @@ pub(crate) fn line() -> String {
         event("enters", Event::Enters),
         event("waits", Event::Waits),
         event("entries", Event::Entries),
-        event("answers", Event::Answers),
+        event("completions", Event::Completions),
         event("no_buffers", Event::NoBuffers),
     ];
     format!("{{{}}}", parts.join(","))

@@ -4,7 +4,7 @@
 
 use crate::connection::{self as flag, Conn};
 use crate::draining;
-use crate::epoll_set::{Held, Inner, Set};
+use crate::epoll_set::{Inner, Set, SetGuard};
 use crate::epoll_set_list;
 use crate::fd_table::{self, Entry, Kind, SHARED};
 use crate::flush_thread;
@@ -15,78 +15,78 @@ use crate::sys;
 use crate::writability;
 
 /// Keeps bytes of a connection that the kernel has no room for, behind those that are kept already.
-pub(crate) fn put_aside(inner: &mut Inner, fd: i32, mut connection: Conn, rest: &[u8]) {
+pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, rest: &[u8]) {
     connection.backlog.append(rest);
-    is_aside(inner, fd, connection);
+    mark_deferred(inner, fd, connection);
 }
 
 /// Has the library's thread look after a rest.
-pub(crate) fn is_aside(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.backlog.is_empty() || connection.is(flag::ASIDE) {
+pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
+    if connection.backlog.is_empty() || connection.is(flag::DEFERRED) {
         return;
     }
-    connection.mark(flag::ASIDE);
-    inner.aside.push(fd);
+    connection.mark(flag::DEFERRED);
+    inner.deferred.push(fd);
     if let Some(set) = fd_table::entry(fd).and_then(Set::of) {
-        set.tell_of_rests(true);
+        set.set_has_deferred(true);
     }
-    flush_thread::look_out();
+    flush_thread::ensure_running();
 }
 
 /// Where room is waited for: of a connection, by its number and generation.
-fn name(fd: i32, connection: Conn) -> u64 {
+fn event_key(fd: i32, connection: Conn) -> u64 {
     u64::from(connection.generation) << 32 | u64::from(fd as u32)
 }
 
 /// Looks after what has been put aside since the last look. By the library's thread. True: something can't be waited
 /// for, and is to be looked at again.
-pub(crate) fn look() -> bool {
-    let mut again = draining::look();
-    for set in epoll_set_list::all().filter(|set| set.has_rests()) {
+pub(crate) fn watch_new() -> bool {
+    let mut retry = draining::watch_new();
+    for set in epoll_set_list::all().filter(|set| set.has_deferred()) {
         // Its owner may be in the kernel with the ring: that has no part in this.
-        let Some(mut held) = set.take_beside_ring() else {
+        let Some(mut guard) = set.take_during_enter() else {
             continue;
         };
-        set.tell_of_rests(false);
-        for fd in std::mem::take(&mut held.aside) {
-            let Some(mut connection) = held.connection(fd) else {
+        set.set_has_deferred(false);
+        for fd in std::mem::take(&mut guard.deferred) {
+            let Some(mut connection) = guard.connection(fd) else {
                 continue;
             };
-            connection.clear(flag::ASIDE);
+            connection.clear(flag::DEFERRED);
             if connection.backlog.is_empty() {
                 continue;
             }
-            if !writability::watch(fd, name(fd, connection), libc::EPOLLOUT as u32) {
-                again = true;
-                try_to_send(&mut held, fd, connection);
-                is_aside(&mut held, fd, connection);
+            if !writability::watch(fd, event_key(fd, connection), libc::EPOLLOUT as u32) {
+                retry = true;
+                try_send(&mut guard, fd, connection);
+                mark_deferred(&mut guard, fd, connection);
             }
         }
     }
-    again
+    retry
 }
 
 /// Whether there is something that nobody waits for yet.
-pub(crate) fn is_any_new() -> bool {
-    draining::is_any_new() || epoll_set_list::all().any(Set::has_rests)
+pub(crate) fn has_unwatched() -> bool {
+    draining::has_unwatched() || epoll_set_list::all().any(Set::has_deferred)
 }
 
 /// There is room where `room` has waited for it.
-pub(crate) fn has_room(name: u64) {
-    let fd = name as u32 as i32;
-    if draining::has_room(fd) {
+pub(crate) fn on_writable(event_key: u64) {
+    let fd = event_key as u32 as i32;
+    if draining::on_ready(fd) {
         return;
     }
-    let Some(mut held) = fd_table::entry(fd)
+    let Some(mut guard) = fd_table::entry(fd)
         .and_then(Set::of)
-        .and_then(Set::take_beside_ring)
+        .and_then(Set::take_during_enter)
     else {
         return writability::forget(fd);
     };
-    let meant = |connection: &Conn| u64::from(connection.generation) == name >> 32;
-    match held.connection(fd).filter(meant) {
+    let same_generation = |connection: &Conn| u64::from(connection.generation) == event_key >> 32;
+    match guard.connection(fd).filter(same_generation) {
         Some(connection) if !connection.backlog.is_empty() => {
-            try_to_send(&mut held, fd, connection);
+            try_send(&mut guard, fd, connection);
         }
         _ => writability::forget(fd),
     }
@@ -94,13 +94,13 @@ pub(crate) fn has_room(name: u64) {
 
 /// Where its owner is in the kernel with the ring, that has been told the same, and sends it: but for one that was
 /// handed back, with which the ring has nothing to do any more.
-fn try_to_send(held: &mut Held, fd: i32, connection: Conn) {
+fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
     let is_served = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
-    if is_served && (held.in_handler() || held.pushed) {
+    if is_served && (guard.in_signal_handler() || guard.pushed) {
         return;
     }
-    send::go_on(held, fd, connection);
-    hand_back::settle(held, fd, connection);
+    send::send_backlog(guard, fd, connection);
+    hand_back::finish_hand_back(guard, fd, connection);
     if connection.backlog.is_empty() {
         writability::forget(fd);
     }
@@ -108,17 +108,17 @@ fn try_to_send(held: &mut Held, fd: i32, connection: Conn) {
 
 /// The program is about to close a connection: one that lingers does so with what was put aside as well, and one that
 /// resets discards it. Where somebody else has it, too, it is neither.
-pub(crate) fn linger(entry: &Entry, set: &'static Set, fd: i32) {
-    if entry.flags() & SHARED != 0 || !sockopts::lingers(fd) {
+pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
+    if entry.flags() & SHARED != 0 || !sockopts::has_linger(fd) {
         return;
     }
     let seconds = sys::linger_s(fd).and_then(|seconds| u64::try_from(seconds).ok());
     let Some(seconds) = seconds else { return };
     let deadline_ns = sys::now_ns().saturating_add(seconds.saturating_mul(1_000_000_000));
-    while let Some(mut held) = set.take().filter(|held| !held.in_handler())
-        && let Some(mut connection) = held.connection(fd)
+    while let Some(mut guard) = set.take().filter(|guard| !guard.in_signal_handler())
+        && let Some(mut connection) = guard.connection(fd)
     {
-        send::flush(&mut held, fd, connection);
+        send::flush(&mut guard, fd, connection);
         let left_ns = deadline_ns.saturating_sub(sys::now_ns());
         if seconds == 0 {
             connection.backlog.clear();
@@ -126,7 +126,7 @@ pub(crate) fn linger(entry: &Entry, set: &'static Set, fd: i32) {
         if connection.backlog.is_empty() || left_ns == 0 {
             return;
         }
-        drop(held);
+        drop(guard);
         if sys::poll(fd, flag::OUT, Some(left_ns)).is_err() {
             return;
         }
@@ -134,7 +134,7 @@ pub(crate) fn linger(entry: &Entry, set: &'static Set, fd: i32) {
 }
 
 /// Waits for room as a call does that may block, with nothing held.
-pub(crate) fn wait_for_room(fd: i32) -> Result<(), i32> {
+pub(crate) fn wait_writable(fd: i32) -> Result<(), i32> {
     match sys::poll(fd, flag::OUT, sys::send_timeout_ns(fd))? {
         0 => Err(libc::EAGAIN),
         _ => Ok(()),
@@ -142,17 +142,17 @@ pub(crate) fn wait_for_room(fd: i32) -> Result<(), i32> {
 }
 
 /// Sends what there is room for, of all: nobody may be there to do it a moment later. True: something is left.
-pub(crate) fn go_on() -> bool {
-    let mut left = draining::go_on();
+pub(crate) fn flush_all() -> bool {
+    let mut left = draining::flush_all();
     for fd in 0..hand_back::served_max() as i32 {
         let set = fd_table::entry(fd).and_then(Set::of);
-        let Some(mut held) = set.and_then(Set::take_beside_ring) else {
+        let Some(mut guard) = set.and_then(Set::take_during_enter) else {
             continue;
         };
-        if let Some(connection) = held.connection(fd)
+        if let Some(connection) = guard.connection(fd)
             && !connection.backlog.is_empty()
         {
-            try_to_send(&mut held, fd, connection);
+            try_send(&mut guard, fd, connection);
             left |= !connection.backlog.is_empty();
         }
     }
@@ -161,7 +161,7 @@ pub(crate) fn go_on() -> bool {
 
 /// Waits until all has been sent, or until then.
 pub(crate) fn wait_until(deadline_ns: u64) {
-    while go_on() && sys::now_ns() < deadline_ns {
+    while flush_all() && sys::now_ns() < deadline_ns {
         sys::pause_us(500);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use crate::deferred_output;
 use crate::draining;
 use crate::epoll_set::Set;
-use crate::errno::Answer;
-use crate::fd_table::{self, Entry, Kind, LEFT_ALONE};
+use crate::errno::CallResult;
+use crate::fd_table::{self, Entry, Kind, NEVER_SERVED};
 use crate::hand_back;
 use crate::identity;
 use crate::listeners;
@@ -16,50 +16,50 @@ use crate::sys;
 #[inline]
 pub(crate) fn forget(fd: i32) {
     if let Some(entry) = fd_table::entry(fd)
-        && !entry.is_blank()
+        && !entry.is_unknown()
     {
         entry.forget();
     }
 }
 
 /// The program closes a descriptor that we know. `None`: it is closed by the call itself.
-pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
+pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     match entry.kind() {
-        Kind::Served | Kind::Replay => {
+        Kind::Served | Kind::HandedBack => {
             let set = Set::of(entry)?;
-            deferred_output::linger(entry, set, fd);
-            let Some(mut held) = set.take() else {
-                return close_later(entry, fd);
+            deferred_output::linger_before_close(entry, set, fd);
+            let Some(mut guard) = set.take() else {
+                return defer_close(entry, fd);
             };
-            if !matches!(entry.kind(), Kind::Served | Kind::Replay) {
+            if !matches!(entry.kind(), Kind::Served | Kind::HandedBack) {
                 return None;
             }
-            hand_back::close(set, &mut held, entry, fd).then_some(Ok(0))
+            hand_back::close(set, &mut guard, entry, fd).then_some(Ok(0))
         }
         Kind::Closing => {
-            see_closed(entry);
+            finish_deferred_close(entry);
             if entry.kind() == Kind::Closing {
                 return Some(Err(libc::EBADF));
             }
             None
         }
-        Kind::Ours => Some(Err(libc::EBADF)),
+        Kind::Library => Some(Err(libc::EBADF)),
         Kind::Set => {
             let set = Set::of(entry)?;
-            let mut held = set.take()?;
-            held.numbers = held.numbers.saturating_sub(1);
-            if held.numbers == 0 {
-                hand_back::end_set(&mut held, set);
-                drop(held);
+            let mut guard = set.take()?;
+            guard.fd_count = guard.fd_count.saturating_sub(1);
+            if guard.fd_count == 0 {
+                hand_back::close_set(&mut guard, set);
+                drop(guard);
                 set.retire();
-            } else if held.fd == fd {
-                held.fd = another_number(set, fd).unwrap_or(fd);
+            } else if guard.fd == fd {
+                guard.fd = another_number(set, fd).unwrap_or(fd);
             }
             entry.forget();
             None
         }
         Kind::Listener => {
-            listeners::leaves(fd, false);
+            listeners::on_close(fd, false);
             entry.forget();
             None
         }
@@ -72,57 +72,57 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<Answer> {
 
 /// Numbers that a signal handler has closed in the middle of a call of its own thread, which may be about them: its
 /// next wait, or the next call that makes a number, closes them. 0: none.
-static LATER: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
-static ANY_LATER: AtomicBool = AtomicBool::new(false);
+static DEFERRED_CLOSES: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
+static HAS_DEFERRED_CLOSES: AtomicBool = AtomicBool::new(false);
 
 #[cold]
-fn close_later(entry: &'static Entry, fd: i32) -> Option<Answer> {
+fn defer_close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     let was = entry.kind() as i32;
-    let free = LATER.iter().find(|place| {
+    let free = DEFERRED_CLOSES.iter().find(|slot| {
         let name = fd << 4 | was;
-        (place.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed)).is_ok()
+        (slot.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed)).is_ok()
     });
     if free.is_none() {
         // More than any handler has been seen to close.
         entry.forget();
         return None;
     }
-    entry.become_kind(Kind::Closing, entry.flags());
-    ANY_LATER.store(true, Ordering::Release);
+    entry.set_kind(Kind::Closing, entry.flags());
+    HAS_DEFERRED_CLOSES.store(true, Ordering::Release);
     Some(Ok(0))
 }
 
 /// In a child of a fork: what waits is the parent's.
 pub(crate) fn reset() {
-    LATER
+    DEFERRED_CLOSES
         .iter()
-        .for_each(|place| place.store(0, Ordering::Relaxed));
+        .for_each(|slot| slot.store(0, Ordering::Relaxed));
 }
 
 /// Closes what a signal handler could not.
 #[inline]
-pub(crate) fn close_what_waits() {
-    if ANY_LATER.load(Ordering::Relaxed) {
-        close_all_that_wait();
+pub(crate) fn close_deferred() {
+    if HAS_DEFERRED_CLOSES.load(Ordering::Relaxed) {
+        close_all_deferred();
     }
 }
 
 #[cold]
-fn close_all_that_wait() {
+fn close_all_deferred() {
     // A child may not have asked before, and those are its parent's.
-    identity::process();
-    ANY_LATER.store(false, Ordering::Release);
-    for place in &LATER {
-        let name = place.swap(0, Ordering::AcqRel);
+    identity::fork_generation();
+    HAS_DEFERRED_CLOSES.store(false, Ordering::Release);
+    for slot in &DEFERRED_CLOSES {
+        let name = slot.swap(0, Ordering::AcqRel);
         let Some(entry) = fd_table::entry(name >> 4).filter(|_| name != 0) else {
             continue;
         };
         let was = if name & 15 == Kind::Served as i32 {
             Kind::Served
         } else {
-            Kind::Replay
+            Kind::HandedBack
         };
-        entry.become_kind(was, entry.flags());
+        entry.set_kind(was, entry.flags());
         if close(entry, name >> 4).is_none() {
             let _ = sys::close(name >> 4);
         }
@@ -132,8 +132,8 @@ fn close_all_that_wait() {
 /// A number that is to be closed is so at the beginning of its set's turn, and may be another file's while its owner
 /// sleeps in there: a thread that comes upon it has the owner come out.
 #[cold]
-pub(crate) fn see_closed(entry: &'static Entry) {
-    let others = Set::of(entry).filter(|set| !set.is_mine());
+pub(crate) fn finish_deferred_close(entry: &'static Entry) {
+    let others = Set::of(entry).filter(|set| !set.is_owner());
     drop(others.and_then(Set::take));
 }
 
@@ -149,9 +149,9 @@ fn another_number(set: &'static Set, but: i32) -> Option<i32> {
 }
 
 /// The number is about to be taken by another descriptor: what it was is closed first.
-pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
+pub(crate) fn release_number(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     if close(entry, fd).is_some() {
-        draining::make_way(fd);
+        draining::release_number(fd);
     }
     None
 }
@@ -160,7 +160,7 @@ pub(crate) fn make_way(entry: &'static Entry, fd: i32) -> Option<Answer> {
 /// handed back, if it was served.
 pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
     if close(entry, fd).is_some() {
-        draining::make_way(fd);
+        draining::release_number(fd);
     }
 }
 
@@ -176,25 +176,25 @@ pub(crate) fn duplicate(
     match from.kind() {
         Kind::Set => {
             if let Some(set) = Set::of(from)
-                && let Some(mut held) = set.take()
+                && let Some(mut guard) = set.take()
             {
-                held.numbers += 1;
-                to.belong_to(std::ptr::from_ref(set).cast_mut());
-                to.become_kind(Kind::Set, 0);
+                guard.fd_count += 1;
+                to.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+                to.set_kind(Kind::Set, 0);
             }
         }
-        Kind::Replay => {
-            if let Some(mut held) = Set::of(from).and_then(Set::take) {
-                hand_back::share_in_hand(&mut held, from_fd, to, to_fd);
+        Kind::HandedBack => {
+            if let Some(mut guard) = Set::of(from).and_then(Set::take) {
+                hand_back::share_buffered(&mut guard, from_fd, to, to_fd);
             }
         }
         Kind::Stream => {
-            from.become_kind(Kind::Stream, from.flags() | LEFT_ALONE);
-            to.become_kind(Kind::Stream, from.flags() | LEFT_ALONE);
+            from.set_kind(Kind::Stream, from.flags() | NEVER_SERVED);
+            to.set_kind(Kind::Stream, from.flags() | NEVER_SERVED);
         }
         Kind::Listener => {
-            to.become_kind(Kind::Listener, from.flags() | LEFT_ALONE);
-            from.become_kind(Kind::Listener, from.flags() | LEFT_ALONE);
+            to.set_kind(Kind::Listener, from.flags() | NEVER_SERVED);
+            from.set_kind(Kind::Listener, from.flags() | NEVER_SERVED);
         }
         _ => to.forget(),
     }

@@ -1,14 +1,14 @@
 //! `epoll_ctl`: what enters and leaves a set.
 
-use crate::batching::Pace;
-use crate::byte_queue::Moved;
+use crate::batching::Batching;
+use crate::byte_queue::TakenBytes;
 use crate::classify;
 use crate::config;
 use crate::connection::{self as flag, Conn, KNOWN};
 use crate::counters::{self, Call, Why};
 use crate::descriptor;
-use crate::epoll_set::{Guest, Held, Mode, Set};
-use crate::errno::Answer;
+use crate::epoll_set::{Mode, Set, SetGuard, SharedMember};
+use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::listeners;
@@ -23,244 +23,265 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 /// What the set is asked for.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct CtlRequest {
     pub(crate) operation: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
 }
 
 /// `None`: the kernel's set answers.
-pub(crate) fn control(number: &'static Entry, fd: i32, asked: Asked) -> Option<Answer> {
+pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> Option<CallResult> {
     let set = Set::of(number)?;
     let entry = fd_table::entry(fd)?;
     if let Kind::Set = entry.kind() {
         // A set in a set: what the inner one serves the outer one would not see.
-        polled_otherwise(entry);
+        on_outer_poll(entry);
         return None;
     }
     if entry.kind() == Kind::Closing {
-        descriptor::see_closed(entry);
+        descriptor::finish_deferred_close(entry);
     }
-    let Some(mut held) = set.take() else {
+    let Some(mut guard) = set.take() else {
         counters::passed(Why::InHandler);
         return None;
     };
-    let moves = asked.operation == libc::EPOLL_CTL_ADD
-        && matches!(entry.kind(), Kind::Served | Kind::Replay)
+    let moves = request.operation == libc::EPOLL_CTL_ADD
+        && matches!(entry.kind(), Kind::Served | Kind::HandedBack)
         && hand_back::may_move(entry, set);
     if moves {
-        let (again, in_hand) = reclaim(set, held, entry, fd)?;
-        held = again;
-        let mut answer = add(set, &mut held, entry, fd, asked, in_hand.as_slice());
+        let (relocked, buffered) = reclaim(set, guard, entry, fd)?;
+        guard = relocked;
+        let mut result = add(set, &mut guard, entry, fd, request, buffered.as_slice());
         if entry.kind() != Kind::Served {
             // Not served here: what is in hand waits for its reader, and is reported.
-            hand_back::keep_in_hand(&mut held, entry, fd, in_hand.as_slice());
-            answer = match entry.kind() {
-                Kind::Replay => replayed(set, &mut held, entry, fd, asked),
+            hand_back::keep_buffered(&mut guard, entry, fd, buffered.as_slice());
+            result = match entry.kind() {
+                Kind::HandedBack => handed_back(set, &mut guard, entry, fd, request),
                 _ => None,
             };
         }
-        held.kernel_has |= answer.is_none();
-        return answer;
+        guard.kernel_has |= result.is_none();
+        return result;
     }
-    let elsewhere = entry.kind() == Kind::Served && !std::ptr::eq(entry.set(), held.itself);
+    let elsewhere = entry.kind() == Kind::Served && !std::ptr::eq(entry.set(), guard.set_ptr);
     if elsewhere {
-        return in_another(set, held, entry, fd, asked);
+        return control_in_second_set(set, guard, entry, fd, request);
     }
-    held.knows_no_more(fd, asked.data);
-    let answer = match entry.kind() {
+    guard.forget_reported(fd, request.data);
+    let result = match entry.kind() {
         Kind::Closing => Some(Err(libc::EBADF)),
-        Kind::Served => served(&mut held, fd, asked),
-        Kind::Replay => replayed(set, &mut held, entry, fd, asked),
-        Kind::Listener => listeners::control(&mut held, fd, asked),
-        _ if asked.operation == libc::EPOLL_CTL_ADD => add(set, &mut held, entry, fd, asked, &[]),
+        Kind::Served => served(&mut guard, fd, request),
+        Kind::HandedBack => handed_back(set, &mut guard, entry, fd, request),
+        Kind::Listener => listeners::control(&mut guard, fd, request),
+        _ if request.operation == libc::EPOLL_CTL_ADD => {
+            add(set, &mut guard, entry, fd, request, &[])
+        }
         _ => {
-            change_early(&mut held, fd, asked);
+            change_early_member(&mut guard, fd, request);
             None
         }
     };
-    if answer.is_none() && asked.operation == libc::EPOLL_CTL_ADD {
-        held.kernel_has = true;
+    if result.is_none() && request.operation == libc::EPOLL_CTL_ADD {
+        guard.kernel_has = true;
     }
-    answer
+    result
 }
 
 /// Whoever polls the set itself must see what it serves: it is the kernel's from now on. True: it would report
 /// something that the kernel does not know of.
-pub(crate) fn polled_otherwise(number: &'static Entry) -> bool {
-    let Some(mut held) = Set::of(number).and_then(Set::take) else {
+pub(crate) fn on_outer_poll(number: &'static Entry) -> bool {
+    let Some(mut guard) = Set::of(number).and_then(Set::take) else {
         return false;
     };
-    hand_back::pass_whole(&mut held, Why::PolledOtherwise);
-    held.has_ready() || held.has_guest()
+    hand_back::pass_through_set(&mut guard, Why::PolledOtherwise);
+    guard.has_ready() || guard.has_ready_shared_member()
 }
 
 fn add(
     set: &'static Set,
-    held: &mut Held,
+    guard: &mut SetGuard,
     entry: &'static Entry,
     fd: i32,
-    asked: Asked,
-    in_hand: &[u8],
-) -> Option<Answer> {
+    request: CtlRequest,
+    buffered: &[u8],
+) -> Option<CallResult> {
     let pass = |why: Why| {
         counters::passed(why);
         if why != Why::NotAStream {
-            log::passes_before_a_ring(why);
+            log::log_first_pass(why);
         }
         None
     };
-    if held.mode == Mode::Passing {
+    if guard.mode == Mode::Passing {
         return None;
     }
     if let Err(why) = classify::can_be_served(entry, fd) {
         if entry.kind() == Kind::Listener {
-            return listeners::control(held, fd, asked);
+            return listeners::control(guard, fd, request);
         }
         return pass(why);
     }
-    if asked.events & !KNOWN != 0 {
+    if request.events & !KNOWN != 0 {
         return pass(Why::UnknownFlags);
     }
-    if held.mode == Mode::Fresh {
+    if guard.mode == Mode::Fresh {
         // Before its thread has waited on it once, nobody knows whose it is.
-        if !set.is_mine() {
+        if !set.is_owner() {
             // The kernel's set has it until there is a ring.
-            let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
-            if answer.is_ok() {
-                held.wanted = true;
-                held.kernel_has = true;
+            let result = sys::control(
+                guard.fd,
+                request.operation,
+                fd,
+                request.events,
+                request.data,
+            );
+            if result.is_ok() {
+                guard.needs_ring = true;
+                guard.kernel_has = true;
                 // The number may have been another's, which the program has closed.
-                held.early.retain(|early| early.0 != fd);
-                held.early.push((fd, asked.events, asked.data));
+                guard
+                    .early_members
+                    .retain(|early_members| early_members.0 != fd);
+                guard.early_members.push((fd, request.events, request.data));
             }
-            return Some(answer);
+            return Some(result);
         }
-        start(set, held);
-        if held.mode != Mode::Serving {
+        start(set, guard);
+        if guard.mode != Mode::Serving {
             return None;
         }
     }
-    begin(set, held, entry, fd, (asked.events, asked.data), in_hand);
+    begin(
+        set,
+        guard,
+        entry,
+        fd,
+        (request.events, request.data),
+        buffered,
+    );
     Some(Ok(0))
 }
 
 /// What is said of a member that was put in before there was a ring.
-fn change_early(held: &mut Held, fd: i32, asked: Asked) {
-    let Some(nth) = held.early.iter().position(|early| early.0 == fd) else {
+fn change_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
+    let Some(nth) = guard
+        .early_members
+        .iter()
+        .position(|early_members| early_members.0 == fd)
+    else {
         return;
     };
-    if asked.operation == libc::EPOLL_CTL_MOD && asked.events & !KNOWN == 0 {
-        held.early[nth] = (fd, asked.events, asked.data);
+    if request.operation == libc::EPOLL_CTL_MOD && request.events & !KNOWN == 0 {
+        guard.early_members[nth] = (fd, request.events, request.data);
     } else {
-        held.early.swap_remove(nth);
+        guard.early_members.swap_remove(nth);
     }
 }
 
 /// The ring serves those that the kernel's set had until now.
-fn take_over_early(set: &'static Set, held: &mut Held) {
-    for (fd, events, data) in std::mem::take(&mut held.early) {
+fn serve_early_members(set: &'static Set, guard: &mut SetGuard) {
+    for (fd, events, data) in std::mem::take(&mut guard.early_members) {
         let Some(entry) = fd_table::entry(fd) else {
             continue;
         };
         // One that was closed since, or is shared now, is not to be served.
         let still = classify::can_be_served(entry, fd).is_ok()
-            && sys::control(held.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok();
+            && sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok();
         if still {
-            begin(set, held, entry, fd, (events, data), &[]);
+            begin(set, guard, entry, fd, (events, data), &[]);
         }
     }
 }
 
-/// Serves a connection from now on; `in_hand` was received before.
+/// Serves a connection from now on; `buffered` was received before.
 fn begin(
     set: &'static Set,
-    held: &mut Held,
+    guard: &mut SetGuard,
     entry: &'static Entry,
     fd: i32,
     (events, data): (u32, u64),
-    in_hand: &[u8],
+    buffered: &[u8],
 ) {
-    entry.belong_to(std::ptr::from_ref(set).cast_mut());
-    entry.become_kind(Kind::Served, entry.flags());
-    if let Some(mut connection) = held.connection(fd) {
+    entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+    entry.set_kind(Kind::Served, entry.flags());
+    if let Some(mut connection) = guard.connection(fd) {
         connection.begin(events, data);
-        connection.spilled.append(in_hand);
-        hand_back::begins(held, fd);
-        held.arm(fd, connection);
-        held.notify(fd, connection, 0);
+        connection.copied_out.append(buffered);
+        hand_back::count_served(guard, fd);
+        guard.arm(fd, connection);
+        guard.notify(fd, connection, 0);
         counters::served(Call::EpollCtl);
     }
 }
 
 /// Makes the set's ring. The calling thread is the one that waits on it.
-pub(crate) fn start(set: &'static Set, held: &mut Held) {
+pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
     if config::get().disabled || !crate::process::may_make_rings() {
         counters::passed(Why::Filtered);
-        log::refused("the program has set a filter of system calls");
-        held.mode = Mode::Passing;
+        log::log_refused("the program has set a filter of system calls");
+        guard.mode = Mode::Passing;
         return;
     }
-    if switch::keeps(held) {
+    if switch::keeps_passing(guard) {
         return;
     }
     match poll_cycle::make() {
-        Ok(machine) => {
-            let descriptors = machine.ring.descriptors();
+        Ok(context) => {
+            let descriptors = context.ring.descriptors();
             for descriptor in descriptors {
                 reserved_fds::remember(descriptor, Inode::Shared);
             }
             set.set_wake(descriptors[1]);
-            held.make_room();
-            held.pace = Pace::new(config::get().holds);
-            held.ring = Some(machine);
-            held.mode = Mode::Serving;
+            guard.reserve_lists();
+            guard.batching = Batching::new(config::get().batch_from_start);
+            guard.ring = Some(context);
+            guard.mode = Mode::Serving;
             crate::flush_thread::begin_thread();
-            listeners::watch_all(held);
-            take_over_early(set, held);
+            listeners::watch_all(guard);
+            serve_early_members(set, guard);
         }
         Err(why) => {
-            held.mode = Mode::Passing;
+            guard.mode = Mode::Passing;
             counters::passed(Why::Refused);
-            log::refused(&why);
+            log::log_refused(&why);
         }
     }
 }
 
-fn served(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
-    let mut connection = held.connection(fd)?;
+fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
+    let mut connection = guard.connection(fd)?;
     counters::served(Call::EpollCtl);
     let member = connection.is(flag::MEMBER);
-    match asked.operation {
+    match request.operation {
         libc::EPOLL_CTL_ADD if member => Some(Err(libc::EEXIST)),
         libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !member => Some(Err(libc::ENOENT)),
         libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
-            if asked.events & !KNOWN != 0 {
-                if asked.operation == libc::EPOLL_CTL_MOD && asked.events & EXCLUSIVE != 0 {
+            if request.events & !KNOWN != 0 {
+                if request.operation == libc::EPOLL_CTL_MOD && request.events & EXCLUSIVE != 0 {
                     return Some(Err(libc::EINVAL));
                 }
-                return Some(ask_kernel(held, fd, connection, asked));
+                return Some(move_to_kernel_set(guard, fd, connection, request));
             }
-            (connection.events, connection.data) = (asked.events, asked.data);
+            (connection.events, connection.data) = (request.events, request.data);
             connection.mark(flag::MEMBER);
             connection.clear(flag::DISABLED);
-            if connection.is(flag::BULK) && asked.events & flag::EDGE_TRIGGERED != 0 {
+            if connection.is(flag::BULK) && request.events & flag::EDGE_TRIGGERED != 0 {
                 connection.clear(flag::BULK | flag::READABLE);
             }
             if connection.events & flag::IN == 0 {
-                crate::receive::spill(held, connection);
+                crate::receive::copy_out(guard, connection);
             }
-            held.arm(fd, connection);
+            guard.arm(fd, connection);
             if connection.report() != 0 {
-                held.notify(fd, connection, 0);
+                guard.notify(fd, connection, 0);
             }
             if connection.is(flag::ENDED) {
-                held.to_poll.push(fd);
+                guard.to_poll.push(fd);
             }
             Some(Ok(0))
         }
         libc::EPOLL_CTL_DEL => {
-            hand_back::remove(held, fd, connection);
+            hand_back::remove(guard, fd, connection);
             Some(Ok(0))
         }
         _ => Some(Err(libc::EINVAL)),
@@ -268,20 +289,25 @@ fn served(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
 }
 
 /// What only the kernel's set can do for one that is served: it has it from now on, if it takes it so.
-fn ask_kernel(held: &mut Held, fd: i32, mut connection: Conn, asked: Asked) -> Answer {
-    let ask = |operation| sys::control(held.fd, operation, fd, asked.events, asked.data);
+fn move_to_kernel_set(
+    guard: &mut SetGuard,
+    fd: i32,
+    mut connection: Conn,
+    request: CtlRequest,
+) -> CallResult {
+    let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
     // It has no member of that number yet.
-    ask(libc::EPOLL_CTL_ADD)?;
+    ctl(libc::EPOLL_CTL_ADD)?;
     // Not to be put there by the hand-back as well.
     connection.clear(flag::MEMBER);
-    hand_back::hand_back(held, fd, Why::UnknownFlags);
-    held.kernel_has = true;
-    if let Some(mut connection) = held.connection(fd) {
-        (connection.events, connection.data) = (asked.events, asked.data);
+    hand_back::hand_back(guard, fd, Why::UnknownFlags);
+    guard.kernel_has = true;
+    if let Some(mut connection) = guard.connection(fd) {
+        (connection.events, connection.data) = (request.events, request.data);
         connection.mark(flag::MEMBER);
         connection.clear(flag::DISABLED);
-        if connection.in_hand() > 0 || connection.error != 0 {
-            held.notify(fd, connection, 0);
+        if connection.buffered() > 0 || connection.error != 0 {
+            guard.notify(fd, connection, 0);
         }
     }
     Ok(0)
@@ -291,97 +317,100 @@ fn ask_kernel(held: &mut Held, fd: i32, mut connection: Conn, asked: Asked) -> A
 /// take two sets the other way round.
 fn reclaim(
     set: &'static Set,
-    mut held: Held,
+    mut guard: SetGuard,
     entry: &'static Entry,
     fd: i32,
-) -> Option<(Held, Moved)> {
-    if std::ptr::eq(entry.set(), held.itself) {
-        let in_hand = hand_back::reclaim(&mut held, fd);
-        return Some((held, in_hand));
+) -> Option<(SetGuard, TakenBytes)> {
+    if std::ptr::eq(entry.set(), guard.set_ptr) {
+        let buffered = hand_back::reclaim(&mut guard, fd);
+        return Some((guard, buffered));
     }
-    drop(held);
-    let theirs = Set::of(entry).and_then(Set::take);
-    let in_hand = theirs.map_or(Moved::none(), |mut theirs| {
-        hand_back::reclaim(&mut theirs, fd)
+    drop(guard);
+    let other_set = Set::of(entry).and_then(Set::take);
+    let buffered = other_set.map_or(TakenBytes::none(), |mut other_set| {
+        hand_back::reclaim(&mut other_set, fd)
     });
-    Some((set.take()?, in_hand))
+    Some((set.take()?, buffered))
 }
 
 /// A second set asks about a connection that one serves. One lock at a time, as above.
-fn in_another(
+fn control_in_second_set(
     set: &'static Set,
-    held: Held,
+    guard: SetGuard,
     entry: &'static Entry,
     fd: i32,
-    asked: Asked,
-) -> Option<Answer> {
-    if asked.operation != libc::EPOLL_CTL_ADD {
+    request: CtlRequest,
+) -> Option<CallResult> {
+    if request.operation != libc::EPOLL_CTL_ADD {
         return Some(Err(libc::ENOENT));
     }
-    drop(held);
-    let mut theirs = Set::of(entry).and_then(Set::take)?;
-    hand_back::hand_back(&mut theirs, fd, Why::SeveralSets);
-    let generation = hand_back::generation(&theirs, fd);
-    drop(theirs);
-    let mut held = set.take()?;
-    held.kernel_has = true;
-    be_guest(&mut held, (fd, generation), asked);
+    drop(guard);
+    let mut other_set = Set::of(entry).and_then(Set::take)?;
+    hand_back::hand_back(&mut other_set, fd, Why::SeveralSets);
+    let generation = hand_back::generation(&other_set, fd);
+    drop(other_set);
+    let mut guard = set.take()?;
+    guard.kernel_has = true;
+    add_shared_member(&mut guard, (fd, generation), request);
     None
 }
 
 /// What another set has in hand of it, this one reports, too.
-fn be_guest(held: &mut Held, (fd, generation): (i32, u32), asked: Asked) {
-    let (events, data) = (asked.events, asked.data);
-    held.guests.push(Guest {
+fn add_shared_member(guard: &mut SetGuard, (fd, generation): (i32, u32), request: CtlRequest) {
+    let (events, data) = (request.events, request.data);
+    guard.shared_members.push(SharedMember {
         fd,
         generation,
         events,
         data,
-        told: false,
+        reported: false,
     });
 }
 
 /// One that was handed back: the kernel's set knows it, and what is in hand of it is ours to report.
-fn replayed(
+fn handed_back(
     set: &'static Set,
-    held: &mut Held,
+    guard: &mut SetGuard,
     entry: &'static Entry,
     fd: i32,
-    asked: Asked,
-) -> Option<Answer> {
+    request: CtlRequest,
+) -> Option<CallResult> {
     if !Set::of(entry).is_some_and(|own| std::ptr::eq(own, set)) {
-        let before = held.guests.iter().position(|guest| guest.fd == fd);
-        let before = before.map(|nth| held.guests.swap_remove(nth));
-        if let Some(before) = before.filter(|_| asked.operation != libc::EPOLL_CTL_DEL) {
-            be_guest(held, (fd, before.generation), asked);
+        let earlier = guard
+            .shared_members
+            .iter()
+            .position(|shared_member| shared_member.fd == fd);
+        let earlier = earlier.map(|nth| guard.shared_members.swap_remove(nth));
+        if let Some(earlier) = earlier.filter(|_| request.operation != libc::EPOLL_CTL_DEL) {
+            add_shared_member(guard, (fd, earlier.generation), request);
         }
         return None;
     }
-    let mut connection = held.connection(fd)?;
+    let mut connection = guard.connection(fd)?;
     let silent = connection.is(flag::DISABLED) && connection.is(flag::MEMBER);
-    let ask = |operation| sys::control(held.fd, operation, fd, asked.events, asked.data);
-    let answer = match asked.operation {
+    let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
+    let result = match request.operation {
         libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
         // The kernel's set may not have got it yet.
-        operation => match ask(operation) {
+        operation => match ctl(operation) {
             Err(libc::ENOENT) if silent && operation == libc::EPOLL_CTL_DEL => Ok(0),
-            Err(libc::ENOENT) if silent => ask(libc::EPOLL_CTL_ADD),
-            answer => answer,
+            Err(libc::ENOENT) if silent => ctl(libc::EPOLL_CTL_ADD),
+            result => result,
         },
     };
-    if answer.is_ok() {
+    if result.is_ok() {
         connection.clear(flag::DISABLED);
-        if asked.operation == libc::EPOLL_CTL_DEL {
+        if request.operation == libc::EPOLL_CTL_DEL {
             connection.clear(flag::MEMBER);
-            held.unready(fd, connection);
+            guard.unready(fd, connection);
         } else {
-            (connection.events, connection.data) = (asked.events, asked.data);
+            (connection.events, connection.data) = (request.events, request.data);
             connection.mark(flag::MEMBER);
-            held.kernel_has = true;
-            if connection.in_hand() > 0 || connection.error != 0 {
-                held.notify(fd, connection, 0);
+            guard.kernel_has = true;
+            if connection.buffered() > 0 || connection.error != 0 {
+                guard.notify(fd, connection, 0);
             }
         }
     }
-    Some(answer)
+    Some(result)
 }

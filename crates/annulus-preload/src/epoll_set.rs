@@ -14,16 +14,16 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-use annulus::preload::{Answer, ServerRing};
+use annulus::preload::{Completion, ServerRing};
 
-use crate::accept_burst::Burst;
-use crate::batching::Pace;
+use crate::accept_burst::AcceptBurst;
+use crate::batching::Batching;
 use crate::buffers::{Arena, Pool};
 use crate::connection::{self as flag, Conn};
-use crate::counters::RingCounts;
+use crate::counters::RingCounters;
 use crate::epoll_set_list;
 use crate::fd_table::{self, Entry, Kind};
-use crate::identity::{self, me};
+use crate::identity::{self, thread_id};
 use crate::lock::Lock;
 use crate::reserved_fds;
 use crate::sys;
@@ -47,18 +47,18 @@ pub(crate) struct Set {
     /// The thread that waits on it.
     owner: AtomicUsize,
     /// That thread is in the kernel, or on its way.
-    inside: AtomicBool,
+    in_enter: AtomicBool,
     /// Threads that want the ring to stand still.
-    visitors: AtomicU32,
+    waiting_threads: AtomicU32,
     /// What wakes the owner.
     wake: AtomicI32,
     /// Since when something has been queued, ns; 0: nothing is.
     queued_since_ns: AtomicU64,
     /// Something was put aside, and the library's thread has not looked since.
-    has_rests: AtomicBool,
+    has_deferred: AtomicBool,
     process: AtomicU32,
     /// Nothing refers to it any more but what looks at its mode.
-    idle: AtomicBool,
+    retired: AtomicBool,
     /// The one that was made before it ([`epoll_set_list`](crate::epoll_set_list)).
     pub(crate) older: AtomicPtr<Set>,
     inner: UnsafeCell<Inner>,
@@ -72,56 +72,56 @@ unsafe impl Send for Set {}
 /// What only the holder of the lock touches.
 pub(crate) struct Inner {
     /// The set that this is of.
-    pub(crate) itself: *const Set,
+    pub(crate) set_ptr: *const Set,
     /// A number of the kernel's set.
     pub(crate) fd: i32,
     /// How many numbers it has.
-    pub(crate) numbers: u32,
+    pub(crate) fd_count: u32,
     pub(crate) mode: Mode,
     /// There is something to serve as soon as there is a ring.
-    pub(crate) wanted: bool,
-    pub(crate) ring: Option<Box<Machine>>,
+    pub(crate) needs_ring: bool,
+    pub(crate) ring: Option<Box<RingContext>>,
     /// First and last of the ready ones, and one more; 0: none.
     pub(crate) ready: (u32, u32),
     pub(crate) to_arm: Vec<i32>,
     pub(crate) queued: Vec<i32>,
     pub(crate) to_poll: Vec<i32>,
-    pub(crate) leaving: Vec<i32>,
+    pub(crate) removed: Vec<i32>,
     pub(crate) starved: Vec<i32>,
     pub(crate) cancels: Vec<u64>,
     /// What has gathered has been pushed, and not been answered yet.
     pub(crate) pushed: bool,
     /// Connections of which something was put aside since the library's thread has looked.
-    pub(crate) aside: Vec<i32>,
+    pub(crate) deferred: Vec<i32>,
     /// Connections that are served.
     pub(crate) served: u32,
     /// Those of which something is in hand that the kernel does not know.
-    pub(crate) replays: u32,
+    pub(crate) handed_back_count: u32,
     /// The kernel's set: whether it has members, whether the ring polls it, whether something is ready in it.
     pub(crate) kernel_has: bool,
     pub(crate) kernel_polled: bool,
     pub(crate) kernel_ready: bool,
     pub(crate) round: u32,
     /// Descriptors that other threads have touched.
-    pub(crate) strangers: u32,
+    pub(crate) foreign_fds: u32,
     /// When the first of what is queued was written, ns; 0: nothing is, or nobody asked.
     pub(crate) queued_at_ns: u64,
     /// The kernel has more of something that was received: it is asked once more before anything is reported.
-    pub(crate) again: bool,
+    pub(crate) recheck: bool,
     /// Writes that were queued in this round.
     pub(crate) writes: u32,
     /// Members that were put into it before it had a ring: descriptor, events, data.
-    pub(crate) early: Vec<(i32, u32, u64)>,
+    pub(crate) early_members: Vec<(i32, u32, u64)>,
     /// Those that another set of this thread had first, and of which something is in hand.
-    pub(crate) guests: Vec<Guest>,
+    pub(crate) shared_members: Vec<SharedMember>,
     /// What the kernel's set is going to report once too often, when it is next asked.
-    pub(crate) known: Vec<Known>,
-    pub(crate) pace: Pace,
+    pub(crate) already_reported: Vec<AlreadyReported>,
+    pub(crate) batching: Batching,
     /// When the first write of this round was, ns.
     pub(crate) written_at_ns: u64,
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
-    pub(crate) burst: Burst,
+    pub(crate) accept_burst: AcceptBurst,
     /// The kernel's because the operator has asked for that.
     pub(crate) released: bool,
 }
@@ -129,19 +129,19 @@ pub(crate) struct Inner {
 /// A member of two sets, or one whose number was closed and that has another; the kernel's set knows it, but not what
 /// is in hand.
 #[derive(Clone, Copy)]
-pub(crate) struct Guest {
+pub(crate) struct SharedMember {
     pub(crate) fd: i32,
     /// Of the connection that has it in hand.
     pub(crate) generation: u32,
     pub(crate) events: u32,
     pub(crate) data: u64,
     /// It was reported, and is not to be again.
-    pub(crate) told: bool,
+    pub(crate) reported: bool,
 }
 
 /// An edge-triggered member that was put into the kernel's set anew, and what has been reported of it before.
 #[derive(Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct AlreadyReported {
     pub(crate) fd: i32,
     pub(crate) data: u64,
     pub(crate) events: u32,
@@ -157,46 +157,46 @@ pub(crate) struct Listener {
     pub(crate) polled: bool,
     pub(crate) generation: u32,
     /// What the kernel has answered, and was not reported yet.
-    pub(crate) found: u32,
+    pub(crate) ready_events: u32,
 }
 
 /// The ring and its memory.
-pub(crate) struct Machine {
+pub(crate) struct RingContext {
     pub(crate) ring: ServerRing,
     pub(crate) pool: Pool,
     pub(crate) arena: Arena,
-    pub(crate) answers: Vec<Answer>,
-    pub(crate) counts: RingCounts,
+    pub(crate) completions: Vec<Completion>,
+    pub(crate) counters: RingCounters,
 }
 
 /// The right to touch a set; its ring stands still.
-pub(crate) struct Held {
+pub(crate) struct SetGuard {
     set: &'static Set,
 }
 
-impl Held {
+impl SetGuard {
     /// Whether a signal handler has interrupted its thread on the way into the kernel, or out of it.
-    pub(crate) fn in_handler(&self) -> bool {
-        self.set.inside.load(Ordering::Relaxed)
+    pub(crate) fn in_signal_handler(&self) -> bool {
+        self.set.in_enter.load(Ordering::Relaxed)
     }
 
     /// The thread is about to wait: whatever it was in before is over.
-    pub(crate) fn is_back(&self) {
-        self.set.inside.store(false, Ordering::Relaxed);
+    pub(crate) fn clear_in_enter(&self) {
+        self.set.in_enter.store(false, Ordering::Relaxed);
     }
 
     /// Whether the calling thread is the one that waits on the set, and is not just about to.
-    pub(crate) fn is_mine(&self) -> bool {
-        self.set.is_mine() && !self.in_handler()
+    pub(crate) fn is_owner(&self) -> bool {
+        self.set.is_owner() && !self.in_signal_handler()
     }
 
     /// The thread that waited on it ends. The next one that is made may have its number.
-    pub(crate) fn is_nobodys(&self) {
+    pub(crate) fn clear_owner(&self) {
         self.set.owner.store(usize::MAX, Ordering::Relaxed);
     }
 }
 
-impl Deref for Held {
+impl Deref for SetGuard {
     type Target = Inner;
 
     #[inline]
@@ -206,7 +206,7 @@ impl Deref for Held {
     }
 }
 
-impl DerefMut for Held {
+impl DerefMut for SetGuard {
     #[inline]
     fn deref_mut(&mut self) -> &mut Inner {
         // SAFETY: Held, as above.
@@ -214,7 +214,7 @@ impl DerefMut for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for SetGuard {
     #[inline]
     fn drop(&mut self) {
         self.set.lock.release();
@@ -225,47 +225,49 @@ impl Set {
     /// The set of a descriptor that `epoll_create` has just answered with.
     pub(crate) fn adopt(fd: i32) -> Option<&'static Set> {
         let entry = fd_table::entry(fd)?;
-        let set = match epoll_set_list::all().find(|set| set.idle.swap(false, Ordering::AcqRel)) {
+        let set = match epoll_set_list::all().find(|set| set.retired.swap(false, Ordering::AcqRel))
+        {
             Some(set) => set,
             None => epoll_set_list::add(Set {
                 lock: Lock::new(),
                 owner: AtomicUsize::new(0),
-                inside: AtomicBool::new(false),
-                visitors: AtomicU32::new(0),
+                in_enter: AtomicBool::new(false),
+                waiting_threads: AtomicU32::new(0),
                 wake: AtomicI32::new(-1),
                 queued_since_ns: AtomicU64::new(0),
-                has_rests: AtomicBool::new(false),
+                has_deferred: AtomicBool::new(false),
                 process: AtomicU32::new(0),
-                idle: AtomicBool::new(false),
+                retired: AtomicBool::new(false),
                 older: AtomicPtr::new(ptr::null_mut()),
                 inner: UnsafeCell::new(Inner::new()),
             }),
         };
-        if set.process.load(Ordering::Relaxed) != identity::process() {
+        if set.process.load(Ordering::Relaxed) != identity::fork_generation() {
             // In a child of a fork: whoever held it in the parent is not here.
             set.lock.release();
-            set.inside.store(false, Ordering::Relaxed);
-            set.visitors.store(0, Ordering::Relaxed);
+            set.in_enter.store(false, Ordering::Relaxed);
+            set.waiting_threads.store(0, Ordering::Relaxed);
         }
-        set.process.store(identity::process(), Ordering::Relaxed);
+        set.process
+            .store(identity::fork_generation(), Ordering::Relaxed);
         set.owner.store(0, Ordering::Relaxed);
-        let mut held = set.take()?;
+        let mut guard = set.take()?;
         // What those of a set before it had no room for is still to be sent.
-        let aside = std::mem::take(&mut held.aside);
-        *held = Inner::new();
-        held.aside = aside;
-        held.itself = set;
-        held.fd = fd;
-        held.numbers = 1;
-        drop(held);
-        entry.belong_to(std::ptr::from_ref(set).cast_mut());
-        entry.become_kind(Kind::Set, 0);
+        let deferred = std::mem::take(&mut guard.deferred);
+        *guard = Inner::new();
+        guard.deferred = deferred;
+        guard.set_ptr = set;
+        guard.fd = fd;
+        guard.fd_count = 1;
+        drop(guard);
+        entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+        entry.set_kind(Kind::Set, 0);
         Some(set)
     }
 
     /// The set is closed, and may be another's.
     pub(crate) fn retire(&'static self) {
-        self.idle.store(true, Ordering::Release);
+        self.retired.store(true, Ordering::Release);
     }
 
     /// The set of an entry that is one, or belongs to one.
@@ -278,35 +280,36 @@ impl Set {
     /// Takes the lock while the ring stands still. `None`: this is a signal handler in the middle of a call of the
     /// same thread, or a child of a fork.
     #[inline]
-    pub(crate) fn take(&'static self) -> Option<Held> {
-        if self.process.load(Ordering::Relaxed) != identity::process() || !self.lock.take() {
+    pub(crate) fn take(&'static self) -> Option<SetGuard> {
+        if self.process.load(Ordering::Relaxed) != identity::fork_generation() || !self.lock.take()
+        {
             return None;
         }
-        let mut held = Held { set: self };
-        if !self.inside.load(Ordering::Relaxed) {
-            return Some(held);
+        let mut guard = SetGuard { set: self };
+        if !self.in_enter.load(Ordering::Relaxed) {
+            return Some(guard);
         }
-        if self.is_mine() {
+        if self.is_owner() {
             // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
-            held.recover();
+            guard.recover();
             // What it does here may lead to more: the wait that it has interrupted, or is about to, is begun anew.
             reserved_fds::wake(self.wake.load(Ordering::Relaxed));
-            return Some(held);
+            return Some(guard);
         }
-        drop(held);
-        Some(self.visit())
+        drop(guard);
+        Some(self.wait_for_owner())
     }
 
     /// Has the owner come out of the kernel.
     #[cold]
-    fn visit(&'static self) -> Held {
-        self.visitors.fetch_add(1, Ordering::AcqRel);
+    fn wait_for_owner(&'static self) -> SetGuard {
+        self.waiting_threads.fetch_add(1, Ordering::AcqRel);
         loop {
             if self.lock.take() {
-                let held = Held { set: self };
-                if !self.inside.load(Ordering::Relaxed) {
-                    self.visitors.fetch_sub(1, Ordering::AcqRel);
-                    return held;
+                let guard = SetGuard { set: self };
+                if !self.in_enter.load(Ordering::Relaxed) {
+                    self.waiting_threads.fetch_sub(1, Ordering::AcqRel);
+                    return guard;
                 }
                 // Under the lock: its number is not another ring's.
                 reserved_fds::wake(self.wake.load(Ordering::Relaxed));
@@ -316,13 +319,13 @@ impl Set {
     }
 
     #[inline]
-    pub(crate) fn is_mine(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == me()
+    pub(crate) fn is_owner(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == thread_id()
     }
 
     /// Whether the calling thread waits on it, and is not on its way into the kernel.
-    pub(crate) fn is_idle_and_mine(&self) -> bool {
-        self.is_mine() && !self.inside.load(Ordering::Relaxed)
+    pub(crate) fn is_idle_owner(&self) -> bool {
+        self.is_owner() && !self.in_enter.load(Ordering::Relaxed)
     }
 
     /// The listeners that its ring polls, without its lock: a copy in a child of a fork, which nobody changes.
@@ -340,30 +343,31 @@ impl Set {
     }
 
     pub(crate) fn own(&self) {
-        self.owner.store(me(), Ordering::Relaxed);
+        self.owner.store(thread_id(), Ordering::Relaxed);
     }
 
     pub(crate) fn queued_since_ns(&self) -> u64 {
         self.queued_since_ns.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn has_rests(&self) -> bool {
-        self.has_rests.load(Ordering::Acquire)
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.has_deferred.load(Ordering::Acquire)
     }
 
-    pub(crate) fn tell_of_rests(&self, are_there: bool) {
-        self.has_rests.store(are_there, Ordering::Release);
+    pub(crate) fn set_has_deferred(&self, has_any: bool) {
+        self.has_deferred.store(has_any, Ordering::Release);
     }
 
     /// Takes the lock also while its owner is in the kernel with the ring: for what that has no part in.
-    pub(crate) fn take_beside_ring(&'static self) -> Option<Held> {
-        let own = self.process.load(Ordering::Relaxed) == identity::process();
-        (own && self.lock.take()).then_some(Held { set: self })
+    pub(crate) fn take_during_enter(&'static self) -> Option<SetGuard> {
+        let own = self.process.load(Ordering::Relaxed) == identity::fork_generation();
+        (own && self.lock.take()).then_some(SetGuard { set: self })
     }
 
     /// Takes the lock unless its owner is in the kernel with the ring, and sees to it.
-    pub(crate) fn take_idle(&'static self) -> Option<Held> {
-        self.take_beside_ring().filter(|held| !held.in_handler())
+    pub(crate) fn take_idle(&'static self) -> Option<SetGuard> {
+        self.take_during_enter()
+            .filter(|guard| !guard.in_signal_handler())
     }
 
     pub(crate) fn set_wake(&self, fd: i32) {
@@ -371,33 +375,36 @@ impl Set {
     }
 
     /// Lets go of the lock while `during` is in the kernel with the ring. Others wait until the turn is over
-    /// ([`come_out`](Set::come_out)).
-    pub(crate) fn outside(mut held: Held, during: impl FnOnce(&mut ServerRing)) -> Held {
-        let set = held.set;
-        let Some(machine) = held.ring.as_mut() else {
-            return held;
+    /// ([`end_enter`](Set::come_out)).
+    pub(crate) fn enter_unlocked(
+        mut guard: SetGuard,
+        during: impl FnOnce(&mut ServerRing),
+    ) -> SetGuard {
+        let set = guard.set;
+        let Some(context) = guard.ring.as_mut() else {
+            return guard;
         };
-        let ring = &raw mut machine.ring;
-        set.inside.store(true, Ordering::Relaxed);
-        drop(held);
-        // SAFETY: Held: while `inside` is set nobody else touches the ring, and it is not dropped.
+        let ring = &raw mut context.ring;
+        set.in_enter.store(true, Ordering::Relaxed);
+        drop(guard);
+        // SAFETY: Held: while `in_enter` is set nobody else touches the ring, and it is not dropped.
         during(unsafe { &mut *ring });
         while !set.lock.take() {}
-        Held { set }
+        SetGuard { set }
     }
 
     /// The turn is over, its answers have been taken in: whoever wants the set may have it.
-    pub(crate) fn come_out(mut held: Held) -> Held {
-        let set = held.set;
+    pub(crate) fn end_enter(mut guard: SetGuard) -> SetGuard {
+        let set = guard.set;
         loop {
-            set.inside.store(false, Ordering::Relaxed);
-            if set.visitors.load(Ordering::Acquire) == 0 {
-                return held;
+            set.in_enter.store(false, Ordering::Relaxed);
+            if set.waiting_threads.load(Ordering::Acquire) == 0 {
+                return guard;
             }
-            drop(held);
+            drop(guard);
             sys::pause_us(5);
             while !set.lock.take() {}
-            held = Held { set };
+            guard = SetGuard { set };
         }
     }
 }
@@ -405,65 +412,66 @@ impl Set {
 impl Inner {
     const fn new() -> Inner {
         Inner {
-            itself: ptr::null(),
+            set_ptr: ptr::null(),
             fd: -1,
-            numbers: 0,
+            fd_count: 0,
             mode: Mode::Fresh,
-            wanted: false,
+            needs_ring: false,
             ring: None,
             ready: (0, 0),
             to_arm: Vec::new(),
             queued: Vec::new(),
             to_poll: Vec::new(),
-            leaving: Vec::new(),
+            removed: Vec::new(),
             starved: Vec::new(),
             cancels: Vec::new(),
             pushed: false,
-            aside: Vec::new(),
+            deferred: Vec::new(),
             served: 0,
-            replays: 0,
+            handed_back_count: 0,
             kernel_has: false,
             kernel_polled: false,
             kernel_ready: false,
             round: 0,
-            strangers: 0,
+            foreign_fds: 0,
             queued_at_ns: 0,
-            again: false,
+            recheck: false,
             writes: 0,
-            early: Vec::new(),
-            guests: Vec::new(),
-            known: Vec::new(),
-            pace: Pace::new(false),
+            early_members: Vec::new(),
+            shared_members: Vec::new(),
+            already_reported: Vec::new(),
+            batching: Batching::new(false),
             written_at_ns: 0,
             listeners: Vec::new(),
-            burst: Burst::new(),
+            accept_burst: AcceptBurst::new(),
             released: false,
         }
     }
 
     /// Something is queued from now on, or nothing any more (0).
-    pub(crate) fn is_queued_since(&mut self, now_ns: u64) {
+    pub(crate) fn set_queued_since(&mut self, now_ns: u64) {
         self.queued_at_ns = now_ns;
         // SAFETY: Owned: null, or this set.
-        if let Some(set) = unsafe { self.itself.as_ref() } {
+        if let Some(set) = unsafe { self.set_ptr.as_ref() } {
             set.queued_since_ns.store(now_ns, Ordering::Relaxed);
         }
     }
 
     /// The program has asked about a member, or closed it: the next report, by its number or with the same data, is no
     /// old one.
-    pub(crate) fn knows_no_more(&mut self, fd: i32, data: u64) {
-        self.known
-            .retain(|known| known.fd != fd && known.data != data);
+    pub(crate) fn forget_reported(&mut self, fd: i32, data: u64) {
+        self.already_reported
+            .retain(|already_reported| already_reported.fd != fd && already_reported.data != data);
     }
 
     /// Likewise something has been done to a member by which the kernel tells whoever waits.
-    pub(crate) fn knows_no_more_of(&mut self, fd: i32) {
-        self.known.retain(|known| known.fd != fd);
+    pub(crate) fn forget_reported_fd(&mut self, fd: i32) {
+        self.already_reported
+            .retain(|already_reported| already_reported.fd != fd);
     }
 
     /// Its lists grow no more, as a rule: a handler that writes or closes may have interrupted `malloc`.
-    pub(crate) fn make_room(&mut self) {
+    pub(crate) fn reserve_lists(&mut self) {
         for list in [&mut self.queued, &mut self.to_arm, &mut self.to_poll] {
             list.reserve(LIST_ROOM);
         }
@@ -472,16 +480,16 @@ impl Inner {
 
     /// Whether a kernel thread takes what is pushed.
     pub(crate) fn is_polled(&self) -> bool {
-        (self.ring.as_ref()).is_some_and(|machine| machine.ring.is_polled())
+        (self.ring.as_ref()).is_some_and(|context| context.ring.is_polled())
     }
 
     /// The connection of a descriptor, if this set has it or had it.
     #[inline]
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
         let entry = fd_table::entry(fd)?;
-        let ours = matches!(entry.kind(), Kind::Served | Kind::Replay)
-            && std::ptr::eq(entry.set(), self.itself);
-        ours.then(|| {
+        let is_member_of_set = matches!(entry.kind(), Kind::Served | Kind::HandedBack)
+            && std::ptr::eq(entry.set(), self.set_ptr);
+        is_member_of_set.then(|| {
             // SAFETY: Held: of this set, whose lock the caller has.
             unsafe { Conn::new(entry.connection()) }
         })

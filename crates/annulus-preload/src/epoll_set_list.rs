@@ -7,7 +7,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::epoll_set::{Held, Set};
+use crate::epoll_set::{Set, SetGuard};
 
 static NEWEST: AtomicPtr<Set> = AtomicPtr::new(ptr::null_mut());
 
@@ -33,12 +33,12 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Set> {
 }
 
 /// Calls for each set of this process that is open.
-pub(crate) fn for_each(mut each: impl FnMut(&mut Held)) {
+pub(crate) fn for_each(mut each: impl FnMut(&mut SetGuard)) {
     for set in all() {
-        if let Some(mut held) = set.take()
-            && held.numbers > 0
+        if let Some(mut guard) = set.take()
+            && guard.fd_count > 0
         {
-            each(&mut held);
+            each(&mut guard);
         }
     }
 }
@@ -58,10 +58,10 @@ pub(crate) fn none_is_queued() -> bool {
 }
 
 /// Calls for each set that the calling thread waits on.
-pub(crate) fn for_each_of_mine(mut each: impl FnMut(&mut Held)) {
-    for set in all().filter(|set| set.is_mine()) {
-        if let Some(mut held) = set.take() {
-            each(&mut held);
+pub(crate) fn for_each_owned(mut each: impl FnMut(&mut SetGuard)) {
+    for set in all().filter(|set| set.is_owner()) {
+        if let Some(mut guard) = set.take() {
+            each(&mut guard);
         }
     }
 }

@@ -12,11 +12,11 @@ use crate::config;
 use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
 use crate::counters::{self, Call, Why};
 use crate::epoll_ctl;
-use crate::epoll_set::{Guest, Held, Mode, Set};
-use crate::errno::{self, Answer};
+use crate::epoll_set::{Mode, Set, SetGuard, SharedMember};
+use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
-use crate::poll_cycle::{self, Ended};
+use crate::poll_cycle::{self, EnterOutcome};
 use crate::process;
 use crate::receive;
 use crate::ring_teardown;
@@ -25,7 +25,7 @@ use crate::switch;
 use crate::sys;
 
 /// Where the program wants its events.
-pub(crate) struct Room {
+pub(crate) struct EventBuffer {
     pub(crate) events: *mut epoll_event,
     pub(crate) max: i32,
     pub(crate) timeout_ns: Option<u64>,
@@ -37,64 +37,67 @@ pub(crate) struct Room {
 ///
 /// # Safety
 ///
-/// Lent: `room` has place for as many events as it says; its mask is null, or the 8 bytes of a signal set.
-pub(crate) unsafe fn wait(number: &'static Entry, room: &Room) -> Option<Answer> {
+/// Lent: `buffer` has place for as many events as it says; its mask is null, or the 8 bytes of a signal set.
+pub(crate) unsafe fn wait(number: &'static Entry, buffer: &EventBuffer) -> Option<CallResult> {
     // SAFETY: Lent, passed on.
-    match errno::guarded(|| unsafe { begin(number, room) })? {
-        Begun::Answered(answer) => Some(answer),
+    match errno::catch_panic(|| unsafe { begin(number, buffer) })? {
+        Started::Completed(result) => Some(result),
         // SAFETY: Lent, passed on.
-        Begun::Serving(held) => unsafe { wait_serving(held, room) },
+        Started::Serving(guard) => unsafe { wait_serving(guard, buffer) },
     }
 }
 
-enum Begun {
-    Answered(Answer),
+enum Started {
+    Completed(CallResult),
     /// By the ring, as the set's owner.
-    Serving(Held),
+    Serving(SetGuard),
 }
 
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
-    crate::descriptor::close_what_waits();
+unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
+    crate::descriptor::close_deferred();
     let set = Set::of(number)?;
-    if room.max <= 0 {
+    if buffer.max <= 0 {
         return None;
     }
-    fd_table::none_is_fresh();
-    let mut held = set.take()?;
-    switch::obey(set, &mut held);
-    match held.mode {
-        Mode::Passing if held.has_guest() || held.ready.1 != 0 || !held.known.is_empty() => {}
+    fd_table::clear_just_accepted();
+    let mut guard = set.take()?;
+    switch::apply(set, &mut guard);
+    match guard.mode {
+        Mode::Passing
+            if guard.has_ready_shared_member()
+                || guard.ready.1 != 0
+                || !guard.already_reported.is_empty() => {}
         Mode::Passing => return None,
         _ if set.owner() == 0 => set.own(),
-        _ if !set.is_mine() => {
-            hand_back::pass_whole(&mut held, Why::SeveralThreads);
+        _ if !set.is_owner() => {
+            hand_back::pass_through_set(&mut guard, Why::SeveralThreads);
         }
         _ => {}
     }
-    if process::is_now_filtered() {
-        process::is_filtered_in(&mut held);
+    if process::has_new_filter() {
+        process::on_filter(&mut guard);
     }
-    if held.mode == Mode::Fresh {
-        if !held.wanted || config::get().disabled {
+    if guard.mode == Mode::Fresh {
+        if !guard.needs_ring || config::get().disabled {
             // SAFETY: Lent, passed on.
-            return unsafe { wait_passing(held, room) }.map(Begun::Answered);
+            return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
         }
-        epoll_ctl::start(set, &mut held);
+        epoll_ctl::start(set, &mut guard);
     }
     // A handler may have left the wait that it interrupted by a jump, or may wait itself.
-    held.is_back();
-    if switch::is_released() && held.mode == Mode::Serving {
-        switch::release(&mut held);
+    guard.clear_in_enter();
+    if switch::is_released() && guard.mode == Mode::Serving {
+        switch::release(&mut guard);
     }
-    if held.mode == Mode::Passing {
+    if guard.mode == Mode::Passing {
         // SAFETY: Lent, passed on.
-        return unsafe { wait_passing(held, room) }.map(Begun::Answered);
+        return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
     }
     counters::served(Call::EpollWait);
-    Some(Begun::Serving(held))
+    Some(Started::Serving(guard))
 }
 
 /// Between its guarded parts nothing is owned: there the thread sleeps, and may be ended.
@@ -102,30 +105,31 @@ unsafe fn begin(number: &'static Entry, room: &Room) -> Option<Begun> {
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn wait_serving(mut held: Held, room: &Room) -> Option<Answer> {
-    let deadline_ns = match room.timeout_ns {
+unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<CallResult> {
+    let deadline_ns = match buffer.timeout_ns {
         Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
         _ => None,
     };
-    let mut left_ns = room.timeout_ns;
+    let mut left_ns = buffer.timeout_ns;
     loop {
-        let (ready, sleeps, has_work) = errno::guarded(|| Some(begin_round(held, left_ns)))?;
-        held = ready;
-        let mut ended = Ended::Answered;
+        let (ready, sleeps, has_work) = errno::catch_panic(|| Some(begin_round(guard, left_ns)))?;
+        guard = ready;
+        let mut outcome = EnterOutcome::Completed;
         if sleeps || has_work {
             // SAFETY: Lent, passed on.
-            (held, ended) = unsafe { poll_cycle::enter(held, sleeps, left_ns, room.mask) }?;
+            (guard, outcome) = unsafe { poll_cycle::enter(guard, sleeps, left_ns, buffer.mask) }?;
         }
-        if ended != Ended::Lost && std::mem::take(&mut held.again) {
+        if outcome != EnterOutcome::Lost && std::mem::take(&mut guard.recheck) {
             // SAFETY: Lent: no mask, as it does not sleep.
-            (held, _) = unsafe { poll_cycle::enter(held, false, None, ptr::null()) }?;
-            held.again = false;
+            (guard, _) = unsafe { poll_cycle::enter(guard, false, None, ptr::null()) }?;
+            guard.recheck = false;
         }
         // SAFETY: Lent, passed on.
-        let ended_round = errno::guarded(|| Some(unsafe { end_round(held, room, ended) }))?;
-        held = match ended_round {
-            Ok(answer) => return answer,
-            Err(held) => held,
+        let ended_round =
+            errno::catch_panic(|| Some(unsafe { end_round(guard, buffer, outcome) }))?;
+        guard = match ended_round {
+            Ok(result) => return result,
+            Err(guard) => guard,
         };
         if left_ns == Some(0) {
             return Some(Ok(0));
@@ -134,9 +138,11 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Option<Answer> {
         if let (Some(deadline_ns), Some(now_ns)) = (deadline_ns, now_ns) {
             left_ns = Some(deadline_ns.saturating_sub(now_ns));
         }
-        match ended {
-            Ended::TimedOut => return Some(Ok(0)),
-            Ended::Interrupted if left_ns != Some(0) && !ring_teardown::has_interrupted() => {
+        match outcome {
+            EnterOutcome::TimedOut => return Some(Ok(0)),
+            EnterOutcome::Interrupted
+                if left_ns != Some(0) && !ring_teardown::has_interrupted() =>
+            {
                 return Some(Err(libc::EINTR));
             }
             _ if left_ns == Some(0) => return Some(Ok(0)),
@@ -144,7 +150,7 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Option<Answer> {
         }
         if switch::is_released() {
             // SAFETY: Lent, passed on.
-            return unsafe { wait_released(held, room, deadline_ns) };
+            return unsafe { wait_released(guard, buffer, deadline_ns) };
         }
     }
 }
@@ -155,27 +161,31 @@ unsafe fn wait_serving(mut held: Held, room: &Room) -> Option<Answer> {
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn wait_released(held: Held, room: &Room, deadline_ns: Option<u64>) -> Option<Answer> {
-    let set = held.fd;
-    let in_hand = errno::guarded(|| {
-        let mut held = held;
-        switch::release(&mut held);
+unsafe fn wait_released(
+    guard: SetGuard,
+    buffer: &EventBuffer,
+    deadline_ns: Option<u64>,
+) -> Option<CallResult> {
+    let set = guard.fd;
+    let buffered = errno::catch_panic(|| {
+        let mut guard = guard;
+        switch::release(&mut guard);
         // SAFETY: Lent, passed on.
-        unsafe { wait_passing(held, room) }
+        unsafe { wait_passing(guard, buffer) }
     });
-    if in_hand.is_some() || room.timeout_ns == Some(0) {
-        return in_hand.or(Some(Ok(0)));
+    if buffered.is_some() || buffer.timeout_ns == Some(0) {
+        return buffered.or(Some(Ok(0)));
     }
     let left_ns = deadline_ns?.saturating_sub(sys::now_ns());
     let before = errno::get();
-    let said = ring_teardown::wait_through(Some(left_ns), |rest_ns| {
+    let ret = ring_teardown::retry_interrupted(Some(left_ns), |rest_ns| {
         let rest_ns = rest_ns.unwrap_or(left_ns);
         // SAFETY: Lent, passed on.
-        unsafe { sys::wait_on(set, (room.events, room.max), rest_ns, room.mask) }
+        unsafe { sys::wait_on(set, (buffer.events, buffer.max), rest_ns, buffer.mask) }
     });
-    let answer = usize::try_from(said).map_err(|_| errno::get());
+    let result = usize::try_from(ret).map_err(|_| errno::get());
     errno::set(before);
-    Some(answer)
+    Some(result)
 }
 
 /// What has come, if anything has: the answer of the call.
@@ -183,70 +193,79 @@ unsafe fn wait_released(held: Held, room: &Room, deadline_ns: Option<u64>) -> Op
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn end_round(mut held: Held, room: &Room, ended: Ended) -> Result<Option<Answer>, Held> {
-    if ended == Ended::Lost {
-        hand_back::pass_whole(&mut held, poll_cycle::LOST);
+unsafe fn end_round(
+    mut guard: SetGuard,
+    buffer: &EventBuffer,
+    outcome: EnterOutcome,
+) -> Result<Option<CallResult>, SetGuard> {
+    if outcome == EnterOutcome::Lost {
+        hand_back::pass_through_set(&mut guard, poll_cycle::LOST);
         // SAFETY: Lent, passed on.
-        let answer = unsafe { wait_passing(held, room) };
+        let result = unsafe { wait_passing(guard, buffer) };
         // As if a signal had been handled: the program asks again, and the kernel answers.
-        return Ok(Some(answer.unwrap_or(Err(libc::EINTR))));
+        return Ok(Some(result.unwrap_or(Err(libc::EINTR))));
     }
     // SAFETY: Lent, passed on.
-    match unsafe { collect(&mut held, room) } {
-        0 => Err(held),
-        found => Ok(Some(Ok(found))),
+    match unsafe { collect(&mut guard, buffer) } {
+        0 => Err(guard),
+        filled => Ok(Some(Ok(filled))),
     }
 }
 
 /// Tidies up, and says whether the round may sleep, and whether it has something to hand over.
-fn begin_round(mut held: Held, left_ns: Option<u64>) -> (Held, bool, bool) {
-    tidy_up(&mut held);
-    let something = held.has_ready()
-        || held.has_guest()
-        || held.kernel_ready
-        || held.listeners.iter().any(|listener| listener.found != 0);
+fn begin_round(mut guard: SetGuard, left_ns: Option<u64>) -> (SetGuard, bool, bool) {
+    tidy_up(&mut guard);
+    let something = guard.has_ready()
+        || guard.has_ready_shared_member()
+        || guard.kernel_ready
+        || guard
+            .listeners
+            .iter()
+            .any(|listener| listener.ready_events != 0);
     let sleeps = !something && left_ns != Some(0);
-    let has_work = held.has_gathered()
-        || (held.ring.as_mut())
-            .is_some_and(|machine| machine.ring.is_ready() || machine.ring.unsubmitted() > 0);
-    (held, sleeps, has_work)
+    let has_work = guard.has_gathered()
+        || (guard.ring.as_mut())
+            .is_some_and(|context| context.ring.is_ready() || context.ring.unsubmitted() > 0);
+    (guard, sleeps, has_work)
 }
 
 /// What the last round has left is tidied up before the kernel is asked.
-fn tidy_up(held: &mut Held) {
-    held.round = held.round.wrapping_add(1);
-    if !held.leaving.is_empty() {
-        hand_back::let_go(held);
+fn tidy_up(guard: &mut SetGuard) {
+    guard.round = guard.round.wrapping_add(1);
+    if !guard.removed.is_empty() {
+        hand_back::finish_removals(guard);
     }
-    if !held.starved.is_empty() {
+    if !guard.starved.is_empty() {
         // Somebody has what all receive into, and does not read it.
-        receive::spill_all(held);
+        receive::copy_all_out(guard);
     }
-    send::end_round(held);
-    if let Some(machine) = &mut held.ring {
-        machine.pool.round();
+    send::end_round(guard);
+    if let Some(context) = &mut guard.ring {
+        context.pool.round();
     }
 }
 
-impl Held {
-    fn is_in_hand(&self, guest: Guest) -> bool {
-        let host = || {
-            let entry = fd_table::entry(guest.fd)?;
-            let set = Set::of(entry).filter(|_| entry.kind() == Kind::Replay)?;
+impl SetGuard {
+    fn has_buffered(&self, shared_member: SharedMember) -> bool {
+        let owner_entry = || {
+            let entry = fd_table::entry(shared_member.fd)?;
+            let set = Set::of(entry).filter(|_| entry.kind() == Kind::HandedBack)?;
             // Of another thread's nothing is looked at.
-            set.is_mine().then_some(entry)
+            set.is_owner().then_some(entry)
         };
-        !guest.told
-            && guest.events & flag::IN != 0
-            && host().is_some_and(|entry| {
+        !shared_member.reported
+            && shared_member.events & flag::IN != 0
+            && owner_entry().is_some_and(|entry| {
                 // SAFETY: Held: of a set that this thread waits on, and is not in the kernel with.
-                let host = unsafe { &*entry.connection() };
-                host.generation == guest.generation && host.in_hand() > 0
+                let owner_entry = unsafe { &*entry.connection() };
+                owner_entry.generation == shared_member.generation && owner_entry.buffered() > 0
             })
     }
 
-    pub(crate) fn has_guest(&self) -> bool {
-        self.guests.iter().any(|&guest| self.is_in_hand(guest))
+    pub(crate) fn has_ready_shared_member(&self) -> bool {
+        self.shared_members
+            .iter()
+            .any(|&shared_member| self.has_buffered(shared_member))
     }
 
     /// Whether anything is to be reported; drops those from the list that are not ready any more, and frees the
@@ -260,11 +279,11 @@ impl Held {
         while let Some((fd, entry, connection)) = self.next_ready() {
             let edge = connection.events & EDGE_TRIGGERED != 0;
             let kind = entry.kind();
-            let stays = matches!(kind, Kind::Served | Kind::Replay)
+            let stays = matches!(kind, Kind::Served | Kind::HandedBack)
                 && connection.report() != 0
                 && (!edge || connection.is(flag::EDGE));
             if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
-                receive::spill(self, connection);
+                receive::copy_out(self, connection);
             }
             if stays && connection.is(flag::READABLE) && !connection.is(flag::POLLED) {
                 self.to_poll.push(fd);
@@ -286,7 +305,8 @@ impl Held {
             || !self.to_arm.is_empty()
             || !self.to_poll.is_empty()
             || !self.cancels.is_empty()
-            || (self.listeners.iter()).any(|listener| !listener.polled && listener.found == 0)
+            || (self.listeners.iter())
+                .any(|listener| !listener.polled && listener.ready_events == 0)
             || (self.kernel_has && !self.kernel_polled && !self.kernel_ready)
     }
 }
@@ -296,58 +316,66 @@ impl Held {
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn collect(held: &mut Held, room: &Room) -> usize {
-    let max = room.max as usize;
-    let (mut found, mut replayed) = (0, false);
+unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
+    let max = buffer.max as usize;
+    let (mut filled, mut has_handed_back) = (0, false);
     // SAFETY: Lent, passed on, to each.
     unsafe {
-        collect_ours(held, room, &mut found, &mut replayed);
-        collect_listeners(held, room, &mut found);
-        collect_guests(held, room, &mut found, &mut replayed);
+        collect_ready(guard, buffer, &mut filled, &mut has_handed_back);
+        collect_listeners(guard, buffer, &mut filled);
+        collect_shared_members(guard, buffer, &mut filled, &mut has_handed_back);
     }
-    if !held.kernel_ready || found == max {
-        return found;
+    if !guard.kernel_ready || filled == max {
+        return filled;
     }
-    let left = max - found;
+    let left = max - filled;
     // SAFETY: Lent: behind those that were written.
-    let theirs = unsafe { sys::ready(held.fd, room.events.add(found), left as i32) };
-    let count = theirs.unwrap_or(0).min(left);
+    let from_kernel = unsafe { sys::ready(guard.fd, buffer.events.add(filled), left as i32) };
+    let count = from_kernel.unwrap_or(0).min(left);
     // Fewer than there was room for: all of them. The ring looks again in the next turn.
-    held.kernel_ready = count == left;
-    let count = if held.known.is_empty() {
+    guard.kernel_ready = count == left;
+    let count = if guard.already_reported.is_empty() {
         count
     } else {
         // SAFETY: Lent: so many have been written there.
-        let kept = unsafe { drop_known(held, room.events.add(found), count) };
-        if !held.kernel_ready {
+        let kept = unsafe { drop_reported(guard, buffer.events.add(filled), count) };
+        if !guard.kernel_ready {
             // What was to be reported once too often has been.
-            held.known.clear();
+            guard.already_reported.clear();
         }
         kept
     };
-    if !replayed {
-        return found + count;
+    if !has_handed_back {
+        return filled + count;
     }
     // SAFETY: Lent: all of these have been written.
-    unsafe { merge(room.events, found, count) }
+    unsafe { merge(buffer.events, filled, count) }
 }
 
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed: &mut bool) {
-    let max = room.max as usize;
-    let last = held.ready.1;
+unsafe fn collect_ready(
+    guard: &mut SetGuard,
+    buffer: &EventBuffer,
+    filled: &mut usize,
+    has_handed_back: &mut bool,
+) {
+    let max = buffer.max as usize;
+    let last = guard.ready.1;
     // Others have their turn even where ours would fill the room: in a room for one, every second time.
-    let listeners = held.listeners.iter().filter(|listener| listener.found != 0);
-    let others = listeners.count() + usize::from(held.kernel_ready);
-    let theirs = match max {
-        1 => others.min(held.round as usize & 1),
+    let listeners = guard
+        .listeners
+        .iter()
+        .filter(|listener| listener.ready_events != 0);
+    let others = listeners.count() + usize::from(guard.kernel_ready);
+    let reserved = match max {
+        1 => others.min(guard.round as usize & 1),
         _ => others.min(max / 2),
     };
-    let ours = max - theirs;
-    while *found < ours && last != 0 {
-        let Some((fd, entry, mut connection)) = held.next_ready() else {
+    let limit = max - reserved;
+    while *filled < limit && last != 0 {
+        let Some((fd, entry, mut connection)) = guard.next_ready() else {
             break;
         };
         let edge = connection.events & EDGE_TRIGGERED != 0;
@@ -355,30 +383,30 @@ unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed
         match entry.kind() {
             Kind::Served => {}
             // The rest of it the kernel's set knows.
-            Kind::Replay => {
+            Kind::HandedBack => {
                 report &= flag::IN | flag::ERR;
-                *replayed |= report != 0;
+                *has_handed_back |= report != 0;
             }
             _ => report = 0,
         }
         if report != 0 && (!edge || connection.is(flag::EDGE)) {
             if connection.events & ONESHOT != 0 {
-                report |= for_once(held, (entry, fd), connection);
+                report |= oneshot_events(guard, (entry, fd), connection);
             }
             // SAFETY: Lent: fewer than there is room for.
             unsafe {
-                room.events.add(*found).write_unaligned(epoll_event {
+                buffer.events.add(*filled).write_unaligned(epoll_event {
                     events: report,
                     u64: connection.data,
                 });
             }
-            *found += 1;
+            *filled += 1;
             connection.clear(flag::EDGE);
             if connection.events & ONESHOT != 0 {
                 connection.mark(flag::DISABLED);
             } else if !edge {
                 // Still ready, for all we know; after the others.
-                held.make_ready(fd, connection);
+                guard.make_ready(fd, connection);
             }
         }
         if fd as u32 + 1 == last {
@@ -389,38 +417,38 @@ unsafe fn collect_ours(held: &mut Held, room: &Room, found: &mut usize, replayed
 
 /// What is reported once is all that the kernel has found by now: what comes as news a turn later would be kept back.
 /// One that was handed back is not to be reported by the kernel's set, too: that gets it when it is to speak again.
-fn for_once(held: &Held, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
-    let mut found = sys::poll_now(fd, connection.events);
-    if entry.kind() == Kind::Replay {
-        let _ = sys::control(held.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
+    let mut events = sys::poll_now(fd, connection.events);
+    if entry.kind() == Kind::HandedBack {
+        let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
     if connection.is(flag::FULL) && !connection.is(flag::SHUT) {
-        found &= !flag::OUT;
+        events &= !flag::OUT;
     }
-    found & (connection.events | flag::ERR | flag::HUP)
+    events & (connection.events | flag::ERR | flag::HUP)
 }
 
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn collect_listeners(held: &mut Held, room: &Room, found: &mut usize) {
-    let max = room.max as usize;
-    if max == 1 && held.kernel_ready && held.round & 2 != 0 {
+unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: &mut usize) {
+    let max = buffer.max as usize;
+    if max == 1 && guard.kernel_ready && guard.round & 2 != 0 {
         return;
     }
-    for listener in &mut held.listeners {
-        let report = listener.found & (listener.events | flag::ERR | flag::HUP);
-        if *found < max && listener.found != 0 {
-            listener.found = 0;
+    for listener in &mut guard.listeners {
+        let report = listener.ready_events & (listener.events | flag::ERR | flag::HUP);
+        if *filled < max && listener.ready_events != 0 {
+            listener.ready_events = 0;
             if report != 0 {
                 // SAFETY: Lent: fewer than there is room for.
                 unsafe {
-                    room.events.add(*found).write_unaligned(epoll_event {
+                    buffer.events.add(*filled).write_unaligned(epoll_event {
                         events: report,
                         u64: listener.data,
                     });
                 }
-                *found += 1;
+                *filled += 1;
             }
         }
     }
@@ -429,21 +457,27 @@ unsafe fn collect_listeners(held: &mut Held, room: &Room, found: &mut usize) {
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn collect_guests(held: &mut Held, room: &Room, found: &mut usize, replayed: &mut bool) {
-    let max = room.max as usize;
-    for nth in 0..held.guests.len() {
-        let guest = held.guests[nth];
-        if *found < max && held.is_in_hand(guest) {
+unsafe fn collect_shared_members(
+    guard: &mut SetGuard,
+    buffer: &EventBuffer,
+    filled: &mut usize,
+    has_handed_back: &mut bool,
+) {
+    let max = buffer.max as usize;
+    for nth in 0..guard.shared_members.len() {
+        let shared_member = guard.shared_members[nth];
+        if *filled < max && guard.has_buffered(shared_member) {
             // SAFETY: Lent: fewer than there is room for.
             unsafe {
-                room.events.add(*found).write_unaligned(epoll_event {
-                    events: guest.events & flag::IN,
-                    u64: guest.data,
+                buffer.events.add(*filled).write_unaligned(epoll_event {
+                    events: shared_member.events & flag::IN,
+                    u64: shared_member.data,
                 });
             }
-            held.guests[nth].told = guest.events & (EDGE_TRIGGERED | ONESHOT) != 0;
-            *replayed = true;
-            *found += 1;
+            guard.shared_members[nth].reported =
+                shared_member.events & (EDGE_TRIGGERED | ONESHOT) != 0;
+            *has_handed_back = true;
+            *filled += 1;
         }
     }
 }
@@ -453,15 +487,19 @@ unsafe fn collect_guests(held: &mut Held, room: &Room, found: &mut usize, replay
 /// # Safety
 ///
 /// Lent: `count` events have been written.
-unsafe fn drop_known(held: &mut Held, events: *mut epoll_event, count: usize) -> usize {
+unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: usize) -> usize {
     let mut kept = 0;
     for at in 0..count {
         // SAFETY: Lent, as said.
         let event = unsafe { events.add(at).read_unaligned() };
-        let (said, data) = (event.events, event.u64);
-        let known = held.known.iter().position(|known| known.data == data);
-        let is_old = known.is_some_and(|nth| said & !held.known.swap_remove(nth).events == 0);
-        if !is_old {
+        let (mask, data) = (event.events, event.u64);
+        let position = guard
+            .already_reported
+            .iter()
+            .position(|member| member.data == data);
+        let was_reported =
+            position.is_some_and(|nth| mask & !guard.already_reported.swap_remove(nth).events == 0);
+        if !was_reported {
             // SAFETY: Lent, as said: not behind where it was read.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
@@ -474,14 +512,14 @@ unsafe fn drop_known(held: &mut Held, events: *mut epoll_event, count: usize) ->
 ///
 /// # Safety
 ///
-/// Lent: `found` and then `count` events have been written.
-unsafe fn merge(events: *mut epoll_event, found: usize, count: usize) -> usize {
-    let mut kept = found;
-    for at in found..found + count {
+/// Lent: `filled` and then `count` events have been written.
+unsafe fn merge(events: *mut epoll_event, filled: usize, count: usize) -> usize {
+    let mut kept = filled;
+    for at in filled..filled + count {
         // SAFETY: Lent, as said.
         let event = unsafe { events.add(at).read_unaligned() };
         let data = event.u64;
-        let earlier = (0..found).find(|&earlier| {
+        let earlier = (0..filled).find(|&earlier| {
             // SAFETY: Lent, as said.
             let earlier = unsafe { events.add(earlier).read_unaligned() };
             earlier.u64 == data
@@ -490,10 +528,10 @@ unsafe fn merge(events: *mut epoll_event, found: usize, count: usize) -> usize {
             Some(earlier) => {
                 // SAFETY: Lent, as said.
                 unsafe {
-                    let place = events.add(earlier);
-                    let mut both = place.read_unaligned();
+                    let slot = events.add(earlier);
+                    let mut both = slot.read_unaligned();
                     both.events |= event.events;
-                    place.write_unaligned(both);
+                    slot.write_unaligned(both);
                 }
             }
             None => {
@@ -511,27 +549,27 @@ unsafe fn merge(events: *mut epoll_event, found: usize, count: usize) -> usize {
 /// # Safety
 ///
 /// Lent: as [`wait`].
-unsafe fn wait_passing(mut held: Held, room: &Room) -> Option<Answer> {
-    held.round = held.round.wrapping_add(1);
-    let known = !held.known.is_empty();
-    if !(known || held.has_guest() || held.has_ready()) {
+unsafe fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<CallResult> {
+    guard.round = guard.round.wrapping_add(1);
+    let already_reported = !guard.already_reported.is_empty();
+    if !(already_reported || guard.has_ready_shared_member() || guard.has_ready()) {
         return None;
     }
-    held.kernel_ready = true;
+    guard.kernel_ready = true;
     // SAFETY: Lent, passed on.
-    let mut found = unsafe { collect(&mut held, room) };
-    held.kernel_ready = false;
-    if found == 0 {
+    let mut filled = unsafe { collect(&mut guard, buffer) };
+    guard.kernel_ready = false;
+    if filled == 0 {
         // A room for one was kept for the kernel's set, which had nothing.
         // SAFETY: Lent, passed on.
-        found = unsafe { collect(&mut held, room) };
+        filled = unsafe { collect(&mut guard, buffer) };
     }
-    if found == 0 && room.timeout_ns == Some(0) {
+    if filled == 0 && buffer.timeout_ns == Some(0) {
         return Some(Ok(0));
     }
     // What was old has been dropped.
-    held.known.clear();
-    (found > 0).then_some(Ok(found))
+    guard.already_reported.clear();
+    (filled > 0).then_some(Ok(filled))
 }
 
 /// A timeout of `epoll_wait`, ns.

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use libc::ssize_t;
 
 /// A count, or an errno.
-pub(crate) type Answer = Result<usize, i32>;
+pub(crate) type CallResult = Result<usize, i32>;
 
 pub(crate) fn set(errno: i32) {
     // SAFETY: Typed: the address of the calling thread's own errno.
@@ -20,19 +20,19 @@ pub(crate) fn get() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// What `part` answers. A defect in it, a panic, ends no server: there is no answer then. errno is as it was.
+/// What `body` answers. A defect in it, a panic, ends no server: there is no answer then. errno is as it was.
 #[inline]
-pub(crate) fn guarded<T>(part: impl FnOnce() -> Option<T>) -> Option<T> {
+pub(crate) fn catch_panic<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     let before = get();
-    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(part)).unwrap_or(None);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(None);
     set(before);
-    answer
+    result
 }
 
 /// As the C library says it.
 #[inline]
-pub(crate) fn say(answer: Answer) -> ssize_t {
-    match answer {
+pub(crate) fn into_return(result: CallResult) -> ssize_t {
+    match result {
         Ok(count) => count as ssize_t,
         Err(errno) => {
             set(errno);
@@ -43,6 +43,6 @@ pub(crate) fn say(answer: Answer) -> ssize_t {
 
 /// Likewise, for a call that answers with an int.
 #[inline]
-pub(crate) fn say_int(answer: Answer) -> c_int {
-    say(answer) as c_int
+pub(crate) fn into_return_int(result: CallResult) -> c_int {
+    into_return(result) as c_int
 }

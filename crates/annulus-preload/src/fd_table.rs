@@ -26,11 +26,11 @@ pub(crate) enum Kind {
     /// An epoll set.
     Set,
     /// A ring's: nobody else knows of it.
-    Ours,
+    Library,
     /// A stream that a set serves.
     Served,
     /// A stream that was handed back, of which something is in hand still.
-    Replay,
+    HandedBack,
     /// A stream that was closed; the ring is about to do it.
     Closing,
 }
@@ -40,16 +40,16 @@ const KINDS: [Kind; 8] = [
     Kind::Listener,
     Kind::Stream,
     Kind::Set,
-    Kind::Ours,
+    Kind::Library,
     Kind::Served,
-    Kind::Replay,
+    Kind::HandedBack,
     Kind::Closing,
 ];
 
 /// Known not to block.
 pub(crate) const NONBLOCK: u32 = 1 << 8;
 /// Never to be served: something of it is shared, or the operator said so.
-pub(crate) const LEFT_ALONE: u32 = 1 << 9;
+pub(crate) const NEVER_SERVED: u32 = 1 << 9;
 
 /// It is left alone because of its listener's port.
 pub(crate) const BY_PORT: u32 = 1 << 10;
@@ -57,13 +57,13 @@ pub(crate) const BY_PORT: u32 = 1 << 10;
 pub(crate) const SHARED: u32 = 1 << 11;
 /// It is left alone because of an option, or its listener's.
 pub(crate) const BY_OPTION: u32 = 1 << 12;
-/// Accepted by this process, and by now no other can have it: see [`children_have_all`].
-pub(crate) const OWN: u32 = 1 << 13;
+/// Accepted by this process, and by now no other can have it: see [`mark_all_shared`].
+pub(crate) const UNSHARED: u32 = 1 << 13;
 
 /// A socket that this process has made, of which nothing else is known: whatever options it has, the program has set.
-const MADE: u32 = 1 << 14;
+const CREATED: u32 = 1 << 14;
 
-const FLAGS: u32 = NONBLOCK | LEFT_ALONE | BY_PORT | BY_OPTION | SHARED | OWN;
+const FLAGS: u32 = NONBLOCK | NEVER_SERVED | BY_PORT | BY_OPTION | SHARED | UNSHARED;
 
 const KIND_MASK: u32 = 0xff;
 const PROCESS_SHIFT: u32 = 16;
@@ -87,7 +87,8 @@ impl Entry {
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         let state = self.state.load(Ordering::Acquire);
-        if state & KIND_MASK == 0 || state >> PROCESS_SHIFT != identity::process() & 0xffff {
+        if state & KIND_MASK == 0 || state >> PROCESS_SHIFT != identity::fork_generation() & 0xffff
+        {
             return Kind::Free;
         }
         KINDS[(state & 7) as usize]
@@ -96,7 +97,7 @@ impl Entry {
     /// What it was in a parent of this process.
     pub(crate) fn inherited(&self) -> Kind {
         let state = self.state.load(Ordering::Acquire);
-        if state >> PROCESS_SHIFT == identity::process() & 0xffff {
+        if state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff {
             return Kind::Free;
         }
         KINDS[(state & 7) as usize]
@@ -108,8 +109,8 @@ impl Entry {
     }
 
     #[inline]
-    pub(crate) fn become_kind(&self, kind: Kind, flags: u32) {
-        let state = kind as u32 | flags | (identity::process() & 0xffff) << PROCESS_SHIFT;
+    pub(crate) fn set_kind(&self, kind: Kind, flags: u32) {
+        let state = kind as u32 | flags | (identity::fork_generation() & 0xffff) << PROCESS_SHIFT;
         self.state.store(state, Ordering::Release);
     }
 
@@ -121,29 +122,30 @@ impl Entry {
 
     /// Nothing is known of the number, nor was.
     #[inline]
-    pub(crate) fn is_blank(&self) -> bool {
+    pub(crate) fn is_unknown(&self) -> bool {
         self.state.load(Ordering::Relaxed) == 0
     }
 
     /// This process has just made a socket of it.
-    pub(crate) fn is_new(&self) {
-        self.become_kind(Kind::Free, MADE);
-        self.comes_from(None);
+    pub(crate) fn mark_created(&self) {
+        self.set_kind(Kind::Free, CREATED);
+        self.set_listener(None);
     }
 
     /// Whether this process has made it, and not yet connected it to anything that we know.
-    pub(crate) fn is_made(&self) -> bool {
+    pub(crate) fn is_created(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
-        state & (KIND_MASK | MADE) == MADE && state >> PROCESS_SHIFT == identity::process() & 0xffff
+        state & (KIND_MASK | CREATED) == CREATED
+            && state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff
     }
 
-    /// All that `state` says, to be put back by [`unless_changed`](Entry::unless_changed).
+    /// All that `state` says, to be put back by [`restore_if_unchanged`](Entry::unless_changed).
     pub(crate) fn snapshot(&self) -> u32 {
         self.state.load(Ordering::Acquire)
     }
 
     /// Puts back what was, if it still is what was made of it.
-    pub(crate) fn unless_changed(&self, made: u32, was: u32) {
+    pub(crate) fn restore_if_unchanged(&self, made: u32, was: u32) {
         let _ = (self.state).compare_exchange(made, was, Ordering::AcqRel, Ordering::Relaxed);
     }
 
@@ -152,7 +154,7 @@ impl Entry {
         entry(self.listener.load(Ordering::Relaxed).checked_sub(1)? as i32)
     }
 
-    pub(crate) fn comes_from(&self, listener_fd: Option<i32>) {
+    pub(crate) fn set_listener(&self, listener_fd: Option<i32>) {
         let name = listener_fd.map_or(0, |fd| fd as u32 + 1);
         self.listener.store(name, Ordering::Relaxed);
     }
@@ -163,7 +165,7 @@ impl Entry {
         self.set.load(Ordering::Acquire)
     }
 
-    pub(crate) fn belong_to(&self, set: *mut Set) {
+    pub(crate) fn set_epoll_set(&self, set: *mut Set) {
         self.set.store(set, Ordering::Release);
     }
 
@@ -189,8 +191,8 @@ pub(crate) fn make() {
     };
     // SAFETY: Typed: a valid place for the answer.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
-    let wanted = if known { limit.rlim_max as usize } else { 0 };
-    let count = wanted.clamp(COUNT_MIN, COUNT_MAX);
+    let requested = if known { limit.rlim_max as usize } else { 0 };
+    let count = requested.clamp(COUNT_MIN, COUNT_MAX);
     // SAFETY: Owned: a new mapping; zero bytes are entries that say `Free`, and connections.
     let base = unsafe {
         libc::mmap(
@@ -224,7 +226,7 @@ static ACCEPTED_MAX: AtomicI32 = AtomicI32::new(0);
 /// The number that was accepted last, if nobody has waited since, or written to it; else -1.
 static ACCEPTED_LAST: AtomicI32 = AtomicI32::new(-1);
 
-pub(crate) fn is_accepted(fd: i32) {
+pub(crate) fn on_accepted(fd: i32) {
     ACCEPTED_LAST.store(fd, Ordering::Relaxed);
     if fd >= ACCEPTED_MAX.load(Ordering::Relaxed) {
         ACCEPTED_MAX.fetch_max(fd.saturating_add(1), Ordering::Relaxed);
@@ -233,13 +235,13 @@ pub(crate) fn is_accepted(fd: i32) {
 
 /// Whether it was accepted a moment ago: it is connected, as far as anybody can know.
 #[inline]
-pub(crate) fn is_fresh(fd: i32) -> bool {
+pub(crate) fn is_just_accepted(fd: i32) -> bool {
     ACCEPTED_LAST.load(Ordering::Relaxed) == fd
 }
 
 /// Somebody waits.
 #[inline]
-pub(crate) fn none_is_fresh() {
+pub(crate) fn clear_just_accepted() {
     if ACCEPTED_LAST.load(Ordering::Relaxed) != -1 {
         ACCEPTED_LAST.store(-1, Ordering::Relaxed);
     }
@@ -247,16 +249,16 @@ pub(crate) fn none_is_fresh() {
 
 /// The program writes to it before a set has it.
 #[inline]
-pub(crate) fn is_written(fd: i32) {
-    if is_fresh(fd) {
-        none_is_fresh();
+pub(crate) fn on_written(fd: i32) {
+    if is_just_accepted(fd) {
+        clear_just_accepted();
     }
 }
 
 /// The process is about to have a child, which has all that is open now.
-pub(crate) fn children_have_all() {
+pub(crate) fn mark_all_shared() {
     for entry in (0..ACCEPTED_MAX.load(Ordering::Relaxed)).map_while(entry) {
-        entry.state.fetch_and(!OWN, Ordering::AcqRel);
+        entry.state.fetch_and(!UNSHARED, Ordering::AcqRel);
     }
 }
 

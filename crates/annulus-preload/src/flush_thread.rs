@@ -1,18 +1,19 @@
 //! # Safety
 //!
-//! What is written leaves when its thread waits on its set again. Before it sleeps in another call, what is queued is
-//! sent by itself (`before_a_wait`). What else keeps a thread for long, a computation or a call that no hook sees, is
-//! met in three ways (Typed: numbers for the kernel):
+//! Queued bytes are sent when their thread next waits on its set. Before the thread blocks in another call, they are
+//! sent by themselves (`flush_before_blocking`). A long computation, or a blocking call that no hook sees, is covered
+//! in three ways (Typed: numbers for the kernel):
 //!
-//! - A set holds nothing back before its rounds have been seen to be short, nor for a while after one that was not
-//!   ([`Pace`](crate::batching::Pace)).
-//! - Once something has been late, or where the process has several threads, one of which may wait for what another
-//!   has written, a thread of ours sends what is late. On a server's own processor each look costs a timer and two
-//!   switches, so it looks ever less often as long as it finds nothing late.
-//! - It ends when nothing has been queued for a while, so that a process is not kept alive, and before a call that only
-//!   a process with one thread may make.
+//! - A set does not hold writes back until its rounds have proved short, nor for a while after a long round
+//!   ([`Batching`](crate::batching::Batching)).
+//! - Once something has been late, or where the process has several threads, one of which may wait for bytes that
+//!   another has written, a thread of the library sends late bytes. Each check costs a timer and two context switches
+//!   on the server's own processor, so the checks become rarer while none finds anything late.
+//! - The thread ends when nothing has been queued for a while, so that it does not keep a process alive, and before a
+//!   call that only a single-threaded process may make.
 //!
-//! It handles no signal, and ends with each thread that waits on a set, so that a process ends with its last thread.
+//! The thread blocks all signals. It ends with each thread that waits on a set, so that a process ends with its last
+//! thread.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -22,8 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
 use crate::config;
-use crate::deferred_output;
-use crate::epoll_set::{Held, Set};
+use crate::deferred_output::{self, on_writable};
+use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
 use crate::identity;
 use crate::process;
@@ -32,23 +33,23 @@ use crate::sys;
 use crate::writability;
 
 /// How long it sleeps between two looks, us: at first and after it has found something late, and at most.
-const LOOK_US: i64 = 2000;
-const LOOK_MAX_US: i64 = 16_000;
+const CHECK_US: i64 = 2000;
+const CHECK_MAX_US: i64 = 16_000;
 /// What has waited for so long is sent, ns.
 const LATE_NS: u64 = 2_000_000;
 /// After so many looks at nothing it sleeps until it is woken, and ends if that takes so long, us.
-const LOOKS_MAX: u32 = 8;
+const IDLE_CHECKS_MAX: u32 = 8;
 const ASLEEP_MAX_US: i64 = 500_000;
 /// Whoever waits for its end looks so often, us, and at most so many times.
-const END_LOOK_US: i64 = 50;
-const END_LOOKS_MAX: u32 = 40_000;
+const STOP_POLL_US: i64 = 50;
+const STOP_POLLS_MAX: u32 = 40_000;
 const STACK_BYTES: usize = 64 << 10;
 
 const NONE: u32 = 0;
-const LOOKING: u32 = 1;
+const RUNNING: u32 = 1;
 const ASLEEP: u32 = 2;
-const TO_END: u32 = 3;
-const TO_LEAVE: u32 = 4;
+const THREAD_EXITED: u32 = 3;
+const STOP_REQUESTED: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(NONE);
 /// The kernel's number of the last such thread.
@@ -58,16 +59,19 @@ static LATE: AtomicBool = AtomicBool::new(false);
 
 /// Something is queued that may be late.
 #[inline]
-pub(crate) fn is_queued() {
-    if STATE.load(Ordering::Relaxed) != LOOKING {
-        look_out_if_needed();
+pub(crate) fn on_queued() {
+    if STATE.load(Ordering::Relaxed) != RUNNING {
+        ensure_running_if_needed();
     }
 }
 
 #[cold]
-fn look_out_if_needed() {
-    if LATE.load(Ordering::Relaxed) || config::get().holds || !identity::is_alone() {
-        rouse();
+fn ensure_running_if_needed() {
+    if LATE.load(Ordering::Relaxed)
+        || config::get().batch_from_start
+        || !identity::is_single_threaded()
+    {
+        wake_or_start();
     }
 }
 
@@ -78,18 +82,18 @@ pub(crate) fn was_late() {
 
 /// Something is to be sent that nothing else looks after.
 #[inline]
-pub(crate) fn look_out() {
-    if STATE.load(Ordering::Relaxed) != LOOKING {
-        rouse();
+pub(crate) fn ensure_running() {
+    if STATE.load(Ordering::Relaxed) != RUNNING {
+        wake_or_start();
     }
 }
 
 #[cold]
-fn rouse() {
+fn wake_or_start() {
     let swap = |from, to| STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
-    if swap(ASLEEP, LOOKING).is_ok() {
+    if swap(ASLEEP, RUNNING).is_ok() {
         writability::wake(&STATE);
-    } else if swap(NONE, LOOKING).is_ok() && start().is_err() {
+    } else if swap(NONE, RUNNING).is_ok() && start().is_err() {
         // What is late stays so until its thread comes back.
         STATE.store(NONE, Ordering::Release);
     }
@@ -106,22 +110,22 @@ fn start() -> std::io::Result<()> {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
-    let name = "annulus-late".to_owned();
-    let made = thread::Builder::new()
+    let name = "annulus-flush".to_owned();
+    let spawned = thread::Builder::new()
         .name(name)
         .stack_size(STACK_BYTES)
-        .spawn(watch);
+        .spawn(run);
     // SAFETY: Typed: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
-    made.map(drop)
+    spawned.map(drop)
 }
 
 /// The calling thread may sleep: what it has queued is sent, but for that of the set it is about to wait on.
 #[inline]
-pub(crate) fn before_a_wait(on: Option<&'static Set>) {
+pub(crate) fn flush_before_blocking(on: Option<&'static Set>) {
     for set in epoll_set_list::all() {
         let other = !on.is_some_and(|on| ptr::eq(on, set));
-        if set.queued_since_ns() != 0 && other && set.is_mine() {
+        if set.queued_since_ns() != 0 && other && set.is_owner() {
             send_all(set);
         }
     }
@@ -129,140 +133,144 @@ pub(crate) fn before_a_wait(on: Option<&'static Set>) {
 
 #[cold]
 fn send_all(set: &'static Set) {
-    if let Some(mut held) = set.take() {
-        held.submit_sends();
+    if let Some(mut guard) = set.take() {
+        guard.submit_sends();
     }
 }
 
 /// Whether the calling thread has something queued that nothing else sends.
 #[inline]
 pub(crate) fn has_queued() -> bool {
-    STATE.load(Ordering::Relaxed) != LOOKING
-        && epoll_set_list::all().any(|set| set.queued_since_ns() != 0 && set.is_mine())
+    STATE.load(Ordering::Relaxed) != RUNNING
+        && epoll_set_list::all().any(|set| set.queued_since_ns() != 0 && set.is_owner())
 }
 
 /// Ends the thread, for a call that only a process with one thread may make. It is begun anew when it is needed.
-pub(crate) fn leave() {
-    let swap = |from| STATE.compare_exchange(from, TO_LEAVE, Ordering::AcqRel, Ordering::Relaxed);
-    for _ in 0..END_LOOKS_MAX {
-        if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
+pub(crate) fn stop_and_wait() {
+    let swap =
+        |from| STATE.compare_exchange(from, STOP_REQUESTED, Ordering::AcqRel, Ordering::Relaxed);
+    for _ in 0..STOP_POLLS_MAX {
+        if swap(ASLEEP).is_ok() || swap(RUNNING).is_ok() {
             writability::wake(&STATE);
         }
         if STATE.load(Ordering::Acquire) == NONE && !sys::has_thread(THREAD.load(Ordering::Acquire))
         {
             return;
         }
-        sys::pause_us(END_LOOK_US);
+        sys::pause_us(STOP_POLL_US);
     }
 }
 
 /// The call has been made.
-pub(crate) fn may_come_back() {
-    if deferred_output::go_on() || !epoll_set_list::none_is_queued() {
-        look_out();
+pub(crate) fn restart_if_needed() {
+    if deferred_output::flush_all() || !epoll_set_list::none_is_queued() {
+        ensure_running();
     }
 }
 
-fn watch() {
-    THREAD.store(sys::thread(), Ordering::Release);
-    let (mut idle, mut pause_us) = (0, LOOK_US);
+fn run() {
+    THREAD.store(sys::thread_id(), Ordering::Release);
+    let (mut idle, mut pause_us) = (0, CHECK_US);
     loop {
-        writability::sleep_while(&STATE, LOOKING, Some(pause_us), deferred_output::has_room);
+        writability::sleep_while(&STATE, RUNNING, Some(pause_us), on_writable);
         let state = STATE.load(Ordering::Acquire);
-        if state == TO_LEAVE {
+        if state == STOP_REQUESTED {
             return STATE.store(NONE, Ordering::Release);
         }
-        if state == TO_END {
+        if state == THREAD_EXITED {
             // The process may be about to end with its last thread.
             deferred_output::wait_until(sys::now_ns() + process::LAST_BYTES_MS * 1_000_000);
             STATE.store(NONE, Ordering::Release);
             // The thread that ended may not have been the only one that waits on a set.
-            let goes_on = (deferred_output::go_on() || !epoll_set_list::none_is_queued())
+            let goes_on = (deferred_output::flush_all() || !epoll_set_list::none_is_queued())
                 && sys::has_other_threads()
-                && (STATE.compare_exchange(NONE, LOOKING, Ordering::AcqRel, Ordering::Relaxed))
+                && (STATE.compare_exchange(NONE, RUNNING, Ordering::AcqRel, Ordering::Relaxed))
                     .is_ok();
             if !goes_on {
                 return;
             }
             continue;
         }
-        let mut found = look();
-        if deferred_output::look() && found == Found::Nothing {
-            found = Found::Queued;
+        let mut queue = flush_late();
+        if deferred_output::watch_new() && queue == QueueState::Empty {
+            queue = QueueState::Queued;
         }
-        pause_us = match found {
-            Found::Late => LOOK_US,
-            Found::Queued | Found::Nothing => (2 * pause_us).min(LOOK_MAX_US),
+        pause_us = match queue {
+            QueueState::Late => CHECK_US,
+            QueueState::Queued | QueueState::Empty => (2 * pause_us).min(CHECK_MAX_US),
         };
-        idle = if found == Found::Nothing { idle + 1 } else { 0 };
-        if idle < LOOKS_MAX {
+        idle = if queue == QueueState::Empty {
+            idle + 1
+        } else {
+            0
+        };
+        if idle < IDLE_CHECKS_MAX {
             continue;
         }
-        (idle, pause_us) = (0, LOOK_US);
-        let sleeps = STATE.compare_exchange(LOOKING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
+        (idle, pause_us) = (0, CHECK_US);
+        let sleeps = STATE.compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
         // Something may have been queued since: whoever did has not woken it.
-        if sleeps.is_ok() && epoll_set_list::none_is_queued() && !deferred_output::is_any_new() {
+        if sleeps.is_ok() && epoll_set_list::none_is_queued() && !deferred_output::has_unwatched() {
             let mut limit_us = Some(ASLEEP_MAX_US);
             while STATE.load(Ordering::Acquire) == ASLEEP {
-                let is_woken =
-                    writability::sleep_while(&STATE, ASLEEP, limit_us, deferred_output::has_room);
-                if !is_woken && !deferred_output::go_on() {
+                let is_woken = writability::sleep_while(&STATE, ASLEEP, limit_us, on_writable);
+                if !is_woken && !deferred_output::flush_all() {
                     break;
                 }
                 // Where something has no room, nobody else waits for that.
                 limit_us = is_woken.then_some(ASLEEP_MAX_US);
             }
-            let ends = STATE.compare_exchange(ASLEEP, NONE, Ordering::AcqRel, Ordering::Relaxed);
-            if ends.is_ok() {
+            let stopped = STATE.compare_exchange(ASLEEP, NONE, Ordering::AcqRel, Ordering::Relaxed);
+            if stopped.is_ok() {
                 // It may be the last of a process whose first thread has ended by a call of the kernel's.
                 return sys::end_as_the_first_thread();
             }
         } else {
-            let _ = STATE.compare_exchange(ASLEEP, LOOKING, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = STATE.compare_exchange(ASLEEP, RUNNING, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }
 
 /// All that was queued has been sent, or waits for room: what is written next is queued anew.
-fn is_sent(held: &mut Held) {
-    if !held.pushed {
-        held.forget_sent(false);
-        held.is_queued_since(0);
+fn mark_sent(guard: &mut SetGuard) {
+    if !guard.pushed {
+        guard.forget_sent(false);
+        guard.set_queued_since(0);
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Found {
-    Nothing,
+enum QueueState {
+    Empty,
     Queued,
     Late,
 }
 
 /// Sends what is late.
-fn look() -> Found {
-    let mut found = Found::Nothing;
+fn flush_late() -> QueueState {
+    let mut queue = QueueState::Empty;
     epoll_set_list::for_each_queued(|set, since_ns| {
         if sys::now_ns().saturating_sub(since_ns) < LATE_NS {
-            if found == Found::Nothing {
-                found = Found::Queued;
+            if queue == QueueState::Empty {
+                queue = QueueState::Queued;
             }
             return;
         }
-        found = Found::Late;
-        let Some(mut held) = set.take_idle() else {
+        queue = QueueState::Late;
+        let Some(mut guard) = set.take_idle() else {
             return;
         };
-        if held.pushed {
+        if guard.pushed {
             return;
         }
-        for fd in held.queued.clone() {
-            if let Some(connection) = held.connection(fd) {
-                send::flush(&mut held, fd, connection);
+        for fd in guard.queued.clone() {
+            if let Some(connection) = guard.connection(fd) {
+                send::flush(&mut guard, fd, connection);
             }
         }
-        is_sent(&mut held);
+        mark_sent(&mut guard);
     });
-    found
+    queue
 }
 
 /// What is called when a thread that has set it ends; also for the first thread, for which the destructors of
@@ -274,36 +282,37 @@ pub(crate) fn begin_thread() {
     let key = KEY.get_or_init(|| {
         let mut key = 0;
         // SAFETY: Typed: of this stack; a function that may be called at the end of any thread.
-        unsafe { libc::pthread_key_create(&raw mut key, Some(at_end)) };
+        unsafe { libc::pthread_key_create(&raw mut key, Some(on_thread_exit)) };
         key
     });
     // SAFETY: Typed: any value but null; it is not followed.
     unsafe { libc::pthread_setspecific(*key, ptr::from_ref(&STATE).cast()) };
 }
 
-unsafe extern "C" fn at_end(_: *mut c_void) {
-    epoll_set_list::for_each_of_mine(|held| {
+unsafe extern "C" fn on_thread_exit(_: *mut c_void) {
+    epoll_set_list::for_each_owned(|guard| {
         // It may have been ended where it slept.
-        held.is_back();
-        for fd in held.queued.clone() {
-            if let Some(connection) = held.connection(fd) {
-                send::flush(held, fd, connection);
+        guard.clear_in_enter();
+        for fd in guard.queued.clone() {
+            if let Some(connection) = guard.connection(fd) {
+                send::flush(guard, fd, connection);
             }
         }
-        is_sent(held);
-        held.is_nobodys();
+        mark_sent(guard);
+        guard.clear_owner();
     });
-    let swap = |from| STATE.compare_exchange(from, TO_END, Ordering::AcqRel, Ordering::Relaxed);
-    if swap(ASLEEP).is_ok() || swap(LOOKING).is_ok() {
+    let swap =
+        |from| STATE.compare_exchange(from, THREAD_EXITED, Ordering::AcqRel, Ordering::Relaxed);
+    if swap(ASLEEP).is_ok() || swap(RUNNING).is_ok() {
         writability::wake(&STATE);
     }
 }
 
 /// Ends the thread, if it has nothing left to send: a filter of system calls that the program sets may not allow what
 /// it does. The next bytes that are late start it again.
-pub(crate) fn stop() {
-    if !deferred_output::go_on() && epoll_set_list::none_is_queued() {
-        leave();
+pub(crate) fn stop_if_idle() {
+    if !deferred_output::flush_all() && epoll_set_list::none_is_queued() {
+        stop_and_wait();
     }
 }
 

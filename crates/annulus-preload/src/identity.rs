@@ -11,7 +11,7 @@ use crate::process;
 
 /// A number for the calling thread that no other one has while it lives; never 0.
 #[inline]
-pub(crate) fn me() -> usize {
+pub(crate) fn thread_id() -> usize {
     // SAFETY: Typed: it can't fail; in glibc it is a load.
     unsafe { libc::pthread_self() as usize }
 }
@@ -22,24 +22,24 @@ const PAGE_BYTES: usize = 4096;
 #[repr(C, align(4096))]
 struct Page {
     process: AtomicU32,
-    rest: [AtomicU32; PAGE_BYTES / size_of::<u32>() - 1],
+    padding: [AtomicU32; PAGE_BYTES / size_of::<u32>() - 1],
 }
 
 /// How many children lie between this process and the one that loaded the library, and one more. 0: nobody has asked
 /// yet in this process.
-static HERE: Page = Page {
+static GENERATION: Page = Page {
     process: AtomicU32::new(0),
-    rest: [const { AtomicU32::new(0) }; PAGE_BYTES / size_of::<u32>() - 1],
+    padding: [const { AtomicU32::new(0) }; PAGE_BYTES / size_of::<u32>() - 1],
 };
 /// The same, as a child inherits it; 0: the library is being loaded.
-static LAST: AtomicU32 = AtomicU32::new(0);
+static LAST_GENERATION: AtomicU32 = AtomicU32::new(0);
 /// The kernel empties the page in children (Linux 4.14).
 static IS_WIPED: AtomicBool = AtomicBool::new(false);
 
 /// What is not of this number was made by a parent: this process must not use it.
 #[inline]
-pub(crate) fn process() -> u32 {
-    match HERE.process.load(Ordering::Relaxed) {
+pub(crate) fn fork_generation() -> u32 {
+    match GENERATION.process.load(Ordering::Relaxed) {
         0 => begin(),
         number => number,
     }
@@ -47,41 +47,42 @@ pub(crate) fn process() -> u32 {
 
 #[cold]
 fn begin() -> u32 {
-    let last = LAST.load(Ordering::Relaxed);
+    let last = LAST_GENERATION.load(Ordering::Relaxed);
     if last == 0 {
         // SAFETY: Owned: all of a page of zeros, which nothing else lies in.
-        let said = unsafe {
+        let ret = unsafe {
             libc::madvise(
-                (&raw const HERE).cast_mut().cast(),
+                (&raw const GENERATION).cast_mut().cast(),
                 PAGE_BYTES,
                 libc::MADV_WIPEONFORK,
             )
         };
-        IS_WIPED.store(said == 0, Ordering::Relaxed);
+        IS_WIPED.store(ret == 0, Ordering::Relaxed);
     }
     become_next(last, 0)
 }
 
 /// This process is the next after `last`. In a child all that is its parent's is let go of, before anything else.
-fn become_next(last: u32, seen: u32) -> u32 {
+fn become_next(last: u32, current: u32) -> u32 {
     let next = last.wrapping_add(1).max(1);
-    let swap = (HERE.process).compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire);
+    let swap =
+        (GENERATION.process).compare_exchange(current, next, Ordering::AcqRel, Ordering::Acquire);
     if let Err(theirs) = swap {
         return theirs;
     }
-    LAST.store(next, Ordering::Relaxed);
+    LAST_GENERATION.store(next, Ordering::Relaxed);
     if last != 0 {
-        process::begin_child();
+        process::reset_in_child();
     }
     next
 }
 
 /// In a child of a fork that runs handlers, at the latest.
-pub(crate) fn is_child() {
+pub(crate) fn on_fork_child() {
     if IS_WIPED.load(Ordering::Relaxed) {
-        process();
+        fork_generation();
     } else {
-        let parent = HERE.process.load(Ordering::Relaxed);
+        let parent = GENERATION.process.load(Ordering::Relaxed);
         become_next(parent, parent);
     }
 }
@@ -90,14 +91,14 @@ pub(crate) fn is_child() {
 static SINGLE: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 
 /// When the library is loaded.
-pub(crate) fn find_out() {
+pub(crate) fn init() {
     // SAFETY: Typed: a name that ends; a byte that the C library writes, or null.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    SINGLE.store(found.cast(), Ordering::Relaxed);
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE.store(symbol.cast(), Ordering::Relaxed);
 }
 
 /// Whether the calling thread is the only one, and always was.
-pub(crate) fn is_alone() -> bool {
+pub(crate) fn is_single_threaded() -> bool {
     // SAFETY: Typed: null, or that byte, which is there for good.
     unsafe { SINGLE.load(Ordering::Relaxed).as_ref() }
         .is_some_and(|single| single.load(Ordering::Relaxed) != 0)

@@ -19,7 +19,7 @@ pub(crate) struct Member {
 }
 
 /// Puts a set of the child's own in the place of its parent's; none, if its parent served nothing of it.
-pub(crate) fn make_own(number: &'static Entry, fd: i32) {
+pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
     let set = number.set();
     number.forget();
     counters::passed(Why::Forked);
@@ -51,29 +51,31 @@ pub(crate) fn make_own(number: &'static Entry, fd: i32) {
     if members.is_empty() {
         return;
     }
-    let Ok(own) = sys::epoll_create() else { return };
+    let Ok(own_set) = sys::epoll_create() else {
+        return;
+    };
     for member in members.iter().chain(&kernel_members(fd)) {
         let Member { fd, events, data } = *member;
-        let _ = sys::control(own, libc::EPOLL_CTL_ADD, fd, events, data);
+        let _ = sys::control(own_set, libc::EPOLL_CTL_ADD, fd, events, data);
     }
     let flags = sys::descriptor_flags(fd);
-    let _ = sys::dup_to(own, fd, flags);
-    let _ = sys::close(own);
+    let _ = sys::dup_to(own_set, fd, flags);
+    let _ = sys::close(own_set);
 }
 
 /// What the kernel's set has, by `/proc/self/fdinfo`.
 pub(crate) fn kernel_members(fd: i32) -> Vec<Member> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
     let member = |line: &str| {
-        let mut words = line.strip_prefix("tfd:")?.split_whitespace();
-        let fd = words.next()?.parse().ok()?;
-        let mut value = |name: &str| {
-            let word = words.find(|word| word.starts_with(name))?;
-            let digits = word.strip_prefix(name).filter(|rest| !rest.is_empty());
-            u64::from_str_radix(digits.or_else(|| words.next())?, 16).ok()
+        let mut fields = line.strip_prefix("tfd:")?.split_whitespace();
+        let fd = fields.next()?.parse().ok()?;
+        let mut field = |name: &str| {
+            let word = fields.find(|word| word.starts_with(name))?;
+            let digits = word.strip_prefix(name).filter(|digits| !digits.is_empty());
+            u64::from_str_radix(digits.or_else(|| fields.next())?, 16).ok()
         };
-        let events = value("events:")? as u32;
-        let data = value("data:")?;
+        let events = field("events:")? as u32;
+        let data = field("data:")?;
         Some(Member { fd, events, data })
     };
     text.lines().filter_map(member).collect()

@@ -4,65 +4,73 @@
 //! and outlive one that ends, as without this library.
 
 use crate::counters::{self, Call, Why};
-use crate::epoll_ctl::Asked;
-use crate::epoll_set::{Held, Listener, Mode};
-use crate::errno::Answer;
-use crate::fd_table::{self, LEFT_ALONE};
+use crate::epoll_ctl::CtlRequest;
+use crate::epoll_set::{Listener, Mode, SetGuard};
+use crate::errno::CallResult;
+use crate::fd_table::{self, NEVER_SERVED};
 use crate::inherited_set::Member;
 use crate::sys;
 
 /// What the ring can do as the kernel's set does it. Not edges, of which a poll asked again would show one too many;
 /// and not `EPOLLEXCLUSIVE`, which wakes a process that waits rather than one that is busy.
-const KNOWN: u32 =
+const RING_EVENTS: u32 =
     (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
 /// The program adds, changes or removes a listener. `None`: the kernel's set answers.
-pub(crate) fn control(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> {
-    let left_alone = fd_table::entry(fd).is_none_or(|entry| entry.flags() & LEFT_ALONE != 0);
-    let known = (held.listeners.iter()).position(|listener| listener.fd == fd);
-    if held.mode == Mode::Passing || (left_alone && known.is_none()) {
+pub(crate) fn control(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
+    let never_served = fd_table::entry(fd).is_none_or(|entry| entry.flags() & NEVER_SERVED != 0);
+    let position = (guard.listeners.iter()).position(|listener| listener.fd == fd);
+    if guard.mode == Mode::Passing || (never_served && position.is_none()) {
         return None;
     }
-    let plain = asked.events & !KNOWN == 0;
-    let by_ring = held.mode == Mode::Serving;
-    let Some(nth) = known else {
-        return add(held, fd, asked, plain);
+    let is_plain = request.events & !RING_EVENTS == 0;
+    let by_ring = guard.mode == Mode::Serving;
+    let Some(nth) = position else {
+        return add(guard, fd, request, is_plain);
     };
     if !by_ring {
-        let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
-        if answer.is_ok() {
-            if asked.operation == libc::EPOLL_CTL_MOD && plain {
-                (held.listeners[nth].events, held.listeners[nth].data) = (asked.events, asked.data);
+        let result = sys::control(
+            guard.fd,
+            request.operation,
+            fd,
+            request.events,
+            request.data,
+        );
+        if result.is_ok() {
+            if request.operation == libc::EPOLL_CTL_MOD && is_plain {
+                (guard.listeners[nth].events, guard.listeners[nth].data) =
+                    (request.events, request.data);
             } else {
-                held.listeners.remove(nth);
+                guard.listeners.remove(nth);
             }
         }
-        return Some(answer);
+        return Some(result);
     }
-    match asked.operation {
+    match request.operation {
         libc::EPOLL_CTL_ADD => Some(Err(libc::EEXIST)),
-        libc::EPOLL_CTL_MOD if plain => {
-            stop(held, nth);
-            let listener = &mut held.listeners[nth];
-            (listener.events, listener.data, listener.found) = (asked.events, asked.data, 0);
+        libc::EPOLL_CTL_MOD if is_plain => {
+            stop(guard, nth);
+            let listener = &mut guard.listeners[nth];
+            (listener.events, listener.data, listener.ready_events) =
+                (request.events, request.data, 0);
             Some(Ok(0))
         }
         libc::EPOLL_CTL_MOD => {
-            remove(held, nth);
-            held.kernel_has = true;
+            remove(guard, nth);
+            guard.kernel_has = true;
             Some(sys::control(
-                held.fd,
+                guard.fd,
                 libc::EPOLL_CTL_ADD,
                 fd,
-                asked.events,
-                asked.data,
+                request.events,
+                request.data,
             ))
         }
         libc::EPOLL_CTL_DEL => {
-            remove(held, nth);
-            if held.is_mine() {
+            remove(guard, nth);
+            if guard.is_owner() {
                 // Its port is free as soon as nothing refers to it.
-                held.submit_cancels();
+                guard.submit_cancels();
             }
             Some(Ok(0))
         }
@@ -71,118 +79,126 @@ pub(crate) fn control(held: &mut Held, fd: i32, asked: Asked) -> Option<Answer> 
 }
 
 /// One that the set does not have.
-fn add(held: &mut Held, fd: i32, asked: Asked, plain: bool) -> Option<Answer> {
-    if asked.operation != libc::EPOLL_CTL_ADD || !plain {
-        if asked.operation == libc::EPOLL_CTL_ADD {
+fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Option<CallResult> {
+    if request.operation != libc::EPOLL_CTL_ADD || !is_plain {
+        if request.operation == libc::EPOLL_CTL_ADD {
             counters::passed(Why::UnknownFlags);
         }
         return None;
     }
     let listener = Listener {
         fd,
-        events: asked.events,
-        data: asked.data,
+        events: request.events,
+        data: request.data,
         polled: false,
-        generation: held.round,
-        found: 0,
+        generation: guard.round,
+        ready_events: 0,
     };
-    if held.mode != Mode::Serving {
+    if guard.mode != Mode::Serving {
         // The kernel's set has it until there is a ring.
-        let answer = sys::control(held.fd, asked.operation, fd, asked.events, asked.data);
-        if answer.is_ok() {
-            held.kernel_has = true;
-            held.listeners.push(listener);
+        let result = sys::control(
+            guard.fd,
+            request.operation,
+            fd,
+            request.events,
+            request.data,
+        );
+        if result.is_ok() {
+            guard.kernel_has = true;
+            guard.listeners.push(listener);
         }
-        return Some(answer);
+        return Some(result);
     }
-    held.listeners.push(listener);
+    guard.listeners.push(listener);
     counters::served(Call::EpollCtl);
     Some(Ok(0))
 }
 
 /// The kernel's set has had it for a while; the ring is to take it over, if it can.
-pub(crate) fn was_there(held: &mut Held, member: &Member) {
+pub(crate) fn adopt_member(guard: &mut SetGuard, member: &Member) {
     let &Member { fd, events, data } = member;
-    let left_alone = fd_table::entry(fd).is_none_or(|entry| entry.flags() & LEFT_ALONE != 0);
-    let generation = held.round;
-    if !left_alone && events & !KNOWN == 0 {
-        held.listeners.push(Listener {
+    let never_served = fd_table::entry(fd).is_none_or(|entry| entry.flags() & NEVER_SERVED != 0);
+    let generation = guard.round;
+    if !never_served && events & !RING_EVENTS == 0 {
+        guard.listeners.push(Listener {
             fd,
             events,
             data,
             polled: false,
             generation,
-            found: 0,
+            ready_events: 0,
         });
     }
 }
 
 /// The ring takes over those that the kernel's set has.
-pub(crate) fn watch_all(held: &mut Held) {
-    let fd = held.fd;
+pub(crate) fn watch_all(guard: &mut SetGuard) {
+    let fd = guard.fd;
     // One that the program has closed since is not a member any more.
-    held.listeners
+    guard
+        .listeners
         .retain(|listener| sys::control(fd, libc::EPOLL_CTL_DEL, listener.fd, 0, 0).is_ok());
 }
 
 /// The kernel's set takes over those that the ring polls.
-pub(crate) fn hand_back_all(held: &mut Held) {
-    for listener in std::mem::take(&mut held.listeners) {
+pub(crate) fn hand_back_all(guard: &mut SetGuard) {
+    for listener in std::mem::take(&mut guard.listeners) {
         let Listener {
             fd, events, data, ..
         } = listener;
-        if sys::control(held.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
-            held.kernel_has = true;
+        if sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
+            guard.kernel_has = true;
         }
     }
 }
 
 /// The program closes a listener, or gives it a second number.
-pub(crate) fn leaves(fd: i32, duplicated: bool) {
+pub(crate) fn on_close(fd: i32, duplicated: bool) {
     // Which sets have it is not written anywhere: there are few sets, and few listeners.
-    crate::epoll_set_list::for_each(|held| {
-        let found = (held.listeners.iter()).position(|listener| listener.fd == fd);
+    crate::epoll_set_list::for_each(|guard| {
+        let found = (guard.listeners.iter()).position(|listener| listener.fd == fd);
         let Some(nth) = found else { return };
-        let Listener { events, data, .. } = held.listeners[nth];
-        if held.mode == Mode::Serving {
-            remove(held, nth);
-            if held.is_mine() {
+        let Listener { events, data, .. } = guard.listeners[nth];
+        if guard.mode == Mode::Serving {
+            remove(guard, nth);
+            if guard.is_owner() {
                 // It listens as long as anything refers to it.
-                held.submit_cancels();
+                guard.submit_cancels();
             }
             if duplicated {
-                held.kernel_has = true;
-                let _ = sys::control(held.fd, libc::EPOLL_CTL_ADD, fd, events, data);
+                guard.kernel_has = true;
+                let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
             }
         } else {
-            held.listeners.remove(nth);
+            guard.listeners.remove(nth);
         }
     });
 }
 
-fn stop(held: &mut Held, nth: usize) {
-    let listener = held.listeners[nth];
+fn stop(guard: &mut SetGuard, nth: usize) {
+    let listener = guard.listeners[nth];
     if listener.polled {
-        held.cancels
+        guard
+            .cancels
             .push(crate::poll_cycle::listener_token(&listener));
-        let listener = &mut held.listeners[nth];
+        let listener = &mut guard.listeners[nth];
         listener.polled = false;
         listener.generation = listener.generation.wrapping_add(1);
     }
 }
 
-fn remove(held: &mut Held, nth: usize) {
-    stop(held, nth);
-    held.listeners.remove(nth);
+fn remove(guard: &mut SetGuard, nth: usize) {
+    stop(guard, nth);
+    guard.listeners.remove(nth);
 }
 
 /// What the kernel has found at one.
-pub(crate) fn found(listeners: &mut [Listener], fd: i32, generation: u32, res: i32) {
+pub(crate) fn on_poll(listeners: &mut [Listener], fd: i32, generation: u32, res: i32) {
     let it = (listeners.iter_mut()).find(|listener| {
         listener.fd == fd && listener.generation & crate::connection::GENERATION_MAX == generation
     });
     if let Some(listener) = it {
         listener.polled = false;
-        listener.found = u32::try_from(res).unwrap_or(0);
+        listener.ready_events = u32::try_from(res).unwrap_or(0);
     }
 }

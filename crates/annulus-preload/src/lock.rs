@@ -4,7 +4,7 @@ use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::identity::me;
+use crate::identity::thread_id;
 
 /// Held for the few hundred nanoseconds of a call that is served; never while anything sleeps.
 pub(crate) struct Lock(AtomicUsize);
@@ -20,23 +20,23 @@ impl Lock {
     /// False: the calling thread has it already, so this is a signal handler in the middle of a call.
     #[inline]
     pub(crate) fn take(&self) -> bool {
-        let me = me();
+        let thread_id = thread_id();
         match self
             .0
-            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(0, thread_id, Ordering::Acquire, Ordering::Relaxed)
         {
             Ok(_) => true,
-            Err(holder) => holder != me && self.wait(me),
+            Err(holder) => holder != thread_id && self.wait(thread_id),
         }
     }
 
     #[cold]
-    fn wait(&self, me: usize) -> bool {
+    fn wait(&self, thread_id: usize) -> bool {
         let mut spins = 0;
         loop {
             let free = self.0.load(Ordering::Relaxed) == 0;
             let taken = |lock: &AtomicUsize| {
-                lock.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed)
+                lock.compare_exchange_weak(0, thread_id, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok()
             };
             if free && taken(&self.0) {

@@ -16,7 +16,7 @@ use crate::reserved_fds;
 use crate::sys;
 
 /// A line for the log, if there is one.
-pub(crate) fn say(line: &str) {
+pub(crate) fn write_line(line: &str) {
     if config::get().log.is_some() {
         let pid = crate::process::pid();
         write_to_log(&format!("process {pid}: {line}"));
@@ -24,32 +24,32 @@ pub(crate) fn say(line: &str) {
 }
 
 /// To the log, else to stderr.
-pub(crate) fn say_somewhere(line: &str) {
+pub(crate) fn write_line_or_stderr(line: &str) {
     if !write_to_log(line) {
         write(2, line);
     }
 }
 
 /// io_uring can't be had: said once in a process and its children.
-pub(crate) fn refused(why: &str) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        say_somewhere(&format!("runs as without Annulus: {why}"));
+pub(crate) fn log_refused(why: &str) {
+    static REFUSAL_LOGGED: AtomicBool = AtomicBool::new(false);
+    if !REFUSAL_LOGGED.swap(true, Ordering::Relaxed) {
+        write_line_or_stderr(&format!("runs as without Annulus: {why}"));
     }
 }
 
 /// This process has said which build it is under.
-static INTRODUCED: AtomicBool = AtomicBool::new(false);
+static BUILD_LOGGED: AtomicBool = AtomicBool::new(false);
 /// It has made a ring.
 static HAS_RING: AtomicBool = AtomicBool::new(false);
 /// It has said why it has none yet.
-static SAID_WHY: AtomicBool = AtomicBool::new(false);
+static REASON_LOGGED: AtomicBool = AtomicBool::new(false);
 
 /// Which build this is, before the first line of a process that is about it.
-pub(crate) fn introduce() {
-    if config::get().log.is_some() && !INTRODUCED.swap(true, Ordering::Relaxed) {
+pub(crate) fn log_build() {
+    if config::get().log.is_some() && !BUILD_LOGGED.swap(true, Ordering::Relaxed) {
         let (build, command) = (build_id::name(), process::command());
-        say(&format!(
+        write_line(&format!(
             "{command} under {build}, Linux {}",
             build_id::kernel()
         ));
@@ -59,17 +59,17 @@ pub(crate) fn introduce() {
 /// The process has made a ring.
 pub(crate) fn has_ring(backend: &str) {
     if !HAS_RING.swap(true, Ordering::Relaxed) {
-        introduce();
-        say(&format!("its first ring is made: {backend}"));
+        log_build();
+        write_line(&format!("its first ring is made: {backend}"));
     }
 }
 
 /// A connection is left to the kernel: worth a line if it is the first, and there is no ring.
 #[cold]
-pub(crate) fn passes_before_a_ring(why: Why) {
-    if !HAS_RING.load(Ordering::Relaxed) && !SAID_WHY.swap(true, Ordering::Relaxed) {
-        introduce();
-        say(&format!(
+pub(crate) fn log_first_pass(why: Why) {
+    if !HAS_RING.load(Ordering::Relaxed) && !REASON_LOGGED.swap(true, Ordering::Relaxed) {
+        log_build();
+        write_line(&format!(
             "no ring yet: its first connection passes through, {}",
             why.name()
         ));
@@ -77,23 +77,23 @@ pub(crate) fn passes_before_a_ring(why: Why) {
 }
 
 /// The process ends: why it never had a ring.
-pub(crate) fn had_no_ring() {
+pub(crate) fn log_no_ring() {
     let config = config::get();
     if config.log.is_some() && !config.disabled && !HAS_RING.load(Ordering::Relaxed) {
-        introduce();
+        log_build();
         let why = counters::passed_by_reason();
         let why = match why.is_empty() {
             true => "it put nothing into an epoll set",
             false => why.as_str(),
         };
-        say(&format!("it made no ring: {why}"));
+        write_line(&format!("it made no ring: {why}"));
     }
 }
 
 /// In a child of a fork: it has said nothing yet, and made none.
-pub(crate) fn in_child() {
-    for said in [&INTRODUCED, &HAS_RING, &SAID_WHY] {
-        said.store(false, Ordering::Relaxed);
+pub(crate) fn reset_in_child() {
+    for flag in [&BUILD_LOGGED, &HAS_RING, &REASON_LOGGED] {
+        flag.store(false, Ordering::Relaxed);
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn open() {
         }
         Err(_) => low,
     };
-    if let Some((device, number)) = sys::identity(fd) {
+    if let Some((device, number)) = sys::file_id(fd) {
         DEVICE.store(device, Ordering::Relaxed);
         NUMBER.store(number, Ordering::Relaxed);
         OPENED.store(fd, Ordering::Relaxed);
@@ -144,20 +144,20 @@ pub(crate) fn open() {
 }
 
 /// The log's descriptor is not the program's.
-pub(crate) fn keep() {
+pub(crate) fn reserve_fd() {
     if let Some(entry) = fd_table::entry(OPENED.load(Ordering::Relaxed)) {
-        entry.become_kind(Kind::Ours, 0);
+        entry.set_kind(Kind::Library, 0);
     }
 }
 
 fn write_to_log(line: &str) -> bool {
     let fd = OPENED.load(Ordering::Relaxed);
     // A program that closes all numbers by calls of its own may have another file there.
-    let it = (
+    let logged_file = (
         DEVICE.load(Ordering::Relaxed),
         NUMBER.load(Ordering::Relaxed),
     );
-    if fd < 0 || sys::identity(fd) != Some(it) {
+    if fd < 0 || sys::file_id(fd) != Some(logged_file) {
         return false;
     }
     write(fd, line);

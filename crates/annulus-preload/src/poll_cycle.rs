@@ -9,10 +9,10 @@ use std::ptr;
 
 use annulus::preload::{ServerRing, Sqe, Wait, ask};
 
-use crate::buffers::{Arena, PLACES, Pool};
+use crate::buffers::{Arena, Pool, RING_SLOTS};
 use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
-use crate::counters::{self, Event, RingCounts, Why};
-use crate::epoll_set::{Held, Inner, Listener, Machine, Set};
+use crate::counters::{self, Event, RingCounters, Why};
+use crate::epoll_set::{Inner, Listener, RingContext, Set, SetGuard};
 use crate::errno;
 use crate::fd_table::{self, Kind};
 use crate::process;
@@ -23,77 +23,77 @@ use crate::switch;
 const ENTRIES: u32 = 256;
 
 /// How often the kernel is asked to let go of everything before a ring ends: once, as a rule.
-const ENDS_MAX: u32 = 16;
+const CANCEL_ROUNDS_MAX: u32 = 16;
 
 /// What an answer is about: kind, generation, descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum About {
+pub(crate) enum TokenKind {
     Receive = 1,
     Send,
     Poll,
     Members,
     Wake,
     Listener,
-    Nothing,
+    Ignored,
     Switch,
 }
 
-pub(crate) fn token(about: About, generation: u32, number: i32) -> u64 {
-    u64::from(about as u8) << 56
+pub(crate) fn token(kind: TokenKind, generation: u32, number: i32) -> u64 {
+    u64::from(kind as u8) << 56
         | u64::from(generation & flag::GENERATION_MAX) << 32
         | u64::from(number as u32)
 }
 
 /// Whether that entry stays with the kernel until something happens. A send never does: it is through when it has
 /// been submitted.
-pub(crate) fn is_lasting(user_data: u64) -> bool {
-    const LASTING: [u8; 4] = [
-        About::Receive as u8,
-        About::Poll as u8,
-        About::Members as u8,
-        About::Listener as u8,
+pub(crate) fn is_persistent(user_data: u64) -> bool {
+    const PERSISTENT: [u8; 4] = [
+        TokenKind::Receive as u8,
+        TokenKind::Poll as u8,
+        TokenKind::Members as u8,
+        TokenKind::Listener as u8,
     ];
-    LASTING.contains(&((user_data >> 56) as u8))
+    PERSISTENT.contains(&((user_data >> 56) as u8))
 }
 
 /// The token of a connection's receive.
 pub(crate) fn receive_token(fd: i32, connection: Conn) -> u64 {
-    token(About::Receive, connection.generation, fd)
+    token(TokenKind::Receive, connection.generation, fd)
 }
 
 /// The token of a connection's poll.
 pub(crate) fn poll_token(fd: i32, connection: Conn) -> u64 {
-    token(About::Poll, connection.generation, fd)
+    token(TokenKind::Poll, connection.generation, fd)
 }
 
 /// The token of a listener's poll.
 pub(crate) fn listener_token(listener: &Listener) -> u64 {
-    token(About::Listener, listener.generation, listener.fd)
+    token(TokenKind::Listener, listener.generation, listener.fd)
 }
 
 /// Makes a set's ring, for the calling thread.
-pub(crate) fn make() -> Result<Box<Machine>, String> {
-    let polled = process::may_poll().then(annulus::SqPoll::new);
-    let made = reserved_fds::make_high(|| ServerRing::new(ENTRIES, PLACES, polled.as_ref()));
+pub(crate) fn make() -> Result<Box<RingContext>, String> {
+    let polled = process::may_use_sqpoll().then(annulus::SqPoll::new);
+    let made = reserved_fds::make_high(|| ServerRing::new(ENTRIES, RING_SLOTS, polled.as_ref()));
     let mut ring = made.map_err(|error| error.to_string())?;
     let starved = |error: std::io::Error| format!("no memory for a ring's buffers: {error}");
     let pool = Pool::new(&mut ring).map_err(starved)?;
     let arena = Arena::new().map_err(starved)?;
-    ring.arm_wake(token(About::Wake, 0, 0));
-    let counts = RingCounts::begin(match (ring.is_polled(), ring.is_incremental()) {
+    ring.arm_wake(token(TokenKind::Wake, 0, 0));
+    let counters = RingCounters::begin(match (ring.is_polled(), ring.is_incremental()) {
         (true, _) => "io_uring, polled by the kernel (SQPOLL), under an epoll set",
         (false, true) => "io_uring (deferred task work, incremental buffers), under an epoll set",
         (false, false) => "io_uring (deferred task work), under an epoll set",
     });
     // The counts have been shared, and with them what is asked.
     switch::arm(&mut ring);
-    Ok(Box::new(Machine {
+    Ok(Box::new(RingContext {
         ring,
         pool,
         arena,
-        answers: Vec::with_capacity(512),
-        counts,
+        completions: Vec::with_capacity(512),
+        counters,
     }))
 }
 
@@ -106,17 +106,17 @@ fn push(ring: &mut ServerRing, sqe: Sqe) {
         }
     }
     counters::count(Event::Entries, 1);
-    ring.lasting += u64::from(is_lasting(sqe.user_data));
+    ring.lasting += u64::from(is_persistent(sqe.user_data));
 }
 
 /// False: the ring is lost, and takes nothing any more.
 pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
     counters::count(Event::Enters, 1);
-    let said = errno_of(ring.submit());
-    if said.is_err() {
+    let ret = errno_of(ring.submit());
+    if ret.is_err() {
         std::thread::yield_now();
     }
-    !is_lost(said)
+    !is_lost(ret)
 }
 
 /// Hands over all that was pushed. False: as [`submit_once`].
@@ -132,14 +132,14 @@ fn submit_all(ring: &mut ServerRing) -> bool {
 impl Inner {
     /// Pushes all that has gathered.
     pub(crate) fn push_all(&mut self) {
-        let Some(mut machine) = self.ring.take() else {
+        let Some(mut context) = self.ring.take() else {
             return;
         };
-        let ring = &mut machine.ring;
+        let ring = &mut context.ring;
         for target in self.cancels.drain(..) {
             push(ring, cancel(target));
         }
-        self.push_sends(ring, &machine.arena);
+        self.push_sends(ring, &context.arena);
         let mut to_arm = std::mem::take(&mut self.to_arm);
         for fd in to_arm.drain(..) {
             if let Some(connection) = self.connection(fd) {
@@ -155,7 +155,7 @@ impl Inner {
         }
         self.to_poll = to_poll;
         for listener in &mut self.listeners {
-            if !listener.polled && listener.found == 0 {
+            if !listener.polled && listener.ready_events == 0 {
                 listener.polled = true;
                 push(
                     ring,
@@ -170,24 +170,26 @@ impl Inner {
                 poll(
                     self.fd,
                     libc::POLLIN as u32,
-                    token(About::Members, 0, self.fd),
+                    token(TokenKind::Members, 0, self.fd),
                 ),
             );
         }
-        self.ring = Some(machine);
+        self.ring = Some(context);
         self.pushed = true;
         // Nobody needs to look after it any more: the kernel gets it now, and its thread may sleep for long.
-        self.is_queued_since(0);
-        self.tell();
+        self.set_queued_since(0);
+        self.update_gauges();
     }
 
     /// How it is now, for those who look: on the way into the kernel, where it stays so for a while.
-    fn tell(&mut self) {
+    fn update_gauges(&mut self) {
         let connections = u64::from(self.served);
-        if let Some(machine) = &mut self.ring {
-            let (buffers, free) = machine.pool.room();
-            let flying = machine.ring.lasting;
-            machine.counts.tell([flying, connections, buffers, free]);
+        if let Some(context) = &mut self.ring {
+            let (buffers, free) = context.pool.occupancy();
+            let in_flight = context.ring.lasting;
+            context
+                .counters
+                .update([in_flight, connections, buffers, free]);
         }
     }
 
@@ -202,7 +204,7 @@ impl Inner {
             debug_assert!(connection.backlog.is_empty(), "it comes first");
             connection.mark(flag::PUSHED);
             let sqe = send_entry(fd, arena, connection.out_from, connection.out_bytes);
-            let user_data = token(About::Send, connection.generation, fd);
+            let user_data = token(TokenKind::Send, connection.generation, fd);
             push(ring, Sqe { user_data, ..sqe });
         }
     }
@@ -212,8 +214,8 @@ impl Inner {
         if !self.pushed {
             return;
         }
-        let all = (self.ring.as_mut()).is_none_or(|machine| submit_all(&mut machine.ring));
-        self.take_in();
+        let all = (self.ring.as_mut()).is_none_or(|context| submit_all(&mut context.ring));
+        self.reap();
         if all {
             self.forget_sent(true);
         } else {
@@ -234,24 +236,24 @@ impl Inner {
 
     /// Has the kernel let go at once of what is to be cancelled. By the ring's owner. False: the ring is lost.
     pub(crate) fn submit_cancels(&mut self) -> bool {
-        let mut said = Ok(());
-        if let Some(machine) = &mut self.ring {
+        let mut ret = Ok(());
+        if let Some(context) = &mut self.ring {
             for target in self.cancels.drain(..) {
-                push(&mut machine.ring, cancel(target));
+                push(&mut context.ring, cancel(target));
             }
             counters::count(Event::Enters, 1);
             // SAFETY: Lent: no mask. Refused, it is done in the next turn.
-            said = errno_of(unsafe { machine.ring.enter(Wait::No, None, ptr::null()) });
+            ret = errno_of(unsafe { context.ring.enter(Wait::No, None, ptr::null()) });
         }
-        self.take_in();
-        !is_lost(said)
+        self.reap();
+        !is_lost(ret)
     }
 
     /// Has the kernel let go of all that it has of the ring. By its owner. True: it writes to nothing any more.
-    pub(crate) fn end_all(&mut self) -> bool {
-        for _ in 0..ENDS_MAX {
+    pub(crate) fn cancel_all_requests(&mut self) -> bool {
+        for _ in 0..CANCEL_ROUNDS_MAX {
             match &mut self.ring {
-                Some(machine) if machine.ring.lasting > 0 => push(&mut machine.ring, cancel_all()),
+                Some(context) if context.ring.lasting > 0 => push(&mut context.ring, cancel_all()),
                 _ => return true,
             }
             if !self.submit_cancels() {
@@ -263,13 +265,13 @@ impl Inner {
 
     /// Submits what is queued to be sent, without looking for anything else: not to be late.
     pub(crate) fn submit_sends(&mut self) {
-        let Some(mut machine) = self.ring.take() else {
+        let Some(mut context) = self.ring.take() else {
             return;
         };
-        self.push_sends(&mut machine.ring, &machine.arena);
-        let all = submit_all(&mut machine.ring);
-        self.ring = Some(machine);
-        self.take_in();
+        self.push_sends(&mut context.ring, &context.arena);
+        let all = submit_all(&mut context.ring);
+        self.ring = Some(context);
+        self.reap();
         if all {
             self.forget_sent(false);
         } else {
@@ -281,7 +283,7 @@ impl Inner {
 fn cancel(target: u64) -> Sqe {
     Sqe {
         addr: target,
-        user_data: token(About::Nothing, 0, 0),
+        user_data: token(TokenKind::Ignored, 0, 0),
         ..Sqe::new(ask::ASYNC_CANCEL, -1)
     }
 }
@@ -331,7 +333,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
         // Not with the others that found none, in the same enter. And never as a multishot one (trap 62).
         connection.clear(flag::STARVED);
         ask::POLL_FIRST
-    } else if connection.is(flag::LASTING) {
+    } else if connection.is(flag::MULTISHOT) {
         ask::RECV_MULTISHOT
     } else {
         // A connection may be over after one request: then there is nothing to cancel.
@@ -360,7 +362,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     let member = connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
     if member
         && connection.is(flag::BULK)
-        && connection.in_hand() == 0
+        && connection.buffered() == 0
         && !connection.is(flag::READABLE)
     {
         events |= IN | RDHUP;
@@ -368,7 +370,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     // What is left unread must not hide an error.
     let stopped = !connection.is(flag::ARMED) || connection.is(flag::CANCELLED);
     let in_kernel = connection.is(flag::BULK) && connection.is(flag::READABLE);
-    let unread = member && (in_kernel || connection.in_hand() > 0 && stopped);
+    let unread = member && (in_kernel || connection.buffered() > 0 && stopped);
     // Errors and the end of both directions are always told.
     if events == 0 && !unread && !(member && connection.is(flag::ENDED)) {
         return;
@@ -383,7 +385,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     }
     connection.polled = events;
     connection.mark(flag::POLLED);
-    let user_data = token(About::Poll, connection.generation, fd);
+    let user_data = token(TokenKind::Poll, connection.generation, fd);
     let mut sqe = poll(fd, events, user_data);
     if events & IN == 0 {
         // The kernel always tells an end that has come, and would answer with what is known already, again and again.
@@ -394,8 +396,8 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
 
 /// How an enter ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    Answered,
+pub(crate) enum EnterOutcome {
+    Completed,
     /// Without an answer, in time: a signal was handled.
     Interrupted,
     TimedOut,
@@ -409,97 +411,101 @@ pub(crate) enum Ended {
 ///
 /// Lent: `mask` is null, or the 8 bytes of a signal set.
 pub(crate) unsafe fn enter(
-    held: Held,
+    guard: SetGuard,
     wait: bool,
     timeout_ns: Option<u64>,
     mask: *const u64,
-) -> Option<(Held, Ended)> {
-    let held = errno::guarded(|| {
-        let mut held = held;
+) -> Option<(SetGuard, EnterOutcome)> {
+    let guard = errno::catch_panic(|| {
+        let mut guard = guard;
         counters::count(Event::Enters, 1);
         counters::count(Event::Waits, u64::from(wait));
-        held.push_all();
-        Some(held)
+        guard.push_all();
+        Some(guard)
     })?;
-    let mut wanted = match wait {
-        true => held.burst.next_wait(timeout_ns),
+    let mut wait_for = match wait {
+        true => guard.accept_burst.next_wait(timeout_ns),
         false => Wait::No,
     };
-    let mut said = Ok(());
-    let held = Set::outside(held, |ring| {
-        if wanted.is_patient() && ring.unsubmitted() > 0 {
-            (said, wanted) = hand_over(ring, wanted);
+    let mut ret = Ok(());
+    let guard = Set::enter_unlocked(guard, |ring| {
+        if wait_for.is_patient() && ring.unsubmitted() > 0 {
+            (ret, wait_for) = submit_first(ring, wait_for);
         }
-        if !wait || wanted != Wait::No {
+        if !wait || wait_for != Wait::No {
             // SAFETY: Lent, passed on.
-            said = errno_of(unsafe { ring.enter(wanted, timeout_ns, mask) });
+            ret = errno_of(unsafe { ring.enter(wait_for, timeout_ns, mask) });
         }
         // What was not taken still points into the arena.
-        while ring.unsubmitted() > 0 && !is_lost(said) {
+        while ring.unsubmitted() > 0 && !is_lost(ret) {
             let submitted = errno_of(ring.submit());
             if is_lost(submitted) {
-                said = submitted;
+                ret = submitted;
             }
         }
     });
-    errno::guarded(|| Some(come_back(held, said, wanted)))
+    errno::catch_panic(|| Some(finish_cycle(guard, ret, wait_for)))
 }
 
 /// Before a patient wait, by itself: of an enter that has also taken entries it can't be told whether a signal has
 /// ended its wait, or it was woken for nothing (trap 66). With what there is still to wait for: nothing, if something
 /// has come.
-fn hand_over(ring: &mut ServerRing, wanted: Wait) -> (Result<(), i32>, Wait) {
+fn submit_first(ring: &mut ServerRing, wait_for: Wait) -> (Result<(), i32>, Wait) {
     counters::count(Event::Enters, 1);
     // SAFETY: Lent: no mask.
-    let said = errno_of(unsafe { ring.enter(Wait::No, None, ptr::null()) });
-    if said.is_err() || ring.unsubmitted() > 0 || ring.is_ready() {
-        return (said, Wait::No);
+    let ret = errno_of(unsafe { ring.enter(Wait::No, None, ptr::null()) });
+    if ret.is_err() || ring.unsubmitted() > 0 || ring.is_ready() {
+        return (ret, Wait::No);
     }
-    (said, wanted)
+    (ret, wait_for)
 }
 
 /// Takes in what a turn has brought, and lets others have the set.
-fn come_back(mut held: Held, said: Result<(), i32>, wanted: Wait) -> (Held, Ended) {
-    let count = held.take_in();
-    if is_lost(said) {
-        held.unpush();
+fn finish_cycle(
+    mut guard: SetGuard,
+    ret: Result<(), i32>,
+    wait_for: Wait,
+) -> (SetGuard, EnterOutcome) {
+    let count = guard.reap();
+    if is_lost(ret) {
+        guard.unpush();
     } else {
-        held.forget_sent(true);
+        guard.forget_sent(true);
     }
-    let held = Set::come_out(held);
-    let ended = match said {
-        _ if count > 0 => Ended::Answered,
-        Err(libc::EINTR) => Ended::Interrupted,
+    let guard = Set::end_enter(guard);
+    let outcome = match ret {
+        _ if count > 0 => EnterOutcome::Completed,
+        Err(libc::EINTR) => EnterOutcome::Interrupted,
         // Woken for nothing: whether the time is up, the clock says (trap 66).
-        Err(libc::ETIME) if wanted.is_patient() => Ended::Answered,
-        Err(libc::ETIME) => Ended::TimedOut,
-        Err(_) if is_lost(said) => Ended::Lost,
+        Err(libc::ETIME) if wait_for.is_patient() => EnterOutcome::Completed,
+        Err(libc::ETIME) => EnterOutcome::TimedOut,
+        Err(_) if is_lost(ret) => EnterOutcome::Lost,
         // The kernel keeps back why it has ended a wait if it has also taken entries (trap 5).
-        Ok(()) if wanted != Wait::No => Ended::Interrupted,
-        _ => Ended::Answered,
+        Ok(()) if wait_for != Wait::No => EnterOutcome::Interrupted,
+        _ => EnterOutcome::Completed,
     };
-    (held, ended)
+    (guard, outcome)
 }
 
 /// Takes in what has come since, without submitting anything.
-pub(crate) fn look(held: Held) -> Held {
+pub(crate) fn reap_now(guard: SetGuard) -> SetGuard {
     counters::count(Event::Enters, 1);
-    let mut held = Set::outside(held, |ring| {
+    let mut guard = Set::enter_unlocked(guard, |ring| {
         // SAFETY: Lent: no mask. An error shows in the next turn.
         let _ = unsafe { ring.enter(Wait::No, None, ptr::null()) };
     });
-    held.take_in();
-    Set::come_out(held)
+    guard.reap();
+    Set::end_enter(guard)
 }
 
-fn errno_of(said: std::io::Result<()>) -> Result<(), i32> {
-    said.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+fn errno_of(ret: std::io::Result<()>) -> Result<(), i32> {
+    ret.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// Whether the ring is gone for this thread: closed by number, or it is another thread.
-fn is_lost(said: Result<(), i32>) -> bool {
+fn is_lost(ret: Result<(), i32>) -> bool {
     matches!(
-        said,
+        ret,
         Err(libc::EBADF
             | libc::EBADFD
             | libc::EEXIST

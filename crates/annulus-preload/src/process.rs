@@ -29,7 +29,7 @@ pub(crate) const LAST_BYTES_MS: u64 = 1000;
 static READY: AtomicBool = AtomicBool::new(false);
 
 /// The counts have been said.
-static ENDED: AtomicBool = AtomicBool::new(false);
+static STATS_WRITTEN: AtomicBool = AtomicBool::new(false);
 /// It did not load the library itself.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
@@ -40,12 +40,12 @@ static AT_LOAD: extern "C" fn() = load;
 extern "C" fn load() {
     let config = config::get();
     if let Some(wrong) = &config.wrong {
-        log::say_somewhere(wrong);
+        log::write_line_or_stderr(wrong);
     }
     log::open();
-    log::introduce();
+    log::log_build();
     if config.disabled {
-        log::say(match config.wrong {
+        log::write_line(match config.wrong {
             Some(_) => "switched off: ANNULUS_PASS_PORTS can't be read",
             None => "switched off by ANNULUS_DISABLE: everything passes through",
         });
@@ -54,15 +54,17 @@ extern "C" fn load() {
         unsafe { libc::atexit(at_exit) };
         return;
     }
-    std::panic::set_hook(Box::new(|panic| log::say(&format!("a defect: {panic}"))));
+    std::panic::set_hook(Box::new(|panic| {
+        log::write_line(&format!("a defect: {panic}"))
+    }));
     // Before there can be a child.
-    identity::process();
+    identity::fork_generation();
     fd_table::make();
-    identity::find_out();
-    log::keep();
+    identity::init();
+    log::reserve_fd();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
-        libc::pthread_atfork(Some(before_fork), None, Some(in_child));
+        libc::pthread_atfork(Some(before_fork), None, Some(on_fork_child));
         libc::atexit(at_exit);
         __cxa_at_quick_exit(at_quick_exit, std::ptr::null_mut());
     }
@@ -77,110 +79,110 @@ unsafe extern "C" {
 
 /// The last of the program's own handlers has run.
 extern "C" fn at_quick_exit(_: *mut c_void) {
-    ends();
+    before_exit();
 }
 
 extern "C" fn before_fork() {
-    has_child();
+    before_fork_child();
 }
 
 /// The process is about to have a child. What was written before is sent before whatever the child writes.
-pub(crate) fn has_child() {
-    fd_table::children_have_all();
-    epoll_set_list::for_each_of_mine(|held| held.submit_sends());
+pub(crate) fn before_fork_child() {
+    fd_table::mark_all_shared();
+    epoll_set_list::for_each_owned(|guard| guard.submit_sends());
 }
 
 /// In a child that runs handlers; others are noticed when they first ask which process they are.
-pub(crate) extern "C" fn in_child() {
-    identity::is_child();
+pub(crate) extern "C" fn on_fork_child() {
+    identity::on_fork_child();
 }
 
 /// In a child, before anything else. It may have been made by a thread that was in the middle of anything, without the
 /// C library's knowledge: nothing here allocates or frees memory.
-pub(crate) fn begin_child() {
+pub(crate) fn reset_in_child() {
     PID.store(0, Ordering::Relaxed);
-    crate::switch::in_child();
+    crate::switch::inherit();
     counters::reset();
-    log::in_child();
+    log::reset_in_child();
     flush_thread::reset();
-    crate::draining::in_child();
+    crate::draining::reset_in_child();
     crate::writability::reset();
     crate::descriptor::reset();
-    ENDED.store(false, Ordering::Relaxed);
+    STATS_WRITTEN.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
     reserved_fds::close_in_child();
-    log::keep();
+    log::reserve_fd();
 }
 
 /// The process is about to have a child by `clone`, or another thread.
-pub(crate) fn is_about_to_clone(flags: c_int) {
+pub(crate) fn before_clone(flags: c_int) {
     if flags & libc::CLONE_VM == 0 {
-        return has_child();
+        return before_fork_child();
     }
     if flags & (libc::CLONE_THREAD | libc::CLONE_FILES) != 0 {
         return;
     }
     // It has descriptors of its own, and this process's memory: what it closes, this process would take for closed.
-    epoll_set_list::for_each(|held| hand_back::pass_whole(held, Why::Forked));
+    epoll_set_list::for_each(|guard| hand_back::pass_through_set(guard, Why::Forked));
     if flags & libc::CLONE_VFORK == 0 {
-        ASKS.store(NO_RINGS, Ordering::Relaxed);
+        FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
     }
 }
 
 extern "C" fn at_exit() {
     if counters::any() || !IS_CHILD.load(Ordering::Relaxed) {
-        log::had_no_ring();
+        log::log_no_ring();
     }
-    ends();
+    before_exit();
 }
 
 /// The process ends now. A ring holds sockets, and a worker of the kernel's ends it some milliseconds after the
 /// process: for as long its peers would be told nothing, and its ports be taken (trap 63).
-pub(crate) fn ends() {
-    is_about_to_end();
+pub(crate) fn before_exit() {
+    before_possible_exit();
     if READY.load(Ordering::Acquire) {
-        epoll_set_list::for_each_of_mine(|held| {
-            held.end_all();
+        epoll_set_list::for_each_owned(|guard| {
+            guard.cancel_all_requests();
         });
     }
 }
 
 /// The process ends, unless something still keeps it from that. What its last handlers write is not held back.
-pub(crate) fn is_about_to_end() {
+pub(crate) fn before_possible_exit() {
     // A child may not have asked before.
-    identity::process();
+    identity::fork_generation();
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
-        epoll_set_list::for_each_of_mine(|held| send::hurry(held));
+        epoll_set_list::for_each_owned(|guard| send::suspend_batching(guard));
     }
-    let says = counters::any() || !IS_CHILD.load(Ordering::Relaxed);
-    if config::get().stats && says && !ENDED.swap(true, Ordering::Relaxed) {
-        log::say_somewhere(&counters::line());
+    let has_report = counters::any() || !IS_CHILD.load(Ordering::Relaxed);
+    if config::get().stats && has_report && !STATS_WRITTEN.swap(true, Ordering::Relaxed) {
+        log::write_line_or_stderr(&counters::line());
     }
 }
 
 /// The process becomes another program.
-pub(crate) fn becomes_another() {
+pub(crate) fn before_exec() {
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
     }
 }
 
 /// No kernel thread polls for a ring any more.
-static CHANGED_RIGHTS: AtomicBool = AtomicBool::new(false);
+static CREDENTIALS_CHANGED: AtomicBool = AtomicBool::new(false);
 
 /// How often is asked whether there is a filter now: a program that gives up new privileges often sets one next.
-static ASKS: AtomicU32 = AtomicU32::new(0);
-const ASKS_MAX: u32 = 64;
+static FILTER_CHECKS: AtomicU32 = AtomicU32::new(0);
+const FILTER_CHECKS_MAX: u32 = 64;
 /// Instead of a number: no ring is made or entered any more; a filter of system calls may end the program for one.
 const NO_RINGS: u32 = u32::MAX;
 
 /// The program is about to set a filter: whatever needs a ring is done before.
-pub(crate) fn is_filtered() {
-    ASKS.store(NO_RINGS, Ordering::Relaxed);
-    epoll_set_list::for_each(|held| hand_back::pass_whole(held, Why::Filtered));
-    flush_thread::stop();
-    ring_teardown::ask_for_good();
+pub(crate) fn before_filter() {
+    FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
+    epoll_set_list::for_each(|guard| hand_back::pass_through_set(guard, Why::Filtered));
+    flush_thread::stop_if_idle();
+    ring_teardown::cache_handlers();
     // For the line at the end.
     command();
     pid();
@@ -189,73 +191,73 @@ pub(crate) fn is_filtered() {
 /// The program gives up new privileges. If it has been served before, a filter is what it does that for: it may come by
 /// a system call that no hook sees, and handing back then would take the very calls that it forbids. A program that
 /// does it as it starts may have no filter in mind; it is asked about one for a while.
-pub(crate) fn may_be_filtered_soon() {
+pub(crate) fn before_possible_filter() {
     let mut has_ring = false;
-    epoll_set_list::for_each(|held| has_ring |= held.ring.is_some());
+    epoll_set_list::for_each(|guard| has_ring |= guard.ring.is_some());
     if has_ring {
-        is_filtered();
-    } else if ASKS.load(Ordering::Relaxed) != NO_RINGS {
-        ASKS.store(ASKS_MAX, Ordering::Relaxed);
+        before_filter();
+    } else if FILTER_CHECKS.load(Ordering::Relaxed) != NO_RINGS {
+        FILTER_CHECKS.store(FILTER_CHECKS_MAX, Ordering::Relaxed);
     }
 }
 
 /// Whether the program may have set a filter: it forbids whatever the program has no need of itself.
-pub(crate) fn asks_little() -> bool {
-    ASKS.load(Ordering::Relaxed) == NO_RINGS
+pub(crate) fn may_be_filtered() -> bool {
+    FILTER_CHECKS.load(Ordering::Relaxed) == NO_RINGS
 }
 
 /// Whether there may be a filter that was not there before.
 #[inline]
-pub(crate) fn is_now_filtered() -> bool {
-    ASKS.load(Ordering::Relaxed) > 0 && asks()
+pub(crate) fn has_new_filter() -> bool {
+    FILTER_CHECKS.load(Ordering::Relaxed) > 0 && check_filter()
 }
 
 #[cold]
-fn asks() -> bool {
-    let left = |asks: u32| (asks != NO_RINGS && asks > 0).then(|| asks - 1);
-    let counted = ASKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
-    counted.is_err() && ASKS.load(Ordering::Relaxed) == NO_RINGS
-        || counted.is_ok() && sys::has_filter()
+fn check_filter() -> bool {
+    let left = |checks: u32| (checks != NO_RINGS && checks > 0).then(|| checks - 1);
+    let updated = FILTER_CHECKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+    updated.is_err() && FILTER_CHECKS.load(Ordering::Relaxed) == NO_RINGS
+        || updated.is_ok() && sys::has_filter()
 }
 
 /// One set of a program that has one: its ring is not entered any more, not even to have it let go of something.
-pub(crate) fn is_filtered_in(held: &mut epoll_set::Held) {
-    ASKS.store(NO_RINGS, Ordering::Relaxed);
-    if let Some(machine) = &mut held.ring {
-        machine.ring.give_up();
+pub(crate) fn on_filter(guard: &mut epoll_set::SetGuard) {
+    FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
+    if let Some(context) = &mut guard.ring {
+        context.ring.give_up();
     }
-    hand_back::pass_whole(held, Why::Filtered);
+    hand_back::pass_through_set(guard, Why::Filtered);
 }
 
 pub(crate) fn may_make_rings() -> bool {
-    let filtered = is_now_filtered();
+    let filtered = has_new_filter();
     if filtered {
-        ASKS.store(NO_RINGS, Ordering::Relaxed);
+        FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
     }
     !filtered
 }
 
-pub(crate) fn changes_rights() {
-    if !CHANGED_RIGHTS.swap(true, Ordering::Relaxed) && config::get().sqpoll {
-        log::say(
+pub(crate) fn before_credential_change() {
+    if !CREDENTIALS_CHANGED.swap(true, Ordering::Relaxed) && config::get().sqpoll {
+        log::write_line(
             "SQPOLL is off from now on: the program changes its user or group, and a kernel thread would keep the \
              old ones",
         );
-        epoll_set_list::for_each(|held| {
-            if held
+        epoll_set_list::for_each(|guard| {
+            if guard
                 .ring
                 .as_ref()
-                .is_some_and(|machine| machine.ring.is_polled())
+                .is_some_and(|context| context.ring.is_polled())
             {
-                hand_back::pass_whole(held, Why::ChangedRights);
+                hand_back::pass_through_set(guard, Why::ChangedRights);
             }
         });
     }
 }
 
 /// Whether a kernel thread may poll for the next ring.
-pub(crate) fn may_poll() -> bool {
-    config::get().sqpoll && !CHANGED_RIGHTS.load(Ordering::Relaxed)
+pub(crate) fn may_use_sqpoll() -> bool {
+    config::get().sqpoll && !CREDENTIALS_CHANGED.load(Ordering::Relaxed)
 }
 
 /// The kernel's number of this process; 0: not asked yet.

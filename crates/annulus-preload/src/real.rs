@@ -50,11 +50,11 @@ impl<T> Missing for *mut T {
 }
 
 #[cold]
-fn look_up(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+fn resolve(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     // SAFETY: Typed: a name that ends; the handle means "after this library".
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    place.store(found, Ordering::Relaxed);
-    found
+    let symbol = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    slot.store(symbol, Ordering::Relaxed);
+    symbol
 }
 
 /// The next function of a name, whatever its type.
@@ -82,7 +82,7 @@ macro_rules! real {
                 };
                 let mut next = NEXT.load(Ordering::Relaxed);
                 if next.is_null() {
-                    next = look_up(&NEXT, NAME);
+                    next = resolve(&NEXT, NAME);
                     if next.is_null() {
                         errno::set(libc::ENOSYS);
                         return <$ret as Missing>::MISSING;

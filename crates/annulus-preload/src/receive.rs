@@ -8,8 +8,8 @@ use libc::iovec;
 
 use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
-use crate::epoll_set::{Held, Inner, Mode, Set};
-use crate::errno::Answer;
+use crate::epoll_set::{Inner, Mode, Set, SetGuard};
+use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::poll_cycle;
@@ -37,19 +37,19 @@ pub(crate) unsafe fn read(
     vectors: &[iovec],
     flags: i32,
     by_read: bool,
-) -> Option<Answer> {
-    let mut held = match served(entry, fd) {
-        Ok(held) => held,
+) -> Option<CallResult> {
+    let mut guard = match served(entry, fd) {
+        Ok(guard) => guard,
         Err(why) => {
             counters::passed(why);
             return None;
         }
     };
     if entry.kind() == Kind::Served && flags & !KNOWN != 0 {
-        hand_back::hand_back(&mut held, fd, Why::UnknownFlags);
+        hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
     }
-    let mut connection = held.connection(fd)?;
-    let total = match room_of(vectors, flags) {
+    let mut connection = guard.connection(fd)?;
+    let total = match capacity(vectors, flags) {
         Ok(total) => total,
         Err(errno) => return Some(Err(errno)),
     };
@@ -59,21 +59,21 @@ pub(crate) unsafe fn read(
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return None;
     }
-    held = look_first(held, entry, connection);
-    let inner: &mut Inner = &mut held;
-    if connection.in_hand() > 0 {
-        let replayed = entry.kind() != Kind::Served;
+    guard = reap_first(guard, entry, connection);
+    let inner: &mut Inner = &mut guard;
+    if connection.buffered() > 0 {
+        let was_handed_back = entry.kind() != Kind::Served;
         // SAFETY: Lent, passed on.
-        let done = unsafe { take(inner, fd, connection, vectors, flags) };
+        let done = unsafe { copy_buffered(inner, fd, connection, vectors, flags) };
         // SAFETY: Lent, passed on.
         return Some(Ok(done
             + unsafe {
-                what_follows(fd, (vectors, total), done, replayed, flags)
+                read_following(fd, (vectors, total), done, was_handed_back, flags)
             }));
     }
     // SAFETY: Lent, passed on.
-    if let Some(answer) = unsafe { read_last(inner, fd, connection, (vectors, total), flags) } {
-        return Some(answer);
+    if let Some(result) = unsafe { read_last(inner, fd, connection, (vectors, total), flags) } {
+        return Some(result);
     }
     // The end that was received comes before an error.
     if connection.error != 0 && !connection.is(flag::ENDED) {
@@ -82,8 +82,8 @@ pub(crate) unsafe fn read(
     if connection.is(flag::ENDED | flag::DEAD) {
         return Some(Ok(0));
     }
-    if entry.kind() == Kind::Replay {
-        hand_back::settle(inner, fd, connection);
+    if entry.kind() == Kind::HandedBack {
+        hand_back::finish_hand_back(inner, fd, connection);
         return None;
     }
     if connection.is(flag::BULK) && !connection.is(flag::ARMED) {
@@ -98,18 +98,18 @@ pub(crate) unsafe fn read(
 }
 
 /// With less than this in hand a receive that was stopped goes on.
-const AGAIN_BYTES: usize = 32 << 10;
+const REARM_BELOW_BYTES: usize = 32 << 10;
 
 /// How much the vectors hold.
-fn room_of(vectors: &[iovec], flags: i32) -> Answer {
+fn capacity(vectors: &[iovec], flags: i32) -> CallResult {
     let mut total = 0_usize;
     for vector in vectors {
         if vector.iov_len > isize::MAX as usize {
             return Err(libc::EINVAL);
         }
         total = total.saturating_add(vector.iov_len);
-        let nowhere = !(4096..1 << 47).contains(&vector.iov_base.addr());
-        if nowhere && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
+        let unmapped = !(4096..1 << 47).contains(&vector.iov_base.addr());
+        if unmapped && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
             return Err(libc::EFAULT);
         }
     }
@@ -130,26 +130,28 @@ unsafe fn read_directly(
     mut connection: Conn,
     (vectors, total): (&[iovec], usize),
     flags: i32,
-) -> Answer {
+) -> CallResult {
     // SAFETY: Lent, passed on.
-    let answer = unsafe { sys::receive_vectors(fd, vectors, flags) };
-    let drained = match answer {
+    let result = unsafe { sys::receive_vectors(fd, vectors, flags) };
+    let drained = match result {
         Ok(bytes) => bytes < total,
         Err(errno) => errno == libc::EAGAIN,
     };
     if flags & libc::MSG_PEEK != 0 {
-        return answer;
+        return result;
     }
-    connection.burst = connection.burst.saturating_add(answer.unwrap_or(0) as u32);
+    connection.direct_bytes = connection
+        .direct_bytes
+        .saturating_add(result.unwrap_or(0) as u32);
     if drained {
         connection.clear(flag::READABLE);
-        let burst = std::mem::take(&mut connection.burst);
-        if burst > 0 && burst < SMALL_BYTES {
+        let direct_bytes = std::mem::take(&mut connection.direct_bytes);
+        if direct_bytes > 0 && direct_bytes < SMALL_BYTES {
             connection.clear(flag::BULK);
         }
         inner.arm(fd, connection);
     }
-    answer
+    result
 }
 
 /// Of one that is over: what the kernel has comes before its error and its end, if the ring has left it there.
@@ -161,39 +163,39 @@ unsafe fn read_last(
     inner: &mut Inner,
     fd: i32,
     mut connection: Conn,
-    room: (&[iovec], usize),
+    space: (&[iovec], usize),
     flags: i32,
-) -> Option<Answer> {
+) -> Option<CallResult> {
     let over = connection.error != 0 || connection.is(flag::DEAD);
     if !over || !connection.is(flag::READABLE) || connection.is(flag::ARMED) {
         return None;
     }
     // SAFETY: Lent, passed on.
-    let answer = unsafe { read_directly(inner, fd, connection, room, flags) };
-    if matches!(answer, Ok(1..)) {
-        return Some(answer);
+    let result = unsafe { read_directly(inner, fd, connection, space, flags) };
+    if matches!(result, Ok(1..)) {
+        return Some(result);
     }
     connection.clear(flag::READABLE);
     None
 }
 
 /// A read with nothing in hand sees what has come since the program waited, unless it has read in this round.
-fn look_first(mut held: Held, entry: &'static Entry, connection: Conn) -> Held {
-    let may_look = connection.is(flag::ARMED)
-        && connection.in_hand() == 0
-        && connection.round != held.round
+fn reap_first(mut guard: SetGuard, entry: &'static Entry, connection: Conn) -> SetGuard {
+    let may_reap = connection.is(flag::ARMED)
+        && connection.buffered() == 0
+        && connection.round != guard.round
         && entry.kind() == Kind::Served
-        && held.mode == Mode::Serving
-        && !held.in_handler();
-    if may_look
-        && held
+        && guard.mode == Mode::Serving
+        && !guard.in_signal_handler();
+    if may_reap
+        && guard
             .ring
             .as_mut()
-            .is_some_and(|machine| machine.ring.is_ready())
+            .is_some_and(|context| context.ring.is_ready())
     {
-        return poll_cycle::look(held);
+        return poll_cycle::reap_now(guard);
     }
-    held
+    guard
 }
 
 /// Of one that was handed back the kernel may have what follows what was in hand: so much of it.
@@ -201,17 +203,17 @@ fn look_first(mut held: Held, entry: &'static Entry, connection: Conn) -> Held {
 /// # Safety
 ///
 /// Lent: the vectors are valid for writes, `total` bytes of them.
-unsafe fn what_follows(
+unsafe fn read_following(
     fd: i32,
     (vectors, total): (&[iovec], usize),
     done: usize,
-    replayed: bool,
+    was_handed_back: bool,
     flags: i32,
 ) -> usize {
     let [vector] = vectors else { return 0 };
     // An error is the next read's to say: with nothing there the kernel is not asked.
-    let wanted = replayed && done < total && flags & libc::MSG_PEEK == 0;
-    if !wanted || process::asks_little() || sys::readable(fd) == 0 {
+    let reads_more = was_handed_back && done < total && flags & libc::MSG_PEEK == 0;
+    if !reads_more || process::may_be_filtered() || sys::readable(fd) == 0 {
         return 0;
     }
     let rest = iovec {
@@ -227,7 +229,7 @@ unsafe fn what_follows(
 /// # Safety
 ///
 /// Lent: the vectors are valid for writes.
-unsafe fn take(
+unsafe fn copy_buffered(
     inner: &mut Inner,
     fd: i32,
     connection: Conn,
@@ -238,15 +240,15 @@ unsafe fn take(
     let peek = flags & libc::MSG_PEEK != 0;
     let (mut done, first) = (0, connection.bytes as usize);
     for vector in vectors {
-        let (mut room, mut into) = (vector.iov_len, vector.iov_base.cast::<u8>());
-        while room > 0 {
-            let (from, there) = if done < first {
+        let (mut space, mut into) = (vector.iov_len, vector.iov_base.cast::<u8>());
+        while space > 0 {
+            let (from, available) = if done < first {
                 (connection.at.wrapping_add(done), first - done)
             } else {
-                let rest = &connection.spilled.as_slice()[done - first..];
+                let rest = &connection.copied_out.as_slice()[done - first..];
                 (rest.as_ptr().cast_mut(), rest.len())
             };
-            let count = room.min(there);
+            let count = space.min(available);
             if count == 0 {
                 break;
             }
@@ -254,7 +256,7 @@ unsafe fn take(
                 // SAFETY: Lent: the caller's; Owned: what is in hand of the connection.
                 unsafe { std::ptr::copy_nonoverlapping(from, into, count) };
             }
-            (room, into) = (room - count, into.wrapping_add(count));
+            (space, into) = (space - count, into.wrapping_add(count));
             done += count;
         }
     }
@@ -271,50 +273,50 @@ fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
         connection.at = connection.at.wrapping_add(first);
         connection.bytes -= first as u32;
         if connection.bytes == 0 {
-            give_back(inner, connection);
+            release_buffer(inner, connection);
         }
     }
-    connection.spilled.take(bytes - first);
-    if connection.in_hand() < AGAIN_BYTES {
+    connection.copied_out.take(bytes - first);
+    if connection.buffered() < REARM_BELOW_BYTES {
         inner.arm(fd, connection);
-        hand_back::settle(inner, fd, connection);
+        hand_back::finish_hand_back(inner, fd, connection);
     }
 }
 
 /// The buffer of a connection has been read.
-fn give_back(inner: &mut Inner, mut connection: Conn) {
+fn release_buffer(inner: &mut Inner, mut connection: Conn) {
     connection.at = std::ptr::null_mut();
-    if let Some(mut machine) = inner.ring.take() {
-        inner.release(&mut machine, connection.buffer);
-        inner.ring = Some(machine);
+    if let Some(mut context) = inner.ring.take() {
+        inner.release(&mut context, connection.buffer);
+        inner.ring = Some(context);
     }
 }
 
 /// Moves what lies in a buffer to memory of the connection's own: whoever does not read must not keep what all
 /// receive into.
-pub(crate) fn spill(inner: &mut Inner, mut connection: Conn) {
+pub(crate) fn copy_out(inner: &mut Inner, mut connection: Conn) {
     if connection.bytes == 0 {
         return;
     }
     // SAFETY: Owned: the connection's part of a buffer of which it is a reader.
-    let held = unsafe { std::slice::from_raw_parts(connection.at, connection.bytes as usize) };
-    let later = connection.spilled.move_out();
-    connection.spilled.append(held);
-    connection.spilled.append(later.as_slice());
+    let guard = unsafe { std::slice::from_raw_parts(connection.at, connection.bytes as usize) };
+    let later = connection.copied_out.move_out();
+    connection.copied_out.append(guard);
+    connection.copied_out.append(later.as_slice());
     connection.bytes = 0;
-    give_back(inner, connection);
+    release_buffer(inner, connection);
 }
 
 /// Frees all buffers that have readers.
-pub(crate) fn spill_all(inner: &mut Inner) {
+pub(crate) fn copy_all_out(inner: &mut Inner) {
     for fd in 0..hand_back::served_max() as i32 {
-        let ours = |entry: &&Entry| {
-            Set::of(entry).is_some_and(|set| set.is_mine()) && entry.kind() == Kind::Served
+        let is_served_here = |entry: &&Entry| {
+            Set::of(entry).is_some_and(|set| set.is_owner()) && entry.kind() == Kind::Served
         };
-        if fd_table::entry(fd).as_ref().is_some_and(ours)
+        if fd_table::entry(fd).as_ref().is_some_and(is_served_here)
             && let Some(connection) = inner.connection(fd)
         {
-            spill(inner, connection);
+            copy_out(inner, connection);
         }
     }
     // The buffers may all have been free before: then nobody has said so.
@@ -327,25 +329,25 @@ pub(crate) fn spill_all(inner: &mut Inner) {
 
 /// What FIONREAD says: what is in hand, and what the kernel has.
 pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
-    let held = served(entry, fd).ok()?;
-    let mut held = held;
-    if !held.in_handler()
+    let guard = served(entry, fd).ok()?;
+    let mut guard = guard;
+    if !guard.in_signal_handler()
         && entry.kind() == Kind::Served
-        && held
+        && guard
             .ring
             .as_mut()
-            .is_some_and(|machine| machine.ring.is_ready())
+            .is_some_and(|context| context.ring.is_ready())
     {
-        held = poll_cycle::look(held);
+        guard = poll_cycle::reap_now(guard);
     }
-    let connection = held.connection(fd)?;
-    Some(connection.in_hand())
+    let connection = guard.connection(fd)?;
+    Some(connection.buffered())
 }
 
 /// What SIOCOUTQ says on top of what the kernel has: what is queued.
 pub(crate) fn unsent(entry: &'static Entry, fd: i32) -> Option<usize> {
-    let held = served(entry, fd).ok()?;
-    let connection = held.connection(fd)?;
+    let guard = served(entry, fd).ok()?;
+    let connection = guard.connection(fd)?;
     Some(connection.out_bytes as usize + connection.backlog.len())
 }
 
@@ -354,8 +356,11 @@ pub(crate) fn unsent(entry: &'static Entry, fd: i32) -> Option<usize> {
 /// # Safety
 ///
 /// Lent: the vectors are valid for writes.
-pub(crate) unsafe fn read_inherited(entry: &'static Entry, vectors: &[iovec]) -> Option<Answer> {
-    if entry.inherited() != Kind::Served && entry.inherited() != Kind::Replay {
+pub(crate) unsafe fn read_inherited(
+    entry: &'static Entry,
+    vectors: &[iovec],
+) -> Option<CallResult> {
+    if entry.inherited() != Kind::Served && entry.inherited() != Kind::HandedBack {
         return None;
     }
     // SAFETY: Held: a child that reads what its parent served is not served itself, and has its own copy.
@@ -369,36 +374,36 @@ pub(crate) unsafe fn read_inherited(entry: &'static Entry, vectors: &[iovec]) ->
         }
         connection.at = connection.at.wrapping_add(count);
         connection.bytes -= count as u32;
-        let more = connection.spilled.as_slice();
+        let more = connection.copied_out.as_slice();
         let rest = (vector.iov_len - count).min(more.len());
         // SAFETY: Lent: as above.
         unsafe {
             let into = vector.iov_base.cast::<u8>().add(count);
             std::ptr::copy_nonoverlapping(more.as_ptr(), into, rest);
         }
-        connection.spilled.take(rest);
+        connection.copied_out.take(rest);
         done += count + rest;
     }
     (done > 0).then_some(Ok(done))
 }
 
 /// Moves what is in hand to a pipe. `None`: nothing is, the kernel splices.
-pub(crate) fn splice_in_hand(
+pub(crate) fn splice_buffered(
     entry: &'static Entry,
     fd: i32,
     pipe: i32,
     bytes: usize,
-) -> Option<Answer> {
-    let mut held = served(entry, fd).ok()?;
-    let connection = held.connection(fd)?;
-    spill(&mut held, connection);
-    let there = connection.spilled.as_slice();
-    if there.is_empty() {
+) -> Option<CallResult> {
+    let mut guard = served(entry, fd).ok()?;
+    let connection = guard.connection(fd)?;
+    copy_out(&mut guard, connection);
+    let available = connection.copied_out.as_slice();
+    if available.is_empty() {
         return None;
     }
-    let answer = sys::write(pipe, &there[..there.len().min(bytes)]);
-    if let Ok(written) = answer {
-        drop_first(&mut held, fd, connection, written);
+    let result = sys::write(pipe, &available[..available.len().min(bytes)]);
+    if let Ok(written) = result {
+        drop_first(&mut guard, fd, connection, written);
     }
-    Some(answer)
+    Some(result)
 }

@@ -13,73 +13,76 @@ use crate::process;
 use crate::sys;
 
 /// When the last ring ended; 0: none has.
-static ENDED_NS: AtomicU64 = AtomicU64::new(0);
+static CLOSED_NS: AtomicU64 = AtomicU64::new(0);
 /// The kernel waits for a grace period of RCU before it comes to it.
 const LATE_NS: u64 = 200_000_000;
 const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=64;
 
 /// A ring of this process has just ended.
-pub(crate) fn ring_has_ended() {
-    ENDED_NS.store(sys::now_ns(), Ordering::Relaxed);
+pub(crate) fn on_ring_closed() {
+    CLOSED_NS.store(sys::now_ns(), Ordering::Relaxed);
 }
 
 /// Waits by `call`, again where nothing but the end of a ring has interrupted it. It is given what is left of the
 /// timeout, ns, or nothing: as long as the program has asked.
-pub(crate) fn wait_through(timeout_ns: Option<u64>, call: impl Fn(Option<u64>) -> c_int) -> c_int {
-    if ENDED_NS.load(Ordering::Relaxed) == 0 {
+pub(crate) fn retry_interrupted(
+    timeout_ns: Option<u64>,
+    call: impl Fn(Option<u64>) -> c_int,
+) -> c_int {
+    if CLOSED_NS.load(Ordering::Relaxed) == 0 {
         return call(None);
     }
-    let begun_ns = sys::now_ns();
+    let start_ns = sys::now_ns();
     let mut left_ns = None;
     loop {
-        let said = call(left_ns);
-        if said >= 0 || errno::get() != libc::EINTR {
-            return said;
+        let ret = call(left_ns);
+        if ret >= 0 || errno::get() != libc::EINTR {
+            return ret;
         }
         if !has_interrupted() {
             errno::set(libc::EINTR);
-            return said;
+            return ret;
         }
-        let gone_ns = sys::now_ns().saturating_sub(begun_ns);
-        left_ns = timeout_ns.map(|ns| ns.saturating_sub(gone_ns));
+        let elapsed_ns = sys::now_ns().saturating_sub(start_ns);
+        left_ns = timeout_ns.map(|ns| ns.saturating_sub(elapsed_ns));
     }
 }
 
 /// Whether it is the end of a ring that has just interrupted a wait.
 pub(crate) fn has_interrupted() -> bool {
-    let ended_ns = ENDED_NS.load(Ordering::Relaxed);
-    let is_recent = ended_ns != 0 && sys::now_ns().saturating_sub(ended_ns) < LATE_NS;
+    let closed_ns = CLOSED_NS.load(Ordering::Relaxed);
+    let is_recent = closed_ns != 0 && sys::now_ns().saturating_sub(closed_ns) < LATE_NS;
     is_recent
-        && match KNOWN.load(Ordering::Relaxed) {
-            NOT_ASKED if process::asks_little() => false,
-            NOT_ASKED => !handles_signals(),
-            known => known == HANDLES_NONE,
+        && match HANDLERS.load(Ordering::Relaxed) {
+            UNKNOWN if process::may_be_filtered() => false,
+            UNKNOWN => !handles_signals(),
+            cached => cached == HANDLES_NONE,
         }
 }
 
 /// What has been found before a filter of system calls that may forbid to ask.
-static KNOWN: AtomicU8 = AtomicU8::new(NOT_ASKED);
-const NOT_ASKED: u8 = 0;
+static HANDLERS: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
 const HANDLES_NONE: u8 = 1;
 const HANDLES_SOME: u8 = 2;
 
 /// The program is about to set a filter: it is asked for the last time.
-pub(crate) fn ask_for_good() {
-    let found = if handles_signals() {
+pub(crate) fn cache_handlers() {
+    let handlers = if handles_signals() {
         HANDLES_SOME
     } else {
         HANDLES_NONE
     };
-    KNOWN.store(found, Ordering::Relaxed);
+    HANDLERS.store(handlers, Ordering::Relaxed);
 }
 
 fn handles_signals() -> bool {
     SIGNALS.into_iter().any(|signal| {
         let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: Typed: it is asked for, and changes nothing.
-        let said = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+        let ret = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
         // SAFETY: Typed: zeros are a valid one, and so is what the call has written.
         let handler = unsafe { action.assume_init() }.sa_sigaction;
-        said == 0 && handler != libc::SIG_DFL && handler != libc::SIG_IGN
+        ret == 0 && handler != libc::SIG_DFL && handler != libc::SIG_IGN
     })
 }

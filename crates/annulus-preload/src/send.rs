@@ -10,8 +10,8 @@ use libc::iovec;
 use crate::connection::{self as flag, Conn, OUT};
 use crate::counters::{self, Call, Why};
 use crate::deferred_output;
-use crate::epoll_set::{Held, Inner, Mode, Set};
-use crate::errno::Answer;
+use crate::epoll_set::{Inner, Mode, Set, SetGuard};
+use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::flush_thread;
 use crate::hand_back;
@@ -19,24 +19,24 @@ use crate::process;
 use crate::sys;
 
 /// From so many bytes on a write is not queued: a copy costs more than a call.
-const AT_ONCE_BYTES: usize = 4096;
+const DIRECT_WRITE_BYTES: usize = 4096;
 /// Most that is queued of one connection, bytes.
 const QUEUED_MAX: usize = 64 << 10;
 /// So many connections have something queued: it is sent without waiting for the end of the round. Few, and what a
 /// server writes that goes round its connections would not be gathered.
 const CONNECTIONS_MAX: usize = 256;
 /// After so many writes a round looks at the clock, and sends what has waited for so long, ns.
-const WRITES_A_LOOK: u32 = 32;
-const LOOK_NS: u64 = 1_000_000;
+const WRITES_PER_CHECK: u32 = 32;
+const FLUSH_AFTER_NS: u64 = 1_000_000;
 
 /// The set of a connection, if this call is to be served. `Err`: to the kernel, and why.
-pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<Held, Why> {
+pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<SetGuard, Why> {
     let set = Set::of(entry).ok_or(Why::Kernel)?;
-    let mut held = set.take().ok_or(Why::InHandler)?;
-    if entry.kind() == Kind::Served && !set.is_mine() && held.mode == Mode::Serving {
-        hand_back::touched_by_a_stranger(&mut held, fd);
+    let mut guard = set.take().ok_or(Why::InHandler)?;
+    if entry.kind() == Kind::Served && !set.is_owner() && guard.mode == Mode::Serving {
+        hand_back::on_foreign_thread(&mut guard, fd);
     }
-    Ok(held)
+    Ok(guard)
 }
 
 /// Writes to a connection that is served, or that has something in hand. `None`: the kernel answers.
@@ -49,64 +49,67 @@ pub(crate) unsafe fn write(
     fd: i32,
     vectors: &[iovec],
     flags: i32,
-) -> Option<Answer> {
+) -> Option<CallResult> {
     const KNOWN: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
-    let mut held = match served(entry, fd) {
-        Ok(held) => held,
+    let mut guard = match served(entry, fd) {
+        Ok(guard) => guard,
         Err(why) => {
             counters::passed(why);
             return None;
         }
     };
-    let inner: &mut Inner = &mut held;
+    let inner: &mut Inner = &mut guard;
     if entry.kind() == Kind::Served && flags & !KNOWN != 0 {
         hand_back::hand_back(inner, fd, Why::UnknownFlags);
     }
     let mut connection = inner.connection(fd)?;
-    let answer = if entry.kind() == Kind::Replay {
+    let result = if entry.kind() == Kind::HandedBack {
         if connection.error != 0 {
             // The ring was told of it, and the kernel tells it once.
             let error = std::mem::take(&mut connection.error);
-            hand_back::settle(inner, fd, connection);
+            hand_back::finish_hand_back(inner, fd, connection);
             return Some(Err(error));
         }
         if connection.backlog.is_empty() {
             return None;
         }
-        let shut = connection.is(flag::SHUT);
-        if !shut {
-            go_on(inner, fd, connection);
+        let shut_down = connection.is(flag::SHUT);
+        if !shut_down {
+            send_backlog(inner, fd, connection);
         }
         if connection.backlog.is_empty() {
             return None;
         }
-        let blocks = !shut && flags & libc::MSG_DONTWAIT == 0 && !held.in_handler() && blocks(fd);
+        let blocks = !shut_down
+            && flags & libc::MSG_DONTWAIT == 0
+            && !guard.in_signal_handler()
+            && blocks(fd);
         if blocks {
-            drop(held);
-            return match deferred_output::wait_for_room(fd) {
+            drop(guard);
+            return match deferred_output::wait_writable(fd) {
                 // SAFETY: Lent, passed on.
                 Ok(()) => unsafe { write(entry, fd, vectors, flags) },
                 Err(errno) => Some(Err(errno)),
             };
         }
-        Err(if shut { libc::EPIPE } else { libc::EAGAIN })
+        Err(if shut_down { libc::EPIPE } else { libc::EAGAIN })
     } else {
         // SAFETY: Lent, passed on.
-        let answer = unsafe { write_served(inner, fd, connection, vectors) };
-        if held.in_handler() {
+        let result = unsafe { write_served(inner, fd, connection, vectors) };
+        if guard.in_signal_handler() {
             // Its thread may be about to sleep.
-            flush(&mut held, fd, connection);
+            flush(&mut guard, fd, connection);
         }
-        answer
+        result
     };
-    if answer == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
-        drop(held);
-        if !process::asks_little() && sys::is_deadly(libc::SIGPIPE) {
+    if result == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
+        drop(guard);
+        if !process::may_be_filtered() && sys::is_fatal(libc::SIGPIPE) {
             flush_everything(process::LAST_BYTES_MS);
         }
         sys::raise_pipe();
     }
-    Some(answer)
+    Some(result)
 }
 
 /// Whether its calls wait for room.
@@ -122,7 +125,7 @@ unsafe fn write_served(
     fd: i32,
     mut connection: Conn,
     vectors: &[iovec],
-) -> Answer {
+) -> CallResult {
     let mut total = 0_usize;
     for vector in vectors {
         if vector.iov_len > isize::MAX as usize {
@@ -144,13 +147,13 @@ unsafe fn write_served(
     }
     if !connection.backlog.is_empty() {
         // The kernel may have made room since.
-        go_on(inner, fd, connection);
+        send_backlog(inner, fd, connection);
         if !connection.backlog.is_empty() {
             return Err(libc::EAGAIN);
         }
     }
     let queued = connection.out_bytes as usize;
-    let at_once = total >= AT_ONCE_BYTES || queued + total > QUEUED_MAX;
+    let at_once = total >= DIRECT_WRITE_BYTES || queued + total > QUEUED_MAX;
     if !at_once && !connection.is(flag::FULL) {
         // SAFETY: Lent, passed on.
         if unsafe { queue(inner, fd, connection, vectors, total) } {
@@ -168,7 +171,7 @@ unsafe fn write_served(
         }
     }
     // SAFETY: Lent, passed on.
-    unsafe { write_at_once(inner, fd, connection, vectors, total) }
+    unsafe { write_directly(inner, fd, connection, vectors, total) }
 }
 
 /// Puts it into the arena. False: there is no room.
@@ -183,7 +186,7 @@ unsafe fn queue(
     vectors: &[iovec],
     total: usize,
 ) -> bool {
-    let Some(at) = make_room(inner, connection, total) else {
+    let Some(at) = reserve_output(inner, connection, total) else {
         return false;
     };
     let mut at = at;
@@ -194,20 +197,24 @@ unsafe fn queue(
             at = at.add(vector.iov_len);
         }
     }
-    is_queued(inner, fd, connection, total);
+    on_queued(inner, fd, connection, total);
     true
 }
 
 /// Room for `more` bytes behind those that are queued already.
-pub(crate) fn make_room(inner: &mut Inner, mut connection: Conn, more: usize) -> Option<*mut u8> {
+pub(crate) fn reserve_output(
+    inner: &mut Inner,
+    mut connection: Conn,
+    more: usize,
+) -> Option<*mut u8> {
     for attempt in 0..2 {
-        let machine = inner.ring.as_mut()?;
+        let context = inner.ring.as_mut()?;
         let (from, used) = (connection.out_from, connection.out_bytes);
-        let place = (machine.arena).extend(from, used, connection.out_room, more as u32);
-        if let Some((from, room)) = place {
+        let target = (context.arena).extend(from, used, connection.out_room, more as u32);
+        if let Some((from, room)) = target {
             (connection.out_from, connection.out_room) = (from, room);
             // SAFETY: Owned: within the arena, as `extend` has answered.
-            return Some(unsafe { machine.arena.at(from).add(used as usize) });
+            return Some(unsafe { context.arena.at(from).add(used as usize) });
         }
         if attempt == 0 {
             inner.submit_sends();
@@ -221,34 +228,34 @@ pub(crate) fn make_room(inner: &mut Inner, mut connection: Conn, more: usize) ->
 }
 
 /// So many bytes more lie in the arena.
-pub(crate) fn is_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
+pub(crate) fn on_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     connection.out_bytes += bytes as u32;
     inner.writes += 1;
     if inner.writes == 1 {
         inner.written_at_ns = sys::now_ns();
     }
-    let hurries = inner.pace.hurries();
+    let sends_immediately = inner.batching.sends_immediately();
     if !connection.is(flag::QUEUED) {
         connection.mark(flag::QUEUED);
         inner.queued.push(fd);
-        if inner.queued_at_ns == 0 && !hurries {
-            inner.is_queued_since(match inner.writes {
+        if inner.queued_at_ns == 0 && !sends_immediately {
+            inner.set_queued_since(match inner.writes {
                 1 => inner.written_at_ns,
                 _ => sys::now_ns(),
             });
-            flush_thread::is_queued();
+            flush_thread::on_queued();
         }
     }
-    let looks = inner.writes.is_multiple_of(WRITES_A_LOOK);
-    let is_late = looks && sys::now_ns() - inner.queued_at_ns > LOOK_NS;
-    if is_late || inner.queued.len() >= CONNECTIONS_MAX || hurries {
+    let checks_clock = inner.writes.is_multiple_of(WRITES_PER_CHECK);
+    let is_late = checks_clock && sys::now_ns() - inner.queued_at_ns > FLUSH_AFTER_NS;
+    if is_late || inner.queued.len() >= CONNECTIONS_MAX || sends_immediately {
         inner.submit_sends();
     }
 }
 
 /// Nothing is held back any more, for a while.
-pub(crate) fn hurry(inner: &mut Inner) {
-    inner.pace.hurry();
+pub(crate) fn suspend_batching(inner: &mut Inner) {
+    inner.batching.suspend();
 }
 
 /// The round is over: whether what was written in it has waited too long, or would have. Nothing is held back of a
@@ -259,8 +266,8 @@ pub(crate) fn end_round(inner: &mut Inner) {
         return;
     }
     let took_ns = sys::now_ns().saturating_sub(inner.written_at_ns);
-    inner.pace.round(writes, took_ns, sys::preempted);
-    if took_ns > LOOK_NS && inner.queued_at_ns != 0 && inner.pace.hurries() {
+    inner.batching.round(writes, took_ns, sys::preempted);
+    if took_ns > FLUSH_AFTER_NS && inner.queued_at_ns != 0 && inner.batching.sends_immediately() {
         flush_thread::was_late();
     }
 }
@@ -268,18 +275,18 @@ pub(crate) fn end_round(inner: &mut Inner) {
 /// # Safety
 ///
 /// Lent: the vectors are valid for reads, `total` bytes of them.
-unsafe fn write_at_once(
+unsafe fn write_directly(
     inner: &mut Inner,
     fd: i32,
     mut connection: Conn,
     vectors: &[iovec],
     total: usize,
-) -> Answer {
+) -> CallResult {
     let queued = connection.out_bytes as usize;
     let sent = match &inner.ring {
-        Some(machine) if queued > 0 && vectors.len() < 64 => {
+        Some(context) if queued > 0 && vectors.len() < 64 => {
             let mut all = [iovec {
-                iov_base: machine.arena.at(connection.out_from).cast(),
+                iov_base: context.arena.at(connection.out_from).cast(),
                 iov_len: queued,
             }; 64];
             all[1..=vectors.len()].copy_from_slice(vectors);
@@ -292,28 +299,28 @@ unsafe fn write_at_once(
                 return Err(libc::EAGAIN);
             }
             // SAFETY: Lent, passed on.
-            return unsafe { write_at_once(inner, fd, connection, vectors, total) };
+            return unsafe { write_directly(inner, fd, connection, vectors, total) };
         }
         // SAFETY: Lent, passed on.
         _ => unsafe { sys::send_vectors(fd, vectors, 0) },
     };
     match sent {
         Ok(sent) => {
-            let ours = sent.min(queued);
-            drop_queued(inner, fd, connection, ours);
-            let theirs = sent - ours;
-            if theirs < total {
-                is_full(inner, fd, connection);
+            let from_queue = sent.min(queued);
+            drop_queued(inner, fd, connection, from_queue);
+            let from_call = sent - from_queue;
+            if from_call < total {
+                on_full(inner, fd, connection);
             }
-            if theirs == 0 {
+            if from_call == 0 {
                 Err(libc::EAGAIN)
             } else {
-                Ok(theirs)
+                Ok(from_call)
             }
         }
         Err(libc::EAGAIN) => {
             drop_queued(inner, fd, connection, 0);
-            is_full(inner, fd, connection);
+            on_full(inner, fd, connection);
             Err(libc::EAGAIN)
         }
         Err(
@@ -326,7 +333,7 @@ unsafe fn write_at_once(
         ) => Err(errno),
         Err(errno) => {
             drop_queued(inner, fd, connection, queued);
-            broke(inner, fd, connection, errno);
+            on_broken(inner, fd, connection, errno);
             connection.error = 0;
             Err(errno)
         }
@@ -339,14 +346,14 @@ fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
     if queued == 0 {
         return;
     }
-    if let Some(machine) = &inner.ring
+    if let Some(context) = &inner.ring
         && sent < queued
     {
-        let from = machine.arena.at(connection.out_from);
+        let from = context.arena.at(connection.out_from);
         // SAFETY: Owned: the connection's part of the arena.
         let rest = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
         let rest = rest.to_vec();
-        deferred_output::put_aside(inner, fd, connection, &rest);
+        deferred_output::defer(inner, fd, connection, &rest);
     }
     // It stays in the list of those that have something queued, with nothing.
     (
@@ -370,14 +377,14 @@ pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
     }
 }
 
-fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -> Answer) {
+fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -> CallResult) {
     if connection.out_bytes > 0
-        && let Some(machine) = &inner.ring
+        && let Some(context) = &inner.ring
     {
         // SAFETY: Owned: the connection's part of the arena.
         let queued = unsafe {
             std::slice::from_raw_parts(
-                machine.arena.at(connection.out_from),
+                context.arena.at(connection.out_from),
                 connection.out_bytes as usize,
             )
         };
@@ -385,38 +392,38 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
             Ok(sent) if sent == queued.len() => drop_queued(inner, fd, connection, sent),
             Ok(sent) => {
                 drop_queued(inner, fd, connection, sent);
-                is_full(inner, fd, connection);
+                on_full(inner, fd, connection);
             }
             Err(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => {
                 drop_queued(inner, fd, connection, 0);
-                is_full(inner, fd, connection);
+                on_full(inner, fd, connection);
             }
             Err(errno) => {
                 drop_queued(inner, fd, connection, usize::MAX);
-                broke(inner, fd, connection, errno);
+                on_broken(inner, fd, connection, errno);
             }
         }
     }
     if connection.is(flag::FULL) {
-        go_on(inner, fd, connection);
+        send_backlog(inner, fd, connection);
     }
 }
 
 /// The kernel takes no more: the ring waits for room.
-pub(crate) fn is_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
+pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.mark(flag::FULL);
-    wait_for_room(inner, fd);
+    wait_writable(inner, fd);
 }
 
 /// By its ring, if it has one.
-fn wait_for_room(inner: &mut Inner, fd: i32) {
+fn wait_writable(inner: &mut Inner, fd: i32) {
     if inner.mode == Mode::Serving {
         inner.to_poll.push(fd);
     }
 }
 
 /// Nothing can be written any more.
-pub(crate) fn broke(inner: &mut Inner, fd: i32, mut connection: Conn, errno: i32) {
+pub(crate) fn on_broken(inner: &mut Inner, fd: i32, mut connection: Conn, errno: i32) {
     connection.mark(flag::BROKEN);
     if errno != libc::EPIPE {
         connection.error = errno;
@@ -428,16 +435,16 @@ pub(crate) fn broke(inner: &mut Inner, fd: i32, mut connection: Conn, errno: i32
 }
 
 /// Sends what had no room. The program is told when there is some again.
-pub(crate) fn go_on(inner: &mut Inner, fd: i32, mut connection: Conn) {
+pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
     while !connection.backlog.is_empty() {
         match sys::send(fd, connection.backlog.as_slice()) {
             Ok(sent) => connection.backlog.take(sent),
             Err(libc::EINTR) => {}
             Err(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS) => {
-                wait_for_room(inner, fd);
+                wait_writable(inner, fd);
                 return;
             }
-            Err(errno) => return broke(inner, fd, connection, errno),
+            Err(errno) => return on_broken(inner, fd, connection, errno),
         }
     }
     if connection.is(flag::TO_SHUT) {
@@ -447,7 +454,7 @@ pub(crate) fn go_on(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::FULL) {
         connection.clear(flag::FULL);
         inner.notify(fd, connection, OUT);
-        hand_back::has_room(inner, fd, connection);
+        hand_back::report_writable(inner, fd, connection);
     }
 }
 
@@ -459,27 +466,27 @@ pub(crate) fn flush_everything(wait_ms: u64) {
         let Some(entry) = fd_table::entry(fd) else {
             break;
         };
-        if !matches!(entry.kind(), Kind::Served | Kind::Replay) {
+        if !matches!(entry.kind(), Kind::Served | Kind::HandedBack) {
             continue;
         }
-        let Some(mut held) = Set::of(entry).and_then(|set| set.take()) else {
+        let Some(mut guard) = Set::of(entry).and_then(|set| set.take()) else {
             continue;
         };
-        let Some(connection) = held.connection(fd) else {
+        let Some(connection) = guard.connection(fd) else {
             continue;
         };
-        flush(&mut held, fd, connection);
+        flush(&mut guard, fd, connection);
         while !connection.backlog.is_empty() && sys::now_ns() < deadline_ns {
             sys::pause_us(500);
-            go_on(&mut held, fd, connection);
+            send_backlog(&mut guard, fd, connection);
         }
     }
     deferred_output::wait_until(deadline_ns);
 }
 
 /// Counts what became of a write.
-pub(crate) fn count(call: Call, answer: Option<Answer>) {
-    match answer {
+pub(crate) fn count_result(call: Call, result: Option<CallResult>) {
+    match result {
         Some(Ok(_) | Err(libc::EAGAIN)) => counters::served(call),
         Some(Err(errno)) => {
             counters::served(call);
@@ -495,27 +502,27 @@ pub(crate) fn write_file(
     to: i32,
     from: i32,
     at: i64,
-    count: usize,
-) -> Option<Answer> {
-    let mut held = served(entry, to).ok()?;
-    if entry.kind() != Kind::Served || held.in_handler() {
+    count_result: usize,
+) -> Option<CallResult> {
+    let mut guard = served(entry, to).ok()?;
+    if entry.kind() != Kind::Served || guard.in_signal_handler() {
         return None;
     }
-    let connection = held.connection(to)?;
-    let inner: &mut Inner = &mut held;
+    let connection = guard.connection(to)?;
+    let inner: &mut Inner = &mut guard;
     let plain = connection.error == 0
         && !connection.is(flag::BROKEN | flag::SHUT | flag::FULL)
-        && connection.out_bytes as usize + count <= QUEUED_MAX
-        && count > 0;
+        && connection.out_bytes as usize + count_result <= QUEUED_MAX
+        && count_result > 0;
     if !plain {
         return None;
     }
-    let place = make_room(inner, connection, count)?;
+    let target = reserve_output(inner, connection, count_result)?;
     // SAFETY: Lent: room for as many was made.
-    match unsafe { sys::pread(from, place, count, at) } {
+    match unsafe { sys::pread(from, target, count_result, at) } {
         Ok(0) => Some(Ok(0)),
         Ok(bytes) => {
-            is_queued(inner, to, connection, bytes);
+            on_queued(inner, to, connection, bytes);
             Some(Ok(bytes))
         }
         // It is no file that can be read at an offset.
@@ -524,15 +531,15 @@ pub(crate) fn write_file(
 }
 
 /// The program sends FIN, behind what it has written. `None`: the kernel does it.
-pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
-    let mut held = served(entry, fd).ok()?;
+pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<CallResult> {
+    let mut guard = served(entry, fd).ok()?;
     // Of one that is over for reading the kernel knows all that is still to be said.
     if how != libc::SHUT_WR {
-        hand_back::hand_back(&mut held, fd, Why::UnknownFlags);
+        hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
         // The call makes an edge of its own.
-        held.knows_no_more_of(fd);
-        let mut connection = held.connection(fd)?;
-        held.notify(fd, connection, 0);
+        guard.forget_reported_fd(fd);
+        let mut connection = guard.connection(fd)?;
+        guard.notify(fd, connection, 0);
         if how != libc::SHUT_RDWR || connection.backlog.is_empty() {
             return None;
         }
@@ -540,36 +547,36 @@ pub(crate) fn shut(entry: &'static Entry, fd: i32, how: i32) -> Option<Answer> {
         connection.mark(flag::TO_SHUT | flag::SHUT);
         return Some(sys::shutdown(fd, libc::SHUT_RD));
     }
-    let mut connection = held.connection(fd)?;
-    let inner: &mut Inner = &mut held;
+    let mut connection = guard.connection(fd)?;
+    let inner: &mut Inner = &mut guard;
     flush(inner, fd, connection);
     if !connection.backlog.is_empty() {
         connection.mark(flag::TO_SHUT | flag::SHUT);
         return Some(Ok(0));
     }
-    let answer = sys::shutdown(fd, how);
-    if answer.is_ok() {
+    let result = sys::shutdown(fd, how);
+    if result.is_ok() {
         connection.mark(flag::SHUT);
     }
     // The kernel tells whoever waits, whatever came of it: an edge of its own.
-    inner.knows_no_more(fd, connection.data);
+    inner.forget_reported(fd, connection.data);
     inner.notify(fd, connection, 0);
-    Some(answer)
+    Some(result)
 }
 
 /// The kernel is about to do it for one that a set had: an edge of its own.
-pub(crate) fn is_about_to_shut(fd: i32) {
+pub(crate) fn before_shutdown(fd: i32) {
     let entry = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Stream);
-    let set = entry.and_then(Set::of).filter(|set| set.is_mine());
-    if let Some(mut held) = set.and_then(Set::take) {
-        held.knows_no_more_of(fd);
+    let set = entry.and_then(Set::of).filter(|set| set.is_owner());
+    if let Some(mut guard) = set.and_then(Set::take) {
+        guard.forget_reported_fd(fd);
     }
 }
 
 /// The error that is to be said, which is over then. `None`: the kernel knows.
-pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<Answer> {
-    let held = served(entry, fd).ok()?;
-    let mut connection = held.connection(fd)?;
+pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<CallResult> {
+    let guard = served(entry, fd).ok()?;
+    let mut connection = guard.connection(fd)?;
     let error = std::mem::take(&mut connection.error);
     (error != 0).then_some(Ok(error as usize))
 }

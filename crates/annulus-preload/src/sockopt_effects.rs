@@ -13,7 +13,7 @@ pub(crate) enum Effect {
     /// their listener, and the kernel can be asked for it: this is what it says where the option is not set.
     Differs { unless: c_int },
     /// Likewise, and the kernel can't be asked.
-    DiffersUnasked,
+    DiffersUnqueryable,
 }
 
 /// The levels, as the kernel numbers them.
@@ -72,7 +72,7 @@ options! {
     SOCKET, "SO_", Effect::Differs { unless: 0 } => {
         BUSY_POLL = 46, PREFER_BUSY_POLL = 69, ZEROCOPY = 60, TXTIME = 61,
     }
-    SOCKET, "SO_", Effect::DiffersUnasked => { BUSY_POLL_BUDGET = 70, }
+    SOCKET, "SO_", Effect::DiffersUnqueryable => { BUSY_POLL_BUDGET = 70, }
 
     // ULP: what it makes of the stream is said by options of a level of its own.
     TCP, "TCP_", Effect::None => {
@@ -85,7 +85,7 @@ options! {
     }
     // When there is room; what comes with bytes; a stream that is taken apart.
     TCP, "TCP_", Effect::Differs { unless: 0 } => { REPAIR = 19, NOTSENT_LOWAT = 25, INQ = 36, }
-    TCP, "TCP_", Effect::DiffersUnasked => {
+    TCP, "TCP_", Effect::DiffersUnqueryable => {
         REPAIR_QUEUE = 20, QUEUE_SEQ = 21, REPAIR_OPTIONS = 22, REPAIR_WINDOW = 29, FASTOPEN_CONNECT = 30,
         ZEROCOPY_RECEIVE = 35,
     }
@@ -120,5 +120,5 @@ options! {
     }
     IPV6, "IPV6_", Effect::Differs { unless: 0 } => { RECVERR = 25, }
     // It becomes a socket of IPv4.
-    IPV6, "IPV6_", Effect::DiffersUnasked => { ADDRFORM = 1, }
+    IPV6, "IPV6_", Effect::DiffersUnqueryable => { ADDRFORM = 1, }
 }

@@ -4,17 +4,17 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::fd_table::{BY_OPTION, Entry, Kind, LEFT_ALONE};
+use crate::fd_table::{BY_OPTION, Entry, Kind, NEVER_SERVED};
 use crate::sockopt_effects::{self, Effect};
 use crate::sys;
 
 /// Whether a connection on which it is set can go on being served.
-pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
+pub(crate) fn is_harmless(level: c_int, name: c_int) -> bool {
     sockopt_effects::effect(level, name) == Some(Effect::None)
 }
 
 /// Whether it is one that makes what a ring brings another thing.
-pub(crate) fn differs(level: c_int, name: c_int) -> bool {
+pub(crate) fn changes_data(level: c_int, name: c_int) -> bool {
     !matches!(
         sockopt_effects::effect(level, name),
         None | Some(Effect::None)
@@ -25,7 +25,7 @@ pub(crate) fn differs(level: c_int, name: c_int) -> bool {
 static LINGER_SET: AtomicBool = AtomicBool::new(false);
 
 /// The program sets an option.
-pub(crate) fn is_set(level: c_int, name: c_int) {
+pub(crate) fn on_set(level: c_int, name: c_int) {
     if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
         LINGER_SET.store(true, Ordering::Relaxed);
     }
@@ -33,7 +33,7 @@ pub(crate) fn is_set(level: c_int, name: c_int) {
 
 /// Nothing is known yet of a listener, whose connections have its options. True: none of them can be served. It is
 /// asked once; what the program sets later is seen by `setsockopt`.
-pub(crate) fn is_inherited(listener_fd: c_int) -> bool {
+pub(crate) fn listener_is_unusual(listener_fd: c_int) -> bool {
     if sys::option(listener_fd, libc::SOL_SOCKET, libc::SO_LINGER) != Ok(0) {
         LINGER_SET.store(true, Ordering::Relaxed);
     }
@@ -53,7 +53,7 @@ pub(crate) fn is_unusual(fd: c_int) -> bool {
 }
 
 /// Whether the kernel encrypts what is sent, or may.
-pub(crate) fn has_a_layer(fd: c_int) -> bool {
+pub(crate) fn has_ulp(fd: c_int) -> bool {
     // The name of the layer, or nothing.
     !matches!(
         sys::option(fd, libc::IPPROTO_TCP, libc::TCP_ULP),
@@ -62,18 +62,18 @@ pub(crate) fn has_a_layer(fd: c_int) -> bool {
 }
 
 /// Likewise those that the program has connected itself.
-static CLIENTS_ALONE: AtomicBool = AtomicBool::new(false);
+static CLIENTS_NEVER_SERVED: AtomicBool = AtomicBool::new(false);
 
 /// What the program does to a connection that is served comes too late for what the ring has taken of it: it will do so
 /// to others of the same listener, and none is served from now on. False: that is so already.
-pub(crate) fn leave_kin_alone(entry: &Entry) -> bool {
-    if is_kin_left_alone(entry) {
+pub(crate) fn never_serve_siblings(entry: &Entry) -> bool {
+    if are_siblings_never_served(entry) {
         return false;
     }
     match entry.listener() {
-        None => CLIENTS_ALONE.store(true, Ordering::Relaxed),
+        None => CLIENTS_NEVER_SERVED.store(true, Ordering::Relaxed),
         Some(listener) if listener.kind() == Kind::Listener => {
-            listener.become_kind(Kind::Listener, listener.flags() | LEFT_ALONE | BY_OPTION);
+            listener.set_kind(Kind::Listener, listener.flags() | NEVER_SERVED | BY_OPTION);
         }
         // It listens no more: there will be no others.
         Some(_) => return false,
@@ -82,15 +82,15 @@ pub(crate) fn leave_kin_alone(entry: &Entry) -> bool {
 }
 
 /// Whether others of its listener have shown that they can't be served.
-pub(crate) fn is_kin_left_alone(entry: &Entry) -> bool {
+pub(crate) fn are_siblings_never_served(entry: &Entry) -> bool {
     match entry.listener() {
-        None => CLIENTS_ALONE.load(Ordering::Relaxed),
+        None => CLIENTS_NEVER_SERVED.load(Ordering::Relaxed),
         Some(listener) => listener.kind() == Kind::Listener && listener.flags() & BY_OPTION != 0,
     }
 }
 
 /// Whether a close of it waits, or resets.
-pub(crate) fn lingers(fd: c_int) -> bool {
+pub(crate) fn has_linger(fd: c_int) -> bool {
     LINGER_SET.load(Ordering::Relaxed)
         && sys::option(fd, libc::SOL_SOCKET, libc::SO_LINGER) != Ok(0)
 }

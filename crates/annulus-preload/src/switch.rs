@@ -12,13 +12,13 @@ use crate::classify;
 use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::counters::{self, Why};
 use crate::epoll_ctl;
-use crate::epoll_set::{Held, Mode, Set};
+use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::fd_table::{self, Kind};
 use crate::hand_back;
 use crate::inherited_set::{self, Member};
 use crate::listeners;
 use crate::log;
-use crate::poll_cycle::{self, About};
+use crate::poll_cycle::{self, TokenKind};
 use crate::sys;
 
 /// In a child of a fork that can't be asked yet: its parent had been handed back.
@@ -36,20 +36,20 @@ pub(crate) fn begin() {
 }
 
 /// In a child of a fork, while it still sees what its parent was asked: it begins with that.
-pub(crate) fn in_child() {
+pub(crate) fn inherit() {
     INHERITED.store(is_released(), Ordering::Relaxed);
 }
 
 /// Has the ring wake its thread when something is asked.
 pub(crate) fn arm(ring: &mut ServerRing) {
     let Some(word) = switch::asked() else { return };
-    let seen = word.load(Ordering::Acquire);
-    let name = poll_cycle::token(About::Switch, 0, 0);
-    while !ring.arm_change(word, seen, name) && poll_cycle::submit_once(ring) {}
+    let current = word.load(Ordering::Acquire);
+    let token = poll_cycle::token(TokenKind::Switch, 0, 0);
+    while !ring.arm_change(word, current, token) && poll_cycle::submit_once(ring) {}
 }
 
 /// Something was asked, or the kernel can't wait for that: then it is seen at the next wait.
-pub(crate) fn answered(ring: &mut ServerRing, res: i32) {
+pub(crate) fn on_change(ring: &mut ServerRing, res: i32) {
     if matches!(-res, 0 | libc::EAGAIN | libc::EINTR) {
         arm(ring);
     }
@@ -57,93 +57,93 @@ pub(crate) fn answered(ring: &mut ServerRing, res: i32) {
 
 /// The set's connections are handed back. By its owner.
 #[cold]
-pub(crate) fn release(held: &mut Held) {
+pub(crate) fn release(guard: &mut SetGuard) {
     // Before the ring is said to be gone.
     switch::tell(Told::SetsHandedBack, 1);
-    switch::tell(Told::HandedBack, i64::from(held.served));
-    hand_back::pass_whole(held, Why::Released);
-    is_kept(held);
+    switch::tell(Told::HandedBack, i64::from(guard.served));
+    hand_back::pass_through_set(guard, Why::Released);
+    mark_released(guard);
 }
 
-fn is_kept(held: &mut Held) {
-    if !held.released {
-        held.released = true;
+fn mark_released(guard: &mut SetGuard) {
+    if !guard.released {
+        guard.released = true;
         switch::tell(Told::Released, 1);
     }
 }
 
 /// Whether a set that there is something to serve of is kept from having a ring.
-pub(crate) fn keeps(held: &mut Held) -> bool {
+pub(crate) fn keeps_passing(guard: &mut SetGuard) -> bool {
     if !is_released() {
         return false;
     }
     // From now on it can be asked, as it could with a ring.
     counters::share();
     counters::passed(Why::Released);
-    log::say("an epoll set passes through from now on: released");
-    held.mode = Mode::Passing;
-    is_kept(held);
+    log::write_line("an epoll set passes through from now on: released");
+    guard.mode = Mode::Passing;
+    mark_released(guard);
     true
 }
 
 /// The set ends, or is the kernel's for another reason, too.
-pub(crate) fn is_not_to_return(held: &mut Held) {
-    if held.released {
-        held.released = false;
+pub(crate) fn clear_released(guard: &mut SetGuard) {
+    if guard.released {
+        guard.released = false;
         switch::tell(Told::Released, -1);
     }
 }
 
 /// Before a wait on the set: it is served again if that has been asked.
 #[inline]
-pub(crate) fn obey(set: &'static Set, held: &mut Held) {
-    if held.released && !is_released() {
-        serve_again(set, held);
+pub(crate) fn apply(set: &'static Set, guard: &mut SetGuard) {
+    if guard.released && !is_released() {
+        serve_again(set, guard);
     }
 }
 
 #[cold]
-fn serve_again(set: &'static Set, held: &mut Held) {
+fn serve_again(set: &'static Set, guard: &mut SetGuard) {
     if set.owner() == 0 {
         set.own();
     }
-    if set.is_mine() && held.mode == Mode::Passing {
-        held.mode = Mode::Fresh;
-        take_members(held);
-        if held.wanted {
-            epoll_ctl::start(set, held);
+    if set.is_owner() && guard.mode == Mode::Passing {
+        guard.mode = Mode::Fresh;
+        take_members(guard);
+        if guard.needs_ring {
+            epoll_ctl::start(set, guard);
         }
-        let connections = held.served;
-        log::say(&format!(
+        let connections = guard.served;
+        log::write_line(&format!(
             "an epoll set is served again, with {connections} connections"
         ));
         switch::tell(Told::SetsServedAgain, 1);
         switch::tell(Told::ServedAgain, i64::from(connections));
     }
-    is_not_to_return(held);
+    clear_released(guard);
 }
 
 /// What the kernel's set has that a ring may serve is known as if it had been put in before there was a ring.
-fn take_members(held: &mut Held) {
-    (held.early, held.listeners) = (Vec::new(), Vec::new());
-    let elsewhere = members_of_others(held.itself);
-    for member in inherited_set::kernel_members(held.fd) {
+fn take_members(guard: &mut SetGuard) {
+    (guard.early_members, guard.listeners) = (Vec::new(), Vec::new());
+    let other_members = members_of_others(guard.set_ptr);
+    for member in inherited_set::kernel_members(guard.fd) {
         let Some(entry) = fd_table::entry(member.fd) else {
             continue;
         };
-        if elsewhere.contains(&member.fd) {
+        if other_members.contains(&member.fd) {
             continue;
         }
         if entry.kind() == Kind::Listener {
-            listeners::was_there(held, &member);
+            listeners::adopt_member(guard, &member);
         } else if is_plain(&member)
             && classify::can_be_served(entry, member.fd).is_ok()
             && is_quiet(member.fd)
         {
-            (held.early).push((member.fd, member.events, member.data));
+            (guard.early_members).push((member.fd, member.events, member.data));
         }
     }
-    held.wanted = !held.early.is_empty();
+    guard.needs_ring = !guard.early_members.is_empty();
 }
 
 /// Not one that was reported once and is silent, nor one with flags that are the kernel's alone.

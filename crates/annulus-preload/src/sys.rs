@@ -7,11 +7,11 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 
-use crate::errno::{self, Answer};
+use crate::errno::{self, CallResult};
 use crate::raw_libc as libc;
 
-fn answer(said: c_long) -> Answer {
-    usize::try_from(said).map_err(|_| errno::get())
+fn result(ret: c_long) -> CallResult {
+    usize::try_from(ret).map_err(|_| errno::get())
 }
 
 /// Makes the eventfd readable.
@@ -45,30 +45,30 @@ pub(crate) fn now_ns() -> u64 {
 /// # Safety
 ///
 /// Lent: the vectors, and what they point to, are valid for reads.
-pub(crate) unsafe fn send_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> Answer {
+pub(crate) unsafe fn send_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> CallResult {
     // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_ptr().cast_mut();
     message.msg_iovlen = vectors.len();
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: Lent, passed on.
-    answer(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
+    result(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
 }
 
 /// As [`send_vectors`], of one range.
-pub(crate) fn send(fd: i32, bytes: &[u8]) -> Answer {
+pub(crate) fn send(fd: i32, bytes: &[u8]) -> CallResult {
     send_with(fd, bytes, 0)
 }
 
 /// The same, of bytes that may wait for what follows at once: more, or the end.
-pub(crate) fn send_more(fd: i32, bytes: &[u8]) -> Answer {
+pub(crate) fn send_more(fd: i32, bytes: &[u8]) -> CallResult {
     send_with(fd, bytes, libc::MSG_MORE)
 }
 
-fn send_with(fd: i32, bytes: &[u8], flags: c_int) -> Answer {
+fn send_with(fd: i32, bytes: &[u8], flags: c_int) -> CallResult {
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: Lent: borrowed for the call.
-    answer(unsafe {
+    result(unsafe {
         libc::syscall(
             libc::SYS_sendto,
             fd,
@@ -86,31 +86,31 @@ fn send_with(fd: i32, bytes: &[u8], flags: c_int) -> Answer {
 /// # Safety
 ///
 /// Lent: `into` is valid for writes of `bytes`.
-pub(crate) unsafe fn pread(fd: i32, into: *mut u8, bytes: usize, at: i64) -> Answer {
+pub(crate) unsafe fn pread(fd: i32, into: *mut u8, bytes: usize, at: i64) -> CallResult {
     // SAFETY: Lent, passed on.
-    answer(unsafe { libc::syscall(libc::SYS_pread64, fd, into, bytes, at) })
+    result(unsafe { libc::syscall(libc::SYS_pread64, fd, into, bytes, at) })
 }
 
-pub(crate) fn close(fd: i32) -> Answer {
+pub(crate) fn close(fd: i32) -> CallResult {
     // SAFETY: Open: the program has closed it, and nothing uses it any more.
-    answer(unsafe { libc::syscall(libc::SYS_close, fd) })
+    result(unsafe { libc::syscall(libc::SYS_close, fd) })
 }
 
-pub(crate) fn shutdown(fd: i32, how: c_int) -> Answer {
+pub(crate) fn shutdown(fd: i32, how: c_int) -> CallResult {
     // SAFETY: Typed: numbers only.
-    answer(unsafe { libc::syscall(libc::SYS_shutdown, fd, how) })
+    result(unsafe { libc::syscall(libc::SYS_shutdown, fd, how) })
 }
 
-pub(crate) fn flags_of(fd: i32) -> Answer {
+pub(crate) fn flags_of(fd: i32) -> CallResult {
     // SAFETY: Typed: numbers only.
-    answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL, 0) })
+    result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL, 0) })
 }
 
 /// An integer option.
 pub(crate) fn option(fd: i32, level: c_int, name: c_int) -> Result<c_int, i32> {
     let (mut value, mut bytes) = (0 as c_int, size_of::<c_int>() as libc::socklen_t);
     // SAFETY: Lent: of this stack.
-    let said = unsafe {
+    let ret = unsafe {
         libc::syscall(
             libc::SYS_getsockopt,
             fd,
@@ -120,24 +120,20 @@ pub(crate) fn option(fd: i32, level: c_int, name: c_int) -> Result<c_int, i32> {
             &raw mut bytes,
         )
     };
-    answer(said).map(|_| value)
+    result(ret).map(|_| value)
 }
 
 /// How many bytes can be read; 0 also if that can't be said.
 pub(crate) fn readable(fd: i32) -> usize {
     let mut bytes: c_int = 0;
     // SAFETY: Lent: of this stack.
-    let said = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) };
-    if said < 0 {
-        0
-    } else {
-        usize::try_from(bytes).unwrap_or(0)
-    }
+    let ret = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) };
+    usize::try_from(if ret < 0 { 0 } else { bytes }).unwrap_or(0)
 }
 
 /// The port of a socket's own address; `None`: it is none of IP.
 pub(crate) fn own_port(fd: i32) -> Option<u16> {
-    name(fd, libc::SYS_getsockname)
+    ip_port(fd, libc::SYS_getsockname)
 }
 
 /// Whether neither side of a TCP connection has ended its direction.
@@ -149,26 +145,26 @@ pub(crate) fn is_established(fd: i32) -> bool {
 }
 
 pub(crate) fn is_connected(fd: i32) -> bool {
-    name(fd, libc::SYS_getpeername).is_some()
+    ip_port(fd, libc::SYS_getpeername).is_some()
 }
 
-fn name(fd: i32, call: c_long) -> Option<u16> {
+fn ip_port(fd: i32, call: c_long) -> Option<u16> {
     // SAFETY: Typed: plain integers.
     let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
     let mut bytes = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
     // SAFETY: Lent: of this stack, with its size.
-    let said = unsafe { libc::syscall(call, fd, &raw mut address, &raw mut bytes) };
+    let ret = unsafe { libc::syscall(call, fd, &raw mut address, &raw mut bytes) };
     let family = c_int::from(address.sin6_family);
     // The port stands at the same place in both.
-    (said == 0 && (family == libc::AF_INET || family == libc::AF_INET6))
+    (ret == 0 && (family == libc::AF_INET || family == libc::AF_INET6))
         .then(|| u16::from_be(address.sin6_port))
 }
 
 /// Changes the kernel's set.
-pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u64) -> Answer {
+pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u64) -> CallResult {
     let mut event = libc::epoll_event { events, u64: data };
     // SAFETY: Lent: of this stack.
-    answer(unsafe { libc::syscall(libc::SYS_epoll_ctl, set, operation, fd, &raw mut event) })
+    result(unsafe { libc::syscall(libc::SYS_epoll_ctl, set, operation, fd, &raw mut event) })
 }
 
 /// What is ready in the kernel's set, without waiting.
@@ -176,14 +172,14 @@ pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u6
 /// # Safety
 ///
 /// Lent: `events` is valid for writes of `max`.
-pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -> Answer {
+pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -> CallResult {
     // By the call that the program itself makes, as a rule: a filter of its own may allow no other.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: Lent, passed on.
-    let said = unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) };
+    let ret = unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) };
     #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: Lent, passed on.
-    let said = unsafe {
+    let ret = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait,
             set,
@@ -194,7 +190,7 @@ pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -
             8,
         )
     };
-    answer(said)
+    result(ret)
 }
 
 /// Waits on the kernel's set; -1 and errno, as the C library says it. `mask` is 8 bytes, or null.
@@ -213,7 +209,7 @@ pub(crate) unsafe fn wait_on(
         tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
     };
     // SAFETY: Lent, passed on; the time is of this stack.
-    let said = unsafe {
+    let ret = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
             set,
@@ -224,7 +220,7 @@ pub(crate) unsafe fn wait_on(
             8,
         )
     };
-    said as c_int
+    ret as c_int
 }
 
 /// Waits for what is ready in a set of the kernel's; `time` is null, or how long at most.
@@ -236,9 +232,9 @@ pub(crate) unsafe fn wait(
     set: i32,
     events: &mut [libc::epoll_event],
     time: *const libc::timespec,
-) -> Answer {
+) -> CallResult {
     // SAFETY: Lent: borrowed for the call, and passed on. All signals are blocked where it is called.
-    let said = unsafe {
+    let ret = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
             set,
@@ -249,9 +245,9 @@ pub(crate) unsafe fn wait(
             8,
         )
     };
-    match answer(said) {
+    match result(ret) {
         Err(libc::EINTR) => Ok(0),
-        answer => answer,
+        result => result,
     }
 }
 
@@ -259,7 +255,7 @@ pub(crate) unsafe fn wait(
 pub(crate) fn eventfd() -> Result<i32, i32> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
     // SAFETY: Typed: numbers only.
-    answer(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) }).map(|fd| fd as i32)
+    result(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) }).map(|fd| fd as i32)
 }
 
 pub(crate) fn clear(fd: i32) {
@@ -276,7 +272,7 @@ pub(crate) fn raise_pipe() {
 
 /// Whether a signal ends or stops a process of this program: nothing handles it, and it is none of those that are
 /// ignored then.
-pub(crate) fn is_deadly(signal: c_int) -> bool {
+pub(crate) fn is_fatal(signal: c_int) -> bool {
     const HARMLESS: [c_int; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
     if HARMLESS.contains(&signal) {
         return false;
@@ -284,50 +280,50 @@ pub(crate) fn is_deadly(signal: c_int) -> bool {
     // SAFETY: Typed: plain integers and null pointers, for which zero bytes are a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: Typed: it is asked for, and changes nothing.
-    let said = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
-    said == 0 && action.sa_sigaction == libc::SIG_DFL
+    let ret = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
+    ret == 0 && action.sa_sigaction == libc::SIG_DFL
 }
 
-pub(crate) fn write(fd: i32, bytes: &[u8]) -> Answer {
+pub(crate) fn write(fd: i32, bytes: &[u8]) -> CallResult {
     // SAFETY: Lent: borrowed for the call.
-    answer(unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) })
+    result(unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) })
 }
 
 pub(crate) fn epoll_create() -> Result<i32, i32> {
     // SAFETY: Typed: numbers only.
-    answer(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })
+    result(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })
         .map(|fd| fd as i32)
 }
 
 /// Whether exec closes it, as `dup3` takes it.
 pub(crate) fn descriptor_flags(fd: i32) -> c_int {
     // SAFETY: Typed: numbers only.
-    let flags = answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD, 0) });
+    let flags = result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD, 0) });
     match flags {
         Ok(flags) if flags as c_int & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
         _ => 0,
     }
 }
 
-pub(crate) fn dup_to(fd: i32, to: i32, flags: c_int) -> Answer {
+pub(crate) fn dup_to(fd: i32, to: i32, flags: c_int) -> CallResult {
     // SAFETY: Open: the number is one of the caller's own, whose file it is to have.
-    answer(unsafe { libc::syscall(libc::SYS_dup3, fd, to, flags) })
+    result(unsafe { libc::syscall(libc::SYS_dup3, fd, to, flags) })
 }
 
 /// A second number of a descriptor, of `from` or above, that exec closes.
 pub(crate) fn dup_above(fd: i32, from: i32) -> Result<i32, i32> {
     // SAFETY: Typed: numbers only.
-    answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) })
+    result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) })
         .map(|fd| fd as i32)
 }
 
 /// Which file a descriptor is of: its device and its number there.
-pub(crate) fn identity(fd: i32) -> Option<(u64, u64)> {
+pub(crate) fn file_id(fd: i32) -> Option<(u64, u64)> {
     // SAFETY: Typed: plain integers, for which zero bytes are a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: Lent: of this stack.
-    let said = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
-    (said == 0).then_some((stat.st_dev, stat.st_ino))
+    let ret = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
+    (ret == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
 /// What marks an open file as the library's: the signal that it would send, if it were ever asked to send any.
@@ -343,12 +339,12 @@ pub(crate) fn mark(fd: i32) -> bool {
 
 pub(crate) fn is_marked(fd: i32) -> bool {
     // SAFETY: Typed: numbers only.
-    let said = unsafe { libc::syscall(libc::SYS_fcntl, fd, F_GETSIG, 0) };
-    said == c_long::from(MARK)
+    let ret = unsafe { libc::syscall(libc::SYS_fcntl, fd, F_GETSIG, 0) };
+    ret == c_long::from(MARK)
 }
 
 /// The limit on descriptor numbers.
-pub(crate) fn numbers_max() -> u64 {
+pub(crate) fn fd_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -361,7 +357,7 @@ pub(crate) fn numbers_max() -> u64 {
 pub(crate) fn pipe() -> Result<[i32; 2], i32> {
     let mut ends = [-1_i32; 2];
     // SAFETY: Lent: of this stack.
-    answer(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) })
+    result(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) })
         .map(|_| ends)
 }
 
@@ -370,14 +366,14 @@ pub(crate) fn pipe() -> Result<[i32; 2], i32> {
 /// # Safety
 ///
 /// Lent: the vectors, and what they point to, are valid for writes.
-pub(crate) unsafe fn receive_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> Answer {
+pub(crate) unsafe fn receive_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> CallResult {
     // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_ptr().cast_mut();
     message.msg_iovlen = vectors.len();
     let flags = flags | libc::MSG_DONTWAIT;
     // SAFETY: Lent, passed on.
-    answer(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags) })
+    result(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags) })
 }
 
 /// Has a close discard what was not sent, and tell the peer so.
@@ -447,13 +443,13 @@ pub(crate) fn linger_s(fd: i32) -> Option<i32> {
 /// Resets a connection, whoever else has it open (connect(2), AF_UNSPEC).
 fn disconnect(fd: i32) {
     // SAFETY: Typed: plain integers, for which zero bytes are a value: AF_UNSPEC.
-    let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
+    let unspecified: libc::sockaddr = unsafe { std::mem::zeroed() };
     // SAFETY: Lent: of this stack, with its size.
     unsafe {
         libc::syscall(
             libc::SYS_connect,
             fd,
-            &raw const nobody,
+            &raw const unspecified,
             size_of::<libc::sockaddr>(),
         )
     };
@@ -495,10 +491,10 @@ pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32, us: i6
 pub(crate) fn end_as_the_first_thread() {
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let mut words = stat.rsplit_once(") ").map_or("", |both| both.1).split(' ');
-    let has_ended = words.next() == Some("Z");
+    let mut fields = stat.rsplit_once(") ").map_or("", |both| both.1).split(' ');
+    let has_ended = fields.next() == Some("Z");
     // The 52nd of all, with the state for the third.
-    let code = words
+    let code = fields
         .nth(48)
         .and_then(|word| word.trim().parse::<c_int>().ok());
     if let Some(code) = code.filter(|&code| has_ended && threads == 2 && code != 0) {
@@ -517,15 +513,15 @@ pub(crate) fn preempted() -> i64 {
 }
 
 /// The kernel's number of the calling thread.
-pub(crate) fn thread() -> u32 {
+pub(crate) fn thread_id() -> u32 {
     // SAFETY: Typed: it takes nothing.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
 /// Whether the process has that thread still.
-pub(crate) fn has_thread(thread: u32) -> bool {
+pub(crate) fn has_thread(thread_id: u32) -> bool {
     // SAFETY: Typed: numbers only; nothing is sent.
-    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, 0) == 0 }
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread_id, 0) == 0 }
 }
 
 pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {
@@ -548,7 +544,7 @@ pub(crate) fn poll_now(fd: i32, events: u32) -> u32 {
 
 /// Waits for one of those events, for so long at most or for good: what has been found, 0 if the time is up.
 pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32, i32> {
-    let mut asked = libc::pollfd {
+    let mut request = libc::pollfd {
         fd,
         events: events as i16,
         revents: 0,
@@ -559,19 +555,19 @@ pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32,
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: Lent: both of this stack.
-    let said = unsafe {
+    let ret = unsafe {
         libc::syscall(
             libc::SYS_ppoll,
-            &raw mut asked,
+            &raw mut request,
             1,
             time,
             ptr::null::<c_void>(),
             8,
         )
     };
-    answer(said).map(|count| match count {
+    result(ret).map(|count| match count {
         0 => 0,
-        _ => u32::from(asked.revents as u16),
+        _ => u32::from(request.revents as u16),
     })
 }
 

@@ -19,18 +19,18 @@ static WAKE: AtomicI32 = AtomicI32::new(-1);
 /// The name under which `WAKE` is in the set: no connection's.
 const WOKEN: u64 = u64::MAX;
 /// Without a limit, µs.
-const FOR_LONG_US: i64 = 3_600_000_000;
+const FOREVER_US: i64 = 3_600_000_000;
 /// So many are told at once.
-const TOLD_MAX: usize = 16;
+const EVENTS_MAX: usize = 16;
 
 /// Room, or an error, is told once each time that it comes, under that name. False: it can't be waited for.
-pub(crate) fn watch(fd: i32, name: u64, events: u32) -> bool {
+pub(crate) fn watch(fd: i32, key: u64, events: u32) -> bool {
     let Some(set) = set() else { return false };
     let events = events | libc::EPOLLET as u32;
     // One that is in it already is looked at anew.
-    match sys::control(set, libc::EPOLL_CTL_ADD, fd, events, name) {
-        Err(libc::EEXIST) => sys::control(set, libc::EPOLL_CTL_MOD, fd, events, name).is_ok(),
-        said => said.is_ok(),
+    match sys::control(set, libc::EPOLL_CTL_ADD, fd, events, key) {
+        Err(libc::EEXIST) => sys::control(set, libc::EPOLL_CTL_MOD, fd, events, key).is_ok(),
+        ret => ret.is_ok(),
     }
 }
 
@@ -44,8 +44,8 @@ fn set() -> Option<i32> {
     if set >= 0 {
         return Some(set);
     }
-    let set = out_of_the_way(sys::epoll_create().ok()?)?;
-    let wake = sys::eventfd().ok().and_then(out_of_the_way)?;
+    let set = move_high(sys::epoll_create().ok()?)?;
+    let wake = sys::eventfd().ok().and_then(move_high)?;
     sys::control(set, libc::EPOLL_CTL_ADD, wake, libc::EPOLLIN as u32, WOKEN).ok()?;
     WAKE.store(wake, Ordering::Release);
     SET.store(set, Ordering::Release);
@@ -53,7 +53,7 @@ fn set() -> Option<i32> {
 }
 
 /// The same under a high number, which the program does not see.
-fn out_of_the_way(low: i32) -> Option<i32> {
+fn move_high(low: i32) -> Option<i32> {
     let high = sys::dup_above(low, reserved_fds::lowest());
     let _ = sys::close(low);
     let high = high.ok()?;
@@ -76,45 +76,45 @@ pub(crate) fn sleep_while(
     word: &AtomicU32,
     value: u32,
     us: Option<i64>,
-    each: impl FnMut(u64),
+    on_ready: impl FnMut(u64),
 ) -> bool {
     match SET.load(Ordering::Acquire) {
         ..0 => {
             let begin_ns = sys::now_ns();
-            let us = us.unwrap_or(FOR_LONG_US);
+            let us = us.unwrap_or(FOREVER_US);
             sys::wait_while(word, value, us);
             (sys::now_ns() - begin_ns) / 1000 < us.cast_unsigned()
         }
         // Whoever has changed the word since has also made the set ready.
-        set => sleep(set, us, each),
+        set => sleep(set, us, on_ready),
     }
 }
 
 /// False: the time is up.
-fn sleep(set: i32, us: Option<i64>, mut each: impl FnMut(u64)) -> bool {
+fn sleep(set: i32, us: Option<i64>, mut on_ready: impl FnMut(u64)) -> bool {
     // SAFETY: Typed: plain integers, for which zero bytes are a value.
-    let mut told: [libc::epoll_event; TOLD_MAX] = unsafe { std::mem::zeroed() };
+    let mut events: [libc::epoll_event; EVENTS_MAX] = unsafe { std::mem::zeroed() };
     let time = libc::timespec {
         tv_sec: 0,
         tv_nsec: us.unwrap_or(0) * 1000,
     };
     let time = us.map_or(ptr::null(), |_| &raw const time);
-    let said = match reserved_fds::is_still(set) {
+    let ret = match reserved_fds::is_same_file(set) {
         // SAFETY: Lent: all of this stack.
-        true => unsafe { sys::wait(set, &mut told, time) },
+        true => unsafe { sys::wait(set, &mut events, time) },
         false => Err(libc::EBADF),
     };
-    let count = said.unwrap_or_else(|_| {
+    let count = ret.unwrap_or_else(|_| {
         // It is no set any more: the program has closed it by a call of its own. The next that waits makes another.
-        reserved_fds::forget(set);
+        reserved_fds::release(set);
         reset();
         sys::pause_us(us.unwrap_or(0));
         0
     });
-    for event in &told[..count] {
+    for event in &events[..count] {
         match event.u64 {
             WOKEN => sys::clear(WAKE.load(Ordering::Acquire)),
-            name => each(name),
+            key => on_ready(key),
         }
     }
     count > 0

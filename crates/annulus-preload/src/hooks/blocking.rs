@@ -16,7 +16,7 @@ use libc::{
     sem_t, sembuf, siginfo_t, sigset_t, size_t, ssize_t, timespec,
 };
 
-use super::guard;
+use super::catch_panic;
 use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::fd_table::{self, Kind, NONBLOCK};
@@ -26,38 +26,38 @@ use crate::sys;
 
 /// Before a call that may sleep.
 #[inline]
-pub(super) fn before_a_wait() {
-    before_a_wait_on(None);
+pub(super) fn before_blocking() {
+    before_blocking_on(None);
 }
 
 /// Likewise on a set, which sends what is its own by itself.
 #[inline]
-pub(super) fn before_a_wait_on(set: Option<&'static Set>) {
+pub(super) fn before_blocking_on(set: Option<&'static Set>) {
     // As a rule: `getc` comes here for each byte.
     if epoll_set_list::none_is_queued() {
         return;
     }
-    guard(|| {
-        flush_thread::before_a_wait(set);
+    catch_panic(|| {
+        flush_thread::flush_before_blocking(set);
         None
     });
 }
 
 /// Before an accept. Whether a listener waits is asked once.
 #[inline]
-pub(super) fn before_an_accept(fd: c_int) {
+pub(super) fn before_accept(fd: c_int) {
     if !flush_thread::has_queued() {
         return;
     }
     let listener = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Listener);
     let Some(entry) = listener else {
-        return before_a_read(fd);
+        return before_read(fd);
     };
     if entry.flags() & NONBLOCK == 0 {
         if waits(fd) {
-            return before_a_read(fd);
+            return before_read(fd);
         }
-        entry.become_kind(Kind::Listener, entry.flags() | NONBLOCK);
+        entry.set_kind(Kind::Listener, entry.flags() | NONBLOCK);
     }
 }
 
@@ -67,9 +67,9 @@ fn waits(fd: c_int) -> bool {
 
 /// Before a read of a descriptor that is not served: it may sleep if there is nothing to be read.
 #[inline]
-pub(super) fn before_a_read(fd: c_int) {
+pub(super) fn before_read(fd: c_int) {
     if flush_thread::has_queued() && sys::poll_now(fd, libc::POLLIN as u32) == 0 {
-        before_a_wait();
+        before_blocking();
     }
 }
 
@@ -78,7 +78,7 @@ macro_rules! sleeps {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
-                before_a_wait();
+                before_blocking();
                 unsafe { real::$name($($arg),*) }
             }
         )*
@@ -127,9 +127,9 @@ sleeps! {
 }
 
 /// Before a connect. A proxy connects in the middle of its rounds, and does not wait.
-pub(super) fn before_a_connect(fd: c_int) {
+pub(super) fn before_connect(fd: c_int) {
     if flush_thread::has_queued() && waits(fd) {
-        before_a_wait();
+        before_blocking();
     }
 }
 
@@ -141,7 +141,7 @@ unsafe extern "C-unwind" fn pthread_create(
     run: *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    before_a_wait();
+    before_blocking();
     unsafe { real::pthread_create(thread, attributes, run, argument) }
 }
 
@@ -151,7 +151,7 @@ unsafe extern "C-unwind" fn thrd_create(
     run: *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    before_a_wait();
+    before_blocking();
     unsafe { real::thrd_create(thread, run, argument) }
 }
 
@@ -161,19 +161,19 @@ macro_rules! alone {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-                before_a_wait();
-                guard(|| {
-                    flush_thread::leave();
+                before_blocking();
+                catch_panic(|| {
+                    flush_thread::stop_and_wait();
                     None
                 });
-                let said = unsafe { real::$name($($arg),*) };
+                let ret = unsafe { real::$name($($arg),*) };
                 let errno = crate::errno::get();
-                guard(|| {
-                    flush_thread::may_come_back();
+                catch_panic(|| {
+                    flush_thread::restart_if_needed();
                     None
                 });
                 crate::errno::set(errno);
-                said
+                ret
             }
         )*
     };

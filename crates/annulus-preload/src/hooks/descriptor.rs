@@ -10,13 +10,13 @@
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
-use super::blocking::before_a_wait;
+use super::blocking::before_blocking;
 use super::io::{flush, hand_back};
-use super::socket::{at_mark, is_told_by_signals};
-use super::{Found, find, free_numbers, guard, may_be};
+use super::socket::{at_mark, on_signal_driven_io};
+use super::{FdState, catch_panic, close_deferred_numbers, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
 use crate::descriptor as of;
-use crate::errno::{self, say_int};
+use crate::errno::{self, into_return_int};
 use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::receive;
@@ -29,12 +29,12 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         return unsafe { real::close(fd) };
     };
     let was_served = entry.kind() == Kind::Served;
-    let answer = guard(|| of::close(entry, fd));
-    if was_served || answer.is_some() {
+    let result = catch_panic(|| of::close(entry, fd));
+    if was_served || result.is_some() {
         counters::served(Call::Close);
     }
-    match answer {
-        Some(answer) => say_int(answer),
+    match result {
+        Some(result) => into_return_int(result),
         None => unsafe { real::close(fd) },
     }
 }
@@ -65,7 +65,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(
         }
         from = fd + 1;
         // Those of a ring are not the program's.
-        if known.is_some_and(|entry| entry.kind() != Kind::Ours) {
+        if known.is_some_and(|entry| entry.kind() != Kind::Library) {
             unsafe { close(fd as c_int) };
         }
         if fd == c_uint::MAX {
@@ -86,7 +86,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let shared = shares(fd);
-    free_numbers();
+    close_deferred_numbers();
     duplicated(fd, unsafe { real::dup(fd) }, shared)
 }
 
@@ -106,22 +106,22 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     if fd != to
         && let Some(entry) = fd_table::entry(to)
     {
-        if entry.kind() == Kind::Ours {
+        if entry.kind() == Kind::Library {
             errno::set(libc::EBUSY);
             return -1;
         }
         if crate::sys::flags_of(fd).is_ok() {
-            guard(|| of::make_way(entry, to));
+            catch_panic(|| of::release_number(entry, to));
         }
     }
-    let said = match flags {
+    let ret = match flags {
         None => unsafe { real::dup2(fd, to) },
         Some(flags) => unsafe { real::dup3(fd, to, flags) },
     };
     if fd == to {
-        said
+        ret
     } else {
-        duplicated(fd, said, shared)
+        duplicated(fd, ret, shared)
     }
 }
 
@@ -129,8 +129,8 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
 fn shares(fd: c_int) -> Option<&'static fd_table::Entry> {
     hand_back(fd, Why::Duplicated);
     if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Listener) {
-        guard(|| {
-            crate::listeners::leaves(fd, true);
+        catch_panic(|| {
+            crate::listeners::on_close(fd, true);
             None
         });
     }
@@ -141,7 +141,7 @@ fn duplicated(fd: c_int, to: c_int, shared: Option<&'static fd_table::Entry>) ->
     if to >= 0
         && let Some(entry) = fd_table::entry(to)
     {
-        guard(|| {
+        catch_panic(|| {
             of::duplicate((shared, fd), entry, to);
             None
         });
@@ -160,28 +160,28 @@ pub(super) unsafe extern "C-unwind" fn fcntl(
 ) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         let shared = shares(fd);
-        free_numbers();
+        close_deferred_numbers();
         return duplicated(fd, unsafe { real::fcntl(fd, command, argument) }, shared);
     }
-    if let Found::Closed = find(fd) {
+    if let FdState::Closed = fd_state(fd) {
         errno::set(libc::EBADF);
         return -1;
     }
     if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
-        before_a_wait();
+        before_blocking();
     }
     let by_signals = match command {
         libc::F_SETFL => argument as c_int & libc::O_ASYNC != 0,
         _ => matches!(command, libc::F_SETOWN | F_SETSIG | F_SETOWN_EX),
     };
     if by_signals {
-        is_told_by_signals(fd);
+        on_signal_driven_io(fd);
     }
-    let said = unsafe { real::fcntl(fd, command, argument) };
-    if command == libc::F_SETFL && said == 0 {
+    let ret = unsafe { real::fcntl(fd, command, argument) };
+    if command == libc::F_SETFL && ret == 0 {
         set_blocking(fd, argument as c_int & libc::O_NONBLOCK == 0);
     }
-    said
+    ret
 }
 
 #[unsafe(no_mangle)]
@@ -203,7 +203,7 @@ fn set_blocking(fd: c_int, blocks: bool) {
         } else {
             flags | fd_table::NONBLOCK
         };
-        entry.become_kind(entry.kind(), flags);
+        entry.set_kind(entry.kind(), flags);
     }
 }
 
@@ -218,16 +218,16 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     request: c_ulong,
     argument: c_ulong,
 ) -> c_int {
-    if let Found::Closed = find(fd) {
+    if let FdState::Closed = fd_state(fd) {
         errno::set(libc::EBADF);
         return -1;
     }
     match request {
-        FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => is_told_by_signals(fd),
+        FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => on_signal_driven_io(fd),
         SIOCATMARK => {
             let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
             if let Some(at_mark) = at_mark(fd)
-                && may_be(place)
+                && may_be_mapped(place)
             {
                 unsafe { place.write_unaligned(c_int::from(at_mark)) };
                 return 0;
@@ -235,14 +235,14 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
         }
         _ => {}
     }
-    let found = find(fd);
-    let Found::Ours(entry) = found else {
-        let said = unsafe { real::ioctl(fd, request, argument) };
-        after_ioctl(fd, request, argument, said);
-        return said;
+    let found = fd_state(fd);
+    let FdState::Connection(entry) = found else {
+        let ret = unsafe { real::ioctl(fd, request, argument) };
+        after_ioctl(fd, request, argument, ret);
+        return ret;
     };
     let ours = |count: fn(&'static fd_table::Entry, i32) -> Option<usize>| {
-        let counted = guard(|| count(entry, fd).map(Ok));
+        let counted = catch_panic(|| count(entry, fd).map(Ok));
         counted.and_then(Result::ok).unwrap_or(0)
     };
     let more = match request {
@@ -258,17 +258,17 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
             0
         }
     };
-    let said = unsafe { real::ioctl(fd, request, argument) };
-    if said == 0 && more > 0 && argument != 0 {
+    let ret = unsafe { real::ioctl(fd, request, argument) };
+    if ret == 0 && more > 0 && argument != 0 {
         let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
         unsafe { *place += more as c_int };
     }
-    after_ioctl(fd, request, argument, said);
-    said
+    after_ioctl(fd, request, argument, ret);
+    ret
 }
 
-fn after_ioctl(fd: c_int, request: c_ulong, argument: c_ulong, said: c_int) {
-    if request == libc::FIONBIO && said == 0 && argument != 0 {
+fn after_ioctl(fd: c_int, request: c_ulong, argument: c_ulong, ret: c_int) {
+    if request == libc::FIONBIO && ret == 0 && argument != 0 {
         let place = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
         set_blocking(fd, unsafe { *place } == 0);
     }

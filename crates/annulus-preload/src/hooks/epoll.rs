@@ -12,12 +12,12 @@ use std::ffi::c_int;
 
 use libc::{epoll_event, sigset_t, timespec};
 
-use super::blocking::before_a_wait_on;
-use super::{guard, may_be};
-use crate::epoll_ctl::{self, Asked};
+use super::blocking::before_blocking_on;
+use super::{catch_panic, may_be_mapped};
+use crate::epoll_ctl::{self, CtlRequest};
 use crate::epoll_set::Set;
-use crate::epoll_wait::{self, Room};
-use crate::errno::say_int;
+use crate::epoll_wait::{self, EventBuffer};
+use crate::errno::into_return_int;
 use crate::fd_table::{self, Kind};
 use crate::inherited_set;
 use crate::real;
@@ -35,7 +35,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 
 fn adopt(fd: c_int) -> c_int {
     if fd >= 0 {
-        guard(|| {
+        catch_panic(|| {
             Set::adopt(fd);
             None
         });
@@ -53,32 +53,32 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
     if let Some(number) = fd_table::entry(set)
         && number.inherited() == Kind::Set
     {
-        guard(|| {
-            inherited_set::make_own(number, set);
+        catch_panic(|| {
+            inherited_set::replace_inherited(number, set);
             None
         });
     }
     if let Some(number) = fd_table::entry(set)
         && number.kind() == Kind::Set
-        && (may_be(event) || operation == libc::EPOLL_CTL_DEL)
+        && (may_be_mapped(event) || operation == libc::EPOLL_CTL_DEL)
         && set != fd
     {
-        let (events, data) = if may_be(event) {
+        let (events, data) = if may_be_mapped(event) {
             let event = unsafe { event.read_unaligned() };
             (event.events, event.u64)
         } else {
             (0, 0)
         };
-        let asked = Asked {
+        let request = CtlRequest {
             operation,
             events,
             data,
         };
         if events & libc::EPOLLPRI as u32 != 0 {
-            super::socket::leave_kin_alone(fd);
+            super::socket::never_serve_siblings(fd);
         }
-        if let Some(answer) = guard(|| epoll_ctl::control(number, fd, asked)) {
-            return say_int(answer);
+        if let Some(result) = catch_panic(|| epoll_ctl::control(number, fd, request)) {
+            return into_return_int(result);
         }
     }
     unsafe { real::epoll_ctl(set, operation, fd, event) }
@@ -93,8 +93,8 @@ pub(super) unsafe extern "C-unwind" fn epoll_wait(
 ) -> c_int {
     let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
     match unsafe { wait_on(set, events, max, timeout_ns, std::ptr::null()) } {
-        Some(said) => said,
-        None => ring_teardown::wait_through(timeout_ns, |left_ns| unsafe {
+        Some(ret) => ret,
+        None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| unsafe {
             real::epoll_wait(set, events, max, timeout_left_ms(timeout_ms, left_ns))
         }),
     }
@@ -110,8 +110,8 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait(
 ) -> c_int {
     let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
     match unsafe { wait_on(set, events, max, timeout_ns, mask) } {
-        Some(said) => said,
-        None => ring_teardown::wait_through(timeout_ns, |left_ns| unsafe {
+        Some(ret) => ret,
+        None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| unsafe {
             let timeout_ms = timeout_left_ms(timeout_ms, left_ns);
             real::epoll_pwait(set, events, max, timeout_ms, mask)
         }),
@@ -126,8 +126,8 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let given = may_be(timeout).then(|| unsafe { timeout.read_unaligned() });
-    let timeout_ns = match given {
+    let time = may_be_mapped(timeout).then(|| unsafe { timeout.read_unaligned() });
+    let timeout_ns = match time {
         None if timeout.is_null() => Some(None),
         None => None,
         Some(time) if time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec) => {
@@ -138,11 +138,11 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
         Some(_) => None,
     };
     if let Some(timeout_ns) = timeout_ns
-        && let Some(said) = unsafe { wait_on(set, events, max, timeout_ns, mask) }
+        && let Some(ret) = unsafe { wait_on(set, events, max, timeout_ns, mask) }
     {
-        return said;
+        return ret;
     }
-    ring_teardown::wait_through(timeout_ns.flatten(), |left_ns| {
+    ring_teardown::retry_interrupted(timeout_ns.flatten(), |left_ns| {
         let left = left_ns.map(|ns| timespec {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
             tv_nsec: (ns % 1_000_000_000).cast_signed(),
@@ -153,10 +153,10 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
 }
 
 /// What the program has asked for, or what is left of it: never less.
-fn timeout_left_ms(asked_ms: c_int, left_ns: Option<u64>) -> c_int {
+fn timeout_left_ms(timeout_ms: c_int, left_ns: Option<u64>) -> c_int {
     match left_ns {
-        None => asked_ms,
-        Some(ns) => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(asked_ms),
+        None => timeout_ms,
+        Some(ns) => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(timeout_ms),
     }
 }
 
@@ -172,18 +172,18 @@ unsafe fn wait_on(
 ) -> Option<c_int> {
     let number = fd_table::entry(set)?;
     if number.inherited() == Kind::Set {
-        guard(|| {
-            inherited_set::make_own(number, set);
+        catch_panic(|| {
+            inherited_set::replace_inherited(number, set);
             None
         });
     }
-    if number.kind() != Kind::Set || !may_be(events) || max > EVENTS_MAX {
+    if number.kind() != Kind::Set || !may_be_mapped(events) || max > EVENTS_MAX {
         return None;
     }
     if timeout_ns != Some(0) {
-        before_a_wait_on(Set::of(number));
+        before_blocking_on(Set::of(number));
     }
-    let room = Room {
+    let buffer = EventBuffer {
         events,
         max,
         timeout_ns,
@@ -192,11 +192,11 @@ unsafe fn wait_on(
     // A thread may be cancelled where it waits; it is here, as nothing is held.
     unsafe { pthread_testcancel() };
     // It guards itself, but for its sleep: a handler may end the thread there, which unwinds it.
-    let said = unsafe { epoll_wait::wait(number, &room) };
-    if said == Some(Err(libc::EINTR)) {
+    let ret = unsafe { epoll_wait::wait(number, &buffer) };
+    if ret == Some(Err(libc::EINTR)) {
         unsafe { pthread_testcancel() };
     }
-    said.map(say_int)
+    ret.map(into_return_int)
 }
 
 unsafe extern "C-unwind" {

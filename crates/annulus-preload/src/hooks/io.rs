@@ -12,11 +12,11 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::blocking::before_a_read;
-use super::{Found, find, guard, may_be};
+use super::blocking::before_read;
+use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
-use crate::errno::{Answer, say};
+use crate::errno::{CallResult, into_return};
 use crate::fd_table;
 use crate::hand_back;
 use crate::real;
@@ -27,49 +27,51 @@ use crate::sys;
 /// The most vectors that a call may have.
 const VECTORS_MAX: usize = 1024;
 
-unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<Answer> {
+unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
     let by_read = matches!(call, Call::Read | Call::Readv);
     if flags & libc::MSG_OOB != 0 {
-        super::socket::leave_kin_alone(fd);
+        super::socket::never_serve_siblings(fd);
     }
-    let answer = match find(fd) {
-        Found::Theirs => {
-            before_a_read(fd);
+    let result = match fd_state(fd) {
+        FdState::Kernel => {
+            before_read(fd);
             return None;
         }
-        Found::Closed => Some(Err(libc::EBADF)),
+        FdState::Closed => Some(Err(libc::EBADF)),
         // SAFETY: Lent, passed on.
-        Found::Ours(entry) => {
-            guard(|| unsafe { receive::read(entry, fd, vectors, flags, by_read) })
+        FdState::Connection(entry) => {
+            catch_panic(|| unsafe { receive::read(entry, fd, vectors, flags, by_read) })
         }
-        Found::Inherited(entry) => {
+        FdState::Inherited(entry) => {
             counters::passed(Why::Forked);
             // SAFETY: Lent, passed on.
-            guard(|| unsafe { receive::read_inherited(entry, vectors) })
+            catch_panic(|| unsafe { receive::read_inherited(entry, vectors) })
         }
     };
-    send::count(call, answer);
-    answer
+    send::count_result(call, result);
+    result
 }
 
-unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<Answer> {
-    let answer = match find(fd) {
-        Found::Theirs => {
-            fd_table::is_written(fd);
+unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
+    let result = match fd_state(fd) {
+        FdState::Kernel => {
+            fd_table::on_written(fd);
             return None;
         }
-        Found::Inherited(_) => return None,
-        Found::Closed => Some(Err(libc::EBADF)),
+        FdState::Inherited(_) => return None,
+        FdState::Closed => Some(Err(libc::EBADF)),
         // SAFETY: Lent, passed on.
-        Found::Ours(entry) => guard(|| unsafe { send::write(entry, fd, vectors, flags) }),
+        FdState::Connection(entry) => {
+            catch_panic(|| unsafe { send::write(entry, fd, vectors, flags) })
+        }
     };
-    send::count(call, answer);
-    answer
+    send::count_result(call, result);
+    result
 }
 
 /// Up to 1,024 vectors, as the kernel counts them; `None`: it says what is wrong.
 unsafe fn slice<'a>(vectors: *const iovec, count: usize) -> Option<&'a [iovec]> {
-    if !may_be(vectors) || count > VECTORS_MAX {
+    if !may_be_mapped(vectors) || count > VECTORS_MAX {
         return None;
     }
     // SAFETY: Lent: the caller's, so many.
@@ -77,7 +79,7 @@ unsafe fn slice<'a>(vectors: *const iovec, count: usize) -> Option<&'a [iovec]> 
 }
 
 fn plain<'a>(message: *mut msghdr) -> Option<&'a msghdr> {
-    let aligned = message.is_aligned() && may_be(message);
+    let aligned = message.is_aligned() && may_be_mapped(message);
     aligned.then(|| unsafe { &*message })
 }
 
@@ -95,7 +97,7 @@ pub(super) unsafe extern "C-unwind" fn read(
     bytes: size_t,
 ) -> ssize_t {
     match unsafe { read_by(Call::Read, fd, &one(base, bytes), 0) } {
-        Some(answer) => say(answer),
+        Some(result) => into_return(result),
         None => unsafe { real::read(fd, base, bytes) },
     }
 }
@@ -105,9 +107,9 @@ unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     base: *mut c_void,
     bytes: size_t,
-    room: size_t,
+    capacity: size_t,
 ) -> ssize_t {
-    checked(bytes, room);
+    checked(bytes, capacity);
     unsafe { read(fd, base, bytes) }
 }
 
@@ -119,7 +121,7 @@ pub(super) unsafe extern "C-unwind" fn readv(
 ) -> ssize_t {
     let given = unsafe { slice(vectors, count as usize) };
     match given.and_then(|given| unsafe { read_by(Call::Readv, fd, given, 0) }) {
-        Some(answer) => say(answer),
+        Some(result) => into_return(result),
         None => unsafe { real::readv(fd, vectors, count) },
     }
 }
@@ -132,7 +134,7 @@ unsafe extern "C-unwind" fn recv(
     flags: c_int,
 ) -> ssize_t {
     match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
-        Some(answer) => say(answer),
+        Some(result) => into_return(result),
         None => unsafe { real::recv(fd, base, bytes, flags) },
     }
 }
@@ -142,10 +144,10 @@ unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     base: *mut c_void,
     bytes: size_t,
-    room: size_t,
+    capacity: size_t,
     flags: c_int,
 ) -> ssize_t {
-    checked(bytes, room);
+    checked(bytes, capacity);
     unsafe { recv(fd, base, bytes, flags) }
 }
 
@@ -160,15 +162,17 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
 ) -> ssize_t {
     match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
         // A stream's peer is not told again; what is wrong with the place for it is told behind the bytes.
-        Some(Ok(_)) if !from.is_null() && !may_be(from_bytes) => say(Err(libc::EFAULT)),
-        Some(Ok(_)) if !from.is_null() && unsafe { *from_bytes }.cast_signed() < 0 => {
-            say(Err(libc::EINVAL))
+        Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {
+            into_return(Err(libc::EFAULT))
         }
-        Some(answer) => {
-            if answer.is_ok() && !from.is_null() {
+        Some(Ok(_)) if !from.is_null() && unsafe { *from_bytes }.cast_signed() < 0 => {
+            into_return(Err(libc::EINVAL))
+        }
+        Some(result) => {
+            if result.is_ok() && !from.is_null() {
                 unsafe { *from_bytes = 0 };
             }
-            say(answer)
+            into_return(result)
         }
         None => unsafe { real::recvfrom(fd, base, bytes, flags, from, from_bytes) },
     }
@@ -179,12 +183,12 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     base: *mut c_void,
     bytes: size_t,
-    room: size_t,
+    capacity: size_t,
     flags: c_int,
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
 ) -> ssize_t {
-    checked(bytes, room);
+    checked(bytes, capacity);
     unsafe { recvfrom(fd, base, bytes, flags, from, from_bytes) }
 }
 
@@ -199,14 +203,14 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         .filter(|message| message.msg_namelen.cast_signed() >= 0)
         .and_then(|message| unsafe { slice(message.msg_iov, message.msg_iovlen) });
     match given.and_then(|given| unsafe { read_by(Call::Recvmsg, fd, given, flags) }) {
-        Some(answer) => {
-            if answer.is_ok() {
+        Some(result) => {
+            if result.is_ok() {
                 let message = unsafe { &mut *message };
                 message.msg_namelen = 0;
                 message.msg_controllen = 0;
                 message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
             }
-            say(answer)
+            into_return(result)
         }
         None => unsafe { real::recvmsg(fd, message, flags) },
     }
@@ -220,7 +224,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    let Found::Ours(_) = find(fd) else {
+    let FdState::Connection(_) = fd_state(fd) else {
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     };
     let one = flags & !libc::MSG_WAITFORONE;
@@ -234,7 +238,7 @@ pub(super) unsafe extern "C-unwind" fn write(
     bytes: size_t,
 ) -> ssize_t {
     match unsafe { write_by(Call::Write, fd, &one(base, bytes), 0) } {
-        Some(answer) => say(answer),
+        Some(result) => into_return(result),
         None => unsafe { real::write(fd, base, bytes) },
     }
 }
@@ -247,7 +251,7 @@ pub(super) unsafe extern "C-unwind" fn writev(
 ) -> ssize_t {
     let given = unsafe { slice(vectors, count as usize) };
     match given.and_then(|given| unsafe { write_by(Call::Writev, fd, given, 0) }) {
-        Some(answer) => say(answer),
+        Some(result) => into_return(result),
         None => unsafe { real::writev(fd, vectors, count) },
     }
 }
@@ -260,7 +264,7 @@ pub(super) unsafe extern "C-unwind" fn send(
     flags: c_int,
 ) -> ssize_t {
     match unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) } {
-        Some(answer) => say(answer),
+        Some(result) => into_return(result),
         None => unsafe { real::send(fd, base, bytes, flags) },
     }
 }
@@ -276,12 +280,12 @@ pub(super) unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     // An address is of no use to a stream; what the kernel says of it, it says.
     if to.is_null()
-        && let Some(answer) = unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) }
+        && let Some(result) = unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) }
     {
-        return say(answer);
+        return into_return(result);
     }
-    if let Some(answer) = flush(fd) {
-        return say(answer);
+    if let Some(result) = flush(fd) {
+        return into_return(result);
     }
     unsafe { real::sendto(fd, base, bytes, flags, to, to_bytes) }
 }
@@ -296,15 +300,15 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
         let plain = given.msg_name.is_null() && given.msg_controllen == 0;
         if plain
             && let Some(vectors) = unsafe { slice(given.msg_iov, given.msg_iovlen) }
-            && let Some(answer) = unsafe { write_by(Call::Sendmsg, fd, vectors, flags) }
+            && let Some(result) = unsafe { write_by(Call::Sendmsg, fd, vectors, flags) }
         {
-            return say(answer);
+            return into_return(result);
         }
-        unsafe { super::socket::pass_on(given) };
+        unsafe { super::socket::mark_passed_fds_shared(given) };
         if !plain {
             hand_back(fd, Why::UnknownFlags);
-            if let Some(answer) = flush(fd) {
-                return say(answer);
+            if let Some(result) = flush(fd) {
+                return into_return(result);
             }
         }
     }
@@ -318,12 +322,12 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if let Found::Ours(_) = find(fd) {
+    if let FdState::Connection(_) = fd_state(fd) {
         return unsafe { each(messages, count, |message| sendmsg(fd, message, flags)) };
     }
-    if may_be(messages) {
+    if may_be_mapped(messages) {
         for nth in 0..count.min(VECTORS_MAX as c_uint) as usize {
-            unsafe { super::socket::pass_on(&(*messages.add(nth)).msg_hdr) };
+            unsafe { super::socket::mark_passed_fds_shared(&(*messages.add(nth)).msg_hdr) };
         }
     }
     unsafe { real::sendmmsg(fd, messages, count, flags) }
@@ -339,13 +343,13 @@ unsafe fn each(
     let count = count.min(VECTORS_MAX as c_uint);
     for nth in 0..count {
         let message = unsafe { messages.add(nth as usize) };
-        let said = call(unsafe { &raw mut (*message).msg_hdr });
-        if said < 0 {
+        let ret = call(unsafe { &raw mut (*message).msg_hdr });
+        if ret < 0 {
             return if nth == 0 { -1 } else { nth as c_int };
         }
-        unsafe { (*message).msg_len = said as c_uint };
+        unsafe { (*message).msg_len = ret as c_uint };
         // The end of the stream is one message.
-        if said == 0 {
+        if ret == 0 {
             return nth as c_int + 1;
         }
     }
@@ -363,26 +367,26 @@ pub(super) unsafe extern "C-unwind" fn sendfile64(
     count: size_t,
 ) -> ssize_t {
     hand_back(from, Why::UnknownFlags);
-    if let Found::Ours(entry) = find(to)
+    if let FdState::Connection(entry) = fd_state(to)
         && count <= FILE_MAX
-        && may_be(offset)
+        && may_be_mapped(offset)
     {
         let at = unsafe { offset.read_unaligned() };
-        let sent = guard(|| send::write_file(entry, to, from, at, count));
-        send::count(Call::Sendfile, sent);
-        if let Some(answer) = sent {
-            if let Ok(bytes) = answer {
+        let sent = catch_panic(|| send::write_file(entry, to, from, at, count));
+        send::count_result(Call::Sendfile, sent);
+        if let Some(result) = sent {
+            if let Ok(bytes) = result {
                 unsafe { offset.write_unaligned(at + bytes as off64_t) };
             }
-            return say(answer);
+            return into_return(result);
         }
     }
-    if let Some(answer) = flush(to) {
-        return say(answer);
+    if let Some(result) = flush(to) {
+        return into_return(result);
     }
-    let said = unsafe { real::sendfile64(to, from, offset, count) };
-    after_real(to, said, count);
-    said
+    let ret = unsafe { real::sendfile64(to, from, offset, count) };
+    after_real(to, ret, count);
+    ret
 }
 
 #[unsafe(no_mangle)]
@@ -406,35 +410,35 @@ pub(super) unsafe extern "C-unwind" fn splice(
 ) -> ssize_t {
     hand_back(from, Why::UnknownFlags);
     hand_back(to, Why::UnknownFlags);
-    if let Found::Ours(entry) = find(from)
+    if let FdState::Connection(entry) = fd_state(from)
         && to_offset.is_null()
-        && let Some(answer) = guard(|| receive::splice_in_hand(entry, from, to, bytes))
+        && let Some(result) = catch_panic(|| receive::splice_buffered(entry, from, to, bytes))
     {
-        return say(answer);
+        return into_return(result);
     }
-    if let Some(answer) = flush(to) {
-        return say(answer);
+    if let Some(result) = flush(to) {
+        return into_return(result);
     }
     unsafe { real::splice(from, from_offset, to, to_offset, bytes, flags) }
 }
 
 /// The kernel answers for it from now on.
 pub(super) fn hand_back(fd: c_int, why: Why) {
-    if let Found::Ours(entry) = find(fd) {
-        guard(|| {
-            let mut held = send::served(entry, fd).ok()?;
-            hand_back::hand_back(&mut held, fd, why);
+    if let FdState::Connection(entry) = fd_state(fd) {
+        catch_panic(|| {
+            let mut guard = send::served(entry, fd).ok()?;
+            hand_back::hand_back(&mut guard, fd, why);
             None
         });
     }
 }
 
 /// What was received of one that has been handed back, and was not read.
-pub(super) fn read_in_hand(fd: c_int) -> Vec<u8> {
+pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while let Found::Ours(entry) = find(fd) {
+    while let FdState::Connection(entry) = fd_state(fd) {
         let mut count = 0;
-        guard(|| {
+        catch_panic(|| {
             count = receive::readable(entry, fd).unwrap_or(0);
             None
         });
@@ -454,29 +458,29 @@ pub(super) fn read_in_hand(fd: c_int) -> Vec<u8> {
 }
 
 /// What is queued goes out now. An answer: the kernel has no room for all of it, and nothing may be sent before it.
-pub(super) fn flush(fd: c_int) -> Option<Answer> {
-    let Found::Ours(entry) = find(fd) else {
+pub(super) fn flush(fd: c_int) -> Option<CallResult> {
+    let FdState::Connection(entry) = fd_state(fd) else {
         return None;
     };
-    guard(|| {
-        let mut held = send::served(entry, fd).ok()?;
-        let connection = held.connection(fd)?;
-        send::flush(&mut held, fd, connection);
+    catch_panic(|| {
+        let mut guard = send::served(entry, fd).ok()?;
+        let connection = guard.connection(fd)?;
+        send::flush(&mut guard, fd, connection);
         (!connection.backlog.is_empty()).then_some(Err(libc::EAGAIN))
     })
 }
 
 /// The kernel has taken less than it was given: the ring waits until it has room. A file may also have ended, and then
 /// no room will come, as there is some: the kernel is asked, which tells of room only to whoever has found none.
-fn after_real(fd: c_int, said: ssize_t, count: size_t) {
+fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
     let less =
-        (said >= 0 && (said as usize) < count) || (said < 0 && crate::errno::get() == libc::EAGAIN);
-    if less && let Found::Ours(entry) = find(fd) {
-        guard(|| {
-            let mut held = send::served(entry, fd).ok()?;
-            let connection = held.connection(fd)?;
+        (ret >= 0 && (ret as usize) < count) || (ret < 0 && crate::errno::get() == libc::EAGAIN);
+    if less && let FdState::Connection(entry) = fd_state(fd) {
+        catch_panic(|| {
+            let mut guard = send::served(entry, fd).ok()?;
+            let connection = guard.connection(fd)?;
             if sys::poll_now(fd, OUT) & OUT == 0 {
-                send::is_full(&mut held, fd, connection);
+                send::on_full(&mut guard, fd, connection);
             }
             None
         });
@@ -484,8 +488,8 @@ fn after_real(fd: c_int, said: ssize_t, count: size_t) {
 }
 
 /// The C library ends a program that reads more than there is room for; so do we, by its own means.
-fn checked(bytes: size_t, room: size_t) {
-    if bytes > room {
+fn checked(bytes: size_t, capacity: size_t) {
+    if bytes > capacity {
         counters::failed(Call::Read, libc::EFAULT);
         unsafe { __chk_fail() };
     }

@@ -32,15 +32,15 @@ pub(crate) fn watch_syscalls() {
     raw_syscall::watch();
 }
 
-use crate::errno::{self, Answer};
+use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
 
 /// What a descriptor is to a hook.
-enum Found {
+enum FdState {
     /// The kernel's.
-    Theirs,
+    Kernel,
     /// Served, or something of it is in hand.
-    Ours(&'static Entry),
+    Connection(&'static Entry),
     /// Closed, as far as the program knows.
     Closed,
     /// A parent of this process had it.
@@ -48,43 +48,43 @@ enum Found {
 }
 
 #[inline]
-fn find(fd: i32) -> Found {
+fn fd_state(fd: i32) -> FdState {
     let Some(entry) = fd_table::entry(fd) else {
-        return Found::Theirs;
+        return FdState::Kernel;
     };
     match entry.kind() {
-        Kind::Served | Kind::Replay => Found::Ours(entry),
-        Kind::Ours => Found::Closed,
-        Kind::Closing => closing(entry),
-        Kind::Free if entry.inherited() != Kind::Free => Found::Inherited(entry),
-        _ => Found::Theirs,
+        Kind::Served | Kind::HandedBack => FdState::Connection(entry),
+        Kind::Library => FdState::Closed,
+        Kind::Closing => state_while_closing(entry),
+        Kind::Free if entry.inherited() != Kind::Free => FdState::Inherited(entry),
+        _ => FdState::Kernel,
     }
 }
 
 /// One that the program has closed, if it has not been given anew since.
 #[cold]
-fn closing(entry: &'static Entry) -> Found {
-    guard(|| {
-        crate::descriptor::see_closed(entry);
+fn state_while_closing(entry: &'static Entry) -> FdState {
+    catch_panic(|| {
+        crate::descriptor::finish_deferred_close(entry);
         None
     });
     match entry.kind() {
-        Kind::Closing => Found::Closed,
-        Kind::Served | Kind::Replay => Found::Ours(entry),
-        _ => Found::Theirs,
+        Kind::Closing => FdState::Closed,
+        Kind::Served | Kind::HandedBack => FdState::Connection(entry),
+        _ => FdState::Kernel,
     }
 }
 
 /// What `serve` answers; a defect in it is the kernel's to answer for.
 #[inline]
-fn guard(serve: impl FnOnce() -> Option<Answer>) -> Option<Answer> {
-    errno::guarded(serve)
+fn catch_panic(serve: impl FnOnce() -> Option<CallResult>) -> Option<CallResult> {
+    errno::catch_panic(serve)
 }
 
 /// Before a call that gives the program a number: what a handler has closed is free by then.
-fn free_numbers() {
-    guard(|| {
-        crate::descriptor::close_what_waits();
+fn close_deferred_numbers() {
+    catch_panic(|| {
+        crate::descriptor::close_deferred();
         None
     });
 }
@@ -92,7 +92,7 @@ fn free_numbers() {
 /// Whether a pointer may lead to memory of the program: where it can't, the kernel says so. One that might, and does
 /// not, ends the program, where the kernel would have answered EFAULT.
 #[inline]
-fn may_be<T>(pointer: *const T) -> bool {
+fn may_be_mapped<T>(pointer: *const T) -> bool {
     /// The first page is never mapped, and user space ends here or before.
     const MAPPED: std::ops::Range<usize> = 4096..1 << 47;
     MAPPED.contains(&pointer.addr())

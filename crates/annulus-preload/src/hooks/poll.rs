@@ -13,9 +13,9 @@ use std::ffi::{c_int, c_short};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use super::blocking::before_a_wait;
+use super::blocking::before_blocking;
 use super::io::hand_back;
-use super::{Found, find, guard, may_be};
+use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::counters::Why;
 use crate::epoll_ctl;
 use crate::fd_table::{self, Kind};
@@ -28,8 +28,8 @@ fn prepare(fd: c_int) -> c_short {
         && entry.kind() == Kind::Set
     {
         let mut found = 0;
-        guard(|| {
-            if epoll_ctl::polled_otherwise(entry) {
+        catch_panic(|| {
+            if epoll_ctl::on_outer_poll(entry) {
                 found = libc::POLLIN | libc::POLLRDNORM;
             }
             None
@@ -37,14 +37,14 @@ fn prepare(fd: c_int) -> c_short {
         return found;
     }
     hand_back(fd, Why::PolledOtherwise);
-    let Found::Ours(entry) = find(fd) else {
+    let FdState::Connection(entry) = fd_state(fd) else {
         return 0;
     };
     let mut found = 0;
-    guard(|| {
-        let held = send::served(entry, fd).ok()?;
-        let connection = held.connection(fd)?;
-        if connection.in_hand() > 0 || connection.error != 0 {
+    catch_panic(|| {
+        let guard = send::served(entry, fd).ok()?;
+        let connection = guard.connection(fd)?;
+        if connection.buffered() > 0 || connection.error != 0 {
             found |= libc::POLLIN | libc::POLLRDNORM;
         }
         if connection.error != 0 {
@@ -62,14 +62,14 @@ pub(super) unsafe extern "C-unwind" fn poll(
     timeout_ms: c_int,
 ) -> c_int {
     if timeout_ms != 0 {
-        before_a_wait();
+        before_blocking();
     }
     let any = unsafe { prepare_all(fds, count) };
-    let said = unsafe { real::poll(fds, count, if any { 0 } else { timeout_ms }) };
+    let ret = unsafe { real::poll(fds, count, if any { 0 } else { timeout_ms }) };
     if any {
-        unsafe { add_in_hand(fds, count, said) }
+        unsafe { add_buffered(fds, count, ret) }
     } else {
-        said
+        ret
     }
 }
 
@@ -101,44 +101,44 @@ unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    before_a_wait();
+    before_blocking();
     let any = unsafe { prepare_all(fds, count) };
     let now = timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     let timeout = if any { &raw const now } else { timeout };
-    let said = unsafe { real::ppoll(fds, count, timeout, mask) };
+    let ret = unsafe { real::ppoll(fds, count, timeout, mask) };
     if any {
-        unsafe { add_in_hand(fds, count, said) }
+        unsafe { add_buffered(fds, count, ret) }
     } else {
-        said
+        ret
     }
 }
 
 pub(super) unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
-    if !may_be(fds) || count > fd_table::count() as nfds_t {
+    if !may_be_mapped(fds) || count > fd_table::count() as nfds_t {
         return false;
     }
     let mut any = false;
     for nth in 0..count as usize {
-        let asked = unsafe { fds.add(nth).read() };
-        any |= asked.fd >= 0 && prepare(asked.fd) & (asked.events | libc::POLLERR) != 0;
+        let request = unsafe { fds.add(nth).read() };
+        any |= request.fd >= 0 && prepare(request.fd) & (request.events | libc::POLLERR) != 0;
     }
     any
 }
 
-pub(super) unsafe fn add_in_hand(fds: *mut pollfd, count: nfds_t, said: c_int) -> c_int {
-    if said < 0 {
-        return said;
+pub(super) unsafe fn add_buffered(fds: *mut pollfd, count: nfds_t, ret: c_int) -> c_int {
+    if ret < 0 {
+        return ret;
     }
     let mut found = 0;
     for nth in 0..count as usize {
-        let asked = unsafe { &mut *fds.add(nth) };
-        if asked.fd >= 0 {
-            asked.revents |= prepare(asked.fd) & (asked.events | libc::POLLERR);
+        let request = unsafe { &mut *fds.add(nth) };
+        if request.fd >= 0 {
+            request.revents |= prepare(request.fd) & (request.events | libc::POLLERR);
         }
-        found += c_int::from(asked.revents != 0);
+        found += c_int::from(request.revents != 0);
     }
     found
 }
@@ -151,22 +151,22 @@ pub(super) unsafe fn select_with(
     except: *mut fd_set,
     call: impl FnOnce(bool) -> c_int,
 ) -> c_int {
-    let mut in_hand: Vec<c_int> = Vec::new();
+    let mut buffered: Vec<c_int> = Vec::new();
     for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
-        let has = |set: *mut fd_set| may_be(set) && unsafe { libc::FD_ISSET(fd, set) };
+        let has = |set: *mut fd_set| may_be_mapped(set) && unsafe { libc::FD_ISSET(fd, set) };
         if has(read) || has(write) || has(except) {
             let ready = prepare(fd) != 0;
             if ready && has(read) {
-                in_hand.push(fd);
+                buffered.push(fd);
             }
         }
     }
-    let said = call(!in_hand.is_empty());
-    if said < 0 {
-        return said;
+    let ret = call(!buffered.is_empty());
+    if ret < 0 {
+        return ret;
     }
-    let mut found = said;
-    for fd in in_hand {
+    let mut found = ret;
+    for fd in buffered {
         if !unsafe { libc::FD_ISSET(fd, read) } {
             unsafe { libc::FD_SET(fd, read) };
             found += 1;
@@ -183,7 +183,7 @@ pub(super) unsafe extern "C-unwind" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    before_a_wait();
+    before_blocking();
     let mut now = timeval {
         tv_sec: 0,
         tv_usec: 0,
@@ -205,7 +205,7 @@ unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    before_a_wait();
+    before_blocking();
     let now = timespec {
         tv_sec: 0,
         tv_nsec: 0,

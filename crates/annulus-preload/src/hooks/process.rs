@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_ulong};
 
 use libc::{FILE, gid_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
 
-use super::guard;
+use super::catch_panic;
 use crate::process;
 use crate::raw_libc as libc;
 use crate::real;
@@ -27,13 +27,13 @@ pub(super) unsafe extern "C-unwind" fn vfork() -> pid_t {
 }
 
 /// glibc makes these children without the handlers of `pthread_atfork`.
-macro_rules! has_child {
+macro_rules! before_fork_child {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
         $(
             #[unsafe(no_mangle)]
             pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
-                guard(|| {
-                    process::has_child();
+                catch_panic(|| {
+                    process::before_fork_child();
                     None
                 });
                 unsafe { real::$name($($arg),*) }
@@ -42,7 +42,7 @@ macro_rules! has_child {
     };
 }
 
-has_child! {
+before_fork_child! {
     posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
     posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
@@ -51,9 +51,9 @@ has_child! {
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
-pub(super) fn before_another() {
-    guard(|| {
-        process::becomes_another();
+pub(super) fn before_exec() {
+    catch_panic(|| {
+        process::before_exec();
         None
     });
 }
@@ -64,19 +64,19 @@ pub(super) unsafe extern "C-unwind" fn execve(
     arguments: Strings,
     variables: Strings,
 ) -> c_int {
-    before_another();
+    before_exec();
     unsafe { real::execve(path, arguments, variables) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    before_another();
+    before_exec();
     unsafe { real::execv(path, arguments) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    before_another();
+    before_exec();
     unsafe { real::execvp(file, arguments) }
 }
 
@@ -86,13 +86,13 @@ unsafe extern "C-unwind" fn execvpe(
     arguments: Strings,
     variables: Strings,
 ) -> c_int {
-    before_another();
+    before_exec();
     unsafe { real::execvpe(file, arguments, variables) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, variables: Strings) -> c_int {
-    before_another();
+    before_exec();
     unsafe { real::fexecve(fd, arguments, variables) }
 }
 
@@ -103,7 +103,7 @@ macro_rules! with_a_list {
     ($($name:ident, $next:ident, $symbol:literal;)*) => {
         $(
             extern "C" fn $next() -> *mut std::ffi::c_void {
-                before_another();
+                before_exec();
                 real::next($symbol)
             }
 
@@ -132,8 +132,8 @@ with_a_list! {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
-    guard(|| {
-        process::ends();
+    catch_panic(|| {
+        process::before_exit();
         None
     });
     loop {
@@ -148,9 +148,9 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn abort() -> ! {
-    guard(|| {
+    catch_panic(|| {
         // What handles the signal may go on.
-        process::is_about_to_end();
+        process::before_possible_exit();
         None
     });
     // As the C library does it: whatever handles the signal comes first, then nothing handles it.
@@ -181,15 +181,15 @@ pub(super) unsafe extern "C-unwind" fn prctl(
     match what {
         // It usually comes before a filter.
         libc::PR_SET_NO_NEW_PRIVS if a == 1 => {
-            guard(|| {
-                process::may_be_filtered_soon();
+            catch_panic(|| {
+                process::before_possible_filter();
                 None
             });
         }
         // Without a filter it only asks whether there could be one.
         libc::PR_SET_SECCOMP if a != c_ulong::from(libc::SECCOMP_MODE_FILTER) || b != 0 => {
-            guard(|| {
-                process::is_filtered();
+            catch_panic(|| {
+                process::before_filter();
                 None
             });
         }
@@ -199,13 +199,13 @@ pub(super) unsafe extern "C-unwind" fn prctl(
 }
 
 /// A kernel thread that polls for a ring keeps the rights of its maker (trap 20).
-macro_rules! changes_rights {
+macro_rules! before_credential_change {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-                guard(|| {
-                    process::changes_rights();
+                catch_panic(|| {
+                    process::before_credential_change();
                     None
                 });
                 unsafe { real::$name($($arg),*) }
@@ -214,7 +214,7 @@ macro_rules! changes_rights {
     };
 }
 
-changes_rights! {
+before_credential_change! {
     setuid(user: uid_t);
     setgid(group: gid_t);
     seteuid(user: uid_t);

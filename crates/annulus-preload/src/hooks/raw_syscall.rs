@@ -3,7 +3,7 @@
 //! `syscall`, libc's function that makes any system call: libuv closes by it, libseccomp sets filters by it. The calls
 //! that a hook knows go to that hook; all others go on to the next `syscall`, with registers and stack as they were.
 //! Arguments are the kernel's, not libc's: what differs (sizes of signal sets, timeouts that are written back) is
-//! handled here (Typed, Lent: as the header of the hooks says).
+//! handled frame (Typed, Lent: as the header of the hooks says).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
@@ -16,7 +16,10 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr::{with_exposed_provenance as to, with_exposed_provenance_mut as to_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use super::{Found, descriptor, epoll, find, guard, io, may_be, poll, process, socket, uncommon};
+use super::{
+    FdState, catch_panic, descriptor, epoll, fd_state, io, may_be_mapped, poll, process, socket,
+    uncommon,
+};
 use crate::epoll_set_list;
 use crate::errno;
 use crate::process as of;
@@ -99,8 +102,8 @@ pub(crate) fn watch() {
         NEXT.store(next, Ordering::Relaxed);
     }
     for number in WATCHED {
-        if let Some(place) = IS_WATCHED.get(number as usize) {
-            place.store(1, Ordering::Relaxed);
+        if let Some(slot) = IS_WATCHED.get(number as usize) {
+            slot.store(1, Ordering::Relaxed);
         }
     }
 }
@@ -163,28 +166,28 @@ unsafe extern "C" fn syscall() {
     )
 }
 
-/// What a call answered: in two registers.
+/// What a call is_served: in two registers.
 #[repr(C)]
-struct Said {
+struct Dispatched {
     value: c_long,
     /// 0: it is to go on to the next `syscall`.
-    answered: c_long,
+    is_served: c_long,
 }
 
-unsafe extern "C-unwind" fn dispatch(words: &[c_long; 7]) -> Said {
-    let here = words.as_ptr().addr();
+unsafe extern "C-unwind" fn dispatch(words: &[c_long; 7]) -> Dispatched {
+    let frame = words.as_ptr().addr();
     let outer = OUTER.get();
-    let said = if outer > here && outer - here < NESTED_MAX {
+    let ret = if outer > frame && outer - frame < NESTED_MAX {
         None
     } else {
-        OUTER.set(here);
-        let said = unsafe { answer(words) };
+        OUTER.set(frame);
+        let ret = unsafe { serve(words) };
         OUTER.set(0);
-        said
+        ret
     };
-    Said {
-        value: said.unwrap_or(0),
-        answered: c_long::from(said.is_some()),
+    Dispatched {
+        value: ret.unwrap_or(0),
+        is_served: c_long::from(ret.is_some()),
     }
 }
 
@@ -197,16 +200,16 @@ thread_local! {
 /// reach the kernel. One from further away on the stack is none: a handler has jumped out of the other.
 const NESTED_MAX: usize = 64 << 10;
 
-unsafe fn answer(words: &[c_long; 7]) -> Option<c_long> {
+unsafe fn serve(words: &[c_long; 7]) -> Option<c_long> {
     // The functions behind the hooks are places where a thread may be cancelled; libc's `syscall` is none.
     let mut before = 0;
     unsafe {
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
-        let said = transfer(words)
+        let ret = transfer(words)
             .or_else(|| wait(words))
             .or_else(|| descriptor(words));
         pthread_setcancelstate(before, std::ptr::null_mut());
-        said.or_else(|| of_process(words))
+        ret.or_else(|| of_process(words))
     }
 }
 
@@ -221,7 +224,7 @@ unsafe extern "C-unwind" {
 unsafe fn transfer(words: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, f] = words;
     let fd = a as c_int;
-    let count = |said: isize| Some(said as c_long);
+    let count = |ret: isize| Some(ret as c_long);
     unsafe {
         match number {
             libc::SYS_read => count(io::read(fd, to_mut(b as usize), c as usize)),
@@ -301,18 +304,18 @@ unsafe fn wait(words: &[c_long; 7]) -> Option<c_long> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    let said = unsafe {
+    let ret = unsafe {
         match number {
             libc::SYS_poll => poll::poll(to_mut(a as usize), b as c_ulong, c as c_int),
             libc::SYS_ppoll => {
                 let (fds, count) = (to_mut(a as usize), b as c_ulong);
                 let any = poll::prepare_all(fds, count);
                 let timeout = if any { &raw const now } else { to(c as usize) };
-                let said = libc::syscall(number, a, b, timeout, d, e) as c_int;
+                let ret = libc::syscall(number, a, b, timeout, d, e) as c_int;
                 if any {
-                    poll::add_in_hand(fds, count, said)
+                    poll::add_buffered(fds, count, ret)
                 } else {
-                    said
+                    ret
                 }
             }
             libc::SYS_select => poll::select(
@@ -352,14 +355,14 @@ unsafe fn wait(words: &[c_long; 7]) -> Option<c_long> {
             _ => return None,
         }
     };
-    Some(c_long::from(said))
+    Some(c_long::from(ret))
 }
 
 /// Descriptors and sockets.
 unsafe fn descriptor(words: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, _] = words;
     let fd = a as c_int;
-    let said = unsafe {
+    let ret = unsafe {
         match number {
             libc::SYS_accept => socket::accept(fd, to_mut(b as usize), to_mut(c as usize)),
             libc::SYS_accept4 => {
@@ -392,7 +395,7 @@ unsafe fn descriptor(words: &[c_long; 7]) -> Option<c_long> {
             {
                 descriptor::fcntl(fd, b as c_int, c as c_ulong)
             }
-            libc::SYS_fcntl if matches!(find(fd), Found::Closed) => {
+            libc::SYS_fcntl if matches!(fd_state(fd), FdState::Closed) => {
                 errno::set(libc::EBADF);
                 -1
             }
@@ -400,14 +403,14 @@ unsafe fn descriptor(words: &[c_long; 7]) -> Option<c_long> {
             _ => return None,
         }
     };
-    Some(c_long::from(said))
+    Some(c_long::from(ret))
 }
 
 /// Processes, their rights and their ends. Most of them pass, when the library has done what comes before.
 unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, _] = words;
     let before = |part: fn()| {
-        guard(|| {
+        catch_panic(|| {
             part();
             None
         });
@@ -422,7 +425,7 @@ unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
                 /// Up to and with the stack.
                 const KNOWN: c_long = 48;
                 let arguments: *const u64 = to(a as usize);
-                if b >= KNOWN && may_be(arguments) {
+                if b >= KNOWN && may_be_mapped(arguments) {
                     let (flags, stack) = (
                         arguments.read_unaligned(),
                         arguments.add(5).read_unaligned(),
@@ -437,7 +440,7 @@ unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
                     to(c as usize),
                 )));
             }
-            libc::SYS_execveat => before(of::becomes_another),
+            libc::SYS_execveat => before(of::before_exec),
             libc::SYS_exit => before(thread_ends),
             libc::SYS_exit_group => process::_exit(a as c_int),
             libc::SYS_prctl => {
@@ -454,14 +457,14 @@ unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
                 if a as c_uint == libc::SECCOMP_SET_MODE_STRICT && b == 0
                     || a as c_uint == libc::SECCOMP_SET_MODE_FILTER && c != 0 =>
             {
-                before(of::is_filtered);
+                before(of::before_filter);
             }
             libc::SYS_setuid
             | libc::SYS_setgid
             | libc::SYS_setreuid
             | libc::SYS_setregid
             | libc::SYS_setresuid
-            | libc::SYS_setresgid => before(of::changes_rights),
+            | libc::SYS_setresgid => before(of::before_credential_change),
             _ => {}
         }
     }
@@ -473,8 +476,8 @@ unsafe fn cloned(words: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> 
     if flags & libc::CLONE_VM as u64 == 0 && stack == 0 {
         return Some(unsafe { forked(words) });
     }
-    guard(|| {
-        of::is_about_to_clone(flags as c_int);
+    catch_panic(|| {
+        of::before_clone(flags as c_int);
         None
     });
     None
@@ -482,26 +485,26 @@ unsafe fn cloned(words: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> 
 
 /// A child of a raw call runs none of the handlers of `pthread_atfork`; the library's own part of them is done here.
 unsafe fn forked(words: &[c_long; 7]) -> c_long {
-    guard(|| {
-        of::has_child();
+    catch_panic(|| {
+        of::before_fork_child();
         None
     });
     let &[number, a, b, c, d, e, f] = words;
-    let said = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if said == 0 {
-        guard(|| {
-            of::in_child();
+    let ret = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if ret == 0 {
+        catch_panic(|| {
+            of::on_fork_child();
             None
         });
     }
-    said
+    ret
 }
 
 /// The calling thread ends, and with it the process, if it is the only one.
 fn thread_ends() {
     if sys::has_other_threads() {
-        epoll_set_list::for_each_of_mine(|held| held.submit_sends());
+        epoll_set_list::for_each_owned(|guard| guard.submit_sends());
     } else {
-        of::ends();
+        of::before_exit();
     }
 }

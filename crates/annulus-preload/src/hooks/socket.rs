@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{msghdr, sockaddr, socklen_t};
 
-use super::blocking::{before_a_connect, before_an_accept};
-use super::io::{flush, hand_back, read_in_hand};
-use super::{Found, find, guard, may_be};
+use super::blocking::{before_accept, before_connect};
+use super::io::{flush, hand_back, read_buffered};
+use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::classify;
 use crate::counters::{self, Call, Why};
 use crate::epoll_set::Set;
-use crate::errno::{self, Answer, say_int};
-use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, LEFT_ALONE};
+use crate::errno::{self, CallResult, into_return_int};
+use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, NEVER_SERVED};
 use crate::hand_back;
 use crate::real;
 use crate::receive;
@@ -34,10 +34,10 @@ pub(super) unsafe extern "C-unwind" fn accept(
     from: *mut sockaddr,
     from_bytes: *mut socklen_t,
 ) -> c_int {
-    super::free_numbers();
-    before_an_accept(fd);
-    let said = unsafe { real::accept(fd, from, from_bytes) };
-    accepted(fd, said, false)
+    super::close_deferred_numbers();
+    before_accept(fd);
+    let ret = unsafe { real::accept(fd, from, from_bytes) };
+    accepted(fd, ret, false)
 }
 
 #[unsafe(no_mangle)]
@@ -47,10 +47,10 @@ pub(super) unsafe extern "C-unwind" fn accept4(
     from_bytes: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    super::free_numbers();
-    before_an_accept(fd);
-    let said = unsafe { real::accept4(fd, from, from_bytes, flags) };
-    accepted(fd, said, flags & libc::SOCK_NONBLOCK != 0)
+    super::close_deferred_numbers();
+    before_accept(fd);
+    let ret = unsafe { real::accept4(fd, from, from_bytes, flags) };
+    accepted(fd, ret, flags & libc::SOCK_NONBLOCK != 0)
 }
 
 #[unsafe(no_mangle)]
@@ -59,12 +59,12 @@ pub(super) unsafe extern "C-unwind" fn socket(
     kind: c_int,
     protocol: c_int,
 ) -> c_int {
-    super::free_numbers();
+    super::close_deferred_numbers();
     let fd = unsafe { real::socket(domain, kind, protocol) };
     if matches!(domain, libc::AF_INET | libc::AF_INET6)
         && let Some(entry) = fd_table::entry(fd)
     {
-        entry.is_new();
+        entry.mark_created();
     }
     fd
 }
@@ -73,7 +73,7 @@ fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
     if fd >= 0
         && let (Some(listener), Some(entry)) = (fd_table::entry(listener_fd), fd_table::entry(fd))
     {
-        guard(|| {
+        catch_panic(|| {
             classify::accepted((listener, listener_fd), (entry, fd), nonblock);
             None
         });
@@ -89,45 +89,45 @@ pub(super) unsafe extern "C-unwind" fn connect(
     address: *const sockaddr,
     bytes: socklen_t,
 ) -> c_int {
-    before_a_connect(fd);
-    let known = match find(fd) {
-        Found::Closed => {
+    before_connect(fd);
+    let known = match fd_state(fd) {
+        FdState::Closed => {
             errno::set(libc::EBADF);
             return -1;
         }
-        Found::Ours(_) => true,
+        FdState::Connection(_) => true,
         _ => false,
     };
     if known {
         hand_back(fd, Why::UnknownFlags);
         flush(fd);
-        leave_alone(fd);
+        never_serve(fd);
     }
-    let said = unsafe { real::connect(fd, address, bytes) };
-    if known && said == 0 {
-        read_in_hand(fd);
+    let ret = unsafe { real::connect(fd, address, bytes) };
+    if known && ret == 0 {
+        read_buffered(fd);
     }
-    said
+    ret
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if let Found::Closed = find(fd) {
+    if let FdState::Closed = fd_state(fd) {
         errno::set(libc::EBADF);
         return -1;
     }
-    if let Found::Ours(entry) = find(fd)
-        && let Some(answer) = guard(|| send::shut(entry, fd, how))
+    if let FdState::Connection(entry) = fd_state(fd)
+        && let Some(result) = catch_panic(|| send::shut_down(entry, fd, how))
     {
         counters::served(Call::Shutdown);
-        return say_int(answer);
+        return into_return_int(result);
     }
-    guard(|| {
-        send::is_about_to_shut(fd);
+    catch_panic(|| {
+        send::before_shutdown(fd);
         None
     });
     // One that is over in a direction before a set has it is not served.
-    leave_alone(fd);
+    never_serve(fd);
     unsafe { real::shutdown(fd, how) }
 }
 
@@ -139,49 +139,49 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     bytes: socklen_t,
 ) -> c_int {
-    sockopts::is_set(level, name);
-    let known = sockopts::is_known(level, name);
-    match find(fd) {
-        Found::Closed => {
+    sockopts::on_set(level, name);
+    let known = sockopts::is_harmless(level, name);
+    match fd_state(fd) {
+        FdState::Closed => {
             errno::set(libc::EBADF);
             return -1;
         }
-        Found::Ours(entry) if !known => {
+        FdState::Connection(entry) if !known => {
             if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
-                guard(|| {
-                    let mut held = send::served(entry, fd).ok()?;
-                    hand_back::hand_back_for_a_mark(&mut held, fd);
+                catch_panic(|| {
+                    let mut guard = send::served(entry, fd).ok()?;
+                    hand_back::hand_back_for_low_water(&mut guard, fd);
                     None
                 });
             } else {
                 hand_back(fd, Why::UnknownOption);
             }
             let encrypts = level == SOL_TLS;
-            let too_late = encrypts && guard(|| has_something(entry, fd)).is_some();
-            let said = if too_late {
+            let too_late = encrypts && catch_panic(|| has_something(entry, fd)).is_some();
+            let ret = if too_late {
                 // As on a kernel that can't: the program goes on by itself.
                 errno::set(libc::ENOPROTOOPT);
                 -1
             } else {
                 unsafe { real::setsockopt(fd, level, name, value, bytes) }
             };
-            let took = said == 0 && (encrypts || sockopts::differs(level, name));
+            let took = ret == 0 && (encrypts || sockopts::changes_data(level, name));
             if took || too_late {
-                leave_kin_alone(fd);
+                never_serve_siblings(fd);
             }
-            return said;
+            return ret;
         }
-        Found::Theirs if !known => {
+        FdState::Kernel if !known => {
             // Before the call, as a thread may accept a connection of it right after.
             let entry = fd_table::entry(fd);
             let was = entry.map_or(0, Entry::snapshot);
-            leave_alone_by(fd, BY_OPTION);
+            never_serve_because(fd, BY_OPTION);
             let made = entry.map_or(0, Entry::snapshot);
-            let said = unsafe { real::setsockopt(fd, level, name, value, bytes) };
-            if let Some(entry) = entry.filter(|_| said != 0) {
-                entry.unless_changed(made, was);
+            let ret = unsafe { real::setsockopt(fd, level, name, value, bytes) };
+            if let Some(entry) = entry.filter(|_| ret != 0) {
+                entry.restore_if_unchanged(made, was);
             }
-            return said;
+            return ret;
         }
         _ => {}
     }
@@ -192,63 +192,64 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
 const SOL_TLS: c_int = 282;
 
 /// Whether something of a connection is in the library's hands, either way.
-fn has_something(entry: &'static Entry, fd: c_int) -> Option<Answer> {
-    let in_hand = receive::readable(entry, fd)? > 0;
-    let held = send::served(entry, fd).ok()?;
-    let unsent = !held.connection(fd)?.backlog.is_empty();
-    (in_hand || unsent).then_some(Ok(0))
+fn has_something(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
+    let buffered = receive::readable(entry, fd)? > 0;
+    let guard = send::served(entry, fd).ok()?;
+    let unsent = !guard.connection(fd)?.backlog.is_empty();
+    (buffered || unsent).then_some(Ok(0))
 }
 
 /// What the program does to this connection, served or not, it will do to others of its listener, and it is too late
 /// for what a ring has taken. Those that are served are handed back, too.
 #[cold]
-pub(super) fn leave_kin_alone(fd: c_int) {
+pub(super) fn never_serve_siblings(fd: c_int) {
     let Some(entry) = fd_table::entry(fd) else {
         return;
     };
-    let a_stream = matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::Replay);
+    let a_stream = matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::HandedBack);
     if !a_stream
-        || !sockopts::leave_kin_alone(entry) && !KIN_ARE_LEFT.swap(false, Ordering::Relaxed)
+        || !sockopts::never_serve_siblings(entry) && !SIBLINGS_REMAIN.swap(false, Ordering::Relaxed)
     {
         return;
     }
     let origin = |entry: &Entry| entry.listener().map(std::ptr::from_ref);
     for other in 0..hand_back::served_max() as c_int {
-        let kin = |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
-        if other != fd && fd_table::entry(other).filter(kin).is_some() {
+        let sibling =
+            |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
+        if other != fd && fd_table::entry(other).filter(sibling).is_some() {
             hand_back(other, Why::UnknownFlags);
-            if fd_table::entry(other).filter(kin).is_some() {
-                KIN_ARE_LEFT.store(true, Ordering::Relaxed);
+            if fd_table::entry(other).filter(sibling).is_some() {
+                SIBLINGS_REMAIN.store(true, Ordering::Relaxed);
             }
         }
     }
 }
 
 /// A signal handler could not hand all of them back: the next call does.
-static KIN_ARE_LEFT: AtomicBool = AtomicBool::new(false);
+static SIBLINGS_REMAIN: AtomicBool = AtomicBool::new(false);
 
 /// Whatever set it is put into must not serve it.
-pub(super) fn leave_alone(fd: c_int) {
-    leave_alone_by(fd, 0);
+pub(super) fn never_serve(fd: c_int) {
+    never_serve_because(fd, 0);
 }
 
-fn leave_alone_by(fd: c_int, reason: u32) {
+fn never_serve_because(fd: c_int, reason: u32) {
     let Some(entry) = fd_table::entry(fd) else {
         return;
     };
     match entry.kind() {
         kind @ (Kind::Stream | Kind::Free) => {
             if kind == Kind::Free {
-                entry.comes_from(None);
+                entry.set_listener(None);
             }
             // Of one that is no stream nothing comes of it, and `close` forgets it.
-            entry.become_kind(Kind::Stream, entry.flags() | LEFT_ALONE | reason);
+            entry.set_kind(Kind::Stream, entry.flags() | NEVER_SERVED | reason);
         }
-        Kind::Replay => entry.become_kind(Kind::Replay, entry.flags() | LEFT_ALONE | reason),
+        Kind::HandedBack => entry.set_kind(Kind::HandedBack, entry.flags() | NEVER_SERVED | reason),
         Kind::Listener => {
             // Those that it accepts inherit the option.
             let reason = if reason == 0 { BY_PORT } else { reason };
-            entry.become_kind(Kind::Listener, entry.flags() | LEFT_ALONE | reason);
+            entry.set_kind(Kind::Listener, entry.flags() | NEVER_SERVED | reason);
         }
         _ => {}
     }
@@ -256,16 +257,16 @@ fn leave_alone_by(fd: c_int, reason: u32) {
 
 /// The program is told by signals of what arrives: it reads without a wait, until the kernel has nothing. Of urgent
 /// bytes no ring tells.
-pub(super) fn is_told_by_signals(fd: c_int) {
-    match find(fd) {
-        Found::Ours(_) => {
-            leave_kin_alone(fd);
+pub(super) fn on_signal_driven_io(fd: c_int) {
+    match fd_state(fd) {
+        FdState::Connection(_) => {
+            never_serve_siblings(fd);
             hand_back(fd, Why::UnknownFlags);
         }
-        Found::Theirs
+        FdState::Kernel
             if fd_table::entry(fd).is_some_and(|entry| entry.kind() != Kind::Listener) =>
         {
-            leave_alone_by(fd, BY_OPTION);
+            never_serve_because(fd, BY_OPTION);
         }
         _ => {}
     }
@@ -273,14 +274,14 @@ pub(super) fn is_told_by_signals(fd: c_int) {
 
 /// Where the next read is at the mark of urgent data. `None`: the kernel knows.
 pub(super) fn at_mark(fd: c_int) -> Option<bool> {
-    leave_kin_alone(fd);
+    never_serve_siblings(fd);
     hand_back(fd, Why::UnknownFlags);
-    let Found::Ours(entry) = find(fd) else {
+    let FdState::Connection(entry) = fd_state(fd) else {
         return None;
     };
     // What is in hand is read before, so the mark is further on.
-    let in_hand = guard(|| receive::readable(entry, fd).map(Ok));
-    matches!(in_hand, Some(Ok(1..))).then_some(false)
+    let buffered = catch_panic(|| receive::readable(entry, fd).map(Ok));
+    matches!(buffered, Some(Ok(1..))).then_some(false)
 }
 
 #[unsafe(no_mangle)]
@@ -301,16 +302,16 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     bytes: *mut socklen_t,
 ) -> c_int {
-    if let Found::Closed = find(fd) {
+    if let FdState::Closed = fd_state(fd) {
         errno::set(libc::EBADF);
         return -1;
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Found::Ours(entry) = find(fd)
-        && may_be(value)
-        && may_be(bytes)
+        && let FdState::Connection(entry) = fd_state(fd)
+        && may_be_mapped(value)
+        && may_be_mapped(bytes)
         && unsafe { *bytes } as usize >= size_of::<c_int>()
-        && let Some(Ok(error)) = guard(|| send::take_error(entry, fd))
+        && let Some(Ok(error)) = catch_panic(|| send::take_error(entry, fd))
     {
         counters::served(Call::Getsockopt);
         unsafe {
@@ -322,7 +323,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     match (level, name) {
         // What they tell of is queued here, too.
         (libc::IPPROTO_TCP, libc::TCP_INFO) | (libc::SOL_SOCKET, SO_MEMINFO) => {
-            let mine = |entry: &Entry| Set::of(entry).is_some_and(Set::is_mine);
+            let mine = |entry: &Entry| Set::of(entry).is_some_and(Set::is_owner);
             // Another thread that only asks is told what the kernel has.
             if fd_table::entry(fd).is_some_and(mine) {
                 flush(fd);
@@ -354,21 +355,21 @@ struct Mapped {
 
 /// The program receives by mapping pages of the kernel's. What is in hand it is told to read first. False: nothing is.
 unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
-    leave_kin_alone(fd);
+    never_serve_siblings(fd);
     hand_back(fd, Why::UnknownFlags);
-    let entry = match find(fd) {
-        Found::Ours(entry) => entry,
-        Found::Theirs => {
-            leave_alone_by(fd, BY_OPTION);
+    let entry = match fd_state(fd) {
+        FdState::Connection(entry) => entry,
+        FdState::Kernel => {
+            never_serve_because(fd, BY_OPTION);
             return false;
         }
         _ => return false,
     };
-    let in_hand = match guard(|| receive::readable(entry, fd).map(Ok)) {
+    let buffered = match catch_panic(|| receive::readable(entry, fd).map(Ok)) {
         Some(Ok(count @ 1..)) => u32::try_from(count).unwrap_or(u32::MAX),
         _ => return false,
     };
-    let room = if may_be(value) && may_be(bytes) {
+    let room = if may_be_mapped(value) && may_be_mapped(bytes) {
         unsafe { bytes.read_unaligned() as usize }
     } else {
         0
@@ -380,8 +381,8 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> b
     let at = value.cast::<u8>();
     let words = [
         (std::mem::offset_of!(Mapped, length), 0),
-        (std::mem::offset_of!(Mapped, recv_skip_hint), in_hand),
-        (std::mem::offset_of!(Mapped, inq), in_hand),
+        (std::mem::offset_of!(Mapped, recv_skip_hint), buffered),
+        (std::mem::offset_of!(Mapped, inq), buffered),
         (std::mem::offset_of!(Mapped, err), 0),
         (std::mem::offset_of!(Mapped, copybuf_len), 0),
     ];
@@ -394,7 +395,7 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> b
 }
 
 /// Descriptors that a message carries to another process are shared from now on.
-pub(super) unsafe fn pass_on(message: &msghdr) {
+pub(super) unsafe fn mark_passed_fds_shared(message: &msghdr) {
     if message.msg_controllen == 0 || message.msg_control.is_null() {
         return;
     }
@@ -408,7 +409,7 @@ pub(super) unsafe fn pass_on(message: &msghdr) {
                 let fd = unsafe { fds.add(nth).read_unaligned() };
                 hand_back(fd, Why::PassedOn);
                 if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Stream) {
-                    leave_alone(fd);
+                    never_serve(fd);
                 }
             }
         }

@@ -14,9 +14,9 @@ use std::ffi::{c_char, c_int};
 
 use libc::FILE;
 
-use super::io::{hand_back, read_in_hand};
-use super::socket::leave_alone;
-use super::{guard, may_be};
+use super::io::{hand_back, read_buffered};
+use super::socket::never_serve;
+use super::{catch_panic, may_be_mapped};
 use crate::counters::Why;
 use crate::descriptor as of;
 use crate::fd_table::{self, Kind};
@@ -27,15 +27,15 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
     let stream = unsafe { real::fdopen(fd, mode) };
     let ours = fd_table::entry(fd).is_some_and(|entry| {
         let kind = entry.kind();
-        matches!(kind, Kind::Stream | Kind::Served | Kind::Replay)
+        matches!(kind, Kind::Stream | Kind::Served | Kind::HandedBack)
     });
     if stream.is_null() || !ours {
         return stream;
     }
     hand_back(fd, Why::Stdio);
-    leave_alone(fd);
+    never_serve(fd);
     if unsafe { only_reads(mode) } {
-        give_back(stream, &read_in_hand(fd));
+        give_back(stream, &read_buffered(fd));
     }
     stream
 }
@@ -58,7 +58,7 @@ fn give_back(stream: *mut FILE, bytes: &[u8]) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    unsafe { is_about_to_close(stream) };
+    unsafe { before_close(stream) };
     unsafe { real::fclose(stream) }
 }
 
@@ -68,7 +68,7 @@ unsafe extern "C-unwind" fn freopen(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    unsafe { is_about_to_close(stream) };
+    unsafe { before_close(stream) };
     unsafe { real::freopen(path, mode, stream) }
 }
 
@@ -78,21 +78,21 @@ unsafe extern "C-unwind" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    unsafe { is_about_to_close(stream) };
+    unsafe { before_close(stream) };
     unsafe { real::freopen64(path, mode, stream) }
 }
 
 /// The number stays open for libc to close, and nothing is known of it any more.
-unsafe fn is_about_to_close(stream: *mut FILE) {
-    if !may_be(stream) {
+unsafe fn before_close(stream: *mut FILE) {
+    if !may_be_mapped(stream) {
         return;
     }
     let fd = unsafe { libc::fileno(stream) };
     let known =
-        fd_table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Ours));
+        fd_table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Library));
     if let Some(entry) = known {
         hand_back(fd, Why::Stdio);
-        guard(|| {
+        catch_panic(|| {
             of::leave_to_libc(entry, fd);
             None
         });

@@ -13,8 +13,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{pid_t, pthread_t, sigval};
 
-use super::guard;
-use super::process::before_another;
+use super::catch_panic;
+use super::process::before_exec;
 use crate::process;
 use crate::real::{self, Run};
 use crate::sys;
@@ -23,8 +23,8 @@ use crate::sys;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
-    guard(|| {
-        process::has_child();
+    catch_panic(|| {
+        process::before_fork_child();
         None
     });
     unsafe { real::_Fork() }
@@ -41,8 +41,8 @@ unsafe extern "C-unwind" fn clone(
     thread: *mut c_void,
     child: *mut pid_t,
 ) -> c_int {
-    guard(|| {
-        process::is_about_to_clone(flags);
+    catch_panic(|| {
+        process::before_clone(flags);
         None
     });
     unsafe { real::clone(run, stack, flags, argument, parent, thread, child) }
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C-unwind" fn execveat(
     variables: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    before_another();
+    before_exec();
     unsafe { real::execveat(folder, path, arguments, variables, flags) }
 }
 
@@ -81,8 +81,8 @@ macro_rules! aborts {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> ! {
-                guard(|| {
-                    process::is_about_to_end();
+                catch_panic(|| {
+                    process::before_possible_exit();
                     None
                 });
                 unsafe {
@@ -105,15 +105,15 @@ aborts! {
 /// A signal to this process that nothing handles ends it, or stops it.
 fn before_signal(signal: c_int) {
     // Behind a filter nothing is queued, and the question may be forbidden.
-    if signal != 0 && !process::asks_little() && sys::is_deadly(signal) {
-        before_another();
+    if signal != 0 && !process::may_be_filtered() && sys::is_fatal(signal) {
+        before_exec();
     }
 }
 
 /// Whether a signal to those that `pid` means reaches this process, too.
 fn is_among(pid: pid_t) -> bool {
     match pid {
-        _ if process::asks_little() => false,
+        _ if process::may_be_filtered() => false,
         0 | -1 => true,
         1.. => pid == unsafe { libc::getpid() },
         group => group.checked_neg() == Some(unsafe { libc::getpgrp() }),

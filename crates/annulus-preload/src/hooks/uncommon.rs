@@ -20,9 +20,11 @@ use libc::{
 };
 
 use super::io::{flush, hand_back};
-use super::{Found, descriptor, find, guard, io, may_be, poll, process, socket, stdio};
+use super::{
+    FdState, catch_panic, descriptor, fd_state, io, may_be_mapped, poll, process, socket, stdio,
+};
 use crate::counters::Why;
-use crate::errno::{self, say};
+use crate::errno::{self, into_return};
 use crate::fd_table;
 use crate::real;
 use crate::receive;
@@ -72,7 +74,7 @@ pub(super) unsafe extern "C-unwind" fn preadv2(
         if flags != 0 {
             hand_back(fd, Why::UnknownFlags);
         }
-        if flags == 0 || has_in_hand(fd) {
+        if flags == 0 || has_buffered(fd) {
             return unsafe { io::readv(fd, vectors, count) };
         }
     }
@@ -92,7 +94,7 @@ pub(super) unsafe extern "C-unwind" fn pwritev2(
             return unsafe { io::writev(fd, vectors, count) };
         }
         if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
-            return say(Err(errno));
+            return into_return(Err(errno));
         }
     }
     unsafe { real::pwritev2(fd, vectors, count, offset, flags) }
@@ -106,10 +108,10 @@ aliases! {
 }
 
 /// Whether something was received that the kernel does not have any more.
-fn has_in_hand(fd: c_int) -> bool {
+fn has_buffered(fd: c_int) -> bool {
     let mut count = 0;
-    if let Found::Ours(entry) = find(fd) {
-        guard(|| {
+    if let FdState::Connection(entry) = fd_state(fd) {
+        catch_panic(|| {
             count = receive::readable(entry, fd).unwrap_or(0);
             None
         });
@@ -120,10 +122,10 @@ fn has_in_hand(fd: c_int) -> bool {
 /// Calls on it are made where no hook sees them. An error is the answer: it is closed, or there is no room for what was
 /// written before, and nothing may be sent before that.
 fn leave_to_libc(fd: c_int, why: Why) -> Result<(), c_int> {
-    if let Found::Closed = find(fd) {
+    if let FdState::Closed = fd_state(fd) {
         return Err(libc::EBADF);
     }
-    fd_table::is_written(fd);
+    fd_table::on_written(fd);
     hand_back(fd, why);
     match flush(fd) {
         Some(Err(errno)) => Err(errno),
@@ -243,8 +245,8 @@ unsafe extern "C-unwind" fn wordexp(
     result: *mut c_void,
     flags: c_int,
 ) -> c_int {
-    guard(|| {
-        crate::process::has_child();
+    catch_panic(|| {
+        crate::process::before_fork_child();
         None
     });
     unsafe { real::wordexp(words, result, flags) }
@@ -253,7 +255,7 @@ unsafe extern "C-unwind" fn wordexp(
 /// Threads of libc's read for the program. What is in hand they do not have: EAGAIN says that there is no room for
 /// another such call, and the program reads by itself.
 unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {
-    if !may_be(request) {
+    if !may_be_mapped(request) {
         return 0;
     }
     let fd = unsafe { (*request).aio_fildes };
@@ -264,7 +266,7 @@ unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {
         }
     } else {
         hand_back(fd, Why::UnknownFlags);
-        if has_in_hand(fd) {
+        if has_buffered(fd) {
             errno::set(libc::EAGAIN);
             return -1;
         }
@@ -296,12 +298,12 @@ asynchronous! {
 }
 
 unsafe fn each_asynchronous(requests: *const *mut aiocb, count: c_int) -> c_int {
-    if !may_be(requests) {
+    if !may_be_mapped(requests) {
         return 0;
     }
     for nth in 0..usize::try_from(count).unwrap_or(0) {
         let request = unsafe { requests.add(nth).read() };
-        let what = if may_be(request) {
+        let what = if may_be_mapped(request) {
             unsafe { (*request).aio_lio_opcode }
         } else {
             libc::LIO_NOP

@@ -407,7 +407,7 @@ fn every_hook_has_a_case_that_is_served_and_one_that_is_not() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// libc's `syscall` is one of the hooks: a module that makes system calls takes `libc` from `sealed`.
+/// libc's `syscall` is one of the hooks: a module that makes system calls takes `libc` from `raw_libc`.
 #[test]
 fn nothing_in_the_library_calls_the_hook_of_system_calls() {
     let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -420,11 +420,11 @@ fn nothing_in_the_library_calls_the_hook_of_system_calls() {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         if text.contains("libc::syscall(") {
             calls += 1;
-            let sealed = text.contains("use crate::sealed as libc;")
-                || text.contains("use crate::sealed::{self as libc");
+            let takes_raw_libc = text.contains("use crate::raw_libc as libc;")
+                || text.contains("use crate::raw_libc::{self as libc");
             assert!(
-                sealed,
-                "{}: write `use crate::sealed as libc;`",
+                takes_raw_libc,
+                "{}: write `use crate::raw_libc as libc;`",
                 file.display()
             );
         }

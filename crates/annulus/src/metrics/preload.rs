@@ -116,8 +116,8 @@ pub enum Event {
     CqOverflows,
     /// Rings that were made.
     Rings,
-    /// Answers of rings.
-    Answers,
+    /// Completions that rings reaped.
+    Completions,
 }
 
 impl Event {
@@ -131,7 +131,7 @@ impl Event {
         Event::NoBuffers,
         Event::CqOverflows,
         Event::Rings,
-        Event::Answers,
+        Event::Completions,
     ];
 
     #[inline]
@@ -145,7 +145,7 @@ impl Event {
             Event::Resubmitted => Number::resubmitted,
             Event::NoBuffers => Number::no_buffers,
             Event::CqOverflows => Number::cq_overflows,
-            Event::Answers => Number::cqes,
+            Event::Completions => Number::cqes,
             Event::Rings => return record::RINGS_MADE,
         };
         record::COUNTERS + number as usize

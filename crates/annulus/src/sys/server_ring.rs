@@ -52,14 +52,14 @@ pub mod ask {
     pub const POLL_FIRST: u16 = sqe::POLL_FIRST;
 }
 
-/// What the kernel answers.
+/// A completion of an entry.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
-    /// Of the entry that is answered.
+pub struct Completion {
+    /// The `user_data` of the completed entry.
     pub user_data: u64,
     /// A count, or minus an errno.
     pub res: i32,
-    /// Another answer follows to the same entry.
+    /// Another completion follows for the same entry.
     pub more: bool,
     /// The buffer that was taken; an error may name one, too.
     pub buffer: Option<u16>,
@@ -69,10 +69,10 @@ pub struct Answer {
     pub keeps_buffer: bool,
 }
 
-impl From<&Cqe> for Answer {
+impl From<&Cqe> for Completion {
     #[inline]
-    fn from(cqe: &Cqe) -> Answer {
-        Answer {
+    fn from(cqe: &Cqe) -> Completion {
+        Completion {
             user_data: cqe.user_data,
             res: cqe.res,
             more: cqe.more(),
@@ -285,7 +285,7 @@ impl ServerRing {
         self.ring.ready()
     }
 
-    /// Has the kernel bring the answers that its queue had no room for; false: there were none, or it does not.
+    /// Has the kernel bring the completions that its queue had no room for; false: there were none, or it does not.
     #[inline]
     pub fn bring_overflow(&mut self) -> bool {
         let flags = IoringEnterFlags::GETEVENTS.bits();
@@ -299,11 +299,11 @@ impl ServerRing {
             .is_ok()
     }
 
-    /// Takes the answers that are there, at most 256, into `answers`.
-    pub fn reap(&mut self, answers: &mut Vec<Answer>) {
+    /// Takes the completions that are there, at most 256, into `completions`.
+    pub fn reap(&mut self, completions: &mut Vec<Completion>) {
         self.cqes.clear();
         self.ring.reap(&mut self.cqes);
-        answers.extend(self.cqes.iter().map(Answer::from));
+        completions.extend(self.cqes.iter().map(Completion::from));
     }
 
     /// Has the kernel answer once `word` is not `seen` any more and somebody has woken those that sleep on it, be it

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 const DOCTOR_HELP: &str = "\
 Examples:
   annulus doctor
-      what io_uring can do here, what it costs, and what to change; about three seconds
+      what io_uring can do here, what it costs, and what to change; about two seconds
   annulus doctor /data
       the same with the file system and the device of /data
   annulus doctor /dev/nvme0n1 --quick --json

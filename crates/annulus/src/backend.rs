@@ -3,10 +3,10 @@
 #[cfg(feature = "test-util")]
 use crate::sys::sim::SimConfig;
 
-/// The backend to request from an [`EngineBuilder`](crate::EngineBuilder) or a
-/// [`RuntimeBuilder`](crate::runtime::RuntimeBuilder).
+/// The backend to request from an [`EngineBuilder`](crate::EngineBuilder) or, with feature `net`, from a
+/// `RuntimeBuilder`.
 ///
-/// [`EngineBackend`](crate::EngineBackend) and [`CoreBackend`](crate::runtime::CoreBackend) report the backend in use.
+/// [`EngineBackend`](crate::EngineBackend) and `CoreBackend` report the backend in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {

@@ -68,8 +68,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`EngineBuilder::build`] with [`Backend::Uring`]; [`SetupError::Config`] if the engine has
-    /// no rings, or 256 threads have rings of its already.
+    /// As [`EngineBuilder::build`] with [`Backend::Uring`](crate::Backend::Uring);
+    /// [`SetupError::Config`] if the engine has no rings, or 256 threads have rings of its already.
     pub fn own_driver(&self) -> Result<OwnDriver, SetupError> {
         OwnDriver::new(self)
     }

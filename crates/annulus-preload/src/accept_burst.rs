@@ -1,19 +1,19 @@
-//! Connections that come one by one, faster than a sleep between any two of them is worth.
+//! Lets a wait gather several new connections when connections arrive one by one in quick succession.
 //!
-//! A server that is faster than its clients sleeps after each connection of a burst, and whoever connects next pays
-//! for waking it: an interrupt of another processor. So after some rounds that brought connections and nothing else
-//! a wait is patient: it ends with several completions, or with any after 100 µs, as network cards hold back their
-//! interrupts. One that sleeps for longer than that anyway ends as soon as ever; a byte from a client, or anything
-//! else that is not a connection, ends the burst. Linux 6.12 (`IORING_FEAT_MIN_TIMEOUT`); before, nothing changes.
+//! A server that is faster than its clients sleeps after each connection of a burst, and the next client pays for
+//! waking it: an inter-processor interrupt. After some rounds that brought only connections, a wait becomes patient: it
+//! ends with several completions, or with any completion after 100 µs, as network cards coalesce their interrupts. A
+//! wait that sleeps longer than that anyway ends as soon as it did before. A byte from a client, or any other event,
+//! ends the burst. Needs Linux 6.12 (`IORING_FEAT_MIN_TIMEOUT`); older kernels wait as usual.
 
 use annulus::preload::Wait;
 
-/// So many rounds in a row brought nothing but connections, and the next wait is patient.
+/// After this many consecutive rounds that brought only connections, the next wait is patient.
 const ROUNDS: u32 = 4;
-/// A patient wait ends with so many completions,
+/// Completions that end a patient wait,
 const COMPLETIONS: u32 = 8;
-/// or with any, so long after it has begun. The longer, the less processor time a connection takes; with 200 eight
-/// clients have a fifth less of them answered (runs/2026-11-23-preload-and-http-epyc).
+/// or the time after which any completion ends it. A longer time costs less processor time per connection; with 200 µs,
+/// eight clients open a fifth fewer connections (runs/2026-11-23-preload-and-http-epyc).
 const PATIENCE_US: u32 = 100;
 /// A wait that is to end by then is not patient: the kernel would make it longer.
 const TIMEOUT_NS_MIN: u64 = 1_000_000;
@@ -34,13 +34,13 @@ impl AcceptBurst {
         }
     }
 
-    /// One of the answers of this round is a connection, or says that there is one.
+    /// Counts a completion of this round that is, or announces, a connection.
     #[inline]
     pub(crate) fn connection(&mut self) {
         self.connections += 1;
     }
 
-    /// A round has ended that brought so many answers.
+    /// Ends a round that reaped `completions`.
     #[inline]
     pub(crate) fn round(&mut self, completions: usize) {
         if completions == 0 {
@@ -69,7 +69,7 @@ impl AcceptBurst {
 mod tests {
     use super::*;
 
-    /// Rounds of so many connections and so many other answers.
+    /// Replays rounds of (connections, other completions).
     fn after(rounds: &[(usize, usize)]) -> AcceptBurst {
         let mut burst = AcceptBurst::new();
         for &(connections, others) in rounds {
@@ -86,9 +86,9 @@ mod tests {
         assert!(!patient(&[(1, 0); 3]));
         assert!(patient(&[(1, 0); 4]));
         assert!(patient(&[(3, 0), (1, 0), (2, 0), (1, 0), (5, 0)]));
-        // Rounds that brought nothing say nothing.
+        // Empty rounds do not count.
         assert!(patient(&[(1, 0), (0, 0), (1, 0), (1, 0), (0, 0), (1, 0)]));
-        // A client asks, alone or beside a connection: that ends it.
+        // A request, alone or together with a connection, ends the burst.
         assert!(!patient(&[(1, 0), (1, 0), (1, 0), (1, 0), (0, 1)]));
         assert!(!patient(&[(1, 0), (1, 0), (1, 0), (1, 0), (1, 1)]));
         assert!(!patient(&[(1, 0), (1, 0), (0, 3), (1, 0), (1, 0), (1, 0)]));

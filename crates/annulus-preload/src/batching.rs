@@ -1,39 +1,41 @@
-//! Whether a set may hold back what is written, to send it with the next wait: as long as its rounds are short.
+//! Decides whether a set may hold writes back and send them with the next wait, which it may while its rounds are
+//! short.
 //!
-//! A round lasts from the first write to the next wait on the set. One that lasts for long keeps an answer back, or
-//! would have: what is written is then sent at once, for a number of rounds that grows as it happens again. A thread
-//! that another one has taken the processor from is not slow: of such a round it takes several.
+//! A round lasts from the first write to the next wait on the set. A long round delays a response, or would have:
+//! writes are then sent immediately, for a number of rounds that grows with each repetition. A thread that lost the
+//! processor to another thread is not slow, so several such rounds are needed.
 
 /// What a round may take until something that was written in it is late, ns; and what each write of it may have
 /// taken: a server that deals with many requests in a round is not slow.
 const LATE_NS: u64 = 500_000;
 const LATE_WRITE_NS: u64 = 100_000;
-/// So many late rounds more than others, or one that took so long, ns, and nothing is held back.
+/// Late rounds, net of the others, after which nothing is held back; or the length of one round that has the same
+/// effect, ns.
 const LATE_ROUNDS_MAX: u32 = 3;
 const VERY_LATE_NS: u64 = 2_000_000;
-/// A set begins with so many rounds in which nothing is held back.
+/// Rounds at the start of a set in which nothing is held back.
 const FIRST_ROUNDS: u32 = 64;
 /// How many they are after a late one: the least, and the most.
 const IMMEDIATE_ROUNDS: u32 = 256;
 const IMMEDIATE_ROUNDS_MAX: u32 = 1 << 16;
-/// So often the kernel is asked how often another thread has had the processor instead, rounds.
+/// Rounds between two calls of `getrusage` that count involuntary context switches.
 const CHECK_EVERY_ROUNDS: u32 = 32;
 
 #[derive(Debug)]
 pub(crate) struct Batching {
-    /// Rounds in which nothing is held back.
+    /// Remaining rounds in which nothing is held back.
     immediate_rounds: u32,
     /// How many they are next time.
     next_immediate_rounds: u32,
     /// Late rounds, less those that were not.
     late: u32,
-    /// Rounds since it was asked, and the answer.
+    /// Rounds since the last check, and the count of context switches then.
     rounds_since_check: u32,
     preempted: i64,
 }
 
 impl Batching {
-    /// Of a set whose rounds nobody has seen; `batch_from_start`: it holds back from the first on.
+    /// Starts without any history. `batch_from_start`: holds writes back from the first round on.
     pub(crate) const fn new(batch_from_start: bool) -> Batching {
         Batching {
             immediate_rounds: if batch_from_start { 0 } else { FIRST_ROUNDS },
@@ -50,12 +52,13 @@ impl Batching {
         self.immediate_rounds > 0
     }
 
-    /// Nothing is held back for a while, however long rounds are.
+    /// Sends immediately for a while, however short the rounds are.
     pub(crate) fn suspend(&mut self) {
         self.immediate_rounds = self.immediate_rounds.max(IMMEDIATE_ROUNDS);
     }
 
-    /// A round with so many writes has lasted for so long. `preempted`: how often the thread has lost the processor.
+    /// Ends a round with `writes` writes that took `took_ns`. `preempted` returns the involuntary context switches of
+    /// the thread.
     pub(crate) fn round(&mut self, writes: u32, took_ns: u64, preempted: impl Fn() -> i64) {
         self.rounds_since_check += 1;
         let check = |batching: &mut Batching| {
@@ -95,7 +98,7 @@ mod tests {
         0
     }
 
-    /// On a machine where others have the processor, too, one long round says little, and three in a row enough.
+    /// On a busy machine, one long round proves little, and three in a row suffice.
     #[test]
     fn a_thread_that_lost_its_processor_is_not_slow() {
         let (mut batching, lost) = (Batching::new(true), std::cell::Cell::new(0));
@@ -112,7 +115,7 @@ mod tests {
         assert!(batching.sends_immediately());
     }
 
-    /// Rounds until it holds back, of one write and so long.
+    /// Counts the short rounds of one write until writes are held back again.
     fn immediate_rounds_of(batching: &mut Batching) -> u32 {
         let mut rounds = 0;
         while batching.sends_immediately() {
@@ -148,7 +151,7 @@ mod tests {
         assert_eq!(immediate_rounds_of(&mut batching), IMMEDIATE_ROUNDS);
     }
 
-    /// Every third round is slow: the answers of all but the first are sent at once.
+    /// Every third round is slow: all responses but the first are sent immediately.
     #[test]
     fn a_server_that_is_slow_now_and_then_has_one_late_answer() {
         let mut batching = Batching::new(false);

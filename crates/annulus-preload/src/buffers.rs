@@ -1,8 +1,9 @@
 //! # Safety
 //!
-//! Memory that the kernel reads and writes for a set: the buffers it receives into, and the arena that is sent
-//! from. Each is one mapping for the life of the set's ring (Owned, Still). A buffer is the kernel's or its
-//! readers', never both (Once): it goes back when the kernel has let go of it and the last reader has.
+//! Memory that the kernel reads and writes for a set: the receive buffers, and the arena that sends read from. Each is
+//! one mapping for the life of the set's ring (Owned, Still). A buffer belongs to the kernel or to its readers, never
+//! to both (Once): it returns to the kernel when the kernel has named it in its last completion and the last reader has
+//! released it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -38,8 +39,7 @@ impl Range {
         })
     }
 
-    /// Gives a part back to the system, which makes it anew, zeroed, when it is used again. Nobody has it. Memory that
-    /// is locked stays.
+    /// Returns pages that nothing uses to the system, which zeroes them at their next use. Locked memory stays.
     fn discard(&self, from: usize, bytes: usize) {
         debug_assert!(from + bytes <= self.bytes);
         // SAFETY: Owned, Once: within the mapping, and by the caller's promise neither the kernel's nor a reader's.
@@ -57,7 +57,7 @@ impl Drop for Range {
 /// Buffers of a group that is filled incrementally, and of one that is not.
 const INCREMENTAL: (u16, u32) = (32, 64 << 10);
 const WHOLE: (u16, u32) = (256, 8 << 10);
-/// Places in the buffer ring.
+/// Slots of the buffer ring.
 pub(crate) const RING_SLOTS: u16 = 256;
 /// Rounds without a shortage after which the kernel has fewer buffers again: memory that is used over and over
 /// stays in the processor's cache.
@@ -68,7 +68,7 @@ pub(crate) struct Pool {
     memory: Range,
     bytes: u32,
     parts: Box<[Part]>,
-    /// Those that nobody has, and the kernel is not given for now.
+    /// Free buffers that are currently not provided to the kernel.
     spare: Vec<u16>,
     /// Those that have readers.
     busy: usize,
@@ -116,12 +116,12 @@ impl Pool {
     fn provide_spare(&mut self, ring: &mut ServerRing) {
         while self.parts.len() - self.spare.len() < self.target_count {
             let Some(id) = self.spare.pop() else { return };
-            // SAFETY: Lent, Still, Once: nobody had it, and the memory stays as long as the ring.
+            // SAFETY: Lent, Still, Once: the buffer was free, and the memory stays as long as the ring.
             unsafe { ring.provide(self.base(id), self.bytes, id) };
         }
     }
 
-    /// The kernel has put so many bytes into buffer `id`, which has one reader more. `None`: it can't have.
+    /// Adds a reader to buffer `id`, into which the kernel has written `bytes`. `None`: impossible for that buffer.
     #[inline]
     pub(crate) fn received(&mut self, id: u16, bytes: u32, keeps: bool) -> Option<*mut u8> {
         let part = self.parts.get_mut(usize::from(id))?;
@@ -154,7 +154,7 @@ impl Pool {
             self.spare.push(id);
             return false;
         }
-        // SAFETY: Lent, Still, Once: the kernel has let go of it, and so has the last reader.
+        // SAFETY: Lent, Still, Once: the kernel is done with the buffer, and the last reader has released it.
         unsafe { ring.provide(self.base(id), self.bytes, id) };
         true
     }
@@ -165,7 +165,7 @@ impl Pool {
         (all as u64, (all - self.busy) as u64)
     }
 
-    /// A receive found none. True: there are more now.
+    /// A receive found no free buffer. Returns whether more have been provided.
     pub(crate) fn run_short(&mut self, ring: &mut ServerRing) -> bool {
         self.calm_rounds = 0;
         if self.spare.is_empty() {
@@ -206,8 +206,8 @@ impl Arena {
         self.tip = 0;
     }
 
-    /// Room for `more` bytes behind the `used` ones that lie at `from`, where `occupancy` are set aside: where they lie
-    /// now, and what is set aside there. `None`: the arena is full.
+    /// Extends a reservation of `reserved` bytes at `from`, of which `used` are filled, by `more` bytes. Returns the
+    /// offset and size of the reservation, which may have moved. `None`: the arena is full.
     pub(crate) fn extend(
         &mut self,
         from: u32,
@@ -232,7 +232,7 @@ impl Arena {
         let to = self.tip;
         self.tip += reserved;
         if used > 0 {
-            // SAFETY: Owned: both lie in the mapping, and the new place is behind all others.
+            // SAFETY: Owned: both ranges are in the mapping, and the new one is behind all others.
             unsafe { ptr::copy_nonoverlapping(self.at(from), self.at(to), used as usize) };
         }
         Some((to, reserved))

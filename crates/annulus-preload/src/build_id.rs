@@ -23,7 +23,7 @@ struct Object {
 /// Version, build and path, as a line for the log has them.
 pub(crate) fn name() -> String {
     let mut object = Object::default();
-    // SAFETY: Lent: the function is called before this returns, with what it is given here.
+    // SAFETY: Lent: `dl_iterate_phdr` calls the function before it returns, with the object passed here.
     unsafe { libc::dl_iterate_phdr(Some(inspect_object), (&raw mut object).cast()) };
     let version = env!("CARGO_PKG_VERSION");
     let Object { path, id } = object;

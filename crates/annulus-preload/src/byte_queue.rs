@@ -12,9 +12,9 @@ pub(crate) struct ByteQueue(*mut Shared);
 
 struct Shared {
     bytes: Vec<u8>,
-    /// So many have been taken.
+    /// Bytes that have been consumed.
     consumed: usize,
-    /// Descriptors that have them in hand.
+    /// Descriptors that share these bytes.
     holders: u32,
 }
 
@@ -35,7 +35,7 @@ impl ByteQueue {
 
     #[inline]
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: Owned: null, or a box of ours.
+        // SAFETY: Owned: null, or a box made in `append`.
         match unsafe { self.0.as_ref() } {
             Some(shared) => &shared.bytes[shared.consumed..],
             None => &[],
@@ -63,9 +63,9 @@ impl ByteQueue {
         shared.bytes.extend_from_slice(more);
     }
 
-    /// The first so many have been dealt with.
+    /// Consumes the first `count` bytes.
     pub(crate) fn take(&mut self, count: usize) {
-        // SAFETY: Owned, as in `as_slice`.
+        // SAFETY: Owned: null, or a box made in `append`.
         let Some(shared) = (unsafe { self.0.as_mut() }) else {
             return;
         };
@@ -76,7 +76,7 @@ impl ByteQueue {
     }
 
     pub(crate) fn clear(&mut self) {
-        // SAFETY: Owned, as in `as_slice`.
+        // SAFETY: Owned: null, or a box made in `append`.
         if let Some(shared) = unsafe { self.0.as_mut() } {
             shared.holders -= 1;
             if shared.holders == 0 {
@@ -89,7 +89,7 @@ impl ByteQueue {
 
     /// The same bytes once more: what one holder takes the others do not find.
     pub(crate) fn share(&mut self) -> ByteQueue {
-        // SAFETY: Owned, as in `as_slice`.
+        // SAFETY: Owned: null, or a box made in `append`.
         if let Some(shared) = unsafe { self.0.as_mut() } {
             shared.holders += 1;
         }
@@ -101,7 +101,7 @@ impl ByteQueue {
         !self.0.is_null() && ptr::eq(self.0, other.0)
     }
 
-    /// All of it, to another place.
+    /// Moves all bytes out.
     pub(crate) fn move_out(&mut self) -> TakenBytes {
         TakenBytes(ByteQueue(std::mem::replace(&mut self.0, ptr::null_mut())))
     }

@@ -6,7 +6,7 @@ use crate::fd_table::{self, BY_OPTION, BY_PORT, Entry, Kind, NEVER_SERVED, NONBL
 use crate::sockopts;
 use crate::sys;
 
-/// Whether the set that it is put into may serve it; what is not known of it is asked of the kernel.
+/// Checks whether an epoll set may serve the descriptor. Asks the kernel for anything that the table does not record.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
     let kind = entry.kind();
     if !matches!(kind, Kind::Free | Kind::Stream) {
@@ -28,7 +28,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
         if !sys::is_connected(fd) {
             return Err(Why::NotConnected);
         }
-        // One that came from elsewhere may have been given any option there.
+        // Options of a socket from another process are not recorded here.
         let unusual = !entry.is_created() && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
         entry.set_listener(None);
         let never_served = if unusual { NEVER_SERVED | BY_OPTION } else { 0 };
@@ -58,7 +58,7 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
     Ok(())
 }
 
-/// What is known of a socket that `accept` has answered with; `listener` is remembered.
+/// Records a socket that `accept` returned, and its listener.
 pub(crate) fn accepted(
     (listener, listener_fd): (&Entry, i32),
     (entry, fd): (&Entry, i32),
@@ -85,10 +85,10 @@ pub(crate) fn accepted(
     fd_table::on_accepted(fd);
 }
 
-/// What is known of a socket that listens, from now on.
+/// Records a listening socket.
 fn on_listening(entry: &Entry, fd: i32) {
     let by_port = config::get().passes(sys::own_port(fd).unwrap_or(0));
-    // The program may have given it an option that the kernel can't be asked for.
+    // The program may have set an option that the kernel cannot report.
     let set_by_program = entry.kind() == Kind::Stream && entry.flags() & BY_OPTION != 0;
     let by_option = sockopts::listener_is_unusual(fd) || set_by_program;
     let flags = match (by_port, by_option) {

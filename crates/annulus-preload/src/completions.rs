@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! What the kernel answers, taken in: bytes that have come, sends that were cut short, polls. What a send was of
-//! lies in the arena until all answers have been seen (Lent); a buffer that is named has a reader from then on (Once).
+//! Handlers of completions: received bytes, partial sends, polls. The bytes of a send stay in the arena until all
+//! completions have been handled (Lent). A buffer that a completion names has a reader from then on (Once).
 #![allow(unsafe_code)]
 
 use annulus::preload::Completion;
@@ -17,13 +17,14 @@ use crate::send;
 use crate::switch;
 use crate::sys;
 
-/// So much at once, and the ring only tells when there is something: a copy of it costs more than a call.
+/// A receive of this size, bytes, switches the connection to reads by the program's own calls, with the ring only
+/// polling: a copy would cost more than a call.
 const BULK_BYTES: u32 = 8 << 10;
-/// What may be in hand of one connection before its receive is stopped, bytes.
+/// Buffered bytes of one connection at which its receive is stopped.
 const BUFFERED_MAX: usize = 64 << 10;
 
 impl Inner {
-    /// Takes in what the kernel has answered; how many answers.
+    /// Reaps completions and handles them. Returns their number.
     pub(crate) fn reap(&mut self) -> usize {
         let mut count = 0;
         loop {
@@ -37,7 +38,8 @@ impl Inner {
                 self.handle_completion(&mut context, completion);
             }
             count += completions.len();
-            // What there was no room for comes now: a send of this turn that failed must be seen in this turn.
+            // Completions that overflowed the queue arrive now. A failed send must be handled in the cycle that
+            // submitted it.
             let done = completions.is_empty() && !context.ring.bring_overflow();
             context.completions = completions;
             self.ring = Some(context);
@@ -50,7 +52,7 @@ impl Inner {
         count
     }
 
-    /// What was pushed has been sent, or its rest has been put aside; `is_whole`: all of a turn was pushed.
+    /// Forgets sent bytes, and those that were deferred. `is_whole`: everything that the cycle gathered was pushed.
     pub(crate) fn forget_sent(&mut self, is_whole: bool) {
         let mut queued = std::mem::take(&mut self.queued);
         queued.retain(|&fd| {
@@ -138,7 +140,7 @@ impl Inner {
     ) {
         let bytes = u32::try_from(completion.res).unwrap_or(0);
         let location = match completion.buffer {
-            // Of a receive that brought nothing, whatever the kernel says, the buffer is as it was.
+            // A receive without data leaves the buffer unchanged, even if its completion names it.
             Some(id) if bytes > 0 || !context.ring.is_incremental() => context
                 .pool
                 .received(id, bytes, completion.keeps_buffer)
@@ -155,7 +157,7 @@ impl Inner {
         if !completion.more {
             connection.clear(flag::ARMED | flag::CANCELLED);
             if connection.is(flag::DEAD) {
-                // A poll has found the end first, while the receive was being cancelled: no other follows it.
+                // A poll reported the end first, while the receive was being cancelled. No other receive follows.
                 self.leave_to_application(fd, connection);
             }
         }
@@ -195,7 +197,7 @@ impl Inner {
         hand_back::finish_hand_back(self, fd, connection);
     }
 
-    /// The connection is over by an error, which the next call says.
+    /// Ends the connection with an error, which the next call returns.
     fn fail(&mut self, fd: i32, mut connection: Conn, errno: i32) {
         connection.error = errno;
         if matches!(
@@ -233,7 +235,7 @@ impl Inner {
                 .append(unsafe { std::slice::from_raw_parts(at, bytes as usize) });
             self.release(context, id);
         }
-        // An edge is what a poll that is asked again can't tell apart from what was there before.
+        // A poll that is armed again cannot distinguish a new edge from data that was there before.
         let edge = connection.events & flag::EDGE_TRIGGERED != 0;
         if (bytes >= BULK_BYTES && !edge) || connection.buffered() >= BUFFERED_MAX {
             if !edge {
@@ -295,7 +297,7 @@ impl Inner {
         send::on_full(self, fd, connection);
     }
 
-    /// The kernel has room again, or the connection is over.
+    /// Handles a poll: the socket is writable or readable again, or the connection is over.
     fn on_polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
         if matches!(-res, libc::EBADF | libc::EPERM | libc::EINVAL) {
             // It can't be polled any more: the number is another's, by a call that went past the library.
@@ -316,7 +318,7 @@ impl Inner {
             connection.backlog.clear();
             self.leave_to_application(fd, connection);
             self.arm(fd, connection);
-            // What the ring has found before is no news.
+            // A condition that the ring has already reported is not reported again.
             if connection.report() != before {
                 self.notify(fd, connection, 0);
             }
@@ -332,14 +334,14 @@ impl Inner {
                 connection.mark(flag::READABLE);
                 self.notify(fd, connection, IN);
                 if connection.report() & IN == 0 {
-                    // Nobody is told of it, so nobody reads, and an error may follow.
+                    // The program was not notified, so it will not read, and an error may still follow.
                     self.poll_on(fd, connection);
                 }
             } else {
                 self.poll_on(fd, connection);
             }
             if connection.is(flag::FULL) {
-                // Something came before there was room.
+                // Another event came before the socket was writable.
                 self.poll_on(fd, connection);
             }
         }
@@ -353,7 +355,8 @@ impl Inner {
         }
     }
 
-    /// Of one that is over the program reads what the kernel has left, behind what is in hand, if the ring does not.
+    /// Lets the program read the bytes that the kernel still has after a connection ended, behind the buffered bytes,
+    /// unless the ring receives them.
     fn leave_to_application(&mut self, fd: i32, mut connection: Conn) {
         if !connection.is(flag::ARMED) && sys::readable(fd) > 0 {
             connection.mark(flag::BULK | flag::READABLE);

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! What the environment says, read once when the library is loaded (Typed: strings of the C library).
+//! Settings from the environment, read once when the library is loaded (Typed: strings of the C library).
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -12,7 +12,7 @@ pub(crate) struct Config {
     pub(crate) disabled: bool,
     pub(crate) sqpoll: bool,
     pub(crate) stats: bool,
-    /// Writes are held back from the first round on: for tests.
+    /// Writes are batched from the first round on: for tests.
     pub(crate) batch_from_start: bool,
     pub(crate) log: Option<CString>,
     /// First and last port of ranges that are left alone.
@@ -41,13 +41,13 @@ unsafe extern "C" {
 }
 
 fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: Typed: a name that ends; null, or a string that stays for the moment of the copy. It answers nothing
-    // in a process with more rights than its caller.
+    // SAFETY: Typed: a NUL-terminated name. The result is null, or a string that stays valid until it has been copied.
+    // It is null in a process with more rights than its caller.
     let value = unsafe { secure_getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
     }
-    // SAFETY: Typed: as above.
+    // SAFETY: Typed: `secure_getenv` returned a NUL-terminated string.
     let value = unsafe { CStr::from_ptr(value) };
     Some(value.to_string_lossy().into_owned())
 }

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! A connection that is served, and the arithmetic of its readiness. Plain data, for which zero bytes are a value
-//! (the table is made of zeroed memory); touched under its set's lock (Held).
+//! The state of a served connection, and its readiness. Plain data, for which zero bytes are a value (the table is
+//! zeroed memory); used only under its set's lock (Held).
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 
 use crate::byte_queue::ByteQueue;
 
-/// What is known of one connection.
+/// The state of one connection.
 #[repr(C)]
 pub(crate) struct Connection {
     /// What has been received and not read, in a receive buffer.
@@ -17,11 +17,11 @@ pub(crate) struct Connection {
     pub(crate) bytes: u32,
     pub(crate) buffer: u16,
     pub(crate) flags: u32,
-    /// What the set was asked to report.
+    /// Events that the set reports.
     pub(crate) events: u32,
     /// Goes up each time the number is served anew; part of every token.
     pub(crate) generation: u32,
-    /// What the set is to say.
+    /// The `data` of the member's events.
     pub(crate) data: u64,
     /// Received after what is in the buffer, or instead.
     pub(crate) copied_out: ByteQueue,
@@ -31,7 +31,7 @@ pub(crate) struct Connection {
     pub(crate) out_from: u32,
     pub(crate) out_bytes: u32,
     pub(crate) out_room: u32,
-    /// An error that the next call says.
+    /// An error that the next call returns.
     pub(crate) error: i32,
     /// The next of the ready ones, and one more; 0: none.
     pub(crate) next: u32,
@@ -43,18 +43,18 @@ pub(crate) struct Connection {
     pub(crate) round: u32,
 }
 
-/// A connection, by whoever has its set's lock. No reference to it outlives an expression, so that the calls it is
-/// passed to may come upon the same connection by its number.
+/// A connection, while the caller holds its set's lock. No reference to it outlives an expression, so functions that
+/// are called with it may access the same connection through its number.
 #[derive(Clone, Copy)]
 pub(crate) struct Conn(NonNull<Connection>);
 
 impl Conn {
     /// # Safety
     ///
-    /// Held: the caller has the lock of the connection's set, until the last use.
+    /// Held: the caller holds the lock of the connection's set until the last use.
     #[inline]
     pub(crate) unsafe fn new(connection: *mut Connection) -> Conn {
-        // SAFETY: Owned: a place of the table.
+        // SAFETY: Owned: an entry of the table, which is never freed.
         Conn(unsafe { NonNull::new_unchecked(connection) })
     }
 }
@@ -64,7 +64,7 @@ impl Deref for Conn {
 
     #[inline]
     fn deref(&self) -> &Connection {
-        // SAFETY: Held: by the promise of `new`.
+        // SAFETY: Held: the caller of `new` guarantees the lock.
         unsafe { self.0.as_ref() }
     }
 }
@@ -72,7 +72,7 @@ impl Deref for Conn {
 impl DerefMut for Conn {
     #[inline]
     fn deref_mut(&mut self) -> &mut Connection {
-        // SAFETY: Held: by the promise of `new`.
+        // SAFETY: Held: the caller of `new` guarantees the lock.
         unsafe { self.0.as_mut() }
     }
 }
@@ -81,7 +81,7 @@ impl DerefMut for Conn {
 pub(crate) const ARMED: u32 = 1;
 /// It is to be cancelled.
 pub(crate) const CANCELLED: u32 = 1 << 1;
-/// Something has been received before: the next receive goes on for good.
+/// It has received before, so the next receive is multishot.
 pub(crate) const MULTISHOT: u32 = 1 << 2;
 /// The peer has sent FIN.
 pub(crate) const ENDED: u32 = 1 << 3;
@@ -95,11 +95,11 @@ pub(crate) const SHUT: u32 = 1 << 6;
 pub(crate) const FULL: u32 = 1 << 7;
 /// A poll is with the kernel.
 pub(crate) const POLLED: u32 = 1 << 8;
-/// Reported once, and not again until asked.
+/// Reported once (EPOLLONESHOT); silent until the program re-arms it.
 pub(crate) const DISABLED: u32 = 1 << 9;
 /// Something has changed since it was reported.
 pub(crate) const EDGE: u32 = 1 << 10;
-/// In the set, as the program sees it.
+/// In the set, from the program's point of view.
 pub(crate) const MEMBER: u32 = 1 << 11;
 /// In the list of those that have something queued.
 pub(crate) const QUEUED: u32 = 1 << 12;
@@ -110,17 +110,17 @@ pub(crate) const TO_ARM: u32 = 1 << 14;
 /// FIN is to be sent when the backlog is gone.
 pub(crate) const TO_SHUT: u32 = 1 << 15;
 
-/// So much comes that it is read by the program's own calls: the ring only tells when.
+/// Large transfers: the program's own calls read, and the ring only polls.
 pub(crate) const BULK: u32 = 1 << 16;
 /// The kernel has something to be read by them.
 pub(crate) const READABLE: u32 = 1 << 17;
 
 /// What is queued of it has been pushed.
 pub(crate) const PUSHED: u32 = 1 << 18;
-/// Its last receive found no buffer.
+/// Its last receive found no free buffer.
 pub(crate) const STARVED: u32 = 1 << 19;
 
-/// In the list of those with a rest that nobody waits for yet.
+/// In the list of connections whose deferred output is not watched yet.
 pub(crate) const DEFERRED: u32 = 1 << 20;
 
 /// What data makes of a socket.
@@ -132,7 +132,7 @@ pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
 pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
 pub(crate) const EDGE_TRIGGERED: u32 = libc::EPOLLET as u32;
 pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-/// What can be asked of a connection that is served: anything else passes through.
+/// Flags of epoll that a served connection supports. A member with any other flag passes through.
 pub(crate) const KNOWN: u32 = IN
     | OUT
     | RDHUP
@@ -164,7 +164,7 @@ impl Connection {
         self.bytes as usize + self.copied_out.len()
     }
 
-    /// What `poll` would say of it, by the rules of the kernel's `tcp_poll`.
+    /// The events that `poll` would return, by the rules of the kernel's `tcp_poll`.
     #[inline]
     pub(crate) fn mask(&self) -> u32 {
         let mut mask = 0;

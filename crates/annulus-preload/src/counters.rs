@@ -1,13 +1,13 @@
 //! # Safety
 //!
-//! What is counted: calls that were served, those that passed through and why, descriptors that were handed back.
+//! Counters: calls that were served, calls that passed through and why, descriptors that were handed back.
 //!
-//! A thread that has made a ring counts into words of its own, by a load and a store; all others share some, and pay
-//! for a locked instruction. They lie where `annulus top` finds them from the first ring on (`annulus::metrics`); a
-//! process that makes none shares nothing. What is counted before is moved there.
+//! A thread that has made a ring counts into storage of its own, by a load and a store; all other threads share one,
+//! and pay for a locked instruction. `annulus top` finds the storage from the first ring on (`annulus::metrics`); a
+//! process without a ring shares none. Counts from before the first ring are moved there.
 //!
-//! Words are never freed, so that a pointer to them is always good (Owned); those of a thread that has ended are given
-//! to another. A child of a fork begins anew.
+//! Counter storage is never freed, so that a pointer to it is always valid (Owned); the storage of a thread that has
+//! ended is reused. A child of a fork starts anew.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ static EARLY: Early = Early {
 
 /// Where threads count that have made no ring.
 static OTHERS: AtomicPtr<Served> = AtomicPtr::new(ptr::null_mut());
-/// Words that nobody has.
+/// Storage that is free for reuse.
 static IDLE: Mutex<Vec<&'static Served>> = Mutex::new(Vec::new());
 /// How many have been made.
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -47,7 +47,7 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// Those of this thread, if it has made a ring.
     static MINE: Cell<Option<&'static Served>> = const { Cell::new(None) };
-    /// Gives them back when the thread ends.
+    /// Returns the storage when the thread ends.
     static COUNTER_OWNER: RefCell<Option<CounterOwner>> = const { RefCell::new(None) };
 }
 
@@ -68,7 +68,7 @@ fn shared_counters() -> Option<&'static Served> {
     unsafe { OTHERS.load(Ordering::Acquire).as_ref() }
 }
 
-/// A call was answered from what the ring has brought, or queued for it.
+/// Counts a call that was served from received bytes, or queued.
 #[inline]
 pub(crate) fn served(call: Call) {
     match MINE.get() {
@@ -85,7 +85,7 @@ fn served_by_others(call: Call) {
     }
 }
 
-/// A served call had an error for an answer, other than EAGAIN.
+/// Counts a served call that failed with an error other than EAGAIN.
 #[cold]
 pub(crate) fn failed(call: Call, errno: i32) {
     if let Some(counters) = MINE.get().or_else(shared_counters) {
@@ -130,13 +130,13 @@ fn add(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What a ring is known by to those who look: gauges, which go with it.
+/// The gauges of one ring, which end with it.
 pub(crate) struct RingCounters {
     counters: &'static Served,
     last: [u64; 4],
 }
 
-/// In which order they are told.
+/// The order of the gauges in `update`.
 const GAUGES: [Gauge; 4] = [
     Gauge::InFlight,
     Gauge::Connections,
@@ -211,13 +211,13 @@ fn begin_process() {
             reserved_fds::remember(descriptor, Inode::Own);
             switch::begin();
         }
-        // It counts all the same; only `annulus top` does not see it.
+        // Counting goes on; only `annulus top` cannot attach.
         Err(error) => log::write_line(&format!("its counts can't be looked at: {error}")),
     }
     let made = Box::into_raw(Box::new(Served::process()));
     let first = OTHERS.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Relaxed);
     if first.is_err() {
-        // SAFETY: Owned: made above, and nobody else has seen it.
+        // SAFETY: Owned: made above, and not published.
         drop(unsafe { Box::from_raw(made) });
         return;
     }
@@ -260,7 +260,7 @@ pub(crate) fn reset() {
         .for_each(|counter| counter.store(0, Ordering::Relaxed));
 }
 
-/// Whether there is anything to say.
+/// Returns whether anything has been counted.
 pub(crate) fn any() -> bool {
     let early = [&EARLY.served[..], &EARLY.passed];
     shared_counters().is_some()

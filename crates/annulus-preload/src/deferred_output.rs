@@ -1,6 +1,7 @@
-//! What a write has been told is taken, and the kernel had no room for, of connections that are open: it is put aside.
-//! The ring of its set asks for room whenever its thread waits there; as the thread may wait elsewhere or never again,
-//! the library's own thread asks as well (`watchdog`, `room`), once it has seen that something stays aside.
+//! Deferred output: bytes of open connections that a write has accepted and the kernel's send buffer could not take.
+//! The ring of the set polls for writability whenever its thread waits there. As the thread may wait elsewhere or never
+//! again, the flush thread watches the connection as well (`flush_thread`, `writability`), once it has noticed that
+//! bytes stay deferred.
 
 use crate::connection::{self as flag, Conn};
 use crate::draining;
@@ -14,13 +15,13 @@ use crate::sockopts;
 use crate::sys;
 use crate::writability;
 
-/// Keeps bytes of a connection that the kernel has no room for, behind those that are kept already.
+/// Defers bytes that the send buffer cannot take, behind those that are deferred already.
 pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, rest: &[u8]) {
     connection.backlog.append(rest);
     mark_deferred(inner, fd, connection);
 }
 
-/// Has the library's thread look after a rest.
+/// Has the flush thread watch a connection with deferred output.
 pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.backlog.is_empty() || connection.is(flag::DEFERRED) {
         return;
@@ -33,13 +34,13 @@ pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
     flush_thread::ensure_running();
 }
 
-/// Where room is waited for: of a connection, by its number and generation.
+/// Identifies a watched connection: its number and generation.
 fn event_key(fd: i32, connection: Conn) -> u64 {
     u64::from(connection.generation) << 32 | u64::from(fd as u32)
 }
 
-/// Looks after what has been put aside since the last look. By the library's thread. True: something can't be waited
-/// for, and is to be looked at again.
+/// Watches connections whose output has been deferred since the last call. Called by the flush thread. Returns whether
+/// one cannot be watched and must be retried.
 pub(crate) fn watch_new() -> bool {
     let mut retry = draining::watch_new();
     for set in epoll_set_list::all().filter(|set| set.has_deferred()) {
@@ -66,12 +67,12 @@ pub(crate) fn watch_new() -> bool {
     retry
 }
 
-/// Whether there is something that nobody waits for yet.
+/// Returns whether there is deferred output that is not watched yet.
 pub(crate) fn has_unwatched() -> bool {
     draining::has_unwatched() || epoll_set_list::all().any(Set::has_deferred)
 }
 
-/// There is room where `room` has waited for it.
+/// Handles a connection that `writability` reports as writable.
 pub(crate) fn on_writable(event_key: u64) {
     let fd = event_key as u32 as i32;
     if draining::on_ready(fd) {
@@ -92,8 +93,8 @@ pub(crate) fn on_writable(event_key: u64) {
     }
 }
 
-/// Where its owner is in the kernel with the ring, that has been told the same, and sends it: but for one that was
-/// handed back, with which the ring has nothing to do any more.
+/// While the owner is in the kernel with the ring, the ring has been notified too and sends the bytes. This does not
+/// hold for a connection that was handed back, which the ring no longer has.
 fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
     let is_served = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
     if is_served && (guard.in_signal_handler() || guard.pushed) {
@@ -106,8 +107,8 @@ fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
     }
 }
 
-/// The program is about to close a connection: one that lingers does so with what was put aside as well, and one that
-/// resets discards it. Where somebody else has it, too, it is neither.
+/// Applies SO_LINGER before the program closes a connection: a lingering close includes deferred output, and a
+/// resetting close discards it. A connection that another descriptor or process shares does neither.
 pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
     if entry.flags() & SHARED != 0 || !sockopts::has_linger(fd) {
         return;
@@ -133,7 +134,7 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
     }
 }
 
-/// Waits for room as a call does that may block, with nothing held.
+/// Waits until the socket is writable, like a call that may block. The caller holds no lock.
 pub(crate) fn wait_writable(fd: i32) -> Result<(), i32> {
     match sys::poll(fd, flag::OUT, sys::send_timeout_ns(fd))? {
         0 => Err(libc::EAGAIN),
@@ -141,7 +142,7 @@ pub(crate) fn wait_writable(fd: i32) -> Result<(), i32> {
     }
 }
 
-/// Sends what there is room for, of all: nobody may be there to do it a moment later. True: something is left.
+/// Sends as much deferred output of all connections as fits. Returns whether some is left.
 pub(crate) fn flush_all() -> bool {
     let mut left = draining::flush_all();
     for fd in 0..hand_back::served_max() as i32 {

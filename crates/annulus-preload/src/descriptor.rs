@@ -1,4 +1,4 @@
-//! What becomes of descriptor numbers: closed, given a second one, taken by another.
+//! Closing, duplicating and reusing descriptor numbers.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -12,7 +12,7 @@ use crate::identity;
 use crate::listeners;
 use crate::sys;
 
-/// A number that nothing is known of is closed: what a parent knew of it is over, too.
+/// Forgets a number that was closed without being served, including its state in a parent process.
 #[inline]
 pub(crate) fn forget(fd: i32) {
     if let Some(entry) = fd_table::entry(fd)
@@ -83,7 +83,7 @@ fn defer_close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
         (slot.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed)).is_ok()
     });
     if free.is_none() {
-        // More than any handler has been seen to close.
+        // More than any handler has been observed to close.
         entry.forget();
         return None;
     }
@@ -109,7 +109,7 @@ pub(crate) fn close_deferred() {
 
 #[cold]
 fn close_all_deferred() {
-    // A child may not have asked before, and those are its parent's.
+    // A child may not have checked its generation yet; these closes belong to its parent.
     identity::fork_generation();
     HAS_DEFERRED_CLOSES.store(false, Ordering::Release);
     for slot in &DEFERRED_CLOSES {
@@ -129,8 +129,8 @@ fn close_all_deferred() {
     }
 }
 
-/// A number that is to be closed is so at the beginning of its set's turn, and may be another file's while its owner
-/// sleeps in there: a thread that comes upon it has the owner come out.
+/// A deferred close happens at the beginning of its set's poll cycle. The number may be another file's by then, while
+/// the owner sleeps in the kernel: a thread that comes across it makes the owner return.
 #[cold]
 pub(crate) fn finish_deferred_close(entry: &'static Entry) {
     let others = Set::of(entry).filter(|set| !set.is_owner());

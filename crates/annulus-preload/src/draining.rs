@@ -1,7 +1,7 @@
-//! Connections that the program has closed, of which the kernel had no room for all that was written. They live on
-//! under numbers out of the program's way until the rest has been sent: by the library's thread (`watchdog`), which
-//! waits for room or for what makes the end a reset (`send_buffer`), and at the end of the process, which waits for it
-//! (`send`).
+//! Draining connections: the program has closed them, and the kernel's send buffer could not take all of their output.
+//! They keep a reserved descriptor until the rest has been sent: by the flush thread (`flush_thread`), which waits
+//! until they are writable or until the peer sends (which makes the end a reset), and at process exit, which waits for
+//! them (`send`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -40,19 +40,19 @@ struct Draining {
     unsent: Vec<u8>,
     sent: usize,
     shared_with: SharedWith,
-    /// The library's thread is told when it can go on.
+    /// The flush thread is notified when it can send more.
     watched: bool,
 }
 
 static DRAINING: Mutex<Vec<Draining>> = Mutex::new(Vec::new());
-/// How many there are, those among them that somebody is just dealing with.
+/// Draining connections, including those that a thread is processing.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Those of them that nobody waits for.
+/// Draining connections that are not watched yet.
 static UNWATCHED: AtomicUsize = AtomicUsize::new(0);
 /// How often one looks whether another thread has done with the list: in a handler it may be the thread's own.
 const TRIES_MAX: u32 = 1000;
 
-/// A send buffer of more than so many bytes has grown beyond what it could be made by being told.
+/// A send buffer above this size, bytes, is one that autotuning has grown beyond what SO_SNDBUF could set.
 const GROWN_SEND_BUFFER_BYTES: i32 = 256 << 10;
 
 fn with_list<T>(each: impl FnOnce(&mut Vec<Draining>) -> T) -> Option<T> {
@@ -69,12 +69,12 @@ pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
 }
 
-/// Has the kernel take as much of the rest as it may: nobody writes to that connection any more, and what the kernel
-/// has outlives the process. What it has not taken.
+/// Sends as much as the kernel accepts, after enlarging the send buffer: no other write follows, and bytes in the
+/// kernel outlive the process. Returns the bytes that are left.
 fn send_what_fits(fd: i32, unsent: &[u8]) -> &[u8] {
     let send_buffer = sys::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(i32::MAX);
     if send_buffer <= GROWN_SEND_BUFFER_BYTES {
-        // The kernel counts its own records as well, doubles what it is told, and has a limit of its own.
+        // The kernel also counts its own bookkeeping, doubles the requested size, and caps it.
         let more = i32::try_from(unsent.len()).unwrap_or(i32::MAX);
         sys::set_send_buffer(fd, send_buffer.saturating_add(more));
     }
@@ -82,8 +82,8 @@ fn send_what_fits(fd: i32, unsent: &[u8]) -> &[u8] {
     &unsent[sent..]
 }
 
-/// Has the rest sent by a second number of the descriptor, so that the first can be closed. True: there is none, and
-/// the connection keeps its number until the rest has been sent.
+/// Sends the remaining bytes through a duplicate of the descriptor, so that the first can be closed. Returns true if no
+/// duplicate could be made: the connection keeps its number until the bytes have been sent.
 pub(crate) fn take_over(fd: i32, unsent: &[u8], shared_with: SharedWith) -> bool {
     let unsent = send_what_fits(fd, unsent);
     if unsent.is_empty() && shared_with != SharedWith::Ring {
@@ -124,7 +124,7 @@ pub(crate) fn take_over(fd: i32, unsent: &[u8], shared_with: SharedWith) -> bool
 }
 
 impl Draining {
-    /// Sends what there is room for. True: nothing is left to do.
+    /// Sends as much as fits. Returns true when nothing is left to do.
     fn try_finish(&mut self) -> bool {
         if !self.keeps_number && !reserved_fds::is_same_file(self.fd) {
             // The program has closed it by a call of its own.
@@ -136,7 +136,7 @@ impl Draining {
             match sys::send(self.fd, &self.unsent[self.sent..]) {
                 Ok(sent) => self.sent += sent,
                 Err(libc::EINTR) => {}
-                // Nobody reads any more: whoever goes on writing is reset, as by the kernel.
+                // The program will not read again: further data from the peer makes the kernel send a reset.
                 Err(_)
                     if self.shared_with != SharedWith::Processes && sys::readable(self.fd) > 0 =>
                 {
@@ -171,7 +171,7 @@ impl Draining {
         }
     }
 
-    /// Has its room waited for, and what arrives: an end is told as well, once.
+    /// Watches the connection for writability and incoming data. An end of stream is reported as well, once.
     fn watch(&mut self) -> bool {
         let arrivals = match self.shared_with {
             SharedWith::Processes => 0,
@@ -184,7 +184,8 @@ impl Draining {
     }
 }
 
-/// Sees to those that are new. By the library's thread. True: one can't be waited for, and is to be looked at again.
+/// Watches new draining connections. Called by the flush thread. Returns whether one cannot be watched and must be
+/// retried.
 pub(crate) fn watch_new() -> bool {
     if has_unwatched() {
         for_each(
@@ -195,12 +196,13 @@ pub(crate) fn watch_new() -> bool {
     has_unwatched()
 }
 
-/// Whether there are some that nobody waits for.
+/// Returns whether there are connections that are not watched yet.
 pub(crate) fn has_unwatched() -> bool {
     UNWATCHED.load(Ordering::Relaxed) > 0
 }
 
-/// There may be room for one, or its peer writes. False: it is none.
+/// Handles an event of a draining connection: it is writable, or its peer has sent data. Returns false if `fd` is not
+/// draining.
 pub(crate) fn on_ready(fd: i32) -> bool {
     let mut found = false;
     if !any() {
@@ -233,7 +235,7 @@ fn for_each(selects: impl Fn(&Draining) -> bool, keeps: impl FnMut(&mut Draining
     list.append(&mut selected);
 }
 
-/// Sends what there is room for. True: something is left.
+/// Sends as much as fits. Returns whether some is left.
 pub(crate) fn flush_all() -> bool {
     if any() {
         for_each(|_| true, |connection| !connection.try_finish());
@@ -250,7 +252,7 @@ pub(crate) fn reset_in_child() {
             .iter()
             .filter(|connection| connection.keeps_number)
         {
-            // The peer is to be told the end when the parent is.
+            // The peer must see the end when the parent closes the connection.
             let _ = sys::close(connection.fd);
             connection.forget_number();
         }
@@ -259,7 +261,7 @@ pub(crate) fn reset_in_child() {
     }
 }
 
-/// The number is about to be another's: what is still to be sent by it is lost, and the peer is told so.
+/// Releases a number that is about to be reused: its unsent bytes are lost, and the peer gets a reset.
 pub(crate) fn release_number(fd: i32) {
     for_each(
         |connection| connection.keeps_number && connection.fd == fd,

@@ -21,7 +21,7 @@ use crate::sys;
 /// It can't be changed to.
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
-/// What the set is asked for.
+/// The arguments of `epoll_ctl`.
 #[derive(Clone, Copy)]
 pub(crate) struct CtlRequest {
     pub(crate) operation: i32,
@@ -29,12 +29,12 @@ pub(crate) struct CtlRequest {
     pub(crate) data: u64,
 }
 
-/// `None`: the kernel's set answers.
+/// Performs `epoll_ctl`. `None`: passes through to the kernel's set.
 pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> Option<CallResult> {
     let set = Set::of(number)?;
     let entry = fd_table::entry(fd)?;
     if let Kind::Set = entry.kind() {
-        // A set in a set: what the inner one serves the outer one would not see.
+        // A set nested in another set: the outer one would not see connections that the inner one serves.
         on_outer_poll(entry);
         return None;
     }
@@ -53,7 +53,7 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
         guard = relocked;
         let mut result = add(set, &mut guard, entry, fd, request, buffered.as_slice());
         if entry.kind() != Kind::Served {
-            // Not served here: what is in hand waits for its reader, and is reported.
+            // Not served here: the buffered bytes stay readable, and are reported.
             hand_back::keep_buffered(&mut guard, entry, fd, buffered.as_slice());
             result = match entry.kind() {
                 Kind::HandedBack => handed_back(set, &mut guard, entry, fd, request),
@@ -87,8 +87,8 @@ pub(crate) fn control(number: &'static Entry, fd: i32, request: CtlRequest) -> O
     result
 }
 
-/// Whoever polls the set itself must see what it serves: it is the kernel's from now on. True: it would report
-/// something that the kernel does not know of.
+/// Passes a set through from now on because the set's own descriptor is polled, and the poller must see its events.
+/// Returns whether the set would report an event that the kernel does not know of.
 pub(crate) fn on_outer_poll(number: &'static Entry) -> bool {
     let Some(mut guard) = Set::of(number).and_then(Set::take) else {
         return false;
@@ -125,7 +125,7 @@ fn add(
         return pass(Why::UnknownFlags);
     }
     if guard.mode == Mode::Fresh {
-        // Before its thread has waited on it once, nobody knows whose it is.
+        // Before the first wait on the set, its owner is unknown.
         if !set.is_owner() {
             // The kernel's set has it until there is a ring.
             let result = sys::control(
@@ -162,7 +162,7 @@ fn add(
     Some(Ok(0))
 }
 
-/// What is said of a member that was put in before there was a ring.
+/// Updates a member that was added before the set had a ring.
 fn change_early_member(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
     let Some(nth) = guard
         .early_members
@@ -313,8 +313,8 @@ fn move_to_kernel_set(
     Ok(0)
 }
 
-/// Takes a connection that was removed from its set, with what is in hand of it. One lock at a time: two threads might
-/// take two sets the other way round.
+/// Takes a connection that was removed from its set, with its buffered bytes. Locks one set at a time: two threads
+/// might lock two sets in opposite order.
 fn reclaim(
     set: &'static Set,
     mut guard: SetGuard,
@@ -333,7 +333,7 @@ fn reclaim(
     Some((set.take()?, buffered))
 }
 
-/// A second set asks about a connection that one serves. One lock at a time, as above.
+/// Handles a call on a second set for a connection that another set serves. Locks one set at a time, like `reclaim`.
 fn control_in_second_set(
     set: &'static Set,
     guard: SetGuard,
@@ -355,7 +355,7 @@ fn control_in_second_set(
     None
 }
 
-/// What another set has in hand of it, this one reports, too.
+/// Makes this set report bytes that another set has buffered.
 fn add_shared_member(guard: &mut SetGuard, (fd, generation): (i32, u32), request: CtlRequest) {
     let (events, data) = (request.events, request.data);
     guard.shared_members.push(SharedMember {
@@ -367,7 +367,7 @@ fn add_shared_member(guard: &mut SetGuard, (fd, generation): (i32, u32), request
     });
 }
 
-/// One that was handed back: the kernel's set knows it, and what is in hand of it is ours to report.
+/// Handles a member that was handed back: the kernel's set knows it, and the library reports its buffered bytes.
 fn handed_back(
     set: &'static Set,
     guard: &mut SetGuard,

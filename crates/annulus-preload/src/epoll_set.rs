@@ -1,10 +1,10 @@
 //! # Safety
 //!
-//! An epoll set, as the program knows it: the kernel's own set with its number, and, once it pays, a ring that the
-//! thread sleeps in which waits on the set. `Inner` is touched by whoever holds the lock (Held), and only while
-//! the ring stands still: its owner is not in the kernel with it, where alone it moves.
+//! An epoll set, as the program knows it: the kernel's own set with its number, and, once it pays off, a ring in which
+//! the thread that waits on the set sleeps. `Inner` is used only by the holder of the lock (Held), and only while the
+//! ring is idle, that is, while its owner is not in the kernel with it.
 //!
-//! Sets are never freed, so that a pointer to one is always good (Owned); those that are closed are used again.
+//! Sets are never freed, so that a pointer to one is always valid (Owned); closed sets are reused.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -28,17 +28,17 @@ use crate::lock::Lock;
 use crate::reserved_fds;
 use crate::sys;
 
-/// So many entries each list of a set has room for from the start.
+/// Initial capacity of each list of a set.
 const LIST_ROOM: usize = 256;
 
-/// How a set answers.
+/// How the set is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// By the kernel's set alone; a ring is made when there is something to serve.
     Fresh,
     /// By its ring.
     Serving,
-    /// By the kernel's set for good.
+    /// By the kernel's set, permanently.
     Passing,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Set {
     wake: AtomicI32,
     /// Since when something has been queued, ns; 0: nothing is.
     queued_since_ns: AtomicU64,
-    /// Something was put aside, and the library's thread has not looked since.
+    /// Output was deferred, and the flush thread has not processed it yet.
     has_deferred: AtomicBool,
     process: AtomicU32,
     /// Nothing refers to it any more but what looks at its mode.
@@ -66,7 +66,7 @@ pub(crate) struct Set {
 
 // SAFETY: Held: `inner` is touched under the lock.
 unsafe impl Sync for Set {}
-// SAFETY: Held, as above.
+// SAFETY: Held: `inner`, the only field that is not atomic, is used under the lock.
 unsafe impl Send for Set {}
 
 /// What only the holder of the lock touches.
@@ -89,13 +89,13 @@ pub(crate) struct Inner {
     pub(crate) removed: Vec<i32>,
     pub(crate) starved: Vec<i32>,
     pub(crate) cancels: Vec<u64>,
-    /// What has gathered has been pushed, and not been answered yet.
+    /// Gathered entries have been pushed, and their completions not reaped yet.
     pub(crate) pushed: bool,
-    /// Connections of which something was put aside since the library's thread has looked.
+    /// Connections whose output was deferred since the flush thread last looked.
     pub(crate) deferred: Vec<i32>,
     /// Connections that are served.
     pub(crate) served: u32,
-    /// Those of which something is in hand that the kernel does not know.
+    /// Connections that were handed back and still have buffered bytes.
     pub(crate) handed_back_count: u32,
     /// The kernel's set: whether it has members, whether the ring polls it, whether something is ready in it.
     pub(crate) kernel_has: bool,
@@ -104,17 +104,17 @@ pub(crate) struct Inner {
     pub(crate) round: u32,
     /// Descriptors that other threads have touched.
     pub(crate) foreign_fds: u32,
-    /// When the first of what is queued was written, ns; 0: nothing is, or nobody asked.
+    /// When the first of the queued bytes was written, ns; 0: nothing is queued, or the time was not needed.
     pub(crate) queued_at_ns: u64,
-    /// The kernel has more of something that was received: it is asked once more before anything is reported.
+    /// The kernel has more data than a receive took: the ring is entered once more before anything is reported.
     pub(crate) recheck: bool,
     /// Writes that were queued in this round.
     pub(crate) writes: u32,
     /// Members that were put into it before it had a ring: descriptor, events, data.
     pub(crate) early_members: Vec<(i32, u32, u64)>,
-    /// Those that another set of this thread had first, and of which something is in hand.
+    /// Members that another set of this thread had first, with buffered bytes.
     pub(crate) shared_members: Vec<SharedMember>,
-    /// What the kernel's set is going to report once too often, when it is next asked.
+    /// Events that the kernel's set is about to report a second time.
     pub(crate) already_reported: Vec<AlreadyReported>,
     pub(crate) batching: Batching,
     /// When the first write of this round was, ns.
@@ -122,16 +122,16 @@ pub(crate) struct Inner {
     /// Listeners that the ring polls.
     pub(crate) listeners: Vec<Listener>,
     pub(crate) accept_burst: AcceptBurst,
-    /// The kernel's because the operator has asked for that.
+    /// Passed through because the operator released the process.
     pub(crate) released: bool,
 }
 
-/// A member of two sets, or one whose number was closed and that has another; the kernel's set knows it, but not what
-/// is in hand.
+/// A member of two sets, or one whose number was closed while a duplicate is open. The kernel's set knows it, but not
+/// its buffered bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedMember {
     pub(crate) fd: i32,
-    /// Of the connection that has it in hand.
+    /// The generation of the connection that has the buffered bytes.
     pub(crate) generation: u32,
     pub(crate) events: u32,
     pub(crate) data: u64,
@@ -156,7 +156,7 @@ pub(crate) struct Listener {
     /// A poll is with the kernel; of this generation.
     pub(crate) polled: bool,
     pub(crate) generation: u32,
-    /// What the kernel has answered, and was not reported yet.
+    /// Events that the kernel has returned and that have not been reported yet.
     pub(crate) ready_events: u32,
 }
 
@@ -209,7 +209,7 @@ impl Deref for SetGuard {
 impl DerefMut for SetGuard {
     #[inline]
     fn deref_mut(&mut self) -> &mut Inner {
-        // SAFETY: Held, as above.
+        // SAFETY: Held: this value is the lock, borrowed mutably.
         unsafe { &mut *self.set.inner.get() }
     }
 }
@@ -222,7 +222,7 @@ impl Drop for SetGuard {
 }
 
 impl Set {
-    /// The set of a descriptor that `epoll_create` has just answered with.
+    /// Creates the set for a descriptor that `epoll_create` has just returned.
     pub(crate) fn adopt(fd: i32) -> Option<&'static Set> {
         let entry = fd_table::entry(fd)?;
         let set = match epoll_set_list::all().find(|set| set.retired.swap(false, Ordering::AcqRel))
@@ -243,7 +243,7 @@ impl Set {
             }),
         };
         if set.process.load(Ordering::Relaxed) != identity::fork_generation() {
-            // In a child of a fork: whoever held it in the parent is not here.
+            // In a child of a fork, the holder in the parent does not exist.
             set.lock.release();
             set.in_enter.store(false, Ordering::Relaxed);
             set.waiting_threads.store(0, Ordering::Relaxed);
@@ -252,7 +252,7 @@ impl Set {
             .store(identity::fork_generation(), Ordering::Relaxed);
         set.owner.store(0, Ordering::Relaxed);
         let mut guard = set.take()?;
-        // What those of a set before it had no room for is still to be sent.
+        // Deferred output of the set that used this slot before is still to be sent.
         let deferred = std::mem::take(&mut guard.deferred);
         *guard = Inner::new();
         guard.deferred = deferred;
@@ -328,9 +328,9 @@ impl Set {
         self.is_owner() && !self.in_enter.load(Ordering::Relaxed)
     }
 
-    /// The listeners that its ring polls, without its lock: a copy in a child of a fork, which nobody changes.
+    /// The listeners that its ring polls, without the lock: a copy in a child of a fork, which nothing changes.
     pub(crate) fn inherited_listeners(&self) -> &[Listener] {
-        // SAFETY: Held: whatever the parent's threads were doing, they are not here.
+        // SAFETY: Held: the parent's threads do not exist in the child.
         let inner = unsafe { &*self.inner.get() };
         match inner.mode {
             Mode::Serving => &inner.listeners,
@@ -364,7 +364,7 @@ impl Set {
         (own && self.lock.take()).then_some(SetGuard { set: self })
     }
 
-    /// Takes the lock unless its owner is in the kernel with the ring, and sees to it.
+    /// Takes the lock unless the owner is in the kernel with the ring, and would see to the set itself.
     pub(crate) fn take_idle(&'static self) -> Option<SetGuard> {
         self.take_during_enter()
             .filter(|guard| !guard.in_signal_handler())
@@ -374,8 +374,8 @@ impl Set {
         self.wake.store(fd, Ordering::Relaxed);
     }
 
-    /// Lets go of the lock while `during` is in the kernel with the ring. Others wait until the turn is over
-    /// ([`end_enter`](Set::come_out)).
+    /// Releases the lock while `during` is in the kernel with the ring. Other threads wait until the poll cycle is over
+    /// ([`end_enter`](Set::end_enter)).
     pub(crate) fn enter_unlocked(
         mut guard: SetGuard,
         during: impl FnOnce(&mut ServerRing),
@@ -387,13 +387,13 @@ impl Set {
         let ring = &raw mut context.ring;
         set.in_enter.store(true, Ordering::Relaxed);
         drop(guard);
-        // SAFETY: Held: while `in_enter` is set nobody else touches the ring, and it is not dropped.
+        // SAFETY: Held: while `in_enter` is set, no other thread uses the ring, and it is not dropped.
         during(unsafe { &mut *ring });
         while !set.lock.take() {}
         SetGuard { set }
     }
 
-    /// The turn is over, its answers have been taken in: whoever wants the set may have it.
+    /// Ends the poll cycle after its completions were reaped, and lets waiting threads take the set.
     pub(crate) fn end_enter(mut guard: SetGuard) -> SetGuard {
         let set = guard.set;
         loop {
@@ -457,14 +457,14 @@ impl Inner {
         }
     }
 
-    /// The program has asked about a member, or closed it: the next report, by its number or with the same data, is no
-    /// old one.
+    /// Forgets what has been reported of a member that the program has changed or closed: the next report, for its
+    /// number or its data, is a new one.
     pub(crate) fn forget_reported(&mut self, fd: i32, data: u64) {
         self.already_reported
             .retain(|already_reported| already_reported.fd != fd && already_reported.data != data);
     }
 
-    /// Likewise something has been done to a member by which the kernel tells whoever waits.
+    /// Forgets what has been reported of a member to which an operation was applied that makes the kernel wake waiters.
     pub(crate) fn forget_reported_fd(&mut self, fd: i32) {
         self.already_reported
             .retain(|already_reported| already_reported.fd != fd);
@@ -490,13 +490,13 @@ impl Inner {
         let is_member_of_set = matches!(entry.kind(), Kind::Served | Kind::HandedBack)
             && std::ptr::eq(entry.set(), self.set_ptr);
         is_member_of_set.then(|| {
-            // SAFETY: Held: of this set, whose lock the caller has.
+            // SAFETY: Held: a connection of this set, whose lock the caller holds.
             unsafe { Conn::new(entry.connection()) }
         })
     }
 
-    /// Something has become true of a connection that `key` names; 0: anything. The kernel's own rule
-    /// (`ep_poll_callback`): what was not asked for wakes nobody.
+    /// Reports events `key` of a connection; 0: any event. Follows the kernel's rule (`ep_poll_callback`): events that
+    /// were not requested wake no waiter.
     #[inline]
     pub(crate) fn notify(&mut self, fd: i32, mut connection: Conn, key: u32) {
         if !connection.is(flag::MEMBER) || connection.is(flag::DISABLED) {
@@ -522,7 +522,7 @@ impl Inner {
             0 => self.ready.0 = name,
             last => {
                 if let Some(entry) = fd_table::entry(last as i32 - 1) {
-                    // SAFETY: Held: those in the list are this set's; another one than `connection`.
+                    // SAFETY: Held: connections in the list belong to this set; this is not `connection`.
                     unsafe { (*entry.connection()).next = name };
                 }
             }
@@ -535,7 +535,7 @@ impl Inner {
     pub(crate) fn next_ready(&mut self) -> Option<(i32, &'static Entry, Conn)> {
         let first = self.ready.0;
         let entry = fd_table::entry(first.checked_sub(1)? as i32)?;
-        // SAFETY: Held: as above.
+        // SAFETY: Held: connections in the list belong to this set.
         let mut connection = unsafe { Conn::new(entry.connection()) };
         self.ready.0 = connection.next;
         if self.ready.0 == 0 {
@@ -558,12 +558,12 @@ impl Inner {
                 break;
             };
             before = at;
-            // SAFETY: Held: as above; not `connection`, as it has another name.
+            // SAFETY: Held: connections in the list belong to this set; this is not `connection`, as its name differs.
             at = unsafe { (*entry.connection()).next };
         }
         if at == name {
             match fd_table::entry(before as i32 - 1) {
-                // SAFETY: Held: as above.
+                // SAFETY: Held: connections in the list belong to this set.
                 Some(entry) if before != 0 => unsafe {
                     (*entry.connection()).next = connection.next
                 },

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `epoll_wait`: one turn of the ring instead, and what is ready by what it has brought. Pointers are the program's,
-//! valid for the call by the contract of the function that it called (Lent).
+//! `epoll_wait`: one poll cycle of the ring instead, and the events that it has brought. Pointers come from the program
+//! and are valid for the call by the contract of the function that it called (Lent).
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -33,16 +33,16 @@ pub(crate) struct EventBuffer {
     pub(crate) mask: *const u64,
 }
 
-/// Waits on a set. `None`: the kernel's set answers.
+/// Waits on a set. `None`: passes through to the kernel's set.
 ///
 /// # Safety
 ///
-/// Lent: `buffer` has place for as many events as it says; its mask is null, or the 8 bytes of a signal set.
+/// Lent: `buffer.events` is valid for `buffer.max` events; its mask is null, or the 8 bytes of a signal set.
 pub(crate) unsafe fn wait(number: &'static Entry, buffer: &EventBuffer) -> Option<CallResult> {
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     match errno::catch_panic(|| unsafe { begin(number, buffer) })? {
         Started::Completed(result) => Some(result),
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         Started::Serving(guard) => unsafe { wait_serving(guard, buffer) },
     }
 }
@@ -55,7 +55,7 @@ enum Started {
 
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
     crate::descriptor::close_deferred();
     let set = Set::of(number)?;
@@ -82,7 +82,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     }
     if guard.mode == Mode::Fresh {
         if !guard.needs_ring || config::get().disabled {
-            // SAFETY: Lent, passed on.
+            // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
         }
         epoll_ctl::start(set, &mut guard);
@@ -93,7 +93,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         switch::release(&mut guard);
     }
     if guard.mode == Mode::Passing {
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
     }
     counters::served(Call::EpollWait);
@@ -104,7 +104,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
 ///
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<CallResult> {
     let deadline_ns = match buffer.timeout_ns {
         Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
@@ -116,7 +116,7 @@ unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
         guard = ready;
         let mut outcome = EnterOutcome::Completed;
         if sleeps || has_work {
-            // SAFETY: Lent, passed on.
+            // SAFETY: Lent: the caller guarantees these pointers.
             (guard, outcome) = unsafe { poll_cycle::enter(guard, sleeps, left_ns, buffer.mask) }?;
         }
         if outcome != EnterOutcome::Lost && std::mem::take(&mut guard.recheck) {
@@ -124,7 +124,7 @@ unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
             (guard, _) = unsafe { poll_cycle::enter(guard, false, None, ptr::null()) }?;
             guard.recheck = false;
         }
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         let ended_round =
             errno::catch_panic(|| Some(unsafe { end_round(guard, buffer, outcome) }))?;
         guard = match ended_round {
@@ -149,18 +149,18 @@ unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
             _ => {}
         }
         if switch::is_released() {
-            // SAFETY: Lent, passed on.
+            // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { wait_released(guard, buffer, deadline_ns) };
         }
     }
 }
 
-/// The operator has asked for it while the thread slept: the rest of its wait is the kernel's. `None`: all of it, as it
-/// has no end.
+/// The operator released the process while the thread slept: the kernel's set serves the rest of the wait. `None`: all
+/// of it, as it has no timeout.
 ///
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn wait_released(
     guard: SetGuard,
     buffer: &EventBuffer,
@@ -170,7 +170,7 @@ unsafe fn wait_released(
     let buffered = errno::catch_panic(|| {
         let mut guard = guard;
         switch::release(&mut guard);
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         unsafe { wait_passing(guard, buffer) }
     });
     if buffered.is_some() || buffer.timeout_ns == Some(0) {
@@ -180,7 +180,7 @@ unsafe fn wait_released(
     let before = errno::get();
     let ret = ring_teardown::retry_interrupted(Some(left_ns), |rest_ns| {
         let rest_ns = rest_ns.unwrap_or(left_ns);
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         unsafe { sys::wait_on(set, (buffer.events, buffer.max), rest_ns, buffer.mask) }
     });
     let result = usize::try_from(ret).map_err(|_| errno::get());
@@ -188,11 +188,11 @@ unsafe fn wait_released(
     Some(result)
 }
 
-/// What has come, if anything has: the answer of the call.
+/// Ends a round: the result of the call, if there are events.
 ///
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn end_round(
     mut guard: SetGuard,
     buffer: &EventBuffer,
@@ -200,19 +200,19 @@ unsafe fn end_round(
 ) -> Result<Option<CallResult>, SetGuard> {
     if outcome == EnterOutcome::Lost {
         hand_back::pass_through_set(&mut guard, poll_cycle::LOST);
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         let result = unsafe { wait_passing(guard, buffer) };
-        // As if a signal had been handled: the program asks again, and the kernel answers.
+        // As if a signal had been handled: the program calls again, and the kernel serves that call.
         return Ok(Some(result.unwrap_or(Err(libc::EINTR))));
     }
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     match unsafe { collect(&mut guard, buffer) } {
         0 => Err(guard),
         filled => Ok(Some(Ok(filled))),
     }
 }
 
-/// Tidies up, and says whether the round may sleep, and whether it has something to hand over.
+/// Tidies up. Returns whether the round may sleep, and whether it has entries to submit.
 fn begin_round(mut guard: SetGuard, left_ns: Option<u64>) -> (SetGuard, bool, bool) {
     tidy_up(&mut guard);
     let something = guard.has_ready()
@@ -229,14 +229,14 @@ fn begin_round(mut guard: SetGuard, left_ns: Option<u64>) -> (SetGuard, bool, bo
     (guard, sleeps, has_work)
 }
 
-/// What the last round has left is tidied up before the kernel is asked.
+/// Finishes what the last round left, before the ring is entered.
 fn tidy_up(guard: &mut SetGuard) {
     guard.round = guard.round.wrapping_add(1);
     if !guard.removed.is_empty() {
         hand_back::finish_removals(guard);
     }
     if !guard.starved.is_empty() {
-        // Somebody has what all receive into, and does not read it.
+        // A connection holds the shared receive buffers and does not read them.
         receive::copy_all_out(guard);
     }
     send::end_round(guard);
@@ -256,7 +256,7 @@ impl SetGuard {
         !shared_member.reported
             && shared_member.events & flag::IN != 0
             && owner_entry().is_some_and(|entry| {
-                // SAFETY: Held: of a set that this thread waits on, and is not in the kernel with.
+                // SAFETY: Held: a connection of a set that this thread owns, and is not in the kernel with.
                 let owner_entry = unsafe { &*entry.connection() };
                 owner_entry.generation == shared_member.generation && owner_entry.buffered() > 0
             })
@@ -311,15 +311,15 @@ impl SetGuard {
     }
 }
 
-/// Writes down what is ready, as much as there is room for: ours, then the kernel's set's.
+/// Writes ready events to the buffer, as many as fit: those of the library, then those of the kernel's set.
 ///
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
     let max = buffer.max as usize;
     let (mut filled, mut has_handed_back) = (0, false);
-    // SAFETY: Lent, passed on, to each.
+    // SAFETY: Lent: each of them has the contract of this function.
     unsafe {
         collect_ready(guard, buffer, &mut filled, &mut has_handed_back);
         collect_listeners(guard, buffer, &mut filled);
@@ -332,12 +332,12 @@ unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
     // SAFETY: Lent: behind those that were written.
     let from_kernel = unsafe { sys::ready(guard.fd, buffer.events.add(filled), left as i32) };
     let count = from_kernel.unwrap_or(0).min(left);
-    // Fewer than there was room for: all of them. The ring looks again in the next turn.
+    // Fewer than fit were returned, so these are all. The ring polls again in the next cycle.
     guard.kernel_ready = count == left;
     let count = if guard.already_reported.is_empty() {
         count
     } else {
-        // SAFETY: Lent: so many have been written there.
+        // SAFETY: Lent: `count` events have been written there.
         let kept = unsafe { drop_reported(guard, buffer.events.add(filled), count) };
         if !guard.kernel_ready {
             // What was to be reported once too often has been.
@@ -354,7 +354,7 @@ unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
 
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn collect_ready(
     guard: &mut SetGuard,
     buffer: &EventBuffer,
@@ -363,7 +363,8 @@ unsafe fn collect_ready(
 ) {
     let max = buffer.max as usize;
     let last = guard.ready.1;
-    // Others have their turn even where ours would fill the room: in a room for one, every second time.
+    // Listeners and the kernel's set get their share even where served connections would fill the buffer: every second
+    // event of a buffer for one.
     let listeners = guard
         .listeners
         .iter()
@@ -382,7 +383,7 @@ unsafe fn collect_ready(
         let mut report = connection.report();
         match entry.kind() {
             Kind::Served => {}
-            // The rest of it the kernel's set knows.
+            // The kernel's set reports its other events.
             Kind::HandedBack => {
                 report &= flag::IN | flag::ERR;
                 *has_handed_back |= report != 0;
@@ -393,7 +394,7 @@ unsafe fn collect_ready(
             if connection.events & ONESHOT != 0 {
                 report |= oneshot_events(guard, (entry, fd), connection);
             }
-            // SAFETY: Lent: fewer than there is room for.
+            // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
             unsafe {
                 buffer.events.add(*filled).write_unaligned(epoll_event {
                     events: report,
@@ -405,7 +406,7 @@ unsafe fn collect_ready(
             if connection.events & ONESHOT != 0 {
                 connection.mark(flag::DISABLED);
             } else if !edge {
-                // Still ready, for all we know; after the others.
+                // It may still be ready; it moves behind the others.
                 guard.make_ready(fd, connection);
             }
         }
@@ -415,8 +416,9 @@ unsafe fn collect_ready(
     }
 }
 
-/// What is reported once is all that the kernel has found by now: what comes as news a turn later would be kept back.
-/// One that was handed back is not to be reported by the kernel's set, too: that gets it when it is to speak again.
+/// Collects all events of a oneshot member that the kernel has by now: an event that came a cycle later would not be
+/// reported. A member that was handed back must not be reported by the kernel's set as well; it is added there again
+/// when the program re-arms it.
 fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
     let mut events = sys::poll_now(fd, connection.events);
     if entry.kind() == Kind::HandedBack {
@@ -430,7 +432,7 @@ fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connecti
 
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: &mut usize) {
     let max = buffer.max as usize;
     if max == 1 && guard.kernel_ready && guard.round & 2 != 0 {
@@ -441,7 +443,7 @@ unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: 
         if *filled < max && listener.ready_events != 0 {
             listener.ready_events = 0;
             if report != 0 {
-                // SAFETY: Lent: fewer than there is room for.
+                // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
                 unsafe {
                     buffer.events.add(*filled).write_unaligned(epoll_event {
                         events: report,
@@ -456,7 +458,7 @@ unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: 
 
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn collect_shared_members(
     guard: &mut SetGuard,
     buffer: &EventBuffer,
@@ -467,7 +469,7 @@ unsafe fn collect_shared_members(
     for nth in 0..guard.shared_members.len() {
         let shared_member = guard.shared_members[nth];
         if *filled < max && guard.has_buffered(shared_member) {
-            // SAFETY: Lent: fewer than there is room for.
+            // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
             unsafe {
                 buffer.events.add(*filled).write_unaligned(epoll_event {
                     events: shared_member.events & flag::IN,
@@ -490,7 +492,7 @@ unsafe fn collect_shared_members(
 unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: usize) -> usize {
     let mut kept = 0;
     for at in 0..count {
-        // SAFETY: Lent, as said.
+        // SAFETY: Lent: `at` is below `count`.
         let event = unsafe { events.add(at).read_unaligned() };
         let (mask, data) = (event.events, event.u64);
         let position = guard
@@ -500,7 +502,7 @@ unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: u
         let was_reported =
             position.is_some_and(|nth| mask & !guard.already_reported.swap_remove(nth).events == 0);
         if !was_reported {
-            // SAFETY: Lent, as said: not behind where it was read.
+            // SAFETY: Lent: `kept` is not above `at`.
             unsafe { events.add(kept).write_unaligned(event) };
             kept += 1;
         }
@@ -508,7 +510,7 @@ unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: u
     kept
 }
 
-/// One event per member: what is in hand of one that was handed back, and what the kernel says of it.
+/// Merges the events of each member into one: its buffered bytes, and the events that the kernel reports.
 ///
 /// # Safety
 ///
@@ -516,17 +518,17 @@ unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: u
 unsafe fn merge(events: *mut epoll_event, filled: usize, count: usize) -> usize {
     let mut kept = filled;
     for at in filled..filled + count {
-        // SAFETY: Lent, as said.
+        // SAFETY: Lent: `at` is below `filled + count`.
         let event = unsafe { events.add(at).read_unaligned() };
         let data = event.u64;
         let earlier = (0..filled).find(|&earlier| {
-            // SAFETY: Lent, as said.
+            // SAFETY: Lent: `earlier` is below `filled`.
             let earlier = unsafe { events.add(earlier).read_unaligned() };
             earlier.u64 == data
         });
         match earlier {
             Some(earlier) => {
-                // SAFETY: Lent, as said.
+                // SAFETY: Lent: `earlier` is below `filled`.
                 unsafe {
                     let slot = events.add(earlier);
                     let mut both = slot.read_unaligned();
@@ -535,7 +537,7 @@ unsafe fn merge(events: *mut epoll_event, filled: usize, count: usize) -> usize 
                 }
             }
             None => {
-                // SAFETY: Lent, as said: not behind where it was read.
+                // SAFETY: Lent: `kept` is not above `at`.
                 unsafe { events.add(kept).write_unaligned(event) };
                 kept += 1;
             }
@@ -544,11 +546,12 @@ unsafe fn merge(events: *mut epoll_event, filled: usize, count: usize) -> usize 
     kept
 }
 
-/// The kernel's set, and what is still in hand of those that were handed back.
+/// Waits on a set that passes through: reports buffered bytes of connections that were handed back, and the kernel's
+/// events.
 ///
 /// # Safety
 ///
-/// Lent: as [`wait`].
+/// Lent: the contract of [`wait`].
 unsafe fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<CallResult> {
     guard.round = guard.round.wrapping_add(1);
     let already_reported = !guard.already_reported.is_empty();
@@ -556,12 +559,12 @@ unsafe fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
         return None;
     }
     guard.kernel_ready = true;
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     let mut filled = unsafe { collect(&mut guard, buffer) };
     guard.kernel_ready = false;
     if filled == 0 {
-        // A room for one was kept for the kernel's set, which had nothing.
-        // SAFETY: Lent, passed on.
+        // One slot was reserved for the kernel's set, which had no event.
+        // SAFETY: Lent: the contract of [`wait`], which this function has.
         filled = unsafe { collect(&mut guard, buffer) };
     }
     if filled == 0 && buffer.timeout_ns == Some(0) {

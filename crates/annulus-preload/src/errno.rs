@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! The calling thread's errno, and the C library's way of answering (Typed: its own functions).
+//! The calling thread's errno, and the return convention of the C library (Typed: its own functions).
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -16,11 +16,11 @@ pub(crate) fn set(errno: i32) {
 }
 
 pub(crate) fn get() -> i32 {
-    // SAFETY: Typed: as above.
+    // SAFETY: Typed: the address of the calling thread's own errno.
     unsafe { *libc::__errno_location() }
 }
 
-/// What `body` answers. A defect in it, a panic, ends no server: there is no answer then. errno is as it was.
+/// Runs `body`, and returns `None` if it panics, so that a defect does not end the server. errno is unchanged.
 #[inline]
 pub(crate) fn catch_panic<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     let before = get();
@@ -29,7 +29,7 @@ pub(crate) fn catch_panic<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     result
 }
 
-/// As the C library says it.
+/// Converts a result to the C library's convention: a count, or -1 and errno.
 #[inline]
 pub(crate) fn into_return(result: CallResult) -> ssize_t {
     match result {
@@ -41,7 +41,7 @@ pub(crate) fn into_return(result: CallResult) -> ssize_t {
     }
 }
 
-/// Likewise, for a call that answers with an int.
+/// Converts the result of a call that returns an int.
 #[inline]
 pub(crate) fn into_return_int(result: CallResult) -> c_int {
     into_return(result) as c_int

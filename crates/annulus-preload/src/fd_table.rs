@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! What each descriptor number is. One array for the life of the process (Owned), its pages made when they are
-//! touched. `state` says who may touch the rest: of a descriptor that belongs to a set, whoever holds that set's
+//! The state of each descriptor number. One array for the life of the process (Owned), whose pages are allocated at
+//! first use. `state` determines who may use the rest: for a descriptor that belongs to a set, the holder of that set's
 //! lock (Held).
 #![allow(unsafe_code)]
 
@@ -25,11 +25,11 @@ pub(crate) enum Kind {
     Stream,
     /// An epoll set.
     Set,
-    /// A ring's: nobody else knows of it.
+    /// A descriptor of the library, which the program does not know.
     Library,
     /// A stream that a set serves.
     Served,
-    /// A stream that was handed back, of which something is in hand still.
+    /// A stream that was handed back and still has buffered bytes.
     HandedBack,
     /// A stream that was closed; the ring is about to do it.
     Closing,
@@ -46,9 +46,9 @@ const KINDS: [Kind; 8] = [
     Kind::Closing,
 ];
 
-/// Known not to block.
+/// Known to be non-blocking.
 pub(crate) const NONBLOCK: u32 = 1 << 8;
-/// Never to be served: something of it is shared, or the operator said so.
+/// Must not be served: it is shared, or the operator excluded it.
 pub(crate) const NEVER_SERVED: u32 = 1 << 9;
 
 /// It is left alone because of its listener's port.
@@ -57,10 +57,10 @@ pub(crate) const BY_PORT: u32 = 1 << 10;
 pub(crate) const SHARED: u32 = 1 << 11;
 /// It is left alone because of an option, or its listener's.
 pub(crate) const BY_OPTION: u32 = 1 << 12;
-/// Accepted by this process, and by now no other can have it: see [`mark_all_shared`].
+/// Accepted by this process, and certainly in no other: see [`mark_all_shared`].
 pub(crate) const UNSHARED: u32 = 1 << 13;
 
-/// A socket that this process has made, of which nothing else is known: whatever options it has, the program has set.
+/// A socket that this process has created and not connected yet: all of its options were set by this program.
 const CREATED: u32 = 1 << 14;
 
 const FLAGS: u32 = NONBLOCK | NEVER_SERVED | BY_PORT | BY_OPTION | SHARED | UNSHARED;
@@ -79,7 +79,7 @@ pub(crate) struct Entry {
     connection: UnsafeCell<Connection>,
 }
 
-// SAFETY: Held: the connection is touched under its set's lock.
+// SAFETY: Held: the connection is used under its set's lock.
 unsafe impl Sync for Entry {}
 
 impl Entry {
@@ -114,13 +114,13 @@ impl Entry {
         self.state.store(state, Ordering::Release);
     }
 
-    /// Nothing is known of the number any more.
+    /// Forgets the state of the number.
     #[inline]
     pub(crate) fn forget(&self) {
         self.state.store(0, Ordering::Release);
     }
 
-    /// Nothing is known of the number, nor was.
+    /// Returns whether the number has never had a state, in this process or a parent.
     #[inline]
     pub(crate) fn is_unknown(&self) -> bool {
         self.state.load(Ordering::Relaxed) == 0
@@ -139,7 +139,7 @@ impl Entry {
             && state >> PROCESS_SHIFT == identity::fork_generation() & 0xffff
     }
 
-    /// All that `state` says, to be put back by [`restore_if_unchanged`](Entry::unless_changed).
+    /// The whole state, for [`restore_if_unchanged`](Entry::restore_if_unchanged).
     pub(crate) fn snapshot(&self) -> u32 {
         self.state.load(Ordering::Acquire)
     }
@@ -169,7 +169,7 @@ impl Entry {
         self.set.store(set, Ordering::Release);
     }
 
-    /// Held: by whoever has the lock of its set, or the only thread of a child.
+    /// Held: used by the holder of the set's lock, or by the only thread of a child.
     #[inline]
     pub(crate) fn connection(&self) -> *mut Connection {
         self.connection.get()
@@ -189,11 +189,11 @@ pub(crate) fn make() {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: Typed: a valid place for the answer.
+    // SAFETY: Typed: a valid pointer for the result.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
     let requested = if known { limit.rlim_max as usize } else { 0 };
     let count = requested.clamp(COUNT_MIN, COUNT_MAX);
-    // SAFETY: Owned: a new mapping; zero bytes are entries that say `Free`, and connections.
+    // SAFETY: Owned: a new mapping; zero bytes are valid entries of the kind `Free`, and connections.
     let base = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -210,7 +210,7 @@ pub(crate) fn make() {
     }
 }
 
-/// What is known of a descriptor; `None` also where there is no table.
+/// The entry of a descriptor; `None` also if there is no table.
 #[inline]
 pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
     let at = fd as usize;
@@ -223,7 +223,7 @@ pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
 
 /// The highest number that was accepted, and one more.
 static ACCEPTED_MAX: AtomicI32 = AtomicI32::new(0);
-/// The number that was accepted last, if nobody has waited since, or written to it; else -1.
+/// The number that was accepted last, if no thread has waited since and nothing was written to it; else -1.
 static ACCEPTED_LAST: AtomicI32 = AtomicI32::new(-1);
 
 pub(crate) fn on_accepted(fd: i32) {
@@ -239,7 +239,7 @@ pub(crate) fn is_just_accepted(fd: i32) -> bool {
     ACCEPTED_LAST.load(Ordering::Relaxed) == fd
 }
 
-/// Somebody waits.
+/// A thread is about to wait.
 #[inline]
 pub(crate) fn clear_just_accepted() {
     if ACCEPTED_LAST.load(Ordering::Relaxed) != -1 {

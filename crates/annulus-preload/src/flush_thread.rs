@@ -32,15 +32,15 @@ use crate::send;
 use crate::sys;
 use crate::writability;
 
-/// How long it sleeps between two looks, us: at first and after it has found something late, and at most.
+/// Sleep between two checks, µs: at first and after late bytes, and at most.
 const CHECK_US: i64 = 2000;
 const CHECK_MAX_US: i64 = 16_000;
-/// What has waited for so long is sent, ns.
+/// Age at which queued bytes are sent, ns.
 const LATE_NS: u64 = 2_000_000;
-/// After so many looks at nothing it sleeps until it is woken, and ends if that takes so long, us.
+/// After this many checks without queued bytes, the thread sleeps until it is woken, and ends after that time, µs.
 const IDLE_CHECKS_MAX: u32 = 8;
 const ASLEEP_MAX_US: i64 = 500_000;
-/// Whoever waits for its end looks so often, us, and at most so many times.
+/// Interval, µs, and number of checks while another thread waits for its end.
 const STOP_POLL_US: i64 = 50;
 const STOP_POLLS_MAX: u32 = 40_000;
 const STACK_BYTES: usize = 64 << 10;
@@ -103,7 +103,7 @@ fn wake_or_start() {
 fn start() -> std::io::Result<()> {
     // SAFETY: Typed: plain integers; filled by the call.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: Typed: as above.
+    // SAFETY: Typed: plain integers; filled by the call.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: Typed: both are of this stack.
     unsafe {
@@ -115,7 +115,7 @@ fn start() -> std::io::Result<()> {
         .name(name)
         .stack_size(STACK_BYTES)
         .spawn(run);
-    // SAFETY: Typed: as above.
+    // SAFETY: Typed: `before` is of this stack, and was filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     spawned.map(drop)
 }
@@ -209,7 +209,7 @@ fn run() {
         }
         (idle, pause_us) = (0, CHECK_US);
         let sleeps = STATE.compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
-        // Something may have been queued since: whoever did has not woken it.
+        // Bytes may have been queued since, by a thread that saw the state RUNNING and did not wake this one.
         if sleeps.is_ok() && epoll_set_list::none_is_queued() && !deferred_output::has_unwatched() {
             let mut limit_us = Some(ASLEEP_MAX_US);
             while STATE.load(Ordering::Acquire) == ASLEEP {
@@ -217,7 +217,7 @@ fn run() {
                 if !is_woken && !deferred_output::flush_all() {
                     break;
                 }
-                // Where something has no room, nobody else waits for that.
+                // Only this thread waits for sockets with deferred output.
                 limit_us = is_woken.then_some(ASLEEP_MAX_US);
             }
             let stopped = STATE.compare_exchange(ASLEEP, NONE, Ordering::AcqRel, Ordering::Relaxed);
@@ -231,7 +231,7 @@ fn run() {
     }
 }
 
-/// All that was queued has been sent, or waits for room: what is written next is queued anew.
+/// Everything that was queued has been sent or deferred: the next write queues anew.
 fn mark_sent(guard: &mut SetGuard) {
     if !guard.pushed {
         guard.forget_sent(false);

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! How a descriptor stops being served: it is handed back to the kernel, removed from its set, or closed. What was
-//! received stays in hand and is read first; what is queued goes out first; a receive that is with the kernel is
-//! cancelled in the ring's next enter, before anything else can come of it. (Held: the callers have the lock.)
+//! Ends serving a descriptor: it is handed back to the kernel, removed from its set, or closed. Received bytes stay
+//! buffered and are read first; queued bytes are sent first; a receive in the kernel is cancelled in the ring's next
+//! enter, before it can complete with data. (Held: the callers have the lock.)
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use crate::sockopts;
 use crate::switch;
 use crate::sys;
 
-/// So many descriptors of a set that other threads touch, and it is theirs as much as its owner's.
+/// Descriptors of a set that other threads have used; above this number, the whole set passes through.
 const FOREIGN_FDS_MAX: u32 = 64;
 
 /// How often one looks whether a kernel thread that polls has cancelled something; it takes one round of its own.
@@ -58,12 +58,12 @@ pub(crate) fn on_foreign_thread(guard: &mut SetGuard, fd: i32) {
     hand_back(guard, fd, Why::OtherThread);
 }
 
-/// The kernel answers for the descriptor from now on.
+/// Hands the descriptor back: the kernel serves it from now on.
 pub(crate) fn hand_back(inner: &mut Inner, fd: i32, why: Why) {
     hand_back_and(inner, fd, why, false);
 }
 
-/// The same because of a low-water mark: that wakes whoever waits, if there is something to read or the end.
+/// Hands back because of a low-water mark, which wakes waiters if there is data or the end of the stream.
 pub(crate) fn hand_back_for_low_water(inner: &mut Inner, fd: i32) {
     hand_back_and(inner, fd, Why::UnknownOption, true);
 }
@@ -79,7 +79,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
         return;
     };
     counters::handed_back(why);
-    // What is sent now may have an answer that nobody has been told of.
+    // Sending now may change the readiness, which has not been reported.
     let reported_before = connection.mask();
     send::flush(inner, fd, connection);
     receive::copy_out(inner, connection);
@@ -155,7 +155,7 @@ fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
             .push(poll_cycle::receive_token(fd, connection));
     }
     if connection.is(flag::ARMED) && inner.is_polled() {
-        // The ring does not stand still: something may come until the kernel says that it is over.
+        // With SQPOLL the ring is not idle: data may arrive until the cancelled receive has completed.
         for _ in 0..CANCEL_ROUNDS_MAX {
             if !inner.submit_cancels() || !connection.is(flag::ARMED) {
                 return;
@@ -165,7 +165,7 @@ fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
     }
 }
 
-/// Lets go of one that was handed back when nothing is in hand of it any more.
+/// Releases a connection that was handed back once it has no buffered bytes.
 #[inline]
 pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
     let Some(entry) = fd_table::entry(fd) else {
@@ -182,7 +182,7 @@ pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
     }
     inner.unready(fd, connection);
     inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
-    // One that is over in a direction is the kernel's for good.
+    // A connection with an ended direction is not served again.
     let over = if connection.is(OVER) { NEVER_SERVED } else { 0 };
     entry.set_kind(Kind::Stream, entry.flags() | over);
 }
@@ -200,9 +200,9 @@ const OVER: u32 = flag::SHUT | flag::BROKEN | flag::ENDED | flag::DEAD;
 
 /// Whether a connection that was taken out of its set may be served by `set`.
 pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
-    // SAFETY: Held: one word, of a connection of which the program itself says that nobody uses it.
+    // SAFETY: Held: one word of a connection that the program no longer uses, by its own calls.
     let flags = unsafe { (*entry.connection()).flags };
-    // What had no room is sent by the set that it was written in.
+    // Deferred output is sent by the set in which it was written.
     if flags & (OVER | flag::FULL) != 0 {
         return false;
     }
@@ -212,7 +212,7 @@ pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
     left && entry.flags() & NEVER_SERVED == 0
 }
 
-/// A connection that was taken out of its set is another's from now on; what is in hand of it.
+/// Releases a connection that was removed from its set, for another set to serve. Returns its buffered bytes.
 pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
     let (Some(entry), Some(mut connection)) = (fd_table::entry(fd), inner.connection(fd)) else {
         return TakenBytes::none();
@@ -232,7 +232,7 @@ pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
     buffered
 }
 
-/// One that came from another set with something in hand, and is not served here.
+/// Keeps the buffered bytes of a connection that came from another set and is not served here.
 pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, buffered: &[u8]) {
     if buffered.is_empty() {
         return;
@@ -247,7 +247,7 @@ pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, b
     }
 }
 
-/// A second number of one that was handed back has the same in hand.
+/// Shares the buffered bytes of a connection that was handed back with its duplicate.
 pub(crate) fn share_buffered(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
     let Some(mut source) = inner.connection(from) else {
         return entry.set_kind(Kind::Stream, NEVER_SERVED | SHARED);
@@ -269,8 +269,7 @@ pub(crate) fn share_buffered(inner: &mut Inner, from: i32, entry: &'static Entry
     }
 }
 
-/// A number is closed that the set goes on to report, as it has a second one: what both have in hand is the second's to
-/// be told of.
+/// Reports buffered bytes by the open duplicate of a number that is being closed: the set goes on reporting the member.
 fn report_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
     let shares = |&second: &i32| {
         let second = inner.connection(second).filter(|_| second != fd);
@@ -289,7 +288,7 @@ fn report_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
     }
 }
 
-/// Which of the connections that had the number in turn it is.
+/// The generation of the connection that has the number now.
 pub(crate) fn generation(inner: &Inner, fd: i32) -> u32 {
     (inner.connection(fd)).map_or(0, |connection| connection.generation)
 }
@@ -357,25 +356,26 @@ pub(crate) fn close(
         }
     }
     let unsent = connection.backlog.move_out();
-    // Room is waited for by the number's next user only.
+    // Only the next connection with this number waits until the socket is writable.
     connection.clear(flag::FULL);
     if was_served {
         count_unserved(inner);
     } else {
         inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
     }
-    // Answers that are still to come are not for whoever gets the number next.
+    // Completions that are still to come must not reach the next connection with this number.
     connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
     if finish_close(fd, unsent.as_slice(), !idle, entry.flags()) {
         return true;
     }
     entry.forget();
-    // It was the library's answer, so it is the library's close.
+    // The library sent the end of the stream, so it also closes the number.
     ends_now && sys::close(fd).is_ok()
 }
 
-/// What a close can't do by itself: a rest is sent later, and what the ring holds of a connection keeps its end back
-/// until its owner waits again, which may be never (`ring_has_refs`). True: it keeps its number for its rest.
+/// Finishes a close that the kernel cannot do alone. Unsent bytes are sent later. A connection that the ring still
+/// refers to (`ring_has_refs`) would not end until its owner waits again, which may be never. Returns whether the
+/// connection keeps its number until its bytes are sent.
 fn finish_close(fd: i32, unsent: &[u8], ring_has_refs: bool, flags: u32) -> bool {
     if !unsent.is_empty() {
         let shared_with = match ring_has_refs {
@@ -406,9 +406,9 @@ fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
     }
 }
 
-/// Has the last answer of a connection leave in one segment with its end: one packet less each way for connections
-/// of one request. Only where the close is the end, for all processes and in order: else the peer would be told an end
-/// before the reset that the kernel tells it. True: all has been sent.
+/// Sends the last response of a connection in one segment with FIN, which saves a packet in each direction for
+/// connections of one request. Only used if the close ends the connection for all processes, in order: otherwise the
+/// peer would see an end before the kernel's reset. Returns whether everything was sent.
 fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) -> bool {
     if connection.out_bytes == 0 || entry.flags() & (UNSHARED | SHARED) != UNSHARED {
         return false;
@@ -420,21 +420,21 @@ fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: 
     connection.backlog.is_empty()
 }
 
-/// As the kernel does where something was not read: what is on its way is sent, then the peer is told.
+/// Discards unread bytes as the kernel does: sends what is queued, then resets the connection.
 fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Conn) {
     if connection.buffered() == 0 {
         return;
     }
     receive::copy_out(inner, connection);
     connection.copied_out.clear();
-    // Behind a filter the peer is told an end instead: to ask for the reset may be forbidden.
+    // Behind a filter the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
     if entry.flags() & SHARED == 0 && !crate::process::may_be_filtered() {
         send::flush(inner, fd, connection);
         sys::reset_when_closed(fd);
     }
 }
 
-/// All of a set's connections are handed back, and the kernel's set answers from now on.
+/// Hands back all connections of a set, which passes through from now on.
 pub(crate) fn pass_through_set(guard: &mut SetGuard, why: Why) {
     if guard.mode == Mode::Passing {
         return switch::clear_released(guard);
@@ -475,8 +475,8 @@ fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
     }
 }
 
-/// The ring goes. Whatever it may still write to stays for ever, unless its owner sees to it that nothing is with
-/// the kernel.
+/// Closes the ring. Memory that it may still write to is leaked, unless its owner makes sure that the kernel has no
+/// request.
 fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     let is_quiescent = guard.is_owner() && guard.cancel_all_requests();
     for fd in 0..served_max() as i32 {
@@ -526,7 +526,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     guard.kernel_polled = false;
 }
 
-/// The last number of a set is closed: its connections are nobody's, until they are put into another.
+/// The last number of a set is closed: its connections belong to no set until the program adds them to another.
 pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
     for fd in 0..served_max() as i32 {
         let Some(entry) = fd_table::entry(fd) else {

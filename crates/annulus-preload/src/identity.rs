@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! Which thread and which process this is (Typed: the C library's own functions). A child is known by a page that the
-//! kernel empties in it, however it was made: `fork`, `clone`, a system call of the program's own (Owned: a page of
-//! this library's own memory, all of it).
+//! Identifies the calling thread and process (Typed: functions of the C library). A child process is recognised by a
+//! page that the kernel zeroes in it, however it was made: `fork`, `clone`, a raw system call (Owned: a page of this
+//! library's own memory, all of it).
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
@@ -25,8 +25,8 @@ struct Page {
     padding: [AtomicU32; PAGE_BYTES / size_of::<u32>() - 1],
 }
 
-/// How many children lie between this process and the one that loaded the library, and one more. 0: nobody has asked
-/// yet in this process.
+/// The number of forks between this process and the one that loaded the library, plus one. 0: not determined in this
+/// process yet.
 static GENERATION: Page = Page {
     process: AtomicU32::new(0),
     padding: [const { AtomicU32::new(0) }; PAGE_BYTES / size_of::<u32>() - 1],
@@ -62,7 +62,7 @@ fn begin() -> u32 {
     become_next(last, 0)
 }
 
-/// This process is the next after `last`. In a child all that is its parent's is let go of, before anything else.
+/// Makes this process the next after `last`. A child first drops everything that belongs to its parent.
 fn become_next(last: u32, current: u32) -> u32 {
     let next = last.wrapping_add(1).max(1);
     let swap =
@@ -87,7 +87,7 @@ pub(crate) fn on_fork_child() {
     }
 }
 
-/// What the C library says of the process: not 0 as long as it has made no thread (since glibc 2.32).
+/// The C library's flag: not 0 while the process has made no thread (since glibc 2.32).
 static SINGLE: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 
 /// When the library is loaded.
@@ -99,7 +99,7 @@ pub(crate) fn init() {
 
 /// Whether the calling thread is the only one, and always was.
 pub(crate) fn is_single_threaded() -> bool {
-    // SAFETY: Typed: null, or that byte, which is there for good.
+    // SAFETY: Typed: null, or that byte, which is never freed.
     unsafe { SINGLE.load(Ordering::Relaxed).as_ref() }
         .is_some_and(|single| single.load(Ordering::Relaxed) != 0)
 }

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! A child of a fork that goes on with its parent's epoll set. The kernel's set is one for both; what the parent's
-//! ring serves is not in it. The child gets a set of its own, of the same number, with all that the parent's has
-//! (Held: a child begins with one thread, and uses nothing that its parent's threads held).
+//! A child of a fork that goes on with its parent's epoll set. Both share the kernel's set, which does not contain the
+//! connections that the parent's ring serves. The child gets its own set, with the same number and all members of the
+//! parent's (Held: a child starts with one thread, and takes no lock that its parent's threads held).
 #![allow(unsafe_code)]
 
 use crate::connection::{DISABLED, MEMBER};
@@ -11,14 +11,14 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::sys;
 
-/// One member of a set, as the kernel tells it.
+/// A member of a set, as `/proc/self/fdinfo` shows it.
 pub(crate) struct Member {
     pub(crate) fd: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
 }
 
-/// Puts a set of the child's own in the place of its parent's; none, if its parent served nothing of it.
+/// Replaces the parent's set by one of the child's own, unless the parent served nothing of it.
 pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
     let set = number.set();
     number.forget();
@@ -29,7 +29,7 @@ pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
         .filter_map(|fd| {
             let entry = fd_table::entry(fd)?;
             let served = entry.inherited() == Kind::Served && std::ptr::eq(entry.set(), set);
-            // SAFETY: Held: a copy of the parent's, which nobody else in the child uses.
+            // SAFETY: Held: a copy of the parent's, which no other thread of the child uses.
             let connection = served.then(|| unsafe { &*entry.connection() })?;
             let events = if connection.is(DISABLED) {
                 0

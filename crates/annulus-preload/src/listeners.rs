@@ -1,7 +1,7 @@
-//! Listeners: the ring polls them, and the program accepts. A poll that has been answered is asked again in the
-//! next turn, together with all else; so a level-triggered listener is reported as long as somebody waits in it, and
-//! costs no call. Connections stay with the kernel until the program takes them: they are shared among processes,
-//! and outlive one that ends, as without this library.
+//! Listeners: the ring polls them, and the program accepts. A completed poll is armed again in the next poll cycle,
+//! together with all other entries, so a level-triggered listener is reported as long as a connection waits in it, and
+//! costs no call. Connections stay with the kernel until the program accepts them: processes share them, and they
+//! outlive a process that ends, as without this library.
 
 use crate::counters::{self, Call, Why};
 use crate::epoll_ctl::CtlRequest;
@@ -11,12 +11,12 @@ use crate::fd_table::{self, NEVER_SERVED};
 use crate::inherited_set::Member;
 use crate::sys;
 
-/// What the ring can do as the kernel's set does it. Not edges, of which a poll asked again would show one too many;
-/// and not `EPOLLEXCLUSIVE`, which wakes a process that waits rather than one that is busy.
+/// Events that a ring reports like the kernel's set. Edges are missing, as a poll that is armed again would report one
+/// too many; so is `EPOLLEXCLUSIVE`, which prefers a waiting process to a busy one.
 const RING_EVENTS: u32 =
     (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
-/// The program adds, changes or removes a listener. `None`: the kernel's set answers.
+/// Adds, changes or removes a listener. `None`: passes through to the kernel's set.
 pub(crate) fn control(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
     let never_served = fd_table::entry(fd).is_none_or(|entry| entry.flags() & NEVER_SERVED != 0);
     let position = (guard.listeners.iter()).position(|listener| listener.fd == fd);
@@ -152,7 +152,7 @@ pub(crate) fn hand_back_all(guard: &mut SetGuard) {
     }
 }
 
-/// The program closes a listener, or gives it a second number.
+/// The program closes a listener, or duplicates it.
 pub(crate) fn on_close(fd: i32, duplicated: bool) {
     // Which sets have it is not written anywhere: there are few sets, and few listeners.
     crate::epoll_set_list::for_each(|guard| {
@@ -192,7 +192,7 @@ fn remove(guard: &mut SetGuard, nth: usize) {
     guard.listeners.remove(nth);
 }
 
-/// What the kernel has found at one.
+/// Records the result of a listener's poll.
 pub(crate) fn on_poll(listeners: &mut [Listener], fd: i32, generation: u32, res: i32) {
     let it = (listeners.iter_mut()).find(|listener| {
         listener.fd == fd && listener.generation & crate::connection::GENERATION_MAX == generation

@@ -1,4 +1,4 @@
-//! A lock that knows who holds it: a signal handler must not wait for the thread that it interrupts.
+//! A lock that records its holder: a signal handler must not wait for the thread that it interrupts.
 
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use crate::identity::thread_id;
 /// Held for the few hundred nanoseconds of a call that is served; never while anything sleeps.
 pub(crate) struct Lock(AtomicUsize);
 
-/// How often one looks before it gives up its processor.
+/// Spins before yielding the processor.
 const SPINS: u32 = 100;
 
 impl Lock {

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! What is said: lines in a file that the operator names. Nothing on stdout, ever, and on stderr one line, if
-//! io_uring is refused (Lent: strings of ours for the call).
+//! Messages: lines in a file that the operator names. Nothing is written to stdout, and one line to stderr if io_uring
+//! is refused (Lent: strings of this library, borrowed for the call).
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub(crate) fn write_line_or_stderr(line: &str) {
     }
 }
 
-/// io_uring can't be had: said once in a process and its children.
+/// Reports that io_uring is unavailable, once in a process and its children.
 pub(crate) fn log_refused(why: &str) {
     static REFUSAL_LOGGED: AtomicBool = AtomicBool::new(false);
     if !REFUSAL_LOGGED.swap(true, Ordering::Relaxed) {
@@ -38,11 +38,11 @@ pub(crate) fn log_refused(why: &str) {
     }
 }
 
-/// This process has said which build it is under.
+/// This process has logged its build.
 static BUILD_LOGGED: AtomicBool = AtomicBool::new(false);
 /// It has made a ring.
 static HAS_RING: AtomicBool = AtomicBool::new(false);
-/// It has said why it has none yet.
+/// It has logged why it has no ring yet.
 static REASON_LOGGED: AtomicBool = AtomicBool::new(false);
 
 /// Which build this is, before the first line of a process that is about it.
@@ -90,7 +90,7 @@ pub(crate) fn log_no_ring() {
     }
 }
 
-/// In a child of a fork: it has said nothing yet, and made none.
+/// In a child of a fork: it has logged nothing yet, and made no ring.
 pub(crate) fn reset_in_child() {
     for flag in [&BUILD_LOGGED, &HAS_RING, &REASON_LOGGED] {
         flag.store(false, Ordering::Relaxed);

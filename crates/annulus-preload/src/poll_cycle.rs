@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! One turn of a set's ring: what has gathered is pushed, the kernel is entered, its answers are taken in. What an
-//! entry points to lies in the arena, which is reset when the kernel has had all of it (Lent); the descriptors of
-//! entries are open: they are pushed and submitted in one turn, in the middle of which nothing is closed (Open).
+//! One poll cycle of a set's ring: push the gathered entries, enter the kernel, reap the completions. Entries point
+//! into the arena, which is reset when the kernel has completed all of them (Lent). Their descriptors are open: entries
+//! are pushed and submitted in one cycle, in the middle of which nothing is closed (Open).
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -22,10 +22,10 @@ use crate::switch;
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
 
-/// How often the kernel is asked to let go of everything before a ring ends: once, as a rule.
+/// Rounds of cancelling everything before a ring is closed; one is enough, as a rule.
 const CANCEL_ROUNDS_MAX: u32 = 16;
 
-/// What an answer is about: kind, generation, descriptor.
+/// The subject of a completion; part of a token, with generation and descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum TokenKind {
@@ -86,7 +86,7 @@ pub(crate) fn make() -> Result<Box<RingContext>, String> {
         (false, true) => "io_uring (deferred task work, incremental buffers), under an epoll set",
         (false, false) => "io_uring (deferred task work), under an epoll set",
     });
-    // The counts have been shared, and with them what is asked.
+    // The counters have been shared, and with them the operator's switch.
     switch::arm(&mut ring);
     Ok(Box::new(RingContext {
         ring,
@@ -97,9 +97,10 @@ pub(crate) fn make() -> Result<Box<RingContext>, String> {
     }))
 }
 
-/// Queues an entry, and makes room for it first if there is none. One for a ring that is lost is dropped.
+/// Queues an entry, after submitting others if the queue is full. An entry for a lost ring is dropped.
 fn push(ring: &mut ServerRing, sqe: Sqe) {
-    // SAFETY: Lent, Open: as the header says.
+    // SAFETY: Lent, Open: entries point into the arena, and their descriptors are open until they are submitted (module
+    // header).
     while !unsafe { ring.push(sqe) } {
         if !submit_once(ring) {
             return;
@@ -119,7 +120,7 @@ pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
     !is_lost(ret)
 }
 
-/// Hands over all that was pushed. False: as [`submit_once`].
+/// Submits all entries that were pushed. False: the ring is lost.
 fn submit_all(ring: &mut ServerRing) -> bool {
     while ring.unsubmitted() > 0 {
         if !submit_once(ring) {
@@ -176,7 +177,7 @@ impl Inner {
         }
         self.ring = Some(context);
         self.pushed = true;
-        // Nobody needs to look after it any more: the kernel gets it now, and its thread may sleep for long.
+        // The flush thread need not send it: the kernel gets it now, and this thread may sleep for long.
         self.set_queued_since(0);
         self.update_gauges();
     }
@@ -209,7 +210,7 @@ impl Inner {
         }
     }
 
-    /// A turn was begun and not ended: what was pushed is submitted, and its answers are taken in.
+    /// Finishes an interrupted poll cycle: submits the pushed entries and reaps their completions.
     pub(crate) fn recover(&mut self) {
         if !self.pushed {
             return;
@@ -223,8 +224,8 @@ impl Inner {
         }
     }
 
-    /// The ring is lost, and has taken nothing of what was pushed: it is queued as before, to be sent and closed by
-    /// other means. (A ring is not lost in the middle of a turn but by a thread that closes its number.)
+    /// The ring is lost, and took none of the pushed entries: they are queued as before, to be sent and closed by other
+    /// means. (A ring is lost in the middle of a cycle only if a thread closes its number.)
     fn unpush(&mut self) {
         for &fd in &self.queued {
             if let Some(mut connection) = self.connection(fd) {
@@ -234,7 +235,7 @@ impl Inner {
         self.pushed = false;
     }
 
-    /// Has the kernel let go at once of what is to be cancelled. By the ring's owner. False: the ring is lost.
+    /// Cancels requests immediately. Called by the ring's owner. False: the ring is lost.
     pub(crate) fn submit_cancels(&mut self) -> bool {
         let mut ret = Ok(());
         if let Some(context) = &mut self.ring {
@@ -242,14 +243,15 @@ impl Inner {
                 push(&mut context.ring, cancel(target));
             }
             counters::count(Event::Enters, 1);
-            // SAFETY: Lent: no mask. Refused, it is done in the next turn.
+            // SAFETY: Lent: no mask. If it is refused, the next cycle does it.
             ret = errno_of(unsafe { context.ring.enter(Wait::No, None, ptr::null()) });
         }
         self.reap();
         !is_lost(ret)
     }
 
-    /// Has the kernel let go of all that it has of the ring. By its owner. True: it writes to nothing any more.
+    /// Cancels all requests of the ring. Called by its owner. Returns whether the kernel has completed all of them, and
+    /// so writes to no memory any more.
     pub(crate) fn cancel_all_requests(&mut self) -> bool {
         for _ in 0..CANCEL_ROUNDS_MAX {
             match &mut self.ring {
@@ -303,13 +305,14 @@ fn poll(fd: i32, events: u32, user_data: u64) -> Sqe {
     }
 }
 
-/// It never waits: what the kernel has no room for comes back, in the order in which it was written (trap 34).
+/// Makes a send that never blocks: bytes that do not fit into the send buffer come back, in the order in which they
+/// were written (trap 34).
 fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
     Sqe {
         flags: ask::SKIP_SUCCESS,
         addr: arena.at(from).expose_provenance() as u64,
         len: bytes,
-        // All of it, or an answer that says how much.
+        // All of it, or a completion with the number of bytes sent.
         op_flags: (libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32,
         ..Sqe::new(ask::SEND, fd)
     }
@@ -330,7 +333,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     }
     connection.mark(flag::ARMED);
     let ioprio = if connection.is(flag::STARVED) {
-        // Not with the others that found none, in the same enter. And never as a multishot one (trap 62).
+        // Not in the same enter as other receives without a buffer, and never as a multishot receive (trap 62).
         connection.clear(flag::STARVED);
         ask::POLL_FIRST
     } else if connection.is(flag::MULTISHOT) {
@@ -352,7 +355,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
 
 fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     if !is_served(fd) {
-        // Handed back: a poll would keep its end back, and `rests` waits for room.
+        // Handed back: a poll would delay its end, and `deferred_output` waits until it is writable.
         return;
     }
     let mut events = 0;
@@ -371,12 +374,12 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     let stopped = !connection.is(flag::ARMED) || connection.is(flag::CANCELLED);
     let in_kernel = connection.is(flag::BULK) && connection.is(flag::READABLE);
     let unread = member && (in_kernel || connection.buffered() > 0 && stopped);
-    // Errors and the end of both directions are always told.
+    // Errors and the end of both directions are always reported.
     if events == 0 && !unread && !(member && connection.is(flag::ENDED)) {
         return;
     }
     if connection.is(flag::POLLED) {
-        // One that waits for less is asked again: it comes back cancelled, and is pushed anew.
+        // A poll for fewer events is cancelled, and pushed again when its completion arrives.
         if events & !connection.polled != 0 {
             connection.polled = events;
             push(ring, cancel(poll_token(fd, connection)));
@@ -388,7 +391,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     let user_data = token(TokenKind::Poll, connection.generation, fd);
     let mut sqe = poll(fd, events, user_data);
     if events & IN == 0 {
-        // The kernel always tells an end that has come, and would answer with what is known already, again and again.
+        // The kernel always reports an end that has come, and would complete with it again and again.
         sqe.len = ask::POLL_EDGES;
     }
     push(ring, sqe);
@@ -398,14 +401,14 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EnterOutcome {
     Completed,
-    /// Without an answer, in time: a signal was handled.
+    /// No completion within the timeout: a signal was handled.
     Interrupted,
     TimedOut,
     /// The ring can't be entered any more.
     Lost,
 }
 
-/// Pushes what has gathered, enters the kernel, sleeps there if `wait`, and takes in the answers.
+/// Pushes gathered entries, enters the kernel, sleeps there if `wait`, and reaps completions.
 ///
 /// # Safety
 ///
@@ -433,7 +436,7 @@ pub(crate) unsafe fn enter(
             (ret, wait_for) = submit_first(ring, wait_for);
         }
         if !wait || wait_for != Wait::No {
-            // SAFETY: Lent, passed on.
+            // SAFETY: Lent: the caller guarantees these pointers.
             ret = errno_of(unsafe { ring.enter(wait_for, timeout_ns, mask) });
         }
         // What was not taken still points into the arena.
@@ -447,9 +450,8 @@ pub(crate) unsafe fn enter(
     errno::catch_panic(|| Some(finish_cycle(guard, ret, wait_for)))
 }
 
-/// Before a patient wait, by itself: of an enter that has also taken entries it can't be told whether a signal has
-/// ended its wait, or it was woken for nothing (trap 66). With what there is still to wait for: nothing, if something
-/// has come.
+/// Submits before a patient wait, separately: an enter that has also taken entries cannot tell whether a signal ended
+/// its wait or it woke for nothing (trap 66). Returns what is still to wait for: nothing, if a completion has arrived.
 fn submit_first(ring: &mut ServerRing, wait_for: Wait) -> (Result<(), i32>, Wait) {
     counters::count(Event::Enters, 1);
     // SAFETY: Lent: no mask.
@@ -460,7 +462,7 @@ fn submit_first(ring: &mut ServerRing, wait_for: Wait) -> (Result<(), i32>, Wait
     (ret, wait_for)
 }
 
-/// Takes in what a turn has brought, and lets others have the set.
+/// Reaps the completions of a cycle, and lets other threads take the set.
 fn finish_cycle(
     mut guard: SetGuard,
     ret: Result<(), i32>,
@@ -476,7 +478,7 @@ fn finish_cycle(
     let outcome = match ret {
         _ if count > 0 => EnterOutcome::Completed,
         Err(libc::EINTR) => EnterOutcome::Interrupted,
-        // Woken for nothing: whether the time is up, the clock says (trap 66).
+        // Woken for nothing: the clock decides whether the timeout has expired (trap 66).
         Err(libc::ETIME) if wait_for.is_patient() => EnterOutcome::Completed,
         Err(libc::ETIME) => EnterOutcome::TimedOut,
         Err(_) if is_lost(ret) => EnterOutcome::Lost,
@@ -491,7 +493,7 @@ fn finish_cycle(
 pub(crate) fn reap_now(guard: SetGuard) -> SetGuard {
     counters::count(Event::Enters, 1);
     let mut guard = Set::enter_unlocked(guard, |ring| {
-        // SAFETY: Lent: no mask. An error shows in the next turn.
+        // SAFETY: Lent: no mask. An error shows in the next cycle.
         let _ = unsafe { ring.enter(Wait::No, None, ptr::null()) };
     });
     guard.reap();
@@ -519,5 +521,5 @@ fn is_lost(ret: Result<(), i32>) -> bool {
     )
 }
 
-/// Why the kernel could not be asked.
+/// The reason if the ring was lost.
 pub(crate) const LOST: Why = Why::Kernel;

@@ -22,13 +22,13 @@ use crate::ring_teardown;
 use crate::send;
 use crate::sys;
 
-/// What a process that ends waits for, at most, until its last bytes have found room, ms.
+/// The longest time that a process waits at its end for deferred output, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
 /// Nothing is served before the library is ready.
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// The counts have been said.
+/// The counters have been written.
 static STATS_WRITTEN: AtomicBool = AtomicBool::new(false);
 /// It did not load the library itself.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
@@ -92,7 +92,7 @@ pub(crate) fn before_fork_child() {
     epoll_set_list::for_each_owned(|guard| guard.submit_sends());
 }
 
-/// In a child that runs handlers; others are noticed when they first ask which process they are.
+/// In a child that runs fork handlers; other children are noticed when they first determine their generation.
 pub(crate) extern "C" fn on_fork_child() {
     identity::on_fork_child();
 }
@@ -136,8 +136,8 @@ extern "C" fn at_exit() {
     before_exit();
 }
 
-/// The process ends now. A ring holds sockets, and a worker of the kernel's ends it some milliseconds after the
-/// process: for as long its peers would be told nothing, and its ports be taken (trap 63).
+/// The process ends now. A ring holds sockets, and a kernel worker closes it some milliseconds after the process: until
+/// then its peers would see no end, and its ports would stay taken (trap 63).
 pub(crate) fn before_exit() {
     before_possible_exit();
     if READY.load(Ordering::Acquire) {
@@ -147,9 +147,9 @@ pub(crate) fn before_exit() {
     }
 }
 
-/// The process ends, unless something still keeps it from that. What its last handlers write is not held back.
+/// The process ends, unless something still prevents it. Writes of its last handlers are sent immediately.
 pub(crate) fn before_possible_exit() {
-    // A child may not have asked before.
+    // A child may not have determined its generation before.
     identity::fork_generation();
     if READY.load(Ordering::Acquire) {
         send::flush_everything(LAST_BYTES_MS);
@@ -171,7 +171,7 @@ pub(crate) fn before_exec() {
 /// No kernel thread polls for a ring any more.
 static CREDENTIALS_CHANGED: AtomicBool = AtomicBool::new(false);
 
-/// How often is asked whether there is a filter now: a program that gives up new privileges often sets one next.
+/// Remaining checks for a new filter: a program that gives up new privileges often sets one next.
 static FILTER_CHECKS: AtomicU32 = AtomicU32::new(0);
 const FILTER_CHECKS_MAX: u32 = 64;
 /// Instead of a number: no ring is made or entered any more; a filter of system calls may end the program for one.
@@ -188,9 +188,9 @@ pub(crate) fn before_filter() {
     pid();
 }
 
-/// The program gives up new privileges. If it has been served before, a filter is what it does that for: it may come by
-/// a system call that no hook sees, and handing back then would take the very calls that it forbids. A program that
-/// does it as it starts may have no filter in mind; it is asked about one for a while.
+/// The program gives up new privileges. If it has been served before, it is about to set a filter: the filter may come
+/// by a system call that no hook sees, and handing back afterwards would use the calls that it forbids. A program that
+/// does this at its start may not want a filter, so it is checked for a while.
 pub(crate) fn before_possible_filter() {
     let mut has_ring = false;
     epoll_set_list::for_each(|guard| has_ring |= guard.ring.is_some());
@@ -220,7 +220,7 @@ fn check_filter() -> bool {
         || updated.is_ok() && sys::has_filter()
 }
 
-/// One set of a program that has one: its ring is not entered any more, not even to have it let go of something.
+/// A filter was set while this set had a ring: the ring is not entered again, not even to cancel requests.
 pub(crate) fn on_filter(guard: &mut epoll_set::SetGuard) {
     FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
     if let Some(context) = &mut guard.ring {
@@ -260,7 +260,7 @@ pub(crate) fn may_use_sqpoll() -> bool {
     config::get().sqpoll && !CREDENTIALS_CHANGED.load(Ordering::Relaxed)
 }
 
-/// The kernel's number of this process; 0: not asked yet.
+/// The process ID; 0: not determined yet.
 static PID: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn pid() -> u32 {

@@ -6,19 +6,19 @@
 
 pub(crate) use ::libc::*;
 
-/// As libc's own: the kernel's answer, or -1 and errno. It takes no lock, allocates nothing and needs nothing to be
-/// loaded, so that a signal handler, or an allocator that is just starting, may call it.
+/// Like libc's own: returns the kernel's result, or -1 and errno. It takes no lock, allocates nothing and needs nothing
+/// to be loaded, so that a signal handler, or an allocator that is just starting, may call it.
 #[allow(non_upper_case_globals, reason = "it stands for libc's function")]
 #[cfg(target_arch = "x86_64")]
 pub(crate) const syscall: unsafe extern "C" fn(c_long, ...) -> c_long =
-    // SAFETY: Typed: it takes up to seven words from where the C calling convention puts them, and answers a word.
+    // SAFETY: Typed: it takes up to seven integers by the C calling convention, and returns one.
     unsafe {
         std::mem::transmute::<unsafe extern "C" fn(), unsafe extern "C" fn(c_long, ...) -> c_long>(
             direct,
         )
     };
 
-/// The number and six words, from where a C caller puts them to where the kernel takes them.
+/// Moves the number and six arguments from where a C caller puts them to where the kernel takes them.
 ///
 /// A child that this makes on a stack of its own (`clone`) returns from here on that stack, as from libc's function.
 #[cfg(target_arch = "x86_64")]

@@ -20,7 +20,7 @@ use crate::errno;
 /// What a child of `clone` runs.
 pub(crate) type Run = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// What a call answers if it is not there.
+/// The return value of a function that does not exist.
 trait Missing {
     const MISSING: Self;
 }
@@ -59,7 +59,7 @@ fn resolve(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 
 /// The next function of a name, whatever its type.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
-    // SAFETY: Typed: as above.
+    // SAFETY: Typed: a NUL-terminated name; the handle means "after this library".
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
@@ -91,7 +91,7 @@ macro_rules! real {
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $ret;
                 // SAFETY: Typed: the function of that name has this type.
                 let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
-                // SAFETY: Typed, passed on.
+                // SAFETY: Typed: the caller guarantees that function's own conditions.
                 unsafe { next($($arg),*) }
             }
         )*

@@ -17,7 +17,7 @@ use crate::process;
 use crate::send::served;
 use crate::sys;
 
-/// The flags of a receive that are known; others hand the connection back.
+/// Supported flags of a receive; any other hands the connection back.
 const KNOWN: i32 = libc::MSG_PEEK
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
@@ -25,8 +25,8 @@ const KNOWN: i32 = libc::MSG_PEEK
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 
-/// Reads from a connection that is served, or that has something in hand. `None`: the kernel answers. `by_read`:
-/// by `read` or `readv`, which ask the socket nothing if they have no room.
+/// Reads from a connection that is served, or that has buffered bytes. `None`: passes through to the kernel. `by_read`:
+/// called by `read` or `readv`, which do not access the socket if their buffer is empty.
 ///
 /// # Safety
 ///
@@ -63,15 +63,15 @@ pub(crate) unsafe fn read(
     let inner: &mut Inner = &mut guard;
     if connection.buffered() > 0 {
         let was_handed_back = entry.kind() != Kind::Served;
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         let done = unsafe { copy_buffered(inner, fd, connection, vectors, flags) };
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         return Some(Ok(done
             + unsafe {
                 read_following(fd, (vectors, total), done, was_handed_back, flags)
             }));
     }
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     if let Some(result) = unsafe { read_last(inner, fd, connection, (vectors, total), flags) } {
         return Some(result);
     }
@@ -87,17 +87,17 @@ pub(crate) unsafe fn read(
         return None;
     }
     if connection.is(flag::BULK) && !connection.is(flag::ARMED) {
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         return Some(unsafe { read_directly(inner, fd, connection, (vectors, total), flags) });
     }
     if connection.is(flag::ARMED) {
         return Some(Err(libc::EAGAIN));
     }
-    // Nothing has been asked of the kernel: it has what there is.
+    // No receive is armed: the kernel has all of the data.
     None
 }
 
-/// With less than this in hand a receive that was stopped goes on.
+/// Buffered bytes below which a stopped receive is armed again.
 const REARM_BELOW_BYTES: usize = 32 << 10;
 
 /// How much the vectors hold.
@@ -116,10 +116,10 @@ fn capacity(vectors: &[iovec], flags: i32) -> CallResult {
     Ok(total)
 }
 
-/// Less than this of a connection that so much came from, and the ring receives again.
+/// A burst of fewer bytes makes the ring receive again.
 const SMALL_BYTES: u32 = 4096;
 
-/// The kernel's answer, and what it says of what is still to come.
+/// Reads from the kernel, and decides how the ring goes on.
 ///
 /// # Safety
 ///
@@ -131,7 +131,7 @@ unsafe fn read_directly(
     (vectors, total): (&[iovec], usize),
     flags: i32,
 ) -> CallResult {
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     let result = unsafe { sys::receive_vectors(fd, vectors, flags) };
     let drained = match result {
         Ok(bytes) => bytes < total,
@@ -154,11 +154,11 @@ unsafe fn read_directly(
     result
 }
 
-/// Of one that is over: what the kernel has comes before its error and its end, if the ring has left it there.
+/// Reads the data of a connection that is over, before its error and its end, if the ring has left it in the kernel.
 ///
 /// # Safety
 ///
-/// Lent: the vectors are valid for writes, as many bytes as is said.
+/// Lent: the vectors are valid for writes, `total` bytes of them.
 unsafe fn read_last(
     inner: &mut Inner,
     fd: i32,
@@ -170,7 +170,7 @@ unsafe fn read_last(
     if !over || !connection.is(flag::READABLE) || connection.is(flag::ARMED) {
         return None;
     }
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     let result = unsafe { read_directly(inner, fd, connection, space, flags) };
     if matches!(result, Ok(1..)) {
         return Some(result);
@@ -179,7 +179,8 @@ unsafe fn read_last(
     None
 }
 
-/// A read with nothing in hand sees what has come since the program waited, unless it has read in this round.
+/// Reaps completions first if nothing is buffered, so that the read sees data that arrived since the last wait. Once
+/// per round.
 fn reap_first(mut guard: SetGuard, entry: &'static Entry, connection: Conn) -> SetGuard {
     let may_reap = connection.is(flag::ARMED)
         && connection.buffered() == 0
@@ -198,7 +199,7 @@ fn reap_first(mut guard: SetGuard, entry: &'static Entry, connection: Conn) -> S
     guard
 }
 
-/// Of one that was handed back the kernel may have what follows what was in hand: so much of it.
+/// Reads data that follows the buffered bytes of a connection that was handed back. Returns the number of bytes.
 ///
 /// # Safety
 ///
@@ -211,7 +212,7 @@ unsafe fn read_following(
     flags: i32,
 ) -> usize {
     let [vector] = vectors else { return 0 };
-    // An error is the next read's to say: with nothing there the kernel is not asked.
+    // The next read returns an error: the kernel is not called if it has no data.
     let reads_more = was_handed_back && done < total && flags & libc::MSG_PEEK == 0;
     if !reads_more || process::may_be_filtered() || sys::readable(fd) == 0 {
         return 0;
@@ -220,11 +221,11 @@ unsafe fn read_following(
         iov_base: vector.iov_base.wrapping_byte_add(done),
         iov_len: total - done,
     };
-    // SAFETY: Lent, passed on: the rest of the vector.
+    // SAFETY: Lent: the rest of a vector that the caller lends.
     unsafe { sys::receive_vectors(fd, &[rest], flags) }.unwrap_or(0)
 }
 
-/// Copies what is in hand to the vectors, which have room for something or nothing.
+/// Copies buffered bytes to the vectors.
 ///
 /// # Safety
 ///
@@ -253,7 +254,7 @@ unsafe fn copy_buffered(
                 break;
             }
             if !discard {
-                // SAFETY: Lent: the caller's; Owned: what is in hand of the connection.
+                // SAFETY: Lent: the caller's vector; Owned: the connection's buffered bytes.
                 unsafe { std::ptr::copy_nonoverlapping(from, into, count) };
             }
             (space, into) = (space - count, into.wrapping_add(count));
@@ -266,7 +267,7 @@ unsafe fn copy_buffered(
     done
 }
 
-/// The first so many bytes in hand have been read.
+/// Consumes the first `bytes` buffered bytes.
 fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     let first = bytes.min(connection.bytes as usize);
     if first > 0 {
@@ -292,8 +293,8 @@ fn release_buffer(inner: &mut Inner, mut connection: Conn) {
     }
 }
 
-/// Moves what lies in a buffer to memory of the connection's own: whoever does not read must not keep what all
-/// receive into.
+/// Copies buffered bytes out of the shared receive buffer, so that a connection that does not read cannot starve
+/// others.
 pub(crate) fn copy_out(inner: &mut Inner, mut connection: Conn) {
     if connection.bytes == 0 {
         return;
@@ -319,7 +320,7 @@ pub(crate) fn copy_all_out(inner: &mut Inner) {
             copy_out(inner, connection);
         }
     }
-    // The buffers may all have been free before: then nobody has said so.
+    // If the buffers were all free, no release has re-armed these.
     for fd in std::mem::take(&mut inner.starved) {
         if let Some(connection) = inner.connection(fd) {
             inner.arm(fd, connection);
@@ -327,7 +328,7 @@ pub(crate) fn copy_all_out(inner: &mut Inner) {
     }
 }
 
-/// What FIONREAD says: what is in hand, and what the kernel has.
+/// The library's part of FIONREAD: the number of buffered bytes.
 pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
     let guard = served(entry, fd).ok()?;
     let mut guard = guard;
@@ -344,14 +345,15 @@ pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
     Some(connection.buffered())
 }
 
-/// What SIOCOUTQ says on top of what the kernel has: what is queued.
+/// The library's part of SIOCOUTQ: queued and deferred bytes.
 pub(crate) fn unsent(entry: &'static Entry, fd: i32) -> Option<usize> {
     let guard = served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
     Some(connection.out_bytes as usize + connection.backlog.len())
 }
 
-/// In a child of a fork: what its parent had in hand when it forked. `None`: nothing, the kernel answers.
+/// In a child of a fork, reads the bytes that its parent had buffered when it forked. `None`: there are none, and the
+/// call passes through.
 ///
 /// # Safety
 ///
@@ -363,7 +365,7 @@ pub(crate) unsafe fn read_inherited(
     if entry.inherited() != Kind::Served && entry.inherited() != Kind::HandedBack {
         return None;
     }
-    // SAFETY: Held: a child that reads what its parent served is not served itself, and has its own copy.
+    // SAFETY: Held: the child is not served through this entry, and has its own copy.
     let connection = unsafe { &mut *entry.connection() };
     let mut done = 0;
     for vector in vectors {
@@ -376,7 +378,7 @@ pub(crate) unsafe fn read_inherited(
         connection.bytes -= count as u32;
         let more = connection.copied_out.as_slice();
         let rest = (vector.iov_len - count).min(more.len());
-        // SAFETY: Lent: as above.
+        // SAFETY: Lent: the rest of the caller's vector.
         unsafe {
             let into = vector.iov_base.cast::<u8>().add(count);
             std::ptr::copy_nonoverlapping(more.as_ptr(), into, rest);
@@ -387,7 +389,7 @@ pub(crate) unsafe fn read_inherited(
     (done > 0).then_some(Ok(done))
 }
 
-/// Moves what is in hand to a pipe. `None`: nothing is, the kernel splices.
+/// Writes buffered bytes to a pipe. `None`: there are none, and the kernel splices.
 pub(crate) fn splice_buffered(
     entry: &'static Entry,
     fd: i32,

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The library's own descriptors: those of rings, of what was closed with a rest to send, of the counts and the log.
-//! They lie at [`lowest`] or above, out of the program's way. A program that closes them by calls of its own may have
-//! another file at such a number: nothing is done to a number that is not the library's any more (Open).
+//! Descriptors that belong to the library: those of rings, draining connections, the counters and the log. They are
+//! numbered from [`lowest`] up, out of the program's way. A program that closes one by a raw system call may have
+//! another file with that number, so the library checks that a number is still its own before it uses it (Open).
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -12,15 +12,15 @@ use annulus::preload::ServerRing;
 use crate::fd_table::{self, Kind};
 use crate::sys;
 
-/// The library's numbers are not below this, where the limit of the process leaves room above it.
+/// The lowest number of the library, if the process's limit allows.
 const NUMBER_MIN: i32 = 512;
-/// Below a lower limit the library's numbers are the last ones, so many.
+/// Numbers for the library below a smaller limit: the last ones.
 const NUMBERS_FROM_LIMIT: i32 = 8;
 
-/// A ring has so many descriptors.
+/// Descriptors of a ring.
 const RING_FDS: usize = 2;
 
-/// What is told of a descriptor by its number: a file of its own, or one of those that share an inode.
+/// How to recognise a descriptor: by its own file, or, if its file shares an inode, by a mark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inode {
     Own,
@@ -90,21 +90,21 @@ pub(crate) fn is_same_file(fd: i32) -> bool {
     slot_of(fd).is_some_and(|slot| slot.is_same_file(fd))
 }
 
-/// Wakes whoever waits for that eventfd.
+/// Makes the eventfd readable.
 pub(crate) fn wake(fd: i32) {
     if is_same_file(fd) {
         sys::wake(fd);
     }
 }
 
-/// The library lets go of the number. True: it was still its own.
+/// Forgets the number. Returns whether it was still the library's.
 pub(crate) fn release(fd: i32) -> bool {
     let identity = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Library);
     if let Some(entry) = identity {
         entry.forget();
     }
     let Some(slot) = slot_of(fd) else {
-        // More than there are places for.
+        // There were more than slots.
         return identity.is_some();
     };
     let still = slot.is_same_file(fd);
@@ -144,7 +144,7 @@ pub(crate) fn make_high<T>(make: impl FnOnce() -> T) -> T {
         return make();
     };
     let file = sys::file_id(read);
-    // Another thread may have given the number to another file.
+    // Another thread may have reused the number.
     let close = |fd: i32| {
         if file.is_some() && sys::file_id(fd) == file {
             let _ = sys::close(fd);
@@ -169,10 +169,10 @@ pub(crate) fn make_high<T>(make: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Ends a ring. It closes its own numbers: one that the program has given to another file meanwhile has that file
-/// again afterwards, and one that it has closed stays closed.
+/// Closes a ring, which closes its own numbers. A number that the program has reused gets its file back afterwards, and
+/// one that the program has closed stays closed.
 ///
-/// `frees_memory`: nothing is with the kernel, so that the ring's memory can be let go of, by a call more.
+/// `frees_memory`: the kernel has no request, so that the ring's memory can be freed, at the cost of another call.
 pub(crate) fn close_ring(ring: ServerRing, frees_memory: bool) {
     let (mut moved, mut is_whole) = (Vec::new(), true);
     for fd in ring.descriptors() {
@@ -184,7 +184,7 @@ pub(crate) fn close_ring(ring: ServerRing, frees_memory: bool) {
         match sys::dup_above(fd, lowest()).or_else(|_| sys::dup_above(fd, 0)) {
             Ok(duplicate) => moved.push((fd, duplicate, flags)),
             Err(libc::EBADF) => {}
-            // It can't be put aside.
+            // It cannot be moved.
             Err(_) => return std::mem::forget(ring),
         }
     }

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! A ring that has ended interrupts its thread once, some milliseconds later: the kernel takes it out of the thread's
-//! books there, and wakes it for that as a signal would (trap 16). `epoll_wait` is the only wait that says so. A
-//! program that handles no signal has no reason to expect EINTR; one that does asks again.
+//! The teardown of a ring interrupts its thread once, some milliseconds later: the kernel removes the ring from the
+//! thread's state there, and wakes it as a signal would (trap 16). Only `epoll_wait` returns EINTR for that. A program
+//! without signal handlers does not expect EINTR; one with handlers retries.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -23,8 +23,8 @@ pub(crate) fn on_ring_closed() {
     CLOSED_NS.store(sys::now_ns(), Ordering::Relaxed);
 }
 
-/// Waits by `call`, again where nothing but the end of a ring has interrupted it. It is given what is left of the
-/// timeout, ns, or nothing: as long as the program has asked.
+/// Waits by `call`, and retries if only the teardown of a ring has interrupted it. `call` gets the remaining timeout,
+/// ns, or `None` for the program's own.
 pub(crate) fn retry_interrupted(
     timeout_ns: Option<u64>,
     call: impl Fn(Option<u64>) -> c_int,
@@ -60,13 +60,13 @@ pub(crate) fn has_interrupted() -> bool {
         }
 }
 
-/// What has been found before a filter of system calls that may forbid to ask.
+/// Whether the program handles signals, determined before a filter of system calls that may forbid the query.
 static HANDLERS: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const HANDLES_NONE: u8 = 1;
 const HANDLES_SOME: u8 = 2;
 
-/// The program is about to set a filter: it is asked for the last time.
+/// Queries the signal handlers for the last time, before the program sets a filter.
 pub(crate) fn cache_handlers() {
     let handlers = if handles_signals() {
         HANDLES_SOME
@@ -79,7 +79,7 @@ pub(crate) fn cache_handlers() {
 fn handles_signals() -> bool {
     SIGNALS.into_iter().any(|signal| {
         let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: Typed: it is asked for, and changes nothing.
+        // SAFETY: Typed: a query, which changes nothing.
         let ret = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
         // SAFETY: Typed: zeros are a valid one, and so is what the call has written.
         let handler = unsafe { action.assume_init() }.sa_sigaction;

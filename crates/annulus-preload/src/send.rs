@@ -18,14 +18,14 @@ use crate::hand_back;
 use crate::process;
 use crate::sys;
 
-/// From so many bytes on a write is not queued: a copy costs more than a call.
+/// Writes of this size or more are not queued: a copy costs more than a call.
 const DIRECT_WRITE_BYTES: usize = 4096;
 /// Most that is queued of one connection, bytes.
 const QUEUED_MAX: usize = 64 << 10;
-/// So many connections have something queued: it is sent without waiting for the end of the round. Few, and what a
-/// server writes that goes round its connections would not be gathered.
+/// Connections with queued bytes that make a set send before the end of the round. With a small limit, the writes of a
+/// server that goes round its connections would not be gathered.
 const CONNECTIONS_MAX: usize = 256;
-/// After so many writes a round looks at the clock, and sends what has waited for so long, ns.
+/// Writes between two checks of the clock, and the age at which queued bytes are sent, ns.
 const WRITES_PER_CHECK: u32 = 32;
 const FLUSH_AFTER_NS: u64 = 1_000_000;
 
@@ -39,7 +39,7 @@ pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<SetGuard, Why> {
     Ok(guard)
 }
 
-/// Writes to a connection that is served, or that has something in hand. `None`: the kernel answers.
+/// Writes to a connection that is served, or that has deferred output. `None`: passes through to the kernel.
 ///
 /// # Safety
 ///
@@ -65,7 +65,7 @@ pub(crate) unsafe fn write(
     let mut connection = inner.connection(fd)?;
     let result = if entry.kind() == Kind::HandedBack {
         if connection.error != 0 {
-            // The ring was told of it, and the kernel tells it once.
+            // The ring has consumed the error, which the kernel returns only once.
             let error = std::mem::take(&mut connection.error);
             hand_back::finish_hand_back(inner, fd, connection);
             return Some(Err(error));
@@ -87,14 +87,14 @@ pub(crate) unsafe fn write(
         if blocks {
             drop(guard);
             return match deferred_output::wait_writable(fd) {
-                // SAFETY: Lent, passed on.
+                // SAFETY: Lent: the caller guarantees these pointers.
                 Ok(()) => unsafe { write(entry, fd, vectors, flags) },
                 Err(errno) => Some(Err(errno)),
             };
         }
         Err(if shut_down { libc::EPIPE } else { libc::EAGAIN })
     } else {
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         let result = unsafe { write_served(inner, fd, connection, vectors) };
         if guard.in_signal_handler() {
             // Its thread may be about to sleep.
@@ -112,7 +112,7 @@ pub(crate) unsafe fn write(
     Some(result)
 }
 
-/// Whether its calls wait for room.
+/// Returns whether the socket is blocking.
 fn blocks(fd: i32) -> bool {
     sys::flags_of(fd).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK == 0)
 }
@@ -146,7 +146,7 @@ unsafe fn write_served(
         return Ok(0);
     }
     if !connection.backlog.is_empty() {
-        // The kernel may have made room since.
+        // The send buffer may have drained since.
         send_backlog(inner, fd, connection);
         if !connection.backlog.is_empty() {
             return Err(libc::EAGAIN);
@@ -155,11 +155,11 @@ unsafe fn write_served(
     let queued = connection.out_bytes as usize;
     let at_once = total >= DIRECT_WRITE_BYTES || queued + total > QUEUED_MAX;
     if !at_once && !connection.is(flag::FULL) {
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         if unsafe { queue(inner, fd, connection, vectors, total) } {
             return Ok(total);
         }
-        // Room was looked for, and what was queued has been sent, perhaps in part.
+        // The socket was not writable before, and queued bytes have been sent, perhaps in part.
         if connection.error != 0 {
             return Err(std::mem::take(&mut connection.error));
         }
@@ -170,11 +170,11 @@ unsafe fn write_served(
             return Err(libc::EAGAIN);
         }
     }
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     unsafe { write_directly(inner, fd, connection, vectors, total) }
 }
 
-/// Puts it into the arena. False: there is no room.
+/// Copies the bytes into the arena. False: they do not fit.
 ///
 /// # Safety
 ///
@@ -191,7 +191,7 @@ unsafe fn queue(
     };
     let mut at = at;
     for vector in vectors {
-        // SAFETY: Lent: the caller's; Owned: room for all of them was made.
+        // SAFETY: Lent: the caller's vectors; Owned: `reserve_output` has reserved all of these bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), at, vector.iov_len);
             at = at.add(vector.iov_len);
@@ -201,7 +201,7 @@ unsafe fn queue(
     true
 }
 
-/// Room for `more` bytes behind those that are queued already.
+/// Reserves `more` bytes behind those that are queued already.
 pub(crate) fn reserve_output(
     inner: &mut Inner,
     mut connection: Conn,
@@ -213,12 +213,12 @@ pub(crate) fn reserve_output(
         let target = (context.arena).extend(from, used, connection.out_room, more as u32);
         if let Some((from, room)) = target {
             (connection.out_from, connection.out_room) = (from, room);
-            // SAFETY: Owned: within the arena, as `extend` has answered.
+            // SAFETY: Owned: within the arena, as `extend` guarantees.
             return Some(unsafe { context.arena.at(from).add(used as usize) });
         }
         if attempt == 0 {
             inner.submit_sends();
-            // What the kernel had no room for comes first.
+            // Deferred output comes first.
             if connection.is(flag::FULL | flag::BROKEN) {
                 return None;
             }
@@ -227,7 +227,7 @@ pub(crate) fn reserve_output(
     None
 }
 
-/// So many bytes more lie in the arena.
+/// Records that `bytes` more are in the arena.
 pub(crate) fn on_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     connection.out_bytes += bytes as u32;
     inner.writes += 1;
@@ -253,13 +253,13 @@ pub(crate) fn on_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes:
     }
 }
 
-/// Nothing is held back any more, for a while.
+/// Sends writes immediately for a while.
 pub(crate) fn suspend_batching(inner: &mut Inner) {
     inner.batching.suspend();
 }
 
-/// The round is over: whether what was written in it has waited too long, or would have. Nothing is held back of a
-/// server that does something else for long after it has written.
+/// Ends a round, and measures whether its writes waited too long, or would have. Writes are not held back for a server
+/// that does other work for long after it has written.
 pub(crate) fn end_round(inner: &mut Inner) {
     let writes = std::mem::take(&mut inner.writes);
     if writes == 0 {
@@ -298,10 +298,10 @@ unsafe fn write_directly(
             if connection.is(flag::FULL) {
                 return Err(libc::EAGAIN);
             }
-            // SAFETY: Lent, passed on.
+            // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { write_directly(inner, fd, connection, vectors, total) };
         }
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         _ => unsafe { sys::send_vectors(fd, vectors, 0) },
     };
     match sent {
@@ -340,7 +340,7 @@ unsafe fn write_directly(
     }
 }
 
-/// Of what is queued the first `sent` bytes have gone; the rest waits for room.
+/// Removes queued bytes, of which the first `sent` have been sent; the others are deferred.
 fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
     let queued = connection.out_bytes as usize;
     if queued == 0 {
@@ -409,7 +409,7 @@ fn flush_by(inner: &mut Inner, fd: i32, connection: Conn, send: fn(i32, &[u8]) -
     }
 }
 
-/// The kernel takes no more: the ring waits for room.
+/// The send buffer is full: the ring polls for writability.
 pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.mark(flag::FULL);
     wait_writable(inner, fd);
@@ -434,7 +434,7 @@ pub(crate) fn on_broken(inner: &mut Inner, fd: i32, mut connection: Conn, errno:
     inner.notify(fd, connection, 0);
 }
 
-/// Sends what had no room. The program is told when there is some again.
+/// Sends deferred output, and reports writability when all of it has been sent.
 pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
     while !connection.backlog.is_empty() {
         match sys::send(fd, connection.backlog.as_slice()) {
@@ -458,8 +458,7 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
     }
 }
 
-/// Before the process becomes another program, or ends: what is queued is sent, and what had no room is waited
-/// for, for at most so long.
+/// Before exec or the end of the process: sends queued bytes, and waits for deferred output, for at most `wait_ms`.
 pub(crate) fn flush_everything(wait_ms: u64) {
     let deadline_ns = sys::now_ns() + wait_ms * 1_000_000;
     for fd in 0..hand_back::served_max() as i32 {
@@ -518,7 +517,7 @@ pub(crate) fn write_file(
         return None;
     }
     let target = reserve_output(inner, connection, count_result)?;
-    // SAFETY: Lent: room for as many was made.
+    // SAFETY: Lent: `count` bytes were reserved.
     match unsafe { sys::pread(from, target, count_result, at) } {
         Ok(0) => Some(Ok(0)),
         Ok(bytes) => {
@@ -533,7 +532,7 @@ pub(crate) fn write_file(
 /// The program sends FIN, behind what it has written. `None`: the kernel does it.
 pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<CallResult> {
     let mut guard = served(entry, fd).ok()?;
-    // Of one that is over for reading the kernel knows all that is still to be said.
+    // The kernel knows everything that remains to be reported of a connection that is shut down for reading.
     if how != libc::SHUT_WR {
         hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
         // The call makes an edge of its own.
@@ -543,7 +542,7 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
         if how != libc::SHUT_RDWR || connection.backlog.is_empty() {
             return None;
         }
-        // What had no room comes before FIN.
+        // Deferred output is sent before FIN.
         connection.mark(flag::TO_SHUT | flag::SHUT);
         return Some(sys::shutdown(fd, libc::SHUT_RD));
     }
@@ -558,7 +557,7 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
     if result.is_ok() {
         connection.mark(flag::SHUT);
     }
-    // The kernel tells whoever waits, whatever came of it: an edge of its own.
+    // The kernel wakes waiters whatever the result: a new edge.
     inner.forget_reported(fd, connection.data);
     inner.notify(fd, connection, 0);
     Some(result)
@@ -573,7 +572,7 @@ pub(crate) fn before_shutdown(fd: i32) {
     }
 }
 
-/// The error that is to be said, which is over then. `None`: the kernel knows.
+/// Returns and clears the connection's error. `None`: passes through to the kernel.
 pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     let guard = served(entry, fd).ok()?;
     let mut connection = guard.connection(fd)?;

@@ -1,18 +1,18 @@
-//! The options of sockets: whether a TCP stream on which one is set can be served. Every option that the kernel's
-//! headers name has its place here, and a test holds the lists to the headers; one that is missing is newer than this
-//! build, and a connection on which it is set is left to the kernel.
+//! Socket options: whether a TCP stream with the option can be served. Every option in the kernel's headers is listed
+//! here, and a test compares the lists with the headers. An option that is missing is newer than this build, and a
+//! connection with it is handed back.
 
 use std::ffi::c_int;
 
 /// What an option does to a connection that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing that the program could see: it is the kernel's matter, or not one of TCP streams.
+    /// No effect that the program could see, or not an option of TCP streams.
     None,
-    /// What is read, reported or written is more, or other, than what a ring brings. Accepted connections have it from
-    /// their listener, and the kernel can be asked for it: this is what it says where the option is not set.
+    /// Reads, events or writes differ from what a ring returns. Accepted connections inherit the option from their
+    /// listener, and `getsockopt` reports it: with the value `unless`, it is not set.
     Differs { unless: c_int },
-    /// Likewise, and the kernel can't be asked.
+    /// The same, but `getsockopt` cannot report it.
     DiffersUnqueryable,
 }
 
@@ -40,7 +40,7 @@ macro_rules! options {
 }
 
 options! {
-    // Asked for, or of other kinds of sockets.
+    // Read-only options, and options of other kinds of sockets.
     SOCKET, "SO_", Effect::None => {
         DEBUG = 1, REUSEADDR = 2, TYPE = 3, ERROR = 4, DONTROUTE = 5, BROADCAST = 6, SNDBUF = 7, RCVBUF = 8,
         KEEPALIVE = 9, NO_CHECK = 11, PRIORITY = 12, LINGER = 13, BSDCOMPAT = 14, REUSEPORT = 15, PASSCRED = 16,
@@ -52,7 +52,7 @@ options! {
         NETNS_COOKIE = 71, BUF_LOCK = 72, RESERVE_MEM = 73, TXREHASH = 74, PASSPIDFD = 76, PEERPIDFD = 77,
         DEVMEM_LINEAR = 78, DEVMEM_DMABUF = 79, DEVMEM_DONTNEED = 80, PASSRIGHTS = 83, INQ = 84,
     }
-    // Filters see segments, before TCP does.
+    // Filters process segments, before TCP does.
     SOCKET, "SO_", Effect::None => {
         ATTACH_FILTER = 26, DETACH_FILTER = 27, ATTACH_BPF = 50, ATTACH_REUSEPORT_CBPF = 51,
         ATTACH_REUSEPORT_EBPF = 52, DETACH_REUSEPORT_BPF = 68,
@@ -68,13 +68,13 @@ options! {
     }
     SOCKET, "SO_", Effect::Differs { unless: 1 } => { RCVLOWAT = 18, }
     SOCKET, "SO_", Effect::Differs { unless: -1 } => { PEEK_OFF = 42, }
-    // A wait in a ring polls no device; sends that the kernel tells of later are its own.
+    // A wait in a ring does not busy-poll a device; sends with completion notifications belong to the program.
     SOCKET, "SO_", Effect::Differs { unless: 0 } => {
         BUSY_POLL = 46, PREFER_BUSY_POLL = 69, ZEROCOPY = 60, TXTIME = 61,
     }
     SOCKET, "SO_", Effect::DiffersUnqueryable => { BUSY_POLL_BUDGET = 70, }
 
-    // ULP: what it makes of the stream is said by options of a level of its own.
+    // ULP: its effect is set by options of a level of its own.
     TCP, "TCP_", Effect::None => {
         NODELAY = 1, MAXSEG = 2, CORK = 3, KEEPIDLE = 4, KEEPINTVL = 5, KEEPCNT = 6, SYNCNT = 7, LINGER2 = 8,
         DEFER_ACCEPT = 9, WINDOW_CLAMP = 10, INFO = 11, QUICKACK = 12, CONGESTION = 13, MD5SIG = 14,
@@ -83,7 +83,7 @@ options! {
         TX_DELAY = 37, AO_ADD_KEY = 38, AO_DEL_KEY = 39, AO_INFO = 40, AO_GET_KEYS = 41, AO_REPAIR = 42,
         IS_MPTCP = 43, RTO_MAX_MS = 44, RTO_MIN_US = 45, DELACK_MAX_US = 46,
     }
-    // When there is room; what comes with bytes; a stream that is taken apart.
+    // The threshold of writability; data that accompanies bytes; a stream that is repaired.
     TCP, "TCP_", Effect::Differs { unless: 0 } => { REPAIR = 19, NOTSENT_LOWAT = 25, INQ = 36, }
     TCP, "TCP_", Effect::DiffersUnqueryable => {
         REPAIR_QUEUE = 20, QUEUE_SEQ = 21, REPAIR_OPTIONS = 22, REPAIR_WINDOW = 29, FASTOPEN_CONNECT = 30,

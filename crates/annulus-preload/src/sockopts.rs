@@ -1,5 +1,5 @@
-//! Socket options: whether a connection has one with which it can't be served. Connections have those of their
-//! listener, which is asked once; of a connection that was accepted nothing is asked.
+//! Socket options: whether a connection has one that prevents serving it. Connections inherit the options of their
+//! listener, which is queried once; an accepted connection is not queried.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub(crate) fn changes_data(level: c_int, name: c_int) -> bool {
     )
 }
 
-/// Whether the program has ever said how long a close may wait, or has been given a listener that knows.
+/// Whether the program has ever set SO_LINGER, or inherited a listener with it.
 static LINGER_SET: AtomicBool = AtomicBool::new(false);
 
 /// The program sets an option.
@@ -31,8 +31,8 @@ pub(crate) fn on_set(level: c_int, name: c_int) {
     }
 }
 
-/// Nothing is known yet of a listener, whose connections have its options. True: none of them can be served. It is
-/// asked once; what the program sets later is seen by `setsockopt`.
+/// Queries the options of a new listener, which its connections inherit, once. Returns whether they prevent serving.
+/// `setsockopt` records options that the program sets later.
 pub(crate) fn listener_is_unusual(listener_fd: c_int) -> bool {
     if sys::option(listener_fd, libc::SOL_SOCKET, libc::SO_LINGER) != Ok(0) {
         LINGER_SET.store(true, Ordering::Relaxed);
@@ -61,7 +61,7 @@ pub(crate) fn has_ulp(fd: c_int) -> bool {
     )
 }
 
-/// Likewise those that the program has connected itself.
+/// The same for connections that the program has connected itself.
 static CLIENTS_NEVER_SERVED: AtomicBool = AtomicBool::new(false);
 
 /// What the program does to a connection that is served comes too late for what the ring has taken of it: it will do so

@@ -1,7 +1,7 @@
-//! The operator's switch: a word that other processes can write to (`annulus::metrics::switch`) says whether the kernel
-//! is to have everything. Each thread looks at it on its waits, one load, and hands back the sets that it waits on; a
-//! ring that sleeps is woken by the word itself, from Linux 6.7 on. A set that was handed back so, or had no ring made
-//! for it, is served again at the first wait on it that begins after that was asked.
+//! The operator's switch: a word that other processes can write (`annulus::metrics::switch`) decides whether all
+//! connections are handed back. Each thread checks it on its waits, by one load, and hands back the sets that it owns;
+//! from Linux 6.7 on, the word itself wakes a ring that sleeps. A set that was handed back in this way, or got no ring
+//! because of it, is served again at the first wait that begins after the switch is reset.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +21,7 @@ use crate::log;
 use crate::poll_cycle::{self, TokenKind};
 use crate::sys;
 
-/// In a child of a fork that can't be asked yet: its parent had been handed back.
+/// In a child of a fork that has no switch of its own yet: its parent had been released.
 static INHERITED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the kernel is to have everything.
@@ -30,17 +30,17 @@ pub(crate) fn is_released() -> bool {
     switch::is_released() || INHERITED.load(Ordering::Relaxed)
 }
 
-/// The process can be asked from now on.
+/// Publishes the switch of this process.
 pub(crate) fn begin() {
     switch::listen(INHERITED.swap(false, Ordering::Relaxed));
 }
 
-/// In a child of a fork, while it still sees what its parent was asked: it begins with that.
+/// In a child of a fork, while it still sees its parent's switch: inherits its position.
 pub(crate) fn inherit() {
     INHERITED.store(is_released(), Ordering::Relaxed);
 }
 
-/// Has the ring wake its thread when something is asked.
+/// Has the ring wake its thread when the switch changes.
 pub(crate) fn arm(ring: &mut ServerRing) {
     let Some(word) = switch::asked() else { return };
     let current = word.load(Ordering::Acquire);
@@ -48,7 +48,7 @@ pub(crate) fn arm(ring: &mut ServerRing) {
     while !ring.arm_change(word, current, token) && poll_cycle::submit_once(ring) {}
 }
 
-/// Something was asked, or the kernel can't wait for that: then it is seen at the next wait.
+/// Handles a change of the switch. On a kernel that cannot wait for it, the next wait notices the change.
 pub(crate) fn on_change(ring: &mut ServerRing, res: i32) {
     if matches!(-res, 0 | libc::EAGAIN | libc::EINTR) {
         arm(ring);
@@ -58,7 +58,7 @@ pub(crate) fn on_change(ring: &mut ServerRing, res: i32) {
 /// The set's connections are handed back. By its owner.
 #[cold]
 pub(crate) fn release(guard: &mut SetGuard) {
-    // Before the ring is said to be gone.
+    // Before the ring is counted as closed.
     switch::tell(Told::SetsHandedBack, 1);
     switch::tell(Told::HandedBack, i64::from(guard.served));
     hand_back::pass_through_set(guard, Why::Released);
@@ -77,7 +77,7 @@ pub(crate) fn keeps_passing(guard: &mut SetGuard) -> bool {
     if !is_released() {
         return false;
     }
-    // From now on it can be asked, as it could with a ring.
+    // From now on the process has a switch, as it would with a ring.
     counters::share();
     counters::passed(Why::Released);
     log::write_line("an epoll set passes through from now on: released");
@@ -94,7 +94,7 @@ pub(crate) fn clear_released(guard: &mut SetGuard) {
     }
 }
 
-/// Before a wait on the set: it is served again if that has been asked.
+/// Before a wait on the set: serves it again if the switch has been reset.
 #[inline]
 pub(crate) fn apply(set: &'static Set, guard: &mut SetGuard) {
     if guard.released && !is_released() {
@@ -123,7 +123,7 @@ fn serve_again(set: &'static Set, guard: &mut SetGuard) {
     clear_released(guard);
 }
 
-/// What the kernel's set has that a ring may serve is known as if it had been put in before there was a ring.
+/// Records members of the kernel's set that a ring may serve as if they had been added before there was a ring.
 fn take_members(guard: &mut SetGuard) {
     (guard.early_members, guard.listeners) = (Vec::new(), Vec::new());
     let other_members = members_of_others(guard.set_ptr);
@@ -151,12 +151,12 @@ fn is_plain(member: &Member) -> bool {
     member.events & !KNOWN == 0 && member.events & !(EDGE_TRIGGERED | ONESHOT) != 0
 }
 
-/// Neither side has ended, and the kernel has room: what a set that begins to serve a connection takes for granted.
+/// Neither side has ended, and the socket is writable: a set that begins to serve a connection assumes both.
 fn is_quiet(fd: i32) -> bool {
     sys::poll_now(fd, OUT | RDHUP) == OUT && sys::is_established(fd)
 }
 
-/// Those that other sets have as well: what one ring receives the other would not see.
+/// Members that other sets have as well: those sets would not see data that this ring receives.
 fn members_of_others(but: *const Set) -> Vec<i32> {
     let is_other = |&fd: &i32| {
         fd_table::entry(fd)

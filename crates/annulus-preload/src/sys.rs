@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The kernel, by direct calls: nothing here is a function that this library exports (Sealed). Pointers are valid
-//! for the call (Lent), as each function says.
+//! System calls, made directly: this module calls no function that this library exports (Sealed). Pointers are valid
+//! for the call (Lent), as each function documents.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -51,7 +51,7 @@ pub(crate) unsafe fn send_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int
     message.msg_iov = vectors.as_ptr().cast_mut();
     message.msg_iovlen = vectors.len();
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     result(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
 }
 
@@ -87,7 +87,7 @@ fn send_with(fd: i32, bytes: &[u8], flags: c_int) -> CallResult {
 ///
 /// Lent: `into` is valid for writes of `bytes`.
 pub(crate) unsafe fn pread(fd: i32, into: *mut u8, bytes: usize, at: i64) -> CallResult {
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     result(unsafe { libc::syscall(libc::SYS_pread64, fd, into, bytes, at) })
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn option(fd: i32, level: c_int, name: c_int) -> Result<c_int, i32> {
     result(ret).map(|_| value)
 }
 
-/// How many bytes can be read; 0 also if that can't be said.
+/// The number of bytes that can be read; 0 also if it is unknown.
 pub(crate) fn readable(fd: i32) -> usize {
     let mut bytes: c_int = 0;
     // SAFETY: Lent: of this stack.
@@ -138,7 +138,7 @@ pub(crate) fn own_port(fd: i32) -> Option<u16> {
 
 /// Whether neither side of a TCP connection has ended its direction.
 pub(crate) fn is_established(fd: i32) -> bool {
-    /// `TCP_ESTABLISHED`, in the first byte of the answer.
+    /// `TCP_ESTABLISHED`, in the first byte of the result.
     const ESTABLISHED: u8 = 1;
     option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
         .is_ok_and(|info| info.to_ne_bytes()[0] == ESTABLISHED)
@@ -155,7 +155,7 @@ fn ip_port(fd: i32, call: c_long) -> Option<u16> {
     // SAFETY: Lent: of this stack, with its size.
     let ret = unsafe { libc::syscall(call, fd, &raw mut address, &raw mut bytes) };
     let family = c_int::from(address.sin6_family);
-    // The port stands at the same place in both.
+    // The port is at the same offset in both.
     (ret == 0 && (family == libc::AF_INET || family == libc::AF_INET6))
         .then(|| u16::from_be(address.sin6_port))
 }
@@ -175,10 +175,10 @@ pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u6
 pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -> CallResult {
     // By the call that the program itself makes, as a rule: a filter of its own may allow no other.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     let ret = unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) };
     #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait,
@@ -193,7 +193,7 @@ pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -
     result(ret)
 }
 
-/// Waits on the kernel's set; -1 and errno, as the C library says it. `mask` is 8 bytes, or null.
+/// Waits on the kernel's set; returns -1 and errno, as the C library does. `mask` is 8 bytes, or null.
 ///
 /// # Safety
 ///
@@ -208,7 +208,7 @@ pub(crate) unsafe fn wait_on(
         tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
         tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
     };
-    // SAFETY: Lent, passed on; the time is of this stack.
+    // SAFETY: Lent: the caller guarantees `events` and `mask`; the time is of this stack.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -233,7 +233,8 @@ pub(crate) unsafe fn wait(
     events: &mut [libc::epoll_event],
     time: *const libc::timespec,
 ) -> CallResult {
-    // SAFETY: Lent: borrowed for the call, and passed on. All signals are blocked where it is called.
+    // SAFETY: Lent: `events` is borrowed for the call, and the caller guarantees `time`. All signals are blocked in
+    // callers.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -279,7 +280,7 @@ pub(crate) fn is_fatal(signal: c_int) -> bool {
     }
     // SAFETY: Typed: plain integers and null pointers, for which zero bytes are a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: Typed: it is asked for, and changes nothing.
+    // SAFETY: Typed: a query, which changes nothing.
     let ret = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
     ret == 0 && action.sa_sigaction == libc::SIG_DFL
 }
@@ -326,7 +327,7 @@ pub(crate) fn file_id(fd: i32) -> Option<(u64, u64)> {
     (ret == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
-/// What marks an open file as the library's: the signal that it would send, if it were ever asked to send any.
+/// Marks an open file as the library's: the signal number for I/O notifications, which are never enabled.
 const MARK: c_int = 57;
 const F_SETSIG: c_int = 10;
 const F_GETSIG: c_int = 11;
@@ -372,11 +373,11 @@ pub(crate) unsafe fn receive_vectors(fd: i32, vectors: &[libc::iovec], flags: c_
     message.msg_iov = vectors.as_ptr().cast_mut();
     message.msg_iovlen = vectors.len();
     let flags = flags | libc::MSG_DONTWAIT;
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller guarantees these pointers.
     result(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags) })
 }
 
-/// Has a close discard what was not sent, and tell the peer so.
+/// Makes a close discard unsent bytes, and reset the connection.
 pub(crate) fn reset_when_closed(fd: i32) {
     set_linger(fd, true);
 }
@@ -404,8 +405,8 @@ fn set_linger(fd: i32, on: bool) {
     };
 }
 
-/// Ends a connection that a ring still has open: its peer is told now what the kernel would tell it if this were the
-/// last to close it.
+/// Ends a connection that a ring still has open: the peer sees now what the kernel would send if this were the last
+/// close.
 pub(crate) fn end_as_if_closed(fd: i32) {
     if readable(fd) > 0 || resets_when_closed(fd) {
         disconnect(fd);
@@ -440,7 +441,7 @@ pub(crate) fn linger_s(fd: i32) -> Option<i32> {
     (linger.l_onoff != 0).then_some(linger.l_linger)
 }
 
-/// Resets a connection, whoever else has it open (connect(2), AF_UNSPEC).
+/// Resets a connection, even if it is open elsewhere (connect(2), AF_UNSPEC).
 fn disconnect(fd: i32) {
     // SAFETY: Typed: plain integers, for which zero bytes are a value: AF_UNSPEC.
     let unspecified: libc::sockaddr = unsafe { std::mem::zeroed() };
@@ -476,7 +477,7 @@ pub(crate) fn set_send_buffer(fd: i32, bytes: i32) {
     };
 }
 
-/// Sleeps while `word` is `value`, until somebody wakes it, for at most so long.
+/// Sleeps while `word` is `value`, until another thread wakes it, for at most `us`.
 pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32, us: i64) {
     let call = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let time = libc::timespec {
@@ -487,7 +488,8 @@ pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32, us: i6
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, value, &raw const time) };
 }
 
-/// The last thread of a process says how it ends. Where only the calling one is left of it, it ends as the first did.
+/// Ends the process with the first thread's exit code if the calling thread is the only other one: the last thread of a
+/// process determines its exit code.
 pub(crate) fn end_as_the_first_thread() {
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -526,7 +528,7 @@ pub(crate) fn has_thread(thread_id: u32) -> bool {
 
 pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {
     let call = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: Lent: as above.
+    // SAFETY: Lent: the word lives for the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, 1) };
 }
 
@@ -537,12 +539,12 @@ pub(crate) fn has_filter() -> bool {
     mode > 0
 }
 
-/// What the kernel finds at a descriptor, of those events.
+/// The events of a descriptor, among `events`, without waiting.
 pub(crate) fn poll_now(fd: i32, events: u32) -> u32 {
     poll(fd, events, Some(0)).unwrap_or(0)
 }
 
-/// Waits for one of those events, for so long at most or for good: what has been found, 0 if the time is up.
+/// Waits for one of `events`, for at most the timeout, or without a limit. Returns the events, 0 on a timeout.
 pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32, i32> {
     let mut request = libc::pollfd {
         fd,
@@ -571,7 +573,7 @@ pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32,
     })
 }
 
-/// How long a call that sends waits for room, at most, ns. `None`: for good.
+/// The send timeout of a socket, ns. `None`: no limit.
 pub(crate) fn send_timeout_ns(fd: i32) -> Option<u64> {
     let mut time = libc::timeval {
         tv_sec: 0,

@@ -1,10 +1,10 @@
 //! # Safety
 //!
-//! Waits for room in connections on behalf of a program that waits for something else. A set of the kernel's own, in
-//! which the library's thread sleeps (`watchdog`): for room where somebody has found none (edges: a connection stays in
-//! it and costs nothing until then), and for whoever wakes it (Lent, Typed: structures of this stack, and numbers).
+//! Waits until sockets are writable, on behalf of a program that waits elsewhere. A kernel epoll set in which the flush
+//! thread sleeps (`flush_thread`), with edge-triggered members, which cost nothing until they are writable, and an
+//! eventfd that wakes the thread (Lent, Typed: structures of this stack, and numbers).
 //!
-//! The thread makes it, when there is something to put into it for the first time.
+//! The flush thread creates the set when there is something to add to it for the first time.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -13,17 +13,18 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use crate::reserved_fds::{self, Inode};
 use crate::sys;
 
-/// The kernel's set, and what wakes whoever sleeps in it; -1: there is none.
+/// The kernel's set, and the eventfd that wakes its sleeper; -1: not created.
 static SET: AtomicI32 = AtomicI32::new(-1);
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 /// The name under which `WAKE` is in the set: no connection's.
 const WOKEN: u64 = u64::MAX;
 /// Without a limit, µs.
 const FOREVER_US: i64 = 3_600_000_000;
-/// So many are told at once.
+/// Events of one call.
 const EVENTS_MAX: usize = 16;
 
-/// Room, or an error, is told once each time that it comes, under that name. False: it can't be waited for.
+/// Watches a descriptor: each time that it becomes writable or has an error, `key` is reported once. False: it cannot
+/// be watched.
 pub(crate) fn watch(fd: i32, key: u64, events: u32) -> bool {
     let Some(set) = set() else { return false };
     let events = events | libc::EPOLLET as u32;
@@ -52,7 +53,7 @@ fn set() -> Option<i32> {
     Some(set)
 }
 
-/// The same under a high number, which the program does not see.
+/// Moves a descriptor to a high number, out of the program's way.
 fn move_high(low: i32) -> Option<i32> {
     let high = sys::dup_above(low, reserved_fds::lowest());
     let _ = sys::close(low);
@@ -61,7 +62,7 @@ fn move_high(low: i32) -> Option<i32> {
     Some(high)
 }
 
-/// Wakes whoever sleeps here.
+/// Wakes the thread that sleeps here.
 pub(crate) fn wake(word: &AtomicU32) {
     sys::wake_one(word);
     let wake = WAKE.load(Ordering::Acquire);
@@ -70,8 +71,8 @@ pub(crate) fn wake(word: &AtomicU32) {
     }
 }
 
-/// Sleeps while `word` is `value`, until there is room somewhere, or for so long. Once at most: the caller looks again.
-/// False: the time is up.
+/// Sleeps while `word` is `value`, until a socket is writable, or for `us`. Sleeps once at most: the caller checks
+/// again. False: the time is up.
 pub(crate) fn sleep_while(
     word: &AtomicU32,
     value: u32,
@@ -85,7 +86,7 @@ pub(crate) fn sleep_while(
             sys::wait_while(word, value, us);
             (sys::now_ns() - begin_ns) / 1000 < us.cast_unsigned()
         }
-        // Whoever has changed the word since has also made the set ready.
+        // The thread that changed the word has also made the eventfd readable.
         set => sleep(set, us, on_ready),
     }
 }

@@ -1,12 +1,12 @@
 //! # Safety
 //!
-//! Calls in which a program sleeps, other than on its set: what it has queued is sent before. And those that only a
-//! process with one thread may make (Typed, Lent: as the header of the hooks says).
+//! Calls that may block, other than waits on a set: queued bytes are sent first. Also calls that only a single-threaded
+//! process may make (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
@@ -30,7 +30,7 @@ pub(super) fn before_blocking() {
     before_blocking_on(None);
 }
 
-/// Likewise on a set, which sends what is its own by itself.
+/// Before a wait on a set, which sends its own queued bytes.
 #[inline]
 pub(super) fn before_blocking_on(set: Option<&'static Set>) {
     // As a rule: `getc` comes here for each byte.
@@ -43,7 +43,7 @@ pub(super) fn before_blocking_on(set: Option<&'static Set>) {
     });
 }
 
-/// Before an accept. Whether a listener waits is asked once.
+/// Before an accept. Asks once whether the listener blocks.
 #[inline]
 pub(super) fn before_accept(fd: c_int) {
     if !flush_thread::has_queued() {

@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! Descriptors: closed, duplicated, asked about (Typed, Lent: as the header of the hooks says).
+//! Descriptors: closing, duplicating, flags (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_int, c_uint, c_ulong};
@@ -102,7 +102,8 @@ pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) 
 
 unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     let shared = shares(fd);
-    // What is there is closed by the call; ours first, so that nothing of it is lost.
+    // The call closes the previous file of the number; a served connection is closed first, so that nothing of it is
+    // lost.
     if fd != to
         && let Some(entry) = fd_table::entry(to)
     {
@@ -189,7 +190,7 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong
     unsafe { fcntl(fd, command, argument) }
 }
 
-/// The program has said whether calls on it wait.
+/// Records whether calls on the descriptor block.
 fn set_blocking(fd: c_int, blocks: bool) {
     if blocks {
         hand_back(fd, Why::Blocking);
@@ -248,7 +249,7 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     let more = match request {
         libc::FIONREAD => ours(receive::readable),
         libc::FIONBIO => 0,
-        // What is queued is with the kernel, as it would be; there remains what it had no room for.
+        // Queued bytes are flushed first, as the kernel would have them; deferred bytes are added.
         libc::TIOCOUTQ | SIOCOUTQNSD => {
             flush(fd);
             ours(receive::unsent)

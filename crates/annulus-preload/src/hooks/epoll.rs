@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! Epoll sets (Typed, Lent: as the header of the hooks says).
+//! Epoll sets (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::c_int;
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
             let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
             Some(Some(seconds.saturating_add(time.tv_nsec as u64)))
         }
-        // The kernel says what is wrong with it.
+        // The kernel returns the error.
         Some(_) => None,
     };
     if let Some(timeout_ns) = timeout_ns
@@ -152,7 +152,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     })
 }
 
-/// What the program has asked for, or what is left of it: never less.
+/// The timeout of the call, or the remaining time, rounded up.
 fn timeout_left_ms(timeout_ms: c_int, left_ns: Option<u64>) -> c_int {
     match left_ns {
         None => timeout_ms,
@@ -189,7 +189,7 @@ unsafe fn wait_on(
         timeout_ns,
         mask: epoll_wait::kernel_mask(mask),
     };
-    // A thread may be cancelled where it waits; it is here, as nothing is held.
+    // A wait is a cancellation point. It is placed here, as no lock is held.
     unsafe { pthread_testcancel() };
     // It guards itself, but for its sleep: a handler may end the thread there, which unwinds it.
     let ret = unsafe { epoll_wait::wait(number, &buffer) };

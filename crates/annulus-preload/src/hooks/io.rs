@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! Reads and writes (Typed, Lent: as the header of the hooks says).
+//! Reads and writes (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -38,13 +38,13 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
             return None;
         }
         FdState::Closed => Some(Err(libc::EBADF)),
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         FdState::Connection(entry) => {
             catch_panic(|| unsafe { receive::read(entry, fd, vectors, flags, by_read) })
         }
         FdState::Inherited(entry) => {
             counters::passed(Why::Forked);
-            // SAFETY: Lent, passed on.
+            // SAFETY: Lent: the caller guarantees these pointers.
             catch_panic(|| unsafe { receive::read_inherited(entry, vectors) })
         }
     };
@@ -60,7 +60,7 @@ unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Op
         }
         FdState::Inherited(_) => return None,
         FdState::Closed => Some(Err(libc::EBADF)),
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller guarantees these pointers.
         FdState::Connection(entry) => {
             catch_panic(|| unsafe { send::write(entry, fd, vectors, flags) })
         }
@@ -69,12 +69,12 @@ unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Op
     result
 }
 
-/// Up to 1,024 vectors, as the kernel counts them; `None`: it says what is wrong.
+/// The vectors, up to 1,024, which is the kernel's limit. `None`: the kernel returns the error.
 unsafe fn slice<'a>(vectors: *const iovec, count: usize) -> Option<&'a [iovec]> {
     if !may_be_mapped(vectors) || count > VECTORS_MAX {
         return None;
     }
-    // SAFETY: Lent: the caller's, so many.
+    // SAFETY: Lent: the caller passes `count` valid vectors.
     Some(unsafe { std::slice::from_raw_parts(vectors, count) })
 }
 
@@ -161,7 +161,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     from_bytes: *mut socklen_t,
 ) -> ssize_t {
     match unsafe { read_by(Call::Recv, fd, &one(base, bytes), flags) } {
-        // A stream's peer is not told again; what is wrong with the place for it is told behind the bytes.
+        // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were read.
         Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {
             into_return(Err(libc::EFAULT))
         }
@@ -199,7 +199,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     flags: c_int,
 ) -> ssize_t {
     let given = unsafe { message.as_ref() }
-        // The kernel says what is wrong with a length.
+        // The kernel returns the error for an invalid length.
         .filter(|message| message.msg_namelen.cast_signed() >= 0)
         .and_then(|message| unsafe { slice(message.msg_iov, message.msg_iovlen) });
     match given.and_then(|given| unsafe { read_by(Call::Recvmsg, fd, given, flags) }) {
@@ -278,7 +278,7 @@ pub(super) unsafe extern "C-unwind" fn sendto(
     to: *const sockaddr,
     to_bytes: socklen_t,
 ) -> ssize_t {
-    // An address is of no use to a stream; what the kernel says of it, it says.
+    // A stream ignores an address; the kernel decides on errors.
     if to.is_null()
         && let Some(result) = unsafe { write_by(Call::Send, fd, &one(base, bytes), flags) }
     {
@@ -339,7 +339,7 @@ unsafe fn each(
     count: c_uint,
     call: impl Fn(*mut msghdr) -> ssize_t,
 ) -> c_int {
-    // More are not looked at: the kernel does so many at most.
+    // The kernel processes this many at most.
     let count = count.min(VECTORS_MAX as c_uint);
     for nth in 0..count {
         let message = unsafe { messages.add(nth as usize) };
@@ -422,7 +422,7 @@ pub(super) unsafe extern "C-unwind" fn splice(
     unsafe { real::splice(from, from_offset, to, to_offset, bytes, flags) }
 }
 
-/// The kernel answers for it from now on.
+/// Hands the descriptor back to the kernel.
 pub(super) fn hand_back(fd: c_int, why: Why) {
     if let FdState::Connection(entry) = fd_state(fd) {
         catch_panic(|| {
@@ -444,7 +444,7 @@ pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
         });
         let from = bytes.len();
         bytes.resize(from + count, 0);
-        // No more than there is in hand: a socket that blocks is not asked for the rest.
+        // Only buffered bytes: a blocking socket must not wait for more.
         let read = match count {
             0 => 0,
             count => unsafe { read(fd, bytes[from..].as_mut_ptr().cast(), count) },
@@ -457,7 +457,7 @@ pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
     bytes
 }
 
-/// What is queued goes out now. An answer: the kernel has no room for all of it, and nothing may be sent before it.
+/// Sends queued bytes now. A result: they do not all fit into the send buffer, and nothing may be sent before them.
 pub(super) fn flush(fd: c_int) -> Option<CallResult> {
     let FdState::Connection(entry) = fd_state(fd) else {
         return None;
@@ -470,8 +470,8 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
     })
 }
 
-/// The kernel has taken less than it was given: the ring waits until it has room. A file may also have ended, and then
-/// no room will come, as there is some: the kernel is asked, which tells of room only to whoever has found none.
+/// The kernel has taken less than it was offered: the ring polls for writability. The file may also have ended while
+/// the socket stays writable, so the kernel is asked first: it reports writability only after a send did not fit.
 fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
     let less =
         (ret >= 0 && (ret as usize) < count) || (ret < 0 && crate::errno::get() == libc::EAGAIN);
@@ -487,7 +487,7 @@ fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
     }
 }
 
-/// The C library ends a program that reads more than there is room for; so do we, by its own means.
+/// The C library ends a program that reads more than its buffer holds; this library does the same.
 fn checked(bytes: size_t, capacity: size_t) {
     if bytes > capacity {
         counters::failed(Call::Read, libc::EFAULT);

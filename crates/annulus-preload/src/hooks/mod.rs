@@ -1,16 +1,16 @@
 //! # Safety
 //!
-//! The functions that are found instead of libc's. They convert types, ask the rest of the library, and call the
-//! next function of their name where it has no answer. Pointers are what the program passed; each function's own
-//! manual page says what they must be (Typed, Lent).
+//! The exported functions, which the loader finds before libc's. They convert types, call the rest of the library, and
+//! call the next function of their name if it returns no result. Pointers come from the program; each function's manual
+//! page gives their contract (Typed, Lent).
 //!
-//! `C-unwind`: glibc ends a cancelled thread by unwinding it, also through these functions, which own nothing while
-//! they are in the next one.
+//! `C-unwind`: glibc cancels a thread by unwinding it, also through these functions, which own nothing while they are
+//! in the next one.
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 mod blocking;
@@ -39,9 +39,9 @@ use crate::fd_table::{self, Entry, Kind};
 enum FdState {
     /// The kernel's.
     Kernel,
-    /// Served, or something of it is in hand.
+    /// Served, or handed back with buffered bytes.
     Connection(&'static Entry),
-    /// Closed, as far as the program knows.
+    /// Closed, from the program's point of view.
     Closed,
     /// A parent of this process had it.
     Inherited(&'static Entry),
@@ -61,7 +61,7 @@ fn fd_state(fd: i32) -> FdState {
     }
 }
 
-/// One that the program has closed, if it has not been given anew since.
+/// The state of a number that the program has closed, unless it has been reused since.
 #[cold]
 fn state_while_closing(entry: &'static Entry) -> FdState {
     catch_panic(|| {
@@ -75,13 +75,13 @@ fn state_while_closing(entry: &'static Entry) -> FdState {
     }
 }
 
-/// What `serve` answers; a defect in it is the kernel's to answer for.
+/// Calls `serve`, and passes through if it panics.
 #[inline]
 fn catch_panic(serve: impl FnOnce() -> Option<CallResult>) -> Option<CallResult> {
     errno::catch_panic(serve)
 }
 
-/// Before a call that gives the program a number: what a handler has closed is free by then.
+/// Before a call that creates a descriptor: numbers that a handler has closed are freed.
 fn close_deferred_numbers() {
     catch_panic(|| {
         crate::descriptor::close_deferred();
@@ -89,8 +89,8 @@ fn close_deferred_numbers() {
     });
 }
 
-/// Whether a pointer may lead to memory of the program: where it can't, the kernel says so. One that might, and does
-/// not, ends the program, where the kernel would have answered EFAULT.
+/// Whether a pointer may be mapped in the program. If not, the kernel returns the error. If it may be and is not, the
+/// program ends where the kernel would have returned EFAULT.
 #[inline]
 fn may_be_mapped<T>(pointer: *const T) -> bool {
     /// The first page is never mapped, and user space ends here or before.

@@ -1,12 +1,12 @@
 //! # Safety
 //!
-//! Other ways to wait for a descriptor: whoever uses them gets it back, and what is still in hand of it makes it
-//! readable (Typed, Lent: as the header of the hooks says).
+//! Other calls that wait for a descriptor: it is handed back, and its buffered bytes make it readable (Typed, Lent: the
+//! header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_int, c_short};
@@ -22,7 +22,7 @@ use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::send;
 
-/// The kernel is to answer for it; what it does not know of, as `poll` says it.
+/// Hands the descriptor back. Returns the events that the kernel does not know of, as `poll` returns them.
 fn prepare(fd: c_int) -> c_short {
     if let Some(entry) = fd_table::entry(fd)
         && entry.kind() == Kind::Set
@@ -143,7 +143,7 @@ pub(super) unsafe fn add_buffered(fds: *mut pollfd, count: nfds_t, ret: c_int) -
     found
 }
 
-/// Descriptors of a `fd_set` that are in hand, and the call that asks for the others.
+/// Adds the descriptors with buffered bytes to the result of `call`, which waits for the others.
 pub(super) unsafe fn select_with(
     count: c_int,
     read: *mut fd_set,

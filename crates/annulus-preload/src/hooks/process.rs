@@ -1,11 +1,11 @@
 //! # Safety
 //!
-//! Other programs, children and the end (Typed, Lent: as the header of the hooks says).
+//! Exec, children and the end of the process (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_char, c_int, c_ulong};
@@ -186,7 +186,7 @@ pub(super) unsafe extern "C-unwind" fn prctl(
                 None
             });
         }
-        // Without a filter it only asks whether there could be one.
+        // Without a filter, this call only tests whether filters are supported.
         libc::PR_SET_SECCOMP if a != c_ulong::from(libc::SECCOMP_MODE_FILTER) || b != 0 => {
             catch_panic(|| {
                 process::before_filter();

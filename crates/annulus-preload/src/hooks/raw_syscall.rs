@@ -1,14 +1,14 @@
 //! # Safety
 //!
-//! `syscall`, libc's function that makes any system call: libuv closes by it, libseccomp sets filters by it. The calls
-//! that a hook knows go to that hook; all others go on to the next `syscall`, with registers and stack as they were.
-//! Arguments are the kernel's, not libc's: what differs (sizes of signal sets, timeouts that are written back) is
-//! handled frame (Typed, Lent: as the header of the hooks says).
+//! `syscall`, libc's function for any system call: libuv closes with it, libseccomp sets filters with it. Calls that a
+//! hook serves go to that hook; all others go on to the next `syscall`, with registers and stack unchanged. Arguments
+//! follow the kernel's convention, not libc's: differences (sizes of signal sets, timeouts that are written back) are
+//! handled here (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::cell::Cell;
@@ -108,9 +108,9 @@ pub(crate) fn watch() {
     }
 }
 
-/// libc's `syscall`. A number that is not watched costs two compares and a jump. The words of one that is are stored
-/// for [`dispatch`], which answers it or lets it pass. One that passes finds registers and stack as they were: a child
-/// on a stack of its own returns from it straight to the program.
+/// libc's `syscall`. A number that is not watched costs two compares and a jump. The arguments of a watched one are
+/// stored for [`dispatch`], which serves the call or passes it through. A call that passes through has its registers
+/// and stack unchanged: a child with its own stack returns from it straight to the program.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn syscall() {
@@ -196,12 +196,13 @@ thread_local! {
     static OUTER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A call from within another one is that of another library, whose `read` is behind ours and calls `syscall`: it is to
-/// reach the kernel. One from further away on the stack is none: a handler has jumped out of the other.
+/// A call from within another one comes from another library, whose `read` is behind this library's and calls
+/// `syscall`: it must reach the kernel. A call from further away on the stack does not count: a handler has jumped out
+/// of the other.
 const NESTED_MAX: usize = 64 << 10;
 
 unsafe fn serve(words: &[c_long; 7]) -> Option<c_long> {
-    // The functions behind the hooks are places where a thread may be cancelled; libc's `syscall` is none.
+    // The functions behind the hooks are cancellation points; libc's `syscall` is not.
     let mut before = 0;
     unsafe {
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
@@ -292,11 +293,11 @@ unsafe fn transfer(words: &[c_long; 7]) -> Option<c_long> {
     }
 }
 
-/// The kernel's set of signals, bytes; of any other size it says what is wrong.
+/// The size of the kernel's signal set, bytes; the kernel rejects any other size.
 const KERNEL_SET: c_long = 8;
 
-/// What waits. The kernel writes the time that is left to where it was given; libc's functions of the same names do
-/// not, so where a hook would call those the kernel is called here.
+/// Calls that wait. The kernel writes the remaining time back to the caller's timeout. The libc functions of the same
+/// names do not, so the kernel is called directly where a hook would call those.
 unsafe fn wait(words: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, f] = words;
     let fd = a as c_int;
@@ -452,7 +453,7 @@ unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
                     e as c_ulong,
                 )));
             }
-            // The others only ask, as do these two with what can't be.
+            // Other operations only query, as do these two with invalid arguments.
             libc::SYS_seccomp
                 if a as c_uint == libc::SECCOMP_SET_MODE_STRICT && b == 0
                     || a as c_uint == libc::SECCOMP_SET_MODE_FILTER && c != 0 =>

@@ -1,12 +1,12 @@
 //! # Safety
 //!
-//! Sockets: accepted, shut down, their options, and those that are passed to other processes (Typed, Lent: as the
-//! header of the hooks says).
+//! Sockets: accept, shutdown, options, and passing them to other processes (Typed, Lent: the header of `hooks` gives
+//! the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_int, c_ulong, c_void};
@@ -255,8 +255,8 @@ fn never_serve_because(fd: c_int, reason: u32) {
     }
 }
 
-/// The program is told by signals of what arrives: it reads without a wait, until the kernel has nothing. Of urgent
-/// bytes no ring tells.
+/// The program uses signal-driven I/O: on a signal it reads, without a wait, until the kernel has no data. No ring
+/// reports urgent data.
 pub(super) fn on_signal_driven_io(fd: c_int) {
     match fd_state(fd) {
         FdState::Connection(_) => {
@@ -272,14 +272,14 @@ pub(super) fn on_signal_driven_io(fd: c_int) {
     }
 }
 
-/// Where the next read is at the mark of urgent data. `None`: the kernel knows.
+/// Returns whether the next read is at the mark of urgent data. `None`: passes through to the kernel.
 pub(super) fn at_mark(fd: c_int) -> Option<bool> {
     never_serve_siblings(fd);
     hand_back(fd, Why::UnknownFlags);
     let FdState::Connection(entry) = fd_state(fd) else {
         return None;
     };
-    // What is in hand is read before, so the mark is further on.
+    // Buffered bytes are read first, so the mark is further on.
     let buffered = catch_panic(|| receive::readable(entry, fd).map(Ok));
     matches!(buffered, Some(Ok(1..))).then_some(false)
 }
@@ -321,10 +321,10 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         return 0;
     }
     match (level, name) {
-        // What they tell of is queued here, too.
+        // The queue is part of the state that these options report.
         (libc::IPPROTO_TCP, libc::TCP_INFO) | (libc::SOL_SOCKET, SO_MEMINFO) => {
             let mine = |entry: &Entry| Set::of(entry).is_some_and(Set::is_owner);
-            // Another thread that only asks is told what the kernel has.
+            // Another thread only queries the kernel's state.
             if fd_table::entry(fd).is_some_and(mine) {
                 flush(fd);
             }
@@ -353,7 +353,7 @@ struct Mapped {
     copybuf_len: i32,
 }
 
-/// The program receives by mapping pages of the kernel's. What is in hand it is told to read first. False: nothing is.
+/// The program receives by mapping kernel pages. It is made to read buffered bytes first. False: there are none.
 unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
     never_serve_siblings(fd);
     hand_back(fd, Why::UnknownFlags);
@@ -377,7 +377,7 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> b
     if room < std::mem::offset_of!(Mapped, inq) {
         return false;
     }
-    // As the kernel does it: no more than the program has room for.
+    // As the kernel does: fills the structure up to the caller's size.
     let at = value.cast::<u8>();
     let words = [
         (std::mem::offset_of!(Mapped, length), 0),

@@ -1,13 +1,13 @@
 //! # Safety
 //!
-//! Streams of stdio. libc reads, writes and closes them by calls of its own insides, which no hook sees: a connection
-//! that becomes one is the kernel's, and what a stream closes is nobody's from then on (Typed, Lent: as the header of
-//! the hooks says).
+//! Streams of stdio. libc reads, writes and closes them by internal calls, which no hook sees: a connection that
+//! becomes a stream is handed back, and a descriptor that a stream closes is forgotten (Typed, Lent: the header of
+//! `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_char, c_int};
@@ -40,8 +40,8 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
     stream
 }
 
-/// Whether a mode, which `fdopen` has just taken, is for reading: "r", without a plus behind it. A stream that may be
-/// written first would forget what it was given back.
+/// Returns whether a mode that `fdopen` has accepted only reads: "r", without a plus. A stream that may be written
+/// first would forget the bytes pushed back into it.
 unsafe fn only_reads(mode: *const c_char) -> bool {
     let reads = unsafe { *mode } == b'r' as c_char;
     reads && unsafe { libc::strchr(mode, c_int::from(b'+')) }.is_null()
@@ -82,7 +82,7 @@ unsafe extern "C-unwind" fn freopen64(
     unsafe { real::freopen64(path, mode, stream) }
 }
 
-/// The number stays open for libc to close, and nothing is known of it any more.
+/// Forgets a number that libc is about to close.
 unsafe fn before_close(stream: *mut FILE) {
     if !may_be_mapped(stream) {
         return;

@@ -1,12 +1,12 @@
 //! # Safety
 //!
-//! Children that libc makes without the handlers of `pthread_atfork`, and ends of the process that come to none of its
-//! exit handlers (Typed, Lent: as the header of the hooks says).
+//! Children that libc makes without the handlers of `pthread_atfork`, and ways to end the process that run no exit
+//! handler (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -30,7 +30,7 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
     unsafe { real::_Fork() }
 }
 
-/// With as many arguments as there may be; those that the caller left out are passed on as they lie there.
+/// Takes the largest number of arguments; those that the caller left out are forwarded unread.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn clone(
     run: Option<Run>,
@@ -75,7 +75,7 @@ pub(super) unsafe extern "C-unwind" fn execveat(
     unsafe { real::execveat(folder, path, arguments, variables, flags) }
 }
 
-/// libc's own complaint, and then its own `abort`, which is no call that a hook sees.
+/// libc prints its message and then aborts by an internal call, which no hook sees.
 macro_rules! aborts {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         $(

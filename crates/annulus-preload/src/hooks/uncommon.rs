@@ -1,13 +1,13 @@
 //! # Safety
 //!
-//! Functions that few servers use: other names that glibc exports for functions of this folder, vectors with flags, and
-//! functions whose system calls are made inside libc, where no hook sees them. For the latter the connection is handed
-//! back first, and what is queued is sent: it may not be overtaken (Typed, Lent: as the header of the hooks says).
+//! Functions that few servers use: aliases that glibc exports, vectors with flags, and functions whose system calls are
+//! made inside libc, where no hook sees them. For the latter, the connection is handed back and queued bytes are sent
+//! first, so that they are not overtaken (Typed, Lent: the header of `hooks` gives the contract).
 #![allow(unsafe_code)]
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
-    reason = "the header's note holds for each: what the program passed is passed on"
+    reason = "the header's note holds for each: the arguments are the program's, and go on unchanged"
 )]
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
@@ -58,7 +58,7 @@ aliases! {
     _IO_popen = process::popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
-/// The place of a stream, which has none: the offset that means "as `readv` does it".
+/// The offset that means "as `readv` does it", as streams have no offset.
 const NO_OFFSET: off64_t = -1;
 
 #[unsafe(no_mangle)]
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C-unwind" fn preadv2(
     flags: c_int,
 ) -> ssize_t {
     if offset == NO_OFFSET {
-        // What the flags mean to a socket the kernel knows. What is in hand it does not.
+        // The kernel interprets the flags for a socket, but it does not have the buffered bytes.
         if flags != 0 {
             hand_back(fd, Why::UnknownFlags);
         }
@@ -119,8 +119,8 @@ fn has_buffered(fd: c_int) -> bool {
     count > 0
 }
 
-/// Calls on it are made where no hook sees them. An error is the answer: it is closed, or there is no room for what was
-/// written before, and nothing may be sent before that.
+/// Prepares a descriptor for calls that no hook sees. An error: it is closed, or bytes written before do not fit into
+/// the send buffer, and nothing may be sent before them.
 fn leave_to_libc(fd: c_int, why: Why) -> Result<(), c_int> {
     if let FdState::Closed = fd_state(fd) {
         return Err(libc::EBADF);
@@ -160,7 +160,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     unsafe { real::__vdprintf_chk(fd, flag, format, values) }
 }
 
-/// In the place of a function that prints: nothing is printed.
+/// Replaces a function that prints: prints nothing.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn prints_nothing() -> c_int {
     -1
@@ -252,8 +252,8 @@ unsafe extern "C-unwind" fn wordexp(
     unsafe { real::wordexp(words, result, flags) }
 }
 
-/// Threads of libc's read for the program. What is in hand they do not have: EAGAIN says that there is no room for
-/// another such call, and the program reads by itself.
+/// libc's own threads read for the program, without its buffered bytes. EAGAIN tells the program that no more such
+/// requests fit, and it reads by itself.
 unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {
     if !may_be_mapped(request) {
         return 0;

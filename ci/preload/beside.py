@@ -24,6 +24,16 @@ def everything(tools):
         yield "The usual tools (the client is the limit)", usual_tools
 
 
+def series(one):
+    """The values behind the text of a measurement: their unit, what they are of, and the values."""
+    for unit in ("times_ms", "bytes", "shares", "rates"):
+        for name, values in one.get(unit, {}).items():
+            parts = {"": values} if unit in ("times_ms", "shares") else values
+            for how, numbers in parts.items():
+                shown = ["+".join(map(str, number)) if isinstance(number, list) else number for number in numbers]
+                yield unit, f"{name} {how}".strip(), shown
+
+
 def start_up(options, work):
     """How long a command that does nothing takes, and how long until a server answers."""
     times = {(what, how): [] for what in ("--version", "first PONG") for how in (PLAIN, PRELOADED)}

@@ -11,7 +11,7 @@ pub(crate) struct JobArgs {
         conflicts_with_all = [
             "path", "load", "rw", "rwmixread", "bs", "files", "size", "offset", "direct", "buffered", "cold", "hot",
             "memory", "sync", "depth", "threads", "drivers", "runtime", "contenders", "dir", "list", "html",
-            "heatmap", "syscalls", "flamegraph", "alert"
+            "heatmap", "timeline", "syscalls", "flamegraph", "alert"
         ]
     )]
     pub(crate) job_file: Option<PathBuf>,

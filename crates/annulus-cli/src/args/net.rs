@@ -253,9 +253,13 @@ pub(crate) struct LoadArgs {
     )]
     pub(crate) server_cpu: Vec<usize>,
 
-    /// Write everything that was measured to FILE
+    /// Write the figures of each run to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+
+    /// Write the timeline of each run to the FILE of --json as well: `bench report` draws heat maps from it
+    #[arg(long, requires = "json")]
+    pub(crate) timeline: bool,
 
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,

@@ -40,7 +40,7 @@ pub(crate) struct NopArgs {
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) repeat: usize,
 
-    /// Write everything that was measured to FILE
+    /// Write the figures of each run to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 

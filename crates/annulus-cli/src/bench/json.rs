@@ -2,7 +2,7 @@
 //! from these structs and kept in `schema/bench-file.json`.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::contender::Side;
+use super::layout::{self, Digits};
 use super::machine::Machine;
 use super::stats::Row;
 use super::timeline::{Timeline, on_one_line};
@@ -138,6 +139,18 @@ impl Outcome {
         }
     }
 
+    /// The numbers of a run, whether it counts or not.
+    pub(crate) fn any_sample_mut(&mut self) -> Option<&mut Sample> {
+        match self {
+            Outcome::Measured(sample)
+            | Outcome::Failed {
+                sample: Some(sample),
+                ..
+            } => Some(sample),
+            _ => None,
+        }
+    }
+
     /// Whether all that is wrong with it is that no answer came within the measured time.
     pub(crate) fn is_without_answers(&self) -> bool {
         let Outcome::Failed { sample, .. } = self else {
@@ -187,8 +200,12 @@ pub(crate) struct Sample {
     /// Processors that the hypervisor withheld, on average.
     pub(crate) stolen: f64,
     pub(crate) note: Option<String>,
-    /// The measured part in slices of time.
-    #[serde(default, serialize_with = "on_one_line")]
+    /// The measured part in slices of time, with `--timeline`.
+    #[serde(
+        default,
+        serialize_with = "on_one_line",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(with = "Option<Timeline>")]
     pub(crate) timeline: Option<Timeline>,
 }
@@ -230,6 +247,24 @@ impl Checks {
     /// Answers that are not right, whenever that was found.
     pub(crate) fn bad(&self) -> u64 {
         self.wrong + self.errors + self.wrong_afterwards
+    }
+}
+
+/// A report whose runs may have timelines.
+pub(crate) trait Figures: Clone + Serialize {
+    /// Returns the report without its timelines.
+    fn without_timelines(&self) -> Self;
+}
+
+impl Figures for Report {
+    fn without_timelines(&self) -> Report {
+        let mut report = self.clone();
+        for run in &mut report.runs {
+            if let Some(sample) = run.outcome.any_sample_mut() {
+                sample.timeline = None;
+            }
+        }
+        report
     }
 }
 
@@ -285,11 +320,34 @@ impl Destination {
         })
     }
 
-    /// Writes beside the destination and renames: there is a whole file or none.
-    pub(crate) fn write(&self, report: &impl Serialize) -> Result<(), Fault> {
+    /// Writes the figures of each run, one line per run. With `timelines` the timeline of each run is kept and numbers
+    /// have all of their digits, so that a report made from the file is the one made from the run.
+    pub(crate) fn write<R: Figures>(&self, report: &R, timelines: bool) -> Result<(), Fault> {
+        if timelines {
+            return self.write_lines(report, Digits::All);
+        }
+        self.write_lines(&report.without_timelines(), Digits::Six)
+    }
+
+    /// Writes a report that has no timelines, one line per run.
+    pub(crate) fn write_figures(&self, report: &impl Serialize) -> Result<(), Fault> {
+        self.write_lines(report, Digits::Six)
+    }
+
+    /// Writes one line per field, as other programs do.
+    pub(crate) fn write_pretty(&self, report: &impl Serialize) -> Result<(), Fault> {
         self.write_with(|file| {
             serde_json::to_writer_pretty(&mut *file, report)?;
             file.write_all(b"\n")
+        })
+    }
+
+    fn write_lines(&self, report: &impl Serialize, digits: Digits) -> Result<(), Fault> {
+        self.write_with(|file| {
+            let mut out = BufWriter::new(file);
+            layout::write_lines(&mut out, report, digits)?;
+            out.write_all(b"\n")?;
+            out.flush()
         })
     }
 
@@ -298,6 +356,7 @@ impl Destination {
         self.write_with(|file| file.write_all(text.as_bytes()))
     }
 
+    /// Writes beside the destination and renames: there is a whole file or none.
     fn write_with(&self, put: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<(), Fault> {
         let mut beside = self.path.clone().into_os_string();
         beside.push(format!(".tmp-{}", std::process::id()));

@@ -20,6 +20,7 @@ mod fio;
 mod job;
 pub(crate) mod json;
 mod lane;
+mod layout;
 mod limit;
 mod loads;
 pub(crate) mod machine;
@@ -121,7 +122,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
     // What cannot be printed may still be written.
     let said = say(&text);
     if let Some(destination) = &destination {
-        destination.write(&report)?;
+        destination.write(&report, args.timeline)?;
     }
     pictures.of_files(&report)?;
     said?;

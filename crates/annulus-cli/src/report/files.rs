@@ -2,7 +2,7 @@
 
 use super::story::{Embedded, Group, Shot, Story, Strand, bytes, embed};
 use crate::bench::contender::Side;
-use crate::bench::json::{Outcome, Report, Run, Sample};
+use crate::bench::json::{Report, Run, Sample};
 use crate::bench::machine::Machine;
 use crate::bench::stats::Row;
 use crate::bench::{checks_line, table};
@@ -69,13 +69,8 @@ fn embedded(report: &Report, budget_bytes: usize) -> serde_json::Result<Embedded
         };
         let mut smaller = report.clone();
         for run in &mut smaller.runs {
-            let sample = match &mut run.outcome {
-                Outcome::Measured(sample) => sample,
-                Outcome::Failed {
-                    sample: Some(sample),
-                    ..
-                } => sample,
-                _ => continue,
+            let Some(sample) = run.outcome.any_sample_mut() else {
+                continue;
             };
             sample.timeline = sample
                 .timeline

@@ -113,6 +113,9 @@ impl Pictures {
         }
         match (&self.maps, &scale) {
             (None, _) => Ok(()),
+            (Some(_), None) if stories.iter().any(Story::has_runs) => say(
+                "note: no heat map, because the JSON has no timelines; measure again with --json FILE --timeline\n",
+            ),
             (Some(_), None) => say("note: no heat map, because nothing was answered\n"),
             (Some(Maps::File(file)), Some(scale)) => {
                 file.write_text(&svg::document(&stories[0], scale))

@@ -14,6 +14,8 @@ use super::{curve, guide};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+const NO_TIMELINES: &str = "These files have no timelines, so there are no heat maps, no speed over time and no \
+    percentile curves here. --json keeps timelines if --timeline is given.";
 /// What runs are called where there are two.
 const NAMES: [&str; 2] = ["A", "B"];
 
@@ -43,7 +45,7 @@ pub(super) fn page(stories: &[Story], scale: Option<&Scale>) -> String {
             body {
                 a.skip href="#main" { "Skip to the report" }
                 (head(stories, differences.as_deref()))
-                (contents(stories))
+                (contents(stories, scale.is_some()))
                 main id="main" {
                     (tables(stories))
                     @if let Some(scale) = scale {
@@ -53,7 +55,7 @@ pub(super) fn page(stories: &[Story], scale: Option<&Scale>) -> String {
                     } @else {
                         section aria-labelledby="maps" {
                             h2 id="maps" { "Latency over time" }
-                            p { "These files have no timelines: an older annulus wrote them, or nothing was answered." }
+                            p { (NO_TIMELINES) }
                         }
                     }
                     @if let (Some(differences), [first, second]) = (&differences, stories) {
@@ -118,7 +120,7 @@ fn head(stories: &[Story], differences: Option<&[Difference]>) -> Markup {
     }
 }
 
-fn contents(stories: &[Story]) -> Markup {
+fn contents(stories: &[Story], drawn: bool) -> Markup {
     let links = [
         ("tables", "Tables"),
         ("maps", "Heat maps"),
@@ -129,7 +131,11 @@ fn contents(stories: &[Story]) -> Markup {
         ("guide", "How to read this"),
         ("data", "Data"),
     ];
-    let here = |id: &str| id != "comparison" || stories.len() > 1;
+    let here = |id: &str| match id {
+        "comparison" => stories.len() > 1,
+        "time" | "percentiles" => drawn,
+        _ => true,
+    };
     html! {
         nav aria-label="Sections" {
             ul { @for (id, text) in links.iter().filter(|(id, _)| here(id)) { li { a href={ "#" (id) } { (text) } } } }
@@ -196,6 +202,11 @@ fn maps(stories: &[Story], scale: &Scale) -> Markup {
             div id="maps-of" data-low=(scale.low) data-shift=(scale.shift) data-rows=(scale.rows)
                 data-length=(scale.length_ns) {
                 @for (nth, story) in stories.iter().enumerate() {
+                    @if !story.has_timelines() {
+                        p.remarks { (NAMES[nth.min(1)])
+                            " has no timelines, so nothing of it is drawn: measure it again with "
+                            "--json FILE --timeline." }
+                    }
                     @for group in story.groups.iter().filter(|group| group.drawn().next().is_some()) {
                         (heading(stories, nth, group))
                         div.maps { @for strand in group.drawn() { (card((nth, story), group, strand, scale)) } }
@@ -358,7 +369,7 @@ fn data(stories: &[Story]) -> Markup {
     html! {
         section aria-labelledby="data" {
             h2 id="data" { "Data" }
-            p { "Everything that was measured is in this page as JSON." }
+            p { "The figures that this page was made from are in it as JSON." }
             @for (nth, story) in stories.iter().enumerate() {
                 @let id = format!("json-{nth}");
                 @if let Some(slices) = story.json.slices {

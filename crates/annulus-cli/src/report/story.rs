@@ -83,6 +83,21 @@ impl Story {
     }
 }
 
+impl Story {
+    /// Returns whether any of its runs has a timeline to draw.
+    pub(crate) fn has_timelines(&self) -> bool {
+        self.groups
+            .iter()
+            .any(|group| group.drawn().next().is_some())
+    }
+
+    /// Returns whether any run has figures.
+    pub(crate) fn has_runs(&self) -> bool {
+        let mut strands = self.groups.iter().flat_map(|group| &group.strands);
+        strands.any(|strand| !strand.shots.is_empty())
+    }
+}
+
 impl Strand {
     /// Its repeats in the order of how near their speed is to the median: the typical one first.
     pub(crate) fn typical_first(&self) -> Vec<&Shot> {

@@ -45,6 +45,7 @@ fn a_run_is_told_by_a_page_and_by_maps_and_its_json_tells_the_same_later() {
         "pread,null",
         "--json",
         "run.json",
+        "--timeline",
         "--html",
         "run.html",
         "--heatmap",
@@ -129,6 +130,57 @@ fn told_later(here: &Path, page: &str) {
         &page_again,
         "--html run.html exists; --replace replaces it",
     );
+}
+
+#[test]
+fn without_timelines_the_json_has_a_line_per_run_and_the_report_says_what_it_cannot_draw() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    #[rustfmt::skip]
+    let run = [
+        "bench", "file", "--size", "2M", "--runtime", "0.2", "--repeat", "2", "--depth", "4", "--buffered", "--hot",
+        "--contenders", "pread", "--json", "run.json", "--html", "run.html",
+    ];
+    let output = annulus(here, &run);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = std::fs::read_to_string(here.join("run.html")).unwrap();
+    assert!(
+        page.contains("data:image/png;base64,"),
+        "the run's own page has its maps"
+    );
+    let json = std::fs::read_to_string(here.join("run.json")).unwrap();
+    assert!(!json.contains("timeline"));
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    for run in value["runs"].as_array().unwrap() {
+        let start = format!("{{\"position\": {},", run["position"]);
+        let lines = json
+            .lines()
+            .filter(|line| line.trim_start().starts_with(&start));
+        assert_eq!(lines.count(), 1, "{start}");
+    }
+    let later = annulus(
+        here,
+        &[
+            "bench",
+            "report",
+            "run.json",
+            "--html",
+            "later.html",
+            "--heatmap",
+            "-",
+        ],
+    );
+    assert!(later.status.success(), "{}", text(&later.stderr));
+    let said = text(&later.stdout);
+    assert!(
+        said.contains("no heat map, because the JSON has no timelines"),
+        "{said}"
+    );
+    let page = std::fs::read_to_string(here.join("later.html")).unwrap();
+    assert!(page.contains("no heat maps, no speed over time and no percentile curves"));
+    assert!(page.contains("id=\"tables\"") && !page.contains("data:image/png;base64,"));
+    let alone = ["bench", "file", "--timeline"];
+    refuses(here, &alone, "--json");
 }
 
 #[test]

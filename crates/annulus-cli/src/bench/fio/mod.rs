@@ -107,10 +107,10 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     ))?;
     say(&checks(&report.runs))?;
     if let Some(destination) = &ours {
-        destination.write(&report)?;
+        destination.write_figures(&report)?;
     }
     if let (Some(destination), Some(outcomes)) = (&as_fio, middle(&passes)) {
-        destination.write(&fio_json::report(&plan, outcomes))?;
+        destination.write_pretty(&fio_json::report(&plan, outcomes))?;
     }
     Ok(match report.runs.iter().any(|run| run.failed) {
         true => ExitCode::from(1),

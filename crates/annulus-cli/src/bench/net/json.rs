@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::contenders::Who;
 use super::question::Question;
+use crate::bench::json::Figures;
 use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
 use crate::bench::timeline::{Timeline, on_one_line};
@@ -41,6 +42,16 @@ pub(crate) struct Report {
     pub(crate) interrupted: bool,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
+}
+
+impl Figures for Report {
+    fn without_timelines(&self) -> Report {
+        let mut report = self.clone();
+        for sample in report.runs.iter_mut().filter_map(|run| run.sample.as_mut()) {
+            sample.timeline = None;
+        }
+        report
+    }
 }
 
 /// What was asked.
@@ -172,9 +183,13 @@ pub(crate) struct Sample {
     pub(crate) errors: Vec<ErrorCount>,
     /// What makes the run void.
     pub(crate) faults: Vec<String>,
-    /// The measured time in slices: from sending to answer by when the answer came; with `--rate` from when requests
-    /// were due, by that time. Calls are not in it: the client does not see the server's.
-    #[serde(default, serialize_with = "on_one_line")]
+    /// The measured time in slices, with `--timeline`. A latency is from sending to answer, by when the answer came;
+    /// with `--rate` from when the request was due, by that time. The client does not see the server's calls.
+    #[serde(
+        default,
+        serialize_with = "on_one_line",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(with = "Option<Timeline>")]
     pub(crate) timeline: Option<Timeline>,
 }

@@ -95,7 +95,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     // What cannot be printed may still be written.
     let said = super::say(&text);
     if let Some(destination) = &destination {
-        destination.write(&report)?;
+        destination.write(&report, load.timeline)?;
     }
     pictures.of_network(&report)?;
     said?;

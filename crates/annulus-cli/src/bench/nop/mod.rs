@@ -85,7 +85,7 @@ pub(crate) fn nop(args: &NopArgs) -> Result<ExitCode, Fault> {
     // What cannot be printed may still be written.
     let said = super::say(&text);
     if let Some(destination) = &destination {
-        destination.write(&report)?;
+        destination.write_figures(&report)?;
     }
     said?;
     let alerts = watching::judge_nop(&judge, &report.runs);

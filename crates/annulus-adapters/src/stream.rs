@@ -47,7 +47,7 @@ use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use annulus::Chunk;
+use annulus::buf::Chunk;
 use annulus::net::{RecvStream, TcpStream, UnixStream, Writer};
 
 /// The library's connected streams.

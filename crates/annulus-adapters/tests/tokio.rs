@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
-use annulus::{AlignedBuf, Backend, BufferLayout, Engine, File, OpenOptions};
+use annulus::buf::{AlignedBuf, BufferLayout};
+use annulus::{Backend, Engine, File, OpenOptions};
 use annulus_adapters::tokio::{Rings, adopt};
 use mapped::{is_mapped, until_unmapped};
 use tempfile::TempDir;

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use annulus::Chunk;
+use annulus::buf::Chunk;
 use annulus::net::TcpStream;
 use annulus_adapters::stream::AsyncStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};

@@ -11,10 +11,11 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use annulus::{
-    AlignedBuf, Backend, Engine, EngineBackend, EngineBuilder, File, NotPolled, OpenOptions,
-    SqPoll, Support,
-};
+use annulus::buf::AlignedBuf;
+use annulus::engine::SqPoll;
+use annulus::fs::NotPolled;
+use annulus::support::Support;
+use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions};
 
 /// Of the drive, in the order of their numbers: each byte tells its block.
 const BLOCK_BYTES: usize = 4096;

@@ -15,10 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use annulus::buf::AlignedBuf;
+use annulus::engine::CurrentThreadDriver;
+use annulus::fs::CachedReads;
 use annulus::metrics::{self, Watch};
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Runtime, spawn};
-use annulus::{AlignedBuf, CachedReads, Engine, File, OpenOptions, OwnDriver};
+use annulus::{Engine, File, OpenOptions};
 
 const FILE_BYTES: u64 = 64 << 20;
 const PAGE: usize = 4096;
@@ -54,7 +57,7 @@ const ECHO: &str = "echo";
 
 struct Bench {
     engine: Engine,
-    driver: OwnDriver,
+    driver: CurrentThreadDriver,
     cached: File,
     ringed: File,
     direct: Option<File>,
@@ -65,7 +68,7 @@ struct Bench {
 impl Bench {
     fn new(path: &Path) -> io::Result<Bench> {
         let engine = Engine::builder().build().map_err(Error::other)?;
-        let driver = engine.own_driver().map_err(Error::other)?;
+        let driver = engine.current_thread_driver().map_err(Error::other)?;
         std::fs::write(path, vec![7; FILE_BYTES as usize])?;
         std::fs::File::open(path)?.sync_all()?;
         let open = |cached: CachedReads, direct: bool| {

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use annulus::engine::SetupMode;
 use annulus::sim::{Errno, OpKind, Sim, SimConfig};
-use annulus::{Backend, Engine, EngineBuilder, SetupMode};
+use annulus::{Backend, Engine, EngineBuilder};
 use load::{Load, Tally};
 
 const TASKS: usize = 24;

@@ -1,12 +1,15 @@
-//! An engine: drivers on threads of their own, for callers on any executor or none.
+//! The engine, its current-thread driver, and its settings for polling and for the set-up of rings.
 
 mod builder;
-mod own;
+mod current_thread;
 mod polling;
 
 pub use builder::{EngineBackend, EngineBuilder};
-pub use own::OwnDriver;
+pub use current_thread::CurrentThreadDriver;
 pub use polling::PollingInUse;
+
+pub use crate::sys::ring::SetupMode;
+pub use crate::sys::sq_poll::SqPoll;
 
 use std::future::poll_fn;
 use std::io;
@@ -34,7 +37,7 @@ use crate::op::{MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
 /// Each driver is a thread named `annulus-ring` with a ring of its own, started by the first operation
 /// that is handed to it and asleep in the kernel when there is nothing to do. An operation is handed
 /// over through a lock-free list; the driver is woken only if it sleeps. A thread with a ring of its
-/// own (see [`thread`](crate::thread) and [`OwnDriver`]) hands nothing over. Without io_uring the same
+/// own (see [`CurrentThreadDriver`]) hands nothing over. Without io_uring the same
 /// operations run as system calls on threads named `annulus-block`, started as work waits and ended
 /// when it does not.
 #[derive(Clone, Debug)]
@@ -63,15 +66,15 @@ impl Engine {
         &self.backend
     }
 
-    /// A ring for the calling thread to drive itself while it runs a future: no hand-over, no other
-    /// thread. Backends: uring.
+    /// Returns a driver for the calling thread: the thread drives the ring itself while it runs a future, without
+    /// another thread and without a hand-off. Backends: uring.
     ///
     /// # Errors
     ///
     /// As [`EngineBuilder::build`] with [`Backend::Uring`](crate::Backend::Uring);
     /// [`SetupError::Config`] if the engine has no rings, or 256 threads have rings of its already.
-    pub fn own_driver(&self) -> Result<OwnDriver, SetupError> {
-        OwnDriver::new(self)
+    pub fn current_thread_driver(&self) -> Result<CurrentThreadDriver, SetupError> {
+        CurrentThreadDriver::new(self)
     }
 
     /// Why a thread whose executor would look after a ring has none: the first refusal there was.

@@ -30,12 +30,12 @@
 )]
 
 mod backend;
-mod buf;
+pub mod buf;
 mod driver;
-mod engine;
+pub mod engine;
 mod error;
 mod fd;
-mod fs;
+pub mod fs;
 pub mod metrics;
 mod narrow;
 #[cfg(feature = "net")]
@@ -51,41 +51,27 @@ pub mod preload {
 pub mod runtime;
 #[cfg(feature = "test-util")]
 pub mod sim;
-mod support;
+pub mod support;
 mod sync;
 mod sys;
 #[cfg(feature = "net")]
 pub mod time;
 
-/// Rings on the threads of an executor: what an adapter implements and calls.
+/// The interface between an executor and the rings on its threads; for the integrations with executors only.
+#[doc(hidden)]
 pub mod thread {
     pub use crate::driver::here::{
         Host, Presence, ThreadRing, after_unpark, before_park, set_host,
     };
 }
 
+// Fourteen items; everything else is in a module (`tests/root.rs`).
+// Fourteen items; everything else is in a module (`tests/root.rs`).
+// Fourteen items; everything else is in a module (`tests/root.rs`).
 pub use backend::Backend;
-#[cfg(feature = "net")]
-pub use buf::Chunk;
-pub use buf::{
-    AlignedBuf, Arena, ArenaBuf, BufferLayout, IoBuf, IoBufMut, Region, Registered, Slice, Take,
-};
+pub use buf::{IoBuf, IoBufMut};
 pub use driver::Operation;
-pub use engine::{Engine, EngineBackend, EngineBuilder, OwnDriver, PollingInUse};
+pub use engine::{Engine, EngineBackend, EngineBuilder};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
-pub use fd::CachedReads;
-pub use fs::{
-    Completed, DirEntry, File, FileKind, Load, Merge, Metadata, OpenOptions, Opening, ReadInto,
-    ReadMany, ReadMerged,
-};
-pub use metrics::Metrics;
-pub use op::{Advice, AllocateMode};
-pub use support::{Mechanism, OperationSupport, Support};
-pub use sys::answers::SyscallProbe;
-pub use sys::behaviour::KernelQuirk;
+pub use fs::{File, OpenOptions};
 pub use sys::engine_error::EngineError;
-pub use sys::mapping::{HugePages, PagesInUse};
-pub use sys::poll_queue::NotPolled;
-pub use sys::ring::SetupMode;
-pub use sys::sq_poll::SqPoll;
-pub use sys::trial::Probe;

@@ -1,5 +1,8 @@
-//! What this kernel, this process and its surroundings allow: for a program that wants to know
-//! before it starts, and for a person who wants to know why a machine does less than it could.
+//! Detection of what io_uring can do on this machine, and of the limits that apply to this process.
+
+pub use crate::sys::answers::SyscallProbe;
+pub use crate::sys::behaviour::KernelQuirk;
+pub use crate::sys::trial::Probe;
 
 use std::fmt;
 use std::io;
@@ -7,13 +10,13 @@ use std::thread;
 
 use crate::error::SetupError;
 use crate::op::{self, OpInfo};
-use crate::sys::answers::{self, SyscallProbe};
-use crate::sys::behaviour::{self, KernelQuirk};
+use crate::sys::answers;
+use crate::sys::behaviour;
 use crate::sys::poll_queue;
 use crate::sys::probe;
 use crate::sys::ring::SetupMode;
 use crate::sys::sqe::opcode;
-use crate::sys::trial::{self, FEATURES, OPCODES, Probe, Tried};
+use crate::sys::trial::{self, FEATURES, OPCODES, Tried};
 
 /// What io_uring can do here, found by trying. `Display` is for people: a fact per line, a verdict,
 /// a next step.

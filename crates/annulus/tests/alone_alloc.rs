@@ -13,9 +13,8 @@ use std::iter;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use annulus::{
-    AlignedBuf, Arena, Backend, BufferLayout, Engine, File, IoBuf, IoBufMut, OpenOptions,
-};
+use annulus::buf::{AlignedBuf, Arena, BufferLayout};
+use annulus::{Backend, Engine, File, IoBuf, IoBufMut, OpenOptions};
 use process::in_child;
 use skip::skip;
 

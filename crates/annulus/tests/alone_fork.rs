@@ -14,11 +14,10 @@ use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use annulus::buf::{AlignedBuf, Arena, BufferLayout};
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{self, Runtime, RuntimeBuilder};
-use annulus::{
-    AlignedBuf, Arena, Backend, BufferLayout, Engine, EngineError, File, IoBufMut, OpenOptions,
-};
+use annulus::{Backend, Engine, EngineError, File, IoBufMut, OpenOptions};
 use process::in_child;
 use skip::skip;
 
@@ -124,7 +123,7 @@ fn fresh(_: &Engine) -> impl Fn() -> AlignedBuf + use<> {
     || AlignedBuf::with_len(READ_BYTES, 4096)
 }
 
-fn of_an_arena(engine: &Engine) -> impl Fn() -> annulus::ArenaBuf + use<> {
+fn of_an_arena(engine: &Engine) -> impl Fn() -> annulus::buf::ArenaBuf + use<> {
     let layout = BufferLayout::new(READS, READ_BYTES);
     let arena: Arena = engine.register_buffers(layout).unwrap();
     move || arena.try_take().unwrap()
@@ -263,7 +262,7 @@ fn a_child_of_a_fork_is_refused_by_its_parents_own_ring() {
                 Ok(engine) => engine,
                 Err(error) => return skip(error),
             };
-            let driver = engine.own_driver().unwrap();
+            let driver = engine.current_thread_driver().unwrap();
             let path = std::env::current_exe().unwrap();
             let file = driver.block_on(engine.open(&path)).unwrap();
             driver.block_on(async {

@@ -12,8 +12,10 @@ mod skip;
 use std::io;
 use std::path::Path;
 
+use annulus::buf::AlignedBuf;
+use annulus::fs::AllocateMode;
 use annulus::runtime::{self, Runtime};
-use annulus::{AlignedBuf, AllocateMode, Backend, Engine, File, OpenOptions};
+use annulus::{Backend, Engine, File, OpenOptions};
 use process::in_child;
 use skip::skip;
 
@@ -103,9 +105,9 @@ fn a_file_that_would_be_too_long_is_efbig_on_every_backend_of_an_engine() {
                 pollster::block_on(check(&engine, &folders));
                 println!("{backend:?}");
                 if backend == Backend::Uring {
-                    let driver = engine.own_driver().unwrap();
+                    let driver = engine.current_thread_driver().unwrap();
                     driver.block_on(check(&engine, &folders));
-                    println!("own driver");
+                    println!("current-thread driver");
                 }
             }
         },
@@ -172,9 +174,9 @@ fn a_thread_that_is_lent_gets_its_signals_back() {
         }
         match Engine::builder().backend(Backend::Uring).build() {
             Ok(engine) => {
-                let driver = engine.own_driver().unwrap();
+                let driver = engine.current_thread_driver().unwrap();
                 driver.block_on(check(&engine, &folders));
-                assert_eq!(signal_state(), (false, false), "own driver");
+                assert_eq!(signal_state(), (false, false), "current-thread driver");
             }
             Err(error) => skip(format_args!("io_uring: {error}")),
         }

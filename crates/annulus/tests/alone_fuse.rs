@@ -16,7 +16,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use annulus::{Backend, Engine, File, OpenOptions, SetupMode};
+use annulus::engine::SetupMode;
+use annulus::{Backend, Engine, File, OpenOptions};
 use fuse::{Call, Fault, Faulty};
 use process::in_child;
 use skip::{root_or_skip, skip};

@@ -12,7 +12,8 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::{Backend, Engine, EngineBuilder, SqPoll};
+use annulus::engine::SqPoll;
+use annulus::{Backend, Engine, EngineBuilder};
 use process::in_child;
 use skip::skip;
 
@@ -74,7 +75,9 @@ async fn traffic(engine: &Engine) {
     file.write_all_at(vec![1; 1 << 20], 0).await.unwrap();
     file.sync_all().await.unwrap();
     let file = engine.open(&path).await.unwrap();
-    file.advise(annulus::Advice::DontNeed, 0, 0).await.unwrap();
+    file.advise(annulus::fs::Advice::DontNeed, 0, 0)
+        .await
+        .unwrap();
     for _ in 0..4 {
         for answer in file
             .read_many_at((0..256).map(|page| (vec![0; 4096], page * 4096)))

@@ -9,7 +9,8 @@ mod skip;
 #[allow(dead_code, reason = "not every kernel refuses here")]
 mod workload;
 
-use annulus::{Arena, Backend, BufferLayout, Engine, EngineBackend, OpenOptions, SetupError};
+use annulus::buf::{Arena, BufferLayout};
+use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
 use process::{become_nobody, in_child};
 
 /// Takes away all locked memory, and the right to do without.

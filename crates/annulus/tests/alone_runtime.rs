@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use annulus::Backend;
+use annulus::OpenOptions;
+use annulus::fs::CachedReads;
 use annulus::net::TcpListener;
 use annulus::runtime::{self, CoreBackend, CoreInfo, Handle, Runtime, RuntimeBuilder};
-use annulus::{CachedReads, OpenOptions};
 use process::{become_nobody, in_child};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use skip::{root_or_skip, skip};

@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use annulus::{
-    AlignedBuf, AllocateMode, Backend, Engine, EngineBuilder, File, Merge, OpenOptions, SetupMode,
-};
+use annulus::buf::AlignedBuf;
+use annulus::engine::SetupMode;
+use annulus::fs::{AllocateMode, Merge};
+use annulus::{Backend, Engine, EngineBuilder, File, OpenOptions};
 use skip::skip;
 
 /// The model grows no further, so that steps meet one another.

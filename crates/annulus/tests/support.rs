@@ -8,7 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::{Backend, Engine, Mechanism, Probe, SetupError, SetupMode, Support};
+use annulus::engine::SetupMode;
+use annulus::support::{Mechanism, Probe, Support};
+use annulus::{Backend, Engine, SetupError};
 use io_uring::IoUring;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};

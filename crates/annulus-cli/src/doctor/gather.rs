@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use annulus::{Engine, EngineBackend, Probe, SetupError, Support};
+use annulus::support::{Probe, Support};
+use annulus::{Engine, EngineBackend, SetupError};
 use rustix::process::{Resource, getegid, getgroups, getrlimit, getuid};
 
 use super::facts::{
@@ -49,8 +50,8 @@ fn ring(support: &Support) -> RingFacts {
             .collect(),
         refusal: support.ring().err().map(refusal),
         setup_mode: support.ring().ok().map(|setup_mode| match setup_mode {
-            annulus::SetupMode::Deferred => SetupMode::Deferred,
-            annulus::SetupMode::Cooperative => SetupMode::Cooperative,
+            annulus::engine::SetupMode::Deferred => SetupMode::Deferred,
+            annulus::engine::SetupMode::Cooperative => SetupMode::Cooperative,
             _ => SetupMode::Plain,
         }),
         setup_flags: tried(support.setup_flags()),
@@ -103,13 +104,13 @@ fn has<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> Vec<Has> {
     .collect()
 }
 
-fn operation(operation: annulus::OperationSupport) -> OperationFact {
+fn operation(operation: annulus::support::OperationSupport) -> OperationFact {
     OperationFact {
         name: operation.name.to_owned(),
         opcode: operation.opcode.map(str::to_owned),
         mechanism: match operation.mechanism {
-            annulus::Mechanism::Ring => Mechanism::Ring,
-            annulus::Mechanism::Clock => Mechanism::Clock,
+            annulus::support::Mechanism::Ring => Mechanism::Ring,
+            annulus::support::Mechanism::Clock => Mechanism::Clock,
             _ => Mechanism::BlockingThread,
         },
     }

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use annulus::{AlignedBuf, Backend, CachedReads, Engine, File};
+use annulus::buf::AlignedBuf;
+use annulus::fs::CachedReads;
+use annulus::{Backend, Engine, File};
 use annulus_baselines::{Failure, NopRing, Pread, Ring};
 
 use super::echo::{self, Echo};

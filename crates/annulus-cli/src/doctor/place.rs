@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use annulus::{AlignedBuf, Engine};
+use annulus::Engine;
+use annulus::buf::AlignedBuf;
 use rustix::fs::{OFlags, major, minor, seek};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -297,7 +298,7 @@ fn asked(direct: &File) -> (Direct, Option<Result<(), String>>) {
 
 /// What sysfs tells, and where it says yes, whether the kernel takes a read: not every file system polls.
 fn polled(file: &annulus::File) -> Result<(), String> {
-    let refused = |why: annulus::NotPolled| why.to_string();
+    let refused = |why: annulus::fs::NotPolled| why.to_string();
     file.poll_support().map_err(refused)?;
     let page = AlignedBuf::with_len(PAGE_BYTES, PAGE_BYTES);
     futures_executor::block_on(file.read_at(page, 0))

@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use annulus::{SetupMode, Support};
+use annulus::engine::SetupMode;
+use annulus::support::Support;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Obstacles, PRELOAD, Variables, cores, elf};

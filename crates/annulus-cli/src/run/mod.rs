@@ -18,7 +18,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::ExitCode;
 
-use annulus::Support;
+use annulus::support::Support;
 use nix::errno::Errno;
 use nix::unistd::execve;
 

@@ -9,7 +9,7 @@ pub(crate) use echo::echo;
 pub(crate) use http::http;
 
 use annulus::Backend;
-use annulus::SqPoll;
+use annulus::engine::SqPoll;
 use annulus::runtime::{ReceiveMode, Runtime, RuntimeBuilder};
 
 use crate::args::{FilledHow, ReceiveArgs, ServeBackend};

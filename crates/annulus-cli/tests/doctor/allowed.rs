@@ -1,6 +1,6 @@
 //! The machine as it is.
 
-use annulus::Support;
+use annulus::support::Support;
 
 use crate::command::{command, report, rules, said};
 

@@ -14,7 +14,7 @@ use super::{IoBuf, IoBufMut};
 /// A byte buffer aligned for direct I/O.
 ///
 /// ```
-/// let page = annulus::AlignedBuf::with_len(4096, 4096);
+/// let page = annulus::buf::AlignedBuf::with_len(4096, 4096);
 /// assert_eq!(page.len(), 4096);
 /// assert_eq!(page.as_ptr().addr() % 4096, 0);
 /// ```

@@ -29,7 +29,7 @@ const COUNT_MAX: usize = 1 << 30;
 /// What an arena is to be: given to [`Engine::register_buffers`](crate::Engine::register_buffers).
 ///
 /// ```
-/// # use annulus::BufferLayout;
+/// # use annulus::buf::BufferLayout;
 /// let layout = BufferLayout::new(64, 64 << 10);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Memory that can be lent to the kernel.
+//! Buffers: the traits [`IoBuf`] and [`IoBufMut`], aligned memory, registered arenas and received chunks.
 //!
 //! # Safety
 //!
@@ -35,6 +35,8 @@ pub(crate) use region::{Piece, Pieces};
 pub use slice::Slice;
 pub use tract::Registered;
 pub(crate) use tract::{Arenas, Follow, Tract};
+
+pub use crate::sys::mapping::{HugePages, PagesInUse};
 
 use std::mem::MaybeUninit;
 use std::ops::{Bound, RangeBounds};

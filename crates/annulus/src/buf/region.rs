@@ -19,7 +19,7 @@ use crate::sys::mapping::{HugePages, Mapping, PagesInUse};
 /// `file.read_at(region, offset)` reads at most 2 GiB at once into it.
 ///
 /// ```
-/// let region = annulus::Region::new(1 << 20, annulus::HugePages::default())?;
+/// let region = annulus::buf::Region::new(1 << 20, annulus::buf::HugePages::default())?;
 /// assert_eq!((region.len(), region[12345]), (1 << 20, 0));
 /// # Ok::<(), std::io::Error>(())
 /// ```

@@ -240,7 +240,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets how long a thread with its own ring (see [`thread`](crate::thread) and [`OwnDriver`]) busy-polls for a
+    /// Sets how long a thread with its own ring (see [`CurrentThreadDriver`]) busy-polls for a
     /// completion before it sleeps; [`Duration::ZERO`], the default, turns it off. The thread busy-polls with
     /// operations in flight, and only while it has paid recently. Backends: uring.
     ///
@@ -248,7 +248,7 @@ impl EngineBuilder {
     /// meanwhile: at depth 1 for up to this time per operation, during which the thread's executor runs nothing
     /// else (docs/BENCHMARKING.md has the price).
     ///
-    /// [`OwnDriver`]: crate::OwnDriver
+    /// [`CurrentThreadDriver`]: crate::engine::CurrentThreadDriver
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.busy_poll_ns = to_ns(time);
         self
@@ -256,7 +256,7 @@ impl EngineBuilder {
 
     /// How long the end of an engine waits for what is in flight; 30 s by default. Past it, the
     /// memory the kernel may still touch is leaked on purpose (a ring's for good, a blocking thread's
-    /// until its call returns), and counted in [`Metrics::leaked`](crate::Metrics::leaked).
+    /// until its call returns), and counted in [`Metrics::leaked`](crate::metrics::Metrics::leaked).
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.tuning.drain_timeout = timeout;
         self

@@ -22,6 +22,10 @@ pub use metadata::{FileKind, Metadata};
 pub use options::{OpenOptions, Opening};
 pub use read_into::ReadInto;
 
+pub use crate::fd::CachedReads;
+pub use crate::op::{Advice, AllocateMode};
+pub use crate::sys::poll_queue::NotPolled;
+
 pub(crate) use options::path_to_cstring;
 
 use std::io;
@@ -31,14 +35,14 @@ use std::sync::Arc;
 use crate::buf::{IoBuf, IoBufMut, check_lent, check_room, no_room};
 use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
-use crate::fd::{CachedReads, Fd};
+use crate::fd::Fd;
 use crate::op::{
-    Advice, Advise, Allocate, AllocateMode, Close, Fsync, INLINE_BYTES_MAX, ReadAt, ReadVectoredAt,
-    StatAt, Target, Truncate, Until, WriteAt, WriteVectoredAt,
+    Advise, Allocate, Close, Fsync, INLINE_BYTES_MAX, ReadAt, ReadVectoredAt, StatAt, Target,
+    Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call;
 use crate::sys::call::borrow_fd;
-use crate::sys::poll_queue::{self, NotPolled};
+use crate::sys::poll_queue;
 use crate::sys::sqe::RWF_DSYNC;
 use direct::Direct;
 

@@ -89,7 +89,7 @@ pub struct Metrics {
     /// Reads answered from the page cache on the caller's own thread; no driver was involved.
     pub inline: u64,
     /// Reads that asked the page cache on the caller's own thread, and went to a driver because not all
-    /// of it was there; [`CachedReads`](crate::CachedReads) bounds them.
+    /// of it was there; [`CachedReads`](crate::fs::CachedReads) bounds them.
     pub inline_missed: u64,
     /// Cancels asked of the kernel.
     pub cancels: u64,

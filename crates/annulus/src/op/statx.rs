@@ -85,6 +85,6 @@ unsafe impl Op for StatAt {
     }
 }
 
-/// What a statx answers; becomes a [`Metadata`](crate::Metadata).
+/// What a statx answers; becomes a [`Metadata`](crate::fs::Metadata).
 #[derive(Debug)]
 pub struct StatAnswer(pub(crate) Box<Statx>);

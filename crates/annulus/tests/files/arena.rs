@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use annulus::{Arena, BufferLayout, Engine, HugePages, IoBuf, OpenOptions, SetupError};
+use annulus::buf::{Arena, BufferLayout, HugePages};
+use annulus::{Engine, IoBuf, OpenOptions, SetupError};
 
 use crate::grounds::{Ground, bytes, for_each_backend, for_each_backend_with, uncache};
 use crate::mapped::{is_mapped, until_unmapped};
@@ -144,7 +145,7 @@ fn several_arenas_come_and_go_while_two_drivers_run() {
             assert_eq!(ground.contents("f").unwrap(), contents);
             // What lies where an arena was is not taken for it.
             for n in 0..20 {
-                let buf = annulus::AlignedBuf::with_len(4 << 20, PAGE);
+                let buf = annulus::buf::AlignedBuf::with_len(4 << 20, PAGE);
                 file.write_all_at(buf, n * (4 << 20)).await.unwrap();
             }
             assert_eq!(ground.engine.metrics().fixed, fixed);

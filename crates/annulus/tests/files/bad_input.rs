@@ -5,7 +5,8 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::Command;
 
-use annulus::{BufError, IoBuf, Merge, OpenOptions};
+use annulus::fs::Merge;
+use annulus::{BufError, IoBuf, OpenOptions};
 
 use crate::grounds::{Ground, bytes, for_each_backend};
 use crate::skip::{root_or_skip, skip};
@@ -89,7 +90,7 @@ fn a_directory_can_be_opened_but_not_read_or_written() {
         let reads = (0..5).map(|_| (vec![0; 9], 0));
         for answer in dir
             .read_many_at(reads)
-            .merge(annulus::Merge::default())
+            .merge(annulus::fs::Merge::default())
             .await
         {
             errno_buf(answer, libc::EISDIR);
@@ -185,7 +186,7 @@ fn the_wrong_access_is_ebadf_and_changes_nothing() {
         errno_buf(file.write_all_durable_at("x", 0).await, libc::EBADF);
         errno_buf(file.write_vectored_all_at(vec!["x"], 0).await, libc::EBADF);
         errno(file.set_len(0).await, libc::EINVAL);
-        let punched = file.allocate(annulus::AllocateMode::PunchHole, 0, 1000);
+        let punched = file.allocate(annulus::fs::AllocateMode::PunchHole, 0, 1000);
         errno(punched.await, libc::EBADF);
         let mut options = OpenOptions::new();
         let options = options.write(true);
@@ -273,7 +274,7 @@ async fn fills_up(ground: &Ground, small: &Small) {
         file.write_vectored_all_at(parts, 1 << 20).await,
         libc::ENOSPC,
     );
-    let grown = file.allocate(annulus::AllocateMode::Extend, 0, 1 << 20);
+    let grown = file.allocate(annulus::fs::AllocateMode::Extend, 0, 1 << 20);
     errno(grown.await, libc::ENOSPC);
     // With room again, all goes on.
     file.set_len(0).await.unwrap();

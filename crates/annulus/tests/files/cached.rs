@@ -1,6 +1,7 @@
 //! What reads of buffered files do about the page cache, by policy.
 
-use annulus::{CachedReads, File, OpenOptions};
+use annulus::fs::CachedReads;
+use annulus::{File, OpenOptions};
 
 use crate::grounds::{Ground, bytes, for_each_backend};
 use crate::page_cache::{Pinned, answers_at_once, uncache_surely};

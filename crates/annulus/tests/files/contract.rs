@@ -2,7 +2,8 @@
 
 use std::io::ErrorKind;
 
-use annulus::{BufError, IoBuf, Merge};
+use annulus::fs::Merge;
+use annulus::{BufError, IoBuf};
 
 use crate::grounds::{bytes, for_each_backend};
 use crate::lawless::Lawless;

@@ -2,7 +2,8 @@
 
 use std::io::ErrorKind;
 
-use annulus::{AlignedBuf, File, IoBuf, OpenOptions};
+use annulus::buf::AlignedBuf;
+use annulus::{File, IoBuf, OpenOptions};
 
 use crate::grounds::{Ground, bytes, for_each_backend};
 
@@ -123,7 +124,7 @@ fn a_write_that_is_not_aligned_is_refused_with_the_numbers() {
             return;
         };
         let (memory, offset) = file.direct_align_bytes().unwrap();
-        let refused = async |buf: annulus::Slice<AlignedBuf>, at: u64| {
+        let refused = async |buf: annulus::buf::Slice<AlignedBuf>, at: u64| {
             let count = buf.len();
             let error = file.write_all_at(buf, at).await.unwrap_err();
             assert_eq!(error.error().kind(), ErrorKind::InvalidInput);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use annulus::FileKind;
+use annulus::fs::FileKind;
 
 use crate::grounds::{Ground, bytes, for_each_backend};
 

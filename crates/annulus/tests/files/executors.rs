@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use annulus::{Engine, File, Merge, Operation};
+use annulus::fs::Merge;
+use annulus::{Engine, File, Operation};
 
 use crate::grounds::{Ground, bytes, for_each_backend, for_each_ground};
 use crate::wait::{DEADLINE, in_time};
@@ -20,7 +21,9 @@ async fn work(engine: Engine, path: PathBuf, seed: u64) -> usize {
     file.sync_data().await.unwrap();
     assert!(file.close().await.unwrap());
     let file = engine.open(&path).await.unwrap();
-    file.advise(annulus::Advice::DontNeed, 0, 0).await.unwrap();
+    file.advise(annulus::fs::Advice::DontNeed, 0, 0)
+        .await
+        .unwrap();
     let mut back = Vec::new();
     for answer in file
         .read_many_at((0..50).map(|n| (vec![0; 1000], n * 1000)))

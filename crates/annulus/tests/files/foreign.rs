@@ -5,7 +5,8 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 
-use annulus::{CachedReads, EngineError, File};
+use annulus::fs::CachedReads;
+use annulus::{EngineError, File};
 
 use crate::grounds::{Ground, bytes, for_each_backend_with};
 use crate::moody::Moody;

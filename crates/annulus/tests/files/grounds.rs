@@ -4,9 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use annulus::engine::{SetupMode, SqPoll};
+use annulus::fs::Advice;
 #[cfg(feature = "test-util")]
 use annulus::sim::{Sim, SimConfig};
-use annulus::{Advice, Backend, Engine, EngineBuilder, File, OpenOptions, SetupMode, SqPoll};
+use annulus::{Backend, Engine, EngineBuilder, File, OpenOptions};
 use tempfile::TempDir;
 
 use crate::skip::skip;
@@ -181,7 +183,11 @@ pub(crate) fn for_each_backend_with(
 ) {
     for &way in WAYS {
         on_ground(way, &change, |ground| match way {
-            Way::Own => ground.engine.own_driver().unwrap().block_on(test(ground)),
+            Way::Own => ground
+                .engine
+                .current_thread_driver()
+                .unwrap()
+                .block_on(test(ground)),
             _ => pollster::block_on(test(ground)),
         });
     }

@@ -1,6 +1,7 @@
 //! Engines with hardly any room do everything all the same.
 
-use annulus::{Backend, Engine, Merge, OpenOptions, SetupError};
+use annulus::fs::Merge;
+use annulus::{Backend, Engine, OpenOptions, SetupError};
 
 use crate::grounds::{Ground, bytes, for_each_backend_with, uncache};
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::task::{Context, Waker};
 
-use annulus::{Engine, File, HugePages, OpenOptions, Region};
+use annulus::buf::{HugePages, Region};
+use annulus::{Engine, File, OpenOptions};
 
 use crate::grounds::{bytes, for_each_backend};
 

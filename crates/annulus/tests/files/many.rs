@@ -3,7 +3,9 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use annulus::{Advice, AlignedBuf, Completed, EngineError, File, OpenOptions};
+use annulus::buf::AlignedBuf;
+use annulus::fs::{Advice, Completed};
+use annulus::{EngineError, File, OpenOptions};
 
 use crate::grounds::{bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;

@@ -2,7 +2,8 @@
 
 use std::io::ErrorKind;
 
-use annulus::{Merge, OpenOptions};
+use annulus::OpenOptions;
+use annulus::fs::Merge;
 
 use crate::grounds::{bytes, for_each_backend, uncache};
 use crate::wait::DEADLINE;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use annulus::{AllocateMode, FileKind, Metadata};
+use annulus::fs::{AllocateMode, FileKind, Metadata};
 
 use crate::grounds::{bytes, for_each_backend};
 

@@ -4,7 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use annulus::{Arena, Backend, BufferLayout, Engine};
+use annulus::buf::{Arena, BufferLayout};
+use annulus::{Backend, Engine};
 
 use crate::mapped::until_unmapped;
 use crate::skip::skip;
@@ -33,7 +34,7 @@ fn nesting(mut nest: impl FnMut(&mut Context<'_>)) -> impl Future<Output = u32> 
 fn a_future_that_is_woken_while_its_driver_runs_another_is_polled_again() {
     let Some(engine) = engine() else { return };
     in_time("a nested call of block_on", move || {
-        let driver = engine.own_driver().unwrap();
+        let driver = engine.current_thread_driver().unwrap();
         let polls = driver.block_on(nesting(|context| {
             let outer = context.waker();
             driver.block_on(async {
@@ -51,7 +52,7 @@ fn a_future_that_is_woken_while_its_driver_runs_another_is_polled_again() {
 fn an_operation_that_is_answered_while_its_driver_runs_another_future_wakes_its_own() {
     let Some(engine) = engine() else { return };
     in_time("a nested call of block_on", move || {
-        let driver = engine.own_driver().unwrap();
+        let driver = engine.current_thread_driver().unwrap();
         for depth in 1..4 {
             let mut outer = engine.nop();
             let mut nested = false;
@@ -69,7 +70,7 @@ fn an_operation_that_is_answered_while_its_driver_runs_another_future_wakes_its_
 }
 
 /// Calls `block_on` within `block_on`, so deep, each with an operation that is answered further down.
-fn down(engine: &Engine, driver: &annulus::OwnDriver, depth: u32) {
+fn down(engine: &Engine, driver: &annulus::engine::CurrentThreadDriver, depth: u32) {
     let mut nested = depth == 0;
     let mut operation = pin!(async {
         engine.nop().await?;
@@ -89,7 +90,7 @@ fn down(engine: &Engine, driver: &annulus::OwnDriver, depth: u32) {
 fn a_nested_call_that_panics_leaves_the_outer_future_to_be_polled() {
     let Some(engine) = engine() else { return };
     in_time("a nested call of block_on that panics", move || {
-        let driver = engine.own_driver().unwrap();
+        let driver = engine.current_thread_driver().unwrap();
         let polls = driver.block_on(nesting(|context| {
             let outer = context.waker();
             let nested = std::panic::AssertUnwindSafe(|| {
@@ -107,7 +108,7 @@ fn a_nested_call_that_panics_leaves_the_outer_future_to_be_polled() {
 }
 
 /// An arena that the ring of `driver` has registered, where it is, and how large.
-fn arena(engine: &Engine, driver: &annulus::OwnDriver) -> (Arena, usize, usize) {
+fn arena(engine: &Engine, driver: &annulus::engine::CurrentThreadDriver) -> (Arena, usize, usize) {
     let layout = BufferLayout::new(16, 1 << 20);
     let arena = engine.register_buffers(layout).unwrap();
     let rings = arena.registered().rings;
@@ -120,7 +121,7 @@ fn arena(engine: &Engine, driver: &annulus::OwnDriver) -> (Arena, usize, usize) 
 #[test]
 fn an_own_ring_gives_a_dropped_arena_back_while_its_thread_is_elsewhere() {
     let Some(engine) = engine() else { return };
-    let driver = engine.own_driver().unwrap();
+    let driver = engine.current_thread_driver().unwrap();
     let (arena, from, bytes) = arena(&engine, &driver);
     std::thread::spawn(|| drop(arena)).join().unwrap();
     until_unmapped(from, bytes);
@@ -130,7 +131,7 @@ fn an_own_ring_gives_a_dropped_arena_back_while_its_thread_is_elsewhere() {
 #[test]
 fn an_own_ring_gives_a_dropped_arena_back_while_its_thread_sleeps_in_it() {
     let Some(engine) = engine() else { return };
-    let driver = engine.own_driver().unwrap();
+    let driver = engine.current_thread_driver().unwrap();
     let (arena, from, bytes) = arena(&engine, &driver);
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use annulus::{
-    AlignedBuf, Backend, Engine, EngineBackend, EngineBuilder, File, NotPolled, OpenOptions,
-    PollingInUse, SetupError, SqPoll,
-};
+use annulus::buf::AlignedBuf;
+use annulus::engine::{PollingInUse, SqPoll};
+use annulus::fs::NotPolled;
+use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions, SetupError};
 
 use crate::grounds::bytes;
 use crate::skip::skip;
@@ -144,7 +144,7 @@ fn a_poller_of_submissions_is_shared_woken_and_advised_against_on_few_processors
     let file = pollster::block_on(works(&engine, &dir, false)).unwrap();
     // A driver's thread is told of work through its ring, which wakes the poller before the driver pushes anything.
     // Nobody tells the caller's own.
-    let driver = engine.own_driver().unwrap();
+    let driver = engine.current_thread_driver().unwrap();
     // On a machine that is busy with other tests the poller may not have had the time to go to sleep.
     let until = Instant::now() + DEADLINE;
     let woken = engine.metrics().sq_wakeups;

@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use annulus::{AlignedBuf, EngineBackend, IoBuf, OpenOptions};
+use annulus::buf::AlignedBuf;
+use annulus::{EngineBackend, IoBuf, OpenOptions};
 
 use crate::grounds::{bytes, for_each_backend, uncache};
 

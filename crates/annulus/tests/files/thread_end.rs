@@ -37,7 +37,7 @@ impl Drop for Reads {
     fn drop(&mut self) {
         let _ = self.tell.send(on_this_thread(self.read()));
         // Only rings have them.
-        if let Ok(driver) = self.engine.own_driver() {
+        if let Ok(driver) = self.engine.current_thread_driver() {
             let _ = self.tell.send(driver.block_on(self.read()));
         }
     }

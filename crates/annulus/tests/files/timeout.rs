@@ -145,7 +145,7 @@ mod simulated {
                 assert_eq!(error.error().kind(), ErrorKind::TimedOut);
                 assert!(error.into_buf().is_none());
             }
-            let merge = annulus::Merge::default();
+            let merge = annulus::fs::Merge::default();
             let answers = file.read_many_at(reads()).merge(merge).timeout(SHORT).await;
             assert_eq!(answers.len(), 10);
             for answer in answers {

@@ -7,8 +7,9 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
+use annulus::fs::CachedReads;
 use annulus::metrics::{self, SourceKind, snapshot};
-use annulus::{Backend, CachedReads, Engine, File, OpenOptions};
+use annulus::{Backend, Engine, File, OpenOptions};
 
 use crate::skip::skip;
 use crate::{alone, count, counted, of_kind, since};
@@ -151,7 +152,7 @@ fn entries_of_a_batch_go_by_several_an_enter() {
         Ok(engine) => engine,
         Err(error) => return skip(error),
     };
-    let driver = engine.own_driver().unwrap();
+    let driver = engine.current_thread_driver().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let before = snapshot();
     driver.block_on(async {

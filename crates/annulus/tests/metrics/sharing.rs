@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use annulus::fs::CachedReads;
 use annulus::metrics::{self, Snapshot, snapshot};
-use annulus::{Backend, CachedReads, Engine, OpenOptions};
+use annulus::{Backend, Engine, OpenOptions};
 
 use crate::process::{become_nobody, in_child};
 use crate::skip::root_or_skip;

@@ -4,11 +4,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use annulus::Backend;
+use annulus::OpenOptions;
+use annulus::fs::CachedReads;
 use annulus::metrics::{self, SourceKind, snapshot};
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Runtime, RuntimeBuilder, fs, spawn, spawn_blocking, yield_now};
+use annulus::support::Support;
 use annulus::time::sleep;
-use annulus::{CachedReads, OpenOptions, Support};
 
 use crate::skip::skip;
 use crate::{alone, count, of_kind, since};

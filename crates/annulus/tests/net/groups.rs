@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use annulus::Backend;
-use annulus::Chunk;
+use annulus::buf::Chunk;
 use annulus::net::TcpStream;
 use annulus::runtime::{CoreBackend, ReceiveMode, Runtime, RuntimeBuilder, spawn, yield_now};
 

@@ -2,8 +2,9 @@
 
 use std::thread;
 
+use annulus::OpenOptions;
+use annulus::fs::CachedReads;
 use annulus::runtime::{self, fs};
-use annulus::{CachedReads, OpenOptions};
 
 use crate::ways::{ask_and_wait, each_way, listener};
 

@@ -145,7 +145,7 @@ fn wakers_and_handles_may_outlive_their_runtime() {
         assert!(pollster::block_on(refused).unwrap_err().is_aborted());
         handle.shutdown();
         assert!(handle.metrics(0).polls > 0);
-        let error = handle.register_buffers(annulus::BufferLayout::default());
+        let error = handle.register_buffers(annulus::buf::BufferLayout::default());
         assert!(error.is_err(), "buffers for a runtime that has ended");
     });
 }

@@ -8,8 +8,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use annulus::buf::{AlignedBuf, BufferLayout};
+use annulus::fs::CachedReads;
 use annulus::runtime::{self, fs};
-use annulus::{AlignedBuf, BufferLayout, CachedReads, EngineError, File, OpenOptions, time};
+use annulus::{EngineError, File, OpenOptions, time};
 
 use crate::across::beside;
 use crate::mapped::{is_mapped, until_unmapped};

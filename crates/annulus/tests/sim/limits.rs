@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use annulus::Engine;
+use annulus::fs::Merge;
 use annulus::sim::{Event, Happened, OpKind, Sim, SimConfig, spawn};
-use annulus::{Engine, Merge};
 
 use crate::seeds::for_each_seed;
 

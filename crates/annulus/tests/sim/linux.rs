@@ -5,8 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
+use annulus::fs::{Advice, AllocateMode};
 use annulus::sim::{Sim, SimConfig};
-use annulus::{Advice, AllocateMode, Backend, Engine, File, OpenOptions};
+use annulus::{Backend, Engine, File, OpenOptions};
 
 use crate::buffers::Rng;
 use crate::seeds::for_each_seed;

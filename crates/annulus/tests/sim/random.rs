@@ -4,8 +4,9 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 use std::time::Duration;
 
+use annulus::fs::{AllocateMode, Merge};
 use annulus::sim::{Sim, SimConfig, spawn};
-use annulus::{AllocateMode, BufError, Engine, File, Merge, OpenOptions};
+use annulus::{BufError, Engine, File, OpenOptions};
 
 use crate::buffers::{Census, Counted, Rng};
 use crate::chance::{impatience, with_luck};

@@ -4,7 +4,8 @@ mod load;
 
 use std::sync::Arc;
 
-use annulus::{Backend, Engine, EngineBuilder, SetupMode};
+use annulus::engine::SetupMode;
+use annulus::{Backend, Engine, EngineBuilder};
 
 fn seed() -> u64 {
     let asked = std::env::var("SEED")

@@ -8,10 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus::{
-    Arena, ArenaBuf, Backend, BufferLayout, Engine, EngineBackend, EngineBuilder, File, OwnDriver,
-    SqPoll,
-};
+use annulus::buf::{Arena, ArenaBuf, BufferLayout};
+use annulus::engine::{CurrentThreadDriver, SqPoll};
+use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File};
 use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, on_owning_threads};
 use futures_executor::block_on;
 
@@ -162,7 +161,7 @@ impl Annulus {
         &self,
         job: &Job,
         opened: &Opened,
-        (own, buffers): (Option<OwnDriver>, Vec<B>),
+        (own, buffers): (Option<CurrentThreadDriver>, Vec<B>),
         mut lane: L,
     ) -> Result<L, Failure> {
         match (self.asking, own) {
@@ -191,7 +190,7 @@ impl Annulus {
             let buffers: Result<Vec<M>, Failure> = (0..depths[index]).map(|_| make()).collect();
             let own = match self.driving {
                 Driving::Handed(_) => None,
-                Driving::Own => Some(opened.own_driver()?),
+                Driving::Own => Some(opened.current_thread_driver()?),
             };
             Ok((own, buffers?))
         };
@@ -296,9 +295,9 @@ impl Opened {
     }
 
     /// A ring for the calling thread to drive.
-    fn own_driver(&self) -> Result<OwnDriver, Failure> {
+    fn current_thread_driver(&self) -> Result<CurrentThreadDriver, Failure> {
         self.engine
-            .own_driver()
+            .current_thread_driver()
             .map_err(|error| Failure::NotHere(error.to_string()))
     }
 

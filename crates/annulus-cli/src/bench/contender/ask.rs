@@ -6,7 +6,8 @@ use std::ops::DerefMut;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use annulus::{AlignedBuf, BufError, File, IoBufMut};
+use annulus::buf::AlignedBuf;
+use annulus::{BufError, File, IoBufMut};
 use annulus_baselines::{Failure, Job, Lane, Op};
 use futures_executor::LocalPool;
 use futures_util::stream::{FuturesUnordered, StreamExt};

@@ -5,7 +5,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use annulus::{AlignedBuf, Arena, BufferLayout, Engine, File, IoBufMut, OwnDriver, SqPoll};
+use annulus::buf::{AlignedBuf, Arena, BufferLayout};
+use annulus::engine::{CurrentThreadDriver, SqPoll};
+use annulus::{Engine, File, IoBufMut};
 use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, Op, on_owning_threads};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -53,12 +55,12 @@ impl OnAnnulus {
     ) -> Result<(), Failure> {
         let setup = |_| {
             let buffers: Result<Vec<M>, Failure> = (0..job.depth).map(|_| make()).collect();
-            let own: OwnDriver = engine
-                .own_driver()
+            let own: CurrentThreadDriver = engine
+                .current_thread_driver()
                 .map_err(|error| Failure::NotHere(error.to_string()))?;
             Ok((own, buffers?))
         };
-        let drive = |(own, buffers): (OwnDriver, Vec<M>), lane: B::Lane| {
+        let drive = |(own, buffers): (CurrentThreadDriver, Vec<M>), lane: B::Lane| {
             Ok((own.block_on(tasks(files, lane, buffers))?, 0))
         };
         on_owning_threads(bench, 1, setup, drive).map(|_| ())
@@ -180,7 +182,7 @@ async fn ask<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
         Err(error) => {
             let (error, part) = error.into_parts();
             lane.borrow_mut().finish(op, Err(error), &[][..]);
-            part.map(annulus::Slice::into_inner)
+            part.map(annulus::buf::Slice::into_inner)
         }
     }
 }

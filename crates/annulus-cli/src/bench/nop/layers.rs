@@ -328,7 +328,7 @@ fn on_own(
 ) -> Result<Sample, Failure> {
     let engine = engine()?;
     let own = engine
-        .own_driver()
+        .current_thread_driver()
         .map_err(|error| Failure::NotHere(error.to_string()))?;
     let mut tasks: FuturesUnordered<_> = (0..depth)
         .map(|_| nops(engine.clone(), Arc::clone(stop)))

@@ -1,4 +1,4 @@
-//! The current-thread driver: the calling thread runs a future and polls the ring in poll.
+//! The current-thread driver: the calling thread runs a future and polls the ring, in turn.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use crate::sys::ring::Ring;
 
 /// A ring that the calling thread drives itself, while it runs a future.
 ///
-/// Operations started inside [`block_on`](OwnDriver::block_on) go to this ring: no hand-over, no
+/// Operations started inside [`block_on`](CurrentThreadDriver::block_on) go to this ring: no hand-over, no
 /// second thread, and one call into the kernel submits and waits. That is the cheapest way there is
 /// for one thread to do file I/O. Files and engine are the same as ever; a future that is waited for
 /// elsewhere is answered when this thread runs its driver again.
@@ -24,7 +24,7 @@ use crate::sys::ring::Ring;
 /// # fn main() -> std::io::Result<()> {
 /// # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
 /// let engine = annulus::Engine::new()?;
-/// let driver = match engine.own_driver() {
+/// let driver = match engine.current_thread_driver() {
 ///     Ok(driver) => driver,
 ///     Err(why) => return Ok(eprintln!("{why}")),           // any executor will do instead
 /// };
@@ -36,7 +36,7 @@ use crate::sys::ring::Ring;
 /// # assert_eq!(n, 4096);
 /// # Ok(()) }
 /// ```
-pub struct OwnDriver {
+pub struct CurrentThreadDriver {
     engine: Engine,
     index: usize,
     signal: Arc<Signal>,
@@ -62,14 +62,14 @@ impl Wake for Signal {
     }
 }
 
-impl OwnDriver {
-    pub(super) fn new(engine: &Engine) -> Result<OwnDriver, SetupError> {
+impl CurrentThreadDriver {
+    pub(super) fn new(engine: &Engine) -> Result<CurrentThreadDriver, SetupError> {
         let (index, driver, _) = engine.submitter.make_own()?;
         let signal = Arc::new(Signal {
             awaited: AtomicBool::new(false),
             driver,
         });
-        Ok(OwnDriver {
+        Ok(CurrentThreadDriver {
             engine: engine.clone(),
             index,
             waker: Waker::from(Arc::clone(&signal)),
@@ -140,14 +140,15 @@ impl Drop for Attendance<'_> {
     }
 }
 
-impl Drop for OwnDriver {
+impl Drop for CurrentThreadDriver {
     fn drop(&mut self) {
         self.signal.driver.drain();
     }
 }
 
-impl fmt::Debug for OwnDriver {
+impl fmt::Debug for CurrentThreadDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnDriver").finish_non_exhaustive()
+        f.debug_struct("CurrentThreadDriver")
+            .finish_non_exhaustive()
     }
 }

@@ -43,7 +43,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll, Wake, Waker};
 
-use annulus::thread::{self, Host, Presence, ThreadRing};
+use annulus::thread::{self, Presence, RingExecutor, ThreadRing};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor};
@@ -85,7 +85,7 @@ impl Rings for Builder {
 /// As Tokio's own descriptors do, if the runtime was built without I/O.
 pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
     static NAMED: OnceLock<bool> = OnceLock::new();
-    if !NAMED.get_or_init(|| thread::set_host(&Tokio)) {
+    if !NAMED.get_or_init(|| thread::set_ring_executor(&Tokio)) {
         let what = "another executor looks after rings in this process";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     }
@@ -149,7 +149,7 @@ thread_local! {
 /// The runtimes of this process, as a host.
 struct Tokio;
 
-impl Host for Tokio {
+impl RingExecutor for Tokio {
     fn presence(&self) -> Presence {
         match inside() {
             None => Presence::Absent,
@@ -161,7 +161,7 @@ impl Host for Tokio {
         }
     }
 
-    fn attend(&self, ring: ThreadRing) -> io::Result<()> {
+    fn register(&self, ring: ThreadRing) -> io::Result<()> {
         let adopted = ADOPTED.read().unwrap_or_else(PoisonError::into_inner);
         let id = Handle::current().id();
         let has_hooks = adopted.as_ref().and_then(|ids| ids.get(&id)).copied();

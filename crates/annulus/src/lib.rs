@@ -60,8 +60,8 @@ pub mod time;
 /// The interface between an executor and the rings on its threads; for the integrations with executors only.
 #[doc(hidden)]
 pub mod thread {
-    pub use crate::driver::here::{
-        Host, Presence, ThreadRing, after_unpark, before_park, set_host,
+    pub use crate::driver::thread_rings::{
+        Presence, RingExecutor, ThreadRing, after_unpark, before_park, set_ring_executor,
     };
 }
 

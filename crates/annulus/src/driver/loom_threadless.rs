@@ -232,7 +232,7 @@ fn who_drops_an_arena_sees_who_found_the_lock_taken() {
     });
 }
 
-/// Finds: a driver that stays attended while its thread is parked: the flag stays down after the first
+/// Finds: a driver whose owner counts as awake while its thread is parked: the flag stays down after the first
 /// hand-over, and the second is left at that; a busy-poll that holds the lock, and no fence between letting go and
 /// the look for marks.
 #[test]
@@ -286,7 +286,7 @@ fn a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs() {
     check(|| {
         let stage = Stage::new(false);
         let woken = Arc::new((AtomicBool::new(false), AtomicBool::new(true)));
-        stage.driver.begin_attendance();
+        stage.driver.begin_owner_polls();
         let (other, signal) = (Arc::clone(&stage), Arc::clone(&woken));
         let thread = thread::spawn(move || {
             assert_eq!(other.awaits(), 0);
@@ -302,7 +302,7 @@ fn a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs() {
             }
             stage.driver.poll_or_sleep(awaited);
         }
-        stage.driver.end_attendance();
+        stage.driver.end_owner_polls();
         thread.join().unwrap();
         stage.ends(1);
     });

@@ -15,7 +15,6 @@ pub(crate) mod core;
 mod deadlines;
 mod finish;
 mod fixed;
-pub(crate) mod here;
 mod index_set;
 pub(crate) mod inline_run;
 pub(crate) mod lifecycle;
@@ -41,6 +40,7 @@ mod submitter;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod thread_rings;
 pub(crate) mod threadless;
 mod threadless_state;
 #[cfg(test)]
@@ -56,7 +56,7 @@ pub(crate) use finish::{contain, contained};
 pub use operation::Operation;
 #[cfg(feature = "test-util")]
 pub(crate) use submitter::Clock;
-pub(crate) use submitter::{DriverThread, Opcodes, OwnRings, Submitter, Thread};
+pub(crate) use submitter::{DriverThread, Opcodes, Submitter, Thread, ThreadRingConfig};
 
 use crate::buf::{Arenas, Follow};
 use crate::metrics::{Meter, SourceKind};

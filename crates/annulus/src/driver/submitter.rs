@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::started::Starter;
 use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
-use super::{DriverHandle, Limits, blocking, here, inline_run};
+use super::{DriverHandle, Limits, blocking, inline_run, thread_rings};
 use crate::buf::{Arenas, BouncePool, Tract};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
@@ -34,7 +34,7 @@ const OWN_RINGS_MAX: usize = 256;
 
 /// How the rings are made that threads keep.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnRings {
+pub(crate) struct ThreadRingConfig {
     pub(crate) ring: RingConfig,
     pub(crate) limits: Limits,
     pub(crate) tuning: Tuning,
@@ -93,7 +93,7 @@ pub(crate) struct Submitter {
     /// Driver handles of threads with a ring of their own; made on first use, and reused.
     own: OnceLock<Box<[OnceLock<Arc<DriverHandle>>]>>,
     /// `None`: threads keep no rings.
-    pub(crate) own_rings: Option<OwnRings>,
+    pub(crate) thread_ring_config: Option<ThreadRingConfig>,
     /// Why a thread has no ring though its executor would look after it: the first reason.
     refusal: OnceLock<SetupError>,
     /// Everything is being drained.
@@ -155,7 +155,7 @@ impl Submitter {
         opcodes: Opcodes,
         blocking: blocking::Config,
     ) -> Submitter {
-        let number = here::new_engine();
+        let number = thread_rings::new_engine();
         let inline = Meter::new(SourceKind::Inline);
         inline.belong(number, 0);
         let mut threads = Vec::new();
@@ -178,7 +178,7 @@ impl Submitter {
             number,
             process: forked::process(),
             own: OnceLock::new(),
-            own_rings: None,
+            thread_ring_config: None,
             refusal: OnceLock::new(),
             ended: AtomicBool::new(false),
             drain_until_ns: AtomicU64::new(0),
@@ -237,7 +237,7 @@ impl Submitter {
         if !self.opcodes.has(opcode) {
             return self.helpers();
         }
-        match here::handle(self) {
+        match thread_rings::handle(self) {
             Some(own) => own,
             None => self.shared_handle(),
         }
@@ -323,7 +323,7 @@ impl Submitter {
     /// Whether threads may keep rings.
     pub(super) fn makes_rings(&self) -> bool {
         let over = self.ended.load(Ordering::Acquire) || self.process != forked::process();
-        self.own_rings.is_some() && !over
+        self.thread_ring_config.is_some() && !over
     }
 
     /// A driver that `make_own` has made, or that `core_handle` names.
@@ -344,11 +344,11 @@ impl Submitter {
 
     /// Makes a ring for the calling thread to keep.
     pub(crate) fn make_own(&self) -> Result<MadeRing, SetupError> {
-        let Some(OwnRings {
+        let Some(ThreadRingConfig {
             ring: config,
             limits,
             tuning,
-        }) = self.own_rings.clone()
+        }) = self.thread_ring_config.clone()
         else {
             return Err(SetupError::Config("this engine has no rings".to_owned()));
         };

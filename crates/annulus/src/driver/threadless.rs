@@ -5,8 +5,8 @@
 //! go: nothing that was handed over is overlooked, and nobody blocks. Wakers and buffers are foreign
 //! code and run with the lock released. Checked by loom (`ci/loom`).
 //!
-//! A driver is *attended* while its thread is awake and has promised to poll it before it sleeps: then a submission
-//! only queues, until there are enough operations for a system call. Otherwise every submission polls.
+//! While the owner thread of a driver is awake (`owner_awake`), it has promised to poll before it sleeps: then a
+//! submission only queues, until there are enough operations for a system call. Otherwise every submission polls.
 //!
 //! The handle outlives the driver, and may have another by the time this one is drained once more: the end of
 //! this driver is noted here (`over`), and the handle's own flag is touched only while this driver is known to be in
@@ -39,13 +39,13 @@ pub(crate) struct ThreadlessDriver<K> {
     /// Ends that sleep.
     interrupt: Box<dyn Wake>,
     /// The thread is awake, and polls it before it sleeps.
-    attended: AtomicBool,
+    owner_awake: AtomicBool,
     /// The driver has gone, or is to go.
     over: AtomicBool,
     /// The process it was made in: a child of a fork has no part in the ring (trap 54).
     process: u64,
     /// Who is to know that the driver has gone.
-    attendant: AtomicWaker,
+    end_waker: AtomicWaker,
     /// An empty list to deliver from, so that a poll allocates nothing.
     spare: TriedMutex<Done>,
 }
@@ -67,10 +67,10 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             again: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             interrupt,
-            attended: AtomicBool::new(false),
+            owner_awake: AtomicBool::new(false),
             over: AtomicBool::new(false),
             process: forked::process(),
-            attendant: AtomicWaker::new(),
+            end_waker: AtomicWaker::new(),
             spare: TriedMutex::new(Done::default()),
         });
         if let Some(state) = &handle.threadless {
@@ -156,7 +156,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         for _ in 0..ROUNDS_MAX {
             // Not a store: what was handed over before the flag was raised is to be seen.
             self.again.swap(false, Ordering::AcqRel);
-            if !self.attended.load(Ordering::Relaxed) {
+            if !self.owner_awake.load(Ordering::Relaxed) {
                 // Every submission from now on polls.
                 self.handle.sleeper.about_to_sleep();
             }
@@ -217,8 +217,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     /// The thread is about to sleep elsewhere: nothing stays unsubmitted, and every submission while it
     /// sleeps polls.
     pub(crate) fn before_park(&self) {
-        if !broken(Mutation::ParkedAttended) {
-            self.attended.store(false, Ordering::Release);
+        if !broken(Mutation::ParkedAwake) {
+            self.owner_awake.store(false, Ordering::Release);
         }
         self.poll();
         let lingered = self.linger();
@@ -241,7 +241,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
 
     /// The thread is awake: from now on it is the one that polls.
     pub(crate) fn after_unpark(&self) {
-        self.attended.store(true, Ordering::Release);
+        self.owner_awake.store(true, Ordering::Release);
         if !self.over.load(Ordering::Acquire) {
             self.handle.sleeper.awake();
         }
@@ -282,8 +282,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     }
 
     /// Who is woken when the driver has gone.
-    pub(crate) fn set_attendant(&self, waker: &Waker) {
-        self.attendant.register(waker);
+    pub(crate) fn set_end_waker(&self, waker: &Waker) {
+        self.end_waker.register(waker);
     }
 
     /// Whether the driver has gone, or is about to.
@@ -291,10 +291,10 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         self.over.load(Ordering::Acquire) || self.is_elsewhere()
     }
 
-    /// Starts attendance by a thread that runs nothing but this driver and its futures. True: it had
+    /// Marks the owner as awake: a thread that runs nothing but this driver and its futures. True: it had
     /// started before, so the caller must leave its end to whoever started it.
-    pub(crate) fn begin_attendance(&self) -> bool {
-        let before = self.attended.swap(true, Ordering::AcqRel);
+    pub(crate) fn begin_owner_polls(&self) -> bool {
+        let before = self.owner_awake.swap(true, Ordering::AcqRel);
         if self.is_over() {
             // The handle may belong to another driver.
             return before;
@@ -305,8 +305,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     }
 
     /// Ends it.
-    pub(crate) fn end_attendance(&self) {
-        self.attended.store(false, Ordering::Release);
+    pub(crate) fn end_owner_polls(&self) {
+        self.owner_awake.store(false, Ordering::Release);
         if self.is_over() {
             return;
         }
@@ -385,7 +385,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             // One whose kernel failed is not used again: its callers are still to be told why.
             state.vacate(!leaks && self.handle.failed.load(Ordering::Acquire) == 0);
         }
-        contain(|| self.attendant.wake());
+        contain(|| self.end_waker.wake());
     }
 }
 

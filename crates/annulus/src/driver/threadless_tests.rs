@@ -256,7 +256,7 @@ impl WakeTask for Count {
 }
 
 #[test]
-fn an_unattended_driver_submits_each_operation_immediately() {
+fn without_an_awake_owner_each_operation_is_submitted_immediately() {
     let ground = Ground::new();
     let operations: Vec<_> = (1..5)
         .map(|count| {
@@ -277,7 +277,7 @@ fn an_unattended_driver_submits_each_operation_immediately() {
 }
 
 #[test]
-fn an_attended_driver_queues_until_a_chunk_is_full_or_its_thread_parks() {
+fn an_awake_owner_queues_until_a_chunk_is_full_or_it_parks() {
     let ground = Ground::new();
     ground.driver.after_unpark();
     // With nothing in flight nobody would come to submit it.

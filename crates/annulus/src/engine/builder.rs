@@ -14,7 +14,7 @@ use crate::driver::simulated;
 use crate::driver::started::{Starter, THREAD_NAME};
 use crate::driver::uring::{Driver, Tuning, polled};
 use crate::driver::{
-    DriverHandle, DriverThread, Limits, Opcodes, OwnRings, Submitter, Thread, blocking,
+    DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, ThreadRingConfig, blocking,
 };
 use crate::error::SetupError;
 use crate::narrow::to_ns;
@@ -312,8 +312,8 @@ impl EngineBuilder {
     }
 
     /// The rings that threads keep for themselves.
-    fn own_rings(&self, ring: RingConfig) -> OwnRings {
-        OwnRings {
+    fn thread_ring_config(&self, ring: RingConfig) -> ThreadRingConfig {
+        ThreadRingConfig {
             // They are polled by whichever thread has reason to (traps 11 and 13).
             ring: RingConfig {
                 setup_mode: ring.setup_mode.min(SetupMode::Cooperative),
@@ -394,7 +394,7 @@ impl EngineBuilder {
             return Err(SetupError::Config("threads is 0".to_owned()));
         };
         let mut submitter = Submitter::new(handles, facts.opcodes, self.blocking_config());
-        submitter.own_rings = Some(self.own_rings(ring));
+        submitter.thread_ring_config = Some(self.thread_ring_config(ring));
         Ok((submitter, facts))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::Engine;
-use crate::driver::here::Driving;
+use crate::driver::thread_rings::Driving;
 use crate::driver::threadless::ThreadlessDriver;
 use crate::error::SetupError;
 use crate::sync::{AtomicBool, Ordering};
@@ -93,13 +93,13 @@ impl CurrentThreadDriver {
         let mut context = Context::from_waker(&self.waker);
         let Signal { awaited, driver } = &*self.signal;
         let _driving = Driving::new(self.engine.submitter.number(), self.index);
-        let attendance = Attendance::new(&self.signal);
+        let owner_polls = OwnerPolls::new(&self.signal);
         awaited.store(true, Ordering::SeqCst);
         loop {
             if awaited.swap(false, Ordering::SeqCst)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut context)
             {
-                drop(attendance);
+                drop(owner_polls);
                 return output;
             }
             if driver.is_over() {
@@ -117,25 +117,25 @@ impl CurrentThreadDriver {
 const OVER_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// While it lives, the driver's thread polls the ring itself.
-struct Attendance<'a> {
+struct OwnerPolls<'a> {
     signal: &'a Signal,
-    /// An outer call of `block_on` attends already.
+    /// An outer call of `block_on` polls already.
     nested: bool,
 }
 
-impl Attendance<'_> {
-    fn new(signal: &Signal) -> Attendance<'_> {
-        let nested = signal.driver.begin_attendance();
-        Attendance { signal, nested }
+impl OwnerPolls<'_> {
+    fn new(signal: &Signal) -> OwnerPolls<'_> {
+        let nested = signal.driver.begin_owner_polls();
+        OwnerPolls { signal, nested }
     }
 }
 
-impl Drop for Attendance<'_> {
+impl Drop for OwnerPolls<'_> {
     fn drop(&mut self) {
         // All calls share one flag, so this call may have taken a wake-up that was for the outer future.
         self.signal.awaited.store(true, Ordering::SeqCst);
         if !self.nested {
-            self.signal.driver.end_attendance();
+            self.signal.driver.end_owner_polls();
         }
     }
 }

@@ -20,7 +20,7 @@ use super::task::{End, JoinHandle, Told};
 use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::Core;
-use crate::driver::here::Driving;
+use crate::driver::thread_rings::Driving;
 use crate::driver::{DriverHandle, DriverThread, Opcodes, Submitter, Thread, blocking};
 use crate::error::SetupError;
 use crate::metrics::SourceKind;

@@ -74,8 +74,8 @@ mutations! {
     MarkOverlooked => "whoever_finds_the_lock_taken_is_seen_by_who_has_it",
     /// The same, without the fence between letting go and looking.
     UnlockUnfenced => "whoever_finds_the_lock_taken_is_seen_by_who_has_it",
-    /// A thread that parks leaves its driver attended.
-    ParkedAttended => "what_is_handed_over_around_a_park_is_submitted",
+    /// A thread that parks still counts as awake.
+    ParkedAwake => "what_is_handed_over_around_a_park_is_submitted",
     /// A thread that parks does not look for marks after it has held the lock to busy-poll.
     LingerUnfenced => "what_is_handed_over_around_a_park_is_submitted",
     /// A thread that drops an arena does not look for marks after it has held the lock.

@@ -109,11 +109,11 @@ fn a_timer_that_goes_off_while_it_is_moved_is_armed_anew() {
 #[test]
 fn a_thread_that_waits_in_its_ring_needs_no_timer() {
     let ground = Ground::timed();
-    ground.driver.begin_attendance();
+    ground.driver.begin_owner_polls();
     let _sleeps = [LONG, SHORT].map(|time| begun(&ground.submitter, time));
     ground.driver.poll();
     assert_eq!(ground.kernel.timers(), []);
-    ground.driver.end_attendance();
+    ground.driver.end_owner_polls();
     assert_eq!(ground.kernel.timers(), [ns(SHORT)]);
     ground.driver.drain();
 }

@@ -1,6 +1,6 @@
-//! Which ring the calling thread keeps of its own, by engine.
+//! The rings of the calling thread, by engine.
 //!
-//! An executor that can look after rings on its threads says so once (`set_host`). From then on the
+//! An executor that can drive rings on its threads is registered once (`set_ring_executor`). From then on the
 //! first operation of an engine on such a thread makes a ring there; later ones find it in a cell of
 //! the thread. A ring that can't be made is not tried again on that thread: its operations go to the
 //! engine's own drivers.
@@ -18,21 +18,21 @@ use super::{DriverHandle, Submitter};
 use crate::error::SetupError;
 use crate::sys::ring::Ring;
 
-/// An executor that looks after rings on its own threads. An adapter implements it; a program names
+/// An executor that drives rings on its own threads. An adapter implements it; a program names
 /// the adapter.
-pub trait Host: Send + Sync {
+pub trait RingExecutor: Send + Sync {
     /// Whether the calling thread is in the executor now. Asked at each operation until the answer is
     /// [`Presence::Resident`], so it should be quick.
     fn presence(&self) -> Presence;
 
-    /// Takes charge of a ring that was made for the calling thread: from now on
+    /// Registers a ring that was made for the calling thread: from now on
     /// [`ThreadRing::poll`] has to be called, from any thread, whenever the ring's descriptor is
     /// readable, until [`ThreadRing::poll_over`] is ready. Dropping the ring ends it.
     ///
     /// # Errors
     ///
     /// Whatever keeps the executor from it. The thread's operations then go to the engine's drivers.
-    fn attend(&self, ring: ThreadRing) -> io::Result<()>;
+    fn register(&self, ring: ThreadRing) -> io::Result<()>;
 }
 
 /// A thread's part in an executor.
@@ -47,19 +47,19 @@ pub enum Presence {
     Resident(u64),
 }
 
-static HOST: OnceLock<&'static dyn Host> = OnceLock::new();
+static EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
 
-/// Names the executor that looks after rings on its threads, for all engines of the process. The first
+/// Registers the executor that drives rings on its threads, for all engines of the process. The first
 /// to be named stays.
 ///
 /// # Errors
 ///
 /// False if there was one already.
-pub fn set_host(host: &'static dyn Host) -> bool {
-    HOST.set(host).is_ok()
+pub fn set_ring_executor(ring_executor: &'static dyn RingExecutor) -> bool {
+    EXECUTOR.set(ring_executor).is_ok()
 }
 
-/// A ring of one thread, for the executor that looks after it. Dropping it cancels what is in flight
+/// A ring of one thread, for the executor that drives it. Dropping it cancels what is in flight
 /// where that can be, and waits for the rest.
 pub struct ThreadRing {
     driver: Arc<ThreadlessDriver<Ring>>,
@@ -74,7 +74,7 @@ impl ThreadRing {
 
     /// Ready when the ring has ended (its engine has, for one) and is to be dropped.
     pub fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.driver.set_attendant(context.waker());
+        self.driver.set_end_waker(context.waker());
         if self.driver.is_over() {
             Poll::Ready(())
         } else {
@@ -109,8 +109,8 @@ impl fmt::Debug for ThreadRing {
     }
 }
 
-/// A ring in a thread's keeping.
-struct Kept {
+/// One ring of a thread.
+struct Entry {
     engine: u64,
     /// The executor's number.
     executor: u64,
@@ -119,24 +119,24 @@ struct Kept {
 }
 
 /// All of them; what a thread leaves behind when it ends is drained.
-struct Keeping(RefCell<Vec<Kept>>);
+struct ThreadRings(RefCell<Vec<Entry>>);
 
-impl Drop for Keeping {
+impl Drop for ThreadRings {
     fn drop(&mut self) {
-        for kept in self.0.take() {
-            if let Some((_, driver)) = kept.ring {
+        for entry in self.0.take() {
+            if let Some((_, driver)) = entry.ring {
                 driver.drain();
             }
         }
         // Destructors that come later go to the engine's drivers. Another thread may use the handle by then.
-        SETTLED.set((0, 0));
+        CURRENT.set((0, 0));
     }
 }
 
 thread_local! {
-    static KEEPING: Keeping = const { Keeping(RefCell::new(Vec::new())) };
+    static THREAD_RINGS: ThreadRings = const { ThreadRings(RefCell::new(Vec::new())) };
     /// The engine and the driver index of the last operation, where they need no look-up.
-    static SETTLED: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+    static CURRENT: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// A number for an engine; never 0.
@@ -148,69 +148,78 @@ pub(super) fn new_engine() -> u64 {
 /// The calling thread's own driver of `submitter`, if it has one or is to have one.
 #[inline]
 pub(super) fn handle(submitter: &Submitter) -> Option<&DriverHandle> {
-    let (engine, index) = SETTLED.get();
+    let (engine, index) = CURRENT.get();
     if engine == submitter.number()
         && let Some(handle) = submitter.own_handle(index)
         && !handle.stopping()
     {
         return Some(handle);
     }
-    let host = HOST.get()?;
-    look(submitter, *host)
+    let ring_executor = EXECUTOR.get()?;
+    look(submitter, *ring_executor)
 }
 
-fn look<'a>(submitter: &'a Submitter, host: &'static dyn Host) -> Option<&'a DriverHandle> {
+fn look<'a>(
+    submitter: &'a Submitter,
+    ring_executor: &'static dyn RingExecutor,
+) -> Option<&'a DriverHandle> {
     if !submitter.makes_rings() {
         return None;
     }
-    let (executor, resident) = match host.presence() {
+    let (executor, resident) = match ring_executor.presence() {
         Presence::Absent => return None,
         Presence::Visiting(executor) => (executor, false),
         Presence::Resident(executor) => (executor, true),
     };
     let engine = submitter.number();
-    let found = KEEPING
-        .try_with(|keeping| find(&keeping.0, engine, executor))
+    let found = THREAD_RINGS
+        .try_with(|rings| find(&rings.0, engine, executor))
         .ok()?;
     let index = match found {
         Some(index) => index?,
-        None => make(submitter, host, executor)?,
+        None => make(submitter, ring_executor, executor)?,
     };
     if resident {
-        SETTLED.set((engine, index));
+        CURRENT.set((engine, index));
     }
     submitter.own_handle(index)
 }
 
 /// `Some(None)`: it could not be made.
-fn find(keeping: &RefCell<Vec<Kept>>, engine: u64, executor: u64) -> Option<Option<usize>> {
-    let mut kept = keeping.try_borrow_mut().ok()?;
-    let is_over = |kept: &mut Kept| {
-        let ring = kept.ring.as_ref();
+fn find(rings: &RefCell<Vec<Entry>>, engine: u64, executor: u64) -> Option<Option<usize>> {
+    let mut entry = rings.try_borrow_mut().ok()?;
+    let is_over = |entry: &mut Entry| {
+        let ring = entry.ring.as_ref();
         ring.is_some_and(|(_, driver)| driver.is_over())
     };
-    let gone: Vec<_> = kept.extract_if(.., is_over).collect();
-    drop(kept);
+    let gone: Vec<_> = entry.extract_if(.., is_over).collect();
+    drop(entry);
     // With nothing borrowed: with the last reference goes the executor's waker, which is foreign.
     drop(gone);
-    let kept = keeping.try_borrow().ok()?;
-    let found = kept
+    let entry = rings.try_borrow().ok()?;
+    let found = entry
         .iter()
-        .find(|kept| kept.engine == engine && kept.executor == executor)?;
+        .find(|entry| entry.engine == engine && entry.executor == executor)?;
     Some(found.ring.as_ref().map(|&(index, _)| index))
 }
 
 #[cold]
-fn make(submitter: &Submitter, host: &'static dyn Host, executor: u64) -> Option<usize> {
+fn make(
+    submitter: &Submitter,
+    ring_executor: &'static dyn RingExecutor,
+    executor: u64,
+) -> Option<usize> {
     let made = submitter.make_own().and_then(|(index, driver, pollable)| {
         let ring = ThreadRing {
             driver: Arc::clone(&driver),
             descriptor: pollable,
         };
-        host.attend(ring).map_err(|error| SetupError::Os {
-            what: "the executor, asked to look after a ring",
-            error,
-        })?;
+        ring_executor
+            .register(ring)
+            .map_err(|error| SetupError::Os {
+                what: "the executor, when it registered a ring",
+                error,
+            })?;
         Ok((index, driver))
     });
     let ring = match made {
@@ -221,27 +230,27 @@ fn make(submitter: &Submitter, host: &'static dyn Host, executor: u64) -> Option
         }
     };
     let index = ring.as_ref().map(|&(index, _)| index);
-    let kept = Kept {
+    let entry = Entry {
         engine: submitter.number(),
         executor,
         ring,
     };
-    let _ = KEEPING.try_with(|keeping| keeping.0.borrow_mut().push(kept));
+    let _ = THREAD_RINGS.try_with(|rings| rings.0.borrow_mut().push(entry));
     index
 }
 
 /// Does something with each ring that this thread keeps in an executor, with nothing borrowed meanwhile.
 fn each(executor: u64, act: impl Fn(&ThreadlessDriver<Ring>)) {
     let nth = |n: usize| {
-        let kept = KEEPING.try_with(|keeping| {
-            let kept = keeping.0.borrow();
-            let ring = kept.get(n).map(|kept| {
-                let ring = kept.ring.as_ref();
-                ring.filter(|_| kept.executor == executor)
+        let entry = THREAD_RINGS.try_with(|rings| {
+            let entry = rings.0.borrow();
+            let ring = entry.get(n).map(|entry| {
+                let ring = entry.ring.as_ref();
+                ring.filter(|_| entry.executor == executor)
             });
             ring.map(|ring| ring.map(|(_, driver)| Arc::clone(driver)))
         });
-        kept.ok().flatten()
+        entry.ok().flatten()
     };
     let mut n = 0;
     while let Some(ring) = nth(n) {
@@ -272,13 +281,13 @@ pub(crate) struct Driving {
 impl Driving {
     pub(crate) fn new(engine: u64, index: usize) -> Driving {
         Driving {
-            before: SETTLED.replace((engine, index)),
+            before: CURRENT.replace((engine, index)),
         }
     }
 }
 
 impl Drop for Driving {
     fn drop(&mut self) {
-        SETTLED.set(self.before);
+        CURRENT.set(self.before);
     }
 }

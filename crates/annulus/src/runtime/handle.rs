@@ -8,7 +8,7 @@ use super::executor::{self, Inbox, Message};
 use super::task::{End, JoinHandle, Promise, Told};
 use crate::buf::{Arena, BufferLayout};
 use crate::driver::Submitter;
-use crate::driver::core::{Ports, Seat};
+use crate::driver::core::{Seat, SharedAddresses};
 use crate::error::SetupError;
 use crate::metrics::{CoreMetrics, Metrics};
 
@@ -23,7 +23,7 @@ struct Cores {
     inboxes: Vec<Arc<Inbox>>,
     /// Where the cores' files are handed over; set when all cores are made, before anybody has a handle.
     files: OnceLock<Arc<Submitter>>,
-    ports: Arc<Ports>,
+    addresses: Arc<SharedAddresses>,
 }
 
 impl Handle {
@@ -31,7 +31,7 @@ impl Handle {
         Handle {
             cores: Arc::new(Cores {
                 files: OnceLock::new(),
-                ports: Ports::new(inboxes.len()),
+                addresses: SharedAddresses::new(inboxes.len()),
                 inboxes,
             }),
         }
@@ -50,7 +50,7 @@ impl Handle {
     }
 
     pub(super) fn seat(&self, core: usize) -> Seat {
-        Seat::new(Arc::clone(&self.cores.ports), core)
+        Seat::new(Arc::clone(&self.cores.addresses), core)
     }
 
     pub(super) fn set_files(&self, files: &Arc<Submitter>) {

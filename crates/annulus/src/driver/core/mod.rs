@@ -3,20 +3,20 @@
 //! Everything here stays on that thread, so nothing of it is shared, locked or counted atomically; other
 //! threads reach it through an `Alarm` alone. Sockets have a table of their own (`table.rs`): an entry
 //! owns what the kernel has been pointed to until the final CQE, as a slot does for files. The core's
-//! files go through a `DriverHandle` as elsewhere, whose driver shares the same ring (`tenant.rs`).
+//! files go through a `DriverHandle` as elsewhere, whose driver shares the same ring (`shared_ring.rs`).
 //! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
 
 mod alarm;
 mod closing;
 mod group_trial;
 mod operation;
-mod ports;
 mod readiness;
 mod receive_buffers;
 mod rings;
 mod shared;
+mod shared_addresses;
+mod shared_ring;
 mod table;
-mod tenant;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -34,8 +34,8 @@ use std::time::Duration;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use operation::SocketOperation;
-pub(crate) use ports::{Claim, Ports, Seat, Share};
 pub(crate) use shared::SharedOperation;
+pub(crate) use shared_addresses::{Claim, Seat, Share, SharedAddresses};
 pub(crate) use table::{Arrives, Token};
 pub(crate) use timers::Timer;
 pub(crate) use waiters::{Crowd, WaitersCell};

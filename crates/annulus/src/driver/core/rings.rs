@@ -10,8 +10,8 @@ use std::task::{Context, Waker};
 
 use slab::Slab;
 
+use super::shared_ring::{Files, SubmissionPort};
 use super::table::{Abandoned, Act, Answer, Arrives, Table, Token};
-use super::tenant::{Files, Port};
 use super::{Alarm, Core};
 use crate::driver::finish::contain;
 use crate::driver::slot::PANICKED;
@@ -37,7 +37,7 @@ const CLOSES: u32 = 2;
 const DRAIN_POLL_NS: u64 = 50_000_000;
 
 pub(super) struct Rings {
-    port: Rc<Port>,
+    port: Rc<SubmissionPort>,
     files: RefCell<Files>,
     table: RefCell<Table>,
     /// What met a full submission queue, in order. Never dropped (trap 7).
@@ -65,7 +65,7 @@ impl Rings {
         tuning: Tuning,
     ) -> Rings {
         let sends_whole = ring.supports(opcode::SEND_ZC);
-        let port = Port::new(ring);
+        let port = SubmissionPort::new(ring);
         let files = Files::new(Rc::clone(&port), handle, limits, tuning);
         Rings {
             port,

@@ -1,5 +1,5 @@
-//! The driver of a core's files: a tenant of the core's ring. It is the driver of every ring; what it is
-//! given for a kernel passes its SQEs on to the ring, and gets the CQEs that are its own.
+//! The driver of a core's files, a client of the core's ring. It is the same driver as for every other ring; the
+//! kernel that it is given passes its SQEs on to the ring, and gets the CQEs that belong to them.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,7 +18,7 @@ use crate::sys::sqe::{Cqe, Sqe};
 use super::table::Token;
 
 /// The ring of a core, and what has come for its files.
-pub(super) struct Port {
+pub(super) struct SubmissionPort {
     pub(super) ring: RefCell<Ring>,
     /// SQEs so far.
     pushed: Cell<u64>,
@@ -27,9 +27,9 @@ pub(super) struct Port {
     for_core: RefCell<Vec<Cqe>>,
 }
 
-impl Port {
-    pub(super) fn new(ring: Ring) -> Rc<Port> {
-        Rc::new(Port {
+impl SubmissionPort {
+    pub(super) fn new(ring: Ring) -> Rc<SubmissionPort> {
+        Rc::new(SubmissionPort {
             ring: RefCell::new(ring),
             pushed: Cell::new(0),
             for_files: RefCell::default(),
@@ -73,9 +73,9 @@ impl Port {
 }
 
 /// The ring, as the files' driver sees it.
-struct Tenant(Rc<Port>);
+struct FileClient(Rc<SubmissionPort>);
 
-impl Kernel for Tenant {
+impl Kernel for FileClient {
     fn push(&mut self, sqe: Sqe) -> bool {
         self.0.push(sqe)
     }
@@ -141,21 +141,21 @@ impl Kernel for Tenant {
 
 /// The driver of the core's file operations.
 pub(super) struct Files {
-    driver: Option<Driver<Tenant>>,
+    driver: Option<Driver<FileClient>>,
     handle: Arc<DriverHandle>,
-    port: Rc<Port>,
+    port: Rc<SubmissionPort>,
 }
 
 impl Files {
     pub(super) fn new(
-        port: Rc<Port>,
+        port: Rc<SubmissionPort>,
         handle: Arc<DriverHandle>,
         limits: Limits,
         tuning: Tuning,
     ) -> Files {
-        let tenant = Tenant(Rc::clone(&port));
+        let file_client = FileClient(Rc::clone(&port));
         // What is left of a chunk goes with the core's own enter.
-        let mut driver = Driver::new(Arc::clone(&handle), tenant, limits, tuning);
+        let mut driver = Driver::new(Arc::clone(&handle), file_client, limits, tuning);
         driver.keep_rest(true);
         Files {
             driver: Some(driver),

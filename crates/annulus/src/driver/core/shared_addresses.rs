@@ -12,7 +12,7 @@ use crate::sys::net::Kind;
 
 /// What the cores of one runtime have bound.
 #[derive(Debug)]
-pub(crate) struct Ports {
+pub(crate) struct SharedAddresses {
     cores: usize,
     bound: Mutex<Vec<Bound>>,
 }
@@ -28,7 +28,7 @@ struct Bound {
 /// One core's access to them.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
-    ports: Arc<Ports>,
+    addresses: Arc<SharedAddresses>,
     core: usize,
 }
 
@@ -50,10 +50,10 @@ pub(crate) struct Claim {
     bound: Bound,
 }
 
-impl Ports {
+impl SharedAddresses {
     /// For a runtime of so many cores.
-    pub(crate) fn new(cores: usize) -> Arc<Ports> {
-        Arc::new(Ports {
+    pub(crate) fn new(cores: usize) -> Arc<SharedAddresses> {
+        Arc::new(SharedAddresses {
             cores,
             bound: Mutex::new(Vec::new()),
         })
@@ -65,8 +65,8 @@ impl Ports {
 }
 
 impl Seat {
-    pub(crate) fn new(ports: Arc<Ports>, core: usize) -> Seat {
-        Seat { ports, core }
+    pub(crate) fn new(addresses: Arc<SharedAddresses>, core: usize) -> Seat {
+        Seat { addresses, core }
     }
 
     /// Has `bind` bind a socket to `address`; it returns the address that the socket has then. Cores bind one at a
@@ -77,10 +77,10 @@ impl Seat {
         address: SocketAddr,
         bind: impl FnOnce(Share) -> Result<SocketAddr, E>,
     ) -> Result<Option<Claim>, E> {
-        if self.ports.cores == 1 {
+        if self.addresses.cores == 1 {
             return bind(Share::Alone).map(|_| None);
         }
-        self.ports.with(|all| {
+        self.addresses.with(|all| {
             let same = |bound: &&Bound| bound.kind == kind && is_same(bound.address, address);
             let is_ours = all.iter().filter(same).any(|bound| bound.core == self.core);
             // A core that has the address already is refused it, as by any other socket there.
@@ -106,7 +106,7 @@ impl Seat {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.seat.ports.with(|all| {
+        self.seat.addresses.with(|all| {
             let place = all.iter().position(|bound| *bound == self.bound);
             place.map(|place| all.swap_remove(place))
         });
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn the_first_core_takes_an_address_alone_and_others_join_it() {
-        let ports = Ports::new(3);
-        let [one, two, three] = [0, 1, 2].map(|core| Seat::new(Arc::clone(&ports), core));
+        let addresses = SharedAddresses::new(3);
+        let [one, two, three] = [0, 1, 2].map(|core| Seat::new(Arc::clone(&addresses), core));
         let (share, first) = ask(&one, "127.0.0.1:80");
         assert_eq!(share, Share::First);
         let (share, second) = ask(&two, "127.0.0.1:80");
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn an_address_that_could_not_be_bound_is_nobodys() {
-        let ports = Ports::new(2);
-        let [one, two] = [0, 1].map(|core| Seat::new(Arc::clone(&ports), core));
+        let addresses = SharedAddresses::new(2);
+        let [one, two] = [0, 1].map(|core| Seat::new(Arc::clone(&addresses), core));
         let address = "127.0.0.1:80".parse().unwrap();
         assert!(one.claim(KIND, address, |_| Err(())).is_err());
         assert_eq!(ask(&two, "127.0.0.1:80").0, Share::First);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_single_core_shares_nothing() {
-        let alone = Seat::new(Ports::new(1), 0);
+        let alone = Seat::new(SharedAddresses::new(1), 0);
         let (share, claim) = ask(&alone, "127.0.0.1:80");
         assert_eq!(share, Share::Alone);
         assert!(claim.is_none());

@@ -104,7 +104,7 @@ impl Wake for Arc<Inside> {
         self.work.notify_one();
     }
 
-    fn hurry(&self) {
+    fn wake_for_deadline(&self) {
         // An idle thread is awake already, or about to be.
         if lock(&self.state).idle == 0 {
             self.clock.notify_one();
@@ -271,7 +271,7 @@ impl Shared {
 
     /// Nobody is idle: starts a thread. Where no more are to be had, hand-overs wait until one of the
     /// threads comes back; but what has a deadline can't, and the keeper of deadlines looks for it
-    /// (`hurry`).
+    /// (`wake_for_deadline`).
     fn call_one_more(self: &Arc<Self>, state: &mut State) {
         if state.closed || state.coming > 0 {
             return;

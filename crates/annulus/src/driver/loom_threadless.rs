@@ -225,7 +225,7 @@ fn who_drops_an_arena_sees_who_found_the_lock_taken() {
     check(|| {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
-        let thread = thread::spawn(move || other.handle.nudge());
+        let thread = thread::spawn(move || other.handle.wake_for_registration());
         assert_eq!(stage.awaits(), 0);
         thread.join().unwrap();
         stage.ends(1);

@@ -93,10 +93,10 @@ pub(crate) trait Wake: Send + Sync {
 
     /// An operation with a deadline has been handed over: it is not to wait until a driver whose
     /// threads are all busy has one to spare.
-    fn hurry(&self) {}
+    fn wake_for_deadline(&self) {}
 
-    /// The driver is to look at what its engine wants of it, whether or not it sleeps.
-    fn look(&self) {
+    /// The driver is to register its engine's arenas, whether or not it sleeps.
+    fn wake_for_registration(&self) {
         self.wake();
     }
 
@@ -261,8 +261,8 @@ impl DriverHandle {
     }
 
     /// Sees to it that the deadline of what was just handed over is known in time.
-    pub(crate) fn hurry(&self) {
-        self.wake.hurry();
+    pub(crate) fn wake_for_deadline(&self) {
+        self.wake.wake_for_deadline();
     }
 
     /// Wakes the driver if it sleeps.
@@ -296,12 +296,12 @@ impl DriverHandle {
     }
 
     /// Makes the driver look at its arenas, soon, even if it is about to sleep.
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn wake_for_registration(&self) {
         if self.is_elsewhere() {
             return;
         }
         match self.threadless.as_ref() {
-            None => self.wake.look(),
+            None => self.wake.wake_for_registration(),
             Some(state) => (state.driver().into_iter()).for_each(|driver| driver.follow_arenas()),
         }
     }
@@ -328,7 +328,7 @@ impl DriverHandle {
 
 impl Follow for DriverHandle {
     fn follow(&self) {
-        self.nudge();
+        self.wake_for_registration();
     }
 }
 

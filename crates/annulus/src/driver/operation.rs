@@ -175,7 +175,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
         if unsafe { handle.hand_over(NonNull::from(slot), 1) } {
             if deadline_ns != 0 {
-                handle.hurry();
+                handle.wake_for_deadline();
             }
             self.state = State::Out(NonNull::from(slot), handle);
             return Ok(Poll::Pending);

@@ -95,7 +95,7 @@ impl Wake for Arc<Starter> {
         self.wake.wake();
     }
 
-    fn look(&self) {
+    fn wake_for_registration(&self) {
         match self.lock_driver().as_mut() {
             // Not started for this.
             Some(driver) => driver.follow_arenas(),

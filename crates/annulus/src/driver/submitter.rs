@@ -416,7 +416,7 @@ impl Submitter {
     /// Has the drivers register an arena that was added just now, and waits for their answers.
     pub(crate) fn register(&self, tract: &Tract) {
         for handle in &self.handles {
-            handle.nudge();
+            handle.wake_for_registration();
         }
         if self.finish_here.is_none() {
             let alive = || !self.handles.iter().any(|handle| handle.stopping());
@@ -579,7 +579,9 @@ impl Submitter {
 
     /// Has the drivers register an arena that was added just now, each in its time.
     pub(crate) fn register_soon(&self) {
-        self.handles.iter().for_each(|handle| handle.nudge());
+        self.handles
+            .iter()
+            .for_each(|handle| handle.wake_for_registration());
     }
 }
 

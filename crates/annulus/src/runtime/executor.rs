@@ -18,7 +18,7 @@ use slab::Slab;
 
 use super::handle::Handle;
 use super::task::{End, JoinHandle, Told};
-use crate::driver::core::{Alarm, Core};
+use crate::driver::core::{Core, Notifier};
 use crate::driver::mailbox::Mailbox;
 use crate::driver::{Submitter, contain};
 use crate::metrics::CoreMetrics;
@@ -35,7 +35,7 @@ pub(super) struct Inbox {
     number: u64,
     /// Which of its runtime's cores it is.
     index: usize,
-    alarm: Arc<Alarm>,
+    notifier: Arc<Notifier>,
     mailbox: Mailbox<Message>,
 }
 
@@ -74,7 +74,7 @@ impl Inbox {
         Ok(Arc::new(Inbox {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             index,
-            alarm: Alarm::new()?,
+            notifier: Notifier::new()?,
             mailbox: Mailbox::new(),
         }))
     }
@@ -88,37 +88,37 @@ impl Inbox {
         self.mailbox.is_closed()
     }
 
-    pub(super) fn alarm(&self) -> Arc<Alarm> {
-        Arc::clone(&self.alarm)
+    pub(super) fn notifier(&self) -> Arc<Notifier> {
+        Arc::clone(&self.notifier)
     }
 
     /// What its core has done so far.
     pub(super) fn metrics(&self) -> CoreMetrics {
-        self.alarm.counters.core()
+        self.notifier.counters.core()
     }
 
     /// Says whose core it is, and which of them.
     pub(super) fn belong(&self, owner: u64, index: usize) {
-        self.alarm.counters.belong(owner, index);
+        self.notifier.counters.belong(owner, index);
     }
 
     /// Says what waits for its sockets, and why that is not what would be best.
     pub(super) fn describe(&self, backend: &str, fallback: Option<&str>) {
-        self.alarm.counters.describe(backend, fallback);
+        self.notifier.counters.describe(backend, fallback);
     }
 
     /// Leaves a message, and wakes the core if it sleeps. One for a core that has ended is dropped: it is
     /// never a task that was woken, for a core ends after the last of its tasks.
     /// In a child of a fork it is dropped as well; a task is its core's to drop, and stays as it is.
     pub(super) fn send(&self, message: Message) {
-        if self.alarm.is_elsewhere() {
+        if self.notifier.is_elsewhere() {
             return match message {
                 Message::Run(runnable) => std::mem::forget(runnable),
                 other => drop(other),
             };
         }
         match self.mailbox.put(message) {
-            Ok(()) => self.alarm.ring(),
+            Ok(()) => self.notifier.notify(),
             Err(message) => drop(message),
         }
     }
@@ -385,7 +385,7 @@ impl Executor {
             let ran = catch_unwind(AssertUnwindSafe(|| runnable.run()));
             std::mem::forget(ran.err());
         }
-        self.inbox.alarm.counters.polls().add(polls);
+        self.inbox.notifier.counters.polls().add(polls);
         has_ready()
     }
 

@@ -42,7 +42,7 @@ impl Handle {
         self.cores
             .inboxes
             .iter()
-            .any(|inbox| inbox.alarm().is_elsewhere())
+            .any(|inbox| inbox.notifier().is_elsewhere())
     }
 
     pub(super) fn inbox(&self, core: usize) -> Arc<Inbox> {

@@ -295,7 +295,7 @@ impl Made {
         let (core, seat, backend) = match ringed {
             Ok(made) => made,
             Err(because) => {
-                let core = Core::with_readiness(&builder.core, inbox.alarm())?;
+                let core = Core::with_readiness(&builder.core, inbox.notifier())?;
                 (core, None, CoreBackend::Epoll { because })
             }
         };
@@ -313,9 +313,9 @@ impl Made {
         builder: &RuntimeBuilder,
         inbox: &Inbox,
     ) -> Result<(Rc<Core>, Seat, CoreBackend), SetupError> {
-        let files_driver = Arc::new(DriverHandle::new(Box::new(inbox.alarm())));
+        let files_driver = Arc::new(DriverHandle::new(Box::new(inbox.notifier())));
         files_driver.counters.be(SourceKind::CoreFiles);
-        let make = |config| Core::with_ring(config, inbox.alarm(), Arc::clone(&files_driver));
+        let make = |config| Core::with_ring(config, inbox.notifier(), Arc::clone(&files_driver));
         let mut sqpoll = builder.sqpoll.map(Ok);
         let core = match make(builder.core.clone()) {
             Err(error @ SetupError::Polling { .. }) if builder.backend == Backend::Auto => {

@@ -1,14 +1,14 @@
 //! The driver of a core: one thread that runs tasks and, between them, its ring.
 //!
 //! Everything here stays on that thread, so nothing of it is shared, locked or counted atomically; other
-//! threads reach it through an `Alarm` alone. Sockets have a table of their own (`table.rs`): an entry
+//! threads reach it through a `Notifier` alone. Sockets have a table of their own (`table.rs`): an entry
 //! owns what the kernel has been pointed to until the final CQE, as a slot does for files. The core's
 //! files go through a `DriverHandle` as elsewhere, whose driver shares the same ring (`shared_ring.rs`).
 //! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
 
-mod alarm;
 mod closing;
 mod group_trial;
+mod notifier;
 mod operation;
 mod readiness;
 mod receive_buffers;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-pub(crate) use alarm::Alarm;
+pub(crate) use notifier::Notifier;
 pub(crate) use operation::SocketOperation;
 pub(crate) use shared::SharedOperation;
 pub(crate) use shared_addresses::{Claim, Seat, Share, SharedAddresses};
@@ -107,7 +107,7 @@ pub(crate) struct Core {
     mode_refused: Option<String>,
     timers: RefCell<Timers>,
     closing: Closing,
-    alarm: Arc<Alarm>,
+    notifier: Arc<Notifier>,
     budget: Cell<u32>,
     /// No operation is taken any more.
     ending: Cell<bool>,
@@ -128,12 +128,12 @@ impl Core {
     /// A core for the calling thread, on a ring, with the driver of its file operations.
     pub(crate) fn with_ring(
         config: CoreConfig,
-        alarm: Arc<Alarm>,
+        notifier: Arc<Notifier>,
         handle: Arc<DriverHandle>,
     ) -> Result<Rc<Core>, SetupError> {
         let mut ring = Ring::new(config.ring)?;
         ring.settle();
-        ring.wake_by(Arc::clone(alarm.eventfd()));
+        ring.wake_by(Arc::clone(notifier.eventfd()));
         // Only what has been seen to work is used (traps 29, 30).
         let tried = group_trial::verdict(config.group.mode);
         let mode = match &tried {
@@ -142,11 +142,11 @@ impl Core {
         };
         let group = Group::new(Some(&mut ring), config.group.layout(mode))?;
         let limits = config.limits.within(&ring);
-        let rings = Rings::new(ring, Arc::clone(&alarm), handle, limits, config.tuning);
+        let rings = Rings::new(ring, Arc::clone(&notifier), handle, limits, config.tuning);
         Ok(Core::new(
             Backend::Rings(Box::new(rings)),
             (group, tried.err()),
-            alarm,
+            notifier,
             config.close_timeout,
         ))
     }
@@ -154,19 +154,19 @@ impl Core {
     /// A core for the calling thread, without a ring.
     pub(crate) fn with_readiness(
         config: &CoreConfig,
-        alarm: Arc<Alarm>,
+        notifier: Arc<Notifier>,
     ) -> Result<Rc<Core>, SetupError> {
         let os = |error| SetupError::Os {
             what: "an epoll instance",
             error,
         };
-        let readiness = Readiness::new(Arc::clone(&alarm)).map_err(os)?;
+        let readiness = Readiness::new(Arc::clone(&notifier)).map_err(os)?;
         let layout = config.group.layout(ReceiveMode::Whole);
         let group = Group::new(None, layout)?;
         Ok(Core::new(
             Backend::Readiness(readiness),
             (group, None),
-            alarm,
+            notifier,
             config.close_timeout,
         ))
     }
@@ -174,7 +174,7 @@ impl Core {
     fn new(
         backend: Backend,
         (group, mode_refused): (Group, Option<String>),
-        alarm: Arc<Alarm>,
+        notifier: Arc<Notifier>,
         close_timeout: Duration,
     ) -> Rc<Core> {
         Rc::new_cyclic(|this| Core {
@@ -183,7 +183,7 @@ impl Core {
             mode_refused,
             timers: RefCell::default(),
             closing: Closing::new(close_timeout),
-            alarm,
+            notifier,
             budget: Cell::new(BUDGET),
             ending: Cell::new(false),
             starter: Cell::new(None),
@@ -300,7 +300,7 @@ impl Core {
     /// Whether this is a child of the process that the core runs in.
     #[inline]
     pub(crate) fn is_elsewhere(&self) -> bool {
-        self.alarm.is_elsewhere()
+        self.notifier.is_elsewhere()
     }
 
     /// Returns the ring's set-up mode, its entries, and its opcodes; for a core that has a ring.
@@ -317,7 +317,7 @@ impl Core {
     /// Counts a call that was made in place of an operation.
     #[inline]
     pub(crate) fn count_call(&self, operation: OperationNumber, res: i32) {
-        count_call(&self.alarm.counters, operation, res);
+        count_call(&self.notifier.counters, operation, res);
     }
 
     // ----- what multishot receives and accepts need -----
@@ -482,10 +482,10 @@ impl Core {
             Backend::Rings(rings) => rings.drive(self, next_ns, busy),
             Backend::Readiness(readiness) => readiness.drive(next_ns, busy),
         }
-        self.alarm.counters.ring_polls().add(1);
+        self.notifier.counters.ring_polls().add(1);
         self.expire();
         for socket in self.closing.stuck() {
-            self.alarm.counters.close_timeouts().add(1);
+            self.notifier.counters.close_timeouts().add(1);
             socket.abort();
         }
     }

@@ -100,7 +100,7 @@ impl<T: SocketOp> SocketOperation<T> {
                 begun: asked_ns,
                 answered: self.core.now_ns(),
             };
-            self.core.alarm.counters.time(operation, times);
+            self.core.notifier.counters.time(operation, times);
         }
     }
 }

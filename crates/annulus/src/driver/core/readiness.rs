@@ -13,7 +13,7 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::waiters::{Waiters, Woken};
-use super::{Alarm, count_call, table};
+use super::{Notifier, count_call, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
 use crate::metrics::Meter;
@@ -24,8 +24,8 @@ use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EAGAIN, ECANCELED};
 use crate::sys::poller::Poller;
 
-/// The alarm's name among what is polled.
-const ALARM: u64 = u64::MAX;
+/// The notifier's token among the polled descriptors.
+const NOTIFIER: u64 = u64::MAX;
 
 pub(super) struct Readiness {
     poller: RefCell<Poller>,
@@ -33,7 +33,7 @@ pub(super) struct Readiness {
     generation: Cell<u32>,
     /// Nothing goes on by itself any more.
     over: Cell<bool>,
-    alarm: Arc<Alarm>,
+    notifier: Arc<Notifier>,
 }
 
 /// What is known of a socket.
@@ -113,15 +113,15 @@ impl Source {
 }
 
 impl Readiness {
-    pub(super) fn new(alarm: Arc<Alarm>) -> io::Result<Readiness> {
+    pub(super) fn new(notifier: Arc<Notifier>) -> io::Result<Readiness> {
         let poller = Poller::new()?;
-        poller.add_level(borrow_fd(alarm.eventfd().raw()), ALARM)?;
+        poller.add_level(borrow_fd(notifier.eventfd().raw()), NOTIFIER)?;
         Ok(Readiness {
             poller: RefCell::new(poller),
             sources: RefCell::default(),
             generation: Cell::new(0),
             over: Cell::new(false),
-            alarm,
+            notifier,
         })
     }
 
@@ -188,7 +188,7 @@ impl Readiness {
 
     #[cold]
     fn add(&self, socket: &Socket) -> io::Result<()> {
-        if self.alarm.is_elsewhere() {
+        if self.notifier.is_elsewhere() {
             return Err(EngineError::Forked.into());
         }
         let generation = self.generation.get().wrapping_add(1);
@@ -214,7 +214,7 @@ impl Readiness {
     pub(super) fn close(&self, raw: i32, watched: Option<u32>) {
         // The epoll instance is the parent's, too: from a child of a fork it would forget the parent's socket.
         if let Some(place) = watched
-            && !self.alarm.is_elsewhere()
+            && !self.notifier.is_elsewhere()
         {
             self.poller.borrow().remove(borrow_fd(raw));
             let source = self.sources.borrow_mut().try_remove(place as usize);
@@ -224,26 +224,26 @@ impl Readiness {
     }
 
     pub(super) fn drive(&self, next_ns: Option<u64>, busy: impl Fn() -> bool) {
-        self.alarm.set();
+        self.notifier.about_to_sleep();
         let timeout_ns = if busy() {
             Some(0)
         } else {
             next_ns.map(|at| at.saturating_sub(call::now_ns()))
         };
-        self.alarm.counters.enters().add(1);
-        self.alarm
+        self.notifier.counters.enters().add(1);
+        self.notifier
             .counters
             .waits()
             .add(u64::from(timeout_ns != Some(0)));
         // An error here is one of arguments, which are the same each time.
         let _ = self.poller.borrow_mut().wait(timeout_ns);
-        self.alarm.unset();
+        self.notifier.awake();
         for nth in 0.. {
             let Some(ready) = self.poller.borrow().found(nth) else {
                 return;
             };
-            if ready.token == ALARM {
-                let _ = self.alarm.eventfd().sleep(Some(0));
+            if ready.token == NOTIFIER {
+                let _ = self.notifier.eventfd().sleep(Some(0));
                 continue;
             }
             if ready.ended {
@@ -263,7 +263,7 @@ impl Readiness {
     #[inline]
     pub(super) fn start_detached<T: SocketOp>(&self, op: T) {
         let mut rest = Rest(Some(op));
-        if !rest.go_on(&self.alarm.counters) {
+        if !rest.go_on(&self.notifier.counters) {
             rest.0
                 .take()
                 .into_iter()
@@ -277,7 +277,7 @@ impl Readiness {
         let socket = Rc::clone(op.socket());
         // At the end nobody would go on with it.
         if self.over.get()
-            || self.alarm.is_elsewhere()
+            || self.notifier.is_elsewhere()
             || socket.watched().is_none() && self.add(&socket).is_err()
         {
             return op.abandoned(-ECANCELED);
@@ -289,7 +289,7 @@ impl Readiness {
         let queues = |source: &Source| !source.rest.is_empty();
         let is_first = !(self.sources.borrow().get(place)).is_some_and(queues);
         // It may have become ready before it was added.
-        if is_first && rest.go_on(&self.alarm.counters) {
+        if is_first && rest.go_on(&self.notifier.counters) {
             return;
         }
         let mut sources = self.sources.borrow_mut();
@@ -304,7 +304,7 @@ impl Readiness {
         while let Some(Some(mut rest)) = next() {
             // The buffer and the wakers are foreign code: with nothing borrowed.
             let mut over = true;
-            contain(|| over = rest.go_on(&self.alarm.counters));
+            contain(|| over = rest.go_on(&self.notifier.counters));
             if !over {
                 self.with_source(token, |source| {
                     source.write.ready = false;

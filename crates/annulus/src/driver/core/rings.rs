@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::shared_ring::{Files, SubmissionPort};
 use super::table::{Abandoned, Act, Answer, Arrives, Table, Token};
-use super::{Alarm, Core};
+use super::{Core, Notifier};
 use crate::driver::finish::contain;
 use crate::driver::slot::PANICKED;
 use crate::driver::uring::Tuning;
@@ -27,7 +27,7 @@ use crate::sys::kernel::Kernel;
 use crate::sys::ring::Ring;
 use crate::sys::sqe::{Cqe, LINKED, Sqe, opcode};
 
-/// The read that an alarm completes.
+/// The read that a notifier completes.
 const WAKE: Token = Token::special(0);
 /// CQEs that say nothing: of closes and cancels.
 const IGNORED: Token = Token::special(1);
@@ -46,7 +46,7 @@ pub(super) struct Rings {
     /// Sockets whose last send has a close linked to it.
     closes: RefCell<Slab<Rc<Socket>>>,
     wake_armed: Cell<bool>,
-    alarm: Arc<Alarm>,
+    notifier: Arc<Notifier>,
     /// Whether the kernel goes on with a send until all is sent or it fails (MSG_WAITALL): Linux 5.19, told by an
     /// operation of 6.0.
     sends_whole: bool,
@@ -59,7 +59,7 @@ pub(super) struct Rings {
 impl Rings {
     pub(super) fn new(
         ring: Ring,
-        alarm: Arc<Alarm>,
+        notifier: Arc<Notifier>,
         handle: Arc<DriverHandle>,
         limits: Limits,
         tuning: Tuning,
@@ -75,7 +75,7 @@ impl Rings {
             cqes: RefCell::default(),
             closes: RefCell::default(),
             wake_armed: Cell::new(false),
-            alarm,
+            notifier,
             sends_whole,
             failed: Cell::new(0),
             reaped_ns: Cell::new(0),
@@ -175,8 +175,8 @@ impl Rings {
 
     pub(super) fn cancel(&self, token: Token) {
         // A child of a fork may drop what its parent has in flight.
-        if !self.alarm.is_elsewhere() && self.table.borrow_mut().stop(token) {
-            self.alarm.counters.cancels().add(1);
+        if !self.notifier.is_elsewhere() && self.table.borrow_mut().stop(token) {
+            self.notifier.counters.cancels().add(1);
             self.push(Sqe::cancel(token.user_data(), IGNORED.user_data()));
         }
     }
@@ -248,7 +248,7 @@ impl Rings {
                 return self.submit();
             }
         }
-        self.alarm.set();
+        self.notifier.about_to_sleep();
         if !self.files.borrow().prepare_sleep() || busy() {
             self.wake_up();
             return self.submit();
@@ -266,7 +266,7 @@ impl Rings {
 
     fn wake_up(&self) {
         self.files.borrow().wake_up();
-        self.alarm.unset();
+        self.notifier.awake();
     }
 
     /// What an enter's answer means. It never touches an operation (traps 1, 5, 6).
@@ -293,7 +293,7 @@ impl Rings {
             ring.reap(&mut cqes);
             ring.entered()
         });
-        let counters = &self.alarm.counters;
+        let counters = &self.notifier.counters;
         counters.enters().set(entered.enters);
         counters.waits().set(entered.waits);
         counters.entries().set(entered.entries);
@@ -344,8 +344,8 @@ impl Rings {
             Act::Nothing => {}
             Act::Wake(waker) => contain(|| waker.wake()),
             Act::Again => {
-                self.alarm.counters.resubmitted().add(1);
-                self.alarm.counters.short().add(u64::from(cqe.res > 0));
+                self.notifier.counters.resubmitted().add(1);
+                self.notifier.counters.short().add(u64::from(cqe.res > 0));
                 self.ask_again(core, token, cqe);
             }
             Act::Dispose(res) => {
@@ -370,13 +370,13 @@ impl Rings {
     /// Makes known what the table has counted.
     fn publish(&self) {
         let (started, flying) = self.table.borrow().tally();
-        self.alarm.counters.submitted().set(started);
-        self.alarm.counters.flying().set(flying);
+        self.notifier.counters.submitted().set(started);
+        self.notifier.counters.flying().set(flying);
     }
 
     #[inline]
     fn count(&self, answer: Answer) {
-        let counters = &self.alarm.counters;
+        let counters = &self.notifier.counters;
         let Answer {
             operation, times, ..
         } = answer;
@@ -391,7 +391,7 @@ impl Rings {
 
     #[cold]
     fn count_error(&self, answer: Answer) {
-        let counters = &self.alarm.counters;
+        let counters = &self.notifier.counters;
         let Answer { operation, res, .. } = answer;
         match -res {
             ECANCELED if answer.stopped && answer.is_multishot => {
@@ -419,7 +419,7 @@ impl Rings {
             begun: begun.max(asked),
             answered: self.reaped_ns.get(),
         };
-        self.alarm.counters.time(operation, times);
+        self.notifier.counters.time(operation, times);
     }
 
     // ----- the end -----
@@ -430,7 +430,7 @@ impl Rings {
         let tokens = self.table.borrow().tokens();
         tokens.into_iter().for_each(|token| self.cancel(token));
         // Completes the read of the eventfd.
-        self.alarm.eventfd().wake();
+        self.notifier.eventfd().wake();
         let in_flight = || self.table.borrow().in_flight() + u32::from(self.wake_armed.get());
         while self.failed.get() == 0
             && (in_flight() > 0
@@ -440,7 +440,7 @@ impl Rings {
             && core.now_ns() < until_ns
         {
             self.push_waiting();
-            self.table.borrow_mut().hurry_kept();
+            self.table.borrow_mut().abort_unconfirmed();
             let result = self.with_ring(|ring| ring.wait(Some(DRAIN_POLL_NS)));
             self.judge(result);
             self.reap(core);
@@ -454,7 +454,7 @@ impl Rings {
         }
         let left = in_flight();
         let leaked = self.table.borrow().in_flight();
-        self.alarm.counters.leaked().add(u64::from(leaked));
+        self.notifier.counters.leaked().add(u64::from(leaked));
         let files_left = self.files.borrow_mut().end();
         if left + files_left > 0 {
             self.keep();
@@ -480,7 +480,7 @@ impl Rings {
 /// A core whose thread was unwound has not been drained.
 impl Drop for Rings {
     fn drop(&mut self) {
-        if self.alarm.is_elsewhere() {
+        if self.notifier.is_elsewhere() {
             self.files.get_mut().forsake();
             keep_for_ever(self.table.take());
             return;

@@ -103,7 +103,7 @@ impl Kernel for FileClient {
         into.append(&mut self.0.for_files.borrow_mut());
     }
 
-    /// The core's alarm does it.
+    /// The core's notifier does it.
     fn arm_wake(&mut self, _: u64) -> bool {
         false
     }

@@ -230,7 +230,7 @@ impl Table {
     /// The core ends: what has been answered, and is the kernel's until a peer has confirmed it, is not waited for
     /// without need.
     #[cold]
-    pub(super) fn hurry_kept(&mut self) {
+    pub(super) fn abort_unconfirmed(&mut self) {
         for (_, entry) in &mut self.entries {
             if let Some(res) = entry.held
                 && let Stage::Oneshot {

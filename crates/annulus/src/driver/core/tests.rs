@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::readiness::Readiness;
 use super::table::{Act, Arrives, Table, Token};
-use super::{Alarm, Backend, Core, SocketOperation};
+use super::{Backend, Core, Notifier, SocketOperation};
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::fd::{CloseSocket, Socket};
 use crate::metrics::OperationNumber;
@@ -480,11 +480,11 @@ unsafe impl SocketOp for Starved {
 
 #[test]
 fn a_call_on_a_socket_that_lacks_memory_is_made_twice_more_and_that_is_then_the_answer() {
-    let alarm = Alarm::new().unwrap();
-    let readiness = Readiness::new(Arc::clone(&alarm)).unwrap();
+    let notifier = Notifier::new().unwrap();
+    let readiness = Readiness::new(Arc::clone(&notifier)).unwrap();
     let group = Group::new(None, GroupLayout::of(ReceiveMode::Whole)).unwrap();
     let backend = Backend::Readiness(readiness);
-    let core = Core::new(backend, (group, None), alarm, Duration::ZERO);
+    let core = Core::new(backend, (group, None), notifier, Duration::ZERO);
     let (_, fd) = std::io::pipe().unwrap();
     let socket = core.socket(OwnedFd::from(fd));
     let calls = Rc::<Cell<u32>>::default();

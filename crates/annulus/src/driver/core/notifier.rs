@@ -9,9 +9,9 @@ use crate::metrics::{Meter, SourceKind};
 use crate::sys::forked;
 use crate::sys::wake::EventFd;
 
-/// One per core. Whoever has left something for the core rings it; that costs a system call only while the
+/// One per core. A thread that has left something for the core notifies it; that costs a system call only while the
 /// core sleeps.
-pub(crate) struct Alarm {
+pub(crate) struct Notifier {
     sleeper: Sleeper,
     eventfd: Arc<EventFd>,
     /// The process that the core runs in.
@@ -20,9 +20,9 @@ pub(crate) struct Alarm {
     pub(crate) counters: Meter,
 }
 
-impl Alarm {
-    pub(crate) fn new() -> io::Result<Arc<Alarm>> {
-        Ok(Arc::new(Alarm {
+impl Notifier {
+    pub(crate) fn new() -> io::Result<Arc<Notifier>> {
+        Ok(Arc::new(Notifier {
             sleeper: Sleeper::new(),
             eventfd: Arc::new(EventFd::new()?),
             process: forked::process(),
@@ -31,7 +31,7 @@ impl Alarm {
     }
 
     /// Wakes the core if it sleeps. After what it is to see has been stored.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify(&self) {
         if self.sleeper.must_wake() {
             Wake::wake(self);
         }
@@ -44,12 +44,12 @@ impl Alarm {
         self.process != forked::process()
     }
 
-    /// The core is about to sleep: whoever rings from now on wakes it.
-    pub(super) fn set(&self) {
+    /// The core is about to sleep: each notification from now on wakes it.
+    pub(super) fn about_to_sleep(&self) {
         self.sleeper.about_to_sleep();
     }
 
-    pub(super) fn unset(&self) {
+    pub(super) fn awake(&self) {
         self.sleeper.awake();
     }
 
@@ -59,7 +59,7 @@ impl Alarm {
 }
 
 /// For the driver of the core's file operations: its own sleeper has decided that the core is to be woken.
-impl Wake for Alarm {
+impl Wake for Notifier {
     fn wake(&self) {
         if self.is_elsewhere() {
             return;
@@ -69,8 +69,8 @@ impl Wake for Alarm {
     }
 }
 
-impl Wake for Arc<Alarm> {
+impl Wake for Arc<Notifier> {
     fn wake(&self) {
-        Alarm::wake(self);
+        Notifier::wake(self);
     }
 }

@@ -105,7 +105,7 @@ impl Engine {
     /// `Config` for a layout that makes no sense; `Os` if the memory can't be had.
     pub fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
         let arena = Arena::new(layout, &self.submitter.arenas)?;
-        self.submitter.register(arena.tract());
+        self.submitter.register(arena.region());
         Ok(arena)
     }
 

@@ -13,8 +13,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::registered_region::{Arenas, Bytes, Registered, RegisteredRegion};
 use super::room::Room;
-use super::tract::{Arenas, Bytes, Registered, Tract};
 use super::{IoBuf, IoBufMut};
 use crate::error::SetupError;
 use crate::narrow::to_u32;
@@ -112,7 +112,7 @@ pub struct Arena {
 }
 
 struct Shared {
-    tract: Arc<Tract>,
+    region: Arc<RegisteredRegion>,
     layout: BufferLayout,
     arenas: Arc<Arenas>,
     room: Mutex<Room>,
@@ -127,10 +127,10 @@ impl Arena {
             error,
         })?;
         memory.keep_from_children(true);
-        let tract = Arc::new(Tract::new(Arc::new(memory), stride, bytes));
-        arenas.add(&tract);
+        let region = Arc::new(RegisteredRegion::new(Arc::new(memory), stride, bytes));
+        arenas.add(&region);
         let shared = Shared {
-            tract,
+            region,
             layout,
             arenas: Arc::clone(arenas),
             room: Mutex::new(Room::new(to_u32(layout.count))),
@@ -140,8 +140,8 @@ impl Arena {
         })
     }
 
-    pub(crate) fn tract(&self) -> &Tract {
-        &self.shared.tract
+    pub(crate) fn region(&self) -> &RegisteredRegion {
+        &self.shared.region
     }
 
     /// A buffer; waits until one is given back where there is none, in the order of the calls.
@@ -174,17 +174,17 @@ impl Arena {
 
     /// Which pages it got.
     pub fn pages(&self) -> PagesInUse {
-        self.shared.tract.memory.pages()
+        self.shared.region.memory.pages()
     }
 
     /// How far the engine's rings have registered it, by now: a ring that is made later tries, too.
     pub fn registered(&self) -> Registered {
-        self.shared.tract.registered()
+        self.shared.region.registered()
     }
 
     fn lease(&self, index: u32) -> ArenaBuf {
-        let offset = index as usize * self.shared.tract.stride;
-        let base = self.shared.tract.memory.base().wrapping_add(offset);
+        let offset = index as usize * self.shared.region.stride;
+        let base = self.shared.region.memory.base().wrapping_add(offset);
         ArenaBuf {
             base: NonNull::new(base).unwrap_or(NonNull::dangling()),
             len: to_u32(self.shared.layout.bytes),
@@ -210,7 +210,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // No lease is left, so no operation names the memory.
-        self.arenas.remove(&self.tract);
+        self.arenas.remove(&self.region);
     }
 }
 

@@ -16,9 +16,9 @@ mod filling;
 #[cfg(feature = "net")]
 mod group;
 mod region;
+mod registered_region;
 mod room;
 mod slice;
-mod tract;
 
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
@@ -32,9 +32,9 @@ pub use group::{Chunk, ReceiveMode};
 pub(crate) use group::{Group, GroupLayout};
 pub use region::Region;
 pub(crate) use region::{Piece, Pieces};
+pub use registered_region::Registered;
+pub(crate) use registered_region::{Arenas, Follow, RegisteredRegion};
 pub use slice::Slice;
-pub use tract::Registered;
-pub(crate) use tract::{Arenas, Follow, Tract};
 
 pub use crate::sys::mapping::{HugePages, PagesInUse};
 

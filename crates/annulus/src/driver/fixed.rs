@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::buf::{Arenas, Tract};
+use crate::buf::{Arenas, RegisteredRegion};
 use crate::error::SetupError;
 use crate::sys::kernel::Kernel;
 use crate::sys::lent::{PLACES, RANGE_BYTES_MAX};
@@ -19,7 +19,7 @@ pub(super) struct Fixed {
     version: u64,
     /// By address.
     ranges: Vec<Range>,
-    known: Vec<Arc<Tract>>,
+    known: Vec<Arc<RegisteredRegion>>,
     /// Places that were used and are empty again; from `fresh` on none has been used yet.
     vacant: Vec<u16>,
     fresh: u16,
@@ -49,7 +49,7 @@ impl Fixed {
         let (version, list) = arenas.list();
         self.version = version;
         // First, so that there is room for what is new.
-        for gone in self.known.extract_if(.., |tract| !contains(&list, tract)) {
+        for gone in self.known.extract_if(.., |region| !contains(&list, region)) {
             let (from, to) = bounds(&gone);
             self.ranges.retain(|range| {
                 let of_another = range.to <= from || to <= range.from;
@@ -59,12 +59,12 @@ impl Fixed {
                 of_another
             });
         }
-        for tract in list {
-            if !contains(&self.known, &tract) {
-                self.register(&tract, |place, from, bytes| {
-                    kernel.lend(place, &tract.memory, from, bytes)
+        for region in list {
+            if !contains(&self.known, &region) {
+                self.register(&region, |place, from, bytes| {
+                    kernel.lend(place, &region.memory, from, bytes)
                 });
-                self.known.push(tract);
+                self.known.push(region);
             }
         }
     }
@@ -72,14 +72,14 @@ impl Fixed {
     /// Registers as much of an arena as the kernel takes, from its start: all of it, or in halves.
     fn register(
         &mut self,
-        tract: &Tract,
+        region: &RegisteredRegion,
         mut lend: impl FnMut(u16, usize, usize) -> Result<(), SetupError>,
     ) {
         let mut done = 0;
         let mut refusal = None;
-        let mut step = whole_buffers(first_step().max(tract.stride), tract.stride);
-        while done < tract.bytes && step > 0 {
-            let bytes = step.min(tract.bytes - done);
+        let mut step = whole_buffers(first_step().max(region.stride), region.stride);
+        while done < region.bytes && step > 0 {
+            let bytes = step.min(region.bytes - done);
             let Some(place) = self.vacant_place() else {
                 let what = format!("a ring's table of {PLACES} registered ranges is full");
                 refusal = Some(SetupError::Config(what));
@@ -87,13 +87,13 @@ impl Fixed {
             };
             match lend(place, done, bytes) {
                 Ok(()) => {
-                    self.insert(tract, done, bytes, place);
+                    self.insert(region, done, bytes, place);
                     done += bytes;
                 }
                 Err(error @ SetupError::Memlock { .. }) => {
                     self.vacant.push(place);
                     refusal.get_or_insert(error);
-                    step = whole_buffers(bytes / 2, tract.stride);
+                    step = whole_buffers(bytes / 2, region.stride);
                 }
                 Err(error) => {
                     self.vacant.push(place);
@@ -102,8 +102,8 @@ impl Fixed {
                 }
             }
         }
-        let because = refusal.filter(|_| done < tract.bytes);
-        tract.answer(done, because);
+        let because = refusal.filter(|_| done < region.bytes);
+        region.answer(done, because);
     }
 
     fn vacant_place(&mut self) -> Option<u16> {
@@ -115,8 +115,8 @@ impl Fixed {
         })
     }
 
-    fn insert(&mut self, tract: &Tract, done: usize, bytes: usize, place: u16) {
-        let from = bounds(tract).0 + done as u64;
+    fn insert(&mut self, region: &RegisteredRegion, done: usize, bytes: usize, place: u16) {
+        let from = bounds(region).0 + done as u64;
         let to = from + bytes as u64;
         let at = self.ranges.partition_point(|range| range.from < from);
         self.ranges.insert(at, Range { from, to, place });
@@ -149,14 +149,14 @@ impl Fixed {
     }
 }
 
-fn contains(list: &[Arc<Tract>], tract: &Arc<Tract>) -> bool {
-    list.iter().any(|one| Arc::ptr_eq(one, tract))
+fn contains(list: &[Arc<RegisteredRegion>], region: &Arc<RegisteredRegion>) -> bool {
+    list.iter().any(|one| Arc::ptr_eq(one, region))
 }
 
 /// Where an arena begins and ends.
-fn bounds(tract: &Tract) -> (u64, u64) {
-    let from = tract.memory.base().addr() as u64;
-    (from, from + tract.bytes as u64)
+fn bounds(region: &RegisteredRegion) -> (u64, u64) {
+    let from = region.memory.base().addr() as u64;
+    (from, from + region.bytes as u64)
 }
 
 /// What to register at first: no more than the kernel takes in one piece, nor than the limit of
@@ -199,13 +199,13 @@ mod tests {
     fn only_memory_that_lies_in_one_registered_range_as_a_whole_is_recognised() {
         let (one, other) = (arena(1, 1 << 20), arena(4, 4096));
         let mut fixed = Fixed::default();
-        fixed.register(one.tract(), |_, _, _| Ok(()));
+        fixed.register(one.region(), |_, _, _| Ok(()));
         // In two ranges, of two buffers each.
         let parts = |_, _, bytes| if bytes > 8192 { Err(refused()) } else { Ok(()) };
-        fixed.register(other.tract(), parts);
+        fixed.register(other.region(), parts);
         assert!(other.registered().is_whole());
-        let (from, to) = bounds(one.tract());
-        let (split, _) = bounds(other.tract());
+        let (from, to) = bounds(one.region());
+        let (split, _) = bounds(other.region());
         for (addr, len, place) in [
             (from, 1, Some(0)),
             (from, 1 << 20, Some(0)),
@@ -253,7 +253,7 @@ mod tests {
         let one = arena(100, 5000);
         let mut fixed = Fixed::default();
         let (mut room, mut asked) = (300_000, Vec::new());
-        fixed.register(one.tract(), |_, from, bytes| {
+        fixed.register(one.region(), |_, from, bytes| {
             asked.push((from, bytes));
             if bytes > room {
                 return Err(refused());
@@ -272,7 +272,7 @@ mod tests {
         assert!(asked.len() < 20, "{asked:?}");
         // Whatever it is, it is no want of memory: nothing smaller is tried.
         let other = arena(2, 4096);
-        fixed.register(other.tract(), |_, _, _| {
+        fixed.register(other.region(), |_, _, _| {
             Err(SetupError::Config("no".to_owned()))
         });
         assert_eq!(
@@ -285,7 +285,7 @@ mod tests {
     fn a_table_without_an_empty_place_is_said_to_be_full() {
         let mut fixed = Fixed::default();
         let all = arena(usize::from(PLACES) + 1, 4096);
-        fixed.register(all.tract(), |_, _, bytes| {
+        fixed.register(all.region(), |_, _, bytes| {
             if bytes > 4096 { Err(refused()) } else { Ok(()) }
         });
         let registered = all.registered();

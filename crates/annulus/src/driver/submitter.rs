@@ -13,7 +13,7 @@ use super::started::Starter;
 use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
 use super::{DriverHandle, Limits, blocking, inline_run, thread_rings};
-use crate::buf::{Arenas, BouncePool, Tract};
+use crate::buf::{Arenas, BouncePool, RegisteredRegion};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::metrics::{self, Meter, Metrics, OperationNumber, SourceKind, Times};
@@ -414,13 +414,13 @@ impl Submitter {
     }
 
     /// Has the drivers register an arena that was added just now, and waits for their answers.
-    pub(crate) fn register(&self, tract: &Tract) {
+    pub(crate) fn register(&self, region: &RegisteredRegion) {
         for handle in &self.handles {
             handle.wake_for_registration();
         }
         if self.finish_here.is_none() {
             let alive = || !self.handles.iter().any(|handle| handle.stopping());
-            tract.wait(self.handles.len(), alive, REGISTERED_WITHIN);
+            region.wait(self.handles.len(), alive, REGISTERED_WITHIN);
         }
     }
 

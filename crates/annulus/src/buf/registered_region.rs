@@ -1,4 +1,4 @@
-//! The memory of an arena as its engine's rings see it: a list of such tracts, which every driver
+//! The memory of an arena as its engine's rings see it: a list of such regions, which every driver
 //! looks at when its version has changed, and what each ring said about registering them.
 
 use std::fmt;
@@ -23,7 +23,7 @@ pub(crate) trait Follow: Send + Sync {
 pub(crate) struct Arenas {
     /// Grows with each change of the list.
     version: AtomicU64,
-    list: Mutex<Vec<Arc<Tract>>>,
+    list: Mutex<Vec<Arc<RegisteredRegion>>>,
     /// Those with rings; an engine never has fewer of them than it had.
     followers: Mutex<Vec<Weak<dyn Follow>>>,
 }
@@ -36,22 +36,22 @@ impl Arenas {
     }
 
     /// The arenas there are, and which list that is.
-    pub(crate) fn list(&self) -> (u64, Vec<Arc<Tract>>) {
+    pub(crate) fn list(&self) -> (u64, Vec<Arc<RegisteredRegion>>) {
         let list = lock(&self.list);
         (self.version.load(Ordering::Relaxed), list.clone())
     }
 
-    pub(super) fn add(&self, tract: &Arc<Tract>) {
+    pub(super) fn add(&self, region: &Arc<RegisteredRegion>) {
         let mut list = lock(&self.list);
-        list.push(Arc::clone(tract));
+        list.push(Arc::clone(region));
         self.version.fetch_add(1, Ordering::Release);
     }
 
     /// Has every ring let go of it. The rings of busy drivers do so at their next poll; no idle one keeps
     /// the memory pinned until then.
-    pub(super) fn remove(&self, tract: &Arc<Tract>) {
+    pub(super) fn remove(&self, region: &Arc<RegisteredRegion>) {
         let mut list = lock(&self.list);
-        list.retain(|one| !Arc::ptr_eq(one, tract));
+        list.retain(|one| !Arc::ptr_eq(one, region));
         self.version.fetch_add(1, Ordering::Release);
         drop(list);
         // Called without the lock, because they look at the list.
@@ -77,7 +77,7 @@ impl fmt::Debug for Arenas {
 
 /// The memory of one arena.
 #[derive(Debug)]
-pub(crate) struct Tract {
+pub(crate) struct RegisteredRegion {
     pub(crate) memory: Arc<Mapping>,
     /// From one buffer to the next, bytes.
     pub(crate) stride: usize,
@@ -94,9 +94,9 @@ struct Answer {
     because: Option<Arc<SetupError>>,
 }
 
-impl Tract {
-    pub(super) fn new(memory: Arc<Mapping>, stride: usize, bytes: usize) -> Tract {
-        Tract {
+impl RegisteredRegion {
+    pub(super) fn new(memory: Arc<Mapping>, stride: usize, bytes: usize) -> RegisteredRegion {
+        RegisteredRegion {
             memory,
             stride,
             bytes,
@@ -219,15 +219,15 @@ mod tests {
 
     #[test]
     fn a_report_says_how_much_of_an_arena_each_ring_has_and_why_not_all() {
-        let tract = || {
+        let region = || {
             let memory = Mapping::new(1 << 20, HugePages::Unasked).unwrap();
-            Tract::new(Arc::new(memory), 4096, 1 << 20)
+            RegisteredRegion::new(Arc::new(memory), 4096, 1 << 20)
         };
         let refusal = || Some(SetupError::Config("too much".to_owned()));
-        let says = |tract: &Tract| tract.registered().to_string();
-        assert_eq!(says(&tract()), "not registered: there is no ring");
+        let says = |region: &RegisteredRegion| region.registered().to_string();
+        assert_eq!(says(&region()), "not registered: there is no ring");
 
-        let whole = tract();
+        let whole = region();
         whole.answer(1 << 20, None);
         assert_eq!(says(&whole), "registered");
         assert!(whole.registered().is_whole());
@@ -235,10 +235,10 @@ mod tests {
         let said = "not registered with every ring, all of it with 1 of 2: too much";
         assert_eq!(says(&whole).replace("0 bytes of 1 MiB", "not"), said);
 
-        let part = tract();
+        let part = region();
         part.answer(1 << 19, refusal());
         assert_eq!(says(&part), "512 KiB of 1 MiB registered: too much");
-        let none = tract();
+        let none = region();
         none.answer(0, refusal());
         assert_eq!(says(&none), "not registered: too much");
         assert_eq!(Bytes(4097).to_string(), "4097 bytes");

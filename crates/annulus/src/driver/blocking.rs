@@ -24,7 +24,7 @@ use super::finish::{self, Done};
 use super::pending::Pending;
 use super::slot::{DriverSide, Slot, Stage};
 use super::{DriverHandle, Limits, Wake};
-use crate::metrics::{Meter, SourceKind, Times};
+use crate::metrics::{Counters, SourceKind, Times};
 use crate::narrow::to_ns;
 use crate::op::Resume;
 use crate::sys::affinity::Affinity;
@@ -548,7 +548,7 @@ impl Shared {
 }
 
 /// Runs an operation to its end: short transfers and interruptions included.
-fn run(slot: NonNull<Slot>, counters: &Meter) -> i32 {
+fn run(slot: NonNull<Slot>, counters: &Counters) -> i32 {
     // SAFETY: Lent: taken out of the queue by this thread, which alone runs it.
     let slot = unsafe { slot.as_ref() };
     if slot.lifecycle.is_orphan() {

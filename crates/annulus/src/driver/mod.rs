@@ -59,7 +59,7 @@ pub(crate) use submitter::Clock;
 pub(crate) use submitter::{DriverThread, Opcodes, Submitter, Thread, ThreadRingConfig};
 
 use crate::buf::{Arenas, Follow};
-use crate::metrics::{Meter, SourceKind};
+use crate::metrics::{Counters, SourceKind};
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::engine_error::EngineError;
 use crate::sys::forked;
@@ -121,7 +121,7 @@ pub(crate) struct DriverHandle {
     pub(crate) sleeper: Sleeper,
     /// Drain and end.
     pub(crate) stop: AtomicBool,
-    pub(crate) counters: Meter,
+    pub(crate) counters: Counters,
     /// The errno that ended the driver's kernel, or 0: what operations it can't give back answer.
     pub(crate) failed: AtomicI32,
     /// Present if the driver has no thread: its callers poll it.
@@ -148,7 +148,7 @@ impl DriverHandle {
             cancels: Stack::new(),
             sleeper: Sleeper::new(),
             stop: AtomicBool::new(false),
-            counters: Meter::new(SourceKind::Driver),
+            counters: Counters::new(SourceKind::Driver),
             failed: AtomicI32::new(0),
             threadless: None,
             arenas: OnceLock::new(),

@@ -16,7 +16,7 @@ use super::{DriverHandle, Limits, blocking, inline_run, thread_rings};
 use crate::buf::{Arenas, BouncePool, RegisteredRegion};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
-use crate::metrics::{self, Meter, Metrics, OperationNumber, SourceKind, Times};
+use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
 use crate::narrow::to_ns;
 use crate::op::{AtOnce, Op, Resume};
 use crate::sys::call;
@@ -115,7 +115,7 @@ pub(crate) struct Submitter {
     /// Shared by all threads; each thread starts at a different driver.
     threads_seen: AtomicUsize,
     /// Operations completed without a driver, and failed attempts at that.
-    inline: Meter,
+    inline: Counters,
     /// What does the work, and why it is not what would be best; for sources that come later.
     about: OnceLock<(String, Option<String>)>,
 }
@@ -156,7 +156,7 @@ impl Submitter {
         blocking: blocking::Config,
     ) -> Submitter {
         let number = thread_rings::new_engine();
-        let inline = Meter::new(SourceKind::Inline);
+        let inline = Counters::new(SourceKind::Inline);
         inline.belong(number, 0);
         let mut threads = Vec::new();
         let arenas = Arc::<Arenas>::default();

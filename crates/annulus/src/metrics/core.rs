@@ -1,6 +1,6 @@
 //! Counters of the cores of a runtime.
 
-use super::Meter;
+use super::Counters;
 
 /// Counters of one core of a runtime since its start; see
 /// [`Handle::metrics`](crate::runtime::Handle::metrics).
@@ -23,7 +23,7 @@ pub struct CoreMetrics {
     pub wakeups: u64,
 }
 
-impl Meter {
+impl Counters {
     /// Returns the counters of a core.
     pub(crate) fn core(&self) -> CoreMetrics {
         CoreMetrics {

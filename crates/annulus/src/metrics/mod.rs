@@ -30,9 +30,9 @@
 pub mod alert;
 #[cfg(feature = "net")]
 mod core;
+mod counters;
 mod every;
 mod histogram;
-mod meter;
 #[doc(hidden)]
 pub mod preload;
 mod record;
@@ -54,7 +54,7 @@ pub use snapshot::{
 pub use watch::{Watch, watch};
 
 pub(crate) use crate::op::OperationNumber;
-pub(crate) use meter::{Counter, Meter, Times};
+pub(crate) use counters::{Counter, Counters, Times};
 pub(crate) use watch::sample;
 
 use crate::sys::call::now_ns;
@@ -106,7 +106,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Adds up one driver's counters.
-    pub(crate) fn add(&mut self, counters: &Meter) {
+    pub(crate) fn add(&mut self, counters: &Counters) {
         // Every field by name, so that a new counter can't be forgotten here.
         let Metrics {
             submitted,

@@ -6,9 +6,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::meter::Record;
+use super::counters::Record;
 use super::record::{self, Number};
-use super::{Meter, SourceKind, registry};
+use super::{Counters, SourceKind, registry};
 
 /// Things by number, each with its name.
 macro_rules! named {
@@ -172,7 +172,7 @@ pub enum Gauge {
 ///
 /// To make one allocates and takes a lock; to count does neither, and may be done in a signal handler.
 #[derive(Debug)]
-pub struct Served(Meter);
+pub struct Served(Counters);
 
 impl Served {
     /// For the `index`th ring of this process, from 0.
@@ -186,9 +186,9 @@ impl Served {
     }
 
     fn new(kind: SourceKind, index: u32) -> Served {
-        let meter = Meter::new(kind);
-        meter.belong(1, index as usize);
-        Served(meter)
+        let counters = Counters::new(kind);
+        counters.belong(1, index as usize);
+        Served(counters)
     }
 
     /// Says what does the work, and why it is not what would be best.

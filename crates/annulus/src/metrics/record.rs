@@ -24,7 +24,7 @@ const _: () = assert!(
 pub(super) const KIND: usize = 0;
 pub(super) const OWNER: usize = 1;
 pub(super) const INDEX: usize = 2;
-/// The counters of `meter.rs`.
+/// The counters of `counters.rs`.
 pub(super) const COUNTERS: usize = 8;
 pub(super) const COUNTERS_MAX: usize = 32;
 /// Pairs of errno and count, in no order.
@@ -209,7 +209,7 @@ macro_rules! counters {
         const NUMBER_NAMES: &[&str] = &[$(stringify!($name)),*];
 
         #[cfg_attr(not(feature = "net"), allow(dead_code, reason = "without `net` there are no cores to count for"))]
-        impl super::Meter {
+        impl super::Counters {
             $($(#[$about])*
             #[inline]
             pub(crate) fn $name(&self) -> super::Counter<'_> {

@@ -8,13 +8,13 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use super::meter::{Record, count_error};
+use super::counters::{Record, count_error};
 use super::record::{self, Number, PAGE_WORDS, Part, WORDS};
 use super::snapshot::{Source, SourceKind};
 use crate::narrow::to_usize;
 use crate::op::OperationNumber;
+use crate::sys::counter_storage::{CounterStorage, FILED_MAX, Lasting, WordFile};
 use crate::sys::forked;
-use crate::sys::words::{FILED_MAX, Lasting, WordFile, Words};
 
 /// What the file is called: `/proc/PID/fd/N` links to `/memfd:annulus-metrics`.
 pub(super) const FILE_NAME: &str = "annulus-metrics";
@@ -22,7 +22,7 @@ pub(super) const FILE_NAME: &str = "annulus-metrics";
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"annulus\0");
 
 /// The first words of the file.
-pub(super) type Header = Words<PAGE_WORDS>;
+pub(super) type Header = CounterStorage<PAGE_WORDS>;
 pub(super) const HEADER_VERSION: usize = 1;
 /// Words of a record.
 pub(super) const HEADER_WORDS: usize = 2;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::record::PAGE_WORDS;
 use super::registry::{HEADER_SAYS, SHARED};
 use super::remote;
-use crate::sys::words::{self, Words};
+use crate::sys::counter_storage::{self, CounterStorage};
 
 /// Not 0: the process looks at what is asked of it.
 const LISTENS: usize = HEADER_SAYS;
@@ -82,7 +82,7 @@ pub fn tell(what: Told, by: i64) {
 
 /// The switch of another process.
 pub struct Switch {
-    header: Words<PAGE_WORDS>,
+    header: CounterStorage<PAGE_WORDS>,
 }
 
 impl fmt::Debug for Switch {
@@ -108,7 +108,7 @@ impl Switch {
             if !remote::has(&file, LISTENS)? {
                 continue;
             }
-            let header = Words::of_other(&file).map_err(|error| {
+            let header = CounterStorage::of_other(&file).map_err(|error| {
                 let what = format!("process {process} can't be asked for anything: {error}");
                 io::Error::new(error.kind(), what)
             })?;
@@ -128,7 +128,7 @@ impl Switch {
             |asked: u64| (asked & 1 != u64::from(released)).then_some(asked.wrapping_add(1));
         let changed = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
         // Also if nothing was to change: a process that slept through it looks now.
-        words::wake_all(word);
+        counter_storage::wake_all(word);
         changed.is_ok()
     }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::io_uring::IoringEnterFlags;
 
+use super::counter_storage::futex_of;
 use super::errno::EBADFD;
 use super::kernel::Kernel;
 use super::polling::RingPoll;
@@ -23,7 +24,6 @@ use super::sqe::Cqe;
 pub use super::sqe::Sqe;
 use super::sqe::opcode;
 use super::wanted::Wanted;
-use super::words::futex_of;
 use crate::error::SetupError;
 
 /// The opcodes of a server, and the flags that go with them.

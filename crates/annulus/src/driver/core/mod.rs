@@ -45,7 +45,7 @@ use crate::driver::uring::Tuning;
 use crate::driver::{DriverHandle, Limits, Opcodes, contain};
 use crate::error::SetupError;
 use crate::fd::{CloseSocket, Socket};
-use crate::metrics::{Meter, OperationNumber};
+use crate::metrics::{Counters, OperationNumber};
 use crate::op::{Interest, SocketOp};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
@@ -557,7 +557,7 @@ impl CloseSocket for Core {
 
 /// Counts a call that was made in place of an operation.
 #[inline]
-fn count_call(counters: &Meter, operation: OperationNumber, res: i32) {
+fn count_call(counters: &Counters, operation: OperationNumber, res: i32) {
     counters.submitted().add(1);
     counters.answer(operation);
     if res < 0 {

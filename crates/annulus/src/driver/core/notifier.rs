@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::driver::Wake;
 use crate::driver::sleeper::Sleeper;
-use crate::metrics::{Meter, SourceKind};
+use crate::metrics::{Counters, SourceKind};
 use crate::sys::forked;
 use crate::sys::wake::EventFd;
 
@@ -17,7 +17,7 @@ pub(crate) struct Notifier {
     /// The process that the core runs in.
     process: u64,
     /// What the core counts: here, for this is all that others have of it.
-    pub(crate) counters: Meter,
+    pub(crate) counters: Counters,
 }
 
 impl Notifier {
@@ -26,7 +26,7 @@ impl Notifier {
             sleeper: Sleeper::new(),
             eventfd: Arc::new(EventFd::new()?),
             process: forked::process(),
-            counters: Meter::new(SourceKind::Core),
+            counters: Counters::new(SourceKind::Core),
         }))
     }
 

@@ -16,7 +16,7 @@ use super::waiters::{Waiters, Woken};
 use super::{Notifier, count_call, table};
 use crate::driver::finish::contain;
 use crate::fd::Socket;
-use crate::metrics::Meter;
+use crate::metrics::Counters;
 use crate::narrow::{low_half, to_u32};
 use crate::op::{Interest, Refusals, Resume, SocketOp};
 use crate::sys::call::{self, borrow_fd};
@@ -51,14 +51,14 @@ struct Source {
 /// An operation that goes on by itself.
 trait Unfinished {
     /// As far as the socket allows. True: that was the end of it.
-    fn go_on(&mut self, counters: &Meter) -> bool;
+    fn go_on(&mut self, counters: &Counters) -> bool;
 }
 
 /// `None` when it is over.
 struct Rest<T: SocketOp>(Option<T>);
 
 impl<T: SocketOp> Unfinished for Rest<T> {
-    fn go_on(&mut self, counters: &Meter) -> bool {
+    fn go_on(&mut self, counters: &Counters) -> bool {
         let Some(op) = &mut self.0 else { return true };
         let mut refusals = Refusals::default();
         loop {

@@ -2,7 +2,7 @@
 //!
 //! Memory for counters: words that anybody may read while their writer goes on, in this process and, where
 //! they lie in a file of memory, in others. They are atomics and nothing else, so whatever another process
-//! writes into the file is a number like any other (Words); a range is unmapped by its only holder (Owned).
+//! writes into the file is a number like any other (Atomic); a range is unmapped by its only holder (Owned).
 //!
 //! A child of a fork would count in its parent's file: what is mapped of it is replaced by memory of the
 //! child's own as the first thing that happens in the child.
@@ -25,7 +25,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use rustix::process::{Resource, getrlimit};
 
 /// `N` words, zero at first.
-pub(crate) struct Words<const N: usize> {
+pub(crate) struct CounterStorage<const N: usize> {
     base: NonNull<[AtomicU64; N]>,
     from: From,
 }
@@ -40,33 +40,33 @@ enum From {
     File(usize),
 }
 
-// SAFETY: Words: a range of atomics, like a Box's.
-unsafe impl<const N: usize> Send for Words<N> {}
-// SAFETY: Words, as above.
-unsafe impl<const N: usize> Sync for Words<N> {}
+// SAFETY: Atomic: a range of atomics, like a Box's.
+unsafe impl<const N: usize> Send for CounterStorage<N> {}
+// SAFETY: Atomic, as above.
+unsafe impl<const N: usize> Sync for CounterStorage<N> {}
 
-impl<const N: usize> Words<N> {
+impl<const N: usize> CounterStorage<N> {
     const BYTES: usize = N * size_of::<u64>();
 
     /// Of this process alone; where there is no memory, `instead`. What is never written costs nothing.
-    pub(crate) fn own(instead: &'static [AtomicU64; N]) -> Words<N> {
+    pub(crate) fn own(instead: &'static [AtomicU64; N]) -> CounterStorage<N> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: Owned: a new mapping, at an address of the kernel's choice.
         let made = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
-                Words::<N>::BYTES,
+                CounterStorage::<N>::BYTES,
                 access,
                 MapFlags::PRIVATE,
             )
         };
         let own = made.ok().and_then(|base| NonNull::new(base.cast()));
         match own {
-            Some(base) => Words {
+            Some(base) => CounterStorage {
                 base,
                 from: From::Own,
             },
-            None => Words {
+            None => CounterStorage {
                 base: NonNull::from(instead),
                 from: From::Static,
             },
@@ -74,14 +74,14 @@ impl<const N: usize> Words<N> {
     }
 
     /// Those that lie in `file` from byte `offset` on, which is a multiple of a page's.
-    pub(crate) fn of(file: &WordFile, offset: u64) -> io::Result<Words<N>> {
+    pub(crate) fn of(file: &WordFile, offset: u64) -> io::Result<CounterStorage<N>> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let (bytes, flags) = (Words::<N>::BYTES, MapFlags::SHARED);
+        let (bytes, flags) = (CounterStorage::<N>::BYTES, MapFlags::SHARED);
         if offset + bytes as u64 > file.bytes {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         file.check()?;
-        // SAFETY: Words: a new mapping of a file whose size is sealed, so that all of it is there.
+        // SAFETY: Atomic: a new mapping of a file whose size is sealed, so that all of it is there.
         let base = unsafe { mmap(ptr::null_mut(), bytes, access, flags, &*file.file, offset)? };
         let Some(place) = remember(base.expose_provenance(), bytes) else {
             // SAFETY: Owned: made just now, and nobody has its address.
@@ -89,25 +89,25 @@ impl<const N: usize> Words<N> {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Words {
+        Ok(CounterStorage {
             base,
             from: From::File(place),
         })
     }
 
     /// Those at the beginning of another process's file, to be read and written.
-    pub(crate) fn of_other(file: &File) -> io::Result<Words<N>> {
+    pub(crate) fn of_other(file: &File) -> io::Result<CounterStorage<N>> {
         // A range that its owner takes away would end this process.
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-        if !sealed || file.metadata()?.len() < Words::<N>::BYTES as u64 {
+        if !sealed || file.metadata()?.len() < CounterStorage::<N>::BYTES as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let (bytes, flags) = (Words::<N>::BYTES, MapFlags::SHARED);
-        // SAFETY: Words: a new mapping of a file whose size is sealed, so that all of it is there.
+        let (bytes, flags) = (CounterStorage::<N>::BYTES, MapFlags::SHARED);
+        // SAFETY: Atomic: a new mapping of a file whose size is sealed, so that all of it is there.
         let base = unsafe { mmap(ptr::null_mut(), bytes, access, flags, file, 0)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Words {
+        Ok(CounterStorage {
             base,
             from: From::Own,
         })
@@ -117,9 +117,9 @@ impl<const N: usize> Words<N> {
     /// another's file by now.
     pub(crate) fn clear(&self) {
         let base = self.base.as_ptr().cast();
-        // SAFETY: Words: the whole of the range, which reads as zero from now on.
+        // SAFETY: Atomic: the whole of the range, which reads as zero from now on.
         let removed = matches!(self.from, From::File(_))
-            && unsafe { madvise(base, Words::<N>::BYTES, Advice::LinuxRemove) }.is_ok();
+            && unsafe { madvise(base, CounterStorage::<N>::BYTES, Advice::LinuxRemove) }.is_ok();
         if !removed {
             self.iter()
                 .for_each(|word| word.store(0, Ordering::Relaxed));
@@ -127,17 +127,17 @@ impl<const N: usize> Words<N> {
     }
 }
 
-impl<const N: usize> Deref for Words<N> {
+impl<const N: usize> Deref for CounterStorage<N> {
     type Target = [AtomicU64; N];
 
     #[inline]
     fn deref(&self) -> &[AtomicU64; N] {
-        // SAFETY: Words: aligned, initialised to zero, and there as long as the value.
+        // SAFETY: Atomic: aligned, initialised to zero, and there as long as the value.
         unsafe { self.base.as_ref() }
     }
 }
 
-impl<const N: usize> Drop for Words<N> {
+impl<const N: usize> Drop for CounterStorage<N> {
     fn drop(&mut self) {
         match self.from {
             From::Static => return,
@@ -146,7 +146,7 @@ impl<const N: usize> Drop for Words<N> {
             From::File(place) => forget(place, self.base.addr().get()),
         }
         // SAFETY: Owned: mapped when it was made, and unmapped here only.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), Words::<N>::BYTES) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), CounterStorage::<N>::BYTES) };
     }
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn futex_of(word: &AtomicU64) -> *mut u32 {
 /// Wakes all that sleep on a word, in whatever process they are.
 pub(crate) fn wake_all(word: &AtomicU64) {
     let (futex, all) = (futex_of(word), libc::c_int::MAX);
-    // SAFETY: Words: the kernel looks up who sleeps at the address, and writes nothing.
+    // SAFETY: Atomic: the kernel looks up who sleeps at the address, and writes nothing.
     unsafe { libc::syscall(libc::SYS_futex, futex, libc::FUTEX_WAKE, all) };
 }
 
@@ -297,7 +297,7 @@ fn forget(place: usize, base: usize) {
 fn if_forked() {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| {
-        // SAFETY: Words: the function may be called at any time; it takes no lock and allocates nothing.
+        // SAFETY: Atomic: the function may be called at any time; it takes no lock and allocates nothing.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
@@ -312,7 +312,7 @@ unsafe extern "C" fn in_child() {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let base = ptr::with_exposed_provenance_mut(base);
-        // SAFETY: Words: in place of a range that is mapped, for the same use; the child has one thread.
+        // SAFETY: Atomic: in place of a range that is mapped, for the same use; the child has one thread.
         let _ = unsafe { mmap_anonymous(base, bytes.load(Ordering::Relaxed), access, flags) };
     }
 }
@@ -333,7 +333,7 @@ mod tests {
             "{}",
             file.descriptor()
         );
-        let words = Words::<N>::of(&file, 8192).unwrap();
+        let words = CounterStorage::<N>::of(&file, 8192).unwrap();
         words[7].store(5, Ordering::Relaxed);
         let mut read = [0; 8];
         pread(&*file.file, &mut read, 8192 + 7 * 8).unwrap();
@@ -342,9 +342,12 @@ mod tests {
         assert_eq!(words[7].load(Ordering::Relaxed), 0);
         pread(&*file.file, &mut read, 8192 + 7 * 8).unwrap();
         assert_eq!(u64::from_ne_bytes(read), 0);
-        assert!(Words::<N>::of(&file, 3 * 8192).is_err(), "there is no more");
+        assert!(
+            CounterStorage::<N>::of(&file, 3 * 8192).is_err(),
+            "there is no more"
+        );
         assert!(ftruncate(&*file.file, 4096).is_err(), "its size is sealed");
-        let own = Words::own(&INSTEAD);
+        let own = CounterStorage::own(&INSTEAD);
         assert!(own.iter().all(|word| word.load(Ordering::Relaxed) == 0));
     }
 
@@ -354,7 +357,7 @@ mod tests {
         let mut other = WordFile::new("annulus-other", 8192, 0).unwrap();
         let theirs = format!("/proc/self/fd/{}", other.descriptor());
         std::mem::swap(&mut file.file, &mut other.file);
-        assert!(Words::<N>::of(&file, 0).is_err());
+        assert!(CounterStorage::<N>::of(&file, 0).is_err());
         drop(file);
         let named = std::fs::read_link(theirs).unwrap();
         assert!(

@@ -9,17 +9,17 @@ use super::record::{self, Number, Part};
 use super::registry;
 use super::snapshot::SourceKind;
 use crate::op::OperationNumber;
+use crate::sys::counter_storage::CounterStorage;
 use crate::sys::forked;
-use crate::sys::words::Words;
 
-pub(super) type Record = Words<{ record::WORDS }>;
+pub(super) type Record = CounterStorage<{ record::WORDS }>;
 
 /// Counts for one source. Dropped, what it has counted is that of the ended ones.
 ///
 /// Each number is written by one thread where it can be, so that counting costs a load and a store; reading
 /// is anybody's, at any time. Those of a ring are written by its driver alone, but for `wakeups`, which
 /// callers write; those of blocking threads under the driver's lock; those of a core by its thread.
-pub(crate) struct Meter {
+pub(crate) struct Counters {
     record: Arc<Record>,
     /// The process it was made in; what a child of a fork has of it is none of its own.
     process: u64,
@@ -64,9 +64,9 @@ pub(crate) struct Times {
     pub(crate) answered: u64,
 }
 
-impl Meter {
-    pub(crate) fn new(kind: SourceKind) -> Meter {
-        Meter {
+impl Counters {
+    pub(crate) fn new(kind: SourceKind) -> Counters {
+        Counters {
             record: registry::add(kind),
             process: forked::process(),
         }
@@ -175,13 +175,13 @@ impl Meter {
     }
 }
 
-impl fmt::Debug for Meter {
+impl fmt::Debug for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Meter").finish_non_exhaustive()
+        f.debug_struct("Counters").finish_non_exhaustive()
     }
 }
 
-impl Drop for Meter {
+impl Drop for Counters {
     fn drop(&mut self) {
         if self.process == forked::process() {
             registry::end(&self.record);

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::stream::Stream;
 use crate::driver::core::{
-    Arrives, Claim, Core, Crowd, SharedOperation, Timer, Token, WaitersCell,
+    Claim, CompletionHandler, Core, Crowd, SharedOperation, Timer, Token, WaitersCell,
 };
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
@@ -136,7 +136,7 @@ impl Acceptor {
             self.armed.set(self.core.arm(
                 OperationNumber::ACCEPT,
                 sqe,
-                Rc::clone(self) as Rc<dyn Arrives>,
+                Rc::clone(self) as Rc<dyn CompletionHandler>,
             ));
         }
         Poll::Pending
@@ -230,8 +230,8 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-impl Arrives for Acceptor {
-    fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
+impl CompletionHandler for Acceptor {
+    fn on_completion(self: Rc<Self>, core: &Core, cqe: Cqe) {
         match cqe.res {
             res if res >= 0 => {
                 let fd = net::accepted(res);

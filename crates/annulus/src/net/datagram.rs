@@ -8,11 +8,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode, check_lent};
-use crate::driver::core::{Arrives, Core, SharedOperation, SocketOperation, Token, WaitersCell};
+use crate::driver::core::{
+    CompletionHandler, Core, SharedOperation, SocketOperation, Token, WaitersCell,
+};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{Line, Permit, Queued, Socket};
 use crate::metrics::OperationNumber;
-use crate::op::{Arrived, MessageInfo, ReceiveQueue, RecvMessage, SendMessage, Shape};
+use crate::op::{MessageInfo, ReceiveQueue, ReceivedMessage, RecvMessage, SendMessage, Shape};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
 use crate::sys::net::Address;
@@ -47,14 +49,14 @@ pub struct Datagram<A> {
 }
 
 /// A datagram socket.
-pub(super) struct Mailbox {
+pub(super) struct DatagramReceiver {
     pub(super) core: Rc<Core>,
     pub(super) socket: Rc<Socket>,
     /// The receives, one at a time: what is asked for by one that was dropped comes before the next.
     line: Line,
     /// What the kernel is asked for with a multishot receive.
     shape: Shape,
-    queue: RefCell<VecDeque<io::Result<Arrived>>>,
+    queue: RefCell<VecDeque<io::Result<ReceivedMessage>>>,
     /// The multishot receive, while the kernel has it.
     armed: Cell<Option<Token>>,
     /// Its cancel has been asked for.
@@ -68,18 +70,22 @@ pub(super) struct Mailbox {
 }
 
 /// A receive that has the socket to itself.
-type MailboxPermit = Permit<Mailbox>;
+type DatagramPermit = Permit<DatagramReceiver>;
 
-/// A receive into memory of the mailbox's own: the task that has the permit waits for it.
-type One = SharedOperation<RecvMessage<Vec<u8>, Guest>>;
+/// A receive into memory of the receiver's own: the task that has the permit waits for it.
+type One = SharedOperation<RecvMessage<Vec<u8>, DroppedReceive>>;
 
 /// Where its datagram goes. It holds no permit: it stays when the receive that asked for it is dropped.
-struct Guest(Rc<Mailbox>);
+struct DroppedReceive(Rc<DatagramReceiver>);
 
-impl Mailbox {
+impl DatagramReceiver {
     /// `name_bytes`: the length of an address at most.
-    pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>, name_bytes: usize) -> Rc<Mailbox> {
-        Rc::new(Mailbox {
+    pub(super) fn new(
+        core: Rc<Core>,
+        socket: Rc<Socket>,
+        name_bytes: usize,
+    ) -> Rc<DatagramReceiver> {
+        Rc::new(DatagramReceiver {
             core,
             socket,
             line: Line::default(),
@@ -109,7 +115,7 @@ impl Mailbox {
         if let Err(error) = check_lent(&mut buf) {
             return Err(BufError::new(error, Some(buf)));
         }
-        let permit = MailboxPermit::wait(self).await;
+        let permit = DatagramPermit::wait(self).await;
         if self.is_idle() {
             let op = RecvMessage::new(Rc::clone(&self.socket), buf, permit);
             let (info, buf) = SocketOperation::new(Rc::clone(&self.core), op).await?;
@@ -128,16 +134,16 @@ impl Mailbox {
         // Something has come already, or is about to: it is copied.
         let next = std::future::poll_fn(|context| self.poll_in_turn(context)).await;
         drop(permit);
-        let mut arrived = match next {
-            Some(Ok(arrived)) => arrived,
+        let mut received = match next {
+            Some(Ok(received)) => received,
             Some(Err(error)) => return Err(BufError::new(error, Some(buf))),
             None => return Err(BufError::new(ends(), Some(buf))),
         };
-        let bytes = arrived.chunk.copy_to(&mut buf);
+        let bytes = received.chunk.copy_to(&mut buf);
         let received = Received {
             bytes,
-            from: arrived.sender,
-            is_truncated: arrived.is_truncated || !arrived.chunk.is_empty(),
+            from: received.sender,
+            is_truncated: received.is_truncated || !received.chunk.is_empty(),
         };
         Ok((received, buf))
     }
@@ -158,8 +164,8 @@ impl Mailbox {
     }
 
     /// The next datagram; `None` when the runtime ends. The socket goes on after an error.
-    pub(super) async fn next(self: &Rc<Self>) -> Option<io::Result<Arrived>> {
-        let _permit = MailboxPermit::wait(self).await;
+    pub(super) async fn next(self: &Rc<Self>) -> Option<io::Result<ReceivedMessage>> {
+        let _permit = DatagramPermit::wait(self).await;
         std::future::poll_fn(|context| self.poll_in_turn(context)).await
     }
 
@@ -168,7 +174,7 @@ impl Mailbox {
     pub(super) fn poll_next(
         self: &Rc<Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Arrived>>> {
+    ) -> Poll<Option<io::Result<ReceivedMessage>>> {
         if self.line.is_busy() {
             self.waiters.wait(context.waker());
             return Poll::Pending;
@@ -179,7 +185,7 @@ impl Mailbox {
     fn poll_in_turn(
         self: &Rc<Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Arrived>>> {
+    ) -> Poll<Option<io::Result<ReceivedMessage>>> {
         if !self.core.spend(context) {
             return Poll::Pending;
         }
@@ -205,7 +211,7 @@ impl Mailbox {
             self.armed.set(self.core.arm(
                 OperationNumber::RECV_MESSAGE,
                 sqe,
-                Rc::clone(self) as Rc<dyn Arrives>,
+                Rc::clone(self) as Rc<dyn CompletionHandler>,
             ));
         }
         Poll::Pending
@@ -221,11 +227,15 @@ impl Mailbox {
         self: &Rc<Self>,
         context: &mut Context<'_>,
         room: usize,
-    ) -> Poll<Option<io::Result<Arrived>>> {
+    ) -> Poll<Option<io::Result<ReceivedMessage>>> {
         let operation = self.one.take();
         let mut operation = operation.unwrap_or_else(|| {
             let memory = Vec::with_capacity(room);
-            let op = RecvMessage::new(Rc::clone(&self.socket), memory, Guest(Rc::clone(self)));
+            let op = RecvMessage::new(
+                Rc::clone(&self.socket),
+                memory,
+                DroppedReceive(Rc::clone(self)),
+            );
             SharedOperation::new(Rc::clone(&self.core), op)
         });
         let polled = operation.poll(context);
@@ -236,7 +246,7 @@ impl Mailbox {
         self.starved.set(false);
         match polled {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok((info, memory))) => Poll::Ready(Some(Ok(Arrived {
+            Poll::Ready(Ok((info, memory))) => Poll::Ready(Some(Ok(ReceivedMessage {
                 chunk: Chunk::from_vec(memory),
                 sender: info.sender,
                 is_truncated: info.is_truncated,
@@ -267,8 +277,8 @@ fn too_small(bytes: usize, overhead: usize) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-impl Arrives for Mailbox {
-    fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
+impl CompletionHandler for DatagramReceiver {
+    fn on_completion(self: Rc<Self>, core: &Core, cqe: Cqe) {
         // An answer that is an error may name a buffer, too (trap 4).
         let id = cqe.buffer_id();
         let chunk = id.and_then(|id| core.received(id, cqe.bytes()));
@@ -302,7 +312,7 @@ impl Arrives for Mailbox {
     }
 }
 
-impl Queued for Mailbox {
+impl Queued for DatagramReceiver {
     #[inline]
     fn line(&self) -> &Line {
         &self.line
@@ -314,16 +324,16 @@ impl Queued for Mailbox {
     }
 }
 
-impl Mailbox {
-    fn keep(&self, arrived: io::Result<Arrived>) {
-        self.queue.borrow_mut().push_back(arrived);
+impl DatagramReceiver {
+    fn keep(&self, received: io::Result<ReceivedMessage>) {
+        self.queue.borrow_mut().push_back(received);
         self.waiters.wake();
     }
 }
 
-impl ReceiveQueue for MailboxPermit {
-    fn keep(&self, arrived: Arrived) {
-        self.owner().keep(Ok(arrived));
+impl ReceiveQueue for DatagramPermit {
+    fn keep(&self, received: ReceivedMessage) {
+        self.owner().keep(Ok(received));
     }
 
     fn keep_error(&self, errno: i32) {
@@ -331,9 +341,9 @@ impl ReceiveQueue for MailboxPermit {
     }
 }
 
-impl ReceiveQueue for Guest {
-    fn keep(&self, arrived: Arrived) {
-        self.0.keep(Ok(arrived));
+impl ReceiveQueue for DroppedReceive {
+    fn keep(&self, received: ReceivedMessage) {
+        self.0.keep(Ok(received));
     }
 
     fn keep_error(&self, errno: i32) {
@@ -341,7 +351,7 @@ impl ReceiveQueue for Guest {
     }
 }
 
-impl fmt::Debug for Mailbox {
+impl fmt::Debug for DatagramReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.socket.fmt(f)
     }

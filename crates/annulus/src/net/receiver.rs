@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::buf::Chunk;
-use crate::driver::core::{Arrives, Core, SharedOperation, Token, WaitersCell};
+use crate::driver::core::{CompletionHandler, Core, SharedOperation, Token, WaitersCell};
 use crate::fd::Socket;
 use crate::metrics::OperationNumber;
-use crate::op::{Interest, Leftover, ReceivePermit, Recv, Shots, recv_into_group};
+use crate::op::{Interest, ReceiveKind, ReceivePermit, Recv, UnreadBuffer, recv_into_group};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::sqe::Cqe;
@@ -109,7 +109,7 @@ impl Receiver {
     /// Takes the permit. The caller knows that it is free.
     pub(super) fn take_permit(self: &Rc<Self>) -> ReceivePermit {
         self.taken.set(true);
-        ReceivePermit::new(Rc::clone(self) as Rc<dyn Leftover>)
+        ReceivePermit::new(Rc::clone(self) as Rc<dyn UnreadBuffer>)
     }
 
     #[inline]
@@ -191,20 +191,20 @@ impl Receiver {
                 return Poll::Ready(None);
             }
             let begun = self.begun.replace(true);
-            let shots = match self.short.get() {
+            let kind = match self.short.get() {
                 // All that found no buffer ask anew, in one enter. Were their data received there and then, as much
                 // would come at once again, and find no buffer again.
-                1.. => Shots::OneInTurn,
+                1.. => ReceiveKind::SinglePollFirst,
                 // A connection may be over after one message: then there is nothing to cancel.
-                0 if !begun => Shots::One,
-                0 => Shots::Many,
+                0 if !begun => ReceiveKind::Single,
+                0 => ReceiveKind::Multishot,
             };
-            let sqe = recv_into_group(&self.socket, self.core.group_id(), shots);
+            let sqe = recv_into_group(&self.socket, self.core.group_id(), kind);
             self.stopped.set(false);
             self.armed.set(self.core.arm(
                 OperationNumber::RECV,
                 sqe,
-                Rc::clone(self) as Rc<dyn Arrives>,
+                Rc::clone(self) as Rc<dyn CompletionHandler>,
             ));
         }
         self.waiters.wait(context.waker());
@@ -338,8 +338,8 @@ impl Receiver {
     }
 }
 
-impl Arrives for Receiver {
-    fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe) {
+impl CompletionHandler for Receiver {
+    fn on_completion(self: Rc<Self>, core: &Core, cqe: Cqe) {
         let bytes = cqe.bytes();
         let is_sound = match cqe.buffer_id() {
             // An answer that is an error may name a buffer, too (trap 4).
@@ -380,7 +380,7 @@ impl Arrives for Receiver {
     }
 }
 
-impl Leftover for Receiver {
+impl UnreadBuffer for Receiver {
     fn keep(&self, bytes: &[u8]) {
         self.push(Chunk::copy_of(bytes));
     }

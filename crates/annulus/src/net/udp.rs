@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::datagram::{Datagram, Mailbox, Received};
+use super::datagram::{Datagram, DatagramReceiver, Received};
 use super::listen::bind_shared;
 use super::options::SocketOptions;
 use super::tcp::first;
@@ -15,13 +15,13 @@ use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Claim, Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Socket;
-use crate::op::{Arrived, Connect};
+use crate::op::{Connect, ReceivedMessage};
 use crate::sys::message::INTERNET_NAME_BYTES;
 use crate::sys::net::{self, Address, Kind};
 
 /// A UDP socket. It stays on its core.
 #[derive(Debug)]
-pub struct UdpSocket(Rc<Mailbox>, Option<Claim>);
+pub struct UdpSocket(Rc<DatagramReceiver>, Option<Claim>);
 
 impl UdpSocket {
     /// A socket at `address`, the first of those it stands for that can be had. It shares it with no other socket:
@@ -93,7 +93,10 @@ impl UdpSocket {
     }
 
     fn of(core: Rc<Core>, socket: Rc<Socket>) -> UdpSocket {
-        UdpSocket(Mailbox::new(core, socket, INTERNET_NAME_BYTES), None)
+        UdpSocket(
+            DatagramReceiver::new(core, socket, INTERNET_NAME_BYTES),
+            None,
+        )
     }
 
     /// Sends to `address` and receives from there only, from now on.
@@ -210,7 +213,7 @@ impl Drop for UdpSocket {
 
 /// The datagrams that a socket receives, one after another. Made by
 /// [`UdpSocket::recv_multishot`]. Dropped, it leaves what has come to the socket's next receive.
-pub struct Datagrams<'a>(&'a Rc<Mailbox>);
+pub struct Datagrams<'a>(&'a Rc<DatagramReceiver>);
 
 impl Datagrams<'_> {
     /// The next datagram, or what went wrong: the socket goes on after an error. `None` when the runtime ends.
@@ -218,7 +221,7 @@ impl Datagrams<'_> {
         self.0
             .next()
             .await
-            .map(|arrived| arrived.and_then(datagram))
+            .map(|received| received.and_then(datagram))
     }
 
     /// As [`next`](Datagrams::next), for those who poll. Between two polls it does not keep its place among the
@@ -228,15 +231,15 @@ impl Datagrams<'_> {
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Datagram<SocketAddr>>>> {
         let next = std::task::ready!(self.0.poll_next(context));
-        Poll::Ready(next.map(|arrived| arrived.and_then(datagram)))
+        Poll::Ready(next.map(|received| received.and_then(datagram)))
     }
 }
 
-fn datagram(arrived: Arrived) -> io::Result<Datagram<SocketAddr>> {
+fn datagram(received: ReceivedMessage) -> io::Result<Datagram<SocketAddr>> {
     Ok(Datagram {
-        from: sender(arrived.sender)?,
-        chunk: arrived.chunk,
-        is_truncated: arrived.is_truncated,
+        from: sender(received.sender)?,
+        chunk: received.chunk,
+        is_truncated: received.is_truncated,
     })
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::datagram::{Mailbox, Received};
+use super::datagram::{DatagramReceiver, Received};
 use super::options::SocketOptions;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::SocketOperation;
@@ -17,7 +17,7 @@ use crate::sys::net::{self, Kind};
 /// A datagram socket within the machine. It stays on its core. Datagrams are neither lost nor reordered: a
 /// send waits until the receiver has room.
 #[derive(Debug)]
-pub struct UnixDatagram(Rc<Mailbox>);
+pub struct UnixDatagram(Rc<DatagramReceiver>);
 
 impl UnixDatagram {
     /// A socket at `path`, which must not exist; it stays when the socket goes.
@@ -57,7 +57,11 @@ impl UnixDatagram {
     fn of(fd: OwnedFd) -> io::Result<UnixDatagram> {
         let core = super::core()?;
         let socket = core.socket(fd);
-        Ok(UnixDatagram(Mailbox::new(core, socket, UNIX_NAME_BYTES)))
+        Ok(UnixDatagram(DatagramReceiver::new(
+            core,
+            socket,
+            UNIX_NAME_BYTES,
+        )))
     }
 
     /// Sends to the socket at `path` and receives from there only, from now on.

@@ -108,11 +108,11 @@ pub(crate) use crate::sys::cached::AT_ONCE;
 pub(crate) use accept::multishot as accept_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};
 #[cfg(feature = "net")]
-pub(crate) use recv::{Leftover, ReceivePermit};
+pub(crate) use recv::{ReceiveKind, into_group as recv_into_group};
 #[cfg(feature = "net")]
-pub(crate) use recv::{Shots, into_group as recv_into_group};
+pub(crate) use recv::{ReceivePermit, UnreadBuffer};
 #[cfg(feature = "net")]
-pub(crate) use recv_message::{Arrived, MessageInfo, ReceiveQueue, Shape};
+pub(crate) use recv_message::{MessageInfo, ReceiveQueue, ReceivedMessage, Shape};
 #[cfg(feature = "net")]
 pub(crate) use socket::Refusals;
 pub(crate) use statx::{StatAnswer, Statx};

@@ -16,8 +16,8 @@ use crate::sys::errno::{ECANCELED, check, count};
 use crate::sys::net;
 use crate::sys::sqe::{BUFFER_SELECT, POLL_FIRST, RECV_MULTISHOT, Sqe, opcode};
 
-/// Who takes what arrived when nobody waited for it any more: none of it is lost.
-pub(crate) trait Leftover {
+/// Keeps the bytes of a receive whose future was dropped, so that none are lost.
+pub(crate) trait UnreadBuffer {
     fn keep(&self, bytes: &[u8]);
     /// The kernel tells an error once.
     fn keep_error(&self, errno: i32);
@@ -27,11 +27,11 @@ pub(crate) trait Leftover {
 
 /// The right to receive. One receive at a time has it, for as long as the kernel has the receive: one that
 /// is asked for while another is being cancelled may be answered first, with what comes later (trap 34).
-pub(crate) struct ReceivePermit(Rc<dyn Leftover>);
+pub(crate) struct ReceivePermit(Rc<dyn UnreadBuffer>);
 
 impl ReceivePermit {
-    pub(crate) fn new(leftover: Rc<dyn Leftover>) -> ReceivePermit {
-        ReceivePermit(leftover)
+    pub(crate) fn new(unread: Rc<dyn UnreadBuffer>) -> ReceivePermit {
+        ReceivePermit(unread)
     }
 }
 
@@ -122,27 +122,27 @@ impl<B> fmt::Debug for Recv<B> {
 
 /// How long a receive into a buffer group goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shots {
+pub(crate) enum ReceiveKind {
     /// One answer. Since Linux 5.19 with a ring of buffers.
-    One,
+    Single,
     /// One answer, and what is there is not received while this is submitted, but when the ring is polled. There is no
     /// such multishot receive: data and an end that are both there would be one event to it, of which it takes the data
     /// and waits (trap 62).
-    OneInTurn,
+    SinglePollFirst,
     /// Until it is cancelled. Since Linux 6.0.
-    Many,
+    Multishot,
 }
 
 /// Returns a receive into buffers of `group`.
-pub(crate) fn into_group(socket: &Socket, group: u16, shots: Shots) -> Sqe {
-    let shots = match shots {
-        Shots::One => 0,
-        Shots::OneInTurn => POLL_FIRST,
-        Shots::Many => RECV_MULTISHOT,
+pub(crate) fn into_group(socket: &Socket, group: u16, kind: ReceiveKind) -> Sqe {
+    let kind = match kind {
+        ReceiveKind::Single => 0,
+        ReceiveKind::SinglePollFirst => POLL_FIRST,
+        ReceiveKind::Multishot => RECV_MULTISHOT,
     };
     Sqe {
         flags: BUFFER_SELECT,
-        ioprio: shots,
+        ioprio: kind,
         buf_index: group,
         ..Sqe::new(opcode::RECV, socket.raw())
     }

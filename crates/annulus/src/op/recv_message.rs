@@ -14,7 +14,7 @@ use crate::buf::{Chunk, IoBufMut};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
 use crate::sys::errno::{ECANCELED, check};
-use crate::sys::message::{Envelope, HEADER_BYTES, parse, shape};
+use crate::sys::message::{HEADER_BYTES, MessageHeader, parse, shape};
 use crate::sys::net::{self, Address, Message};
 use crate::sys::sqe::{BUFFER_SELECT, RECV_MULTISHOT, Sqe, opcode};
 
@@ -31,7 +31,7 @@ pub struct MessageInfo {
 
 /// A datagram in memory of the core's.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedMessage {
     pub(crate) chunk: Chunk,
     pub(crate) sender: Option<Address>,
     pub(crate) is_truncated: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Arrived {
 pub trait ReceiveQueue: 'static {
     /// Keeps a datagram that came after the future of its receive had been dropped.
     #[expect(private_interfaces)]
-    fn keep(&self, arrived: Arrived);
+    fn keep(&self, received: ReceivedMessage);
     /// Keeps an error, which the kernel tells once.
     fn keep_error(&self, errno: i32);
 }
@@ -52,7 +52,7 @@ pub trait ReceiveQueue: 'static {
 pub struct RecvMessage<B, M> {
     socket: Rc<Socket>,
     buf: B,
-    envelope: Box<Envelope>,
+    header: Box<MessageHeader>,
     permit: M,
 }
 
@@ -61,14 +61,14 @@ impl<B: IoBufMut, M> RecvMessage<B, M> {
         RecvMessage {
             socket,
             buf,
-            envelope: Envelope::from_anybody(),
+            header: MessageHeader::from_anybody(),
             permit,
         }
     }
 
     fn message(&mut self) -> *mut Message {
         let bytes = self.buf.lent_bytes().min(TRANSFER_MAX);
-        self.envelope.aim(self.buf.stable_mut_ptr(), bytes)
+        self.header.aim(self.buf.stable_mut_ptr(), bytes)
     }
 }
 
@@ -105,8 +105,8 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
                 unsafe { self.buf.set_init(bytes) };
                 let info = MessageInfo {
                     bytes,
-                    sender: self.envelope.sender(),
-                    is_truncated: self.envelope.is_truncated(),
+                    sender: self.header.sender(),
+                    is_truncated: self.header.is_truncated(),
                 };
                 Ok((info, self.buf))
             }
@@ -119,10 +119,10 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
             Ok(bytes) => {
                 // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), bytes) };
-                self.permit.keep(Arrived {
+                self.permit.keep(ReceivedMessage {
                     chunk: Chunk::copy_of(bytes),
-                    sender: self.envelope.sender(),
-                    is_truncated: self.envelope.is_truncated(),
+                    sender: self.header.sender(),
+                    is_truncated: self.header.is_truncated(),
                 });
             }
             Err(_) if res == -ECANCELED => {}
@@ -170,10 +170,10 @@ impl Shape {
     }
 
     /// The datagram in a buffer that the kernel has filled so. `None`: what stands before it makes no sense.
-    pub(crate) fn open(&self, mut chunk: Chunk) -> Option<Arrived> {
+    pub(crate) fn open(&self, mut chunk: Chunk) -> Option<ReceivedMessage> {
         let parsed = parse(&chunk, self.name_bytes)?;
         chunk.advance(parsed.from);
-        Some(Arrived {
+        Some(ReceivedMessage {
             chunk,
             sender: parsed.sender,
             is_truncated: parsed.is_truncated,

@@ -14,7 +14,7 @@ use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::Socket;
 use crate::sys::errno::check;
-use crate::sys::message::Envelope;
+use crate::sys::message::MessageHeader;
 use crate::sys::net::{self, Address, Message};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -22,7 +22,7 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct SendMessage<B> {
     socket: Rc<Socket>,
     buf: B,
-    envelope: Box<Envelope>,
+    header: Box<MessageHeader>,
 }
 
 impl<B: IoBuf> SendMessage<B> {
@@ -30,13 +30,13 @@ impl<B: IoBuf> SendMessage<B> {
         SendMessage {
             socket,
             buf,
-            envelope: Envelope::to(to),
+            header: MessageHeader::to(to),
         }
     }
 
     fn message(&mut self) -> *mut Message {
         let base = self.buf.stable_ptr().cast_mut();
-        self.envelope.aim(base, self.buf.init_bytes())
+        self.header.aim(base, self.buf.init_bytes())
     }
 }
 

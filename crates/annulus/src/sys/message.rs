@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! `struct msghdr` and what it points to: one buffer and an address. An operation owns an `Envelope` in a
+//! `struct msghdr` and what it points to: one buffer and an address. An operation owns a `MessageHeader` in a
 //! box (Lent, Still) and aims it before each submission, so that it may be moved between two of them.
 #![allow(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub(crate) const HEADER_BYTES: usize = 16;
 struct Name([u8; NAME_BYTES]);
 
 /// A message of one buffer, with an address beside it.
-pub(crate) struct Envelope {
+pub(crate) struct MessageHeader {
     message: Message,
     vector: IoVec,
     name: Name,
@@ -35,14 +35,14 @@ pub(crate) struct Envelope {
     name_bytes: usize,
 }
 
-impl Envelope {
+impl MessageHeader {
     /// With room for the address of whoever sends.
-    pub(crate) fn from_anybody() -> Box<Envelope> {
-        Envelope::with(Name([0; NAME_BYTES]), NAME_BYTES)
+    pub(crate) fn from_anybody() -> Box<MessageHeader> {
+        MessageHeader::with(Name([0; NAME_BYTES]), NAME_BYTES)
     }
 
     /// To `address`; `None` is whoever the socket is connected to.
-    pub(crate) fn to(address: Option<&Address>) -> Box<Envelope> {
+    pub(crate) fn to(address: Option<&Address>) -> Box<MessageHeader> {
         let mut name = Name([0; NAME_BYTES]);
         let bytes = address.map_or(0, |address| {
             let (base, bytes) = net::raw(address);
@@ -51,15 +51,15 @@ impl Envelope {
             name.0[..from.len()].copy_from_slice(from);
             from.len()
         });
-        Envelope::with(name, bytes)
+        MessageHeader::with(name, bytes)
     }
 
-    fn with(name: Name, name_bytes: usize) -> Box<Envelope> {
+    fn with(name: Name, name_bytes: usize) -> Box<MessageHeader> {
         let vector = IoVec {
             base: std::ptr::null_mut(),
             bytes: 0,
         };
-        Box::new(Envelope {
+        Box::new(MessageHeader {
             message: net::no_message(),
             vector,
             name,
@@ -241,9 +241,9 @@ mod tests {
 
     fn name() -> Vec<u8> {
         let address = net::internet("127.0.0.1:7000".parse().unwrap());
-        let envelope = Envelope::to(Some(&address));
-        let mut name = envelope.name.0[..INTERNET_NAME_BYTES].to_vec();
-        name.truncate(envelope.name_bytes);
+        let header = MessageHeader::to(Some(&address));
+        let mut name = header.name.0[..INTERNET_NAME_BYTES].to_vec();
+        name.truncate(header.name_bytes);
         name.resize(INTERNET_NAME_BYTES, 0);
         name
     }

@@ -14,7 +14,7 @@ use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::error::SetupError;
 use crate::fd::Socket;
 use crate::narrow::to_usize;
-use crate::op::{Shots, recv_into_group};
+use crate::op::{ReceiveKind, recv_into_group};
 use crate::sys::call;
 use crate::sys::errno::ENOBUFS;
 use crate::sys::kernel::Kernel;
@@ -168,7 +168,7 @@ impl Trial {
     fn arm(&mut self) {
         for (index, end) in self.ends.iter_mut().enumerate() {
             if !end.is_armed && !end.has_ended {
-                let sqe = recv_into_group(&end.socket, self.group.id(), Shots::Many);
+                let sqe = recv_into_group(&end.socket, self.group.id(), ReceiveKind::Multishot);
                 end.is_armed = self.ring.push(Sqe {
                     user_data: index as u64,
                     ..sqe

@@ -36,7 +36,7 @@ pub(crate) use notifier::Notifier;
 pub(crate) use operation::SocketOperation;
 pub(crate) use shared::SharedOperation;
 pub(crate) use shared_addresses::{Claim, Seat, Share, SharedAddresses};
-pub(crate) use table::{Arrives, Token};
+pub(crate) use table::{CompletionHandler, Token};
 pub(crate) use timers::Timer;
 pub(crate) use waiters::{Crowd, WaitersCell};
 
@@ -322,16 +322,16 @@ impl Core {
 
     // ----- what multishot receives and accepts need -----
 
-    /// Asks `sqe` of the kernel, an `operation` that goes on: its answers go to `arrives` until one says that
+    /// Asks `sqe` of the kernel, an `operation` that goes on: its answers go to `handler` until one says that
     /// none follows. `None` without a ring, or at the end.
     pub(crate) fn arm(
         &self,
         operation: OperationNumber,
         sqe: Sqe,
-        arrives: Rc<dyn Arrives>,
+        handler: Rc<dyn CompletionHandler>,
     ) -> Option<Token> {
         match &self.backend {
-            Backend::Rings(rings) if !self.is_ending() => Some(rings.arm(operation, sqe, arrives)),
+            Backend::Rings(rings) if !self.is_ending() => Some(rings.arm(operation, sqe, handler)),
             _ => None,
         }
     }

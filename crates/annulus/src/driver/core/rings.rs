@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 use slab::Slab;
 
 use super::shared_ring::{Files, SubmissionPort};
-use super::table::{Abandoned, Act, Answer, Arrives, Table, Token};
+use super::table::{Abandoned, Act, Answer, CompletionHandler, Table, Token};
 use super::{Core, Notifier};
 use crate::driver::finish::contain;
 use crate::driver::slot::PANICKED;
@@ -163,9 +163,9 @@ impl Rings {
         &self,
         operation: OperationNumber,
         sqe: Sqe,
-        arrives: Rc<dyn Arrives>,
+        handler: Rc<dyn CompletionHandler>,
     ) -> Token {
-        let token = self.table.borrow_mut().arm(operation, arrives);
+        let token = self.table.borrow_mut().arm(operation, handler);
         self.push(Sqe {
             user_data: token.user_data(),
             ..sqe
@@ -352,7 +352,7 @@ impl Rings {
                 let answered = self.table.borrow_mut().give_up(token, res);
                 dispose(answered);
             }
-            Act::Arrive(arrives) => contain(|| arrives.arrive(core, cqe)),
+            Act::Handle(handler) => contain(|| handler.on_completion(core, cqe)),
         }
     }
 

@@ -66,9 +66,9 @@ impl Token {
 }
 
 /// Who the answers of a multishot operation go to.
-pub(crate) trait Arrives {
+pub(crate) trait CompletionHandler {
     /// An answer. Nothing of the core is borrowed.
-    fn arrive(self: Rc<Self>, core: &Core, cqe: Cqe);
+    fn on_completion(self: Rc<Self>, core: &Core, cqe: Cqe);
 }
 
 /// Bytes of an op that are stored in its entry; a larger one gets a box.
@@ -98,7 +98,7 @@ enum Stage {
         /// The final answer.
         answer: Option<i32>,
     },
-    Multishot(OperationNumber, Rc<dyn Arrives>),
+    Multishot(OperationNumber, Rc<dyn CompletionHandler>),
 }
 
 /// An op's functions, its type forgotten. They may ask the buffer, which is foreign code: a panic of it is
@@ -165,7 +165,7 @@ pub(super) enum Act {
     Again,
     /// Nobody waits: it is to be given up with this answer.
     Dispose(i32),
-    Arrive(Rc<dyn Arrives>),
+    Handle(Rc<dyn CompletionHandler>),
 }
 
 /// The table.
@@ -304,9 +304,13 @@ impl Table {
         (token, sqe)
     }
 
-    /// Has a multishot operation's answers go to `arrives`.
-    pub(super) fn arm(&mut self, operation: OperationNumber, arrives: Rc<dyn Arrives>) -> Token {
-        self.insert(Stage::Multishot(operation, arrives), 0)
+    /// Has a multishot operation's answers go to `handler`.
+    pub(super) fn arm(
+        &mut self,
+        operation: OperationNumber,
+        handler: Rc<dyn CompletionHandler>,
+    ) -> Token {
+        self.insert(Stage::Multishot(operation, handler), 0)
     }
 
     /// A place for the times of an operation that was asked for at `asked_ns`; 0: there is none.
@@ -467,7 +471,7 @@ impl Table {
             return Act::Nothing;
         };
         match &mut entry.stage {
-            Stage::Multishot(operation, arrives) => {
+            Stage::Multishot(operation, handler) => {
                 note(Answer {
                     operation: *operation,
                     res: cqe.res,
@@ -475,12 +479,12 @@ impl Table {
                     is_multishot: true,
                     times: None,
                 });
-                let arrives = Rc::clone(arrives);
+                let handler = Rc::clone(handler);
                 if !cqe.more() {
                     self.entries.remove(token.index());
                     self.flying -= 1;
                 }
-                Act::Arrive(arrives)
+                Act::Handle(handler)
             }
             Stage::Oneshot {
                 payload,

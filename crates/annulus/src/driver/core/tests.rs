@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::readiness::Readiness;
-use super::table::{Act, Arrives, Table, Token};
+use super::table::{Act, CompletionHandler, Table, Token};
 use super::{Backend, Core, Notifier, SocketOperation};
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::fd::{CloseSocket, Socket};
@@ -113,8 +113,8 @@ impl Wake for Woken {
 
 struct Hears;
 
-impl Arrives for Hears {
-    fn arrive(self: Rc<Self>, _: &Core, _: Cqe) {}
+impl CompletionHandler for Hears {
+    fn on_completion(self: Rc<Self>, _: &Core, _: Cqe) {}
 }
 
 /// An operation, as the model has it.
@@ -194,7 +194,7 @@ impl Model {
                 Kind::Multishot,
                 self.table.arm(
                     OperationNumber::RECV,
-                    Rc::clone(&self.hears) as Rc<dyn Arrives>,
+                    Rc::clone(&self.hears) as Rc<dyn CompletionHandler>,
                 ),
             ),
             1 => (Kind::Small(number), self.begin::<1>(number, waker)),
@@ -243,7 +243,7 @@ impl Model {
         if flying.kind == Kind::Multishot {
             let flags = if more { MORE } else { 0 };
             let act = self.table.react(token, &cqe(res, flags), ending, |_| {});
-            assert!(matches!(act, Act::Arrive(_)));
+            assert!(matches!(act, Act::Handle(_)));
             if !more {
                 self.over(nth);
             }
@@ -291,7 +291,7 @@ impl Model {
                 self.disposed += 1;
                 self.over(nth);
             }
-            Act::Nothing | Act::Arrive(_) => panic!("an answer is acted upon"),
+            Act::Nothing | Act::Handle(_) => panic!("an answer is acted upon"),
         }
     }
 

@@ -68,7 +68,7 @@ unsafe impl Op for Nothing {
         res
     }
 
-    fn lost(error: io::Error) -> i32 {
+    fn on_timeout(error: io::Error) -> i32 {
         -code_of(&error).unwrap_or_default()
     }
 }

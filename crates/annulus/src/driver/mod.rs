@@ -334,7 +334,7 @@ impl Follow for DriverHandle {
 
 /// Leaks on purpose what a kernel may still touch. The address stays in sight, so that a leak checker
 /// can tell this from a leak by mistake.
-pub(crate) fn keep_for_ever<T>(value: T) {
+pub(crate) fn leak<T>(value: T) {
     static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let address = Box::into_raw(Box::new(value)).expose_provenance();
     KEPT.lock()

@@ -218,7 +218,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
                 op.complete(-EngineError::TimedOut.code())
             }
             Some((op, res)) => op.complete(res),
-            None => T::lost(error_of(handle.expiry())),
+            None => T::on_timeout(error_of(handle.expiry())),
         };
         self.finish(output)
     }

@@ -90,7 +90,7 @@ pub(crate) struct DriverSide {
     /// A cancel has been asked of the kernel because of the deadline.
     pub(crate) timed_out: bool,
     /// It came back undone because the thread that had submitted it ended, and was submitted again.
-    pub(crate) strayed: bool,
+    pub(crate) resubmitted_after_exit: bool,
 }
 
 /// Where the driver has an operation.
@@ -149,7 +149,7 @@ impl Slot {
                 asked_ns: 0,
                 begun_ns: 0,
                 timed_out: false,
-                strayed: false,
+                resubmitted_after_exit: false,
             }),
             payload: Shared::new(MaybeUninit::uninit()),
         }
@@ -204,7 +204,7 @@ impl Slot {
         side.asked_ns = asked_ns;
         side.begun_ns = asked_ns;
         side.timed_out = false;
-        side.strayed = false;
+        side.resubmitted_after_exit = false;
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
         unsafe { payload::store::<T, INLINE_BYTES>(self.data(), op) };
     }

@@ -55,7 +55,7 @@ impl Starter {
             let driver = starter.lock_driver().take();
             if let Some(mut driver) = driver {
                 size_limit::block_signal();
-                driver.settle();
+                driver.bind_to_thread();
                 driver.drive();
             }
         };

@@ -93,7 +93,7 @@ unsafe impl Op for Call {
         (self.complete)(res)
     }
 
-    fn lost(error: io::Error) -> i32 {
+    fn on_timeout(error: io::Error) -> i32 {
         -code_of(&error).unwrap_or_default()
     }
 }

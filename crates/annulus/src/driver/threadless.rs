@@ -19,7 +19,7 @@ use std::task::Waker;
 use super::finish::{Done, contain};
 use super::threadless_state::{Drive, ThreadlessState};
 use super::uring::{Driver, Tuning};
-use super::{DriverHandle, Limits, Wake, keep_for_ever};
+use super::{DriverHandle, Limits, Wake, leak};
 use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TriedMutex, broken, fence};
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
@@ -376,7 +376,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         let leaks = driver.has_lent(left);
         if leaks {
             self.handle.counters.leaked().add(u64::from(left));
-            keep_for_ever(driver);
+            leak(driver);
         } else {
             // Before another driver uses the handle.
             drop(driver);

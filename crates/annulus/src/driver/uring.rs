@@ -125,8 +125,8 @@ unsafe impl<K: Send> Send for Driver<K> {}
 
 impl Driver<Ring> {
     /// The calling thread is the one that drives, to the end.
-    pub(super) fn settle(&mut self) {
-        self.kernel.settle();
+    pub(super) fn bind_to_thread(&mut self) {
+        self.kernel.bind_to_thread();
     }
 }
 

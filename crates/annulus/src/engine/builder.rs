@@ -510,7 +510,7 @@ fn start_driver(
             Ok(ring) => ring,
             Err(error) => return drop(tell.send(Err(error))),
         };
-        ring.settle();
+        ring.bind_to_thread();
         let handle = Arc::new(DriverHandle::new(Box::new(ring.waker())));
         let facts = RingFacts::of(&ring);
         if tell.send(Ok((Arc::clone(&handle), facts))).is_err() {

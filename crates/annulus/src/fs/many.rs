@@ -151,7 +151,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
         self.add(buf, offset);
         if self.staged.len() == AT_ONCE {
-            self.settle();
+            self.finish_issue();
         }
         self.batch.flush_chunk();
     }
@@ -191,7 +191,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     }
 
     /// Tries what is staged on the page cache; what is not there goes to a driver.
-    fn settle(&mut self) {
+    fn finish_issue(&mut self) {
         if self.staged.is_empty() {
             return;
         }
@@ -300,9 +300,9 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
         while self.has_more() && self.ready.is_empty() && self.outstanding() < self.window {
             self.refill();
-            self.settle();
+            self.finish_issue();
         }
-        self.settle();
+        self.finish_issue();
         self.batch.flush_if_idle();
         if let Some(ready) = self.ready.pop_front() {
             return Poll::Ready(Some(ready));

@@ -79,7 +79,7 @@ unsafe impl Op for Advise {
         check(res).map(drop)
     }
 
-    fn lost(error: io::Error) -> io::Result<()> {
+    fn on_timeout(error: io::Error) -> io::Result<()> {
         Err(error)
     }
 }

@@ -57,7 +57,7 @@ unsafe impl Op for Close {
         check(res).map(drop)
     }
 
-    fn lost(error: io::Error) -> io::Result<()> {
+    fn on_timeout(error: io::Error) -> io::Result<()> {
         Err(error)
     }
 }

@@ -47,7 +47,7 @@ unsafe impl Op for Fsync {
         check(res).map(drop)
     }
 
-    fn lost(error: io::Error) -> io::Result<()> {
+    fn on_timeout(error: io::Error) -> io::Result<()> {
         Err(error)
     }
 }

@@ -76,7 +76,7 @@ unsafe impl Op for ListDir {
         check(res).map(|_| self.listed)
     }
 
-    fn lost(error: io::Error) -> io::Result<Vec<Listed>> {
+    fn on_timeout(error: io::Error) -> io::Result<Vec<Listed>> {
         Err(error)
     }
 }

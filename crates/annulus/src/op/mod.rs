@@ -192,7 +192,7 @@ pub unsafe trait Op: Send + Sized + 'static {
     fn complete(self, res: i32) -> Self::Output;
 
     /// The answer without the op, which stays with the driver (its timeout passed).
-    fn lost(error: io::Error) -> Self::Output;
+    fn on_timeout(error: io::Error) -> Self::Output;
 }
 
 /// EINTR: a signal. EAGAIN, ENOMEM: the kernel's own shortage (XFS reads, request memory). None of

@@ -30,7 +30,7 @@ unsafe impl Op for Nop {
         check(res).map(drop)
     }
 
-    fn lost(error: io::Error) -> io::Result<()> {
+    fn on_timeout(error: io::Error) -> io::Result<()> {
         Err(error)
     }
 }

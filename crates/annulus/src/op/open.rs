@@ -62,7 +62,7 @@ unsafe impl Op for OpenAt {
         Ok(OpenedFd(unsafe { Fd::own(res, self.closer) }))
     }
 
-    fn lost(error: io::Error) -> io::Result<OpenedFd> {
+    fn on_timeout(error: io::Error) -> io::Result<OpenedFd> {
         Err(error)
     }
 }

@@ -248,7 +248,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         Ok((bytes, self.buf))
     }
 
-    fn lost(error: io::Error) -> BufResult<usize, B> {
+    fn on_timeout(error: io::Error) -> BufResult<usize, B> {
         Err(BufError::new(error, None))
     }
 }

@@ -119,7 +119,7 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
         Ok((bytes, bufs))
     }
 
-    fn lost(error: io::Error) -> Self::Output {
+    fn on_timeout(error: io::Error) -> Self::Output {
         Err(BufError::new(error, None))
     }
 }

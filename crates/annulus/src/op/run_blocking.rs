@@ -68,7 +68,7 @@ where
         }
     }
 
-    fn lost(error: io::Error) -> Self::Output {
+    fn on_timeout(error: io::Error) -> Self::Output {
         Err(Unanswered::NotRun(error))
     }
 }

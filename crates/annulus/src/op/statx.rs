@@ -80,7 +80,7 @@ unsafe impl Op for StatAt {
         check(res).map(|_| StatAnswer(self.out))
     }
 
-    fn lost(error: io::Error) -> io::Result<StatAnswer> {
+    fn on_timeout(error: io::Error) -> io::Result<StatAnswer> {
         Err(error)
     }
 }

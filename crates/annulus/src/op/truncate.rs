@@ -44,7 +44,7 @@ unsafe impl Op for Truncate {
         check(res).map(drop)
     }
 
-    fn lost(error: io::Error) -> io::Result<()> {
+    fn on_timeout(error: io::Error) -> io::Result<()> {
         Err(error)
     }
 }

@@ -129,7 +129,7 @@ unsafe impl<B: IoBuf> Op for WriteAt<B> {
         }
     }
 
-    fn lost(error: io::Error) -> BufResult<usize, B> {
+    fn on_timeout(error: io::Error) -> BufResult<usize, B> {
         Err(BufError::new(error, None))
     }
 }

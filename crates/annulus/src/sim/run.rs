@@ -9,7 +9,7 @@ use std::thread;
 use super::Sim;
 use super::executor::Executor;
 use crate::driver::uring::Driver;
-use crate::driver::{DriverHandle, keep_for_ever};
+use crate::driver::{DriverHandle, leak};
 use crate::engine::{Engine, EngineBuilder};
 use crate::metrics::Metrics;
 use crate::sys::sim::{Dice, SimKernel, World};
@@ -60,7 +60,7 @@ impl CallerDriver {
         if left > 0 {
             // The kernel was given their memory and never gave it back.
             self.handle.counters.leaked().add(u64::from(left));
-            keep_for_ever((driver, Arc::clone(&self.handle)));
+            leak((driver, Arc::clone(&self.handle)));
         }
         false
     }

@@ -37,7 +37,7 @@ pub struct KernelQuirk {
 /// How long a poller is given to notice; one that does takes microseconds.
 const NOTICE_MS: u64 = 15;
 /// How long it is left alone then.
-const SETTLE: Duration = Duration::from_millis(2);
+const SLEEP_PAUSE: Duration = Duration::from_millis(2);
 /// How long we wait until the poller sleeps.
 const ASLEEP_MS: u64 = 50;
 
@@ -135,7 +135,7 @@ fn deferred_poller() -> Tried {
         let stat = format!("/proc/self/task/{}/stat", tid.as_raw_nonzero());
         // The first poll of such a ring makes its owner, us, wake the poller once: it must have settled again.
         falls_asleep(&stat) && {
-            thread::sleep(SETTLE);
+            thread::sleep(SLEEP_PAUSE);
             falls_asleep(&stat)
         }
     });

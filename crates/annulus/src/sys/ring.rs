@@ -314,7 +314,7 @@ impl Ring {
     }
 
     /// Called by the one thread that will ever enter this ring from now on, and ends with it.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn bind_to_thread(&mut self) {
         self.prepare_thread();
         self.registered = self.register_ring_fd().ok();
     }

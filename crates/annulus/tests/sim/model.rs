@@ -67,7 +67,7 @@ impl Model {
     }
 
     /// Nothing is in flight: what the file holds is what it holds.
-    pub(crate) fn settle(&mut self, sim: &Sim) {
+    pub(crate) fn resolve(&mut self, sim: &Sim) {
         let contents = sim.contents(&self.path).unwrap();
         assert_eq!(contents.len(), self.bytes.len());
         self.check(0, &contents, "at rest");

@@ -85,7 +85,7 @@ impl Worker {
             }
             if number % ROUND == ROUND - 1 {
                 self.engine.sleep(REST).await.unwrap();
-                self.model.settle(&self.sim);
+                self.model.resolve(&self.sim);
             }
         }
     }

@@ -132,7 +132,7 @@ impl Core {
         handle: Arc<DriverHandle>,
     ) -> Result<Rc<Core>, SetupError> {
         let mut ring = Ring::new(config.ring)?;
-        ring.settle();
+        ring.bind_to_thread();
         ring.wake_by(Arc::clone(notifier.eventfd()));
         // Only what has been seen to work is used (traps 29, 30).
         let tried = group_trial::verdict(config.group.mode);

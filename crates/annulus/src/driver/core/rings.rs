@@ -16,7 +16,7 @@ use super::{Core, Notifier};
 use crate::driver::finish::contain;
 use crate::driver::slot::PANICKED;
 use crate::driver::uring::Tuning;
-use crate::driver::{DriverHandle, Limits, keep_for_ever};
+use crate::driver::{DriverHandle, Limits, leak};
 use crate::fd::Socket;
 use crate::metrics::{self, OperationNumber, Times};
 use crate::narrow::to_u32;
@@ -472,8 +472,8 @@ impl Rings {
     fn keep(&self) {
         let mut table = self.table.take();
         table.leave_behind();
-        keep_for_ever(table);
-        keep_for_ever(Rc::clone(&self.port));
+        leak(table);
+        leak(Rc::clone(&self.port));
     }
 }
 
@@ -482,7 +482,7 @@ impl Drop for Rings {
     fn drop(&mut self) {
         if self.notifier.is_elsewhere() {
             self.files.get_mut().forsake();
-            keep_for_ever(self.table.take());
+            leak(self.table.take());
             return;
         }
         self.files.get_mut().end();

@@ -515,7 +515,7 @@ impl Table {
                         timed => self.times.try_remove(usize::from(timed) - 1),
                     },
                 });
-                settle(answer, waker, res)
+                complete_entry(answer, waker, res)
             }
         }
     }
@@ -532,7 +532,7 @@ impl Table {
                 if entry.timed > 0 {
                     self.times.try_remove(usize::from(entry.timed) - 1);
                 }
-                settle(answer, waker, res)
+                complete_entry(answer, waker, res)
             }
             Stage::Multishot(..) => Act::Nothing,
         }
@@ -564,7 +564,7 @@ fn let_go(payload: &mut Payload, vtable: &Vtable, held: Option<i32>, cqe: &Cqe) 
 
 /// Stores the final answer.
 #[inline]
-fn settle(answer: &mut Option<i32>, waker: &mut Option<Waker>, res: i32) -> Act {
+fn complete_entry(answer: &mut Option<i32>, waker: &mut Option<Waker>, res: i32) -> Act {
     *answer = Some(res);
     match waker.take() {
         Some(waker) => Act::Wake(waker),

@@ -22,8 +22,8 @@ impl<K: Kernel> Driver<K> {
         let ends_early = side.timed_out || self.draining_until_ns.is_some();
         let wanted = !expired && !ends_early && !slot.lifecycle.is_orphan();
         if wanted {
-            if self.is_stray(res) && !side.strayed {
-                side.strayed = true;
+            if self.is_cancelled_by_exit(res) && !side.resubmitted_after_exit {
+                side.resubmitted_after_exit = true;
                 self.note_again(res);
                 self.again.push_back(NonNull::from(slot));
                 return;
@@ -66,7 +66,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Whether this is what the kernel says of an operation, which nobody has cancelled, because the
     /// thread has ended that submitted it (trap 17): any thread may have polled such a driver.
-    fn is_stray(&self, res: i32) -> bool {
+    fn is_cancelled_by_exit(&self, res: i32) -> bool {
         matches!(-res, ECANCELED | EFAULT) && self.handle.threadless.is_some()
     }
 

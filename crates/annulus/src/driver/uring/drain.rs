@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Driver;
-use crate::driver::keep_for_ever;
+use crate::driver::leak;
 use crate::driver::slot::Stage;
 use crate::narrow::to_ns;
 use crate::sync::{Mutation, broken};
@@ -45,7 +45,7 @@ impl<K: Kernel> Driver<K> {
 
     fn leak(self) {
         self.handle.counters.leaked().add(u64::from(self.in_flight));
-        keep_for_ever(self);
+        leak(self);
     }
 
     /// When the end is to be over, ns, where it is a part of another's.

@@ -38,7 +38,7 @@ pub(crate) fn start(
     let run = move || {
         size_limit::block_signal();
         let made = Ring::new(config).and_then(|mut ring| {
-            ring.settle();
+            ring.bind_to_thread();
             PolledRing::new(ring)
         });
         let ring = match made {

@@ -128,7 +128,7 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>
         // What is queued stays so until another thread polls for another reason.
         chunk: Some(8),
         alone: true,
-        look_out_ns: 0,
+        busy_poll_ns: 0,
         drain_timeout: Duration::from_secs(1),
     };
     ThreadlessDriver::new(

@@ -2,7 +2,7 @@
 //!
 //! Many operations whose answers go to one place: what `read_many_at` is made of. A `Batch` fills
 //! slots, chains them and hands each chain over at once; the driver gives answered slots back through
-//! the `Group`, in the order they were answered, and wakes it once per harvest.
+//! the `Group`, in the order of their completion, and wakes it once per completion batch.
 //!
 //! The group's memory: the batch holds it; slots in flight point to it. A batch dropped with slots in
 //! flight closes the group and leaves it to them: the last slot discarded frees it (`forget_one`).

@@ -40,9 +40,9 @@ pub(crate) fn driver(
     let bell = Arc::new(Bell::default());
     let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&bell))));
     let kernel = SimKernel::new(Arc::clone(world), Arc::clone(clock), bell);
-    // On a clock that only the kernel moves, looking out for a while would take for ever.
+    // On a clock that only the kernel moves, busy-polling would never end.
     let tuning = Tuning {
-        look_out_ns: 0,
+        busy_poll_ns: 0,
         ..tuning
     };
     (

@@ -412,7 +412,7 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
     let tuning = Tuning {
         chunk: None,
         alone: false,
-        look_out_ns: 0,
+        busy_poll_ns: 0,
         drain_timeout: LONG,
     };
     let mut driver = Driver::new(Arc::clone(handle), Stub::default(), limits, tuning);

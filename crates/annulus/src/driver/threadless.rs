@@ -221,20 +221,21 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             self.owner_awake.store(false, Ordering::Release);
         }
         self.poll();
-        let lingered = self.linger();
-        // Pairs with `look_again`, as in `poll`: `linger` held the lock, too, and whoever found it taken left a mark.
-        if !broken(Mutation::LingerUnfenced) {
+        let spun = self.spin_before_sleep();
+        // Pairs with `look_again`, as in `poll`: `spin_before_sleep` held the lock, too, and whoever found it taken
+        // left a mark.
+        if !broken(Mutation::SpinUnfenced) {
             fence(Ordering::SeqCst);
         }
-        if lingered || self.again.load(Ordering::Relaxed) {
+        if spun || self.again.load(Ordering::Relaxed) {
             self.poll();
         }
     }
 
-    /// Looks out for a while, where that was asked for and has paid. True: there is something to do.
-    fn linger(&self) -> bool {
+    /// Busy-polls for a bounded time, if that is configured and has paid recently. True: there is something to do.
+    fn spin_before_sleep(&self) -> bool {
         match self.driver.try_lock() {
-            Ok(mut held) => held.as_mut().is_some_and(Driver::linger),
+            Ok(mut held) => held.as_mut().is_some_and(Driver::spin_before_sleep),
             Err(_) => false,
         }
     }

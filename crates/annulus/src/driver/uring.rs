@@ -14,9 +14,9 @@
 mod answer;
 mod counting;
 mod drain;
-mod overdue;
+mod expired;
 pub(crate) mod polled;
-mod watch;
+mod spin;
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -37,7 +37,7 @@ use crate::sys::kernel::Kernel;
 use crate::sys::ring::{REAP_MAX, Ring};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 use counting::Clocks;
-use watch::Spin;
+use spin::Spin;
 
 /// Token of the read that another thread's wake-up completes.
 pub(super) const WAKE: u64 = u64::MAX;
@@ -72,8 +72,8 @@ pub(crate) struct Tuning {
     pub(crate) chunk: Option<u32>,
     /// The thread that hands over is the one that drives.
     pub(crate) alone: bool,
-    /// How long to look out for new work before sleeping, ns, where looking out has paid lately.
-    pub(crate) look_out_ns: u64,
+    /// How long to busy-poll for new work before sleeping, ns, if busy-polling has paid recently.
+    pub(crate) busy_poll_ns: u64,
     /// How long a stop waits for what is in flight.
     pub(crate) drain_timeout: Duration,
 }
@@ -91,14 +91,14 @@ pub(crate) struct Driver<K> {
     cancels: VecDeque<u64>,
     deadlines: Deadlines,
     /// Tokens of operations in flight whose timeout has passed and whose cancel is under way.
-    overdue: HashSet<u64>,
+    expired: HashSet<u64>,
     cqes: Vec<Cqe>,
     done: finish::Done,
     /// Which slots are in flight; so many; so many bytes.
     flying: IndexSet,
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Operations in flight before a harvest, lately.
+    /// Operations in flight before the last completion batches.
     load: u32,
     wake_armed: bool,
     /// When the timer goes off that is with the kernel; 0 is none. There is never a second one.
@@ -146,7 +146,7 @@ impl<K: Kernel> Driver<K> {
             again: VecDeque::new(),
             cancels: VecDeque::new(),
             deadlines: Deadlines::default(),
-            overdue: HashSet::new(),
+            expired: HashSet::new(),
             cqes: Vec::with_capacity(REAP_MAX),
             done: finish::Done::default(),
             flying: IndexSet::default(),
@@ -338,7 +338,7 @@ impl<K: Kernel> Driver<K> {
                 break;
             }
         }
-        if self.kernel.unsubmitted() > 0 && !self.keeps_rest && !self.company_comes() {
+        if self.kernel.unsubmitted() > 0 && !self.keeps_rest && !self.wait_for_batch() {
             self.submit();
         }
         issued
@@ -503,7 +503,7 @@ impl<K: Kernel> Driver<K> {
         // A cancel's CQE often comes after its operation's, when the slot may be somebody else's: only
         // the driver's own list says whether the operation is still in flight.
         let is_cancel = cqe.user_data & CANCEL != 0;
-        if is_cancel && !(cqe.res < 0 && self.overdue.contains(&token)) {
+        if is_cancel && !(cqe.res < 0 && self.expired.contains(&token)) {
             return;
         }
         let Some(slot) = handle.table.named(token) else {

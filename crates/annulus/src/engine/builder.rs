@@ -162,7 +162,7 @@ impl Default for EngineBuilder {
             tuning: Tuning {
                 chunk: None,
                 alone: false,
-                look_out_ns: DRIVER_BUSY_POLL_NS,
+                busy_poll_ns: DRIVER_BUSY_POLL_NS,
                 drain_timeout: Duration::from_secs(30),
             },
             sqpoll: None,
@@ -236,7 +236,7 @@ impl EngineBuilder {
     /// Sets how long a driver thread with operations in flight busy-polls before it sleeps; 50 µs by default,
     /// and [`Duration::ZERO`] turns it off. A driver busy-polls only while it has paid recently. Backends: uring.
     pub fn driver_busy_poll(mut self, time: Duration) -> Self {
-        self.tuning.look_out_ns = to_ns(time);
+        self.tuning.busy_poll_ns = to_ns(time);
         self
     }
 
@@ -322,7 +322,7 @@ impl EngineBuilder {
             limits: self.limits,
             // Their thread has other work to look out for.
             tuning: Tuning {
-                look_out_ns: self.busy_poll_ns,
+                busy_poll_ns: self.busy_poll_ns,
                 alone: true,
                 ..self.tuning
             },

@@ -199,7 +199,7 @@ impl Default for RuntimeBuilder {
                 tuning: Tuning {
                     chunk: None,
                     alone: true,
-                    look_out_ns: 0,
+                    busy_poll_ns: 0,
                     drain_timeout: Duration::from_secs(30),
                 },
                 close_timeout: CLOSE_TIMEOUT,

@@ -77,7 +77,7 @@ mutations! {
     /// A thread that parks still counts as awake.
     ParkedAwake => "what_is_handed_over_around_a_park_is_submitted",
     /// A thread that parks does not look for marks after it has held the lock to busy-poll.
-    LingerUnfenced => "what_is_handed_over_around_a_park_is_submitted",
+    SpinUnfenced => "what_is_handed_over_around_a_park_is_submitted",
     /// A thread that drops an arena does not look for marks after it has held the lock.
     FollowerOverlooks => "who_drops_an_arena_sees_who_found_the_lock_taken",
     /// The same, without the fence between letting go and looking.

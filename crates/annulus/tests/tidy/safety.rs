@@ -30,7 +30,7 @@ const MAY_ALLOW_UNSAFE: [&str; 28] = [
     "crates/annulus/src/driver/uring/answer.rs",
     "crates/annulus/src/driver/uring/drain.rs",
     // Its deadlines, likewise.
-    "crates/annulus/src/driver/uring/overdue.rs",
+    "crates/annulus/src/driver/uring/expired.rs",
     // What the kernel will not poll for is done by the slot's system call.
     "crates/annulus/src/driver/uring/polled.rs",
     "crates/annulus/src/driver/stack.rs",

@@ -75,7 +75,7 @@ impl<K: Kernel> Driver<K> {
         // SAFETY: Lent: not finished, so its driver side is ours.
         let side = unsafe { slot.driver() };
         if side.timed_out {
-            self.overdue.remove(&slot.token());
+            self.expired.remove(&slot.token());
         }
         self.deadlines.remove(side.deadline_ns, slot.token());
         // SAFETY: Once: called when the stage leaves Waiting, Sleeping, InFlight or Expired for

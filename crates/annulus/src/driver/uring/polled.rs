@@ -31,7 +31,7 @@ pub(crate) fn start(
     };
     let tuning = Tuning {
         // It never sleeps with something in flight; and without an enter there is nothing to see.
-        look_out_ns: 0,
+        busy_poll_ns: 0,
         ..tuning
     };
     let (tell, told) = mpsc::sync_channel(1);

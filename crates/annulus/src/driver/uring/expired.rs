@@ -57,7 +57,7 @@ impl<K: Kernel> Driver<K> {
                 Stage::Waiting => waiting = true,
                 Stage::InFlight => {
                     handle.counters.timeouts().add(1);
-                    self.overdue.insert(token);
+                    self.expired.insert(token);
                     self.cancels.push_back(token);
                 }
                 Stage::Sleeping => self.finish(slot, 0),
@@ -80,7 +80,7 @@ impl<K: Kernel> Driver<K> {
 
     /// The timeout passed and the kernel can't be stopped: the future goes, the memory stays.
     pub(super) fn give_up_waiting(&mut self, slot: &Slot) {
-        self.overdue.remove(&slot.token());
+        self.expired.remove(&slot.token());
         // SAFETY: Lent: in flight, so its driver side is ours.
         let side = unsafe { slot.driver() };
         if let Some(wake) = slot.lifecycle.expire() {

@@ -1,4 +1,4 @@
-//! Sleeping, and looking out before that: putting a processor to sleep and waking it costs tens of microseconds,
+//! Sleeping, and busy-polling before that: putting a processor to sleep and waking it costs tens of microseconds,
 //! and callers who were just answered tend to ask again within that. Always for a bounded while, and
 //! only while operations are in flight: an idle driver sleeps.
 
@@ -6,8 +6,8 @@ use super::{DRAIN_POLL_NS, Driver, WAKE};
 use crate::sync::{Mutation, broken};
 use crate::sys::kernel::Kernel;
 
-/// How long a submission waits for callers who were just answered, ns.
-const COMPANY_NS: u64 = 2_000;
+/// The batching delay: how long a submission waits for tasks whose operations just completed, ns.
+const BATCH_DELAY_NS: u64 = 2_000;
 
 impl<K: Kernel> Driver<K> {
     /// Sleeps in the kernel until something completes or is handed over.
@@ -21,7 +21,7 @@ impl<K: Kernel> Driver<K> {
             self.submit();
             return;
         }
-        if self.linger() {
+        if self.spin_before_sleep() {
             return;
         }
         if self.polls_on() {
@@ -48,16 +48,16 @@ impl<K: Kernel> Driver<K> {
         self.judge(result);
     }
 
-    /// Looks out for a while where that has paid lately. True: there is something to do.
-    pub(in crate::driver) fn linger(&mut self) -> bool {
+    /// Busy-polls for a bounded time if that has paid recently. True: there is something to do.
+    pub(in crate::driver) fn spin_before_sleep(&mut self) -> bool {
         let watches = self.in_flight + self.kernel.unsubmitted() > 0;
-        if self.tuning.look_out_ns == 0 || !watches || !self.spin.pays() {
+        if self.tuning.busy_poll_ns == 0 || !watches || !self.spin.pays() {
             return false;
         }
         if self.kernel.unsubmitted() > 0 {
             self.submit();
         }
-        let found = self.look_out();
+        let found = self.busy_poll();
         self.spin.learn(found);
         found
     }
@@ -71,18 +71,18 @@ impl<K: Kernel> Driver<K> {
             || self.kernel.unsubmitted() > 0 && !self.pending.is_empty()
     }
 
-    /// Whether more operations are at hand to be submitted along. A lone request never waits for
-    /// company; but callers who have just been answered tend to ask again at once, one by one, and a
+    /// Whether more operations are about to join this submission. A lone request never waits for
+    /// a batch; but tasks whose operations just completed tend to submit again immediately, one by one, and a
     /// submission costs more than the moment they need.
-    pub(super) fn company_comes(&mut self) -> bool {
+    pub(super) fn wait_for_batch(&mut self) -> bool {
         if !self.handle.inbox.is_empty() {
             return true;
         }
         // A thread that drives for itself hands nothing over while it is in here.
-        if self.due == 0 || self.tuning.look_out_ns == 0 || self.tuning.alone {
+        if self.due == 0 || self.tuning.busy_poll_ns == 0 || self.tuning.alone {
             return false;
         }
-        let until = self.kernel.now_ns() + COMPANY_NS;
+        let until = self.kernel.now_ns() + BATCH_DELAY_NS;
         loop {
             for _ in 0..8 {
                 if !self.handle.inbox.is_empty() {
@@ -97,9 +97,9 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Looks out for new work, for a bounded while. True: there is some.
-    fn look_out(&mut self) -> bool {
-        let until = self.kernel.now_ns() + self.tuning.look_out_ns;
+    /// Busy-polls for new work, for a bounded time. True: there is some.
+    fn busy_poll(&mut self) -> bool {
+        let until = self.kernel.now_ns() + self.tuning.busy_poll_ns;
         loop {
             for _ in 0..16 {
                 if !self.handle.inbox.is_empty() || self.kernel.ready() {
@@ -114,7 +114,7 @@ impl<K: Kernel> Driver<K> {
     }
 }
 
-/// Whether looking out before sleeping has paid lately.
+/// Whether busy-polling before sleeping has paid recently.
 #[derive(Debug, Default)]
 pub(super) struct Spin {
     /// Rises when it paid, falls when it did not.
@@ -128,7 +128,7 @@ impl Spin {
     /// Without credit, one sleep in so many tries again.
     const RETRY_EVERY: u32 = 64;
 
-    /// Whether to look out this time.
+    /// Whether to busy-poll this time.
     pub(super) fn pays(&mut self) -> bool {
         if self.credit >= 0 {
             return true;

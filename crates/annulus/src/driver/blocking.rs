@@ -293,16 +293,16 @@ impl Shared {
             self.accept(state, chain);
         }
         for link in self.handle.cancels.drain() {
-            self.cancel_orphan(state, Slot::of_cancel(link), done);
+            self.cancel_abandoned(state, Slot::of_cancel(link), done);
         }
     }
 
     /// A future was dropped. Its operation is the driver's alone from here on.
-    fn cancel_orphan(&self, state: &mut State, slot: NonNull<Slot>, done: &mut Done) {
-        // SAFETY: Lent: an orphan on the cancel list is not freed before `unqueue`.
+    fn cancel_abandoned(&self, state: &mut State, slot: NonNull<Slot>, done: &mut Done) {
+        // SAFETY: Lent: an abandoned operation on the cancel list is not freed before `unqueue`.
         let slot = unsafe { slot.as_ref() };
         if slot.lifecycle.unqueue() {
-            // SAFETY: Once: done, orphaned, and off the list.
+            // SAFETY: Once: done, abandoned, and off the list.
             unsafe { done.discard_later(slot) };
             return;
         }
@@ -317,7 +317,7 @@ impl Shared {
     fn close_cancels(&self, state: &mut State, done: &mut Done) {
         if state.in_flight == 0 {
             for link in self.handle.cancels.close() {
-                self.cancel_orphan(state, Slot::of_cancel(link), done);
+                self.cancel_abandoned(state, Slot::of_cancel(link), done);
             }
         }
     }
@@ -393,7 +393,7 @@ impl Shared {
         counters.answer(operation);
         match -res {
             ..=0 => {}
-            ECANCELED if slot.lifecycle.is_orphan() => counters.cancelled().add(1),
+            ECANCELED if slot.lifecycle.is_abandoned() => counters.cancelled().add(1),
             ETIMEDOUT if side.timed_out => {}
             errno => counters.fail(operation, errno),
         }
@@ -551,7 +551,7 @@ impl Shared {
 fn run(slot: NonNull<Slot>, counters: &Counters) -> i32 {
     // SAFETY: Lent: taken out of the queue by this thread, which alone runs it.
     let slot = unsafe { slot.as_ref() };
-    if slot.lifecycle.is_orphan() {
+    if slot.lifecycle.is_abandoned() {
         return -ECANCELED;
     }
     loop {
@@ -560,7 +560,7 @@ fn run(slot: NonNull<Slot>, counters: &Counters) -> i32 {
         // SAFETY: as above.
         match unsafe { slot.resume(res) } {
             Resume::Done(total) => return total,
-            Resume::Again if slot.lifecycle.is_orphan() => return -ECANCELED,
+            Resume::Again if slot.lifecycle.is_abandoned() => return -ECANCELED,
             Resume::Again => {
                 counters.resubmitted().add_shared(1);
                 counters.short().add_shared(u64::from(res > 0));

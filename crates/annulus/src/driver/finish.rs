@@ -131,7 +131,7 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
     let finish = slot.lifecycle.complete();
     done.wakers.extend(finish.wake);
     if finish.dispose {
-        // SAFETY: Once: an orphan that is on no list.
+        // SAFETY: Once: an abandoned operation that is on no list.
         unsafe { done.discard_later(slot) };
     } else if finish.free {
         done.last.push((NonNull::from(slot), Last::Free));
@@ -160,7 +160,7 @@ unsafe fn let_go(handle: &DriverHandle, slot: &Slot, last: Last) {
     }
 }
 
-/// Disposes of an orphan and frees its slot. Foreign code runs.
+/// Disposes of an abandoned operation and frees its slot. Foreign code runs.
 ///
 /// # Safety
 ///

@@ -11,7 +11,7 @@
 //!    never touches it again.
 //! 2. *The slot's memory.* It is freed by whichever comes second of `RELEASED` (the driver will not
 //!    touch it again) and `TAKEN` (the future will not). A future dropped before `DONE` sets
-//!    `ORPHAN` and `QUEUED` instead: the driver frees, and not before it has taken the slot off the
+//!    `ABANDONED` and `QUEUED` instead: the driver frees, and not before it has taken the slot off the
 //!    list of cancel requests (`QUEUED` cleared).
 //! 3. *The payload.* The driver's until `DONE`, then the future's — unless `EXPIRED` came with
 //!    `DONE`: then the timeout passed while the kernel kept the memory, and it stays the driver's.
@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, Mutation, Ordering, Shared, broken};
 
 const WAKER: u32 = 1;
 const DONE: u32 = 1 << 1;
-const ORPHAN: u32 = 1 << 2;
+const ABANDONED: u32 = 1 << 2;
 const QUEUED: u32 = 1 << 3;
 const RELEASED: u32 = 1 << 4;
 const TAKEN: u32 = 1 << 5;
@@ -126,7 +126,7 @@ impl Lifecycle {
 
     /// The future is dropped.
     pub(crate) fn abandon(&self) -> Abandon {
-        let bits = self.bits.fetch_or(ORPHAN | QUEUED, Ordering::AcqRel);
+        let bits = self.bits.fetch_or(ABANDONED | QUEUED, Ordering::AcqRel);
         match bits {
             bits if bits & DONE == 0 => Abandon::Request,
             bits if bits & EXPIRED != 0 => Abandon::Leave,
@@ -137,7 +137,7 @@ impl Lifecycle {
     /// A group is dropped: claims one of its slots, so that the driver does not free it before it
     /// came off the list of cancel requests.
     pub(crate) fn claim(&self) {
-        self.bits.fetch_or(ORPHAN | QUEUED, Ordering::AcqRel);
+        self.bits.fetch_or(ABANDONED | QUEUED, Ordering::AcqRel);
     }
 
     /// Takes the claim back, for a slot that turned out to be done.
@@ -151,8 +151,8 @@ impl Lifecycle {
     }
 
     /// The driver: whether nobody waits for the answer any more.
-    pub(crate) fn is_orphan(&self) -> bool {
-        self.bits.load(Ordering::Acquire) & ORPHAN != 0
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.bits.load(Ordering::Acquire) & ABANDONED != 0
     }
 
     /// The driver took the slot off the list of cancel requests. True: it is done already, so its
@@ -175,11 +175,11 @@ impl Lifecycle {
                 free,
             };
         }
-        if bits & ORPHAN != 0 {
+        if bits & ABANDONED != 0 {
             // While it is queued for a cancel, `unqueue` will say what to do.
             return Finish {
                 wake: None,
-                dispose: bits & QUEUED == 0 || broken(Mutation::QueuedOrphanDisposed),
+                dispose: bits & QUEUED == 0 || broken(Mutation::QueuedAbandonedDisposed),
                 free: false,
             };
         }
@@ -206,8 +206,8 @@ impl Lifecycle {
     /// After this, `complete` is still to be called, once, when the payload has been disposed of.
     pub(crate) fn expire(&self) -> Option<Option<Waker>> {
         let bits = self.bits.fetch_or(DONE | EXPIRED, Ordering::AcqRel);
-        if bits & ORPHAN != 0 {
-            // Only the driver looks at an orphan's bits.
+        if bits & ABANDONED != 0 {
+            // Only the driver looks at an abandoned operation's bits.
             self.bits.fetch_and(!(DONE | EXPIRED), Ordering::AcqRel);
             return None;
         }

@@ -284,7 +284,7 @@ fn starts_and_drops(submitter: &Submitter, drops: &Arc<Drops>) {
     assert!(poll(&mut operation, &mut Context::from_waker(Waker::noop())).is_pending());
 }
 
-/// Finds: an orphan freed while its cancel request is on the list; `unqueue` that does not look for
+/// Finds: an abandoned operation freed while its cancel request is on the list; `unqueue` that does not look for
 /// `DONE`; a payload dropped by both sides, or by neither; a cancel that nobody hears.
 #[test]
 fn a_future_dropped_at_any_point_leaves_nothing() {

@@ -286,7 +286,7 @@ impl<K: Kernel> Driver<K> {
         }
         for link in handle.cancels.drain() {
             taken = true;
-            self.cancel_orphan(Slot::of_cancel(link));
+            self.cancel_abandoned(Slot::of_cancel(link));
         }
         taken
     }
@@ -309,11 +309,11 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// A future was dropped. Its operation is the driver's alone from here on.
-    fn cancel_orphan(&mut self, slot: NonNull<Slot>) {
-        // SAFETY: Lent: an orphan on the cancel list is not freed before `unqueue`.
+    fn cancel_abandoned(&mut self, slot: NonNull<Slot>) {
+        // SAFETY: Lent: an abandoned operation on the cancel list is not freed before `unqueue`.
         let slot = unsafe { slot.as_ref() };
         if slot.lifecycle.unqueue() {
-            // SAFETY: Once: done, orphaned, and off the list: nobody else refers to it.
+            // SAFETY: Once: done, abandoned, and off the list: nobody else refers to it.
             unsafe { self.done.discard_later(slot) };
             return;
         }
@@ -377,7 +377,7 @@ impl<K: Kernel> Driver<K> {
         let side = unsafe { slot_ref.driver() };
         let fresh = side.stage == Stage::Waiting;
         if fresh {
-            if slot_ref.lifecycle.is_orphan() {
+            if slot_ref.lifecycle.is_abandoned() {
                 self.finish(slot_ref, -ECANCELED);
                 return true;
             }
@@ -385,7 +385,7 @@ impl<K: Kernel> Driver<K> {
                 self.finish(slot_ref, -self.handle.refusal());
                 return true;
             }
-        } else if side.timed_out || slot_ref.lifecycle.is_orphan() {
+        } else if side.timed_out || slot_ref.lifecycle.is_abandoned() {
             // Between two parts of a transfer nothing is with the kernel: a cancel finds nothing there,
             // and what is left of the transfer must not be submitted behind it.
             self.answer(slot_ref, -ECANCELED);
@@ -525,7 +525,7 @@ impl<K: Kernel> Driver<K> {
         }
         let handle = Arc::clone(&self.handle);
         for link in handle.cancels.close() {
-            self.cancel_orphan(Slot::of_cancel(link));
+            self.cancel_abandoned(Slot::of_cancel(link));
         }
     }
 }

@@ -38,8 +38,8 @@ mutations! {
     SleepUnfenced => "a_caller_alone_is_not_forgotten",
     /// A driver goes to sleep without a second look at what it was handed.
     SleepUnchecked => "a_caller_alone_is_not_forgotten",
-    /// An orphan is disposed of while it is on the list of cancel requests.
-    QueuedOrphanDisposed => "a_future_dropped_at_any_point_leaves_nothing",
+    /// An abandoned operation is disposed of while it is on the list of cancel requests.
+    QueuedAbandonedDisposed => "a_future_dropped_at_any_point_leaves_nothing",
     /// A slot taken off the list of cancel requests is never found done.
     UnqueuedNeverDone => "a_future_dropped_at_any_point_leaves_nothing",
     /// A driver goes to sleep without a second look at the cancel requests.

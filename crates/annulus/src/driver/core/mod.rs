@@ -7,7 +7,7 @@
 //! Where there is no ring, `readiness.rs` waits for sockets and blocking threads have the files.
 
 mod closing;
-mod group_trial;
+mod group_probe;
 mod notifier;
 mod operation;
 mod readiness;
@@ -135,7 +135,7 @@ impl Core {
         ring.bind_to_thread();
         ring.wake_by(Arc::clone(notifier.eventfd()));
         // Only what has been seen to work is used (traps 29, 30).
-        let tried = group_trial::verdict(config.group.mode);
+        let tried = group_probe::verdict(config.group.mode);
         let mode = match &tried {
             Ok(()) => config.group.mode,
             Err(_) => ReceiveMode::Whole,

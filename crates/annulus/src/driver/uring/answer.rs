@@ -20,7 +20,7 @@ impl<K: Kernel> Driver<K> {
         let expired = side.stage == Stage::Expired;
         let mut res = res;
         let ends_early = side.timed_out || self.draining_until_ns.is_some();
-        let wanted = !expired && !ends_early && !slot.lifecycle.is_orphan();
+        let wanted = !expired && !ends_early && !slot.lifecycle.is_abandoned();
         if wanted {
             if self.is_cancelled_by_exit(res) && !side.resubmitted_after_exit {
                 side.resubmitted_after_exit = true;

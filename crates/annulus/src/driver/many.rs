@@ -112,7 +112,7 @@ pub(crate) struct Batch<'a, T: Op, K: Copy> {
     /// Answered, taken off the group, not passed on yet.
     done: super::stack::Drained<Slot>,
     /// Answered without a driver.
-    at_once: VecDeque<(K, T, i32)>,
+    sync_results: VecDeque<(K, T, i32)>,
 }
 
 // SAFETY: Held: the pointers are to slots that this batch owns or that are out in its name; `T` and `K`
@@ -132,20 +132,20 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             chained: 0,
             handle: submitter.handle(T::INFO.opcode),
             done,
-            at_once: VecDeque::new(),
+            sync_results: VecDeque::new(),
         }
     }
 
     /// How many operations have no answer yet that was passed on.
     pub(crate) fn outstanding(&self) -> usize {
-        self.out.len() - self.vacant.len() + self.at_once.len()
+        self.out.len() - self.vacant.len() + self.sync_results.len()
     }
 
     /// Adds an operation to the chain; it is handed over by `flush`.
     pub(crate) fn add(&mut self, mut op: T, key: K) {
         let asked_ns = self.submitter.sample();
-        if let Some(total) = self.submitter.at_once(&mut op, asked_ns) {
-            self.at_once.push_back((key, op, total));
+        if let Some(total) = self.submitter.try_sync(&mut op, asked_ns) {
+            self.sync_results.push_back((key, op, total));
             return;
         }
         // Each chain anew: the batch may have moved to another thread.
@@ -160,7 +160,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     fn chain_up(&mut self, op: T, asked_ns: u64, key: K, handle: &'a DriverHandle) {
         self.handle = handle;
         let Some(slot) = handle.table.take() else {
-            self.at_once
+            self.sync_results
                 .push_back((key, op, -EngineError::TooMany.code()));
             return;
         };
@@ -225,11 +225,11 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         if unsafe { handle.hand_over(first, operations) } {
             return;
         }
-        let before = self.at_once.len();
+        let before = self.sync_results.len();
         self.take_back(first, handle.refusal());
         // The driver has ended. If it was only this thread's own, there are others.
         if let Some(other) = self.submitter.handle_instead_of(handle, T::INFO.opcode) {
-            for (key, op, _) in self.at_once.split_off(before) {
+            for (key, op, _) in self.sync_results.split_off(before) {
                 self.chain_up(op, 0, key, other);
             }
             self.flush();
@@ -248,7 +248,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             next = side.chain.take();
             side.res = -refusal;
             let taken = self.take_answer(NonNull::from(slot));
-            self.at_once.extend(taken);
+            self.sync_results.extend(taken);
         }
     }
 
@@ -275,7 +275,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     }
 
     fn next_done(&mut self) -> Option<(K, T, i32)> {
-        if let Some(answer) = self.at_once.pop_front() {
+        if let Some(answer) = self.sync_results.pop_front() {
             return Some(answer);
         }
         loop {
@@ -303,7 +303,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         loop {
             let answer = self.next_done();
             // Handing over, or having nowhere to hand over to, may have left answers at once.
-            if answer.is_some() || self.chain.is_none() && self.at_once.is_empty() {
+            if answer.is_some() || self.chain.is_none() && self.sync_results.is_empty() {
                 return answer;
             }
             self.flush();
@@ -343,10 +343,10 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     /// Gives up on every operation that has no answer, because of `errno`; returns their names. Answers that are there
     /// already are still to be had.
     pub(crate) fn abandon(&mut self, errno: i32) -> Vec<K> {
-        let before = self.at_once.len();
+        let before = self.sync_results.len();
         self.let_go(errno);
         // A driver that met one between its claim and the end of the group has cancelled it.
-        for (_, _, res) in self.at_once.iter_mut().skip(before) {
+        for (_, _, res) in self.sync_results.iter_mut().skip(before) {
             if *res == -ECANCELED {
                 *res = -errno;
             }
@@ -379,7 +379,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             // SAFETY: Lent: given back to us.
             unsafe { slot.as_ref() }.lifecycle.unclaim();
             let answer = self.take_answer(slot);
-            self.at_once.extend(answer);
+            self.sync_results.extend(answer);
         }
         let left = self.out.iter().flatten().count();
         if left == 0 {
@@ -415,7 +415,7 @@ impl<T: Op, K: Copy> Drop for Batch<'_, T, K> {
         if self.outstanding() > 0 || self.chain.is_some() {
             self.let_go(ECANCELED);
         }
-        for (_, op, res) in self.at_once.drain(..) {
+        for (_, op, res) in self.sync_results.drain(..) {
             drop(op.complete(res));
         }
     }

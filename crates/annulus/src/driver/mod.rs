@@ -10,13 +10,13 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod blocking;
+pub(crate) mod coop_budget;
 #[cfg(feature = "net")]
 pub(crate) mod core;
 mod deadlines;
 mod finish;
 mod fixed;
 mod index_set;
-pub(crate) mod inline_run;
 pub(crate) mod lifecycle;
 #[cfg(all(test, annulus_loom, feature = "net"))]
 mod loom_models;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::lifecycle::{Abandon, Look};
 use super::slot::Slot;
-use super::{DriverHandle, Submitter, inline_run};
+use super::{DriverHandle, Submitter, coop_budget};
 use crate::narrow::to_ns;
 use crate::op::Op;
 use crate::sys::engine_error::{EngineError, error_of};
@@ -111,17 +111,17 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
 
     fn start(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<A> {
         let asked_ns = self.submitter.sample();
-        if inline_run::may_go_on() {
-            if let Some(total) = self.submitter.at_once(&mut op, asked_ns) {
+        if coop_budget::may_go_on() {
+            if let Some(total) = self.submitter.try_sync(&mut op, asked_ns) {
                 return self.finish(op.complete(total));
             }
-        } else if op.has_inline() {
-            inline_run::reset();
+        } else if op.has_sync_path() {
+            coop_budget::reset();
             self.state = State::Fresh(op);
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        inline_run::reset();
+        coop_budget::reset();
         if let Time::Within(timeout) = self.time {
             let timeout_ns = to_ns(timeout);
             let until_ns = self.submitter.now_ns().saturating_add(timeout_ns);

@@ -12,13 +12,13 @@ use std::time::Duration;
 use super::started::Starter;
 use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
-use super::{DriverHandle, Limits, blocking, inline_run, thread_rings};
+use super::{DriverHandle, Limits, blocking, coop_budget, thread_rings};
 use crate::buf::{Arenas, BouncePool, RegisteredRegion};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
 use crate::narrow::to_ns;
-use crate::op::{AtOnce, Op, Resume};
+use crate::op::{Op, Resume, SyncAttempt};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::forked;
@@ -115,7 +115,7 @@ pub(crate) struct Submitter {
     /// Shared by all threads; each thread starts at a different driver.
     threads_seen: AtomicUsize,
     /// Operations completed without a driver, and failed attempts at that.
-    inline: Counters,
+    sync: Counters,
     /// What does the work, and why it is not what would be best; for sources that come later.
     about: OnceLock<(String, Option<String>)>,
 }
@@ -156,8 +156,8 @@ impl Submitter {
         blocking: blocking::Config,
     ) -> Submitter {
         let number = thread_rings::new_engine();
-        let inline = Counters::new(SourceKind::Inline);
-        inline.belong(number, 0);
+        let sync = Counters::new(SourceKind::Inline);
+        sync.belong(number, 0);
         let mut threads = Vec::new();
         let arenas = Arc::<Arenas>::default();
         let handles = handles
@@ -190,7 +190,7 @@ impl Submitter {
             clock: None,
             finish_here: None,
             threads_seen: AtomicUsize::new(0),
-            inline,
+            sync,
             about: OnceLock::new(),
         }
     }
@@ -424,16 +424,16 @@ impl Submitter {
         }
     }
 
-    /// The answer, where the calling thread can have it without a driver. `asked_ns` is what `sample` said.
+    /// The result, if the calling thread can complete the operation without a driver. `asked_ns` is from `sample`.
     #[inline]
-    pub(crate) fn at_once<T: Op>(&self, op: &mut T, asked_ns: u64) -> Option<i32> {
-        match op.inline() {
-            AtOnce::Unasked => {}
-            AtOnce::Missing => self.count_inline_missed(1),
-            AtOnce::Answer(res) => {
+    pub(crate) fn try_sync<T: Op>(&self, op: &mut T, asked_ns: u64) -> Option<i32> {
+        match op.try_sync() {
+            SyncAttempt::NotTried => {}
+            SyncAttempt::Missed => self.count_sync_missed(1),
+            SyncAttempt::Done(res) => {
                 if let Resume::Done(total) = op.resume(res) {
-                    inline_run::count(1, op.bytes());
-                    self.count_inline(const { T::INFO.number() }, 1, asked_ns);
+                    coop_budget::count(1, op.bytes());
+                    self.count_sync(const { T::INFO.number() }, 1, asked_ns);
                     return Some(total);
                 }
             }
@@ -452,15 +452,15 @@ impl Submitter {
 
     /// Counts answers that needed no driver, of one call that was made at `asked_ns`, if it is timed.
     #[inline]
-    pub(crate) fn count_inline(&self, operation: OperationNumber, answers: u64, asked_ns: u64) {
-        self.inline.answers_shared(operation, answers);
+    pub(crate) fn count_sync(&self, operation: OperationNumber, answers: u64, asked_ns: u64) {
+        self.sync.answers_shared(operation, answers);
         if asked_ns > 0 {
             let times = Times {
                 asked: asked_ns,
                 begun: asked_ns,
                 answered: self.now_ns(),
             };
-            self.inline.time_shared(operation, times);
+            self.sync.time_shared(operation, times);
         }
     }
 
@@ -468,7 +468,7 @@ impl Submitter {
     pub(crate) fn describe(&self, backend: String, fallback: Option<String>) {
         let (backend, fallback) = self.about.get_or_init(|| (backend, fallback));
         let handles = self.all_handles().map(|handle| &handle.counters);
-        for counters in handles.chain([&self.inline]) {
+        for counters in handles.chain([&self.sync]) {
             counters.describe(backend, fallback.as_deref());
         }
     }
@@ -483,15 +483,15 @@ impl Submitter {
 
     /// Counts reads that asked the page cache and must go to a driver nevertheless.
     #[cold]
-    pub(crate) fn count_inline_missed(&self, reads: u64) {
-        self.inline.missed().add_shared(reads);
+    pub(crate) fn count_sync_missed(&self, reads: u64) {
+        self.sync.missed().add_shared(reads);
     }
 
     /// The sum of all drivers' counters.
     pub(crate) fn metrics(&self) -> Metrics {
         let mut metrics = Metrics {
-            inline: self.inline.completed(),
-            inline_missed: self.inline.missed().get(),
+            inline: self.sync.completed(),
+            inline_missed: self.sync.missed().get(),
             ..Metrics::default()
         };
         for handle in self.all_handles() {

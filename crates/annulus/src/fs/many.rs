@@ -11,7 +11,7 @@ use super::merge::{Merge, ReadMerged};
 use super::{File, check_read};
 use crate::buf::IoBufMut;
 use crate::driver::many::Batch;
-use crate::driver::{Operation, inline_run};
+use crate::driver::{Operation, coop_budget};
 use crate::error::{BufError, BufResult};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
@@ -217,7 +217,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         {
             let asked = Asked { index, offset };
             if hit {
-                inline_run::count(1, to_u32(bytes));
+                coop_budget::count(1, to_u32(bytes));
                 self.ready.push_back(asked.answer(Ok((bytes, buf))));
             } else {
                 self.ask(buf, asked);
@@ -228,12 +228,10 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         if hits > 0 {
             self.file
                 .submitter
-                .count_inline(OperationNumber::READ_AT, hits as u64, asked_ns);
+                .count_sync(OperationNumber::READ_AT, hits as u64, asked_ns);
         }
         if asked > hits {
-            self.file
-                .submitter
-                .count_inline_missed((asked - hits) as u64);
+            self.file.submitter.count_sync_missed((asked - hits) as u64);
         }
     }
 
@@ -287,10 +285,10 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
 
     /// [`next`](ReadMany::next) for those who poll.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
-        if !inline_run::may_go_on() {
+        if !coop_budget::may_go_on() {
             // So many answers came from the page cache: let the neighbours have a turn. What could not
             // be answered so is on its way meanwhile.
-            inline_run::reset();
+            coop_budget::reset();
             self.batch.flush();
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -313,7 +311,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
-                inline_run::reset();
+                coop_budget::reset();
                 let Some(errno) = self.timeout.gives_up(&self.batch, context) else {
                     return Poll::Pending;
                 };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{File, check_range};
 use crate::buf::{Bounce, IoBufMut, no_room};
-use crate::driver::{Operation, inline_run};
+use crate::driver::{Operation, coop_budget};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
 use crate::op::{ReadAt, Until};
@@ -68,14 +68,14 @@ impl<'a> ReadInto<'a> {
                 fd.cached().hit();
                 self.file
                     .submitter
-                    .count_inline(OperationNumber::READ_AT, 1, asked_ns);
+                    .count_sync(OperationNumber::READ_AT, 1, asked_ns);
                 return Some(n);
             }
             // Part of it, or the end of the file: let one read decide.
             Ok(_) => {}
             Err(res) => fd.cached().note_refusal(res),
         }
-        self.file.submitter.count_inline_missed(1);
+        self.file.submitter.count_sync_missed(1);
         None
     }
 }
@@ -92,13 +92,13 @@ impl Future for ReadInto<'_> {
             if this.into.is_empty() {
                 return Poll::Ready(Err(no_room()));
             }
-            if !inline_run::may_go_on() {
-                inline_run::reset();
+            if !coop_budget::may_go_on() {
+                coop_budget::reset();
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             if let Some(bytes) = this.fill_from_cache() {
-                inline_run::count(1, to_u32(bytes));
+                coop_budget::count(1, to_u32(bytes));
                 return Poll::Ready(Ok(bytes));
             }
             let mut read = this.file.op(this.past_the_cache());

@@ -82,7 +82,7 @@ impl Stream {
         if buf.init_bytes() == 0 {
             return Ok(());
         }
-        let op = self.sends_at_once(buf)?;
+        let op = self.new_send_if_idle(buf)?;
         self.core.start_detached(op).map_err(op::SendAll::into_buf)
     }
 
@@ -97,7 +97,7 @@ impl Stream {
             then(buf);
             return Ok(());
         }
-        let op = SendThen::new(self.sends_at_once(buf)?, then);
+        let op = SendThen::new(self.new_send_if_idle(buf)?, then);
         self.core.start_detached(op).map_err(SendThen::into_buf)
     }
 
@@ -114,7 +114,7 @@ impl Stream {
         if self.core.is_ending() {
             return Err((self, buf));
         }
-        let send = match self.sends_at_once(buf) {
+        let send = match self.new_send_if_idle(buf) {
             Ok(send) => send,
             Err(buf) => return Err((self, buf)),
         };
@@ -133,7 +133,7 @@ impl Stream {
 
     /// The send, if nothing else is being sent and nothing has failed.
     #[inline]
-    fn sends_at_once<B: IoBuf>(&self, buf: B) -> Result<op::SendAll<B>, B> {
+    fn new_send_if_idle<B: IoBuf>(&self, buf: B) -> Result<op::SendAll<B>, B> {
         if self.socket.send_failed() != 0 {
             return Err(buf);
         }

@@ -128,13 +128,13 @@ pub enum Resume {
 
 /// What came of the attempt to answer on the caller's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtOnce {
+pub enum SyncAttempt {
     /// Nothing was asked.
-    Unasked,
+    NotTried,
     /// It was asked; not all of it was there.
-    Missing,
+    Missed,
     /// A count.
-    Answer(i32),
+    Done(i32),
 }
 
 /// An operation. Sealed: the implementations are the library's own.
@@ -161,12 +161,12 @@ pub unsafe trait Op: Send + Sized + 'static {
     fn syscall(&mut self) -> i32;
 
     /// The answer, where it can be had on the caller's thread without blocking.
-    fn inline(&mut self) -> AtOnce {
-        AtOnce::Unasked
+    fn try_sync(&mut self) -> SyncAttempt {
+        SyncAttempt::NotTried
     }
 
     /// Whether `inline` may have an answer.
-    fn has_inline(&self) -> bool {
+    fn has_sync_path(&self) -> bool {
         false
     }
 

@@ -7,7 +7,7 @@
 use std::io;
 
 use super::{
-    AtOnce, Op, OpInfo, Resume, TRANSFER_MAX, ended, retry_interrupted, table, transfer_len,
+    Op, OpInfo, Resume, SyncAttempt, TRANSFER_MAX, ended, retry_interrupted, table, transfer_len,
 };
 use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::error::{BufError, BufResult};
@@ -164,9 +164,9 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     }
 
     #[inline]
-    fn inline(&mut self) -> AtOnce {
+    fn try_sync(&mut self) -> SyncAttempt {
         if !self.ask_cache || !self.fd.cached().ask() {
-            return AtOnce::Unasked;
+            return SyncAttempt::NotTried;
         }
         let (base, bytes, offset) = self.range();
         // SAFETY: Lent, as in `syscall`.
@@ -177,18 +177,18 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
             res if res > 0 => {
                 self.fd.cached().hit();
                 self.done += count(res);
-                return AtOnce::Missing;
+                return SyncAttempt::Missed;
             }
             0 => {}
             _ => {
                 self.fd.cached().note_refusal(res);
-                return AtOnce::Missing;
+                return SyncAttempt::Missed;
             }
         }
-        AtOnce::Answer(res)
+        SyncAttempt::Done(res)
     }
 
-    fn has_inline(&self) -> bool {
+    fn has_sync_path(&self) -> bool {
         self.ask_cache
     }
 

@@ -44,7 +44,7 @@ const CLOSED: [(&str, &[&str], &str); 13] = [
     ),
     (
         "crates/annulus/src/op/mod.rs",
-        &["Resume", "AtOnce"],
+        &["Resume", "SyncAttempt"],
         "of the sealed trait `Op`",
     ),
     (

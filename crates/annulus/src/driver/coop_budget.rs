@@ -18,10 +18,10 @@ pub(crate) fn may_go_on() -> bool {
     RUN.get() < RUN_MAX
 }
 
-/// So many answers of `bytes` each were had at once.
+/// Counts `operations` operations of `bytes` each that completed synchronously.
 #[inline]
-pub(crate) fn count(answers: u32, bytes: u32) {
-    let units = answers.saturating_mul(1 + bytes / UNIT_BYTES);
+pub(crate) fn count(operations: u32, bytes: u32) {
+    let units = operations.saturating_mul(1 + bytes / UNIT_BYTES);
     RUN.set(RUN.get().saturating_add(units));
 }
 

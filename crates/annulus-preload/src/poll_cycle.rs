@@ -7,7 +7,7 @@
 
 use std::ptr;
 
-use annulus::preload::{ServerRing, Sqe, Wait, ask};
+use annulus::preload::{ServerRing, Sqe, Wait, request};
 
 use crate::buffers::{Arena, Pool, RING_SLOTS};
 use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
@@ -286,13 +286,13 @@ fn cancel(target: u64) -> Sqe {
     Sqe {
         addr: target,
         user_data: token(TokenKind::Ignored, 0, 0),
-        ..Sqe::new(ask::ASYNC_CANCEL, -1)
+        ..Sqe::new(request::ASYNC_CANCEL, -1)
     }
 }
 
 fn cancel_all() -> Sqe {
     Sqe {
-        op_flags: ask::CANCEL_ALL | ask::CANCEL_ANY,
+        op_flags: request::CANCEL_ALL | request::CANCEL_ANY,
         ..cancel(0)
     }
 }
@@ -301,7 +301,7 @@ fn poll(fd: i32, events: u32, user_data: u64) -> Sqe {
     Sqe {
         op_flags: events,
         user_data,
-        ..Sqe::new(ask::POLL_ADD, fd)
+        ..Sqe::new(request::POLL_ADD, fd)
     }
 }
 
@@ -309,12 +309,12 @@ fn poll(fd: i32, events: u32, user_data: u64) -> Sqe {
 /// were written (trap 34).
 fn send_entry(fd: i32, arena: &Arena, from: u32, bytes: u32) -> Sqe {
     Sqe {
-        flags: ask::SKIP_SUCCESS,
+        flags: request::SKIP_SUCCESS,
         addr: arena.at(from).expose_provenance() as u64,
         len: bytes,
         // All of it, or a completion with the number of bytes sent.
         op_flags: (libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32,
-        ..Sqe::new(ask::SEND, fd)
+        ..Sqe::new(request::SEND, fd)
     }
 }
 
@@ -335,9 +335,9 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     let ioprio = if connection.is(flag::STARVED) {
         // Not in the same enter as other receives without a buffer, and never as a multishot receive (trap 62).
         connection.clear(flag::STARVED);
-        ask::POLL_FIRST
+        request::POLL_FIRST
     } else if connection.is(flag::MULTISHOT) {
-        ask::RECV_MULTISHOT
+        request::RECV_MULTISHOT
     } else {
         // A connection may be over after one request: then there is nothing to cancel.
         0
@@ -345,10 +345,10 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     push(
         ring,
         Sqe {
-            flags: ask::BUFFER_SELECT,
+            flags: request::BUFFER_SELECT,
             ioprio,
             user_data: receive_token(fd, connection),
-            ..Sqe::new(ask::RECV, fd)
+            ..Sqe::new(request::RECV, fd)
         },
     );
 }
@@ -392,7 +392,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     let mut sqe = poll(fd, events, user_data);
     if events & IN == 0 {
         // The kernel always reports an end that has come, and would complete with it again and again.
-        sqe.len = ask::POLL_EDGES;
+        sqe.len = request::POLL_EDGES;
     }
     push(ring, sqe);
 }

@@ -24,7 +24,7 @@ use storm::{Storm, Tally};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// What is asked for, and on which backend.
-struct Asked {
+struct Options {
     what: String,
     backend: Backend,
     count: u64,
@@ -44,28 +44,28 @@ const KEPT: u64 = 50;
 const CLOSES_WAITS: u32 = 600;
 
 fn main() -> ExitCode {
-    let Some(asked) = asked() else {
+    let Some(options) = options() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let outcome = match asked.what.as_str() {
-        "storm" => storm_of(&asked),
-        "churn" => churn(&asked),
-        "slow" => slow(&asked),
-        "idle" => beside_server(&asked, |server| idle(server, asked.count)),
-        "kept" => beside_server(&asked, |server| kept(server, asked.count)),
-        _ => serve(&asked),
+    let outcome = match options.what.as_str() {
+        "storm" => storm_of(&options),
+        "churn" => churn(&options),
+        "slow" => slow(&options),
+        "idle" => beside_server(&options, |server| idle(server, options.count)),
+        "kept" => beside_server(&options, |server| kept(server, options.count)),
+        _ => serve(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
-            eprintln!("soak {}: {what}\nseed {}", asked.what, asked.seed);
+            eprintln!("soak {}: {what}\nseed {}", options.what, options.seed);
             ExitCode::FAILURE
         }
     }
 }
 
-fn asked() -> Option<Asked> {
+fn options() -> Option<Options> {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next()?;
     let count = match what.as_str() {
@@ -76,7 +76,7 @@ fn asked() -> Option<Asked> {
         "serve" => 0,
         _ => return None,
     };
-    let mut asked = Asked {
+    let mut options = Options {
         what,
         backend: Backend::Auto,
         count,
@@ -85,24 +85,24 @@ fn asked() -> Option<Asked> {
     while let Some(argument) = arguments.next() {
         let value = arguments.next()?;
         match (argument.as_str(), value.as_str()) {
-            ("--backend", "uring") => asked.backend = Backend::Uring,
-            ("--backend", "epoll") => asked.backend = Backend::Fallback,
+            ("--backend", "uring") => options.backend = Backend::Uring,
+            ("--backend", "epoll") => options.backend = Backend::Fallback,
             ("--seed", "random") => {}
-            ("--seed", seed) => asked.seed = seed.parse().ok()?,
-            ("--count", count) => asked.count = count.parse().ok()?,
+            ("--seed", seed) => options.seed = seed.parse().ok()?,
+            ("--count", count) => options.count = count.parse().ok()?,
             _ => return None,
         }
     }
-    Some(asked)
+    Some(options)
 }
 
 /// Runs it, and sees that no descriptor is left.
-fn run<F>(asked: &Asked, future: F) -> Outcome
+fn run<F>(options: &Options, future: F) -> Outcome
 where
     F: Future<Output = Outcome> + 'static,
 {
     let before = descriptors();
-    let builder = Runtime::builder().backend(asked.backend);
+    let builder = Runtime::builder().backend(options.backend);
     builder.block_on(future)??;
     let after = descriptors();
     if before == after {
@@ -115,10 +115,10 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-fn storm_of(asked: &Asked) -> Outcome {
-    let (seed, operations) = (asked.seed, asked.count);
+fn storm_of(options: &Options) -> Outcome {
+    let (seed, operations) = (options.seed, options.count);
     println!("storm: seed {seed}");
-    run(asked, async move {
+    run(options, async move {
         let tally = Rc::new(Tally::default());
         let storm = Storm {
             seed,
@@ -167,9 +167,9 @@ async fn ask(stream: &TcpStream, number: u64) -> Outcome {
     Err(format!("connection {number} was answered {answer:?}").into())
 }
 
-fn churn(asked: &Asked) -> Outcome {
-    let count = asked.count;
-    run(asked, async move {
+fn churn(options: &Options) -> Outcome {
+    let count = options.count;
+    run(options, async move {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let serving = spawn(echo(listener));
@@ -194,9 +194,9 @@ fn churn(asked: &Asked) -> Outcome {
 }
 
 /// A reader that stands still until the other connections have been answered, again and again.
-fn slow(asked: &Asked) -> Outcome {
-    let total = asked.count;
-    run(asked, async move {
+fn slow(options: &Options) -> Outcome {
+    let total = options.count;
+    run(options, async move {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let serving = spawn(echo(listener));
@@ -213,12 +213,12 @@ fn slow(asked: &Asked) -> Outcome {
             sends.shutdown(Shutdown::Write)?;
             Ok::<_, Box<dyn std::error::Error>>(())
         });
-        let (mut received, mut asked, mut most) = (0, 0, 0);
+        let (mut received, mut options, mut most) = (0, 0, 0);
         let mut chunks = stream.recv_multishot();
         while let Some(chunk) = chunks.next().await {
             received += chunk?.len() as u64;
-            if received / (1 << 20) > asked {
-                asked += 1;
+            if received / (1 << 20) > options {
+                options += 1;
                 for number in 0..20 {
                     ask(&witness, number).await?;
                 }
@@ -240,9 +240,9 @@ fn slow(asked: &Asked) -> Outcome {
 }
 
 /// The other process of `idle` and `kept`.
-fn serve(asked: &Asked) -> Outcome {
+fn serve(options: &Options) -> Outcome {
     Runtime::builder()
-        .backend(asked.backend)
+        .backend(options.backend)
         .block_on(async move {
             let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
             let port = first.local_addr()?.port();
@@ -307,11 +307,11 @@ impl Server {
 }
 
 /// Runs a client beside a server.
-fn beside_server<F>(asked: &Asked, client: impl FnOnce(Server) -> F) -> Outcome
+fn beside_server<F>(options: &Options, client: impl FnOnce(Server) -> F) -> Outcome
 where
     F: Future<Output = Outcome> + 'static,
 {
-    let backend = match asked.backend {
+    let backend = match options.backend {
         Backend::Fallback => "epoll",
         _ => "uring",
     };
@@ -324,7 +324,7 @@ where
         let mut line = String::new();
         BufReader::new(process.stdout.take().ok_or("no output")?).read_line(&mut line)?;
         let port = line.trim().parse()?;
-        run(asked, client(Server { pid, port }))
+        run(options, client(Server { pid, port }))
     })();
     process.kill()?;
     process.wait()?;

@@ -17,7 +17,7 @@ pub use cached::CachedReads;
 #[cfg(feature = "net")]
 pub(crate) use line::{Line, Permit, Queued};
 #[cfg(feature = "net")]
-pub(crate) use order::{SendPermit, SendPlace};
+pub(crate) use order::{QueuedSend, SendPermit};
 #[cfg(feature = "net")]
 pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 

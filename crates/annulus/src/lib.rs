@@ -45,7 +45,7 @@ pub mod op;
 #[doc(hidden)]
 pub mod preload {
     //! For `annulus-preload` alone, and of no lasting shape.
-    pub use crate::sys::server_ring::{Completion, ServerRing, Sqe, Wait, ask};
+    pub use crate::sys::server_ring::{Completion, ServerRing, Sqe, Wait, request};
 }
 #[cfg(feature = "net")]
 pub mod runtime;

@@ -22,19 +22,19 @@ pub(crate) use loom::sync::{
 /// A lock that is tried: as `Mutex`, but for the model checker, whose own has a thread wait that tries a lock
 /// which another takes first.
 #[cfg(not(annulus_loom))]
-pub(crate) use std::sync::Mutex as TriedMutex;
+pub(crate) use std::sync::Mutex as TryMutex;
 
 #[cfg(annulus_loom)]
-pub(crate) use tried::TriedMutex;
+pub(crate) use try_mutex::TryMutex;
 
 #[cfg(annulus_loom)]
-mod tried {
+mod try_mutex {
     use std::ops::{Deref, DerefMut};
     use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult};
 
     use loom::sync::atomic::{AtomicBool, Ordering};
 
-    pub(crate) struct TriedMutex<T> {
+    pub(crate) struct TryMutex<T> {
         taken: AtomicBool,
         /// Never waited for.
         value: Mutex<T>,
@@ -45,9 +45,9 @@ mod tried {
         value: Option<MutexGuard<'a, T>>,
     }
 
-    impl<T> TriedMutex<T> {
-        pub(crate) fn new(value: T) -> TriedMutex<T> {
-            TriedMutex {
+    impl<T> TryMutex<T> {
+        pub(crate) fn new(value: T) -> TryMutex<T> {
+            TryMutex {
                 taken: AtomicBool::new(false),
                 value: Mutex::new(value),
             }
@@ -69,8 +69,8 @@ mod tried {
 
         pub(crate) fn lock(&self) -> LockResult<Held<'_, T>> {
             loop {
-                if let Ok(held) = self.try_lock() {
-                    return Ok(held);
+                if let Ok(guard) = self.try_lock() {
+                    return Ok(guard);
                 }
                 loom::thread::yield_now();
             }
@@ -120,12 +120,12 @@ impl AtomicWaker {
     }
 
     pub(crate) fn register(&self, waker: &std::task::Waker) {
-        let _left = self.0.lock().map(|mut held| held.replace(waker.clone()));
+        let _left = self.0.lock().map(|mut guard| guard.replace(waker.clone()));
     }
 
     pub(crate) fn wake(&self) {
-        let held = self.0.lock().ok().and_then(|mut held| held.take());
-        held.into_iter().for_each(std::task::Waker::wake);
+        let guard = self.0.lock().ok().and_then(|mut guard| guard.take());
+        guard.into_iter().for_each(std::task::Waker::wake);
     }
 }
 

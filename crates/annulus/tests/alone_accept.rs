@@ -52,13 +52,13 @@ impl Drop for Limited {
 
 /// What has become of the accepts so far.
 #[derive(Debug, Default)]
-struct Seen {
+struct Counts {
     /// They stay open.
     accepted: RefCell<Vec<TcpStream>>,
     errors: Cell<usize>,
 }
 
-impl Seen {
+impl Counts {
     fn note(&self, accepted: std::io::Result<TcpStream>) {
         match accepted {
             Ok(stream) => self.accepted.borrow_mut().push(stream),
@@ -83,8 +83,8 @@ enum Way {
     Together(usize),
 }
 
-fn accept(listener: TcpListener, way: Way, seen: &Rc<Seen>) -> Vec<JoinHandle<()>> {
-    let noted = Rc::clone(seen);
+fn accept(listener: TcpListener, way: Way, counts: &Rc<Counts>) -> Vec<JoinHandle<()>> {
+    let noted = Rc::clone(counts);
     if way == Way::Multishot {
         let mut incoming = listener.accept_multishot();
         return vec![spawn(async move {
@@ -111,31 +111,31 @@ async fn shortage(way: Way) {
     const CLIENTS: usize = 8;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let seen = Rc::new(Seen::default());
+    let counts = Rc::new(Counts::default());
     // An accept in flight has looked at the limit already (trap 32), so this one begins below it.
     let clients: Vec<Client> = (0..CLIENTS)
         .map(|_| Client::connect(address).unwrap())
         .collect();
     let limited = Limited::to_what_is_open();
-    let accepting = accept(listener, way, &seen);
+    let accepting = accept(listener, way, &counts);
     let begun = Instant::now();
-    while seen.errors.get() < 5 * accepting.len() {
+    while counts.errors.get() < 5 * accepting.len() {
         sleep(Duration::from_millis(1)).await;
     }
     // Each task has had five, and a pause of 10 ms between two of them.
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(40), "{took:?}: it spins");
-    assert_eq!(seen.count(), 0);
+    assert_eq!(counts.count(), 0);
     if let Way::Together(goes) = way {
         accepting[goes].abort();
     }
     drop(limited);
-    while seen.count() < CLIENTS {
+    while counts.count() < CLIENTS {
         sleep(Duration::from_millis(1)).await;
     }
     // And it accepts what comes later.
     let late = Client::connect(address).unwrap();
-    while seen.count() < CLIENTS + 1 {
+    while counts.count() < CLIENTS + 1 {
         sleep(Duration::from_millis(1)).await;
     }
     accepting.iter().for_each(JoinHandle::abort);

@@ -119,7 +119,7 @@ fn operation(operation: annulus::support::OperationSupport) -> OperationFact {
 /// An engine with all its defaults: as many entries as the limits allow.
 fn engine() -> Option<EngineFact> {
     let builder = Engine::builder();
-    let entries_asked = builder.ring_entries_asked();
+    let entries_asked = builder.ring_entries_requested();
     let engine = builder.build().ok()?;
     let entries_got = match engine.backend() {
         EngineBackend::Uring { sq_entries, .. } => Some(*sq_entries),

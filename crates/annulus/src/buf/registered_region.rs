@@ -83,13 +83,13 @@ pub(crate) struct RegisteredRegion {
     pub(crate) stride: usize,
     /// Of all buffers together.
     pub(crate) bytes: usize,
-    answers: Mutex<Vec<Answer>>,
-    answered: Condvar,
+    registrations: Mutex<Vec<Registration>>,
+    changed: Condvar,
 }
 
 /// What one ring said.
 #[derive(Clone, Debug)]
-struct Answer {
+struct Registration {
     bytes: usize,
     because: Option<Arc<SetupError>>,
 }
@@ -100,38 +100,41 @@ impl RegisteredRegion {
             memory,
             stride,
             bytes,
-            answers: Mutex::default(),
-            answered: Condvar::new(),
+            registrations: Mutex::default(),
+            changed: Condvar::new(),
         }
     }
 
     /// A ring has registered so many bytes from the start; if that is not all, because of the error.
-    pub(crate) fn answer(&self, bytes: usize, because: Option<SetupError>) {
+    pub(crate) fn note_registration(&self, bytes: usize, because: Option<SetupError>) {
         let because = because.map(Arc::new);
-        lock(&self.answers).push(Answer { bytes, because });
-        self.answered.notify_all();
+        lock(&self.registrations).push(Registration { bytes, because });
+        self.changed.notify_all();
     }
 
     /// Waits until so many rings have answered, as long as `alive`, at most `time`.
     pub(crate) fn wait(&self, rings: usize, alive: impl Fn() -> bool, time: Duration) {
         let until = Instant::now() + time;
-        let mut answers = lock(&self.answers);
-        while answers.len() < rings && alive() && Instant::now() < until {
-            let waited = self.answered.wait_timeout(answers, LOOK);
-            answers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut registrations = lock(&self.registrations);
+        while registrations.len() < rings && alive() && Instant::now() < until {
+            let waited = self.changed.wait_timeout(registrations, LOOK);
+            registrations = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     pub(super) fn registered(&self) -> Registered {
-        let answers = lock(&self.answers);
-        let full = answers.iter().filter(|one| one.bytes >= self.bytes).count();
-        let bytes = answers.iter().map(|one| one.bytes).min().unwrap_or(0);
+        let registrations = lock(&self.registrations);
+        let full = registrations
+            .iter()
+            .filter(|one| one.bytes >= self.bytes)
+            .count();
+        let bytes = registrations.iter().map(|one| one.bytes).min().unwrap_or(0);
         Registered {
-            rings: answers.len(),
+            rings: registrations.len(),
             full,
             bytes: bytes as u64,
             of_bytes: self.bytes as u64,
-            because: answers.iter().find_map(|one| one.because.clone()),
+            because: registrations.iter().find_map(|one| one.because.clone()),
         }
     }
 }
@@ -228,18 +231,18 @@ mod tests {
         assert_eq!(says(&region()), "not registered: there is no ring");
 
         let whole = region();
-        whole.answer(1 << 20, None);
+        whole.note_registration(1 << 20, None);
         assert_eq!(says(&whole), "registered");
         assert!(whole.registered().is_whole());
-        whole.answer(0, refusal());
+        whole.note_registration(0, refusal());
         let said = "not registered with every ring, all of it with 1 of 2: too much";
         assert_eq!(says(&whole).replace("0 bytes of 1 MiB", "not"), said);
 
         let part = region();
-        part.answer(1 << 19, refusal());
+        part.note_registration(1 << 19, refusal());
         assert_eq!(says(&part), "512 KiB of 1 MiB registered: too much");
         let none = region();
-        none.answer(0, refusal());
+        none.note_registration(0, refusal());
         assert_eq!(says(&none), "not registered: too much");
         assert_eq!(Bytes(4097).to_string(), "4097 bytes");
         assert_eq!(Bytes(3 << 30).to_string(), "3 GiB");

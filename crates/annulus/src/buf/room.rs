@@ -37,7 +37,7 @@ struct Waiter {
 enum State {
     Waiting(Waker),
     /// It was given this buffer, and has not come for it yet.
-    Given(u32),
+    Granted(u32),
     Gone,
 }
 
@@ -78,9 +78,9 @@ impl Room {
             self.free.push(buffer);
             return None;
         };
-        match std::mem::replace(&mut waiter.state, State::Given(buffer)) {
+        match std::mem::replace(&mut waiter.state, State::Granted(buffer)) {
             State::Waiting(waker) => Some(waker),
-            State::Given(_) | State::Gone => None,
+            State::Granted(_) | State::Gone => None,
         }
     }
 
@@ -114,7 +114,7 @@ impl Room {
     /// The buffer that the waiter was given; then its place is no longer its own.
     pub(super) fn collect(&mut self, place: u32) -> Option<u32> {
         let waiter = self.waiters.get_mut(place as usize)?;
-        let State::Given(buffer) = waiter.state else {
+        let State::Granted(buffer) = waiter.state else {
             return None;
         };
         waiter.state = State::Gone;
@@ -157,7 +157,7 @@ impl Room {
         self.vacant.push(place);
         match state {
             State::Waiting(waker) => (Some(waker), None),
-            State::Given(_) | State::Gone => (None, None),
+            State::Granted(_) | State::Gone => (None, None),
         }
     }
 

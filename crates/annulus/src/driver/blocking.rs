@@ -217,7 +217,7 @@ impl Shared {
                 drop(state);
                 let res = run(slot, &self.handle.counters);
                 state = lock(&self.inside.state);
-                self.answer(&mut state, slot, res, &mut done);
+                self.complete(&mut state, slot, res, &mut done);
                 continue;
             }
             if state.closed {
@@ -358,7 +358,7 @@ impl Shared {
         // SAFETY: as above.
         let side = unsafe { slot.as_ref().driver() };
         side.stage = Stage::InFlight;
-        if side.asked_ns > 0 {
+        if side.submitted_ns > 0 {
             side.begun_ns = now_ns();
         }
         state.in_flight += 1;
@@ -367,7 +367,7 @@ impl Shared {
         Some(slot)
     }
 
-    fn answer(&self, state: &mut State, slot: NonNull<Slot>, res: i32, done: &mut Done) {
+    fn complete(&self, state: &mut State, slot: NonNull<Slot>, res: i32, done: &mut Done) {
         // SAFETY: Lent: taken by this thread and not finished.
         let slot = unsafe { slot.as_ref() };
         // SAFETY: as above.
@@ -390,18 +390,18 @@ impl Shared {
         let counters = &self.handle.counters;
         // SAFETY: Lent: not finished, so the driver's.
         let operation = unsafe { slot.operation() };
-        counters.answer(operation);
+        counters.complete(operation);
         match -res {
             ..=0 => {}
             ECANCELED if slot.lifecycle.is_abandoned() => counters.cancelled().add(1),
             ETIMEDOUT if side.timed_out => {}
             errno => counters.fail(operation, errno),
         }
-        if side.asked_ns > 0 {
+        if side.submitted_ns > 0 {
             let times = Times {
-                asked: side.asked_ns,
+                submitted: side.submitted_ns,
                 begun: side.begun_ns,
-                answered: now_ns(),
+                completed: now_ns(),
             };
             counters.time(operation, times);
         }

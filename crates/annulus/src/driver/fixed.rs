@@ -103,7 +103,7 @@ impl Fixed {
             }
         }
         let because = refusal.filter(|_| done < region.bytes);
-        region.answer(done, because);
+        region.note_registration(done, because);
     }
 
     fn vacant_place(&mut self) -> Option<u16> {

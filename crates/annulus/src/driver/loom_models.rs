@@ -94,13 +94,13 @@ struct Doll {
 }
 
 impl Doll {
-    fn answer(&mut self, res: i32) {
-        let answers = self.submitted.drain(..).map(|user_data| Cqe {
+    fn complete(&mut self, res: i32) {
+        let completions = self.submitted.drain(..).map(|user_data| Cqe {
             user_data,
             res,
             flags: 0,
         });
-        self.cqes.extend(answers);
+        self.cqes.extend(completions);
     }
 }
 
@@ -118,7 +118,7 @@ impl Kernel for Doll {
             });
         }
         if !self.late {
-            self.answer(0);
+            self.complete(0);
         }
         true
     }
@@ -133,7 +133,7 @@ impl Kernel for Doll {
 
     fn wait(&mut self, _: Option<u64>) -> io::Result<()> {
         if std::mem::take(&mut self.cancelled) {
-            self.answer(-ECANCELED);
+            self.complete(-ECANCELED);
         }
         if self.cqes.is_empty() {
             assert!(self.armed, "a sleep that no wake-up would end");
@@ -191,7 +191,7 @@ pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> 
     let waker = Waker::from(Arc::clone(&signal));
     loop {
         match poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(answer) => return answer,
+            Poll::Ready(output) => return output,
             Poll::Pending => signal.0.wait(),
         }
     }

@@ -29,13 +29,13 @@ use crate::sys::sqe::{Cqe, Sqe, opcode};
 struct Puppet {
     bell: Arc<Notify>,
     late: bool,
-    held: Vec<u64>,
+    in_flight: Vec<u64>,
     cqes: Vec<Cqe>,
     armed: bool,
 }
 
 impl Puppet {
-    fn answer(&mut self, user_data: u64, res: i32) {
+    fn complete(&mut self, user_data: u64, res: i32) {
         self.cqes.push(Cqe {
             user_data,
             res,
@@ -47,13 +47,13 @@ impl Puppet {
 impl Kernel for Puppet {
     fn push(&mut self, sqe: Sqe) -> bool {
         if sqe.opcode == opcode::NOP && self.late {
-            self.held.push(sqe.user_data);
+            self.in_flight.push(sqe.user_data);
         } else {
-            self.answer(sqe.user_data, 0);
+            self.complete(sqe.user_data, 0);
         }
         if sqe.opcode != opcode::NOP {
-            for user_data in std::mem::take(&mut self.held) {
-                self.answer(user_data, -ECANCELED);
+            for user_data in std::mem::take(&mut self.in_flight) {
+                self.complete(user_data, -ECANCELED);
             }
         }
         true
@@ -77,7 +77,7 @@ impl Kernel for Puppet {
         );
         if std::mem::take(&mut self.armed) {
             self.bell.wait();
-            self.answer(WAKE, 8);
+            self.complete(WAKE, 8);
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>
     let kernel = Puppet {
         bell: Arc::clone(&bell),
         late,
-        held: Vec::new(),
+        in_flight: Vec::new(),
         cqes: Vec::new(),
         armed: false,
     };
@@ -320,8 +320,8 @@ fn what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once() {
                 other.submitter.drain();
                 other.driver.drain();
             });
-            let answer = stage.awaits();
-            assert!([0, -ECANCELED, -EngineError::Ended.code()].contains(&answer));
+            let result = stage.awaits();
+            assert!([0, -ECANCELED, -EngineError::Ended.code()].contains(&result));
             stage.driver.poll();
             thread.join().unwrap();
             stage.ends(1);

@@ -143,8 +143,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Adds an operation to the chain; it is handed over by `flush`.
     pub(crate) fn add(&mut self, mut op: T, key: K) {
-        let asked_ns = self.submitter.sample();
-        if let Some(total) = self.submitter.try_sync(&mut op, asked_ns) {
+        let submitted_ns = self.submitter.sample();
+        if let Some(total) = self.submitter.try_sync(&mut op, submitted_ns) {
             self.sync_results.push_back((key, op, total));
             return;
         }
@@ -153,11 +153,11 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             None => self.submitter.handle_for(&op),
             Some(_) => self.handle,
         };
-        self.chain_up(op, asked_ns, key, handle);
+        self.chain_up(op, submitted_ns, key, handle);
     }
 
     /// Adds an operation to the chain for `handle`, which is the driver of the whole chain.
-    fn chain_up(&mut self, op: T, asked_ns: u64, key: K, handle: &'a DriverHandle) {
+    fn chain_up(&mut self, op: T, submitted_ns: u64, key: K, handle: &'a DriverHandle) {
         self.handle = handle;
         let Some(slot) = handle.table.take() else {
             self.sync_results
@@ -178,7 +178,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         };
         // SAFETY: Once: a free slot, ours until it is handed over.
         unsafe {
-            slot.fill(op, 0, asked_ns);
+            slot.fill(op, 0, submitted_ns);
             let side = slot.driver();
             side.group = NonNull::new(Arc::as_ptr(&self.group).cast_mut());
             side.group_key = place;
@@ -228,7 +228,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         let before = self.sync_results.len();
         self.take_back(first, handle.refusal());
         // The driver has ended. If it was only this thread's own, there are others.
-        if let Some(other) = self.submitter.handle_instead_of(handle, T::INFO.opcode) {
+        if let Some(other) = self.submitter.other_handle(handle, T::INFO.opcode) {
             for (key, op, _) in self.sync_results.split_off(before) {
                 self.chain_up(op, 0, key, other);
             }
@@ -247,14 +247,14 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             let side = unsafe { slot.driver() };
             next = side.chain.take();
             side.res = -refusal;
-            let taken = self.take_answer(NonNull::from(slot));
+            let taken = self.take_result(NonNull::from(slot));
             self.sync_results.extend(taken);
         }
     }
 
     /// Takes the answer out of a finished slot and frees it.
-    fn take_answer(&mut self, slot: NonNull<Slot>) -> Option<(K, T, i32)> {
-        self.take_from(slot).map(|(_, answer)| answer)
+    fn take_result(&mut self, slot: NonNull<Slot>) -> Option<(K, T, i32)> {
+        self.take_from(slot).map(|(_, result)| result)
     }
 
     /// The same, and whose answer it is.
@@ -275,8 +275,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     }
 
     fn next_done(&mut self) -> Option<(K, T, i32)> {
-        if let Some(answer) = self.sync_results.pop_front() {
-            return Some(answer);
+        if let Some(result) = self.sync_results.pop_front() {
+            return Some(result);
         }
         loop {
             let slot = match self.done.next() {
@@ -301,10 +301,10 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     /// The next answer that is there; what is chained up is handed over first if there is none.
     fn next_or_flush(&mut self) -> Option<(K, T, i32)> {
         loop {
-            let answer = self.next_done();
+            let result = self.next_done();
             // Handing over, or having nowhere to hand over to, may have left answers at once.
-            if answer.is_some() || self.chain.is_none() && self.sync_results.is_empty() {
-                return answer;
+            if result.is_some() || self.chain.is_none() && self.sync_results.is_empty() {
+                return result;
             }
             self.flush();
         }
@@ -312,8 +312,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// The next answer, in the order they come.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(K, T, i32)>> {
-        if let Some(answer) = self.next_or_flush() {
-            return Poll::Ready(Some(answer));
+        if let Some(result) = self.next_or_flush() {
+            return Poll::Ready(Some(result));
         }
         if self.outstanding() == 0 {
             return Poll::Ready(None);
@@ -323,7 +323,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             return Poll::Pending;
         }
         match self.next_or_flush() {
-            Some(answer) => Poll::Ready(Some(answer)),
+            Some(result) => Poll::Ready(Some(result)),
             None => Poll::Pending,
         }
     }
@@ -378,8 +378,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         for slot in given {
             // SAFETY: Lent: given back to us.
             unsafe { slot.as_ref() }.lifecycle.unclaim();
-            let answer = self.take_answer(slot);
-            self.sync_results.extend(answer);
+            let result = self.take_result(slot);
+            self.sync_results.extend(result);
         }
         let left = self.out.iter().flatten().count();
         if left == 0 {

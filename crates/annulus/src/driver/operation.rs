@@ -30,7 +30,7 @@ pub struct Operation<'a, T: Op, A = <T as Op>::Output> {
     submitter: &'a Submitter,
     state: State<'a, T>,
     time: Time,
-    answer: fn(T::Output, &'a Submitter) -> A,
+    map: fn(T::Output, &'a Submitter) -> A,
 }
 
 /// How long it may take.
@@ -66,7 +66,7 @@ impl<'a, T: Op> Operation<'a, T> {
             submitter,
             state: State::Fresh(op),
             time: Time::Unlimited,
-            answer: |output, _| output,
+            map: |output, _| output,
         }
     }
 
@@ -76,19 +76,19 @@ impl<'a, T: Op> Operation<'a, T> {
             submitter,
             state: State::Ready(output),
             time: Time::Unlimited,
-            answer: |output, _| output,
+            map: |output, _| output,
         }
     }
 
     /// The same operation with its answer turned into something else.
-    pub(crate) fn map<A>(self, answer: fn(T::Output, &'a Submitter) -> A) -> Operation<'a, T, A> {
+    pub(crate) fn map<A>(self, map: fn(T::Output, &'a Submitter) -> A) -> Operation<'a, T, A> {
         let mut this = self;
         let state = std::mem::replace(&mut this.state, State::Over);
         Operation {
             submitter: this.submitter,
             state,
             time: this.time,
-            answer,
+            map,
         }
     }
 }
@@ -106,13 +106,13 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
 
     fn finish(&mut self, output: T::Output) -> Poll<A> {
         self.state = State::Over;
-        Poll::Ready((self.answer)(output, self.submitter))
+        Poll::Ready((self.map)(output, self.submitter))
     }
 
     fn start(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<A> {
-        let asked_ns = self.submitter.sample();
+        let submitted_ns = self.submitter.sample();
         if coop_budget::may_go_on() {
-            if let Some(total) = self.submitter.try_sync(&mut op, asked_ns) {
+            if let Some(total) = self.submitter.try_sync(&mut op, submitted_ns) {
                 return self.finish(op.complete(total));
             }
         } else if op.has_sync_path() {
@@ -128,24 +128,24 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             self.time = Time::Until(until_ns.max(1));
         }
         let handle = self.submitter.handle_for(&op);
-        self.place(op, asked_ns, handle, context)
+        self.place(op, submitted_ns, handle, context)
     }
 
     /// Submits `op` to `handle`, or to another driver if that has ended.
     fn place(
         &mut self,
         mut op: T,
-        asked_ns: u64,
+        submitted_ns: u64,
         mut handle: &'a DriverHandle,
         context: &mut Context<'_>,
     ) -> Poll<A> {
         loop {
-            op = match self.hand_over(op, asked_ns, handle, context) {
-                Ok(answer) => return answer,
+            op = match self.hand_over(op, submitted_ns, handle, context) {
+                Ok(output) => return output,
                 Err(op) => op,
             };
             // The driver has ended. If it was only this thread's own, there are others.
-            match self.submitter.handle_instead_of(handle, op.opcode()) {
+            match self.submitter.other_handle(handle, op.opcode()) {
                 Some(other) => handle = other,
                 None => return self.finish(op.complete(-handle.refusal())),
             }
@@ -156,7 +156,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
     fn hand_over(
         &mut self,
         op: T,
-        asked_ns: u64,
+        submitted_ns: u64,
         handle: &'a DriverHandle,
         context: &mut Context<'_>,
     ) -> Result<Poll<A>, T> {
@@ -171,7 +171,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         };
         drop(slot.lifecycle.reset(Some(waker)));
         // SAFETY: Once: a free slot, ours until it is handed over.
-        unsafe { slot.fill(op, deadline_ns, asked_ns) };
+        unsafe { slot.fill(op, deadline_ns, submitted_ns) };
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
         if unsafe { handle.hand_over(NonNull::from(slot), 1) } {
             if deadline_ns != 0 {
@@ -195,7 +195,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
     ) -> Poll<A> {
         // SAFETY: Lent: out in our name, so not freed.
         let slot = unsafe { slot.as_ref() };
-        let answer = match slot.lifecycle.look(context.waker()) {
+        let completion = match slot.lifecycle.look(context.waker()) {
             Look::Pending => return Poll::Pending,
             // SAFETY: Once: done, so the payload is ours, and `Over` keeps us from coming again.
             Look::Done => Some(unsafe { slot.take::<T>() }),
@@ -207,7 +207,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             unsafe { handle.table.free(slot) };
         }
         // Last: a buffer is foreign code and may panic. By now the op is on this stack, and only here.
-        let output = match answer {
+        let output = match completion {
             Some((op, res))
                 if let Some(other) = self.submitter.handle_after(handle, res, op.opcode()) =>
             {
@@ -235,7 +235,7 @@ impl<T: Op, A> Future for Operation<'_, T, A> {
                 self.state = State::Out(slot, handle);
                 self.watch(slot, handle, context)
             }
-            State::Over => panic!("an Operation was polled after it had answered"),
+            State::Over => panic!("an Operation was polled after it had completed"),
         }
     }
 }
@@ -248,7 +248,7 @@ impl<T: Op, A> Drop for Operation<'_, T, A> {
         let (slot, handle) = (*slot, *handle);
         // SAFETY: Lent: out in our name, so not freed.
         let slot_ref = unsafe { slot.as_ref() };
-        let answer = match slot_ref.lifecycle.abandon() {
+        let completion = match slot_ref.lifecycle.abandon() {
             // SAFETY: Once: `QUEUED` was set just now; the submitter keeps the driver handle.
             Abandon::Request => return unsafe { handle.request_cancel(slot) },
             // SAFETY: Once: done, so the payload is ours, and nobody takes it after a drop.
@@ -260,17 +260,17 @@ impl<T: Op, A> Drop for Operation<'_, T, A> {
             unsafe { handle.table.free(slot_ref) };
         }
         // Last, as in `watch`.
-        drop(answer.map(|(op, res)| op.complete(res)));
+        drop(completion.map(|(op, res)| op.complete(res)));
     }
 }
 
 impl<T: Op, A> fmt::Debug for Operation<'_, T, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Fresh(_) => "not handed over",
-            State::Ready(_) => "answered, not taken",
+            State::Fresh(_) => "not submitted",
+            State::Ready(_) => "completed, result not taken",
             State::Out(..) => "out",
-            State::Over => "answered",
+            State::Over => "completed",
         };
         write!(f, "Operation({}, {state})", T::INFO.name)
     }

@@ -50,7 +50,7 @@ pub(crate) struct Slot {
     pub(super) free_next: AtomicU32,
     /// How often the op was asked again since it last came forward. Whoever runs the op counts; std's
     /// atomic also under the model checker, for no thread goes by what another wrote.
-    asked_again: StdAtomicU32,
+    retries: StdAtomicU32,
     /// The hand-over list, later the group's list of what is done.
     next: AtomicPtr<Slot>,
     /// The list of cancel requests; wrapped, because it is a second link.
@@ -85,7 +85,7 @@ pub(crate) struct DriverSide {
     /// When to give up, ns of the monotonic clock; 0 is never.
     pub(crate) deadline_ns: u64,
     /// When it was asked for, and when it went to the kernel or a blocking thread, ns; 0: it is not timed.
-    pub(crate) asked_ns: u64,
+    pub(crate) submitted_ns: u64,
     pub(crate) begun_ns: u64,
     /// A cancel has been asked of the kernel because of the deadline.
     pub(crate) timed_out: bool,
@@ -134,7 +134,7 @@ impl Slot {
             generation: AtomicU32::new(0),
             index,
             free_next: AtomicU32::new(0),
-            asked_again: StdAtomicU32::new(0),
+            retries: StdAtomicU32::new(0),
             next: AtomicPtr::new(std::ptr::null_mut()),
             cancel: CancelLink(AtomicPtr::new(std::ptr::null_mut())),
             vtable: Shared::new(&EMPTY),
@@ -146,7 +146,7 @@ impl Slot {
                 res: 0,
                 bytes: 0,
                 deadline_ns: 0,
-                asked_ns: 0,
+                submitted_ns: 0,
                 begun_ns: 0,
                 timed_out: false,
                 resubmitted_after_exit: false,
@@ -183,14 +183,14 @@ impl Slot {
         unsafe { link.byte_sub(std::mem::offset_of!(Slot, cancel)).cast() }
     }
 
-    /// Puts an op in, which was asked for at `asked_ns` if it is to be timed.
+    /// Puts an op in, which was asked for at `submitted_ns` if it is to be timed.
     ///
     /// # Safety
     ///
     /// Once. The caller owns the free slot.
-    pub(crate) unsafe fn fill<T: Op>(&self, op: T, deadline_ns: u64, asked_ns: u64) {
+    pub(crate) unsafe fn fill<T: Op>(&self, op: T, deadline_ns: u64, submitted_ns: u64) {
         let bytes = op.bytes();
-        self.asked_again.store(0, Relaxed);
+        self.retries.store(0, Relaxed);
         // SAFETY: Held, passed on: nobody else touches a free slot.
         self.vtable
             .with_mut(|vtable| unsafe { *vtable = const { &Vtable::of::<T>() } });
@@ -201,8 +201,8 @@ impl Slot {
         side.stage = Stage::Waiting;
         side.bytes = bytes;
         side.deadline_ns = deadline_ns;
-        side.asked_ns = asked_ns;
-        side.begun_ns = asked_ns;
+        side.submitted_ns = submitted_ns;
+        side.begun_ns = submitted_ns;
         side.timed_out = false;
         side.resubmitted_after_exit = false;
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
@@ -303,14 +303,14 @@ impl Slot {
     #[cold]
     fn again(&self, res: i32) -> Resume {
         if res >= 0 {
-            self.asked_again.store(0, Relaxed);
+            self.retries.store(0, Relaxed);
             return Resume::Again;
         }
-        let asked = self.asked_again.load(Relaxed);
-        if asked >= retries_max(res) {
+        let retries = self.retries.load(Relaxed);
+        if retries >= retries_max(res) {
             return Resume::Done(res);
         }
-        self.asked_again.store(asked.saturating_add(1), Relaxed);
+        self.retries.store(retries.saturating_add(1), Relaxed);
         Resume::Again
     }
 

@@ -1,5 +1,4 @@
-//! Where operations are submitted: the drivers of one engine. Files and engines share a submitter; when the
-//! last of them is dropped, the drivers are stopped and drained.
+//! The submitter: all drivers of one engine. When its last user drops it, the drivers are stopped and drained.
 
 use std::cell::Cell;
 use std::fmt;
@@ -196,17 +195,17 @@ impl Submitter {
     }
 
     /// Adds the driver whose ring polls devices.
-    pub(crate) fn with_polled(
-        mut self,
-        DriverThread { handle, thread }: DriverThread,
-    ) -> Submitter {
-        handle.counters.belong(self.number, self.handles.len());
-        self.polled = Some(handle);
+    pub(crate) fn with_polled(mut self, polled: DriverThread) -> Submitter {
+        polled
+            .handle
+            .counters
+            .belong(self.number, self.handles.len());
+        self.polled = Some(polled.handle);
         let threads = self
             .threads
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        threads.push(thread);
+        threads.push(polled.thread);
         self
     }
 
@@ -246,11 +245,7 @@ impl Submitter {
     /// The driver for an operation that `ended` has refused: `ended` was its thread's own driver, and its
     /// executor has ended; or it was another core's. `None`: the engine has.
     #[cold]
-    pub(crate) fn handle_instead_of(
-        &self,
-        ended: &DriverHandle,
-        opcode: u8,
-    ) -> Option<&DriverHandle> {
+    pub(crate) fn other_handle(&self, ended: &DriverHandle, opcode: u8) -> Option<&DriverHandle> {
         // A child of a fork is refused by all of them.
         if self.ended.load(Ordering::Acquire) || self.process != forked::process() {
             return None;
@@ -273,7 +268,7 @@ impl Submitter {
         opcode: u8,
     ) -> Option<&DriverHandle> {
         match EngineError::of_code(-res).is_some() && handle.stopping() {
-            true => self.handle_instead_of(handle, opcode),
+            true => self.other_handle(handle, opcode),
             false => None,
         }
     }
@@ -424,16 +419,16 @@ impl Submitter {
         }
     }
 
-    /// The result, if the calling thread can complete the operation without a driver. `asked_ns` is from `sample`.
+    /// The result, if the calling thread can complete the operation without a driver. `submitted_ns` is from `sample`.
     #[inline]
-    pub(crate) fn try_sync<T: Op>(&self, op: &mut T, asked_ns: u64) -> Option<i32> {
+    pub(crate) fn try_sync<T: Op>(&self, op: &mut T, submitted_ns: u64) -> Option<i32> {
         match op.try_sync() {
             SyncAttempt::NotTried => {}
             SyncAttempt::Missed => self.count_sync_missed(1),
             SyncAttempt::Done(res) => {
                 if let Resume::Done(total) = op.resume(res) {
                     coop_budget::count(1, op.bytes());
-                    self.count_sync(const { T::INFO.number() }, 1, asked_ns);
+                    self.count_sync(const { T::INFO.number() }, 1, submitted_ns);
                     return Some(total);
                 }
             }
@@ -450,15 +445,20 @@ impl Submitter {
         }
     }
 
-    /// Counts answers that needed no driver, of one call that was made at `asked_ns`, if it is timed.
+    /// Counts answers that needed no driver, of one call that was made at `submitted_ns`, if it is timed.
     #[inline]
-    pub(crate) fn count_sync(&self, operation: OperationNumber, answers: u64, asked_ns: u64) {
-        self.sync.answers_shared(operation, answers);
-        if asked_ns > 0 {
+    pub(crate) fn count_sync(
+        &self,
+        operation: OperationNumber,
+        operations: u64,
+        submitted_ns: u64,
+    ) {
+        self.sync.complete_shared(operation, operations);
+        if submitted_ns > 0 {
             let times = Times {
-                asked: asked_ns,
-                begun: asked_ns,
-                answered: self.now_ns(),
+                submitted: submitted_ns,
+                begun: submitted_ns,
+                completed: self.now_ns(),
             };
             self.sync.time_shared(operation, times);
         }

@@ -138,7 +138,7 @@ fn start<T: Op>(operation: &mut Operation<'_, T>) {
 }
 
 /// The answer, or a panic if it does not come.
-fn answer<T: Op>(mut operation: Operation<'_, T>) -> T::Output {
+fn output<T: Op>(mut operation: Operation<'_, T>) -> T::Output {
     let (woken, wait) = channel();
     let signal = Arc::new(Mutex::new(woken));
     loop {
@@ -199,11 +199,11 @@ fn an_answer_whose_reading_panics_is_dropped_once() {
 fn a_payload_dropped_by_a_driver_may_use_the_engine() {
     let pool = pool(1);
     let (ended, wait) = channel();
-    let held = Arc::clone(&pool);
+    let keeper = Arc::clone(&pool);
     let call = Call::blocked();
     let call = (
         call.0.when_dropped(move || {
-            drop(held);
+            drop(keeper);
             _ = ended.send(());
         }),
         call.1,
@@ -222,10 +222,10 @@ fn a_waker_may_end_the_engine_while_more_work_waits() {
     let pool = pool(1);
     let (ended, wait) = channel();
     let (call, release) = Call::blocked();
-    let held = Arc::clone(&pool);
+    let keeper = Arc::clone(&pool);
     let mut first = Operation::new(&pool, call);
     let ends = waker(move || {
-        drop(held);
+        drop(keeper);
         _ = ended.send(());
     });
     assert!(poll(&mut first, &ends).is_pending());
@@ -247,15 +247,15 @@ fn a_thread_is_there_for_new_work_however_long_another_is_busy() {
     let (call, release) = Call::blocked();
     let mut busy = Operation::new(&pool, call);
     start(&mut busy);
-    assert_eq!(answer(Operation::new(&pool, Call::new(|| 7))), 7);
+    assert_eq!(output(Operation::new(&pool, Call::new(|| 7))), 7);
     for _ in 0..SLEEPS {
         until(|| handle(&pool).sleeper.must_wake(), "all have left");
     }
     // The last look has taken the flag from a thread that sleeps: that is for the next hand-over.
     handle(&pool).sleeper.about_to_sleep();
-    assert_eq!(answer(Operation::new(&pool, Call::new(|| 8))), 8);
+    assert_eq!(output(Operation::new(&pool, Call::new(|| 8))), 8);
     drop(release);
-    assert_eq!(answer(busy), 1);
+    assert_eq!(output(busy), 1);
 }
 
 #[test]
@@ -288,9 +288,9 @@ fn a_timeout_passes_although_every_thread_is_busy() {
         "it does not run",
     );
     let late = Operation::new(&pool, Call::new(|| 0)).timeout(Duration::from_millis(10));
-    assert_eq!(answer(late), -EngineError::TimedOut.code());
+    assert_eq!(output(late), -EngineError::TimedOut.code());
     drop(release);
-    assert_eq!(answer(busy), 1);
+    assert_eq!(output(busy), 1);
 }
 
 #[test]
@@ -499,7 +499,7 @@ fn a_driver_that_panics_leaves_nobody_waiting_and_frees_nothing() {
 
 impl Stub {
     /// Answers all that is with it.
-    fn answer(&mut self, res: i32) {
+    fn complete(&mut self, res: i32) {
         let pushed = self.pushed.drain(..);
         self.cqes.extend(pushed.map(|sqe| Cqe {
             user_data: sqe.user_data,
@@ -515,12 +515,12 @@ fn an_operation_undone_by_the_end_of_the_polling_thread_is_submitted_again() {
     let (mut driver, slot) = stub_on(&handle);
     // SAFETY: Lent: out in our name.
     let lifecycle = unsafe { &slot.as_ref().lifecycle };
-    driver.kernel().answer(-ECANCELED);
+    driver.kernel().complete(-ECANCELED);
     driver.poll();
     assert_eq!(lifecycle.look(Waker::noop()), Look::Pending);
     // Once; then it is the answer.
     assert_eq!(driver.kernel().pushed.len(), 1);
-    driver.kernel().answer(-ECANCELED);
+    driver.kernel().complete(-ECANCELED);
     driver.poll();
     assert_eq!(lifecycle.look(Waker::noop()), Look::Done);
 }
@@ -536,9 +536,9 @@ fn a_call_that_lacks_memory_is_made_twice_more_and_that_is_then_the_answer() {
             _ => 7,
         })
     };
-    assert_eq!(answer(Operation::new(&pool, lacks_memory(2))), 7);
+    assert_eq!(output(Operation::new(&pool, lacks_memory(2))), 7);
     assert_eq!(calls.swap(0, SeqCst), 3);
     let for_ever = lacks_memory(usize::MAX);
-    assert_eq!(answer(Operation::new(&pool, for_ever)), -ENOMEM);
+    assert_eq!(output(Operation::new(&pool, for_ever)), -ENOMEM);
     assert_eq!(calls.load(SeqCst), 3);
 }

@@ -172,10 +172,10 @@ fn look<'a>(
         Presence::Resident(executor) => (executor, true),
     };
     let engine = submitter.number();
-    let found = THREAD_RINGS
+    let existing = THREAD_RINGS
         .try_with(|rings| find(&rings.0, engine, executor))
         .ok()?;
-    let index = match found {
+    let index = match existing {
         Some(index) => index?,
         None => make(submitter, ring_executor, executor)?,
     };
@@ -197,10 +197,10 @@ fn find(rings: &RefCell<Vec<Entry>>, engine: u64, executor: u64) -> Option<Optio
     // With nothing borrowed: with the last reference goes the executor's waker, which is foreign.
     drop(gone);
     let entry = rings.try_borrow().ok()?;
-    let found = entry
+    let existing = entry
         .iter()
         .find(|entry| entry.engine == engine && entry.executor == executor)?;
-    Some(found.ring.as_ref().map(|&(index, _)| index))
+    Some(existing.ring.as_ref().map(|&(index, _)| index))
 }
 
 #[cold]

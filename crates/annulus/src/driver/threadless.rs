@@ -20,7 +20,7 @@ use super::finish::{Done, contain};
 use super::threadless_state::{Drive, ThreadlessState};
 use super::uring::{Driver, Tuning};
 use super::{DriverHandle, Limits, Wake, leak};
-use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TriedMutex, broken, fence};
+use crate::sync::{AtomicBool, AtomicWaker, Mutation, Ordering, TryMutex, broken, fence};
 use crate::sys::forked;
 use crate::sys::kernel::Kernel;
 
@@ -31,7 +31,7 @@ const ROUNDS_MAX: u32 = 16;
 pub(crate) struct ThreadlessDriver<K> {
     handle: Arc<DriverHandle>,
     /// `None` when it has been drained.
-    driver: TriedMutex<Option<Driver<K>>>,
+    driver: TryMutex<Option<Driver<K>>>,
     /// There may be something to do that the holder of the lock has not seen.
     again: AtomicBool,
     /// The holder of the lock sleeps in the kernel, or is about to.
@@ -47,7 +47,7 @@ pub(crate) struct ThreadlessDriver<K> {
     /// Who is to know that the driver has gone.
     end_waker: AtomicWaker,
     /// An empty list to deliver from, so that a poll allocates nothing.
-    spare: TriedMutex<Done>,
+    spare: TryMutex<Done>,
 }
 
 impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
@@ -63,7 +63,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         handle.sleeper.about_to_sleep();
         let threadless = Arc::new(ThreadlessDriver {
             handle: Arc::clone(&handle),
-            driver: TriedMutex::new(Some(driver)),
+            driver: TryMutex::new(Some(driver)),
             again: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             interrupt,
@@ -71,7 +71,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             over: AtomicBool::new(false),
             process: forked::process(),
             end_waker: AtomicWaker::new(),
-            spare: TriedMutex::new(Done::default()),
+            spare: TryMutex::new(Done::default()),
         });
         if let Some(state) = &handle.threadless {
             state.occupy(Arc::clone(&threadless) as Arc<dyn Drive>);
@@ -86,17 +86,17 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
         self.look_again();
         while self.again.load(Ordering::Relaxed) {
-            let mut held = match self.driver.try_lock() {
-                Ok(held) => held,
-                Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            let mut guard = match self.driver.try_lock() {
+                Ok(guard) => guard,
+                Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     return self.end_sleep();
                 }
             };
-            let Some(driver) = held.as_mut() else { return };
+            let Some(driver) = guard.as_mut() else { return };
             self.work(driver);
             let done = self.collect(driver);
-            drop(held);
+            drop(guard);
             self.deliver(done);
             // Pairs with `look_again`: whoever found the lock taken is seen here.
             if !broken(Mutation::UnlockUnfenced) {
@@ -118,12 +118,12 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         if self.is_elsewhere() {
             return;
         }
-        let Ok(mut held) = self.driver.try_lock() else {
+        let Ok(mut guard) = self.driver.try_lock() else {
             // The holder of the lock does it.
             return self.poll();
         };
-        held.iter_mut().for_each(Driver::follow_arenas);
-        drop(held);
+        guard.iter_mut().for_each(Driver::follow_arenas);
+        drop(guard);
         // Pairs with `look_again`, as in `poll`.
         if !broken(Mutation::FollowUnfenced) {
             fence(Ordering::SeqCst);
@@ -235,7 +235,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     /// Busy-polls for a bounded time, if that is configured and has paid recently. True: there is something to do.
     fn spin_before_sleep(&self) -> bool {
         match self.driver.try_lock() {
-            Ok(mut held) => held.as_mut().is_some_and(Driver::spin_before_sleep),
+            Ok(mut guard) => guard.as_mut().is_some_and(Driver::spin_before_sleep),
             Err(_) => false,
         }
     }
@@ -255,8 +255,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         if self.is_elsewhere() {
             return;
         }
-        let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(driver) = held.as_mut() else { return };
+        let mut guard = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(driver) = guard.as_mut() else { return };
         driver.keep_rest(true);
         self.work(driver);
         driver.keep_rest(false);
@@ -272,7 +272,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             }
             self.asleep.store(false, Ordering::Relaxed);
         }
-        drop(held);
+        drop(guard);
         self.deliver(done);
     }
 
@@ -323,8 +323,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
 
     #[cfg(test)]
     pub(super) fn with_kernel<T>(&self, act: impl FnOnce(&mut K) -> T) -> Option<T> {
-        let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
-        held.as_mut().map(|driver| act(driver.kernel()))
+        let mut guard = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.as_mut().map(|driver| act(driver.kernel()))
     }
 
     /// Refuses what waits, cancels what can be cancelled, and waits for the rest, at most as long as
@@ -346,8 +346,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             self.handle.stop.store(true, Ordering::SeqCst);
         }
         loop {
-            let mut held = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(driver) = held.as_mut() else { return };
+            let mut guard = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(driver) = guard.as_mut() else { return };
             until_ns
                 .into_iter()
                 .for_each(|until_ns| driver.drain_by(until_ns));
@@ -363,8 +363,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             if broken(Mutation::DrainedInPlace) && ended.is_some() {
                 return;
             }
-            let over = ended.and_then(|left| held.take().map(|driver| (driver, left)));
-            drop(held);
+            let over = ended.and_then(|left| guard.take().map(|driver| (driver, left)));
+            drop(guard);
             self.deliver(done);
             if let Some((driver, left)) = over {
                 return self.let_go(driver, left);

@@ -20,11 +20,11 @@ use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// What the kernel and the test both see.
 #[derive(Default)]
-struct Seen {
+struct KernelState {
     /// SQEs taken and not answered.
     taken: Vec<u64>,
     /// Answers that are there to be reaped.
-    answers: Vec<Cqe>,
+    completions: Vec<Cqe>,
     submissions: u32,
     /// Timers that are armed: when each goes off, and its token.
     timers: Vec<(u64, u64)>,
@@ -34,40 +34,43 @@ struct Seen {
 /// Takes what is submitted; the test answers.
 #[derive(Clone, Default)]
 struct Still {
-    seen: Arc<Mutex<Seen>>,
+    state: Arc<Mutex<KernelState>>,
     queue: Arc<Mutex<Vec<Sqe>>>,
 }
 
 impl Still {
-    fn answer(&self, user_data: u64, res: i32) {
-        let mut seen = self.seen.lock().unwrap();
-        seen.answers.push(Cqe {
+    fn complete(&self, user_data: u64, res: i32) {
+        let mut state = self.state.lock().unwrap();
+        state.completions.push(Cqe {
             user_data,
             res,
             flags: 0,
         });
     }
 
-    fn answer_all(&self) {
-        let mut seen = self.seen.lock().unwrap();
-        let taken = std::mem::take(&mut seen.taken);
-        seen.answers.extend(taken.into_iter().map(|user_data| Cqe {
-            user_data,
-            res: 0,
-            flags: 0,
-        }));
+    fn complete_all(&self) {
+        let mut state = self.state.lock().unwrap();
+        let taken = std::mem::take(&mut state.taken);
+        state
+            .completions
+            .extend(taken.into_iter().map(|user_data| Cqe {
+                user_data,
+                res: 0,
+                flags: 0,
+            }));
     }
 
     /// Lets time pass; timers that go off are answered.
     fn pass(&self, ns: u64) {
-        let mut seen = self.seen.lock().unwrap();
-        seen.now_ns += ns;
-        let now_ns = seen.now_ns;
-        let gone: Vec<_> = seen
+        let mut state = self.state.lock().unwrap();
+        state.now_ns += ns;
+        let now_ns = state.now_ns;
+        let gone: Vec<_> = state
             .timers
             .extract_if(.., |timer| timer.0 <= now_ns)
             .collect();
-        seen.answers
+        state
+            .completions
             .extend(gone.into_iter().map(|(_, user_data)| Cqe {
                 user_data,
                 res: -ETIME,
@@ -76,12 +79,12 @@ impl Still {
     }
 
     fn timers(&self) -> Vec<u64> {
-        let seen = self.seen.lock().unwrap();
-        seen.timers.iter().map(|timer| timer.0).collect()
+        let state = self.state.lock().unwrap();
+        state.timers.iter().map(|timer| timer.0).collect()
     }
 
     fn taken(&self) -> usize {
-        self.seen.lock().unwrap().taken.len()
+        self.state.lock().unwrap().taken.len()
     }
 }
 
@@ -96,19 +99,21 @@ impl Kernel for Still {
     }
 
     fn submit(&mut self) -> io::Result<()> {
-        let mut seen = self.seen.lock().unwrap();
-        seen.submissions += 1;
+        let mut state = self.state.lock().unwrap();
+        state.submissions += 1;
         for sqe in self.queue.lock().unwrap().drain(..) {
             if sqe.opcode == opcode::ASYNC_CANCEL {
                 // All of them: this kernel can cancel everything.
-                let taken = std::mem::take(&mut seen.taken);
-                seen.answers.extend(taken.into_iter().map(|user_data| Cqe {
-                    user_data,
-                    res: -ECANCELED,
-                    flags: 0,
-                }));
+                let taken = std::mem::take(&mut state.taken);
+                state
+                    .completions
+                    .extend(taken.into_iter().map(|user_data| Cqe {
+                        user_data,
+                        res: -ECANCELED,
+                        flags: 0,
+                    }));
             } else {
-                seen.taken.push(sqe.user_data);
+                state.taken.push(sqe.user_data);
             }
         }
         Ok(())
@@ -119,11 +124,11 @@ impl Kernel for Still {
     }
 
     fn ready(&mut self) -> bool {
-        !self.seen.lock().unwrap().answers.is_empty()
+        !self.state.lock().unwrap().completions.is_empty()
     }
 
     fn reap(&mut self, into: &mut Vec<Cqe>) {
-        into.append(&mut self.seen.lock().unwrap().answers);
+        into.append(&mut self.state.lock().unwrap().completions);
     }
 
     fn arm_wake(&mut self, _: u64) -> bool {
@@ -131,19 +136,19 @@ impl Kernel for Still {
     }
 
     fn arm_timer(&mut self, after_ns: u64, token: u64) -> bool {
-        let mut seen = self.seen.lock().unwrap();
-        let at_ns = seen.now_ns + after_ns;
-        seen.timers.push((at_ns, token));
+        let mut state = self.state.lock().unwrap();
+        let at_ns = state.now_ns + after_ns;
+        state.timers.push((at_ns, token));
         true
     }
 
-    fn move_timer(&mut self, after_ns: u64, token: u64, answer: u64) -> bool {
-        let mut seen = self.seen.lock().unwrap();
-        let at_ns = seen.now_ns + after_ns;
-        match seen.timers.iter_mut().find(|timer| timer.1 == token) {
+    fn move_timer(&mut self, after_ns: u64, token: u64, completion: u64) -> bool {
+        let mut state = self.state.lock().unwrap();
+        let at_ns = state.now_ns + after_ns;
+        match state.timers.iter_mut().find(|timer| timer.1 == token) {
             Some(timer) => timer.0 = at_ns,
-            None => seen.answers.push(Cqe {
-                user_data: answer,
+            None => state.completions.push(Cqe {
+                user_data: completion,
                 res: -ECANCELED,
                 flags: 0,
             }),
@@ -160,15 +165,15 @@ impl Kernel for Still {
     }
 
     fn now_ns(&self) -> u64 {
-        self.seen.lock().unwrap().now_ns
+        self.state.lock().unwrap().now_ns
     }
 
     fn pause(&mut self, _: u64) {}
 }
 
-struct Nobody;
+struct NoWake;
 
-impl Wake for Nobody {
+impl Wake for NoWake {
     fn wake(&self) {}
 }
 
@@ -210,7 +215,7 @@ fn driver_on(handle: &Arc<DriverHandle>) -> (Arc<ThreadlessDriver<Still>>, Still
     let driver = ThreadlessDriver::new(
         Arc::clone(handle),
         driven,
-        Box::new(Nobody),
+        Box::new(NoWake),
         limits(),
         tuning(),
     );
@@ -265,7 +270,7 @@ fn without_an_awake_owner_each_operation_is_submitted_immediately() {
             operation
         })
         .collect();
-    ground.kernel.answer_all();
+    ground.kernel.complete_all();
     ground.driver.poll();
     for mut operation in operations {
         assert!(matches!(
@@ -303,14 +308,14 @@ fn completions_wake_each_task_once_and_an_idle_poll_submits_nothing() {
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut operation = ground.started(&waker);
-    ground.kernel.answer_all();
+    ground.kernel.complete_all();
     ground.driver.poll();
     ground.driver.poll();
     assert_eq!(woken.0.load(SeqCst), 1);
     assert!(matches!(poll(&mut operation, &waker), Poll::Ready(Ok(()))));
-    let before = ground.kernel.seen.lock().unwrap().submissions;
+    let before = ground.kernel.state.lock().unwrap().submissions;
     ground.driver.poll();
-    assert_eq!(ground.kernel.seen.lock().unwrap().submissions, before);
+    assert_eq!(ground.kernel.state.lock().unwrap().submissions, before);
     ground.driver.drain();
 }
 
@@ -369,7 +374,7 @@ fn a_waker_that_ends_the_driver_while_answers_are_delivered_is_no_deadlock() {
     let ground = Ground::new();
     let waker = Waker::from(Arc::new(Ends(Arc::clone(&ground.driver))));
     let mut first = ground.started(&waker);
-    ground.kernel.answer_all();
+    ground.kernel.complete_all();
     let mut second = ground.started(&waker);
     ground.driver.poll();
     assert!(ground.driver.is_over());

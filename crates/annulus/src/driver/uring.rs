@@ -11,7 +11,7 @@
 //! is in flight, or leaks what is).
 #![allow(unsafe_code)]
 
-mod answer;
+mod completion;
 mod counting;
 mod drain;
 mod expired;
@@ -388,7 +388,7 @@ impl<K: Kernel> Driver<K> {
         } else if side.timed_out || slot_ref.lifecycle.is_abandoned() {
             // Between two parts of a transfer nothing is with the kernel: a cancel finds nothing there,
             // and what is left of the transfer must not be submitted behind it.
-            self.answer(slot_ref, -ECANCELED);
+            self.complete_in_flight(slot_ref, -ECANCELED);
             return true;
         }
         if fresh {
@@ -480,7 +480,7 @@ impl<K: Kernel> Driver<K> {
         }
         // A device may answer everything at once: what is left then says nothing of the load.
         self.load = self.in_flight.max(self.load - self.load / 8);
-        self.clocks.answered_ns = 0;
+        self.clocks.completed_ns = 0;
         let mut cqes = std::mem::take(&mut self.cqes);
         for cqe in cqes.drain(..) {
             self.react(cqe);
@@ -514,7 +514,7 @@ impl<K: Kernel> Driver<K> {
             self.give_up_waiting(slot);
         } else if !cqe.more() {
             let res = self.unless_refused(slot, cqe.res);
-            self.answer(slot, res);
+            self.complete_in_flight(slot, res);
         }
     }
 

@@ -214,7 +214,7 @@ impl EngineBuilder {
 
     /// How many that are: what is asked for, of which [`EngineBackend::Uring`] has as many as the kernel
     /// had memory for.
-    pub fn ring_entries_asked(&self) -> u32 {
+    pub fn ring_entries_requested(&self) -> u32 {
         self.ring.sq_entries
     }
 
@@ -330,7 +330,7 @@ impl EngineBuilder {
     }
 
     fn build_uring(&self) -> Result<Engine, SetupError> {
-        let mut polling = PollingInUse::asked(self);
+        let mut polling = PollingInUse::requested(self);
         let refused = match self.build_rings(polling.poll(self)) {
             Err(error @ SetupError::Polling { .. }) if self.backend == Backend::Auto => error,
             other => return self.finish_uring(other?, polling),

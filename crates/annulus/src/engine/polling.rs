@@ -25,7 +25,7 @@ pub struct PollingInUse {
 
 impl PollingInUse {
     /// What is asked for, taken for granted.
-    pub(super) fn asked(builder: &EngineBuilder) -> PollingInUse {
+    pub(super) fn requested(builder: &EngineBuilder) -> PollingInUse {
         PollingInUse {
             sqpoll: builder.sqpoll.map(Ok),
             iopoll: builder.iopoll.then_some(Ok(())),
@@ -37,8 +37,14 @@ impl PollingInUse {
 
     /// Why something of what was asked for is not there.
     pub(super) fn refusal(&self) -> Option<&SetupError> {
-        let sqpoll = self.sqpoll.as_ref().and_then(|asked| asked.as_ref().err());
-        let iopoll = self.iopoll.as_ref().and_then(|asked| asked.as_ref().err());
+        let sqpoll = self
+            .sqpoll
+            .as_ref()
+            .and_then(|result| result.as_ref().err());
+        let iopoll = self
+            .iopoll
+            .as_ref()
+            .and_then(|result| result.as_ref().err());
         sqpoll.or(iopoll)
     }
 
@@ -46,7 +52,7 @@ impl PollingInUse {
     pub(super) fn poll(&self, builder: &EngineBuilder) -> RingPoll {
         match builder.sqpoll {
             None => RingPoll::Nothing,
-            Some(asked) => asked.ring_poll(),
+            Some(request) => request.ring_poll(),
         }
     }
 }

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     /// How many of `reads` reads ask.
-    fn asked(hint: &CachedHint, reads: u32, hit: impl Fn(u32) -> bool) -> u32 {
+    fn attempts(hint: &CachedHint, reads: u32, hit: impl Fn(u32) -> bool) -> u32 {
         let ask = |&read: &u32| {
             let asks = hint.ask();
             match hit(read) {
@@ -182,24 +182,24 @@ mod tests {
     #[test]
     fn a_cold_file_wastes_eleven_calls_then_fewer_and_fewer_then_one_in_256() {
         let hint = CachedHint::default();
-        assert_eq!(asked(&hint, 11, |_| false), 11);
+        assert_eq!(attempts(&hint, 11, |_| false), 11);
         // 2, 4, … 256 reads for one each.
-        assert_eq!(asked(&hint, 510, |_| false), 8);
+        assert_eq!(attempts(&hint, 510, |_| false), 8);
         for _ in 0..40 {
-            assert_eq!(asked(&hint, 256, |_| false), 1);
+            assert_eq!(attempts(&hint, 256, |_| false), 1);
         }
     }
 
     #[test]
     fn a_file_that_becomes_hot_is_noticed_within_256_reads() {
         let hint = CachedHint::default();
-        asked(&hint, 10_000, |_| false);
+        attempts(&hint, 10_000, |_| false);
         let noticed = (0..).take_while(|_| !hint.ask()).count();
         assert!(noticed < 256, "{noticed}");
         hint.hit();
-        assert_eq!(asked(&hint, 1000, |_| true), 1000);
+        assert_eq!(attempts(&hint, 1000, |_| true), 1000);
         // And it takes a while until it is taken for cold.
-        assert!(asked(&hint, 100, |_| false) >= 22);
+        assert!(attempts(&hint, 100, |_| false) >= 22);
     }
 
     #[test]
@@ -214,10 +214,10 @@ mod tests {
             (100, 100, 100),
         ] {
             let hint = CachedHint::default();
-            let asked = asked(&hint, 100_000, |read| at_random(read, percent)) / 1000;
+            let attempts = attempts(&hint, 100_000, |read| at_random(read, percent)) / 1000;
             assert!(
-                (least..=most).contains(&asked),
-                "{percent} %: {asked} % asked"
+                (least..=most).contains(&attempts),
+                "{percent} %: {attempts} % attempts"
             );
         }
     }
@@ -226,15 +226,15 @@ mod tests {
     fn of_a_cold_batch_one_read_asks() {
         let hint = CachedHint::default();
         assert_eq!(hint.ask_of(32), 32);
-        asked(&hint, 10_000, |_| false);
-        let asked: usize = (0..80)
+        attempts(&hint, 10_000, |_| false);
+        let attempts: usize = (0..80)
             .map(|_| {
-                let asked = hint.ask_of(32);
-                (0..asked).for_each(|_| hint.miss());
-                asked
+                let attempts = hint.ask_of(32);
+                (0..attempts).for_each(|_| hint.miss());
+                attempts
             })
             .sum();
-        assert_eq!(asked, 80 * 32 / 256);
+        assert_eq!(attempts, 80 * 32 / 256);
     }
 
     #[test]
@@ -242,13 +242,13 @@ mod tests {
         let hint = CachedHint::default();
         hint.set(CachedReads::Always);
         hint.cant();
-        assert_eq!(asked(&hint, 1000, |_| false), 1000);
+        assert_eq!(attempts(&hint, 1000, |_| false), 1000);
         hint.set(CachedReads::Never);
-        assert_eq!(asked(&hint, 1000, |_| true), 0);
+        assert_eq!(attempts(&hint, 1000, |_| true), 0);
         hint.set(CachedReads::Learn);
         assert!(hint.ask(), "anew");
         hint.cant();
-        assert_eq!(asked(&hint, 1000, |_| true), 0);
+        assert_eq!(attempts(&hint, 1000, |_| true), 0);
         hint.set(CachedReads::Learn);
         assert!(hint.ask());
     }

@@ -31,7 +31,7 @@ pub(crate) trait Queued {
 pub(crate) struct Permit<T: Queued>(Rc<T>);
 
 /// A place in the line. Dropped, it is given up.
-pub(crate) struct Place<T: Queued> {
+pub(crate) struct QueuedTask<T: Queued> {
     owner: Rc<T>,
     ticket: u64,
 }
@@ -76,8 +76,8 @@ impl<T: Queued> Permit<T> {
         if let Some(permit) = Permit::take(owner) {
             return permit;
         }
-        let mut place = Place::queue(owner);
-        std::future::poll_fn(|context| place.poll(context)).await
+        let mut task = QueuedTask::queue(owner);
+        std::future::poll_fn(|context| task.poll(context)).await
     }
 
     #[inline]
@@ -101,15 +101,15 @@ impl<T: Queued> fmt::Debug for Permit<T> {
     }
 }
 
-impl<T: Queued> Place<T> {
+impl<T: Queued> QueuedTask<T> {
     /// A place at the end of the line; some task has the permit.
-    pub(crate) fn queue(owner: &Rc<T>) -> Place<T> {
+    pub(crate) fn queue(owner: &Rc<T>) -> QueuedTask<T> {
         let line = owner.line();
         let ticket = line.tickets.get() + 1;
         line.tickets.set(ticket);
         let waker = Waker::noop().clone();
         line.waiting.borrow_mut().push_back((ticket, waker));
-        Place {
+        QueuedTask {
             owner: Rc::clone(owner),
             ticket,
         }
@@ -124,17 +124,17 @@ impl<T: Queued> Place<T> {
         }
         let waker = context.waker().clone();
         let mut waiting = line.waiting.borrow_mut();
-        let place = waiting
+        let entry = waiting
             .iter_mut()
             .find(|(ticket, _)| *ticket == self.ticket);
-        let before = place.map(|(_, old)| std::mem::replace(old, waker));
+        let before = entry.map(|(_, old)| std::mem::replace(old, waker));
         drop(waiting);
         drop(before);
         Poll::Pending
     }
 }
 
-impl<T: Queued> Drop for Place<T> {
+impl<T: Queued> Drop for QueuedTask<T> {
     fn drop(&mut self) {
         if self.ticket == 0 {
             return;
@@ -147,17 +147,17 @@ impl<T: Queued> Drop for Place<T> {
             return;
         }
         let mut waiting = line.waiting.borrow_mut();
-        let place = waiting
+        let entry = waiting
             .iter()
             .position(|(ticket, _)| *ticket == self.ticket);
-        let gone = place.and_then(|place| waiting.remove(place));
+        let gone = entry.and_then(|entry| waiting.remove(entry));
         drop(waiting);
         drop(gone);
     }
 }
 
-impl<T: Queued> fmt::Debug for Place<T> {
+impl<T: Queued> fmt::Debug for QueuedTask<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Place").field(&self.ticket).finish()
+        f.debug_tuple("QueuedTask").field(&self.ticket).finish()
     }
 }

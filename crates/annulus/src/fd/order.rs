@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::net::Shutdown;
 
 use super::Socket;
-use super::line::{Line, Permit, Place, Queued};
+use super::line::{Line, Permit, Queued, QueuedTask};
 use crate::sys::errno::EPIPE;
 use crate::sys::net;
 
@@ -22,7 +22,7 @@ pub(crate) struct SendOrder {
 pub(crate) type SendPermit = Permit<Socket>;
 
 /// A sender's place in the line.
-pub(crate) type SendPlace = Place<Socket>;
+pub(crate) type QueuedSend = QueuedTask<Socket>;
 
 impl SendOrder {
     #[inline]

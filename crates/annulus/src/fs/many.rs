@@ -36,7 +36,7 @@ pub struct Completed<B> {
 
 /// Which read an operation of a batch is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReadRequest {
     pub(crate) index: usize,
     pub(crate) offset: u64,
 }
@@ -53,9 +53,9 @@ pub struct ReadMany<'a, B: IoBufMut, I> {
     exhausted: bool,
     /// Reads that were pushed and wait for the iterator to end. As long as its holder makes it.
     pushed: VecDeque<(B, u64)>,
-    asked: usize,
+    next_index: usize,
     window: usize,
-    batch: Batch<'a, ReadAt<B>, Asked>,
+    batch: Batch<'a, ReadAt<B>, ReadRequest>,
     /// Reads to be tried on the page cache together.
     staged: Vec<Try<B>>,
     /// Answers that needed no driver: cached data, refused offsets and buffers.
@@ -109,7 +109,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             reads,
             exhausted: false,
             pushed: VecDeque::new(),
-            asked: 0,
+            next_index: 0,
             window: WINDOW,
             batch: Batch::new(&file.submitter),
             staged: Vec::new(),
@@ -157,15 +157,15 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     }
 
     fn add(&mut self, mut buf: B, offset: u64) {
-        let asked = Asked {
-            index: self.asked,
+        let request = ReadRequest {
+            index: self.next_index,
             offset,
         };
-        self.asked += 1;
+        self.next_index += 1;
         let bytes = match check_read(&mut buf, offset) {
             Ok(bytes) => bytes,
             Err(error) => {
-                let answer = asked.answer(Err(BufError::new(error, Some(buf))));
+                let answer = request.result(Err(BufError::new(error, Some(buf))));
                 return self.ready.push_back(answer);
             }
         };
@@ -174,20 +174,28 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
                 buf,
                 bytes,
                 offset,
-                index: asked.index,
+                index: request.index,
                 hit: false,
             });
         }
-        self.ask(buf, asked);
+        self.submit_read(buf, request);
     }
 
     /// Puts a read on its way to a driver.
-    fn ask(&mut self, mut buf: B, asked: Asked) {
-        let target = self
-            .file
-            .target(buf.stable_mut_ptr().addr(), buf.lent_bytes(), asked.offset);
-        let read = ReadAt::new(self.file.fd.clone(), buf, asked.offset, target, Until::Once);
-        self.batch.add(read.past_the_cache(), asked);
+    fn submit_read(&mut self, mut buf: B, request: ReadRequest) {
+        let target = self.file.target(
+            buf.stable_mut_ptr().addr(),
+            buf.lent_bytes(),
+            request.offset,
+        );
+        let read = ReadAt::new(
+            self.file.fd.clone(),
+            buf,
+            request.offset,
+            target,
+            Until::Once,
+        );
+        self.batch.add(read.past_the_cache(), request);
     }
 
     /// Tries what is staged on the page cache; what is not there goes to a driver.
@@ -197,13 +205,13 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
         let mut staged = std::mem::take(&mut self.staged);
         // Each of them waits for all.
-        let asked_ns = self.file.submitter.sample();
-        let mut asked = 0;
+        let submitted_ns = self.file.submitter.sample();
+        let mut attempts = 0;
         for reads in staged.chunks_mut(AT_ONCE) {
             let ask = self.file.fd.cached().ask_of(reads.len());
             if let Some(reads) = reads.get_mut(..ask).filter(|reads| !reads.is_empty()) {
                 read_cached(&self.file.fd, reads, self.file.submitter.has_rings());
-                asked += ask;
+                attempts += ask;
             }
         }
         let before = self.ready.len();
@@ -215,12 +223,12 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             hit,
         } in staged.drain(..)
         {
-            let asked = Asked { index, offset };
+            let request = ReadRequest { index, offset };
             if hit {
                 coop_budget::count(1, to_u32(bytes));
-                self.ready.push_back(asked.answer(Ok((bytes, buf))));
+                self.ready.push_back(request.result(Ok((bytes, buf))));
             } else {
-                self.ask(buf, asked);
+                self.submit_read(buf, request);
             }
         }
         self.staged = staged;
@@ -228,10 +236,12 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         if hits > 0 {
             self.file
                 .submitter
-                .count_sync(OperationNumber::READ_AT, hits as u64, asked_ns);
+                .count_sync(OperationNumber::READ_AT, hits as u64, submitted_ns);
         }
-        if asked > hits {
-            self.file.submitter.count_sync_missed((asked - hits) as u64);
+        if attempts > hits {
+            self.file
+                .submitter
+                .count_sync_missed((attempts - hits) as u64);
         }
     }
 
@@ -246,12 +256,12 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
 
     fn refill(&mut self) {
         while self.has_more() && self.outstanding() < self.window && self.staged.len() < AT_ONCE {
-            let asked = if self.exhausted {
+            let next = if self.exhausted {
                 self.pushed.pop_front()
             } else {
                 self.reads.next()
             };
-            match asked {
+            match next {
                 Some((buf, offset)) => self.add(buf, offset),
                 None => self.exhausted = true,
             }
@@ -261,18 +271,18 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     /// Answers everything that has no answer with an error.
     fn give_up(&mut self, errno: i32) {
         self.exhausted = true;
-        for asked in self.batch.abandon(errno) {
+        for request in self.batch.abandon(errno) {
             let lost = BufError::new(error_of(errno), None);
-            self.ready.push_back(asked.answer(Err(lost)));
+            self.ready.push_back(request.result(Err(lost)));
         }
         for (buf, offset) in self.pushed.drain(..) {
-            let asked = Asked {
-                index: self.asked,
+            let request = ReadRequest {
+                index: self.next_index,
                 offset,
             };
-            self.asked += 1;
+            self.next_index += 1;
             let unread = BufError::new(error_of(errno), Some(buf));
-            self.ready.push_back(asked.answer(Err(unread)));
+            self.ready.push_back(request.result(Err(unread)));
         }
     }
 
@@ -306,8 +316,8 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             return Poll::Ready(Some(ready));
         }
         match self.batch.poll_next(context) {
-            Poll::Ready(Some((asked, op, res))) => {
-                Poll::Ready(Some(asked.answer(op.complete(res))))
+            Poll::Ready(Some((request, op, res))) => {
+                Poll::Ready(Some(request.result(op.complete(res))))
             }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
@@ -323,8 +333,8 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     }
 }
 
-impl Asked {
-    pub(crate) fn answer<B>(self, result: BufResult<usize, B>) -> Completed<B> {
+impl ReadRequest {
+    pub(crate) fn result<B>(self, result: BufResult<usize, B>) -> Completed<B> {
         Completed {
             index: self.index,
             offset: self.offset,
@@ -360,7 +370,7 @@ where
 impl<B: IoBufMut, I> fmt::Debug for ReadMany<'_, B, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadMany")
-            .field("asked", &self.asked)
+            .field("next_index", &self.next_index)
             .field("outstanding", &self.batch.outstanding())
             .finish_non_exhaustive()
     }

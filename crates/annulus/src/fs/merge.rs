@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::many::{Asked, Completed, Timeout};
+use super::many::{Completed, ReadRequest, Timeout};
 use super::{File, check_read};
 use crate::buf::{Bounce, IoBufMut, copy_in};
 use crate::driver::many::Batch;
@@ -49,21 +49,21 @@ impl Merge {
 
 /// A read that takes its bytes from a merged transfer.
 struct Part<B> {
-    asked: Asked,
+    request: ReadRequest,
     buf: B,
     bytes: usize,
 }
 
 /// Merged reads under way, made by [`ReadMany::merge`](super::ReadMany::merge); used like
 /// [`ReadMany`](super::ReadMany).
-#[must_use = "reads do nothing until their answers are asked for"]
+#[must_use = "reads do nothing until their results are request for"]
 pub struct ReadMerged<'a, B: IoBufMut> {
     file: &'a File,
     /// Ranges to read and the parts each serves, in file order.
     plan: Vec<Option<Vec<Part<B>>>>,
     ranges: VecDeque<(u64, usize)>,
     batch: Batch<'a, ReadAt<Bounce>, usize>,
-    answers: VecDeque<Completed<B>>,
+    results: VecDeque<Completed<B>>,
     started: bool,
     timeout: Timeout<'a>,
 }
@@ -74,13 +74,19 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
         reads: impl Iterator<Item = (B, u64)>,
         merge: Merge,
     ) -> ReadMerged<'a, B> {
-        let mut answers = VecDeque::new();
+        let mut results = VecDeque::new();
         let mut parts: Vec<Part<B>> = Vec::new();
         for (index, (mut buf, offset)) in reads.enumerate() {
-            let asked = Asked { index, offset };
+            let request = ReadRequest { index, offset };
             match check_read(&mut buf, offset) {
-                Err(error) => answers.push_back(asked.answer(Err(BufError::new(error, Some(buf))))),
-                Ok(bytes) => parts.push(Part { asked, buf, bytes }),
+                Err(error) => {
+                    results.push_back(request.result(Err(BufError::new(error, Some(buf)))))
+                }
+                Ok(bytes) => parts.push(Part {
+                    request,
+                    buf,
+                    bytes,
+                }),
             }
         }
         let (ranges, plan) = plan(parts, merge);
@@ -89,7 +95,7 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
             plan,
             ranges,
             batch: Batch::new(&file.submitter),
-            answers,
+            results,
             started: false,
             timeout: Timeout::none(),
         }
@@ -137,8 +143,8 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
             self.start();
         }
         loop {
-            if let Some(answer) = self.answers.pop_front() {
-                return Poll::Ready(Some(answer));
+            if let Some(result) = self.results.pop_front() {
+                return Poll::Ready(Some(result));
             }
             match self.batch.poll_next(context) {
                 Poll::Ready(None) => return Poll::Ready(None),
@@ -153,10 +159,11 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
                             .get_mut(key)
                             .and_then(Option::take)
                             .unwrap_or_default();
-                        self.answers.extend(parts.into_iter().map(|part| {
+                        self.results.extend(parts.into_iter().map(|part| {
                             // The kernel never saw this buffer: it goes back.
                             let error = error_of(errno);
-                            part.asked.answer(Err(BufError::new(error, Some(part.buf))))
+                            part.request
+                                .result(Err(BufError::new(error, Some(part.buf))))
                         }));
                     }
                 }
@@ -173,20 +180,20 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
             .unwrap_or_default();
         let from = parts
             .iter()
-            .map(|part| part.asked.offset)
+            .map(|part| part.request.offset)
             .min()
             .unwrap_or(0);
         for mut part in parts {
-            let answer = match &result {
+            let result = match &result {
                 Ok((bytes, bounce)) => {
-                    let start = to_usize(part.asked.offset - from);
+                    let start = to_usize(part.request.offset - from);
                     let end = (start + part.bytes).min(*bytes).max(start);
                     copy_in(&mut part.buf, bounce.get(start..end).unwrap_or_default());
                     Ok((end - start, part.buf))
                 }
                 Err(error) => Err(BufError::new(same_error(error.error()), Some(part.buf))),
             };
-            self.answers.push_back(part.asked.answer(answer));
+            self.results.push_back(part.request.result(result));
         }
     }
 }
@@ -203,11 +210,11 @@ fn same_error(error: &std::io::Error) -> std::io::Error {
 type Plan<B> = (VecDeque<(u64, usize)>, Vec<Option<Vec<Part<B>>>>);
 
 fn plan<B>(mut parts: Vec<Part<B>>, merge: Merge) -> Plan<B> {
-    parts.sort_by_key(|part| part.asked.offset);
+    parts.sort_by_key(|part| part.request.offset);
     let mut ranges: VecDeque<(u64, usize)> = VecDeque::new();
     let mut plan: Vec<Option<Vec<Part<B>>>> = Vec::new();
     for part in parts {
-        let (from, to) = (part.asked.offset, part.asked.offset + part.bytes as u64);
+        let (from, to) = (part.request.offset, part.request.offset + part.bytes as u64);
         if let (Some((start, bytes)), Some(Some(members))) = (ranges.back_mut(), plan.last_mut()) {
             let end = *start + *bytes as u64;
             let merged = to_usize(to.max(end) - *start);
@@ -229,12 +236,12 @@ impl<'a, B: IoBufMut> IntoFuture for ReadMerged<'a, B> {
 
     fn into_future(mut self) -> Self::IntoFuture {
         Box::pin(async move {
-            let mut answers = Vec::new();
+            let mut results = Vec::new();
             while let Some(completed) = self.next().await {
-                answers.push(completed);
+                results.push(completed);
             }
-            answers.sort_by_key(|completed| completed.index);
-            answers
+            results.sort_by_key(|completed| completed.index);
+            results
                 .into_iter()
                 .map(|completed| completed.result)
                 .collect()
@@ -259,7 +266,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(index, &(offset, bytes))| Part {
-                asked: Asked { index, offset },
+                request: ReadRequest { index, offset },
                 buf: (),
                 bytes,
             })

@@ -62,13 +62,13 @@ impl<'a> ReadInto<'a> {
         if !self.file.may_be_cached(bytes) || !fd.cached().ask() {
             return None;
         }
-        let asked_ns = self.file.submitter.sample();
+        let submitted_ns = self.file.submitter.sample();
         match call::pread_cached(fd.raw(), self.into, self.offset) {
             Ok(n) if n == bytes => {
                 fd.cached().hit();
                 self.file
                     .submitter
-                    .count_sync(OperationNumber::READ_AT, 1, asked_ns);
+                    .count_sync(OperationNumber::READ_AT, 1, submitted_ns);
                 return Some(n);
             }
             // Part of it, or the end of the file: let one read decide.

@@ -57,11 +57,11 @@ impl Counter<'_> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Times {
     /// Handed over.
-    pub(crate) asked: u64,
+    pub(crate) submitted: u64,
     /// With the kernel, or with a blocking thread.
     pub(crate) begun: u64,
     /// Answered.
-    pub(crate) answered: u64,
+    pub(crate) completed: u64,
 }
 
 impl Counters {
@@ -108,14 +108,15 @@ impl Counters {
 
     /// Counts an answer.
     #[inline]
-    pub(crate) fn answer(&self, operation: OperationNumber) {
+    pub(crate) fn complete(&self, operation: OperationNumber) {
         self.word(record::completed(operation)).add(1);
     }
 
     /// Counts answers; any thread may.
     #[inline]
-    pub(crate) fn answers_shared(&self, operation: OperationNumber, answers: u64) {
-        self.word(record::completed(operation)).add_shared(answers);
+    pub(crate) fn complete_shared(&self, operation: OperationNumber, operations: u64) {
+        self.word(record::completed(operation))
+            .add_shared(operations);
     }
 
     /// Of an answer that has been counted: it is an error.
@@ -150,15 +151,15 @@ impl Counters {
         add: impl Fn(Counter<'_>, u64),
     ) {
         let Times {
-            asked,
+            submitted,
             begun,
-            answered,
+            completed,
         } = times;
         for (part, ns) in [
-            (Part::Queue, begun.saturating_sub(asked)),
-            (Part::Device, answered.saturating_sub(begun.max(asked))),
+            (Part::Queue, begun.saturating_sub(submitted)),
+            (Part::Device, completed.saturating_sub(begun.max(submitted))),
             // The sum of this one says that there is something to read: it is written last, and never 0.
-            (Part::Latency, answered.saturating_sub(asked).max(1)),
+            (Part::Latency, completed.saturating_sub(submitted).max(1)),
         ] {
             add(
                 self.word(record::buckets(operation, part).start + bucket(ns)),
@@ -170,8 +171,8 @@ impl Counters {
 
     /// Answers so far.
     pub(crate) fn completed(&self) -> u64 {
-        let answers = |operation| self.word(record::completed(operation)).get();
-        OperationNumber::all().map(answers).sum()
+        let operations = |operation| self.word(record::completed(operation)).get();
+        OperationNumber::all().map(operations).sum()
     }
 }
 

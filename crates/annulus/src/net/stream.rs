@@ -15,7 +15,7 @@ use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut, check_room};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
-use crate::fd::{SendPermit, SendPlace, Socket};
+use crate::fd::{QueuedSend, SendPermit, Socket};
 use crate::op::{self, Connect, SendThen};
 use crate::sys::engine_error::error_of;
 use crate::sys::net::{self, Address, Kind};
@@ -247,7 +247,7 @@ impl<'a, B: IoBuf> SendAll<'a, B> {
 enum SendState<B: IoBuf> {
     Fresh(B),
     /// Others send first.
-    Queued(B, SendPlace),
+    Queued(B, QueuedSend),
     Out(SocketOperation<op::SendAll<B>>),
     Over,
 }
@@ -269,7 +269,7 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
                 SendState::Fresh(buf) => match SendPermit::take(this.socket) {
                     Some(permit) => (buf, permit),
                     None => {
-                        this.state = SendState::Queued(buf, SendPlace::queue(this.socket));
+                        this.state = SendState::Queued(buf, QueuedSend::queue(this.socket));
                         continue;
                     }
                 },

@@ -96,14 +96,14 @@ struct State {
 
 enum Piece {
     Gathered(Vec<u8>),
-    Given(Box<dyn IoBuf>),
+    Owned(Box<dyn IoBuf>),
 }
 
 impl Piece {
     fn into_buf(self) -> Box<dyn IoBuf> {
         match self {
             Piece::Gathered(gathered) => Box::new(gathered),
-            Piece::Given(buf) => buf,
+            Piece::Owned(buf) => buf,
         }
     }
 }
@@ -338,7 +338,7 @@ impl Sink {
         } else {
             let mut state = self.state.borrow_mut();
             state.unsent += bytes;
-            state.waiting.push_back(Piece::Given(Box::new(buf)));
+            state.waiting.push_back(Piece::Owned(Box::new(buf)));
         }
         if bytes > 0 {
             self.wake_pump();
@@ -441,7 +441,7 @@ impl Pump {
                     let sent = sink.send(SendAll::new(gathered, permit)).await;
                     (bytes, sent.map(Some).map_err(io::Error::from))
                 }
-                Next::One(Piece::Given(buf)) => {
+                Next::One(Piece::Owned(buf)) => {
                     let bytes = buf.init_bytes();
                     let sent = sink.send(SendAll::new(buf, permit)).await;
                     (bytes, sent.map(|_| None).map_err(io::Error::from))

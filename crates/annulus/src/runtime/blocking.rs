@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use super::executor;
-use super::task::{End, JoinHandle, NotRun, Told};
+use super::task::{End, JoinHandle, NotRun, ReportedTask};
 use crate::driver::Operation;
 use crate::op::{RunBlocking, Unanswered};
 use crate::sys::heap;
@@ -40,7 +40,7 @@ where
             Err(Unanswered::NotRun(error)) => resume_unwind(Box::new(NotRun(error))),
         }
     };
-    executor.start(Told::new(run, end));
+    executor.start(ReportedTask::new(run, end));
     handle
 }
 

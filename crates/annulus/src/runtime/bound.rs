@@ -71,9 +71,9 @@ impl<T: 'static> CoreBound<T> {
     /// `NotConnected`: the core has ended, and has dropped the value.
     #[inline]
     pub fn get(&self) -> io::Result<Rc<T>> {
-        let found = executor::kept_here(&self.home, self.place);
-        let found = found.and_then(|value| value.downcast::<T>().ok());
-        found.ok_or_else(|| self.missing())
+        let existing = executor::kept_here(&self.home, self.place);
+        let existing = existing.and_then(|value| value.downcast::<T>().ok());
+        existing.ok_or_else(|| self.missing())
     }
 
     #[cold]

@@ -17,7 +17,7 @@ use async_task::Runnable;
 use slab::Slab;
 
 use super::handle::Handle;
-use super::task::{End, JoinHandle, Told};
+use super::task::{End, JoinHandle, ReportedTask};
 use crate::driver::core::{Core, Notifier};
 use crate::driver::mailbox::Mailbox;
 use crate::driver::{Submitter, contain};
@@ -167,8 +167,8 @@ pub(super) struct Executor {
 /// The calling thread's executor.
 pub(super) fn current() -> Option<Rc<Executor>> {
     // None, too, while the thread's cells are being dropped.
-    let found = HERE.try_with(|here| here.executor.borrow().clone());
-    found.ok().flatten()
+    let existing = HERE.try_with(|here| here.executor.borrow().clone());
+    existing.ok().flatten()
 }
 
 /// Whether the calling thread can be a core: not while its thread-locals are being dropped.
@@ -179,7 +179,7 @@ pub(super) fn is_possible() -> bool {
 /// What the core `home` has at `place`, if this is its thread.
 #[inline]
 pub(super) fn kept_here(home: &Inbox, place: usize) -> Option<Rc<dyn Any>> {
-    let found = HERE.try_with(|here| {
+    let existing = HERE.try_with(|here| {
         if here.number.get() != home.number {
             return None;
         }
@@ -187,7 +187,7 @@ pub(super) fn kept_here(home: &Inbox, place: usize) -> Option<Rc<dyn Any>> {
         let kept = executor.as_ref()?.kept.borrow();
         kept.as_ref()?.get(place).map(Rc::clone)
     });
-    found.ok().flatten()
+    existing.ok().flatten()
 }
 
 /// Drops what the core `home` has at `place`. False: this is not its thread.
@@ -219,7 +219,7 @@ where
     let Some(executor) = current() else {
         panic!("spawn was called outside a runtime; use Handle::spawn_on from other threads");
     };
-    executor.start(Told::new(future, end));
+    executor.start(ReportedTask::new(future, end));
     handle
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
 use super::executor::{self, Inbox, Message};
-use super::task::{End, JoinHandle, Promise, Told};
+use super::task::{End, JoinHandle, Promise, ReportedTask};
 use crate::buf::{Arena, BufferLayout};
 use crate::driver::Submitter;
 use crate::driver::core::{Seat, SharedAddresses};
@@ -86,7 +86,7 @@ impl Handle {
         let promise = Promise(Some(end));
         self.cores.inboxes[core].send(Message::Start(Box::new(move || {
             if let (Some(executor), Some(end)) = (executor::current(), promise.keep()) {
-                executor.start(Told::new(async move { start().await }, end));
+                executor.start(ReportedTask::new(async move { start().await }, end));
             }
         })));
         handle

@@ -16,7 +16,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use super::builder::{CoreBackend, CoreInfo, RuntimeBuilder};
 use super::executor::{Executor, Inbox};
 use super::handle::Handle;
-use super::task::{End, JoinHandle, Told};
+use super::task::{End, JoinHandle, ReportedTask};
 use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::Core;
@@ -390,7 +390,7 @@ impl Made {
         let mut main_handle = JoinHandle::new(Arc::clone(&end));
         // From here on `main` may use the core: what it does before its first await runs now.
         match catch_unwind(AssertUnwindSafe(main)) {
-            Ok(future) => executor.start(Told::new(future, end)),
+            Ok(future) => executor.start(ReportedTask::new(future, end)),
             Err(panic) => {
                 executor.leave();
                 return (Some(Err(panic)), None);

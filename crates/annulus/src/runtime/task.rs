@@ -82,7 +82,7 @@ impl<T> End<T> {
 
 pin_project_lite::pin_project! {
     /// A task's future: its panic ends here, and its end is told.
-    pub(super) struct Told<F: Future> {
+    pub(super) struct ReportedTask<F: Future> {
         // `None` when it is over.
         #[pin]
         future: Option<F>,
@@ -92,7 +92,7 @@ pin_project_lite::pin_project! {
     }
 
     /// The runtime has ended under it.
-    impl<F: Future> PinnedDrop for Told<F> {
+    impl<F: Future> PinnedDrop for ReportedTask<F> {
         fn drop(this: Pin<&mut Self>) {
             if this.future.is_some() {
                 this.tell(Err(JoinError(Why::Aborted)));
@@ -101,9 +101,9 @@ pin_project_lite::pin_project! {
     }
 }
 
-impl<F: Future> Told<F> {
-    pub(super) fn new(future: F, end: Arc<End<F::Output>>) -> Told<F> {
-        Told {
+impl<F: Future> ReportedTask<F> {
+    pub(super) fn new(future: F, end: Arc<End<F::Output>>) -> ReportedTask<F> {
+        ReportedTask {
             future: Some(future),
             end,
             aborts: 0,
@@ -122,7 +122,7 @@ impl<F: Future> Told<F> {
     }
 }
 
-impl<F: Future> Future for Told<F> {
+impl<F: Future> Future for ReportedTask<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

@@ -22,12 +22,12 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// The tasks of a run. Number 0 is the future that `Sim::run` was given, which lives elsewhere.
 #[derive(Default)]
 pub(super) struct Executor {
-    tasks: RefCell<Vec<Place>>,
+    tasks: RefCell<Vec<TaskEntry>>,
     ready: Arc<Ready>,
 }
 
 /// A task's place; empty while the task is polled, and when it has ended.
-struct Place {
+struct TaskEntry {
     task: Option<Task>,
     waker: Arc<TaskWaker>,
 }
@@ -89,7 +89,7 @@ impl Executor {
             ready,
         });
         waker.wake_by_ref();
-        tasks.push(Place { task, waker });
+        tasks.push(TaskEntry { task, waker });
     }
 
     /// Whether no task is ready.

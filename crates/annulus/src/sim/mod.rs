@@ -38,7 +38,7 @@
 mod executor;
 mod run;
 
-pub use crate::sys::sim::{Errno, Event, FaultCounts, Happened, HighWater, OpKind, SimConfig};
+pub use crate::sys::sim::{Errno, Event, EventKind, FaultCounts, HighWater, OpKind, SimConfig};
 pub use executor::{JoinHandle, spawn};
 pub use run::Report;
 

@@ -147,7 +147,7 @@ pub(crate) fn parse(buffer: &[u8], name_room: usize) -> Option<Parsed> {
 
 /// What of `events` has come about on `fd`, without waiting: a mask, 0 for none, or minus an errno.
 pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
-    let mut asked = libc::pollfd {
+    let mut request = libc::pollfd {
         fd,
         events: u16::try_from(events).unwrap_or(u16::MAX).cast_signed(),
         revents: 0,
@@ -161,7 +161,7 @@ pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
     let res = super::call::last(unsafe {
         libc::syscall(
             libc::SYS_ppoll,
-            &raw mut asked,
+            &raw mut request,
             1,
             &raw const no_time,
             mask,
@@ -169,7 +169,7 @@ pub(crate) fn poll(fd: RawFd, events: u32) -> i32 {
         )
     });
     if res > 0 {
-        return i32::from(asked.revents);
+        return i32::from(request.revents);
     }
     res
 }

@@ -39,5 +39,5 @@ pub(crate) mod size_limit;
 pub(crate) mod sq_poll;
 pub(crate) mod sqe;
 pub(crate) mod trial;
+pub(crate) mod wait_for;
 pub(crate) mod wake;
-pub(crate) mod wanted;

@@ -208,15 +208,15 @@ mod tests {
         sys
     }
 
-    fn asked(sys: &tempfile::TempDir, major: u32, minor: u32) -> Result<(), NotPolled> {
+    fn check_disk(sys: &tempfile::TempDir, major: u32, minor: u32) -> Result<(), NotPolled> {
         of_device(sys.path().to_str().unwrap(), major, minor)
     }
 
     #[test]
     fn a_disk_and_its_partition_are_polled_where_the_queue_says_so() {
         let sys = sysfs("nvme0n1", "1\n");
-        assert_eq!(asked(&sys, 8, 0), Ok(()));
-        assert_eq!(asked(&sys, 8, 1), Ok(()));
+        assert_eq!(check_disk(&sys, 8, 0), Ok(()));
+        assert_eq!(check_disk(&sys, 8, 1), Ok(()));
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         ] {
             let sys = sysfs(device, "0\n");
             for minor in [0, 1] {
-                let why = asked(&sys, 8, minor).unwrap_err();
+                let why = check_disk(&sys, 8, minor).unwrap_err();
                 assert_eq!(
                     why,
                     NotPolled::NoQueues {
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn what_is_made_of_other_devices_is_told_apart() {
         for device in ["dm-0", "md127", "loop3"] {
-            let why = asked(&sysfs(device, "0\n"), 8, 0).unwrap_err();
+            let why = check_disk(&sysfs(device, "0\n"), 8, 0).unwrap_err();
             assert_eq!(
                 why,
                 NotPolled::Stacked {
@@ -254,14 +254,17 @@ mod tests {
                 }
             );
         }
-        assert_eq!(asked(&sysfs("dm-0", "1\n"), 8, 0), Ok(()));
+        assert_eq!(check_disk(&sysfs("dm-0", "1\n"), 8, 0), Ok(()));
     }
 
     #[test]
     fn a_file_system_without_a_device_is_told_from_a_sysfs_that_is_not_there() {
         let sys = sysfs("sda", "0\n");
         let number = "0:42".to_owned();
-        assert_eq!(asked(&sys, 0, 42), Err(NotPolled::NoDevice { number }));
-        assert!(matches!(asked(&sys, 8, 99), Err(NotPolled::Unknown { .. })));
+        assert_eq!(check_disk(&sys, 0, 42), Err(NotPolled::NoDevice { number }));
+        assert!(matches!(
+            check_disk(&sys, 8, 99),
+            Err(NotPolled::Unknown { .. })
+        ));
     }
 }

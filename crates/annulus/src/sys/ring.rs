@@ -25,8 +25,8 @@ use super::polling::RingPoll;
 use super::probe;
 use super::size_limit;
 use super::sqe::{Cqe, SKIP_SUCCESS, Sqe, TIMEOUT_UPDATE, opcode, to_entry};
+use super::wait_for::WaitFor;
 use super::wake::EventFd;
-use super::wanted::Wanted;
 use crate::error::SetupError;
 use crate::narrow::to_u32;
 
@@ -419,7 +419,7 @@ impl Ring {
 
     /// Submits, and looks once for completions, without waiting.
     pub(super) fn look_for_completions(&mut self) -> io::Result<()> {
-        self.enter(Wanted::NOTHING, IoringEnterFlags::GETEVENTS.bits(), None)
+        self.enter(WaitFor::NOTHING, IoringEnterFlags::GETEVENTS.bits(), None)
     }
 
     /// Whether completions wait for room in their queue. An enter follows, which sees to them.
@@ -477,7 +477,7 @@ impl Kernel for Ring {
         if self.sq_polled {
             return match self.poller_flags() {
                 0 => Ok(()),
-                flags => self.enter(Wanted::NOTHING, flags, None),
+                flags => self.enter(WaitFor::NOTHING, flags, None),
             };
         }
         // With deferred task work CQEs appear only in an enter that asks for them.
@@ -487,7 +487,7 @@ impl Kernel for Ring {
         } else {
             0
         };
-        self.enter(Wanted::NOTHING, flags, None)
+        self.enter(WaitFor::NOTHING, flags, None)
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
@@ -498,7 +498,7 @@ impl Kernel for Ring {
             // Not for a place: a completion is as good a reason to go on.
             flags |= self.poller_flags() & IoringEnterFlags::SQ_WAKEUP.bits();
         }
-        self.enter(Wanted::ONE, flags, timeout_ns)
+        self.enter(WaitFor::ONE, flags, timeout_ns)
     }
 
     #[inline]

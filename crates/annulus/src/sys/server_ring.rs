@@ -23,11 +23,11 @@ use super::sq_poll::SqPoll;
 use super::sqe::Cqe;
 pub use super::sqe::Sqe;
 use super::sqe::opcode;
-use super::wanted::Wanted;
+use super::wait_for::WaitFor;
 use crate::error::SetupError;
 
 /// The opcodes of a server, and the flags that go with them.
-pub mod ask {
+pub mod request {
     #![allow(missing_docs, reason = "the kernel's names")]
     use crate::sys::sqe;
 
@@ -96,11 +96,11 @@ pub enum Wait {
 }
 
 impl Wait {
-    fn wanted(self) -> Wanted {
+    fn wait_for(self) -> WaitFor {
         match self {
-            Wait::No => Wanted::NOTHING,
-            Wait::One => Wanted::ONE,
-            Wait::Several(completions, any_after_us) => Wanted {
+            Wait::No => WaitFor::NOTHING,
+            Wait::One => WaitFor::ONE,
+            Wait::Several(completions, any_after_us) => WaitFor {
                 completions,
                 any_after_us,
             },
@@ -260,7 +260,7 @@ impl ServerRing {
         // SAFETY: Lent, passed on.
         unsafe {
             self.ring
-                .enter_masked(wait.wanted(), flags, timeout_ns, mask)
+                .enter_masked(wait.wait_for(), flags, timeout_ns, mask)
         }
     }
 
@@ -275,7 +275,7 @@ impl ServerRing {
         // SAFETY: Lent: no mask is passed.
         unsafe {
             self.ring
-                .enter_masked(Wanted::NOTHING, flags, None, ptr::null())
+                .enter_masked(WaitFor::NOTHING, flags, None, ptr::null())
         }
     }
 
@@ -294,7 +294,7 @@ impl ServerRing {
             && self.ring.overflows()
             && unsafe {
                 self.ring
-                    .enter_masked(Wanted::NOTHING, flags, None, ptr::null())
+                    .enter_masked(WaitFor::NOTHING, flags, None, ptr::null())
             }
             .is_ok()
     }

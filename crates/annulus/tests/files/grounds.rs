@@ -40,10 +40,10 @@ const WAYS: &[Way] = &[
 /// An engine, and a place of its own to work in.
 pub(crate) struct Ground {
     pub(crate) engine: Engine,
-    place: Place,
+    backing: Backing,
 }
 
-enum Place {
+enum Backing {
     Disk(TempDir),
     #[cfg(feature = "test-util")]
     Sim(Sim),
@@ -65,14 +65,14 @@ impl Ground {
             Way::Sim => {
                 let sim = Sim::new(SimConfig::new(1));
                 let engine = sim.engine(&change(builder)).unwrap();
-                let place = Place::Sim(sim);
-                return Some(Ground { engine, place });
+                let backing = Backing::Sim(sim);
+                return Some(Ground { engine, backing });
             }
         };
         match change(builder).build() {
             Ok(engine) => Some(Ground {
                 engine,
-                place: Place::Disk(tempfile::tempdir().unwrap()),
+                backing: Backing::Disk(tempfile::tempdir().unwrap()),
             }),
             Err(error) if error.allows_fallback() => {
                 skip(format_args!("{way:?}: {error}"));
@@ -95,45 +95,45 @@ impl Ground {
 
     /// Whether the files are the machine's.
     pub(crate) fn is_real(&self) -> bool {
-        matches!(self.place, Place::Disk(_))
+        matches!(self.backing, Backing::Disk(_))
     }
 
     /// A path in the place.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        match &self.place {
-            Place::Disk(dir) => dir.path().join(name),
+        match &self.backing {
+            Backing::Disk(dir) => dir.path().join(name),
             #[cfg(feature = "test-util")]
-            Place::Sim(_) => PathBuf::from("/").join(name),
+            Backing::Sim(_) => PathBuf::from("/").join(name),
         }
     }
 
     /// Makes a file without the engine.
     pub(crate) fn put(&self, name: &str, contents: &[u8]) {
-        match &self.place {
-            Place::Disk(_) => std::fs::write(self.path(name), contents).unwrap(),
+        match &self.backing {
+            Backing::Disk(_) => std::fs::write(self.path(name), contents).unwrap(),
             #[cfg(feature = "test-util")]
-            Place::Sim(sim) => sim.put(self.path(name), contents).unwrap(),
+            Backing::Sim(sim) => sim.put(self.path(name), contents).unwrap(),
         }
     }
 
     /// What is in a file, found out without the engine.
     pub(crate) fn contents(&self, name: &str) -> io::Result<Vec<u8>> {
-        match &self.place {
-            Place::Disk(_) => std::fs::read(self.path(name)),
+        match &self.backing {
+            Backing::Disk(_) => std::fs::read(self.path(name)),
             #[cfg(feature = "test-util")]
-            Place::Sim(sim) => sim.contents(self.path(name)),
+            Backing::Sim(sim) => sim.contents(self.path(name)),
         }
     }
 
     /// The names in a directory, sorted, found out without the engine.
     pub(crate) fn names(&self, dir: &str) -> Vec<String> {
-        let names: Vec<std::ffi::OsString> = match &self.place {
-            Place::Disk(_) => std::fs::read_dir(self.path(dir))
+        let names: Vec<std::ffi::OsString> = match &self.backing {
+            Backing::Disk(_) => std::fs::read_dir(self.path(dir))
                 .unwrap()
                 .map(|entry| entry.unwrap().file_name())
                 .collect(),
             #[cfg(feature = "test-util")]
-            Place::Sim(sim) => sim.names(self.path(dir)).unwrap(),
+            Backing::Sim(sim) => sim.names(self.path(dir)).unwrap(),
         };
         let mut names: Vec<String> = names
             .into_iter()
@@ -145,8 +145,8 @@ impl Ground {
 
     /// Descriptors of this file that are open.
     pub(crate) fn descriptors(&self, name: &str) -> usize {
-        match &self.place {
-            Place::Disk(_) => {
+        match &self.backing {
+            Backing::Disk(_) => {
                 let path = self.path(name);
                 std::fs::read_dir("/proc/self/fd")
                     .unwrap()
@@ -155,7 +155,7 @@ impl Ground {
                     .count()
             }
             #[cfg(feature = "test-util")]
-            Place::Sim(sim) => sim.open_descriptors(),
+            Backing::Sim(sim) => sim.open_descriptors(),
         }
     }
 

@@ -12,9 +12,9 @@ use crate::across::beside;
 use crate::ways::{each_way, listener};
 
 /// Notes the thread that drops it.
-struct Told(Arc<Mutex<Vec<ThreadId>>>);
+struct DropRecorder(Arc<Mutex<Vec<ThreadId>>>);
 
-impl Drop for Told {
+impl Drop for DropRecorder {
     fn drop(&mut self) {
         self.0.lock().unwrap().push(thread::current().id());
     }
@@ -25,8 +25,8 @@ fn a_bound_value_is_used_and_dropped_on_its_core_wherever_its_handle_goes() {
     each_way(|builder| {
         let drops = Arc::new(Mutex::new(Vec::new()));
         let core = beside(builder.threads(2), |handle| {
-            let told = Told(Arc::clone(&drops));
-            let bind = || async move { CoreBound::new(Rc::new(told)).unwrap() };
+            let recorder = DropRecorder(Arc::clone(&drops));
+            let bind = || async move { CoreBound::new(Rc::new(recorder)).unwrap() };
             let bound = pollster::block_on(handle.spawn_on(1, bind)).unwrap();
             let error = bound.get().err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Other);
@@ -55,9 +55,9 @@ fn a_core_that_ends_drops_what_other_threads_still_hold() {
     each_way(|builder| {
         let drops = Arc::new(Mutex::new(Vec::new()));
         let (bound, core) = beside(builder, |handle| {
-            let told = Told(Arc::clone(&drops));
+            let recorder = DropRecorder(Arc::clone(&drops));
             let bind = || async move {
-                let bound = CoreBound::new(Rc::new(told)).unwrap();
+                let bound = CoreBound::new(Rc::new(recorder)).unwrap();
                 (bound, thread::current().id())
             };
             pollster::block_on(handle.spawn_on(0, bind)).unwrap()

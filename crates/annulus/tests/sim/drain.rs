@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use annulus::sim::{Happened, Sim, SimConfig, spawn};
+use annulus::sim::{EventKind, Sim, SimConfig, spawn};
 use annulus::{Engine, EngineError};
 
 use crate::buffers::{Census, Tally};
@@ -120,11 +120,11 @@ fn in_flight(sim: &Sim) -> usize {
     let trace = sim.trace();
     let started = trace
         .iter()
-        .filter(|event| event.what == Happened::Started)
+        .filter(|event| event.what == EventKind::Started)
         .count();
     let answered = trace
         .iter()
-        .filter(|event| matches!(event.what, Happened::Answered(_)))
+        .filter(|event| matches!(event.what, EventKind::Completed(_)))
         .count();
     started - answered
 }

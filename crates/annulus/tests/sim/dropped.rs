@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use annulus::sim::{Happened, OpKind, Sim, SimConfig, spawn};
+use annulus::sim::{EventKind, OpKind, Sim, SimConfig, spawn};
 
 use crate::buffers::Census;
 use crate::seeds::for_each_seed;
@@ -56,7 +56,7 @@ fn a_transfer_dropped_between_two_parts_is_not_submitted_again() {
             let after = sim.trace().split_off(dropped_at);
             after
                 .iter()
-                .filter(|event| event.what == Happened::Started && event.kind == OpKind::Write)
+                .filter(|event| event.what == EventKind::Started && event.kind == OpKind::Write)
                 .count()
         });
         assert_eq!(started_late, 0, "parts were started after the drop");

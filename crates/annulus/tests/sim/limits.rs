@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use annulus::Engine;
 use annulus::fs::Merge;
-use annulus::sim::{Event, Happened, OpKind, Sim, SimConfig, spawn};
+use annulus::sim::{Event, EventKind, OpKind, Sim, SimConfig, spawn};
 
 use crate::seeds::for_each_seed;
 
@@ -20,7 +20,7 @@ fn machine(config: SimConfig, bytes: usize) -> Sim {
 }
 
 fn started_reads(sim: &Sim) -> Vec<Event> {
-    let is_read = |event: &Event| event.what == Happened::Started && event.kind == OpKind::Read;
+    let is_read = |event: &Event| event.what == EventKind::Started && event.kind == OpKind::Read;
     sim.trace().into_iter().filter(is_read).collect()
 }
 

@@ -27,7 +27,7 @@ const MAY_ALLOW_UNSAFE: [&str; 28] = [
     "crates/annulus/src/driver/pending.rs",
     "crates/annulus/src/driver/slot.rs",
     // The answers of a driver and its end, split from its rounds.
-    "crates/annulus/src/driver/uring/answer.rs",
+    "crates/annulus/src/driver/uring/completion.rs",
     "crates/annulus/src/driver/uring/drain.rs",
     // Its deadlines, likewise.
     "crates/annulus/src/driver/uring/expired.rs",

@@ -28,33 +28,33 @@ pub(super) struct Closing {
 struct Dropped {
     socket: Weak<Socket>,
     /// Of the first look and those after it.
-    seen: Option<Seen>,
+    progress: Option<Progress>,
 }
 
 /// What the peer had taken when that changed last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct Progress {
     taken: u64,
     at_ns: u64,
 }
 
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum Check {
     /// Look again at this time, ns.
-    Later(Seen, u64),
+    Later(Progress, u64),
     /// The peer has taken nothing for the whole timeout.
     Stuck,
 }
 
-fn look(before: Option<Seen>, now: Seen, timeout_ns: u64) -> Found {
-    let seen = before.filter(|before| before.taken == now.taken);
-    let seen = seen.unwrap_or(now);
-    let due_ns = seen.at_ns.saturating_add(timeout_ns);
-    if now.at_ns >= due_ns && seen != now {
-        return Found::Stuck;
+fn look(before: Option<Progress>, now: Progress, timeout_ns: u64) -> Check {
+    let progress = before.filter(|before| before.taken == now.taken);
+    let progress = progress.unwrap_or(now);
+    let due_ns = progress.at_ns.saturating_add(timeout_ns);
+    if now.at_ns >= due_ns && progress != now {
+        return Check::Stuck;
     }
-    Found::Later(seen, due_ns)
+    Check::Later(progress, due_ns)
 }
 
 impl Closing {
@@ -85,7 +85,10 @@ impl Closing {
             self.next_ns.set(self.next_ns.get().min(due_ns));
         }
         let socket = Rc::downgrade(socket);
-        let dropped = Dropped { socket, seen: None };
+        let dropped = Dropped {
+            socket,
+            progress: None,
+        };
         Some(self.streams.borrow_mut().insert(dropped))
     }
 
@@ -118,16 +121,16 @@ impl Closing {
                 // The kernel has closed it.
                 continue;
             }
-            let now = Seen {
+            let now = Progress {
                 taken: net::acknowledged(socket.raw()).map_or(0, |(taken, _)| taken),
                 at_ns: now_ns,
             };
-            match look(dropped.seen, now, self.timeout_ns(&socket)) {
-                Found::Later(seen, due_ns) => {
-                    dropped.seen = Some(seen);
+            match look(dropped.progress, now, self.timeout_ns(&socket)) {
+                Check::Later(progress, due_ns) => {
+                    dropped.progress = Some(progress);
                     next_ns = next_ns.min(due_ns);
                 }
-                Found::Stuck => {
+                Check::Stuck => {
                     // It is not looked at again: what is left of it is answered with an error.
                     dropped.socket = Weak::new();
                     stuck.push(socket);
@@ -143,8 +146,8 @@ impl Closing {
 mod tests {
     use super::*;
 
-    fn seen(taken: u64, at_ns: u64) -> Seen {
-        Seen { taken, at_ns }
+    fn progress(taken: u64, at_ns: u64) -> Progress {
+        Progress { taken, at_ns }
     }
 
     #[test]
@@ -152,7 +155,7 @@ mod tests {
         let mut before = None;
         let mut at_ns = 1000;
         for taken in 0..50 {
-            let Found::Later(next, due_ns) = look(before, seen(taken, at_ns), 60) else {
+            let Check::Later(next, due_ns) = look(before, progress(taken, at_ns), 60) else {
                 panic!("{taken} taken");
             };
             assert_eq!(due_ns, at_ns + 60);
@@ -163,18 +166,18 @@ mod tests {
     #[test]
     fn a_peer_that_takes_nothing_is_stuck_when_the_timeout_has_passed_and_not_before() {
         assert_eq!(
-            look(None, seen(7, 1000), 60),
-            Found::Later(seen(7, 1000), 1060)
+            look(None, progress(7, 1000), 60),
+            Check::Later(progress(7, 1000), 1060)
         );
-        let before = Some(seen(7, 1000));
+        let before = Some(progress(7, 1000));
         assert_eq!(
-            look(before, seen(7, 1059), 60),
-            Found::Later(seen(7, 1000), 1060)
+            look(before, progress(7, 1059), 60),
+            Check::Later(progress(7, 1000), 1060)
         );
-        assert_eq!(look(before, seen(7, 1060), 60), Found::Stuck);
+        assert_eq!(look(before, progress(7, 1060), 60), Check::Stuck);
         assert_eq!(
-            look(before, seen(8, 1060), 60),
-            Found::Later(seen(8, 1060), 1120)
+            look(before, progress(8, 1060), 60),
+            Check::Later(progress(8, 1060), 1120)
         );
     }
 }

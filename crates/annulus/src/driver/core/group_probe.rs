@@ -57,7 +57,7 @@ struct Trial {
     group: Group,
     ends: [End; 2],
     /// Chunks that are read for some time, so that buffers come back in another order.
-    held: Vec<Chunk>,
+    chunks: Vec<Chunk>,
     cqes: Vec<Cqe>,
 }
 
@@ -114,7 +114,7 @@ impl Trial {
             ring,
             group,
             ends,
-            held: Vec::new(),
+            chunks: Vec::new(),
             cqes: Vec::new(),
         })
     }
@@ -131,12 +131,12 @@ impl Trial {
             self.send(&mut chance)?;
             self.catch_up()?;
             if round % 4 == 3 {
-                self.held.clear();
+                self.chunks.clear();
             }
         }
         self.ends.iter_mut().for_each(|end| end.sender = None);
         self.catch_up()?;
-        self.held.clear();
+        self.chunks.clear();
         if self.group.is_whole() {
             Ok(())
         } else {
@@ -204,14 +204,15 @@ impl Trial {
     }
 
     fn take(&mut self, cqe: Cqe) -> Result<(), String> {
-        let (Some(end), held) = (self.ends.get_mut(to_usize(cqe.user_data)), &mut self.held) else {
+        let (Some(end), chunks) = (self.ends.get_mut(to_usize(cqe.user_data)), &mut self.chunks)
+        else {
             return Ok(());
         };
         let bytes = cqe.bytes();
         let is_sound = cqe.buffer_id().is_none_or(|id| {
             (self.group).received_parts(id, bytes, cqe.keeps_buffer(), |chunk| {
                 end.received.extend_from_slice(&chunk);
-                held.push(chunk);
+                chunks.push(chunk);
             })
         });
         end.is_armed = cqe.more();
@@ -222,7 +223,7 @@ impl Trial {
         }
         if cqe.res < 0 {
             // What is held is wanted.
-            held.clear();
+            chunks.clear();
         }
         if is_sound && end.sent.starts_with(&end.received) {
             Ok(())

@@ -135,8 +135,8 @@ impl Core {
         ring.bind_to_thread();
         ring.wake_by(Arc::clone(notifier.eventfd()));
         // Only what has been seen to work is used (traps 29, 30).
-        let tried = group_probe::verdict(config.group.mode);
-        let mode = match &tried {
+        let probed = group_probe::verdict(config.group.mode);
+        let mode = match &probed {
             Ok(()) => config.group.mode,
             Err(_) => ReceiveMode::Whole,
         };
@@ -145,7 +145,7 @@ impl Core {
         let rings = Rings::new(ring, Arc::clone(&notifier), handle, limits, config.tuning);
         Ok(Core::new(
             Backend::Rings(Box::new(rings)),
-            (group, tried.err()),
+            (group, probed.err()),
             notifier,
             config.close_timeout,
         ))
@@ -195,8 +195,8 @@ impl Core {
     /// The calling thread's core.
     pub(crate) fn current() -> Option<Rc<Core>> {
         // None, too, while the thread's cells are being dropped.
-        let found = CURRENT.try_with(|current| current.borrow().clone());
-        found.ok().flatten()
+        let existing = CURRENT.try_with(|current| current.borrow().clone());
+        existing.ok().flatten()
     }
 
     /// Whether the calling thread can have a core: not while its cells are being dropped.
@@ -559,7 +559,7 @@ impl CloseSocket for Core {
 #[inline]
 fn count_call(counters: &Counters, operation: OperationNumber, res: i32) {
     counters.submitted().add(1);
-    counters.answer(operation);
+    counters.complete(operation);
     if res < 0 {
         counters.fail(operation, -res);
     }

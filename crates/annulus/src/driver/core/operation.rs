@@ -25,7 +25,7 @@ pub(crate) struct SocketOperation<T: SocketOp> {
 enum State<T> {
     Fresh(T),
     /// Without a ring: it has been tried, and the socket was not ready. It was asked for then, ns, if it is timed.
-    Tried(T, u64),
+    Attempted(T, u64),
     Out(Token),
     Over,
 }
@@ -60,7 +60,12 @@ impl<T: SocketOp> SocketOperation<T> {
     }
 
     /// Without a ring: the system call, as often as the socket is ready for it.
-    fn attempt(&mut self, mut op: T, asked_ns: u64, context: &mut Context<'_>) -> Poll<T::Output> {
+    fn attempt(
+        &mut self,
+        mut op: T,
+        submitted_ns: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<T::Output> {
         let mut refusals = Refusals::default();
         loop {
             if self.core.may_be_ready(op.socket(), op.interest()) {
@@ -68,7 +73,7 @@ impl<T: SocketOp> SocketOperation<T> {
                 if !op.is_unready(res) {
                     match refusals.judge(res, op.resume(res)) {
                         Resume::Done(res) => {
-                            self.count(res, asked_ns);
+                            self.count(res, submitted_ns);
                             return Poll::Ready(op.complete(res));
                         }
                         Resume::Again => continue,
@@ -84,21 +89,21 @@ impl<T: SocketOp> SocketOperation<T> {
                 // It has just been added, and may have been ready before.
                 Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
                 Ok(()) => {
-                    self.state = State::Tried(op, asked_ns);
+                    self.state = State::Attempted(op, submitted_ns);
                     return Poll::Pending;
                 }
             }
         }
     }
 
-    fn count(&self, res: i32, asked_ns: u64) {
+    fn count(&self, res: i32, submitted_ns: u64) {
         let operation = const { T::INFO.number() };
         self.core.count_call(operation, res);
-        if asked_ns > 0 {
+        if submitted_ns > 0 {
             let times = Times {
-                asked: asked_ns,
-                begun: asked_ns,
-                answered: self.core.now_ns(),
+                submitted: submitted_ns,
+                begun: submitted_ns,
+                completed: self.core.now_ns(),
             };
             self.core.notifier.counters.time(operation, times);
         }
@@ -118,14 +123,14 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 }
                 this.start(op, context)
             }
-            State::Tried(op, _) if this.core.is_ending() => {
+            State::Attempted(op, _) if this.core.is_ending() => {
                 Poll::Ready(op.complete(-this.core.refusal().code()))
             }
-            State::Tried(op, asked_ns) if !this.core.spend(context) => {
-                this.state = State::Tried(op, asked_ns);
+            State::Attempted(op, submitted_ns) if !this.core.spend(context) => {
+                this.state = State::Attempted(op, submitted_ns);
                 Poll::Pending
             }
-            State::Tried(op, asked_ns) => this.attempt(op, asked_ns, context),
+            State::Attempted(op, submitted_ns) => this.attempt(op, submitted_ns, context),
             State::Out(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
                     unreachable!("without a ring nothing is in flight")
@@ -150,7 +155,7 @@ impl<T: SocketOp> Drop for SocketOperation<T> {
             &self.core.backend,
         ) {
             (State::Out(token), Backend::Rings(rings)) => rings.abandon(token, !T::GOES_ON),
-            (State::Tried(op, _), Backend::Readiness(readiness)) if T::GOES_ON => {
+            (State::Attempted(op, _), Backend::Readiness(readiness)) if T::GOES_ON => {
                 readiness.go_on_later(op);
             }
             _ => {}

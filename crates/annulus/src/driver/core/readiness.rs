@@ -179,8 +179,8 @@ impl Readiness {
             let displaced =
                 self.with_side(socket, interest, |side| side.waiters.wait_besides(waker));
             // Foreign code: with nothing borrowed.
-            let asked = displaced.unwrap_or_default().let_go();
-            let gone = self.with_side(socket, interest, |side| side.waiters.readmit(asked));
+            let checked = displaced.unwrap_or_default().let_go();
+            let gone = self.with_side(socket, interest, |side| side.waiters.readmit(checked));
             drop(gone);
         }
         Ok(())

@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 use slab::Slab;
 
 use super::shared_ring::{Files, SubmissionPort};
-use super::table::{Abandoned, Act, Answer, CompletionHandler, Table, Token};
+use super::table::{Abandoned, Act, CompletionHandler, CompletionInfo, Table, Token};
 use super::{Core, Notifier};
 use crate::driver::finish::contain;
 use crate::driver::slot::PANICKED;
@@ -92,8 +92,8 @@ impl Rings {
     pub(super) fn start<T: SocketOp>(&self, mut op: T, waker: Option<Waker>) -> Token {
         // The buffer is foreign code: it is asked with nothing borrowed.
         let sqe = op.sqe();
-        let asked_ns = metrics::sample();
-        let (token, sqe) = self.table.borrow_mut().start(op, sqe, waker, asked_ns);
+        let submitted_ns = metrics::sample();
+        let (token, sqe) = self.table.borrow_mut().start(op, sqe, waker, submitted_ns);
         self.push(sqe);
         token
     }
@@ -113,8 +113,8 @@ impl Rings {
         let place = self.closes.borrow_mut().insert(socket);
         let mut sqe = op.sqe();
         sqe.flags |= LINKED;
-        let asked_ns = metrics::sample();
-        let (_, sqe) = self.table.borrow_mut().start(op, sqe, None, asked_ns);
+        let submitted_ns = metrics::sample();
+        let (_, sqe) = self.table.borrow_mut().start(op, sqe, None, submitted_ns);
         self.push(sqe);
         self.push(Sqe {
             user_data: Token::special(CLOSES + to_u32(place)).user_data(),
@@ -150,10 +150,10 @@ impl Rings {
     }
 
     pub(super) fn abandon(&self, token: Token, cancels: bool) {
-        let (answered, waker) = self.table.borrow_mut().abandon(token);
-        let in_flight = answered.is_none();
+        let (completed, waker) = self.table.borrow_mut().abandon(token);
+        let in_flight = completed.is_none();
         drop(waker);
-        dispose(answered);
+        dispose(completed);
         if in_flight && cancels {
             self.cancel(token);
         }
@@ -317,7 +317,7 @@ impl Rings {
         if let Some(number) = token.special_number() {
             return self.react_to_special(number, cqe.res);
         }
-        let note = |answer| self.count(answer);
+        let note = |completion| self.count(completion);
         let mut table = self.table.borrow_mut();
         let act = table.react(token, &cqe, core.ending.get(), note);
         drop(table);
@@ -349,8 +349,8 @@ impl Rings {
                 self.ask_again(core, token, cqe);
             }
             Act::Dispose(res) => {
-                let answered = self.table.borrow_mut().give_up(token, res);
-                dispose(answered);
+                let completed = self.table.borrow_mut().give_up(token, res);
+                dispose(completed);
             }
             Act::Handle(handler) => contain(|| handler.on_completion(core, cqe)),
         }
@@ -375,49 +375,49 @@ impl Rings {
     }
 
     #[inline]
-    fn count(&self, answer: Answer) {
+    fn count(&self, completion: CompletionInfo) {
         let counters = &self.notifier.counters;
-        let Answer {
+        let CompletionInfo {
             operation, times, ..
-        } = answer;
-        if answer.res < 0 {
-            return self.count_error(answer);
+        } = completion;
+        if completion.res < 0 {
+            return self.count_error(completion);
         }
-        counters.answer(operation);
-        if let Some((asked, begun)) = times {
-            self.time(operation, asked, begun);
+        counters.complete(operation);
+        if let Some((submitted, begun)) = times {
+            self.time(operation, submitted, begun);
         }
     }
 
     #[cold]
-    fn count_error(&self, answer: Answer) {
+    fn count_error(&self, completion: CompletionInfo) {
         let counters = &self.notifier.counters;
-        let Answer { operation, res, .. } = answer;
+        let CompletionInfo { operation, res, .. } = completion;
         match -res {
-            ECANCELED if answer.stopped && answer.is_multishot => {
+            ECANCELED if completion.stopped && completion.is_multishot => {
                 return counters.cancelled().add(1);
             }
-            ENOBUFS if answer.is_multishot => return counters.no_buffers().add(1),
+            ENOBUFS if completion.is_multishot => return counters.no_buffers().add(1),
             // It is asked again; singly, where the kernel has no multishot form (EINVAL).
-            EAGAIN | EINTR | EINVAL if answer.is_multishot => return,
-            ECANCELED if answer.stopped => counters.cancelled().add(1),
+            EAGAIN | EINTR | EINVAL if completion.is_multishot => return,
+            ECANCELED if completion.stopped => counters.cancelled().add(1),
             errno => counters.fail(operation, errno),
         }
-        counters.answer(operation);
-        if let Some((asked, begun)) = answer.times {
-            self.time(operation, asked, begun);
+        counters.complete(operation);
+        if let Some((submitted, begun)) = completion.times {
+            self.time(operation, submitted, begun);
         }
     }
 
     #[cold]
-    fn time(&self, operation: OperationNumber, asked: u64, begun: u64) {
+    fn time(&self, operation: OperationNumber, submitted: u64, begun: u64) {
         if self.reaped_ns.get() == 0 {
             self.reaped_ns.set(call::now_ns());
         }
         let times = Times {
-            asked,
-            begun: begun.max(asked),
-            answered: self.reaped_ns.get(),
+            submitted,
+            begun: begun.max(submitted),
+            completed: self.reaped_ns.get(),
         };
         self.notifier.counters.time(operation, times);
     }
@@ -493,8 +493,8 @@ impl Drop for Rings {
 }
 
 /// The op's buffer is foreign code.
-fn dispose(answered: Option<Abandoned>) {
-    if answered.is_some() {
-        contain(|| drop(answered));
+fn dispose(completed: Option<Abandoned>) {
+    if completed.is_some() {
+        contain(|| drop(completed));
     }
 }

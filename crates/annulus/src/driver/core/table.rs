@@ -85,7 +85,7 @@ struct Entry {
     /// Which of the times is its, from 1 on; 0: it is not timed.
     timed: u16,
     /// The answer of a send whose memory the kernel still has.
-    held: Option<i32>,
+    first_result: Option<i32>,
     stage: Stage,
 }
 
@@ -96,7 +96,7 @@ enum Stage {
         /// `None`: nobody waits, and what comes is disposed of.
         waker: Option<Waker>,
         /// The final answer.
-        answer: Option<i32>,
+        result: Option<i32>,
     },
     Multishot(OperationNumber, Rc<dyn CompletionHandler>),
 }
@@ -184,7 +184,7 @@ pub(super) struct Table {
 
 /// An answer, to be counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
+pub(super) struct CompletionInfo {
     pub(super) operation: OperationNumber,
     pub(super) res: i32,
     /// Its end has been asked for.
@@ -205,7 +205,7 @@ impl Table {
             !matches!(
                 entry.stage,
                 Stage::Oneshot {
-                    answer: Some(_),
+                    result: Some(_),
                     ..
                 }
             )
@@ -221,7 +221,7 @@ impl Table {
     /// Whether something is being sent that goes on until it is sent.
     pub(super) fn is_sending(&self) -> bool {
         let sends = |entry: &Entry| match &entry.stage {
-            Stage::Oneshot { vtable, answer, .. } => vtable.goes_on && answer.is_none(),
+            Stage::Oneshot { vtable, result, .. } => vtable.goes_on && result.is_none(),
             Stage::Multishot(..) => false,
         };
         self.entries.iter().any(|(_, entry)| sends(entry))
@@ -232,7 +232,7 @@ impl Table {
     #[cold]
     pub(super) fn abort_unconfirmed(&mut self) {
         for (_, entry) in &mut self.entries {
-            if let Some(res) = entry.held
+            if let Some(res) = entry.first_result
                 && let Stage::Oneshot {
                     payload, vtable, ..
                 } = &mut entry.stage
@@ -250,10 +250,10 @@ impl Table {
             if let Stage::Oneshot {
                 payload,
                 vtable,
-                answer: None,
+                result: None,
                 ..
             } = &mut entry.stage
-                && entry.held.is_none()
+                && entry.first_result.is_none()
             {
                 // SAFETY: Typed: the op is in its entry, and the vtable is its own. Lent: what the kernel was pointed
                 // to is not touched.
@@ -272,14 +272,14 @@ impl Table {
             refusals: Refusals::default(),
             stopped: false,
             timed,
-            held: None,
+            first_result: None,
             stage,
         });
         Token::new(index, generation)
     }
 
     /// Takes an op over; its SQE, as it is returned, is to be pushed. Without a waker nobody waits for the
-    /// end. What the SQE points to stays where it is when the op is moved. `asked_ns`: when it was asked for,
+    /// end. What the SQE points to stays where it is when the op is moved. `submitted_ns`: when it was asked for,
     /// or 0 if it is not timed.
     #[inline]
     pub(super) fn start<T: SocketOp>(
@@ -287,17 +287,21 @@ impl Table {
         op: T,
         mut sqe: Sqe,
         waker: Option<Waker>,
-        asked_ns: u64,
+        submitted_ns: u64,
     ) -> (Token, Sqe) {
         let mut payload = Payload::uninit();
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
         unsafe { store::<T, INLINE_BYTES>(payload.as_mut_ptr().cast(), op) };
-        let timed = if asked_ns > 0 { self.time(asked_ns) } else { 0 };
+        let timed = if submitted_ns > 0 {
+            self.time(submitted_ns)
+        } else {
+            0
+        };
         let stage = Stage::Oneshot {
             payload,
             vtable: const { &Vtable::of::<T>() },
             waker,
-            answer: None,
+            result: None,
         };
         let token = self.insert(stage, timed);
         sqe.user_data = token.user_data();
@@ -313,14 +317,14 @@ impl Table {
         self.insert(Stage::Multishot(operation, handler), 0)
     }
 
-    /// A place for the times of an operation that was asked for at `asked_ns`; 0: there is none.
+    /// A place for the times of an operation that was asked for at `submitted_ns`; 0: there is none.
     #[cold]
-    fn time(&mut self, asked_ns: u64) -> u16 {
+    fn time(&mut self, submitted_ns: u64) -> u16 {
         if self.times.len() >= TIMED_MAX {
             return 0;
         }
         // A place below `TIMED_MAX`, so that this fits.
-        let place = self.times.insert((asked_ns, 0));
+        let place = self.times.insert((submitted_ns, 0));
         let timed = u16::try_from(place + 1).unwrap_or(0);
         self.to_go.push(timed);
         timed
@@ -384,7 +388,7 @@ impl Table {
             !matches!(
                 entry.stage,
                 Stage::Oneshot {
-                    answer: Some(_),
+                    result: Some(_),
                     ..
                 }
             )
@@ -400,13 +404,13 @@ impl Table {
         context: &std::task::Context<'_>,
     ) -> Result<(T, i32), Option<Waker>> {
         let Some(Entry {
-            stage: Stage::Oneshot { waker, answer, .. },
+            stage: Stage::Oneshot { waker, result, .. },
             ..
         }) = self.entry(token)
         else {
             unreachable!("an operation that is watched is in the table")
         };
-        let Some(res) = *answer else {
+        let Some(res) = *result else {
             let same = (waker.as_ref()).is_some_and(|waker| waker.will_wake(context.waker()));
             return Err(if same {
                 None
@@ -429,14 +433,14 @@ impl Table {
     /// dropped.
     pub(super) fn abandon(&mut self, token: Token) -> (Option<Abandoned>, Option<Waker>) {
         let Some(Entry {
-            stage: Stage::Oneshot { waker, answer, .. },
+            stage: Stage::Oneshot { waker, result, .. },
             ..
         }) = self.entry(token)
         else {
             return (None, None);
         };
         let waker = waker.take();
-        let Some(res) = *answer else {
+        let Some(res) = *result else {
             return (None, waker);
         };
         (self.give_up(token, res), waker)
@@ -464,7 +468,7 @@ impl Table {
         token: Token,
         cqe: &Cqe,
         ending: bool,
-        note: impl FnOnce(Answer),
+        note: impl FnOnce(CompletionInfo),
     ) -> Act {
         let entry = self.entries.get_mut(token.index());
         let Some(entry) = entry.filter(|entry| entry.generation == token.generation()) else {
@@ -472,7 +476,7 @@ impl Table {
         };
         match &mut entry.stage {
             Stage::Multishot(operation, handler) => {
-                note(Answer {
+                note(CompletionInfo {
                     operation: *operation,
                     res: cqe.res,
                     stopped: entry.stopped,
@@ -490,13 +494,13 @@ impl Table {
                 payload,
                 vtable,
                 waker,
-                answer,
+                result,
             } => {
                 if cqe.more() {
-                    entry.held = Some(cqe.res);
+                    entry.first_result = Some(cqe.res);
                     return Act::Nothing;
                 }
-                let (res, resume) = let_go(payload, vtable, entry.held.take(), cqe);
+                let (res, resume) = let_go(payload, vtable, entry.first_result.take(), cqe);
                 let stopped = ending || entry.stopped;
                 let res = match entry.refusals.judge(res, resume) {
                     // It has not come to an end of its own.
@@ -505,7 +509,7 @@ impl Table {
                     Resume::Again => return Act::Again,
                 };
                 self.flying -= 1;
-                note(Answer {
+                note(CompletionInfo {
                     operation: vtable.operation,
                     res,
                     stopped: ending || entry.stopped,
@@ -515,7 +519,7 @@ impl Table {
                         timed => self.times.try_remove(usize::from(timed) - 1),
                     },
                 });
-                complete_entry(answer, waker, res)
+                complete_entry(result, waker, res)
             }
         }
     }
@@ -527,12 +531,12 @@ impl Table {
             return Act::Nothing;
         };
         match &mut entry.stage {
-            Stage::Oneshot { waker, answer, .. } => {
+            Stage::Oneshot { waker, result, .. } => {
                 self.flying -= 1;
                 if entry.timed > 0 {
                     self.times.try_remove(usize::from(entry.timed) - 1);
                 }
-                complete_entry(answer, waker, res)
+                complete_entry(result, waker, res)
             }
             Stage::Multishot(..) => Act::Nothing,
         }
@@ -548,13 +552,18 @@ impl Table {
 
 /// The kernel has let go of an op, whose answer it may have `held`: what that is, and what the op says to it.
 #[inline]
-fn let_go(payload: &mut Payload, vtable: &Vtable, held: Option<i32>, cqe: &Cqe) -> (i32, Resume) {
+fn let_go(
+    payload: &mut Payload,
+    vtable: &Vtable,
+    first_result: Option<i32>,
+    cqe: &Cqe,
+) -> (i32, Resume) {
     let data = payload.as_mut_ptr().cast();
-    let res = match held {
-        Some(held) if cqe.is_notice() => {
+    let res = match first_result {
+        Some(first_result) if cqe.is_notice() => {
             // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
             unsafe { (vtable.noticed)(data, cqe.res) };
-            held
+            first_result
         }
         _ => cqe.res,
     };
@@ -564,8 +573,8 @@ fn let_go(payload: &mut Payload, vtable: &Vtable, held: Option<i32>, cqe: &Cqe) 
 
 /// Stores the final answer.
 #[inline]
-fn complete_entry(answer: &mut Option<i32>, waker: &mut Option<Waker>, res: i32) -> Act {
-    *answer = Some(res);
+fn complete_entry(result: &mut Option<i32>, waker: &mut Option<Waker>, res: i32) -> Act {
+    *result = Some(res);
     match waker.take() {
         Some(waker) => Act::Wake(waker),
         None => Act::Dispose(res),

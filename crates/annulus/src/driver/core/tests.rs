@@ -125,9 +125,9 @@ struct Flying {
     watched: bool,
     stopped: bool,
     /// A zero-copy send has been answered so, and its notification is due.
-    held: Option<i32>,
+    first_result: Option<i32>,
     /// The final answer has been given.
-    answer: Option<i32>,
+    result: Option<i32>,
     woken: Arc<Woken>,
 }
 
@@ -212,8 +212,8 @@ impl Model {
             watched: watched && kind != Kind::Multishot,
             kind,
             stopped: false,
-            held: None,
-            answer: None,
+            first_result: None,
+            result: None,
             woken,
         });
     }
@@ -227,9 +227,9 @@ impl Model {
     }
 
     /// The kernel says something of the `nth`.
-    fn answer(&mut self, nth: usize, ending: bool) {
+    fn complete(&mut self, nth: usize, ending: bool) {
         let flying = &mut self.flying[nth];
-        if flying.answer.is_some() {
+        if flying.result.is_some() {
             return;
         }
         let token = flying.token;
@@ -249,8 +249,8 @@ impl Model {
             }
             return;
         }
-        if flying.held.is_none() && more {
-            flying.held = Some(res);
+        if flying.first_result.is_none() && more {
+            flying.first_result = Some(res);
             let act = self.table.react(token, &cqe(res, MORE), ending, |_| {});
             assert!(
                 matches!(act, Act::Nothing),
@@ -260,14 +260,14 @@ impl Model {
             return;
         }
         // The notification's own result is no answer.
-        let act = match flying.held {
+        let act = match flying.first_result {
             Some(_) => self
                 .table
                 .react(token, &cqe(1 << 20, NOTICE), ending, |_| {}),
             None => self.table.react(token, &cqe(res, 0), ending, |_| {}),
         };
-        self.notices += u32::from(flying.held.is_some());
-        let res = flying.held.take().unwrap_or(res);
+        self.notices += u32::from(flying.first_result.is_some());
+        let res = flying.first_result.take().unwrap_or(res);
         let expected = match res {
             res if res == -EAGAIN && (flying.stopped || ending) => -ECANCELED,
             res => res,
@@ -281,7 +281,7 @@ impl Model {
             Act::Wake(waker) => {
                 assert!(flying.watched);
                 // The kernel's shortage has an end: after so many refusals it is the answer.
-                flying.answer = Some(expected);
+                flying.result = Some(expected);
                 waker.wake();
             }
             Act::Dispose(res) => {
@@ -302,7 +302,7 @@ impl Model {
         }
         let waker = Waker::from(Arc::clone(&flying.woken));
         let context = Context::from_waker(&waker);
-        let (token, answer) = (flying.token, flying.answer);
+        let (token, result) = (flying.token, flying.result);
         let polled = match flying.kind {
             Kind::Small(number) => (self.table.poll::<Probe<1>>(token, &context))
                 .map(|(op, res)| (number, op.complete(res))),
@@ -310,15 +310,15 @@ impl Model {
                 .map(|(op, res)| (number, op.complete(res))),
             Kind::Multishot => unreachable!("nobody watches it"),
         };
-        match (polled, answer) {
-            (Ok((number, got)), Some(answer)) => {
-                assert_eq!(got, (number, answer));
+        match (polled, result) {
+            (Ok((number, got)), Some(result)) => {
+                assert_eq!(got, (number, result));
                 assert_eq!(flying.woken.0.load(Ordering::Relaxed), 1, "woken once");
                 self.taken += 1;
                 self.over(nth);
             }
             (Err(_), None) => {}
-            _ => panic!("it is there when it has been answered, and not before"),
+            _ => panic!("it is there when it has been completed, and not before"),
         }
     }
 
@@ -328,11 +328,11 @@ impl Model {
         if !std::mem::take(&mut flying.watched) {
             return;
         }
-        let (answered, waker) = self.table.abandon(flying.token);
-        assert_eq!(answered.is_some(), flying.answer.is_some());
-        assert_eq!(waker.is_some(), flying.answer.is_none());
-        if answered.is_some() {
-            drop(answered);
+        let (completed, waker) = self.table.abandon(flying.token);
+        assert_eq!(completed.is_some(), flying.result.is_some());
+        assert_eq!(waker.is_some(), flying.result.is_none());
+        if completed.is_some() {
+            drop(completed);
             self.disposed += 1;
             self.over(nth);
         }
@@ -341,7 +341,7 @@ impl Model {
     fn stop(&mut self, nth: usize) {
         let flying = &mut self.flying[nth];
         let in_flight = self.table.stop(flying.token);
-        assert_eq!(in_flight, flying.answer.is_none());
+        assert_eq!(in_flight, flying.result.is_none());
         flying.stopped = true;
     }
 
@@ -361,12 +361,12 @@ impl Model {
         ));
         assert!(!self.table.stop(token));
         assert!(self.table.sqe(token).is_none());
-        let (answered, waker) = self.table.abandon(token);
-        assert!(answered.is_none() && waker.is_none());
+        let (completed, waker) = self.table.abandon(token);
+        assert!(completed.is_none() && waker.is_none());
     }
 
     fn check(&self) {
-        let in_flight = self.flying.iter().filter(|flying| flying.answer.is_none());
+        let in_flight = self.flying.iter().filter(|flying| flying.result.is_none());
         assert_eq!(self.table.in_flight() as usize, in_flight.count());
         assert_eq!(self.table.tokens().len(), self.flying.len());
         assert_eq!(
@@ -391,7 +391,7 @@ fn whatever_is_answered_dropped_or_cancelled_in_whatever_order_each_operation_en
                 _ if count == 0 => {}
                 5..11 => {
                     let nth = model.random.usize(0..count);
-                    model.answer(nth, false);
+                    model.complete(nth, false);
                 }
                 11..13 => {
                     let nth = model.random.usize(0..count);
@@ -410,7 +410,7 @@ fn whatever_is_answered_dropped_or_cancelled_in_whatever_order_each_operation_en
         }
         // The end: all is cancelled, answered, and given up by who watches it.
         while !model.flying.is_empty() {
-            model.answer(0, true);
+            model.complete(0, true);
             if !model.flying.is_empty() {
                 model.abandon(0);
             }

@@ -34,7 +34,7 @@ pub(super) struct Waiters {
 struct Other {
     waker: Waker,
     /// It has been woken to say whether it still waits, and has not said so yet.
-    asked: bool,
+    checked: bool,
 }
 
 /// Wakers that have been taken out to be woken.
@@ -47,7 +47,7 @@ pub(super) struct Woken {
 #[derive(Default)]
 pub(super) struct Displaced {
     /// To be asked whether they still wait.
-    asked: Vec<Other>,
+    checked: Vec<Other>,
     /// To be dropped.
     gone: Vec<Other>,
     before: Option<Waker>,
@@ -56,7 +56,7 @@ pub(super) struct Displaced {
 /// Wakers that have been asked whether they still wait, on their way back.
 #[derive(Default)]
 #[must_use = "they wait, and are to be readmitted"]
-pub(super) struct Asked(Vec<Other>);
+pub(super) struct CheckedWaiters(Vec<Other>);
 
 impl Waiters {
     pub(super) const NEW: Waiters = Waiters {
@@ -79,7 +79,7 @@ impl Waiters {
         let mut others = self.others.iter_mut();
         let known = others.find(|other| other.waker.will_wake(waker));
         known.is_some_and(|other| {
-            other.asked = false;
+            other.checked = false;
             true
         })
     }
@@ -93,13 +93,13 @@ impl Waiters {
         match before {
             Some(before) if waited => {
                 if self.others.len() >= self.others_max as usize {
-                    let (gone, asked) = (self.others.drain(..)).partition(|other| other.asked);
-                    (displaced.gone, displaced.asked) = (gone, asked);
+                    let (gone, checked) = (self.others.drain(..)).partition(|other| other.checked);
+                    (displaced.gone, displaced.checked) = (gone, checked);
                     self.others_max = OTHERS_MAX_MOST.min(2 * self.others_max);
                 }
                 self.others.push(Other {
                     waker: before,
-                    asked: false,
+                    checked: false,
                 });
             }
             before => displaced.before = before,
@@ -108,16 +108,19 @@ impl Waiters {
     }
 
     /// Puts back the wakers that have been asked, before those that came since. Returns what is to be dropped.
-    pub(super) fn readmit(&mut self, Asked(mut asked): Asked) -> Asked {
-        if asked.is_empty() || !self.waits {
-            return Asked(asked);
+    pub(super) fn readmit(
+        &mut self,
+        CheckedWaiters(mut checked): CheckedWaiters,
+    ) -> CheckedWaiters {
+        if checked.is_empty() || !self.waits {
+            return CheckedWaiters(checked);
         }
-        for other in &mut asked {
-            other.asked = true;
+        for other in &mut checked {
+            other.checked = true;
         }
-        asked.append(&mut self.others);
-        self.others = asked;
-        Asked::default()
+        checked.append(&mut self.others);
+        self.others = checked;
+        CheckedWaiters::default()
     }
 
     /// Nobody waits any more: who did is to be woken.
@@ -156,12 +159,12 @@ impl Woken {
 
 impl Displaced {
     /// With nothing borrowed. What it returns is to be readmitted.
-    pub(super) fn let_go(self) -> Asked {
+    pub(super) fn let_go(self) -> CheckedWaiters {
         drop((self.before, self.gone));
-        for other in &self.asked {
+        for other in &self.checked {
             contain(|| other.waker.wake_by_ref());
         }
-        Asked(self.asked)
+        CheckedWaiters(self.checked)
     }
 }
 
@@ -182,8 +185,8 @@ impl WaitersCell {
         if !self.0.borrow_mut().wait_again(waker) {
             let waker = waker.clone();
             let displaced = self.0.borrow_mut().wait_besides(waker);
-            let asked = displaced.let_go();
-            let gone = self.0.borrow_mut().readmit(asked);
+            let checked = displaced.let_go();
+            let gone = self.0.borrow_mut().readmit(checked);
             drop(gone);
         }
     }
@@ -224,8 +227,8 @@ impl Crowd {
         if !self.with(|waiters| waiters.wait_again(waker)) {
             let waker = waker.clone();
             let displaced = self.with(|waiters| waiters.wait_besides(waker));
-            let asked = displaced.let_go();
-            let gone = self.with(|waiters| waiters.readmit(asked));
+            let checked = displaced.let_go();
+            let gone = self.with(|waiters| waiters.readmit(checked));
             drop(gone);
         }
     }
@@ -329,7 +332,7 @@ mod tests {
         let (crowd, all) = (Crowd::new(), sleepers(40));
         all.iter().for_each(|(_, waker)| crowd.join(waker));
         let woken_early: usize = (all.iter()).map(|(one, _)| one.0.swap(0, Relaxed)).sum();
-        assert!(woken_early > 0, "there are more than are kept unasked");
+        assert!(woken_early > 0, "there are more than are kept unchecked");
         all.iter().for_each(|(_, waker)| crowd.join(waker));
         Waker::from(crowd).wake();
         assert!(all.iter().all(|(one, _)| one.0.load(Relaxed) > 0));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::submitter::Clock;
 use super::super::threadless::ThreadlessDriver;
 use super::super::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread};
-use super::{Ground, Nobody, Still, blocking_threads, limits, tuning};
+use super::{Ground, NoWake, Still, blocking_threads, limits, tuning};
 use crate::op::{Op, Sleep};
 use crate::sys::errno::ETIME;
 use crate::sys::kernel::Kernel;
@@ -35,7 +35,7 @@ impl Ground {
     }
 }
 
-fn is_answered<T: Op>(operation: &mut Operation<'_, T>) -> bool {
+fn is_completed<T: Op>(operation: &mut Operation<'_, T>) -> bool {
     let mut context = std::task::Context::from_waker(Waker::noop());
     std::pin::Pin::new(operation).poll(&mut context).is_ready()
 }
@@ -43,7 +43,7 @@ fn is_answered<T: Op>(operation: &mut Operation<'_, T>) -> bool {
 /// A pause that has begun.
 fn begun(submitter: &Submitter, time: Duration) -> Operation<'_, Sleep> {
     let mut sleep = Operation::new(submitter, Sleep).timeout(time);
-    assert!(!is_answered(&mut sleep));
+    assert!(!is_completed(&mut sleep));
     sleep
 }
 
@@ -61,12 +61,12 @@ fn a_long_deadline_and_many_short_ones_have_one_timer_at_a_time() {
         assert_eq!(ground.kernel.timers(), [at_ns]);
         ground.kernel.pass(ns(SHORT));
         ground.driver.poll();
-        assert!(is_answered(&mut short));
+        assert!(is_completed(&mut short));
         assert_eq!(ground.kernel.timers(), [ns(LONG)]);
     }
     ground.kernel.pass(ns(LONG));
     ground.driver.poll();
-    assert!(is_answered(&mut long));
+    assert!(is_completed(&mut long));
     assert_eq!(ground.kernel.timers(), []);
     ground.driver.drain();
 }
@@ -92,17 +92,17 @@ fn a_timer_that_goes_off_while_it_is_moved_is_armed_anew() {
     let _long = begun(&ground.submitter, LONG);
     // It has gone off, and that has not been seen yet.
     ground.kernel.pass(ns(LONG) - ns(SHORT) * 3);
-    let early = ground.kernel.seen.lock().unwrap().timers[0].1;
-    ground.kernel.seen.lock().unwrap().timers.clear();
+    let early = ground.kernel.state.lock().unwrap().timers[0].1;
+    ground.kernel.state.lock().unwrap().timers.clear();
     let mut short = begun(&ground.submitter, SHORT);
     assert_eq!(ground.kernel.timers(), []);
-    ground.kernel.answer(early, -ETIME);
+    ground.kernel.complete(early, -ETIME);
     ground.driver.poll();
     let at_ns = Clock::now_ns(&ground.kernel) + ns(SHORT);
     assert_eq!(ground.kernel.timers(), [at_ns]);
     ground.kernel.pass(ns(SHORT));
     ground.driver.poll();
-    assert!(is_answered(&mut short));
+    assert!(is_completed(&mut short));
     ground.driver.drain();
 }
 
@@ -149,7 +149,7 @@ fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
     let driver = ThreadlessDriver::new(
         Arc::clone(&handle),
         ring,
-        Box::new(Nobody),
+        Box::new(NoWake),
         limits(),
         tuning(),
     );
@@ -159,7 +159,7 @@ fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
     let long = begun(&submitter, LONG);
     for round in 0..ROUNDS {
         let mut short = begun(&submitter, SHORT);
-        while !is_answered(&mut short) {
+        while !is_completed(&mut short) {
             // As a thread of an executor does.
             match round % 2 {
                 0 => driver.poll(),

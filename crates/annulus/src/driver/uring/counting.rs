@@ -10,14 +10,14 @@ use crate::sys::kernel::Kernel;
 #[derive(Default)]
 pub(super) struct Clocks {
     pub(super) begun_ns: u64,
-    pub(super) answered_ns: u64,
+    pub(super) completed_ns: u64,
 }
 
 impl<K: Kernel> Driver<K> {
     /// Of an operation that is about to be pushed.
     #[inline]
     pub(super) fn note_begun(&mut self, side: &mut DriverSide) {
-        if side.asked_ns > 0 {
+        if side.submitted_ns > 0 {
             let now_ns = || self.kernel.now_ns();
             side.begun_ns = *read_once(&mut self.clocks.begun_ns, now_ns);
         }
@@ -25,28 +25,28 @@ impl<K: Kernel> Driver<K> {
 
     /// Of one that has been answered for good. `wanted`: nothing has been done to have it end before its time.
     #[inline]
-    pub(super) fn note_answer(
+    pub(super) fn note_completion(
         &mut self,
         operation: OperationNumber,
         side: &DriverSide,
         res: i32,
-        wanted: bool,
+        is_live: bool,
     ) {
         let counters = &self.handle.counters;
-        counters.answer(operation);
+        counters.complete(operation);
         if res < 0 {
             match -res {
-                ECANCELED if !wanted => counters.cancelled().add(1),
+                ECANCELED if !is_live => counters.cancelled().add(1),
                 ETIMEDOUT if side.timed_out => {}
                 errno => counters.fail(operation, errno),
             }
         }
-        if side.asked_ns > 0 {
+        if side.submitted_ns > 0 {
             let now_ns = || self.kernel.now_ns();
             let times = Times {
-                asked: side.asked_ns,
+                submitted: side.submitted_ns,
                 begun: side.begun_ns,
-                answered: *read_once(&mut self.clocks.answered_ns, now_ns),
+                completed: *read_once(&mut self.clocks.completed_ns, now_ns),
             };
             counters.time(operation, times);
         }

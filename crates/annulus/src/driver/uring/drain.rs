@@ -79,10 +79,10 @@ impl<K: Kernel> Driver<K> {
                 self.finish(slot, -handle.refusal());
             }
         }
-        self.clocks.answered_ns = 0;
+        self.clocks.completed_ns = 0;
         for slot in std::mem::take(&mut self.again) {
             // SAFETY: Lent: unfinished, and not with the kernel.
-            self.answer(unsafe { slot.as_ref() }, -ECANCELED);
+            self.complete_in_flight(unsafe { slot.as_ref() }, -ECANCELED);
         }
         if self.in_flight > 0 {
             self.cancel_all = true;

@@ -90,8 +90,8 @@ impl<K: Kernel> Driver<K> {
         }
         // SAFETY: Lent: in flight, so its driver side is ours.
         let side = unsafe { slot.driver() };
-        let wanted = side.stage == Stage::InFlight && !side.timed_out;
-        if !wanted || slot.lifecycle.is_abandoned() || self.draining_until_ns.is_some() {
+        let is_live = side.stage == Stage::InFlight && !side.timed_out;
+        if !is_live || slot.lifecycle.is_abandoned() || self.draining_until_ns.is_some() {
             return -ECANCELED;
         }
         self.handle.counters.poll_refused().add(1);

@@ -57,9 +57,9 @@ impl<K: Kernel> Driver<K> {
         if self.kernel.unsubmitted() > 0 {
             self.submit();
         }
-        let found = self.busy_poll();
-        self.spin.learn(found);
-        found
+        let has_work = self.busy_poll();
+        self.spin.learn(has_work);
+        has_work
     }
 
     /// Whether something could not be pushed that may be pushed: to sleep would be to wait for an
@@ -138,8 +138,8 @@ impl Spin {
     }
 
     /// What came of it.
-    pub(super) fn learn(&mut self, found: bool) {
-        let step = if found { 1 } else { -2 };
+    pub(super) fn learn(&mut self, has_work: bool) {
+        let step = if has_work { 1 } else { -2 };
         self.credit = (self.credit + step).clamp(-Spin::CREDIT_MAX, Spin::CREDIT_MAX);
     }
 }

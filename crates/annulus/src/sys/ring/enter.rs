@@ -15,7 +15,7 @@ use crate::sys::call::timespec;
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::must_wake_poller;
 use crate::sys::size_limit::SignalBlocked;
-use crate::sys::wanted::Wanted;
+use crate::sys::wait_for::WaitFor;
 
 /// Bytes of a signal set, as the kernel counts them.
 const SIGNAL_SET_BYTES: u32 = 8;
@@ -53,12 +53,12 @@ impl Ring {
 
     pub(super) fn enter(
         &mut self,
-        wanted: Wanted,
+        wait_for: WaitFor,
         flags: u32,
         timeout_ns: Option<u64>,
     ) -> io::Result<()> {
         // SAFETY: Lent: no mask is passed.
-        unsafe { self.enter_masked(wanted, flags, timeout_ns, ptr::null()) }
+        unsafe { self.enter_masked(wait_for, flags, timeout_ns, ptr::null()) }
     }
 
     /// As `enter`; while it sleeps, the thread's signal mask is `mask`, if there is one.
@@ -68,7 +68,7 @@ impl Ring {
     /// Lent: `mask` is null, or the 8 bytes of a kernel's signal set until this returns.
     pub(in crate::sys) unsafe fn enter_masked(
         &mut self,
-        wanted: Wanted,
+        wait_for: WaitFor,
         flags: u32,
         timeout_ns: Option<u64>,
         mask: *const u64,
@@ -87,14 +87,14 @@ impl Ring {
         // SAFETY: Open. Our own ring, or its index in this thread's table of registered rings, for
         // which the call takes the same type.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        let wanted = if self.is_patient {
-            wanted
+        let wait_for = if self.is_patient {
+            wait_for
         } else {
-            wanted.without_patience()
+            wait_for.without_patience()
         };
-        let min_complete = wanted.completions;
+        let min_complete = wait_for.completions;
         let result = match timeout_ns {
-            None if mask.is_null() && wanted.any_after_us == 0 => {
+            None if mask.is_null() && wait_for.any_after_us == 0 => {
                 let flags = IoringEnterFlags::from_bits_retain(flags);
                 // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns.
                 unsafe { rustix::io_uring::io_uring_enter(fd, to_submit, min_complete, flags) }
@@ -106,7 +106,7 @@ impl Ring {
                     ts: rustix::io_uring::io_uring_ptr::new(ts.cast_mut().cast()),
                     sigmask: rustix::io_uring::io_uring_ptr::new(mask.cast_mut().cast()),
                     sigmask_sz: if mask.is_null() { 0 } else { SIGNAL_SET_BYTES },
-                    min_wait_usec: wanted.any_after_us,
+                    min_wait_usec: wait_for.any_after_us,
                 };
                 let flags = IoringEnterFlags::from_bits_retain(flags) | IoringEnterFlags::EXT_ARG;
                 // SAFETY: Lent, as above; `timeout` outlives the call, and `mask` by the caller's promise.

@@ -5,7 +5,7 @@ use super::super::errno::{ECANCELED, EINTR, EINVAL, EIO};
 use super::super::sqe::Sqe;
 use super::State;
 use super::config::{Errno, OpKind, SimConfig};
-use super::files::Answer;
+use super::files::SysResult;
 use super::memory::Lent;
 use super::request::Request;
 use crate::sys::errno::count;
@@ -82,7 +82,7 @@ impl State {
         request: Request,
         injected: Option<Errno>,
         now_ns: u64,
-    ) -> Answer<usize> {
+    ) -> SysResult<usize> {
         let (fd, offset) = (sqe.fd, sqe.off);
         match request {
             Request::Nop | Request::Wake => Ok(0),
@@ -142,7 +142,7 @@ impl State {
         fd: i32,
         offset: u64,
         mut into: Vec<Lent>,
-    ) -> Answer<usize> {
+    ) -> SysResult<usize> {
         let total: u64 = into.iter().map(|part| part.bytes() as u64).sum();
         let allowed = self.allowed(config, extent, total);
         let mut bytes = vec![0; usize::try_from(allowed).unwrap_or(0)];
@@ -166,7 +166,7 @@ impl State {
         from: &[Lent],
         durable: bool,
         now_ns: u64,
-    ) -> Answer<usize> {
+    ) -> SysResult<usize> {
         let mut bytes: Vec<u8> = Vec::new();
         for part in from {
             bytes.extend(part.read());

@@ -14,7 +14,7 @@ use super::tree::{Ino, Name, ROOT, Tree};
 use crate::narrow::to_usize;
 
 /// An answer: a value, or an errno.
-pub(crate) type Answer<T> = Result<T, i32>;
+pub(crate) type SysResult<T> = Result<T, i32>;
 
 /// Descriptors are numbered from here, far from the process's own: a simulated one that strays into
 /// a system call is `EBADF` there.
@@ -96,7 +96,7 @@ impl Files {
         self.sectors_max.saturating_sub(used)
     }
 
-    fn opened(&self, fd: i32) -> Answer<&OpenFile> {
+    fn opened(&self, fd: i32) -> SysResult<&OpenFile> {
         self.open.get(&fd).ok_or(EBADF)
     }
 
@@ -106,12 +106,12 @@ impl Files {
         mode & call::S_IFMT == call::file_type::DIRECTORY
     }
 
-    fn inode(&mut self, ino: Ino) -> Answer<&mut Inode> {
+    fn inode(&mut self, ino: Ino) -> SysResult<&mut Inode> {
         self.inodes.get_mut(&ino).ok_or(EBADF)
     }
 
     /// The inode of a descriptor that may be written through.
-    fn writable(&mut self, fd: i32, refusal: i32) -> Answer<&mut Inode> {
+    fn writable(&mut self, fd: i32, refusal: i32) -> SysResult<&mut Inode> {
         let opened = self.opened(fd)?;
         if !opened.writes() {
             return Err(refusal);
@@ -120,31 +120,37 @@ impl Files {
         self.inode(ino)
     }
 
-    pub(crate) fn open(&mut self, path: &[u8], flags: u32, mode: u32, now_ns: u64) -> Answer<i32> {
+    pub(crate) fn open(
+        &mut self,
+        path: &[u8],
+        flags: u32,
+        mode: u32,
+        now_ns: u64,
+    ) -> SysResult<i32> {
         if self.open.len() >= self.open_max {
             return Err(EMFILE);
         }
-        let found = self.tree.find(path)?;
+        let lookup = self.tree.find(path)?;
         let creates = flags & call::O_CREAT != 0;
         let writes = flags & call::O_ACCMODE != call::O_RDONLY;
-        let ino = match found.ino {
-            _ if creates && found.wants_dir => return Err(EISDIR),
+        let ino = match lookup.ino {
+            _ if creates && lookup.wants_dir => return Err(EISDIR),
             Some(_) if creates && flags & call::O_EXCL != 0 => return Err(EEXIST),
             Some(ino) if self.is_dir(ino) && (writes || creates) => return Err(EISDIR),
             Some(ino) if flags & call::O_DIRECTORY != 0 && !self.is_dir(ino) => {
                 return Err(ENOTDIR);
             }
-            Some(_) => self.tree.existing(&found)?,
+            Some(_) => self.tree.existing(&lookup)?,
             None if creates => {
                 let ino =
                     self.make_inode(call::file_type::REGULAR | mode & 0o7777 & !UMASK, now_ns);
-                if let Err(errno) = self.tree.add(&found, ino, false) {
+                if let Err(errno) = self.tree.add(&lookup, ino, false) {
                     self.inodes.remove(&ino);
                     return Err(errno);
                 }
                 ino
             }
-            None => self.tree.existing(&found)?,
+            None => self.tree.existing(&lookup)?,
         };
         if flags & call::O_TRUNC != 0 && writes {
             let inode = self.inode(ino)?;
@@ -167,7 +173,7 @@ impl Files {
         Ok(fd)
     }
 
-    pub(crate) fn close(&mut self, fd: i32) -> Answer<usize> {
+    pub(crate) fn close(&mut self, fd: i32) -> SysResult<usize> {
         let closed = self.open.remove(&fd).ok_or(EBADF)?;
         self.forget_if_gone(closed.ino);
         Ok(0)
@@ -192,7 +198,7 @@ impl Files {
         }
     }
 
-    pub(crate) fn read(&self, fd: i32, offset: u64, into: &mut [u8]) -> Answer<usize> {
+    pub(crate) fn read(&self, fd: i32, offset: u64, into: &mut [u8]) -> SysResult<usize> {
         let opened = self.opened(fd)?;
         if !opened.reads() {
             return Err(EBADF);
@@ -217,7 +223,7 @@ impl Files {
         from: &[u8],
         durable: bool,
         now_ns: u64,
-    ) -> Answer<usize> {
+    ) -> SysResult<usize> {
         let appends = self.opened(fd)?.flags & call::O_APPEND != 0;
         let (room, limit) = (self.room(), self.file_bytes_max);
         let inode = self.writable(fd, EBADF)?;
@@ -250,7 +256,7 @@ impl Files {
     }
 
     /// `fails`: the disk does not take it.
-    pub(crate) fn sync(&mut self, fd: i32, fails: bool) -> Answer<usize> {
+    pub(crate) fn sync(&mut self, fd: i32, fails: bool) -> SysResult<usize> {
         let ino = self.opened(fd)?.ino;
         match (self.is_dir(ino), fails) {
             (true, true) => {}
@@ -261,7 +267,7 @@ impl Files {
         Ok(0)
     }
 
-    pub(crate) fn truncate(&mut self, fd: i32, bytes: u64, now_ns: u64) -> Answer<usize> {
+    pub(crate) fn truncate(&mut self, fd: i32, bytes: u64, now_ns: u64) -> SysResult<usize> {
         let limit = self.file_bytes_max;
         let inode = self.writable(fd, EINVAL)?;
         check_offset(bytes)?;
@@ -280,7 +286,7 @@ impl Files {
         offset: u64,
         bytes: u64,
         now_ns: u64,
-    ) -> Answer<usize> {
+    ) -> SysResult<usize> {
         let (room, limit) = (self.room(), self.file_bytes_max);
         let inode = self.writable(fd, EBADF)?;
         check_offset(offset)?;
@@ -316,7 +322,7 @@ impl Files {
         Ok(0)
     }
 
-    pub(crate) fn advise(&self, fd: i32, advice: u32) -> Answer<usize> {
+    pub(crate) fn advise(&self, fd: i32, advice: u32) -> SysResult<usize> {
         self.opened(fd)?;
         if advice > ADVICE_MAX {
             Err(EINVAL)
@@ -325,7 +331,7 @@ impl Files {
         }
     }
 
-    pub(crate) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> Answer<usize> {
+    pub(crate) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> SysResult<usize> {
         let (from, to) = (self.tree.find(from)?, self.tree.find(to)?);
         if let Some(gone) = self.tree.rename(&from, &to, flags)? {
             self.forget_if_gone(gone);
@@ -333,25 +339,25 @@ impl Files {
         Ok(0)
     }
 
-    pub(crate) fn unlink(&mut self, path: &[u8], flags: u32) -> Answer<usize> {
-        let found = self.tree.find(path)?;
-        let gone = self.tree.remove(&found, flags & call::AT_REMOVEDIR != 0)?;
+    pub(crate) fn unlink(&mut self, path: &[u8], flags: u32) -> SysResult<usize> {
+        let lookup = self.tree.find(path)?;
+        let gone = self.tree.remove(&lookup, flags & call::AT_REMOVEDIR != 0)?;
         self.forget_if_gone(gone);
         Ok(0)
     }
 
-    pub(crate) fn make_dir(&mut self, path: &[u8], mode: u32, now_ns: u64) -> Answer<usize> {
-        let found = self.tree.find(path)?;
-        if found.ino.is_some() {
+    pub(crate) fn make_dir(&mut self, path: &[u8], mode: u32, now_ns: u64) -> SysResult<usize> {
+        let lookup = self.tree.find(path)?;
+        if lookup.ino.is_some() {
             return Err(EEXIST);
         }
         let ino = self.make_inode(call::file_type::DIRECTORY | mode & 0o7777 & !UMASK, now_ns);
-        self.tree.add(&found, ino, true)?;
+        self.tree.add(&lookup, ino, true)?;
         Ok(0)
     }
 
     /// Fills `struct linux_dirent64` records, as many as fit, from where the last call ended.
-    pub(crate) fn list(&mut self, fd: i32, room: usize) -> Answer<Vec<u8>> {
+    pub(crate) fn list(&mut self, fd: i32, room: usize) -> SysResult<Vec<u8>> {
         let refusal = if self.is_dir(self.opened(fd)?.ino) {
             ENOENT
         } else {
@@ -398,15 +404,15 @@ impl Files {
     }
 
     /// The inode that a statx asks about.
-    fn asked(&self, fd: i32, path: &[u8], flags: u32) -> Answer<Ino> {
+    fn resolve(&self, fd: i32, path: &[u8], flags: u32) -> SysResult<Ino> {
         if path.is_empty() && flags & call::AT_EMPTY_PATH != 0 {
             return Ok(self.opened(fd)?.ino);
         }
         self.tree.existing(&self.tree.find(path)?)
     }
 
-    pub(crate) fn stat(&self, fd: i32, path: &[u8], flags: u32) -> Answer<call::Statx> {
-        let ino = self.asked(fd, path, flags)?;
+    pub(crate) fn stat(&self, fd: i32, path: &[u8], flags: u32) -> SysResult<call::Statx> {
+        let ino = self.resolve(fd, path, flags)?;
         let inode = self.inodes.get(&ino).ok_or(ENOENT)?;
         Ok(super::stat::statx(ino, inode, self.tree.links(ino)))
     }
@@ -425,7 +431,7 @@ impl Files {
         (lost, kept)
     }
 
-    pub(crate) fn contents(&self, path: &[u8]) -> Answer<Vec<u8>> {
+    pub(crate) fn contents(&self, path: &[u8]) -> SysResult<Vec<u8>> {
         let ino = self.tree.existing(&self.tree.find(path)?)?;
         if self.is_dir(ino) {
             return Err(EISDIR);
@@ -433,7 +439,7 @@ impl Files {
         Ok(self.inodes.get(&ino).ok_or(ENOENT)?.body.contents())
     }
 
-    pub(crate) fn names(&self, path: &[u8]) -> Answer<Vec<Name>> {
+    pub(crate) fn names(&self, path: &[u8]) -> SysResult<Vec<Name>> {
         let ino = self.tree.existing(&self.tree.find(path)?)?;
         Ok(self
             .tree
@@ -445,7 +451,7 @@ impl Files {
     }
 
     /// Makes a file with these contents, and the directories above it; all of it is on the disk.
-    pub(crate) fn put(&mut self, path: &[u8], contents: &[u8], now_ns: u64) -> Answer<()> {
+    pub(crate) fn put(&mut self, path: &[u8], contents: &[u8], now_ns: u64) -> SysResult<()> {
         for (at, _) in path
             .iter()
             .enumerate()
@@ -486,7 +492,7 @@ const ADVICE_MAX: u32 = 5;
 const RECORD_HEAD_BYTES: usize = 19;
 
 /// Offsets and lengths are signed in Linux.
-fn check_offset(offset: u64) -> Answer<()> {
+fn check_offset(offset: u64) -> SysResult<()> {
     if i64::try_from(offset).is_ok() {
         Ok(())
     } else {

@@ -20,7 +20,7 @@ use super::super::ring::REAP_MAX;
 use super::super::sqe::{ASYNC_CANCEL_ANY, Cqe, Sqe, opcode};
 use super::execute::Fate;
 use super::request::{Request, WAKE_FD};
-use super::trace::{Event, Happened};
+use super::trace::{Event, EventKind};
 use super::{Bell, SimClock, World};
 use crate::narrow::to_u32;
 
@@ -127,7 +127,7 @@ impl SimKernel {
             state.counts.delayed += u64::from(delay_ns > 0);
             state
                 .trace
-                .note(event(now_ns, Happened::Started, operation, &sqe, &request));
+                .note(event(now_ns, EventKind::Started, operation, &sqe, &request));
             if state.dice.hits(config.scribble_per_mille) {
                 let garbage = state.dice.byte();
                 for target in request.targets() {
@@ -148,12 +148,12 @@ impl SimKernel {
     }
 
     fn note_high_water(&self) {
-        let held = self
+        let stalled = self
             .running
             .iter()
             .filter(|one| !matches!(one.request, Request::Wake));
         let (mut operations, mut bytes) = (0, 0);
-        for one in held {
+        for one in stalled {
             operations += 1;
             bytes += one.request.bytes();
         }
@@ -183,11 +183,11 @@ impl SimKernel {
         let world = Arc::clone(&self.world);
         let now_ns = self.clock.now_ns();
         let mut state = world.state();
-        let found = self
+        let target = self
             .running
             .iter_mut()
             .find(|one| one.sqe.user_data == token && one.fate == Fate::Runs);
-        let Some(target) = found else {
+        let Some(target) = target else {
             state.counts.cancels_missed += 1;
             return -ENOENT;
         };
@@ -214,7 +214,7 @@ impl SimKernel {
         let operation = target.operation;
         state.trace.note(event(
             now_ns,
-            Happened::CancelAsked(res),
+            EventKind::CancelRequested(res),
             operation,
             sqe,
             &Request::Nop,
@@ -246,7 +246,7 @@ impl SimKernel {
         };
         let mut due: Vec<Running> = self.running.extract_if(.., is_due).collect();
         due.sort_by_key(|one| (one.due_ns, one.operation));
-        let found = !due.is_empty();
+        let any_due = !due.is_empty();
         for _ in 0..due.len().min(most) {
             let mut next = 0;
             {
@@ -260,7 +260,7 @@ impl SimKernel {
             self.complete(one);
         }
         self.running.append(&mut due);
-        found
+        any_due
     }
 
     /// Does what the operation asks, lets go of its memory, and posts its CQE.
@@ -279,12 +279,12 @@ impl SimKernel {
         let world = Arc::clone(&self.world);
         let mut state = world.state();
         let noted = (!matches!(request, Request::Wake))
-            .then(|| event(now_ns, Happened::Answered(0), operation, &sqe, &request));
+            .then(|| event(now_ns, EventKind::Completed(0), operation, &sqe, &request));
         let res = state.execute(&world.config(), fate, &sqe, request, now_ns);
         if let Some(event) = noted {
             state.answered += 1;
             state.trace.note(Event {
-                what: Happened::Answered(res),
+                what: EventKind::Completed(res),
                 ..event
             });
         }
@@ -435,7 +435,7 @@ impl SimKernel {
     }
 }
 
-fn event(at_ns: u64, what: Happened, operation: u64, sqe: &Sqe, request: &Request) -> Event {
+fn event(at_ns: u64, what: EventKind, operation: u64, sqe: &Sqe, request: &Request) -> Event {
     Event {
         at_ns,
         what,

@@ -17,7 +17,7 @@ mod trace;
 mod tree;
 
 pub use config::{Errno, OpKind, SimConfig};
-pub use trace::{Event, FaultCounts, Happened, HighWater};
+pub use trace::{Event, EventKind, FaultCounts, HighWater};
 
 pub(crate) use dice::Dice;
 pub(crate) use kernel::SimKernel;

@@ -69,7 +69,7 @@ pub struct Event {
     /// When, on the simulation's clock, ns.
     pub at_ns: u64,
     /// What.
-    pub what: Happened,
+    pub what: EventKind,
     /// Which operation, counted from the beginning of the simulation.
     pub operation: u64,
     /// What the operation is.
@@ -85,13 +85,13 @@ pub struct Event {
 /// What happened to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Happened {
+pub enum EventKind {
     /// The kernel took it.
     Started,
     /// The kernel answered: a count, or minus an errno.
-    Answered(i32),
+    Completed(i32),
     /// A cancel was asked; its own answer.
-    CancelAsked(i32),
+    CancelRequested(i32),
 }
 
 /// The record of a world.
@@ -113,9 +113,9 @@ impl Trace {
             bytes,
         } = event;
         let (tag, res) = match what {
-            Happened::Started => (0, 0),
-            Happened::Answered(res) => (1, res),
-            Happened::CancelAsked(res) => (2, res),
+            EventKind::Started => (0, 0),
+            EventKind::Completed(res) => (1, res),
+            EventKind::CancelRequested(res) => (2, res),
         };
         for number in [
             at_ns,

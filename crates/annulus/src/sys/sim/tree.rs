@@ -111,7 +111,7 @@ fn put(dirs: &mut Dirs, dir: Ino, name: &[u8], ino: Option<Ino>) -> Option<Ino> 
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct Lookup {
     pub(crate) dir: Ino,
     /// The path's last part; empty for the root. One of dots is no name that can be changed.
     pub(crate) name: Name,
@@ -121,7 +121,7 @@ pub(crate) struct Found {
     pub(crate) wants_dir: bool,
 }
 
-impl Found {
+impl Lookup {
     /// Whether the path ends in something that can be renamed.
     fn has_name(&self) -> bool {
         !matches!(self.name.as_slice(), b"" | b"." | b"..")
@@ -157,12 +157,12 @@ impl Tree {
 
     /// Follows a path from the root, which is also everybody's working directory. The last part need
     /// not exist.
-    pub(crate) fn find(&self, path: &[u8]) -> Result<Found, i32> {
+    pub(crate) fn find(&self, path: &[u8]) -> Result<Lookup, i32> {
         if path.is_empty() {
             return Err(ENOENT);
         }
         let mut above = vec![ROOT];
-        let mut found = Found {
+        let mut lookup = Lookup {
             dir: ROOT,
             name: Name::new(),
             ino: Some(ROOT),
@@ -172,31 +172,31 @@ impl Tree {
             .split(|&byte| byte == b'/')
             .filter(|part| !part.is_empty())
         {
-            let dir = found.ino.ok_or(found.missing())?;
+            let dir = lookup.ino.ok_or(lookup.missing())?;
             let entries = self.now.get(&dir).ok_or(ENOTDIR)?;
-            found.name = part.to_vec();
+            lookup.name = part.to_vec();
             match part {
                 b"." => {}
                 b".." => {
                     if above.len() > 1 {
                         above.pop();
                     }
-                    found.ino = above.last().copied();
+                    lookup.ino = above.last().copied();
                 }
                 _ => {
-                    found.dir = dir;
-                    found.ino = entries.get(part).copied();
-                    above.extend(found.ino);
+                    lookup.dir = dir;
+                    lookup.ino = entries.get(part).copied();
+                    above.extend(lookup.ino);
                 }
             }
         }
-        Ok(found)
+        Ok(lookup)
     }
 
     /// What is at a path that has to lead to something, and to a directory if it ends in a slash.
-    pub(crate) fn existing(&self, found: &Found) -> Result<Ino, i32> {
-        let ino = found.ino.ok_or(found.missing())?;
-        if found.wants_dir && !self.is_dir(ino) {
+    pub(crate) fn existing(&self, lookup: &Lookup) -> Result<Ino, i32> {
+        let ino = lookup.ino.ok_or(lookup.missing())?;
+        if lookup.wants_dir && !self.is_dir(ino) {
             Err(ENOTDIR)
         } else {
             Ok(ino)
@@ -204,7 +204,7 @@ impl Tree {
     }
 
     /// Gives a new inode its first name.
-    pub(crate) fn add(&mut self, at: &Found, ino: Ino, is_dir: bool) -> Result<(), i32> {
+    pub(crate) fn add(&mut self, at: &Lookup, ino: Ino, is_dir: bool) -> Result<(), i32> {
         if at.ino.is_some() {
             return Err(EEXIST);
         }
@@ -224,7 +224,7 @@ impl Tree {
     }
 
     /// Removes a name; returns the inode that lost it.
-    pub(crate) fn remove(&mut self, at: &Found, want_dir: bool) -> Result<Ino, i32> {
+    pub(crate) fn remove(&mut self, at: &Lookup, want_dir: bool) -> Result<Ino, i32> {
         let ino = self.existing(at)?;
         match (self.now.get(&ino), want_dir) {
             (Some(_), true) if at.name == b"." => return Err(EINVAL),
@@ -245,8 +245,8 @@ impl Tree {
     /// `renameat2`; returns the inode that lost its name to the renamed one.
     pub(crate) fn rename(
         &mut self,
-        from: &Found,
-        to: &Found,
+        from: &Lookup,
+        to: &Lookup,
         flags: u32,
     ) -> Result<Option<Ino>, i32> {
         if flags & !(NO_REPLACE | EXCHANGE) != 0 || flags == NO_REPLACE | EXCHANGE {

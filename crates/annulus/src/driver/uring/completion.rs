@@ -14,14 +14,14 @@ use crate::sys::kernel::Kernel;
 
 impl<K: Kernel> Driver<K> {
     /// The final CQE of an operation.
-    pub(super) fn answer(&mut self, slot: &Slot, res: i32) {
+    pub(super) fn complete_in_flight(&mut self, slot: &Slot, res: i32) {
         // SAFETY: Lent: in flight, so its driver side is ours.
         let side = unsafe { slot.driver() };
         let expired = side.stage == Stage::Expired;
         let mut res = res;
         let ends_early = side.timed_out || self.draining_until_ns.is_some();
-        let wanted = !expired && !ends_early && !slot.lifecycle.is_abandoned();
-        if wanted {
+        let is_live = !expired && !ends_early && !slot.lifecycle.is_abandoned();
+        if is_live {
             if self.is_cancelled_by_exit(res) && !side.resubmitted_after_exit {
                 side.resubmitted_after_exit = true;
                 self.note_again(res);
@@ -44,11 +44,11 @@ impl<K: Kernel> Driver<K> {
                 Resume::Again => -ECANCELED,
             };
         }
-        self.conclude(slot, res, wanted);
+        self.conclude(slot, res, is_live);
     }
 
     /// The kernel has let go of an operation in flight, or never had it, and nothing more is asked of it.
-    pub(super) fn conclude(&mut self, slot: &Slot, res: i32, wanted: bool) {
+    pub(super) fn conclude(&mut self, slot: &Slot, res: i32, is_live: bool) {
         // SAFETY: Lent: in flight, so its driver side is ours.
         let side = unsafe { slot.driver() };
         let mut res = res;
@@ -60,7 +60,7 @@ impl<K: Kernel> Driver<K> {
         }
         // SAFETY: as above.
         let operation = unsafe { slot.operation() };
-        self.note_answer(operation, side, res, wanted);
+        self.note_completion(operation, side, res, is_live);
         self.finish(slot, res);
     }
 

@@ -33,7 +33,7 @@
 #include <unistd.h>
 
 #ifdef __x86_64__
-/* A system call that is nobody's function: the kernel's answer, or -1 and errno. */
+/* A system call that no library can hook: returns the kernel's result, or -1 and errno. */
 static long direct(long number, ...) {
     va_list words;
     va_start(words, number);
@@ -68,8 +68,8 @@ struct pair {
     bool peer_ended;
 };
 
-/* Writes a part of the transcript, at once: what a case said before it died is part of it. */
-__attribute__((format(printf, 1, 2))) static inline void say(const char *format, ...) {
+/* Prints a part of the transcript immediately: output of a case that crashes is part of it. */
+__attribute__((format(printf, 1, 2))) static inline void print(const char *format, ...) {
     char text[4096];
     va_list values;
     va_start(values, format);
@@ -90,27 +90,27 @@ __attribute__((format(printf, 1, 2))) static inline void say(const char *format,
     ({                                                                                                                 \
         long must_result = (long)(call);                                                                               \
         if (must_result < 0) {                                                                                         \
-            say("line %d: %s: %s\n", __LINE__, #call, strerrorname_np(errno));                                         \
+            print("line %d: %s: %s\n", __LINE__, #call, strerrorname_np(errno));                                         \
             syscall(SYS_exit_group, 3);                                                                                \
         }                                                                                                              \
         must_result;                                                                                                   \
     })
 
-/* Says what a call returned. */
+/* Prints the result of a call. */
 static inline long got(const char *call, long result) {
     if (result < 0)
-        say("%s: %s\n", call, strerrorname_np(errno));
+        print("%s: %s\n", call, strerrorname_np(errno));
     else
-        say("%s: %ld\n", call, result);
+        print("%s: %ld\n", call, result);
     return result;
 }
 #define GOT(call) got(#call, (long)(call))
 
-/* Says what a call that fetches bytes returned, and the bytes. */
+/* Prints the result of a call that reads, and the bytes. */
 static inline long got_bytes(const char *call, const char *bytes, long result) {
     if (result <= 0)
         return got(call, result);
-    say("%s: %ld \"%.*s\"\n", call, result, (int)result, bytes);
+    print("%s: %ld \"%.*s\"\n", call, result, (int)result, bytes);
     return result;
 }
 
@@ -147,7 +147,7 @@ static inline int listen_on(int type_flags, int *port) {
     return fd;
 }
 
-/* A set that nobody has waited on yet: what is added to it before is not served. */
+/* A set without any wait yet: members that are added before the first wait are not served. */
 static inline int fresh_set(void) { return (int)MUST(epoll_create1(EPOLL_CLOEXEC)); }
 
 /* A set whose members may be served from the start. */
@@ -198,69 +198,68 @@ static inline int by_label(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Says events in the order of their labels: in what order a set reports its members is the kernel's to choose. */
-static inline int say_events(struct epoll_event *events, int count) {
+/* Prints events in the order of their labels, as the kernel is free to choose the order. */
+static inline int print_events(struct epoll_event *events, int count) {
     char text[128];
     if (count < 0)
-        say("events: %s\n", strerrorname_np(errno));
+        print("events: %s\n", strerrorname_np(errno));
     if (count == 0)
-        say("events: none\n");
+        print("events: none\n");
     if (count <= 0)
         return count;
     qsort(events, (size_t)count, sizeof *events, by_label);
-    say("events:");
+    print("events:");
     for (int i = 0; i < count; i++)
-        say(" %llu=%s", (unsigned long long)events[i].data.u64, mask_text(events[i].events, text));
-    say("\n");
+        print(" %llu=%s", (unsigned long long)events[i].data.u64, mask_text(events[i].events, text));
+    print("\n");
     return count;
 }
 
-/* Whether a case is about signals. Elsewhere a wait that somebody interrupts (a debugger, a job that is stopped and goes
- * on) is begun anew. */
+/* Whether a case is about signals. Elsewhere a wait that a debugger or a stopped job interrupts is repeated. */
 static bool interrupts_matter;
 
-static inline int say_wait(int set, int timeout_ms) {
+static inline int print_wait(int set, int timeout_ms) {
     struct epoll_event events[64];
     int count;
     do
         count = epoll_wait(set, events, 64, timeout_ms);
     while (count < 0 && errno == EINTR && !interrupts_matter);
-    return say_events(events, count);
+    return print_events(events, count);
 }
 /* For something that comes, however slow the machine is. */
-static inline int say_next(int set) { return say_wait(set, 10000); }
+static inline int print_next(int set) { return print_wait(set, 10000); }
 /* For what is there now; and the moment at which queued writes leave. */
-static inline int say_now(int set) { return say_wait(set, 0); }
-/* The same, with nothing said: to let writes leave where an event may come or not. */
-static inline void turn(int set) {
+static inline int print_now(int set) { return print_wait(set, 0); }
+/* Waits without printing: sends queued bytes where an event may come or not. */
+static inline void poll_once(int set) {
     struct epoll_event events[64];
     epoll_wait(set, events, 64, 0);
 }
 
-static inline void say_read(int fd, size_t most) {
+static inline void print_read(int fd, size_t most) {
     char bytes[4096];
     got_bytes("read", bytes, read(fd, bytes, most < sizeof bytes ? most : sizeof bytes));
 }
 
-/* Says the next bytes of a stream, as many as there are up to `most`, and how they end. In how many reads they come is
- * not said: a stream has no such borders, and bytes that no wait has reported yet may come in a read of their own. */
-static inline void say_stream(int fd, size_t most) {
+/* Prints the next bytes of a stream, up to `most`, and how it ends. The number of reads is not printed: a stream has
+ * no message borders, and bytes that no wait has reported yet may come in a separate read. */
+static inline void print_stream(int fd, size_t most) {
     char bytes[4096];
     size_t done = 0;
     long result = 1;
     while (done < most && (result = read(fd, bytes + done, most - done)) > 0)
         done += (size_t)result;
-    say("stream: \"%.*s\" then %s\n", (int)done, bytes,
+    print("stream: \"%.*s\" then %s\n", (int)done, bytes,
         result > 0    ? "more"
         : result == 0 ? "the end"
                       : strerrorname_np(errno));
 }
 
-static inline void say_error_option(int fd) {
+static inline void print_error_option(int fd) {
     int error = -1;
     socklen_t length = sizeof error;
     MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length));
-    say("SO_ERROR: %s, length %u\n", error ? strerrorname_np(error) : "0", length);
+    print("SO_ERROR: %s, length %u\n", error ? strerrorname_np(error) : "0", length);
 }
 
 /* ---- the peer: direct system calls ---- */
@@ -286,7 +285,7 @@ static inline struct pair connected(void) {
     return pair;
 }
 
-/* The same, with as little room on its way as the kernel allows: some KiB that the peer does not read, and it is full. */
+/* The same, with the smallest buffers that the kernel allows: a peer that does not read is full after some KiB. */
 static inline struct pair connected_narrow(void) {
     int port, listener = listen_on(0, &port), bytes = 4096;
     struct sockaddr_in address = loopback(port);
@@ -303,7 +302,7 @@ static inline void peer_send(struct pair *pair, const char *text) {
     size_t length = strlen(text);
     long done = syscall(SYS_write, pair->peer, text, length);
     if (done != (long)length)
-        say("the peer's write: %ld %s\n", done, done < 0 ? strerrorname_np(errno) : "");
+        print("the peer's write: %ld %s\n", done, done < 0 ? strerrorname_np(errno) : "");
 }
 
 static inline void peer_shutdown(struct pair *pair) {
@@ -324,7 +323,7 @@ static inline void peer_close(struct pair *pair) {
     pair->peer = -1;
 }
 
-/* Says the next bytes that the peer gets: exactly `count`, or those before the end. */
+/* Prints the next bytes that the peer gets: exactly `count`, or those before the end. */
 static inline void peer_gets(struct pair *pair, size_t count) {
     static __thread char bytes[65536];
     size_t done = 0;
@@ -335,19 +334,19 @@ static inline void peer_gets(struct pair *pair, size_t count) {
             break;
         done += (size_t)result;
     }
-    say("the peer gets \"%.*s\"", (int)done, bytes);
+    print("the peer gets \"%.*s\"", (int)done, bytes);
     if (done < count)
-        say(" then %s", result == 0 ? "the end" : strerrorname_np(errno));
-    say("\n");
+        print(" then %s", result == 0 ? "the end" : strerrorname_np(errno));
+    print("\n");
 }
 
-/* Says how the peer's stream ends: all before it is counted. */
+/* Prints how the peer's stream ends, and the number of bytes before. */
 static inline void peer_gets_the_end(struct pair *pair) {
     static __thread char bytes[65536];
     long result, count = 0;
     while ((result = syscall(SYS_read, pair->peer, bytes, sizeof bytes)) > 0)
         count += result;
-    say("the peer gets %ld more, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
+    print("the peer gets %ld more, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
 }
 
 static inline struct tcp_info tcp_state(int fd) {
@@ -359,9 +358,9 @@ static inline struct tcp_info tcp_state(int fd) {
 
 enum { STATE_ESTABLISHED = 1, STATE_FIN_WAIT2 = 5, STATE_CLOSED = 7, STATE_CLOSE_WAIT = 8 };
 
-/* Returns when all that the peer sent has reached the socket of the other side, its FIN too. The socket is asked, not
- * the program: bytes that the library took out of it count as arrived. */
-static inline void settle(struct pair *pair) {
+/* Returns when everything that the peer has sent, its FIN too, has reached the socket of the other side. Queries the
+ * socket, not the program: bytes that the library has taken out of it count as arrived. */
+static inline void await_delivery(struct pair *pair) {
     for (int i = 0; i < 50000; i++) {
         struct tcp_info app = tcp_state(pair->app), peer = tcp_state(pair->peer);
         uint64_t sent = peer.tcpi_bytes_sent - peer.tcpi_bytes_retrans;
@@ -371,35 +370,35 @@ static inline void settle(struct pair *pair) {
             return;
         syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
     }
-    say("the peer's bytes never arrived\n");
+    print("the peer's bytes never arrived\n");
 }
 
-/* Returns when the socket has reached a state; for ends of a peer that is closed, and can't be asked. */
-static inline void settle_state(int fd, int state) {
+/* Returns when the socket has reached a state; for ends of a closed peer, which cannot be queried. */
+static inline void await_state(int fd, int state) {
     for (int i = 0; i < 50000; i++) {
         if (tcp_state(fd).tcpi_state == state)
             return;
         syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
     }
-    say("the socket never came to state %d\n", state);
+    print("the socket never came to state %d\n", state);
 }
 
 /* A connection in a set that its thread has waited on. */
 static inline struct pair joined(int set, uint32_t mask) {
     struct pair pair = connected();
     add(set, pair.app, mask, 1);
-    turn(set);
+    poll_once(set);
     return pair;
 }
 
-/* One question of the peer, answered by the program. */
-static inline void ask_and_answer(int set, struct pair *pair) {
+/* One request of the peer, and one response of the program. */
+static inline void exchange(int set, struct pair *pair) {
     peer_send(pair, "question");
-    settle(pair);
-    say_next(set);
-    say_read(pair->app, 100);
-    MUST(write(pair->app, "answer", 6));
-    say_now(set);
+    await_delivery(pair);
+    print_next(set);
+    print_read(pair->app, 100);
+    MUST(write(pair->app, "result", 6));
+    print_now(set);
     peer_gets(pair, 6);
 }
 
@@ -412,19 +411,19 @@ static inline uint64_t next_random(uint64_t *state) {
     return *state;
 }
 
-/* The byte at a place of a stream: a stream of which one byte is lost, doubled or moved has another sum. */
-static inline unsigned char byte_at(uint64_t place) { return (unsigned char)((place * 2654435761u) >> 13); }
+/* The byte at a position of a stream: a stream of which one byte is lost, doubled or moved has another sum. */
+static inline unsigned char byte_at(uint64_t position) { return (unsigned char)((position * 2654435761u) >> 13); }
 
-static inline void fill(unsigned char *bytes, size_t count, uint64_t place) {
+static inline void fill(unsigned char *bytes, size_t count, uint64_t position) {
     for (size_t i = 0; i < count; i++)
-        bytes[i] = byte_at(place + i);
+        bytes[i] = byte_at(position + i);
 }
 
 /* Where a stream first differs from `byte_at`, or -1. */
-static inline long differs(const unsigned char *bytes, size_t count, uint64_t place) {
+static inline long differs(const unsigned char *bytes, size_t count, uint64_t position) {
     for (size_t i = 0; i < count; i++)
-        if (bytes[i] != byte_at(place + i))
-            return (long)(place + i);
+        if (bytes[i] != byte_at(position + i))
+            return (long)(position + i);
     return -1;
 }
 
@@ -461,18 +460,19 @@ static inline void reader_start(struct reader *reader, int peer, long pause_us) 
     MUST(-pthread_create(&reader->thread, NULL, reader_run, reader));
 }
 
-/* Waits for its end with looks at a set: what was closed full has its place in the set's turns. */
-static inline void join_turning(struct reader *reader, int set) {
+/* Waits for its end while polling a set: a connection that was closed with deferred output is sent in the set's
+ * cycles. */
+static inline void join_polling(struct reader *reader, int set) {
     while (pthread_tryjoin_np(reader->thread, NULL) == EBUSY)
         epoll_wait(set, &(struct epoll_event){0}, 1, 1);
 }
 
 static inline void reader_result(const struct reader *reader) {
-    say("the peer got %llu bytes, wrong at %ld, %s\n", (unsigned long long)reader->count, reader->wrong_at,
+    print("the peer got %llu bytes, wrong at %ld, %s\n", (unsigned long long)reader->count, reader->wrong_at,
         reader->error ? strerrorname_np(reader->error) : "ended");
 }
 
-static inline void reader_say(struct reader *reader) {
+static inline void reader_print(struct reader *reader) {
     pthread_join(reader->thread, NULL);
     reader_result(reader);
 }
@@ -482,13 +482,13 @@ static inline void reader_say(struct reader *reader) {
 static inline int run_cases(const struct app_case *cases, size_t count, int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--cases")) {
         for (size_t i = 0; i < count; i++)
-            say("%s\t%s\n", cases[i].name, cases[i].counted);
+            print("%s\t%s\n", cases[i].name, cases[i].counted);
         return 0;
     }
     for (size_t i = 0; argc >= 2 && i < count; i++) {
         if (!strcmp(argv[1], cases[i].name)) {
             cases[i].run();
-            say("done\n");
+            print("done\n");
             return 0;
         }
     }

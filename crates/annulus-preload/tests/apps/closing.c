@@ -1,5 +1,5 @@
-/* How a connection ends: close, close_range, shutdown and the end of the program, with bytes on their way out, bytes
- * that nobody read, and linger. The rule: what was accepted arrives, then the end that the kernel would have sent. */
+/* How a connection ends: close, close_range, shutdown and the end of the program, with output pending, with unread
+ * input, and with SO_LINGER. The rule: accepted bytes arrive, then the end that the kernel would have sent. */
 #include "app.h"
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -11,13 +11,13 @@ static void what_was_written_arrives_before_the_end(void) {
     struct pair first = joined(set, EPOLLIN), second = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
     MUST(write(first.app, "last words", 10));
     GOT(close(first.app));
-    say_now(set);
+    print_now(set);
     peer_gets(&first, 100);
     MUST(write(second.app, "one ", 4));
-    turn(set);
+    poll_once(set);
     MUST(write(second.app, "two", 3));
     GOT(close(second.app));
-    say_now(set);
+    print_now(set);
     peer_gets(&second, 100);
 }
 
@@ -25,11 +25,11 @@ static void a_socket_closed_full_is_emptied_first(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLOUT);
     static unsigned char bytes[70000];
-    uint64_t place = 0;
+    uint64_t position = 0;
     for (int quiet = 0; quiet < 3;) {
-        fill(bytes, sizeof bytes, place);
+        fill(bytes, sizeof bytes, position);
         long done = write(pair.app, bytes, sizeof bytes);
-        place += done > 0 ? (uint64_t)done : 0;
+        position += done > 0 ? (uint64_t)done : 0;
         quiet = done > 0 ? 0 : quiet + 1;
         if (done < 0)
             epoll_wait(set, &(struct epoll_event){0}, 1, 2);
@@ -37,52 +37,52 @@ static void a_socket_closed_full_is_emptied_first(void) {
     GOT(close(pair.app));
     struct reader reader;
     reader_start(&reader, pair.peer, 50);
-    join_turning(&reader, set);
-    say("the peer got all: %s, wrong at %ld, %s\n", reader.count == place ? "yes" : "no", reader.wrong_at,
+    join_polling(&reader, set);
+    print("the peer got all: %s, wrong at %ld, %s\n", reader.count == position ? "yes" : "no", reader.wrong_at,
         reader.error ? strerrorname_np(reader.error) : "ended");
 }
 
 /* Writes to one who does not read, until nothing more is taken by the library or the kernel; how much was. */
 static uint64_t write_much(struct pair *pair) {
     static unsigned char bytes[60000];
-    uint64_t place = 0;
+    uint64_t position = 0;
     if (bytes[1] != byte_at(1))
         fill(bytes, sizeof bytes, 0);
     for (int i = 0; i < 20; i++) {
-        long done = write(pair->app, bytes + place, 3000);
-        place += done > 0 ? (uint64_t)done : 0;
+        long done = write(pair->app, bytes + position, 3000);
+        position += done > 0 ? (uint64_t)done : 0;
     }
-    return place;
+    return position;
 }
 
-/* Says whether the peer gets as much. */
-static void say_all(struct reader *reader, uint64_t count) {
-    say("the peer got all: %s, wrong at %ld, %s\n", reader->count == count ? "yes" : "no", reader->wrong_at,
+/* Prints whether the peer gets this many bytes. */
+static void print_all(struct reader *reader, uint64_t count) {
+    print("the peer got all: %s, wrong at %ld, %s\n", reader->count == count ? "yes" : "no", reader->wrong_at,
         reader->error ? strerrorname_np(reader->error) : "ended");
 }
 
 static struct pair joined_narrow(int set) {
     struct pair pair = connected_narrow();
     add(set, pair.app, EPOLLIN, 1);
-    turn(set);
+    poll_once(set);
     return pair;
 }
 
-/* A connection is closed with more to send than there is room for, and its peer writes instead of reading. */
-static void say_reset(bool written_before, bool ends, bool without_ring) {
+/* Closes a connection with more output than fits into the send buffer, while its peer writes instead of reading. */
+static void print_reset(bool written_before, bool ends, bool without_ring) {
     int set = new_set(), peer_error = 0;
     char bytes[4096];
     long done;
     struct pair pair = joined_narrow(set);
     write_much(&pair);
-    turn(set);
+    poll_once(set);
     if (written_before)
         peer_send(&pair, "never read");
     MUST(close(pair.app));
     if (without_ring)
         MUST(close(set));
     else
-        turn(set);
+        poll_once(set);
     if (!written_before)
         peer_send(&pair, "too late");
     // Where it is reset already, there is nothing to end.
@@ -92,36 +92,36 @@ static void say_reset(bool written_before, bool ends, bool without_ring) {
         socklen_t length = sizeof peer_error;
         pause_ms(1);
         if (!without_ring)
-            turn(set);
+            poll_once(set);
         MUST(syscall(SYS_getsockopt, pair.peer, SOL_SOCKET, SO_ERROR, &peer_error, &length));
     }
-    say("the peer is told %s, and then ", peer_error ? strerrorname_np(peer_error) : "nothing");
+    print("the peer is told %s, and then ", peer_error ? strerrorname_np(peer_error) : "nothing");
     while ((done = syscall(SYS_recvfrom, pair.peer, bytes, sizeof bytes, MSG_DONTWAIT, NULL, NULL)) > 0)
         ;
-    say("%s\n", done == 0 ? "the end" : strerrorname_np(errno));
+    print("%s\n", done == 0 ? "the end" : strerrorname_np(errno));
     peer_close(&pair);
 }
 
 static void what_arrives_for_a_closed_connection_resets_it(void) {
     for (int how = 0; how < 8; how++)
-        say_reset(how & 1, how & 2, how & 4);
+        print_reset(how & 1, how & 2, how & 4);
 }
 
-static void a_shutdown_of_both_directions_comes_after_what_had_no_room(void) {
+static void a_shutdown_of_both_directions_comes_after_deferred_output(void) {
     int set = new_set();
     struct pair pair = joined_narrow(set);
     uint64_t count = write_much(&pair);
-    turn(set);
+    poll_once(set);
     GOT(shutdown(pair.app, SHUT_RDWR));
     GOT(send(pair.app, "x", 1, MSG_NOSIGNAL));
-    say_read(pair.app, 1);
+    print_read(pair.app, 1);
     struct reader reader;
     reader_start(&reader, pair.peer, 0);
-    join_turning(&reader, set);
-    say_all(&reader, count);
+    join_polling(&reader, set);
+    print_all(&reader, count);
 }
 
-/* Another file is put in the place of one that is full: open, closed just now, closed a round ago. */
+/* Replaces a connection with deferred output by another file: open, just closed, closed a round ago. */
 static void a_number_closed_full_can_be_taken_by_another(void) {
     for (int waits = 0; waits < 3; waits++) {
         int set = new_set();
@@ -130,32 +130,32 @@ static void a_number_closed_full_can_be_taken_by_another(void) {
         if (waits < 2)
             MUST(close(slow.app));
         if (waits == 1)
-            turn(set);
-        say("taken: %s\n", dup2(other.app, slow.app) == slow.app ? "yes" : "no");
+            poll_once(set);
+        print("taken: %s\n", dup2(other.app, slow.app) == slow.app ? "yes" : "no");
         MUST(write(slow.app, "its own", 7));
         struct reader reader;
         reader_start(&reader, slow.peer, 0);
-        join_turning(&reader, set);
-        say_all(&reader, count);
-        say("open: %s\n", fcntl(slow.app, F_GETFD) >= 0 ? "yes" : strerrorname_np(errno));
+        join_polling(&reader, set);
+        print_all(&reader, count);
+        print("open: %s\n", fcntl(slow.app, F_GETFD) >= 0 ? "yes" : strerrorname_np(errno));
         MUST(close(other.app));
         MUST(close(slow.app));
         peer_gets(&other, 100);
     }
 }
 
-/* A set that is closed, by itself or before or after its connections, leaves what had no room to be sent. */
-static void closing_the_set_lets_what_had_no_room_arrive(void) {
+/* A set that is closed, alone or before or after its connections, still gets its deferred output sent. */
+static void closing_the_set_delivers_deferred_output(void) {
     static const char *const orders[] = {"set", "set, connection", "connection, set", "connection, wait, set"};
     for (int order = 0; order < 4; order++) {
         int set = new_set();
         struct pair pair = joined_narrow(set);
         uint64_t count = write_much(&pair);
-        turn(set);
+        poll_once(set);
         if (order >= 2)
             MUST(close(pair.app));
         if (order == 3)
-            turn(set);
+            poll_once(set);
         MUST(close(set));
         if (order == 1)
             MUST(close(pair.app));
@@ -166,23 +166,23 @@ static void closing_the_set_lets_what_had_no_room_arrive(void) {
             MUST(shutdown(pair.app, SHUT_WR));
         }
         pthread_join(reader.thread, NULL);
-        say("%s: ", orders[order]);
-        say_all(&reader, count);
+        print("%s: ", orders[order]);
+        print_all(&reader, count);
     }
 }
 
-/* A second thread waits on the set: the kernel answers from then on, and what had no room is sent all the same. */
+/* A second thread waits on the set: it passes through from then on, and its deferred output is still sent. */
 static void *wait_once(void *set) {
-    turn(*(int *)set);
+    poll_once(*(int *)set);
     return NULL;
 }
 
-static void a_set_that_is_shared_lets_what_had_no_room_arrive(void) {
+static void closing_a_shared_set_delivers_deferred_output(void) {
     int set = new_set();
     struct pair pair = joined_narrow(set);
     mod(set, pair.app, EPOLLOUT | EPOLLET, 1);
     uint64_t count = write_much(&pair);
-    turn(set);
+    poll_once(set);
     pthread_t thread;
     MUST(-pthread_create(&thread, NULL, wait_once, &set));
     pthread_join(thread, NULL);
@@ -192,14 +192,14 @@ static void a_set_that_is_shared_lets_what_had_no_room_arrive(void) {
     for (long done = -1; done < 0;) {
         done = write(pair.app, &(unsigned char){byte_at(count)}, 1);
         if (done < 0 && epoll_wait(set, &(struct epoll_event){0}, 1, 10000) != 1)
-            say("the room is not reported\n");
+            print("writability is not reported\n");
     }
     MUST(close(pair.app));
     pthread_join(reader.thread, NULL);
-    say_all(&reader, count + 1);
+    print_all(&reader, count + 1);
 }
 
-/* A server that lets all its clients go at once, more than there is room for answers, and some of them are full. */
+/* A server that closes all its clients in one round, with more responses than fit, and some of the clients full. */
 static void thousands_closed_at_once_leave_nothing_out(void) {
     enum { IDLE = 2300, SLOW = 6 };
     static struct pair idle[IDLE], slow[SLOW];
@@ -218,14 +218,14 @@ static void thousands_closed_at_once_leave_nothing_out(void) {
     }
     for (int i = 0; i < SLOW; i++)
         slow[i] = joined_narrow(set);
-    turn(set);
+    poll_once(set);
     for (int i = 0; i < IDLE; i++)
         MUST(close(idle[i].app));
     for (int i = 0; i < SLOW; i++) {
         counts[i] = write_much(&slow[i]);
         MUST(close(slow[i].app));
     }
-    turn(set);
+    poll_once(set);
     struct pair next[SLOW];
     for (int i = 0; i < SLOW; i++) {
         next[i] = joined(set, EPOLLIN);
@@ -236,13 +236,13 @@ static void thousands_closed_at_once_leave_nothing_out(void) {
     epoll_wait(set, &(struct epoll_event){0}, 1, 200);
     for (int i = 0; i < SLOW; i++) {
         reader_start(&readers[i], slow[i].peer, 0);
-        join_turning(&readers[i], set);
-        say_all(&readers[i], counts[i]);
+        join_polling(&readers[i], set);
+        print_all(&readers[i], counts[i]);
         peer_gets(&next[i], 100);
     }
     for (int i = 0; i < IDLE; i++)
         if (syscall(SYS_read, idle[i].peer, &(char){0}, 1) != 0)
-            say("%d has not ended\n", i);
+            print("%d has not ended\n", i);
 }
 
 /* A child that lives on does not keep the peer from its end. */
@@ -251,10 +251,10 @@ static void what_was_closed_full_ends_though_a_child_lives(void) {
         int set = new_set();
         struct pair pair = joined_narrow(set);
         uint64_t count = write_much(&pair);
-        turn(set);
+        poll_once(set);
         MUST(close(pair.app));
         if (waits)
-            turn(set);
+            poll_once(set);
         pid_t child = (pid_t)MUST(fork());
         if (child == 0) {
             pause_ms(5000);
@@ -262,124 +262,124 @@ static void what_was_closed_full_ends_though_a_child_lives(void) {
         }
         struct reader reader;
         reader_start(&reader, pair.peer, 0);
-        join_turning(&reader, set);
-        say_all(&reader, count);
-        say("the child lives: %s\n", waitpid(child, NULL, WNOHANG) == 0 ? "yes" : "no");
+        join_polling(&reader, set);
+        print_all(&reader, count);
+        print("the child lives: %s\n", waitpid(child, NULL, WNOHANG) == 0 ? "yes" : "no");
         MUST(kill(child, SIGKILL));
         waitpid(child, NULL, 0);
         MUST(close(set));
     }
 }
 
-/* The kernel answers a close with bytes unread by RST, whoever holds those bytes. */
+/* The kernel resets a connection that is closed with unread bytes, even if the library has buffered them. */
 static void unread_bytes_make_the_end_a_reset(void) {
     int set = new_set();
     struct pair reported = joined(set, EPOLLIN), unseen = joined(set, EPOLLIN), partly = joined(set, EPOLLIN),
                 ended = joined(set, EPOLLIN);
     peer_send(&reported, "unread");
-    settle(&reported);
-    say_next(set);
+    await_delivery(&reported);
+    print_next(set);
     GOT(close(reported.app));
-    say_now(set);
+    print_now(set);
     peer_gets_the_end(&reported);
     peer_send(&unseen, "unread");
-    settle(&unseen);
+    await_delivery(&unseen);
     GOT(close(unseen.app));
-    say_now(set);
+    print_now(set);
     peer_gets_the_end(&unseen);
     peer_send(&partly, "unread");
-    settle(&partly);
-    say_next(set);
-    say_read(partly.app, 3);
+    await_delivery(&partly);
+    print_next(set);
+    print_read(partly.app, 3);
     GOT(close(partly.app));
-    say_now(set);
+    print_now(set);
     peer_gets_the_end(&partly);
     peer_send(&ended, "all read");
     peer_shutdown(&ended);
-    settle(&ended);
-    say_next(set);
-    say_read(ended.app, 100);
+    await_delivery(&ended);
+    print_next(set);
+    print_read(ended.app, 100);
     GOT(close(ended.app));
-    say_now(set);
+    print_now(set);
     peer_gets_the_end(&ended);
 }
 
 /* The same, of a program that does something else for long and does not wait on its set. */
 static void unread_bytes_make_the_end_a_reset_without_a_wait(void) {
     int set = new_set();
-    struct pair reported = joined(set, EPOLLIN), unseen = joined(set, EPOLLIN), answered = joined(set, EPOLLIN);
+    struct pair reported = joined(set, EPOLLIN), unseen = joined(set, EPOLLIN), responded = joined(set, EPOLLIN);
     peer_send(&reported, "unread");
-    settle(&reported);
-    say_next(set);
+    await_delivery(&reported);
+    print_next(set);
     GOT(close(reported.app));
     peer_gets_the_end(&reported);
-    say_now(set);
+    print_now(set);
     peer_send(&unseen, "unread");
-    settle(&unseen);
+    await_delivery(&unseen);
     GOT(close(unseen.app));
     peer_gets_the_end(&unseen);
-    say_now(set);
-    peer_send(&answered, "all read");
-    settle(&answered);
-    say_next(set);
-    say_read(answered.app, 100);
-    GOT(write(answered.app, "answer", 6));
-    peer_send(&answered, "unread");
-    settle(&answered);
-    say_next(set);
-    peer_gets(&answered, 6);
-    GOT(close(answered.app));
-    peer_gets_the_end(&answered);
+    print_now(set);
+    peer_send(&responded, "all read");
+    await_delivery(&responded);
+    print_next(set);
+    print_read(responded.app, 100);
+    GOT(write(responded.app, "result", 6));
+    peer_send(&responded, "unread");
+    await_delivery(&responded);
+    print_next(set);
+    peer_gets(&responded, 6);
+    GOT(close(responded.app));
+    peer_gets_the_end(&responded);
 }
 
-/* One request, one answer, the end: nothing of such a connection is with the kernel when it is closed. */
-static struct pair asked_once(int set) {
+/* One request, one response, the end: the ring has no request for such a connection when it is closed. */
+static struct pair requested_once(int set) {
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "request");
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
     return pair;
 }
 
-static void an_answer_to_the_only_request_comes_with_the_end(void) {
+static void a_response_to_the_only_request_comes_with_the_end(void) {
     int set = new_set();
-    struct pair pair = asked_once(set);
+    struct pair pair = requested_once(set);
     int number = pair.app;
-    MUST(write(pair.app, "answer", 6));
+    MUST(write(pair.app, "result", 6));
     GOT(close(pair.app));
     /* Without a wait of the program. */
     peer_gets_the_end(&pair);
     struct pair next = connected();
-    say("the same number: %d\n", next.app == number);
+    print("the same number: %d\n", next.app == number);
     add(set, next.app, EPOLLIN, 2);
     MUST(write(next.app, "another", 7));
-    say_now(set);
+    print_now(set);
     peer_gets(&next, 7);
     GOT(close(next.app));
-    say_now(set);
+    print_now(set);
     peer_gets_the_end(&next);
 }
 
-static void an_answer_to_the_only_request_comes_before_a_reset(void) {
+static void a_response_to_the_only_request_comes_before_a_reset(void) {
     int set = new_set();
-    struct pair pair = asked_once(set);
+    struct pair pair = requested_once(set);
     peer_send(&pair, "and more");
-    settle(&pair);
-    MUST(write(pair.app, "answer", 6));
+    await_delivery(&pair);
+    MUST(write(pair.app, "result", 6));
     GOT(close(pair.app));
-    say_now(set);
+    print_now(set);
     peer_gets_the_end(&pair);
     struct linger at_once = {1, 0};
-    pair = asked_once(set);
+    pair = requested_once(set);
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
-    MUST(write(pair.app, "answer", 6));
+    MUST(write(pair.app, "result", 6));
     GOT(close(pair.app));
-    say_now(set);
+    print_now(set);
     char bytes[16];
-    /* Whether it overtakes the reset is for the kernel's pacing to say. */
+    /* The kernel's pacing decides whether it overtakes the reset. */
     while (syscall(SYS_read, pair.peer, bytes, sizeof bytes) > 0)
         continue;
-    say("the peer gets %s\n", strerrorname_np(errno));
+    print("the peer gets %s\n", strerrorname_np(errno));
 }
 
 static void linger_of_zero_is_a_reset(void) {
@@ -388,20 +388,20 @@ static void linger_of_zero_is_a_reset(void) {
     struct pair idle = joined(set, EPOLLIN), wrote = joined(set, EPOLLIN);
     GOT(setsockopt(idle.app, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
     GOT(close(idle.app));
-    say_now(set);
+    print_now(set);
     peer_gets_the_end(&idle);
     MUST(write(wrote.app, "before", 6));
-    turn(set);
+    poll_once(set);
     peer_gets(&wrote, 6);
     GOT(setsockopt(wrote.app, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
-    /* Whether these overtake the reset is for the kernel's pacing to say. */
+    /* The kernel's pacing decides whether these overtake the reset. */
     MUST(write(wrote.app, " after", 6));
     GOT(close(wrote.app));
-    say_now(set);
+    print_now(set);
     char bytes[16];
     while (syscall(SYS_read, wrote.peer, bytes, sizeof bytes) > 0)
         continue;
-    say("the peer gets %s\n", strerrorname_np(errno));
+    print("the peer gets %s\n", strerrorname_np(errno));
 }
 
 static void linger_waits_until_all_has_arrived(void) {
@@ -411,7 +411,7 @@ static void linger_waits_until_all_has_arrived(void) {
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_LINGER, &patient, sizeof patient));
     MUST(write(pair.app, "arrives", 7));
     GOT(close(pair.app));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 100);
 }
 
@@ -421,16 +421,16 @@ static void a_shutdown_comes_after_what_was_written(void) {
     MUST(write(pair.app, "request", 7));
     GOT(shutdown(pair.app, SHUT_WR));
     peer_gets(&pair, 100);
-    say_now(set);
-    peer_send(&pair, "answer");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
+    print_now(set);
+    peer_send(&pair, "result");
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
     GOT(shutdown(pair.app, SHUT_WR));
     peer_shutdown(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_next(set);
-    say_read(pair.app, 100);
+    await_state(pair.app, STATE_CLOSED);
+    print_next(set);
+    print_read(pair.app, 100);
     GOT(shutdown(pair.app, SHUT_RDWR));
 }
 
@@ -438,15 +438,15 @@ static void a_shutdown_for_reading_keeps_what_arrived(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
     peer_send(&pair, "arrived");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     GOT(shutdown(pair.app, SHUT_RD));
-    say_now(set);
-    say_read(pair.app, 4);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
-    MUST(write(pair.app, "answer", 6));
-    say_now(set);
+    print_now(set);
+    print_read(pair.app, 4);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
+    MUST(write(pair.app, "result", 6));
+    print_now(set);
     peer_gets(&pair, 6);
 }
 
@@ -459,7 +459,7 @@ static void errors_of_shutdown_are_the_kernels(void) {
     GOT(shutdown(0, SHUT_WR));
     GOT(shutdown(-1, SHUT_WR));
     GOT(shutdown(set, SHUT_WR));
-    say_now(set);
+    print_now(set);
 }
 
 static void a_range_is_closed_with_what_was_written(void) {
@@ -468,17 +468,17 @@ static void a_range_is_closed_with_what_was_written(void) {
     MUST(write(pair.app, "in the range", 12));
     MUST(write(kept.app, "kept", 4));
     GOT(close_range((unsigned)pair.app, (unsigned)pair.app, 0));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 100);
     GOT(close_range((unsigned)kept.app, (unsigned)kept.app, CLOSE_RANGE_CLOEXEC));
     peer_send(&kept, "open");
-    say_next(set);
-    say_read(kept.app, 100);
+    print_next(set);
+    print_read(kept.app, 100);
     peer_gets(&kept, 4);
     GOT(close_range(5, 4, 0));
     GOT(close_range(5, 6, 0x100));
     GOT(close_range(1u << 24, 1u << 25, 0));
-    say_now(set);
+    print_now(set);
 }
 
 static void a_range_to_the_end_leaves_a_program_that_works(void) {
@@ -486,7 +486,7 @@ static void a_range_to_the_end_leaves_a_program_that_works(void) {
         int set = new_set();
         struct pair pair = joined(set, EPOLLIN);
         MUST(write(pair.app, "bye", 3));
-        /* The peer is out of the range, where the kernel's own side stays to be asked. */
+        /* The peer is out of the range, so the state of this side can still be queried. */
         pair.peer = (int)MUST(syscall(SYS_dup2, pair.peer, 0));
         GOT(close_range(3, ~0u, 0));
         peer_gets(&pair, 100);
@@ -504,10 +504,10 @@ static void all_numbers_closed_one_by_one_leave_a_program_that_works(void) {
         int set = new_set();
         struct pair pair = joined(set, EPOLLIN);
         peer_send(&pair, "hello");
-        say_next(set);
-        say_read(pair.app, 100);
+        print_next(set);
+        print_read(pair.app, 100);
         MUST(write(pair.app, "bye", 3));
-        turn(set);
+        poll_once(set);
         peer_gets(&pair, 3);
     }
 }
@@ -518,25 +518,25 @@ static void a_set_works_on_though_all_other_numbers_were_closed(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "before");
-    say_next(set);
+    print_next(set);
     for (int fd = 3; fd < 70000; fd++)
         if (fd != set && fd != pair.app && fd != pair.peer)
             close(fd);
-    say_read(pair.app, 100);
-    MUST(write(pair.app, "answer", 6));
-    say_now(set);
+    print_read(pair.app, 100);
+    MUST(write(pair.app, "result", 6));
+    print_now(set);
     peer_gets(&pair, 6);
     struct pair late = joined(set, EPOLLIN);
     peer_send(&late, "after");
-    settle(&late);
-    say_next(set);
-    say_read(late.app, 100);
+    await_delivery(&late);
+    print_next(set);
+    print_read(late.app, 100);
     closefrom(late.peer + 1);
     peer_send(&pair, "at last");
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
     MUST(write(pair.app, "end", 3));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 3);
 }
 
@@ -563,35 +563,35 @@ static void a_closed_number_is_bad_in_every_call(void) {
     GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 1));
     GOT(control(set, EPOLL_CTL_DEL, pair.app, EPOLLIN, 1));
     GOT(accept(pair.app, NULL, NULL));
-    say_now(set);
+    print_now(set);
 }
 
-static void a_closed_number_is_the_next_to_be_given(void) {
+static void a_closed_number_is_the_next_to_be_used(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     for (int i = 0; i < 4; i++) {
         struct pair pair = pair_on(listener, port, SOCK_NONBLOCK);
         add(set, pair.app, EPOLLIN, 1);
-        turn(set);
+        poll_once(set);
         if (i % 2)
             MUST(write(pair.app, "x", 1));
         if (i / 2)
-            turn(set);
+            poll_once(set);
         MUST(close(pair.app));
         int next = (int)MUST(dup(0));
-        say("the same number: %s\n", next == pair.app ? "yes" : "no");
+        print("the same number: %s\n", next == pair.app ? "yes" : "no");
         MUST(close(next));
         peer_close(&pair);
     }
 }
 
-/* The number of a connection that is asked for the second time or more, which the ring has a lasting receive of. */
-static struct pair asked_twice(int set) {
+/* The number of a connection with its second or a later request, which has a multishot receive in the ring. */
+static struct pair requested_twice(int set) {
     struct pair pair = joined(set, EPOLLIN);
     for (int i = 0; i < 2; i++) {
-        peer_send(&pair, "ask");
-        settle(&pair);
-        say_next(set);
-        say_read(pair.app, 100);
+        peer_send(&pair, "get");
+        await_delivery(&pair);
+        print_next(set);
+        print_read(pair.app, 100);
     }
     return pair;
 }
@@ -617,13 +617,13 @@ static int take_number(int way) {
 static void a_closed_number_is_free_for_any_call(void) {
     int set = new_set();
     for (int way = 0; way < 20; way++) {
-        struct pair pair = asked_twice(set);
+        struct pair pair = requested_twice(set);
         int spare = (int)MUST(dup(0));
         if (way >= 10)
             MUST(write(pair.app, "last", 4));
         MUST(close(pair.app));
         int taken = (int)MUST(take_number(way % 10));
-        say("way %d: %s\n", way, taken == pair.app ? "the same number" : "another");
+        print("way %d: %s\n", way, taken == pair.app ? "the same number" : "another");
         peer_gets_the_end(&pair);
         peer_close(&pair);
         close(taken);
@@ -633,20 +633,20 @@ static void a_closed_number_is_free_for_any_call(void) {
 
 static void a_closed_number_is_free_where_none_are_left(void) {
     int set = new_set();
-    struct pair first = asked_twice(set), second = asked_twice(set);
+    struct pair first = requested_twice(set), second = requested_twice(set);
     MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){60, 60}));
     while (dup(0) >= 0)
         continue;
-    say("%s\n", strerrorname_np(errno));
+    print("%s\n", strerrorname_np(errno));
     MUST(close(first.app));
     MUST(close(second.app));
     int ends[2] = {-1, -1};
     GOT(pipe(ends));
-    say("the same numbers: %s\n", ends[0] == first.app && ends[1] == second.app ? "yes" : "no");
+    print("the same numbers: %s\n", ends[0] == first.app && ends[1] == second.app ? "yes" : "no");
     GOT(eventfd(0, 0));
 }
 
-/* What had no room is still sent, under a number that is not the program's. */
+/* Deferred output is still sent, under a number that is not the program's. */
 static void a_number_closed_full_is_free(void) {
     for (int waits = 0; waits < 2; waits++) {
         int set = new_set();
@@ -654,15 +654,15 @@ static void a_number_closed_full_is_free(void) {
         uint64_t count = write_much(&pair);
         int lower = (int)MUST(dup(0));
         if (waits)
-            turn(set);
+            poll_once(set);
         MUST(close(pair.app));
         int taken = (int)MUST(eventfd(0, 0));
-        say("the same number: %s\n", taken == pair.app ? "yes" : "no");
+        print("the same number: %s\n", taken == pair.app ? "yes" : "no");
         struct reader reader;
         reader_start(&reader, pair.peer, 0);
-        join_turning(&reader, set);
-        say_all(&reader, count);
-        say("still open: %s\n", fcntl(taken, F_GETFD) >= 0 ? "yes" : "no");
+        join_polling(&reader, set);
+        print_all(&reader, count);
+        print("still open: %s\n", fcntl(taken, F_GETFD) >= 0 ? "yes" : "no");
         MUST(close(taken));
         MUST(close(lower));
     }
@@ -675,8 +675,8 @@ static void closing_the_set_lets_writes_arrive(void) {
     GOT(close(set));
     peer_gets(&pair, 7);
     peer_send(&pair, "still open");
-    settle(&pair);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_read(pair.app, 100);
 }
 
 /* As a program does that makes an event loop for each of its tasks. */
@@ -686,12 +686,12 @@ static void sets_come_and_go_and_leave_no_memory(void) {
     for (int i = 0; i < 60; i++) {
         int set = new_set();
         struct pair pair = joined(set, EPOLLIN), idle = joined(set, EPOLLIN);
-        peer_send(&pair, "ask");
-        settle(&pair);
+        peer_send(&pair, "get");
+        await_delivery(&pair);
         epoll_wait(set, &(struct epoll_event){0}, 1, 10000);
-        MUST(write(pair.app, "answer", 6));
+        MUST(write(pair.app, "result", 6));
         peer_send(&idle, "late");
-        settle(&idle);
+        await_delivery(&idle);
         if (i % 2)
             MUST(close(pair.app));
         MUST(close(set));
@@ -707,7 +707,7 @@ static void sets_come_and_go_and_leave_no_memory(void) {
         MUST(fscanf(file, "%ld", &pages[i >= 20]));
         fclose(file);
     }
-    say("right: %d, memory stays: %s\n", right, pages[1] - pages[0] < 5000 ? "yes" : "no");
+    print("right: %d, memory stays: %s\n", right, pages[1] - pages[0] < 5000 ? "yes" : "no");
 }
 
 static void connections_come_and_go(void) {
@@ -720,20 +720,20 @@ static void connections_come_and_go(void) {
         MUST(epoll_wait(set, &event, 1, 10000));
         pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
         add(set, pair.app, EPOLLIN | EPOLLRDHUP | EPOLLET, (uint64_t)i);
-        peer_send(&pair, "ask");
+        peer_send(&pair, "get");
         do
             MUST(epoll_wait(set, &event, 1, 10000));
         while (event.data.u64 != (uint64_t)i);
         right += read(pair.app, bytes, sizeof bytes) == 3;
-        right += write(pair.app, "answer", 6) == 6;
+        right += write(pair.app, "result", 6) == 6;
         MUST(close(pair.app));
-        turn(set);
+        poll_once(set);
         right += syscall(SYS_read, pair.peer, bytes, sizeof bytes) == 6;
         right += syscall(SYS_read, pair.peer, bytes, sizeof bytes) == 0;
         peer_close(&pair);
     }
-    say("right: %d\n", right);
-    say_now(set);
+    print("right: %d\n", right);
+    print_now(set);
 }
 
 /* ---- the end of the program ---- */
@@ -745,44 +745,45 @@ static void end_by_abort(void) { abort(); }
 static void end_by_exec(void) { execl("/bin/sh", "sh", "-c", "exit 6", (char *)NULL); }
 static void end_of_the_first_thread(void) { pthread_exit(NULL); }
 
-/* A program of its own, which serves one connection and ends with its answer still to go. */
-static void answer_and_end(int listener, struct pair *pair, void (*end)(void)) {
+/* A separate program, which serves one connection and ends before its response was sent. */
+static void respond_and_end(int listener, struct pair *pair, void (*end)(void)) {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     int set = new_set();
     pair->app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
     add(set, pair->app, EPOLLIN, 1);
-    say_next(set);
-    say_read(pair->app, 10);
-    MUST(write(pair->app, "the last answer", 15));
+    print_next(set);
+    print_read(pair->app, 10);
+    MUST(write(pair->app, "the last result", 15));
     end();
 }
 
-static void say_end(void (*end)(void)) {
+static void print_end(void (*end)(void)) {
     int port, listener = listen_on(0, &port), status = 0;
     struct pair pair = {.peer = peer_connect(port)};
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
         syscall(SYS_close, pair.peer);
-        answer_and_end(listener, &pair, end);
+        respond_and_end(listener, &pair, end);
     }
     MUST(close(listener));
-    peer_send(&pair, "ask");
+    peer_send(&pair, "get");
     peer_gets(&pair, 100);
     MUST(waitpid(child, &status, 0));
-    say("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    print("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+          WIFSIGNALED(status) ? WTERMSIG(status) : 0);
     peer_close(&pair);
 }
 
 static void the_end_of_a_program_sends_what_was_written(void) {
-    say_end(end_by_exit);
-    say_end(end_at_once);
-    say_end(end_at_once_too);
-    say_end(end_by_exec);
-    say_end(end_of_the_first_thread);
+    print_end(end_by_exit);
+    print_end(end_at_once);
+    print_end(end_at_once_too);
+    print_end(end_by_exec);
+    print_end(end_of_the_first_thread);
 }
 
 /* A program that serves a connection and has it open when it ends, and its listener. */
-static void say_told(void (*end)(void)) {
+static void print_told(void (*end)(void)) {
     int port, listener = listen_on(SOCK_NONBLOCK, &port), status, report[2], one = 1;
     char byte;
     struct pair pair = {.peer = peer_connect(port)};
@@ -794,7 +795,7 @@ static void say_told(void (*end)(void)) {
         pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         add(set, listener, EPOLLIN, 1);
         add(set, pair.app, EPOLLIN, 2);
-        turn(set);
+        poll_once(set);
         MUST(syscall(SYS_write, report[1], "", 1));
         end();
     }
@@ -811,19 +812,19 @@ static void say_told(void (*end)(void)) {
     peer_close(&pair);
 }
 
-/* Whoever has waited for a program's end finds its connections ended, and its port free. */
+/* When a program has ended, its connections have ended and its port is free. */
 static void the_end_of_a_program_is_the_end_of_its_connections(void) {
     for (int round = 0; round < 5; round++) {
-        say_told(end_by_exit);
-        say_told(end_at_once);
-        say_told(end_by_exec);
+        print_told(end_by_exit);
+        print_told(end_at_once);
+        print_told(end_by_exec);
     }
 }
 
-static void an_abort_sends_what_was_written(void) { say_end(end_by_abort); }
+static void an_abort_sends_what_was_written(void) { print_end(end_by_abort); }
 
-/* The program ends while what it has closed waits for room. */
-static void say_rest(bool waits, void (*end)(void)) {
+/* The program ends while closed connections still have deferred output. */
+static void print_rest(bool waits, void (*end)(void)) {
     int port, listener = listen_on(0, &port), status = 0, report[2], bytes = 4096;
     uint64_t count = 0;
     struct sockaddr_in address = loopback(port);
@@ -838,12 +839,12 @@ static void say_rest(bool waits, void (*end)(void)) {
         pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
         MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
         add(set, pair.app, EPOLLIN, 1);
-        turn(set);
+        poll_once(set);
         count = write_much(&pair);
-        turn(set);
+        poll_once(set);
         MUST(close(pair.app));
         if (waits)
-            turn(set);
+            poll_once(set);
         MUST(syscall(SYS_write, report[1], &count, sizeof count));
         end();
     }
@@ -853,26 +854,26 @@ static void say_rest(bool waits, void (*end)(void)) {
     reader_start(&reader, pair.peer, 0);
     MUST(waitpid(child, &status, 0));
     pthread_join(reader.thread, NULL);
-    say_all(&reader, count);
-    say("exit %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    print_all(&reader, count);
+    print("exit %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
 static void the_end_of_a_program_waits_for_what_was_closed_full(void) {
     for (int waits = 0; waits < 2; waits++) {
-        say_rest(waits, end_by_exit);
-        say_rest(waits, end_at_once);
-        say_rest(waits, end_by_exec);
-        say_rest(waits, end_of_the_first_thread);
+        print_rest(waits, end_by_exit);
+        print_rest(waits, end_at_once);
+        print_rest(waits, end_by_exec);
+        print_rest(waits, end_of_the_first_thread);
     }
 }
 
 static void an_abort_of_others_is_an_abort(void) {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    say("before\n");
+    print("before\n");
     abort();
 }
 
-static void exit_in_a_handler(void) { say("at exit\n"); }
+static void exit_in_a_handler(void) { print("at exit\n"); }
 
 static void handlers_at_exit_run_as_ever(void) {
     int set = new_set();
@@ -886,19 +887,19 @@ static const struct app_case cases[] = {
     CASE(what_was_written_arrives_before_the_end, "served:write served:close"),
     CASE(a_socket_closed_full_is_emptied_first, "served:write"),
     CASE(a_number_closed_full_can_be_taken_by_another, "served:write"),
-    CASE(closing_the_set_lets_what_had_no_room_arrive, "served:write"),
-    CASE(a_set_that_is_shared_lets_what_had_no_room_arrive, "served:write"),
+    CASE(closing_the_set_delivers_deferred_output, "served:write"),
+    CASE(closing_a_shared_set_delivers_deferred_output, "served:write"),
     CASE(thousands_closed_at_once_leave_nothing_out, ""),
     CASE(what_was_closed_full_ends_though_a_child_lives, "served:write"),
     CASE(what_arrives_for_a_closed_connection_resets_it, "served:write"),
     CASE(unread_bytes_make_the_end_a_reset, ""),
     CASE(unread_bytes_make_the_end_a_reset_without_a_wait, ""),
-    CASE(an_answer_to_the_only_request_comes_with_the_end, "served:write served:close"),
-    CASE(an_answer_to_the_only_request_comes_before_a_reset, "served:write served:close"),
+    CASE(a_response_to_the_only_request_comes_with_the_end, "served:write served:close"),
+    CASE(a_response_to_the_only_request_comes_before_a_reset, "served:write served:close"),
     CASE(linger_of_zero_is_a_reset, ""),
     CASE(linger_waits_until_all_has_arrived, ""),
     CASE(a_shutdown_comes_after_what_was_written, "served:write"),
-    CASE(a_shutdown_of_both_directions_comes_after_what_had_no_room, "served:write"),
+    CASE(a_shutdown_of_both_directions_comes_after_deferred_output, "served:write"),
     CASE(a_shutdown_for_reading_keeps_what_arrived, ""),
     CASE(errors_of_shutdown_are_the_kernels, ""),
     CASE(a_range_is_closed_with_what_was_written, "served:write served:close"),
@@ -906,7 +907,7 @@ static const struct app_case cases[] = {
     CASE(all_numbers_closed_one_by_one_leave_a_program_that_works, "served:read"),
     CASE(a_set_works_on_though_all_other_numbers_were_closed, "served:close"),
     CASE(a_closed_number_is_bad_in_every_call, ""),
-    CASE(a_closed_number_is_the_next_to_be_given, "served:close"),
+    CASE(a_closed_number_is_the_next_to_be_used, "served:close"),
     CASE(a_closed_number_is_free_for_any_call, "served:close"),
     CASE(a_closed_number_is_free_where_none_are_left, "served:close"),
     CASE(a_number_closed_full_is_free, "served:write"),

@@ -1,28 +1,29 @@
-/* Descriptors as such: duplicates, flags, options and questions asked of a served socket, poll and select, passing it to
- * another process, and what happens where there are no numbers left. The rule: whoever else can reach a socket finds
- * all its bytes there, and nothing that a program asks shows that the library is between. */
+/* Descriptors as such: duplicates, flags, options and queries of a served socket, poll and select, passing it to
+ * another process, and running out of numbers. The rule: every process that can reach a socket gets all its bytes, and
+ * no query shows that the library is loaded. */
 #include "app.h"
 #include <sys/resource.h>
 #include <sys/un.h>
 
 /* What programs call that are built for large files, or with checks of their buffers. */
 int fcntl64(int fd, int what, ...);
-int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room);
-int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *signals, size_t room);
+int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t capacity);
+int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *signals,
+                size_t bytes);
 
 /* The same exchange through any number of a socket, with bytes that the library may hold. */
-static void exchange(int set, struct pair *pair, int other) {
-    say_read(other, 3);
+static void exchange_through(int set, struct pair *pair, int other) {
+    print_read(other, 3);
     MUST(write(pair->app, "one ", 4));
     MUST(write(other, "two ", 4));
     MUST(write(pair->app, "three", 5));
     peer_send(pair, " more");
-    settle(pair);
-    say_now(set);
+    await_delivery(pair);
+    print_now(set);
     peer_gets(pair, 13);
-    say_read(pair->app, 4);
-    say_read(other, 100);
-    say_read(pair->app, 100);
+    print_read(pair->app, 4);
+    print_read(other, 100);
+    print_read(pair->app, 100);
 }
 
 static void a_duplicate_shares_the_stream(void) {
@@ -30,8 +31,8 @@ static void a_duplicate_shares_the_stream(void) {
         int set = new_set(), twin = -1, target = (int)MUST(dup(0));
         struct pair pair = joined(set, EPOLLIN);
         peer_send(&pair, "pending");
-        settle(&pair);
-        say_next(set);
+        await_delivery(&pair);
+        print_next(set);
         MUST(write(pair.app, "zero ", 5));
         if (way == 0)
             twin = dup(pair.app);
@@ -45,14 +46,14 @@ static void a_duplicate_shares_the_stream(void) {
             twin = fcntl(pair.app, F_DUPFD_CLOEXEC, 50);
         if (way == 5)
             twin = fcntl64(pair.app, F_DUPFD, 50);
-        say("way %d: %s, close on exec %d\n", way, twin < 0 ? "failed" : "made", fcntl(twin, F_GETFD));
+        print("way %d: %s, close on exec %d\n", way, twin < 0 ? "failed" : "made", fcntl(twin, F_GETFD));
         peer_gets(&pair, 5);
-        exchange(set, &pair, twin);
+        exchange_through(set, &pair, twin);
         MUST(close(pair.app));
         pair.app = twin;
         peer_send(&pair, "last");
-        settle(&pair);
-        say_read(twin, 100);
+        await_delivery(&pair);
+        print_read(twin, 100);
         MUST(write(twin, "end", 3));
         MUST(close(twin));
         peer_gets(&pair, 10);
@@ -72,8 +73,8 @@ static void errors_of_duplicating_are_the_kernels(void) {
     GOT(fcntl(pair.app, F_DUPFD, 1 << 30));
     GOT(fcntl(pair.app, 9999));
     peer_send(&pair, "x");
-    say_next(set);
-    say_read(pair.app, 10);
+    print_next(set);
+    print_read(pair.app, 10);
 }
 
 static void a_duplicate_over_a_member_closes_the_member(void) {
@@ -82,40 +83,40 @@ static void a_duplicate_over_a_member_closes_the_member(void) {
     MUST(write(member.app, "bye", 3));
     peer_send(&other, "mine");
     GOT(dup2(other.app, member.app) == member.app);
-    say_now(set);
+    print_now(set);
     peer_gets(&member, 10);
     int taken = member.app;
-    say_read(taken, 2);
+    print_read(taken, 2);
     GOT(control(set, EPOLL_CTL_ADD, taken, EPOLLIN, 2));
-    say_now(set);
-    say_read(other.app, 10);
-    say_now(set);
+    print_now(set);
+    print_read(other.app, 10);
+    print_now(set);
 }
 
 static void blocking_can_be_switched_on_and_off(void) {
     int set = new_set(), one = 1, zero = 0;
     struct pair pair = joined(set, EPOLLIN);
-    say("flags: nonblocking %d\n", !!(fcntl(pair.app, F_GETFL) & O_NONBLOCK));
+    print("flags: nonblocking %d\n", !!(fcntl(pair.app, F_GETFL) & O_NONBLOCK));
     peer_send(&pair, "0123456789");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     for (int i = 0; i < 2; i++) {
         if (i)
             GOT(ioctl(pair.app, FIONBIO, &zero));
         else
             GOT(fcntl(pair.app, F_SETFL, O_RDWR));
-        say("flags: nonblocking %d\n", !!(fcntl(pair.app, F_GETFL) & O_NONBLOCK));
-        say_read(pair.app, 3);
-        say_now(set);
-        MUST(write(pair.app, "answer", 6));
+        print("flags: nonblocking %d\n", !!(fcntl(pair.app, F_GETFL) & O_NONBLOCK));
+        print_read(pair.app, 3);
+        print_now(set);
+        MUST(write(pair.app, "result", 6));
         peer_gets(&pair, 6);
         if (i)
             GOT(ioctl(pair.app, FIONBIO, &one));
         else
             GOT(fcntl(pair.app, F_SETFL, O_RDWR | O_NONBLOCK));
-        say("flags: nonblocking %d\n", !!(fcntl(pair.app, F_GETFL) & O_NONBLOCK));
-        say_now(set);
-        say_read(pair.app, 2);
+        print("flags: nonblocking %d\n", !!(fcntl(pair.app, F_GETFL) & O_NONBLOCK));
+        print_now(set);
+        print_read(pair.app, 2);
     }
     GOT(fcntl(pair.app, F_SETFD, FD_CLOEXEC));
     GOT(fcntl(pair.app, F_GETFD));
@@ -123,24 +124,24 @@ static void blocking_can_be_switched_on_and_off(void) {
     GOT(fcntl(pair.app, F_GETOWN) == getpid());
 }
 
-static void questions_about_queues_are_answered(void) {
+static void queries_of_queue_lengths_succeed(void) {
     int set = new_set(), waiting = -1, unsent = -1;
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "12345");
-    settle(&pair);
-    say_next(set);
-    MUST(write(pair.app, "answer", 6));
+    await_delivery(&pair);
+    print_next(set);
+    MUST(write(pair.app, "result", 6));
     GOT(ioctl(pair.app, SIOCINQ, &waiting));
-    say("waiting: %d\n", waiting);
-    say_now(set);
+    print("waiting: %d\n", waiting);
+    print_now(set);
     peer_gets(&pair, 6);
     for (int i = 0; i < 500 && unsent != 0; i++, pause_ms(1))
         MUST(ioctl(pair.app, SIOCOUTQ, &unsent));
-    say("unsent: %d\n", unsent);
+    print("unsent: %d\n", unsent);
     GOT(ioctl(pair.app, 0x12345678, &waiting));
     GOT(ioctl(pair.app, FIONREAD, NULL));
     GOT(ioctl(pair.app, FIONREAD, (int *)8));
-    say_read(pair.app, 10);
+    print_read(pair.app, 10);
 }
 
 static void bytes_that_are_not_acknowledged_are_counted(void) {
@@ -151,7 +152,7 @@ static void bytes_that_are_not_acknowledged_are_counted(void) {
     while (done >= 0)
         done = write(pair.app, bytes, sizeof bytes);
     MUST(ioctl(pair.app, SIOCOUTQ, &unsent));
-    say("unsent: %s\n", unsent > 0 ? "some" : "none");
+    print("unsent: %s\n", unsent > 0 ? "some" : "none");
     MUST(close(pair.app));
 }
 
@@ -173,57 +174,58 @@ static void options_can_be_set_and_read(void) {
     GOT(setsockopt(pair.app, 9999, 1, &one, sizeof one));
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_KEEPALIVE, NULL, sizeof one));
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_KEEPALIVE, &one, 1));
-    static const int asked[] = {SO_TYPE, SO_DOMAIN, SO_PROTOCOL, SO_ACCEPTCONN, SO_KEEPALIVE, SO_RCVBUF, SO_SNDBUF, SO_ERROR};
-    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+    static const int names[] = {SO_TYPE,      SO_DOMAIN, SO_PROTOCOL, SO_ACCEPTCONN,
+                                SO_KEEPALIVE, SO_RCVBUF, SO_SNDBUF,   SO_ERROR};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         length = sizeof value;
-        long result = getsockopt(pair.app, SOL_SOCKET, asked[i], &value, &length);
-        say("option %d: %ld, value %d, length %u\n", asked[i], result, value, length);
+        long result = getsockopt(pair.app, SOL_SOCKET, names[i], &value, &length);
+        print("option %d: %ld, value %d, length %u\n", names[i], result, value, length);
     }
     GOT(getsockopt(pair.app, SOL_SOCKET, SO_ERROR, NULL, &length));
     GOT(getsockopt(pair.app, SOL_SOCKET, SO_ERROR, &value, NULL));
     length = 2;
     GOT(getsockopt(pair.app, SOL_SOCKET, SO_ERROR, &value, &length));
-    say("length %u\n", length);
+    print("length %u\n", length);
     peer_send(&pair, "still works");
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
     MUST(write(pair.app, "yes", 3));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 3);
 }
 
-static void say_poll(int fd, short events, int timeout) {
-    struct pollfd ask = {fd, events, 0};
+static void print_poll(int fd, short events, int timeout) {
+    struct pollfd query = {fd, events, 0};
     char text[128];
-    int count = poll(&ask, 1, timeout);
-    say("poll: %d %s\n", count, mask_text((uint32_t)ask.revents, text));
+    int count = poll(&query, 1, timeout);
+    print("poll: %d %s\n", count, mask_text((uint32_t)query.revents, text));
 }
 
 static void a_served_socket_can_be_polled(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    say_poll(pair.app, POLLIN | POLLOUT, 0);
-    say_poll(pair.app, POLLIN, 5);
+    print_poll(pair.app, POLLIN | POLLOUT, 0);
+    print_poll(pair.app, POLLIN, 5);
     peer_send(&pair, "pending");
-    settle(&pair);
-    say_next(set);
-    say_poll(pair.app, POLLIN | POLLOUT | POLLRDHUP, 0);
-    say_read(pair.app, 3);
-    struct pollfd asks[3] = {{pair.app, POLLIN, 0}, {-1, POLLIN, 9}, {99999, POLLIN, 0}};
-    GOT(ppoll(asks, 3, &(struct timespec){1, 0}, NULL));
-    say("revents: %d %d %d\n", asks[0].revents, asks[1].revents, asks[2].revents);
-    GOT(__poll_chk(asks, 1, 0, sizeof asks));
-    GOT(__ppoll_chk(asks, 1, &(struct timespec){0, 0}, NULL, sizeof asks));
-    say_read(pair.app, 100);
-    say_poll(pair.app, POLLIN, 0);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_poll(pair.app, POLLIN | POLLOUT | POLLRDHUP, 0);
+    print_read(pair.app, 3);
+    struct pollfd queries[3] = {{pair.app, POLLIN, 0}, {-1, POLLIN, 9}, {99999, POLLIN, 0}};
+    GOT(ppoll(queries, 3, &(struct timespec){1, 0}, NULL));
+    print("revents: %d %d %d\n", queries[0].revents, queries[1].revents, queries[2].revents);
+    GOT(__poll_chk(queries, 1, 0, sizeof queries));
+    GOT(__ppoll_chk(queries, 1, &(struct timespec){0, 0}, NULL, sizeof queries));
+    print_read(pair.app, 100);
+    print_poll(pair.app, POLLIN, 0);
+    print_now(set);
     MUST(write(pair.app, "queued", 6));
-    say_poll(pair.app, POLLIN, 0);
+    print_poll(pair.app, POLLIN, 0);
     peer_gets(&pair, 6);
     peer_shutdown(&pair);
-    settle(&pair);
-    say_poll(pair.app, POLLIN | POLLRDHUP, 1000);
-    say_now(set);
+    await_delivery(&pair);
+    print_poll(pair.app, POLLIN | POLLRDHUP, 1000);
+    print_now(set);
 }
 
 static void waiting_in_poll_lets_writes_leave(void) {
@@ -235,13 +237,13 @@ static void waiting_in_poll_lets_writes_leave(void) {
     if (child == 0) {
         char bytes[8];
         syscall(SYS_read, pair.peer, bytes, sizeof bytes);
-        syscall(SYS_write, pair.peer, "answer", 6);
+        syscall(SYS_write, pair.peer, "result", 6);
         syscall(SYS_exit_group, 0);
     }
-    say_poll(pair.app, POLLIN, 20000);
-    say_read(pair.app, 100);
+    print_poll(pair.app, POLLIN, 20000);
+    print_read(pair.app, 100);
     MUST(waitpid(child, NULL, 0));
-    say_now(set);
+    print_now(set);
 }
 
 static void a_served_socket_can_be_selected(void) {
@@ -249,8 +251,8 @@ static void a_served_socket_can_be_selected(void) {
     struct pair pair = joined(set, EPOLLIN);
     fd_set readable, writable;
     peer_send(&pair, "pending");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     for (int i = 0; i < 4; i++) {
         FD_ZERO(&readable);
         FD_ZERO(&writable);
@@ -261,36 +263,36 @@ static void a_served_socket_can_be_selected(void) {
             count = pselect(pair.app + 1, &readable, i < 2 ? &writable : NULL, NULL, &(struct timespec){0, 1000}, NULL);
         else
             count = select(pair.app + 1, &readable, i < 2 ? &writable : NULL, NULL, &(struct timeval){0, 1000});
-        say("select: %d, readable %d, writable %d\n", count, !!FD_ISSET(pair.app, &readable),
+        print("select: %d, readable %d, writable %d\n", count, !!FD_ISSET(pair.app, &readable),
             !!FD_ISSET(pair.app, &writable));
         if (i == 1)
-            say_read(pair.app, 100);
+            print_read(pair.app, 100);
     }
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "more");
-    say_next(set);
+    print_next(set);
 }
 
 static void poll_and_select_of_others_are_untouched(void) {
     int set = new_set(), two[2];
     struct pair pair = joined(set, EPOLLIN);
     MUST(pipe(two));
-    say_poll(two[0], POLLIN, 0);
+    print_poll(two[0], POLLIN, 0);
     MUST(write(two[1], "x", 1));
-    say_poll(two[0], POLLIN, 0);
-    say_poll(two[1], POLLIN | POLLOUT, 0);
+    print_poll(two[0], POLLIN, 0);
+    print_poll(two[1], POLLIN | POLLOUT, 0);
     GOT(poll(NULL, 0, 1));
     GOT(poll((struct pollfd *)8, 1, 0));
     GOT(select(0, NULL, NULL, NULL, &(struct timeval){0, 1000}));
     GOT(select(-1, NULL, NULL, NULL, NULL));
     GOT(ppoll(NULL, 0, &(struct timespec){0, -1}, NULL));
     GOT(pselect(0, NULL, NULL, NULL, &(struct timespec){0, 1000}, NULL));
-    struct pollfd ask = {two[0], POLLIN, 0};
-    GOT(__poll_chk(&ask, 1, 0, sizeof ask));
-    GOT(__ppoll_chk(&ask, 1, &(struct timespec){0, 0}, NULL, sizeof ask));
+    struct pollfd query = {two[0], POLLIN, 0};
+    GOT(__poll_chk(&query, 1, 0, sizeof query));
+    GOT(__ppoll_chk(&query, 1, &(struct timespec){0, 0}, NULL, sizeof query));
     peer_send(&pair, "y");
-    say_next(set);
-    say_read(pair.app, 10);
+    print_next(set);
+    print_read(pair.app, 10);
 }
 
 static void send_number(int to, int fd) {
@@ -329,8 +331,8 @@ static void pass_on(struct pair *pair, const char *more) {
         syscall(SYS_close, pair->app);
         pair->app = receive_number(two[1]);
         peer_send(pair, more);
-        settle(pair);
-        say_stream(pair->app, 100);
+        await_delivery(pair);
+        print_stream(pair->app, 100);
         MUST(write(pair->app, "from the child", 14));
         _exit(0);
     }
@@ -342,18 +344,18 @@ static void a_socket_passed_on_goes_on_in_both_processes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "read here");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
     MUST(write(pair.app, "from the parent, ", 17));
     pass_on(&pair, "read there");
     peer_gets(&pair, 31);
     peer_send(&pair, "for the parent");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
-    MUST(write(pair.app, "answer", 6));
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
+    MUST(write(pair.app, "result", 6));
+    print_now(set);
     peer_gets(&pair, 6);
 }
 
@@ -361,15 +363,15 @@ static void a_socket_passed_on_brings_its_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "in hand ");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     MUST(write(pair.app, "from the parent, ", 17));
     pass_on(&pair, "and late");
     peer_gets(&pair, 31);
     peer_send(&pair, "for the parent");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
 }
 
 static void a_socket_that_was_passed_to_us_is_served(void) {
@@ -382,50 +384,50 @@ static void a_socket_that_was_passed_to_us_is_served(void) {
     add(set, pair.app, EPOLLIN, 1);
     for (int i = 0; i < 3; i++) {
         peer_send(&pair, "hello");
-        settle(&pair);
-        say_next(set);
-        say_read(pair.app, 100);
+        await_delivery(&pair);
+        print_next(set);
+        print_read(pair.app, 100);
         MUST(write(pair.app, "world", 5));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 5);
     }
 }
 
-static void no_numbers_left_is_said_and_survived(void) {
+static void running_out_of_numbers_is_reported_and_survived(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), used[64], count = 0;
     struct pair pair = joined(set, EPOLLIN);
     add(set, listener, EPOLLIN, 2);
     /* From here only raw peers could be opened, so they are, before the limit falls. */
     int first = peer_connect(port), second = peer_connect(port);
-    say_next(set);
+    print_next(set);
     MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){40, 40}));
     while (count < 64 && (used[count] = dup(0)) >= 0)
         count++;
-    say("full: %s\n", strerrorname_np(errno));
+    print("full: %s\n", strerrorname_np(errno));
     GOT(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
     GOT(socket(AF_INET, SOCK_STREAM, 0));
     GOT(epoll_create1(0));
     GOT(dup(pair.app));
-    say_next(set);
+    print_next(set);
     peer_send(&pair, "works");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
     MUST(write(pair.app, "still", 5));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 5);
     MUST(close(used[count - 1]));
     int accepted = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
-    say("accepted: %s\n", accepted >= 0 ? "yes" : strerrorname_np(errno));
+    print("accepted: %s\n", accepted >= 0 ? "yes" : strerrorname_np(errno));
     GOT(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
     struct pair late = {.app = accepted, .peer = first};
     add(set, late.app, EPOLLIN, 3);
     peer_send(&late, "too");
-    settle(&late);
-    say_next(set);
-    say_read(late.app, 100);
+    await_delivery(&late);
+    print_next(set);
+    print_read(late.app, 100);
     MUST(write(late.app, "yes", 3));
-    turn(set);
+    poll_once(set);
     peer_gets(&late, 3);
     MUST(syscall(SYS_close, second));
 }
@@ -435,15 +437,15 @@ static void a_low_limit_from_the_start_is_enough(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "hello");
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
     MUST(write(pair.app, "bye", 3));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 3);
     int count = 0;
     while (dup(0) >= 0)
         count++;
-    say("numbers left: %d\n", count);
+    print("numbers left: %d\n", count);
 }
 
 static void the_numbers_a_program_gets_are_as_without(void) {
@@ -452,13 +454,13 @@ static void the_numbers_a_program_gets_are_as_without(void) {
     add(set, pair.app, EPOLLIN, 1);
     add(set, other.app, EPOLLIN, 2);
     peer_send(&pair, "x");
-    say_next(set);
+    print_next(set);
     int last = (int)MUST(dup(0)), second_set = new_set();
-    say("numbers from the first: %d %d %d %d %d %d\n", set - first, listener - first, pair.app - first,
+    print("numbers from the first: %d %d %d %d %d %d\n", set - first, listener - first, pair.app - first,
         other.app - first, last - first, second_set - first);
 }
 
-/* A system call that no hook sees. */
+/* A system call that bypasses the hooks. */
 static long raw(long number, long a, long b, long c) {
 #if defined(__x86_64__)
     long result;
@@ -470,12 +472,12 @@ static long raw(long number, long a, long b, long c) {
 }
 
 static void serve_some(int set, struct pair *pair) {
-    peer_send(pair, "ask");
-    settle(pair);
-    say_next(set);
-    say_read(pair->app, 100);
-    MUST(write(pair->app, "answer", 6));
-    say_now(set);
+    peer_send(pair, "get");
+    await_delivery(pair);
+    print_next(set);
+    print_read(pair->app, 100);
+    MUST(write(pair->app, "result", 6));
+    print_now(set);
     peer_gets(pair, 6);
 }
 
@@ -487,7 +489,7 @@ static void any_low_number_can_be_chosen(void) {
     for (int fd = 3; fd < 500; fd++)
         if (fd != set && fd != pair.app && fd != pair.peer)
             chosen += dup2(0, fd) == fd;
-    say("chosen: %d\n", chosen);
+    print("chosen: %d\n", chosen);
     serve_some(set, &pair);
 }
 
@@ -496,7 +498,7 @@ static void any_low_number_can_be_chosen(void) {
     (int fd = 3; fd < 700; fd++) \
         if (fd != (set) && fd != (pair).app && fd != (pair).peer && fd != 512)
 
-/* What is closed there, if anything is, is closed by calls that no library sees. */
+/* Raw calls close whatever is open there. */
 static void a_file_that_took_any_number_is_the_programs(void) {
     for (int way = 0; way < 3; way++) {
         int set = new_set(), open = 0;
@@ -511,18 +513,18 @@ static void a_file_that_took_any_number_is_the_programs(void) {
             for NUMBERS(fd, set, pair)
                 open += raw(SYS_fcntl, fd, F_GETFD, 0) >= 0;
             if (child == 0) {
-                say("open in the child: %d\n", open);
+                print("open in the child: %d\n", open);
                 _exit(0);
             }
             waitpid(child, NULL, 0);
         }
         if (way < 2) {
             peer_send(&pair, "more");
-            settle(&pair);
-            say_next(set);
-            say_read(pair.app, 100);
+            await_delivery(&pair);
+            print_next(set);
+            print_read(pair.app, 100);
             MUST(write(pair.app, "still", 5));
-            say_now(set);
+            print_now(set);
             peer_gets(&pair, 5);
         }
         MUST(close(pair.app));
@@ -530,7 +532,7 @@ static void a_file_that_took_any_number_is_the_programs(void) {
         open = 0;
         for NUMBERS(fd, set, pair)
             open += raw(SYS_fcntl, fd, F_GETFD, 0) >= 0;
-        say("open: %d\n", open);
+        print("open: %d\n", open);
         for NUMBERS(fd, set, pair)
             raw(SYS_close, fd, 0, 0);
         peer_close(&pair);
@@ -542,7 +544,7 @@ static const struct app_case cases[] = {
     CASE(errors_of_duplicating_are_the_kernels, ""),
     CASE(a_duplicate_over_a_member_closes_the_member, ""),
     CASE(blocking_can_be_switched_on_and_off, "back:blocking"),
-    CASE(questions_about_queues_are_answered, "served:read"),
+    CASE(queries_of_queue_lengths_succeed, "served:read"),
     CASE(bytes_that_are_not_acknowledged_are_counted, ""),
     CASE(options_can_be_set_and_read, ""),
     CASE(a_served_socket_can_be_polled, "back:polled_otherwise"),
@@ -552,7 +554,7 @@ static const struct app_case cases[] = {
     CASE(a_socket_passed_on_goes_on_in_both_processes, "back:passed_on"),
     CASE(a_socket_passed_on_brings_its_bytes, "back:passed_on"),
     CASE(a_socket_that_was_passed_to_us_is_served, ""),
-    CASE(no_numbers_left_is_said_and_survived, ""),
+    CASE(running_out_of_numbers_is_reported_and_survived, ""),
     CASE(a_low_limit_from_the_start_is_enough, ""),
     CASE(the_numbers_a_program_gets_are_as_without, "served:epoll_wait"),
     CASE(any_low_number_can_be_chosen, "served:epoll_wait"),

@@ -84,7 +84,7 @@ func main() {
 		name string
 		run  func()
 	}{
-		{"goroutines_answer_all_their_clients", serverOfGoroutines},
+		{"goroutines_serve_all_their_clients", serverOfGoroutines},
 		{"goroutines_start_other_programs", otherPrograms},
 	}
 	for _, c := range cases {

@@ -1,32 +1,33 @@
-/* How connections come to a loop: listeners and what accept tells, connects that take their time, IPv6, listeners that
- * several processes share; and whole servers with many clients. The rule: a connection is the caller's who accepts it,
- * and no one's before. */
+/* How connections come to a loop: listeners and the result of accept, connects that take their time, IPv6, listeners
+ * that several processes share; and whole servers with many clients. The rule: a connection belongs to the caller that
+ * accepts it, and to no other before. */
 #include "app.h"
 
-static void accept_tells_who_came(void) {
+static void accept_returns_the_peers_address(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port);
     add(set, listener, EPOLLIN, 1);
-    say_now(set);
+    print_now(set);
     GOT(accept(listener, NULL, NULL));
     for (int way = 0; way < 5; way++) {
         struct pair pair = {.peer = peer_connect(port)};
         struct sockaddr_in own, from = {0};
         socklen_t own_length = sizeof own, length = way == 3 ? 4 : sizeof from;
         MUST(syscall(SYS_getsockname, pair.peer, &own, &own_length));
-        say_next(set);
+        print_next(set);
         if (way == 0)
             pair.app = accept(listener, (struct sockaddr *)&from, &length);
         else if (way == 4)
             pair.app = accept4(listener, NULL, &length, SOCK_CLOEXEC);
         else
             pair.app = accept4(listener, (struct sockaddr *)&from, &length, way == 1 ? SOCK_NONBLOCK : SOCK_CLOEXEC);
-        say("length %u, family %d, the peer's port: %s\n", length, from.sin_family,
+        print("length %u, family %d, the peer's port: %s\n", length, from.sin_family,
             from.sin_port == own.sin_port ? "yes" : "no");
-        say("nonblocking %d, close on exec %d\n", !!(fcntl(pair.app, F_GETFL) & O_NONBLOCK), fcntl(pair.app, F_GETFD));
-        say_now(set);
+        print("nonblocking %d, close on exec %d\n", !!(fcntl(pair.app, F_GETFL) & O_NONBLOCK),
+              fcntl(pair.app, F_GETFD));
+        print_now(set);
         peer_send(&pair, "hello");
-        settle(&pair);
-        say_read(pair.app, 10);
+        await_delivery(&pair);
+        print_read(pair.app, 10);
         MUST(close(pair.app));
         peer_close(&pair);
     }
@@ -37,7 +38,7 @@ static void errors_of_accept_are_the_kernels(void) {
     struct pair pair = pair_on(listener, port, SOCK_NONBLOCK);
     add(set, listener, EPOLLIN, 1);
     add(set, pair.app, EPOLLIN, 2);
-    say_now(set);
+    print_now(set);
     GOT(accept(pair.app, NULL, NULL));
     GOT(accept(0, NULL, NULL));
     GOT(accept(set, NULL, NULL));
@@ -45,15 +46,15 @@ static void errors_of_accept_are_the_kernels(void) {
     struct sockaddr_in from;
     socklen_t negative = (socklen_t)-1;
     int first = peer_connect(port);
-    say_next(set);
+    print_next(set);
     GOT(accept(listener, (struct sockaddr *)&from, &negative));
-    say_now(set);
+    print_now(set);
     int second = peer_connect(port);
-    say_next(set);
+    print_next(set);
     GOT(accept(listener, (struct sockaddr *)8, &(socklen_t){sizeof from}));
     MUST(syscall(SYS_close, first));
     MUST(syscall(SYS_close, second));
-    say_now(set);
+    print_now(set);
 }
 
 static void a_peer_that_is_gone_is_accepted_with_its_address(void) {
@@ -70,15 +71,15 @@ static void a_peer_that_is_gone_is_accepted_with_its_address(void) {
         } else {
             peer_reset(&pair);
         }
-        say_next(set);
+        print_next(set);
         pair.app = accept4(listener, (struct sockaddr *)&from, &length, SOCK_NONBLOCK);
-        say("accepted: %s, the peer's port: %s\n", pair.app >= 0 ? "yes" : "no",
+        print("accepted: %s, the peer's port: %s\n", pair.app >= 0 ? "yes" : "no",
             from.sin_port == own.sin_port ? "yes" : "no");
-        settle_state(pair.app, i == 0 ? STATE_CLOSE_WAIT : STATE_CLOSED);
+        await_state(pair.app, i == 0 ? STATE_CLOSE_WAIT : STATE_CLOSED);
         add(set, pair.app, EPOLLIN | EPOLLRDHUP, 2);
-        say_now(set);
-        say_read(pair.app, 100);
-        say_read(pair.app, 100);
+        print_now(set);
+        print_read(pair.app, 100);
+        print_read(pair.app, 100);
         MUST(close(pair.app));
     }
 }
@@ -87,22 +88,22 @@ static void bytes_that_came_before_the_set_are_reported(void) {
     int set = new_set();
     struct pair pair = connected(), ended = connected();
     peer_send(&pair, "early bird");
-    settle(&pair);
-    say_read(pair.app, 6);
+    await_delivery(&pair);
+    print_read(pair.app, 6);
     add(set, pair.app, EPOLLIN | EPOLLET, 1);
-    say_now(set);
-    say_now(set);
-    say_read(pair.app, 100);
+    print_now(set);
+    print_now(set);
+    print_read(pair.app, 100);
     MUST(write(ended.app, "direct, ", 8));
     peer_send(&ended, "all");
     peer_shutdown(&ended);
-    settle(&ended);
+    await_delivery(&ended);
     add(set, ended.app, EPOLLIN | EPOLLRDHUP | EPOLLET, 2);
     MUST(write(ended.app, "then queued", 11));
-    say_now(set);
+    print_now(set);
     peer_gets(&ended, 19);
-    say_read(ended.app, 100);
-    say_read(ended.app, 100);
+    print_read(ended.app, 100);
+    print_read(ended.app, 100);
 }
 
 static int connect_to(int port) {
@@ -120,22 +121,22 @@ static void a_connect_that_takes_its_time_becomes_writable(void) {
     for (int edge = 0; edge < 2; edge++) {
         struct pair pair = {.app = connect_to(port)};
         add(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLRDHUP | (edge ? EPOLLET : 0), 1);
-        say_next(set);
-        say_error_option(pair.app);
+        print_next(set);
+        print_error_option(pair.app);
         GOT(connect(pair.app, (struct sockaddr *)&(struct sockaddr_in){.sin_family = AF_INET}, 16));
         pair.peer = raw_accept(listener);
         mod(set, pair.app, EPOLLIN, 1);
         for (int i = 0; i < 3; i++) {
             MUST(write(pair.app, "request", 7));
-            say_now(set);
+            print_now(set);
             peer_gets(&pair, 7);
-            peer_send(&pair, "answer");
-            settle(&pair);
-            say_next(set);
-            say_read(pair.app, 100);
+            peer_send(&pair, "result");
+            await_delivery(&pair);
+            print_next(set);
+            print_read(pair.app, 100);
         }
         MUST(close(pair.app));
-        turn(set);
+        poll_once(set);
         peer_gets(&pair, 1);
     }
 }
@@ -145,30 +146,30 @@ static void a_connect_that_fails_is_an_error(void) {
     MUST(close(listener));
     int fd = connect_to(port);
     add(set, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, 1);
-    say_next(set);
-    say_error_option(fd);
-    say_error_option(fd);
-    say_next(set);
+    print_next(set);
+    print_error_option(fd);
+    print_error_option(fd);
+    print_next(set);
     GOT(send(fd, "x", 1, MSG_NOSIGNAL));
-    say_read(fd, 1);
+    print_read(fd, 1);
 }
 
 static void a_socket_that_never_connected_hangs_up(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     int fd = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     add(set, fd, EPOLLIN | EPOLLOUT, 1);
-    say_now(set);
+    print_now(set);
     struct sockaddr_in address = loopback(port);
     got("connect", connect(fd, (struct sockaddr *)&address, sizeof address));
     struct pair pair = {.app = fd, .peer = raw_accept(listener)};
-    say_next(set);
+    print_next(set);
     MUST(write(fd, "hello", 5));
-    turn(set);
+    poll_once(set);
     peer_gets(&pair, 5);
     peer_send(&pair, "hello");
-    settle(&pair);
-    say_next(set);
-    say_read(fd, 10);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(fd, 10);
 }
 
 static void a_client_that_connected_first_is_served(void) {
@@ -181,12 +182,12 @@ static void a_client_that_connected_first_is_served(void) {
     add(set, fd, EPOLLIN, 1);
     for (int i = 0; i < 3; i++) {
         MUST(write(fd, "request", 7));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 7);
-        peer_send(&pair, "answer");
-        settle(&pair);
-        say_next(set);
-        say_read(fd, 100);
+        peer_send(&pair, "result");
+        await_delivery(&pair);
+        print_next(set);
+        print_read(fd, 100);
     }
 }
 
@@ -195,7 +196,7 @@ static void ipv6_is_served_alike(void) {
     socklen_t length = sizeof address;
     int set = new_set(), listener = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0);
     if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) < 0) {
-        say("no IPv6 here\n");
+        print("no IPv6 here\n");
         return;
     }
     MUST(listen(listener, 8));
@@ -203,17 +204,17 @@ static void ipv6_is_served_alike(void) {
     struct pair pair = {.peer = (int)MUST(syscall(SYS_socket, AF_INET6, SOCK_STREAM, 0))};
     MUST(syscall(SYS_connect, pair.peer, &address, sizeof address));
     add(set, listener, EPOLLIN, 1);
-    say_next(set);
+    print_next(set);
     pair.app = (int)MUST(accept4(listener, (struct sockaddr *)&from, &length, SOCK_NONBLOCK));
-    say("length %u, family %d\n", length, from.sin6_family);
+    print("length %u, family %d\n", length, from.sin6_family);
     add(set, pair.app, EPOLLIN, 2);
     for (int i = 0; i < 3; i++) {
         peer_send(&pair, "hello");
-        settle(&pair);
-        say_next(set);
-        say_read(pair.app, 10);
+        await_delivery(&pair);
+        print_next(set);
+        print_read(pair.app, 10);
         MUST(write(pair.app, "world", 5));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 5);
     }
 }
@@ -222,13 +223,13 @@ static void ipv6_is_served_alike(void) {
 static void a_connection_goes_to_the_process_that_accepts(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), two[2];
     add(set, listener, EPOLLIN | EPOLLEXCLUSIVE, 1);
-    say_now(set);
+    print_now(set);
     MUST(pipe(two));
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
-        struct pollfd ask = {listener, POLLIN, 0};
+        struct pollfd query = {listener, POLLIN, 0};
         for (int i = 0; i < 3; i++) {
-            MUST(poll(&ask, 1, 20000));
+            MUST(poll(&query, 1, 20000));
             int fd = (int)MUST(accept4(listener, NULL, NULL, 0));
             MUST(write(fd, "from the child", 14));
             MUST(close(fd));
@@ -241,9 +242,9 @@ static void a_connection_goes_to_the_process_that_accepts(void) {
         peer_close(&pair);
     }
     MUST(waitpid(child, NULL, 0));
-    say_now(set);
+    print_now(set);
     struct pair pair = {.peer = peer_connect(port)};
-    say_next(set);
+    print_next(set);
     pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
     MUST(write(pair.app, "from the parent", 15));
     MUST(close(pair.app));
@@ -254,15 +255,15 @@ static void a_listener_that_closes_refuses_those_who_wait(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port);
     add(set, listener, EPOLLIN, 1);
     struct pair pair = {.peer = peer_connect(port)};
-    say_next(set);
+    print_next(set);
     MUST(close(listener));
     peer_gets_the_end(&pair);
-    say_now(set);
+    print_now(set);
 }
 
 enum { CLIENTS = 60, ROUNDS = 30 };
 
-/* The clients of the servers below, in a process of their own, by direct calls: each checks each answer. */
+/* The clients of the servers below, in a separate process, by direct calls: each checks each response. */
 static pid_t clients(int port, size_t most, size_t pipelined) {
     pid_t child = (pid_t)MUST(fork());
     if (child)
@@ -299,7 +300,8 @@ struct client {
     unsigned char bytes[65536];
 };
 
-/* Reads all there is, unless an answer waits; writes all that it can: as edges ask for, and right for levels too. */
+/* Reads everything, unless a response is pending; writes all that it can: as edges require, and correct for levels
+ * too. */
 static bool echo(int fd, struct client *client) {
     for (;;) {
         while (client->sent < client->length) {
@@ -349,21 +351,21 @@ static void serve_clients(uint32_t mask, size_t most, size_t pipelined) {
         }
     }
     MUST(waitpid(child, &status, 0));
-    say("accepted %d, open %d, the clients' verdict %d\n", accepted, open, WEXITSTATUS(status));
+    print("accepted %d, open %d, the clients' verdict %d\n", accepted, open, WEXITSTATUS(status));
 }
 
-static void a_level_server_answers_all_its_clients(void) { serve_clients(EPOLLIN, 300, 1); }
-static void an_edge_server_answers_all_its_clients(void) {
+static void a_level_server_serves_all_its_clients(void) { serve_clients(EPOLLIN, 300, 1); }
+static void an_edge_server_serves_all_its_clients(void) {
     serve_clients(EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 300, 1);
 }
-static void a_oneshot_server_answers_all_its_clients(void) { serve_clients(EPOLLIN | EPOLLONESHOT, 300, 1); }
-static void a_server_of_pipelined_clients_answers_all(void) { serve_clients(EPOLLIN, 4000, 16); }
-static void a_server_of_large_messages_answers_all(void) {
+static void a_oneshot_server_serves_all_its_clients(void) { serve_clients(EPOLLIN | EPOLLONESHOT, 300, 1); }
+static void a_server_of_pipelined_clients_serves_all(void) { serve_clients(EPOLLIN, 4000, 16); }
+static void a_server_of_large_messages_serves_all(void) {
     serve_clients(EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 60000, 2);
 }
 
 static const struct app_case cases[] = {
-    CASE(accept_tells_who_came, ""),
+    CASE(accept_returns_the_peers_address, ""),
     CASE(errors_of_accept_are_the_kernels, ""),
     CASE(a_peer_that_is_gone_is_accepted_with_its_address, ""),
     CASE(bytes_that_came_before_the_set_are_reported, "served:read"),
@@ -374,11 +376,11 @@ static const struct app_case cases[] = {
     CASE(ipv6_is_served_alike, "served:read"),
     CASE(a_connection_goes_to_the_process_that_accepts, ""),
     CASE(a_listener_that_closes_refuses_those_who_wait, ""),
-    CASE(a_level_server_answers_all_its_clients, "served:read served:write"),
-    CASE(an_edge_server_answers_all_its_clients, "served:read served:write"),
-    CASE(a_oneshot_server_answers_all_its_clients, "served:read served:write"),
-    CASE(a_server_of_pipelined_clients_answers_all, "served:read served:write"),
-    CASE(a_server_of_large_messages_answers_all, "served:read served:write"),
+    CASE(a_level_server_serves_all_its_clients, "served:read served:write"),
+    CASE(an_edge_server_serves_all_its_clients, "served:read served:write"),
+    CASE(a_oneshot_server_serves_all_its_clients, "served:read served:write"),
+    CASE(a_server_of_pipelined_clients_serves_all, "served:read served:write"),
+    CASE(a_server_of_large_messages_serves_all, "served:read served:write"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

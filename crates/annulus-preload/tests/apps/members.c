@@ -1,6 +1,6 @@
-/* What can be a member of a set, and how a set is asked: errors of every call, members that are no TCP streams beside
- * one that is, sets within sets, one socket in several sets, duplicates of either. The rule: a set that holds anything
- * is served as far as it can be, and reports the rest as the kernel does. */
+/* What can be a member of a set, and the calls on a set: errors of every call, members that are no TCP streams beside
+ * one that is, sets within sets, one socket in several sets, duplicates of either. The rule: a set with any members is
+ * served as far as possible, and reports the others as the kernel does. */
 #include "app.h"
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -38,14 +38,14 @@ static void errors_of_control_are_the_kernels(void) {
     GOT(epoll_ctl(set, EPOLL_CTL_DEL, pair.app, NULL));
     GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 1));
     GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 1));
-    say_now(set);
+    print_now(set);
 }
 
 static void errors_of_waiting_are_the_kernels(void) {
     int set = new_set(), other = eventfd(1, EFD_CLOEXEC);
     struct epoll_event event;
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     GOT(epoll_wait(set, &event, 0, 0));
     GOT(epoll_wait(set, &event, -1, 0));
     GOT(epoll_wait(set, &event, INT32_MAX, 0));
@@ -54,14 +54,14 @@ static void errors_of_waiting_are_the_kernels(void) {
     GOT(epoll_wait(pair.app, &event, 1, 0));
     GOT(epoll_wait(set, NULL, 1, 0));
     peer_send(&pair, "x");
-    say_next(set);
+    print_next(set);
     GOT(epoll_wait(set, (struct epoll_event *)-4096, 1, 0));
-    say_next(set);
+    print_next(set);
     GOT(epoll_create(0));
     GOT(epoll_create(-1));
     GOT(epoll_create1(1));
     int plain = epoll_create(1), kept = epoll_create1(0), cloexec = epoll_create1(EPOLL_CLOEXEC);
-    say("close on exec: %d %d %d\n", fcntl(plain, F_GETFD), fcntl(kept, F_GETFD), fcntl(cloexec, F_GETFD));
+    print("close on exec: %d %d %d\n", fcntl(plain, F_GETFD), fcntl(kept, F_GETFD), fcntl(cloexec, F_GETFD));
     GOT(close(plain));
     GOT(epoll_wait(plain, &event, 1, 0));
     GOT(control(plain, EPOLL_CTL_ADD, other, EPOLLIN, 1));
@@ -86,42 +86,42 @@ static void members_of_all_kinds_are_reported_together(void) {
     int members[] = {udp, two[0], unix_pair[0], event, timer, signal, listener, two[1]};
     for (int i = 0; i < 8; i++)
         add(set, members[i], i == 7 ? EPOLLOUT | EPOLLET : EPOLLIN, (uint64_t)i + 2);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
     MUST(sendto(udp, "u", 1, 0, (struct sockaddr *)&address, length));
-    say_next(set);
+    print_next(set);
     MUST(write(two[1], "p", 1));
     MUST(write(unix_pair[1], "s", 1));
-    say_now(set);
+    print_now(set);
     MUST(eventfd_write(event, 3));
     MUST(timerfd_settime(timer, 0, &(struct itimerspec){.it_value.tv_nsec = 1}, NULL));
     MUST(kill(getpid(), SIGUSR1));
     pause_ms(1);
-    say_now(set);
+    print_now(set);
     pair.peer_ended = false;
     peer_send(&pair, "t");
-    settle(&pair);
+    await_delivery(&pair);
     int client = peer_connect(port);
-    say_now(set);
+    print_now(set);
     char bytes[256];
     for (int i = 0; i < 6; i++)
-        say("read %d: %ld\n", i + 2, (long)read(members[i], bytes, sizeof bytes));
-    say_read(pair.app, 10);
+        print("read %d: %ld\n", i + 2, (long)read(members[i], bytes, sizeof bytes));
+    print_read(pair.app, 10);
     GOT(accept(listener, NULL, NULL) > 0);
-    say_now(set);
+    print_now(set);
     MUST(close(unix_pair[1]));
     MUST(close(two[1]));
-    say_now(set);
+    print_now(set);
     syscall(SYS_close, client);
 }
 
-/* nginx asks a pair of Unix sockets at start whether epoll knows this event. */
-static void hang_up_is_known_of_unix_sockets(void) {
+/* nginx tests with a pair of Unix sockets at start whether epoll supports this event. */
+static void a_hang_up_of_unix_sockets_is_reported(void) {
     int set = new_set(), two[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
     add(set, two[0], EPOLLIN | EPOLLRDHUP | EPOLLET, 1);
     MUST(close(two[1]));
-    say_wait(set, 5000);
+    print_wait(set, 5000);
 }
 
 static void sets_can_be_members_of_sets(void) {
@@ -129,70 +129,70 @@ static void sets_can_be_members_of_sets(void) {
     struct pair pair = added(inner, EPOLLIN);
     add(outer, inner, EPOLLIN, 7);
     GOT(control(inner, EPOLL_CTL_ADD, outer, EPOLLIN, 1));
-    say_now(outer);
-    say_now(inner);
+    print_now(outer);
+    print_now(inner);
     peer_send(&pair, "x");
-    say_next(outer);
-    say_next(inner);
-    say_read(pair.app, 10);
-    say_now(inner);
-    say_now(outer);
+    print_next(outer);
+    print_next(inner);
+    print_read(pair.app, 10);
+    print_now(inner);
+    print_now(outer);
     peer_send(&pair, "y");
-    settle(&pair);
-    say_now(outer);
+    await_delivery(&pair);
+    print_now(outer);
     struct pollfd poll_inner = {inner, POLLIN, 0};
     GOT(poll(&poll_inner, 1, 1000));
-    say_now(inner);
-    say_read(pair.app, 10);
+    print_now(inner);
+    print_read(pair.app, 10);
     GOT(poll(&poll_inner, 1, 0));
-    say_now(outer);
+    print_now(outer);
 }
 
 static void a_set_can_be_polled(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    struct pollfd ask = {set, POLLIN, 0};
-    say_now(set);
-    GOT(poll(&ask, 1, 0));
+    struct pollfd query = {set, POLLIN, 0};
+    print_now(set);
+    GOT(poll(&query, 1, 0));
     peer_send(&pair, "x");
-    GOT(poll(&ask, 1, 5000));
+    GOT(poll(&query, 1, 5000));
     fd_set readable;
     FD_ZERO(&readable);
     FD_SET(set, &readable);
     GOT(select(set + 1, &readable, NULL, NULL, &(struct timeval){5, 0}));
-    say_now(set);
-    say_read(pair.app, 10);
-    say_now(set);
-    ask.revents = 0;
-    GOT(poll(&ask, 1, 0));
+    print_now(set);
+    print_read(pair.app, 10);
+    print_now(set);
+    query.revents = 0;
+    GOT(poll(&query, 1, 0));
     peer_send(&pair, "y");
-    GOT(poll(&ask, 1, 5000));
-    say_next(set);
-    say_read(pair.app, 10);
+    GOT(poll(&query, 1, 5000));
+    print_next(set);
+    print_read(pair.app, 10);
 }
 
 static void one_socket_can_be_in_two_sets(void) {
     int first = new_set(), second = new_set();
     struct pair pair = added(first, EPOLLIN);
     peer_send(&pair, "one");
-    say_next(first);
+    print_next(first);
     add(second, pair.app, EPOLLIN | EPOLLET, 2);
-    say_now(second);
-    say_now(second);
-    say_now(first);
-    say_read(pair.app, 2);
-    say_now(first);
+    print_now(second);
+    print_now(second);
+    print_now(first);
+    print_read(pair.app, 2);
+    print_now(first);
     peer_send(&pair, "two");
-    settle(&pair);
-    say_now(second);
-    say_now(first);
-    say_stream(pair.app, 10);
+    await_delivery(&pair);
+    print_now(second);
+    print_now(first);
+    print_stream(pair.app, 10);
     del(first, pair.app);
-    say_now(first);
+    print_now(first);
     peer_send(&pair, "three");
-    settle(&pair);
-    say_now(second);
-    say_stream(pair.app, 10);
+    await_delivery(&pair);
+    print_now(second);
+    print_stream(pair.app, 10);
 }
 
 static void a_socket_can_move_between_sets(void) {
@@ -200,41 +200,41 @@ static void a_socket_can_move_between_sets(void) {
     struct pair pair = connected();
     for (int i = 0; i < 6; i++) {
         add(sets[i % 2], pair.app, EPOLLIN | EPOLLOUT, (uint64_t)i);
-        say_now(sets[i % 2]);
+        print_now(sets[i % 2]);
         peer_send(&pair, "moving ");
-        settle(&pair);
-        say_now(sets[i % 2]);
-        say_stream(pair.app, 3);
-        MUST(write(pair.app, "answer", 6));
+        await_delivery(&pair);
+        print_now(sets[i % 2]);
+        print_stream(pair.app, 3);
+        MUST(write(pair.app, "result", 6));
         del(sets[i % 2], pair.app);
-        say_now(sets[i % 2]);
+        print_now(sets[i % 2]);
     }
-    say_stream(pair.app, 100);
+    print_stream(pair.app, 100);
     add(sets[0], pair.app, EPOLLIN, 9);
-    say_now(sets[0]);
+    print_now(sets[0]);
     peer_gets(&pair, 36);
 }
 
 static void a_set_that_is_polled_reports_what_was_received_in_another(void) {
     int sets[2] = {new_set(), new_set()};
     struct pair pair = added(sets[0], EPOLLIN), other = added(sets[1], EPOLLIN);
-    say_now(sets[0]);
-    say_now(sets[1]);
+    print_now(sets[0]);
+    print_now(sets[1]);
     struct pollfd poller = {.fd = sets[1], .events = POLLIN};
     GOT(poll(&poller, 1, 0));
     peer_send(&pair, "bytes");
-    settle(&pair);
-    say_now(sets[0]);
+    await_delivery(&pair);
+    print_now(sets[0]);
     del(sets[0], pair.app);
     add(sets[1], pair.app, EPOLLIN, 7);
     for (int i = 0; i < 3; i++)
-        say_now(sets[1]);
+        print_now(sets[1]);
     peer_send(&other, "x");
-    settle(&other);
-    say_now(sets[1]);
-    say_read(other.app, 10);
-    say_stream(pair.app, 10);
-    say_now(sets[1]);
+    await_delivery(&other);
+    print_now(sets[1]);
+    print_read(other.app, 10);
+    print_stream(pair.app, 10);
+    print_now(sets[1]);
 }
 
 static void a_duplicate_of_a_set_is_the_same_set(void) {
@@ -242,73 +242,73 @@ static void a_duplicate_of_a_set_is_the_same_set(void) {
     struct pair pair = added(twin, EPOLLIN), late = connected();
     GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 1));
     peer_send(&pair, "x");
-    say_next(set);
-    say_next(twin);
-    say_read(pair.app, 10);
+    print_next(set);
+    print_next(twin);
+    print_read(pair.app, 10);
     MUST(close(set));
     add(third, late.app, EPOLLIN, 2);
     peer_send(&pair, "y");
     peer_send(&late, "z");
-    settle(&pair);
-    settle(&late);
-    say_next(twin);
+    await_delivery(&pair);
+    await_delivery(&late);
+    print_next(twin);
     MUST(close(twin));
-    say_next(third);
-    say_read(pair.app, 10);
-    say_read(late.app, 10);
-    say_now(third);
+    print_next(third);
+    print_read(pair.app, 10);
+    print_read(late.app, 10);
+    print_now(third);
 }
 
 static void a_duplicate_of_a_member_is_another_member(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     int twin = (int)MUST(dup(pair.app));
     GOT(control(set, EPOLL_CTL_ADD, twin, EPOLLIN, 2));
     peer_send(&pair, "xy");
-    settle(&pair);
-    say_next(set);
-    say_read(twin, 1);
-    say_now(set);
-    say_read(pair.app, 1);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(twin, 1);
+    print_now(set);
+    print_read(pair.app, 1);
+    print_now(set);
     del(set, pair.app);
     peer_send(&pair, "z");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 10);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 10);
 }
 
 /* The registration belongs to the open socket, not to the number: it lives on while a duplicate does. */
 static void a_closed_number_whose_duplicate_lives_is_still_reported(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     int twin = (int)MUST(dup(pair.app));
     MUST(close(pair.app));
     pair.app = twin;
     peer_send(&pair, "x");
-    settle(&pair);
-    say_next(set);
-    say_read(twin, 10);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(twin, 10);
+    print_now(set);
     MUST(close(twin));
-    say_now(set);
+    print_now(set);
 }
 
-static void what_a_closed_number_has_in_hand_is_reported_of_its_duplicate(void) {
+static void buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate(void) {
     for (int way = 0; way < 4; way++) {
         int set = new_set();
         struct pair pair = added(set, EPOLLIN | (way == 1 ? EPOLLET : way == 2 ? EPOLLONESHOT : 0));
         peer_send(&pair, "abc");
-        settle(&pair);
-        say_next(set);
+        await_delivery(&pair);
+        print_next(set);
         int twin = (int)MUST(dup(pair.app));
-        say_read(twin, 2);
+        print_read(twin, 2);
         MUST(close(pair.app));
         pair.app = twin;
-        say_now(set);
-        say_now(set);
+        print_now(set);
+        print_now(set);
         if (way == 3) {
             /* Its last number is another's, with bytes of its own. */
             MUST(close(twin));
@@ -318,20 +318,20 @@ static void what_a_closed_number_has_in_hand_is_reported_of_its_duplicate(void) 
             other.app = third;
             add(set, other.app, EPOLLIN, 7);
             peer_send(&other, "xyz");
-            settle(&other);
-            say_next(set);
-            say_read(other.app, 1);
-            say_now(set);
+            await_delivery(&other);
+            print_next(set);
+            print_read(other.app, 1);
+            print_now(set);
             continue;
         }
-        say_read(twin, 9);
-        say_now(set);
+        print_read(twin, 9);
+        print_now(set);
         peer_send(&pair, "def");
-        settle(&pair);
-        say_now(set);
-        say_read(twin, 9);
+        await_delivery(&pair);
+        print_now(set);
+        print_read(twin, 9);
         MUST(close(twin));
-        say_now(set);
+        print_now(set);
     }
 }
 
@@ -339,16 +339,16 @@ static void a_blocking_socket_can_be_a_member(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = pair_on(listener, port, 0);
     add(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLET, 1);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "hello");
-    say_next(set);
-    say_read(pair.app, 3);
-    say_read(pair.app, 100);
-    MUST(write(pair.app, "answer", 6));
+    print_next(set);
+    print_read(pair.app, 3);
+    print_read(pair.app, 100);
+    MUST(write(pair.app, "result", 6));
     peer_gets(&pair, 6);
     peer_shutdown(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
 }
 
 static void a_set_that_is_closed_leaves_its_members_whole(void) {
@@ -356,18 +356,18 @@ static void a_set_that_is_closed_leaves_its_members_whole(void) {
     for (int i = 0; i < 3; i++) {
         int set = new_set();
         add(set, pair.app, EPOLLIN, 1);
-        say_now(set);
+        print_now(set);
         peer_send(&pair, "in the set ");
-        say_next(set);
-        MUST(write(pair.app, "answer ", 7));
+        print_next(set);
+        MUST(write(pair.app, "result ", 7));
         MUST(close(set));
         peer_send(&pair, "after it");
-        settle(&pair);
-        say_stream(pair.app, (size_t)i * 7);
-        say_stream(pair.app, 5);
+        await_delivery(&pair);
+        print_stream(pair.app, (size_t)i * 7);
+        print_stream(pair.app, 5);
         MUST(write(pair.app, "direct ", 7));
         peer_gets(&pair, 14);
-        say_stream(pair.app, 100);
+        print_stream(pair.app, 100);
     }
 }
 
@@ -390,13 +390,13 @@ static void sets_and_members_that_come_and_go_leave_no_descriptor(void) {
         add(set, pair.app, EPOLLIN, 1);
         if (i % 2)
             peer_send(&pair, "x");
-        turn(set);
+        poll_once(set);
         MUST(close(i % 3 ? pair.app : set));
         MUST(close(i % 3 ? set : pair.app));
         peer_close(&pair);
     }
     /* What is kept for the next set is no growth; one descriptor for each of a hundred sets would be. */
-    say("grown: %s\n", open_numbers() - before > 8 ? "yes" : "no");
+    print("grown: %s\n", open_numbers() - before > 8 ? "yes" : "no");
 }
 
 /* As many calls as it takes: how many of those that are ready one call reports is not promised. */
@@ -408,24 +408,24 @@ static void a_hundred_members_are_reported_once_each(void) {
         pairs[i] = pair_on(listener, port, SOCK_NONBLOCK);
         add(set, pairs[i].app, EPOLLIN | EPOLLRDHUP | EPOLLET, (uint64_t)i);
     }
-    say_now(set);
+    print_now(set);
     for (int round = 0; round < 4; round++) {
-        int asked = 0, found = 0, sum = 0, bytes = 0;
-        for (int i = round; i < 100; i += round + 1, asked++)
+        int requested = 0, reported = 0, sum = 0, bytes = 0;
+        for (int i = round; i < 100; i += round + 1, requested++)
             peer_send(&pairs[i], "x");
         for (int i = round; i < 100; i += round + 1)
-            settle(&pairs[i]);
-        while (found < asked) {
+            await_delivery(&pairs[i]);
+        while (reported < requested) {
             int count = (int)MUST(epoll_wait(set, events, 128, 10000));
             for (int i = 0; i < count; i++) {
                 char byte[4];
                 sum += (int)events[i].data.u64;
                 bytes += (int)read(pairs[events[i].data.u64].app, byte, sizeof byte);
             }
-            found += count;
+            reported += count;
         }
-        say("%d events, sum of labels %d, %d bytes\n", found, sum, bytes);
-        say_now(set);
+        print("%d events, sum of labels %d, %d bytes\n", reported, sum, bytes);
+        print_now(set);
     }
 }
 
@@ -437,17 +437,17 @@ static void the_order_of_single_arrivals_is_kept(void) {
         pairs[i] = connected();
         add(set, pairs[i].app, EPOLLIN | EPOLLET, (uint64_t)i);
     }
-    say_now(set);
-    /* A set reports in order of arrival; a server that answers in that order is as fair as its clients expect. */
+    print_now(set);
+    /* A set reports in order of arrival; a server that responds in that order is as fair as its clients expect. */
     static const int order[8] = {3, 7, 0, 5, 1, 6, 2, 4};
     for (int i = 0; i < 8; i++) {
         peer_send(&pairs[order[i]], "x");
-        settle(&pairs[order[i]]);
+        await_delivery(&pairs[order[i]]);
     }
     int count = epoll_wait(set, events, 8, 10000);
     for (int i = 0; i < count; i++)
-        say("%llu ", (unsigned long long)events[i].data.u64);
-    say("\n");
+        print("%llu ", (unsigned long long)events[i].data.u64);
+    print("\n");
 }
 
 static void reading_into_memory_that_is_not_there_fails_and_loses_nothing(void) {
@@ -455,7 +455,7 @@ static void reading_into_memory_that_is_not_there_fails_and_loses_nothing(void) 
     struct pair pair = added(set, EPOLLIN);
     char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), bytes[16];
     peer_send(&pair, "precious");
-    say_next(set);
+    print_next(set);
     GOT(read(pair.app, page, 8));
     GOT(recv(pair.app, page, 8, 0));
     GOT(recv(pair.app, page, 8, MSG_PEEK));
@@ -464,8 +464,8 @@ static void reading_into_memory_that_is_not_there_fails_and_loses_nothing(void) 
     GOT(readv(pair.app, (struct iovec *)page, 2));
     GOT(recvmsg(pair.app, (struct msghdr *)page, 0));
     GOT(epoll_wait(set, (struct epoll_event *)page, 1, 1000));
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
     GOT(epoll_wait(set, (struct epoll_event *)page, 1, 0));
 }
 
@@ -473,7 +473,7 @@ static void writing_from_memory_that_is_not_there_fails(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
     char *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    say_now(set);
+    print_now(set);
     MUST(write(pair.app, "a", 1));
     GOT(write(pair.app, page, 8));
     GOT(send(pair.app, page, 8, 0));
@@ -482,7 +482,7 @@ static void writing_from_memory_that_is_not_there_fails(void) {
     GOT(writev(pair.app, (struct iovec *)page, 2));
     GOT(sendmsg(pair.app, (struct msghdr *)page, 0));
     MUST(write(pair.app, "b", 1));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 2);
 }
 
@@ -490,7 +490,7 @@ static const struct app_case cases[] = {
     CASE(errors_of_control_are_the_kernels, "passed:not_a_stream"),
     CASE(errors_of_waiting_are_the_kernels, ""),
     CASE(members_of_all_kinds_are_reported_together, "served:read served:epoll_wait passed:not_a_stream"),
-    CASE(hang_up_is_known_of_unix_sockets, "passed:not_a_stream"),
+    CASE(a_hang_up_of_unix_sockets_is_reported, "passed:not_a_stream"),
     CASE(sets_can_be_members_of_sets, "back:polled_otherwise"),
     CASE(a_set_can_be_polled, "back:polled_otherwise"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
@@ -499,7 +499,7 @@ static const struct app_case cases[] = {
     CASE(a_duplicate_of_a_set_is_the_same_set, ""),
     CASE(a_duplicate_of_a_member_is_another_member, "back:duplicated"),
     CASE(a_closed_number_whose_duplicate_lives_is_still_reported, "back:duplicated"),
-    CASE(what_a_closed_number_has_in_hand_is_reported_of_its_duplicate, "back:duplicated"),
+    CASE(buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate, "back:duplicated"),
     CASE(a_blocking_socket_can_be_a_member, "passed:blocking"),
     CASE(a_set_that_is_closed_leaves_its_members_whole, ""),
     CASE(sets_and_members_that_come_and_go_leave_no_descriptor, ""),

@@ -13,13 +13,12 @@ enum { SLOTS = 6, WRITTEN_MAX = 8192 };
 struct slot {
     struct pair pair;
     bool open, member, fills, full, again;
-    /* Was full since the last report: whether and when there was room for a little more, which is an edge, is the
-     * kernel's to say. */
+    /* It was full since the last report: the kernel decides whether and when a little more fits, which is an edge. */
     bool was_full;
     /* The last call of this round on it: what follows a write to a peer that is gone is a matter of time. */
     bool done;
     bool app_ended, peer_gone;
-    uint32_t mask, seen;
+    uint32_t mask, reported;
     uint64_t app_sent, app_got, peer_sent, peer_got;
 };
 
@@ -31,12 +30,12 @@ static uint64_t below(uint64_t bound) { return next_random(&random_state) % boun
 static bool one_in(uint64_t count) { return below(count) == 0; }
 
 static struct slot *any(bool (*suits)(const struct slot *)) {
-    struct slot *found[SLOTS];
+    struct slot *candidates[SLOTS];
     size_t count = 0;
     for (int i = 0; i < SLOTS; i++)
         if (suits(&slots[i]))
-            found[count++] = &slots[i];
-    return count ? found[below(count)] : NULL;
+            candidates[count++] = &slots[i];
+    return count ? candidates[below(count)] : NULL;
 }
 
 static bool is_closed(const struct slot *slot) { return !slot->open; }
@@ -52,7 +51,7 @@ static uint32_t any_mask(void) {
     return interests[below(8)] | ways[below(7)];
 }
 
-/* Its end has been sent, and not been answered: FIN_WAIT1, LAST_ACK, CLOSING. */
+/* Its FIN has been sent, and not been acknowledged: FIN_WAIT1, LAST_ACK, CLOSING. */
 static bool is_ending(int state) { return state == 4 || state == 9 || state == 11; }
 
 /* ---- the report of a round ---- */
@@ -64,12 +63,12 @@ static void look(int most) {
         continue;
     for (int i = 0; i < SLOTS && most > SLOTS; i++)
         if (!(slots[i].mask & (EPOLLET | EPOLLONESHOT)))
-            slots[i].seen = 0;
+            slots[i].reported = 0;
     for (int i = 0; i < count; i++)
         if (events[i].data.u64 < SLOTS)
-            slots[events[i].data.u64].seen |= events[i].events;
+            slots[events[i].data.u64].reported |= events[i].events;
         else
-            say("an event of nobody: %llu\n", (unsigned long long)events[i].data.u64);
+            print("an event of nobody: %llu\n", (unsigned long long)events[i].data.u64);
 }
 
 static void report(void) {
@@ -78,20 +77,20 @@ static void report(void) {
         look((int)below(3) + 1);
     for (int i = 0; i < 3; i++)
         look(SLOTS + 2);
-    say("looks:");
+    print("looks:");
     for (int i = 0; i < SLOTS; i++) {
         struct slot *slot = &slots[i];
         if (slot->full || slot->was_full)
-            slot->seen &= slot->mask & EPOLLET ? 0 : slot->full ? ~(uint32_t)EPOLLOUT : ~0u;
+            slot->reported &= slot->mask & EPOLLET ? 0 : slot->full ? ~(uint32_t)EPOLLOUT : ~0u;
         slot->was_full = slot->full;
         if (slot->again && slot->member)
-            say(" %d~%s", i, mask_text(slot->seen, text));
-        else if (slot->seen)
-            say(" %d=%s", i, mask_text(slot->seen, text));
-        slot->seen = 0;
+            print(" %d~%s", i, mask_text(slot->reported, text));
+        else if (slot->reported)
+            print(" %d=%s", i, mask_text(slot->reported, text));
+        slot->reported = 0;
         slot->again = false;
     }
-    say("\n");
+    print("\n");
 }
 
 /* ---- what the program does ---- */
@@ -99,7 +98,7 @@ static void report(void) {
 static void join_set(struct slot *slot) {
     slot->mask = any_mask();
     int result = control(set, EPOLL_CTL_ADD, slot->pair.app, slot->mask, (uint64_t)number(slot));
-    say("%d add 0x%x: %s\n", number(slot), slot->mask, result < 0 ? strerrorname_np(errno) : "ok");
+    print("%d add 0x%x: %s\n", number(slot), slot->mask, result < 0 ? strerrorname_np(errno) : "ok");
     slot->member = true;
 }
 
@@ -118,7 +117,7 @@ static void open_slot(void) {
     MUST(close(listener));
     if (slot->fills)
         MUST(syscall(SYS_setsockopt, slot->pair.app, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
-    say("%d opened\n", number(slot));
+    print("%d opened\n", number(slot));
     if (!one_in(8))
         join_set(slot);
 }
@@ -131,11 +130,11 @@ static void change_membership(struct slot *slot) {
         what = (int)below(3) + 1;
     uint32_t mask = any_mask();
     result = control(set, what, slot->pair.app, mask, (uint64_t)number(slot));
-    say("%d control %d 0x%x: %s\n", number(slot), what, mask, result < 0 ? strerrorname_np(errno) : "ok");
+    print("%d control %d 0x%x: %s\n", number(slot), what, mask, result < 0 ? strerrorname_np(errno) : "ok");
     if (result == 0) {
         slot->member = what != EPOLL_CTL_DEL;
         slot->mask = mask;
-        slot->seen = 0;
+        slot->reported = 0;
     }
 }
 
@@ -147,7 +146,7 @@ static void read_some(struct slot *slot) {
     while (done < most && (result = read(slot->pair.app, bytes + done, most - done)) > 0)
         done += (size_t)result;
     const char *end = result > 0 ? "more" : result == 0 ? "end" : strerrorname_np(errno);
-    say("%d read %zu of %zu, %s, wrong at %ld\n", number(slot), done, most, end, differs(bytes, done, slot->app_got));
+    print("%d read %zu of %zu, %s, wrong at %ld\n", number(slot), done, most, end, differs(bytes, done, slot->app_got));
     slot->app_got += done;
 }
 
@@ -155,9 +154,9 @@ static void peek(struct slot *slot) {
     unsigned char byte;
     int waiting = -1;
     long result = recv(slot->pair.app, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    const char *said = result < 0 ? strerrorname_np(errno) : result == 0 ? "end" : "a byte";
+    const char *outcome = result < 0 ? strerrorname_np(errno) : result == 0 ? "end" : "a byte";
     MUST(ioctl(slot->pair.app, FIONREAD, &waiting));
-    say("%d peek %s, waiting %s, wrong at %ld\n", number(slot), said, waiting ? "some" : "none",
+    print("%d peek %s, waiting %s, wrong at %ld\n", number(slot), outcome, waiting ? "some" : "none",
         differs(&byte, result > 0 ? 1 : 0, slot->app_got));
 }
 
@@ -183,12 +182,12 @@ static void write_some(struct slot *slot) {
     default:
         result = write(slot->pair.app, bytes, length);
     }
-    say("%d write %zu: %ld %s\n", number(slot), length, result, result < 0 ? strerrorname_np(errno) : "");
+    print("%d write %zu: %ld %s\n", number(slot), length, result, result < 0 ? strerrorname_np(errno) : "");
     slot->app_sent += result > 0 ? (uint64_t)result : 0;
     slot->done = slot->peer_gone;
 }
 
-/* Writes until nobody takes more, however much that is. */
+/* Writes until no more is accepted, however much that is. */
 static void fill_slot(struct slot *slot) {
     static unsigned char bytes[5000];
     if (!slot->fills || slot->full || slot->peer_gone || slot->app_ended || slot->mask & EPOLLONESHOT)
@@ -199,7 +198,7 @@ static void fill_slot(struct slot *slot) {
         slot->app_sent += result > 0 ? (uint64_t)result : 0;
         quiet = result > 0 ? 0 : quiet + 1;
         if (result < 0 && errno != EAGAIN) {
-            say("%d fill: %s\n", number(slot), strerrorname_np(errno));
+            print("%d fill: %s\n", number(slot), strerrorname_np(errno));
             return;
         }
         look(SLOTS + 2);
@@ -207,7 +206,7 @@ static void fill_slot(struct slot *slot) {
             pause_ms(1);
     }
     slot->full = true;
-    say("%d full\n", number(slot));
+    print("%d full\n", number(slot));
 }
 
 static void shut(struct slot *slot) {
@@ -217,7 +216,7 @@ static void shut(struct slot *slot) {
     if (slot->full)
         return;
     int result = shutdown(slot->pair.app, how);
-    say("%d shut %s: %s\n", number(slot), names[how], result < 0 ? strerrorname_np(errno) : "ok");
+    print("%d shut %s: %s\n", number(slot), names[how], result < 0 ? strerrorname_np(errno) : "ok");
     slot->app_ended |= result == 0 && how != SHUT_RD;
     slot->done = true;
     /* That the end has arrived is an edge of its own. */
@@ -226,16 +225,16 @@ static void shut(struct slot *slot) {
         pause_ms(1);
 }
 
-static void ask_error(struct slot *slot) {
+static void query_error(struct slot *slot) {
     int error = 0;
     socklen_t length = sizeof error;
     MUST(getsockopt(slot->pair.app, SOL_SOCKET, SO_ERROR, &error, &length));
-    say("%d error: %s\n", number(slot), error ? strerrorname_np(error) : "none");
+    print("%d error: %s\n", number(slot), error ? strerrorname_np(error) : "none");
 }
 
 static void close_slot(struct slot *slot) {
     MUST(close(slot->pair.app));
-    say("%d closed\n", number(slot));
+    print("%d closed\n", number(slot));
     look(SLOTS + 2);
     static unsigned char bytes[65536];
     long result = 0, wrong = -1;
@@ -248,7 +247,7 @@ static void close_slot(struct slot *slot) {
     if (!slot->peer_gone) {
         /* What a reset overtakes is lost without the library, too. */
         const char *all = result < 0 ? "-" : slot->peer_got == slot->app_sent ? "all" : "not all";
-        say("%d its peer got %s, then %s, wrong at %ld\n", number(slot), all,
+        print("%d its peer got %s, then %s, wrong at %ld\n", number(slot), all,
             result == 0 ? "the end" : strerrorname_np(errno), wrong);
         peer_close(&slot->pair);
     }
@@ -265,27 +264,27 @@ static void use_oddly(struct slot *slot) {
     int fd = slot->pair.app, twin, one = 1, zero = 0;
     pthread_t thread;
     char text[128], bytes[8];
-    struct pollfd ask = {fd, POLLIN | POLLOUT | POLLRDHUP, 0};
+    struct pollfd query = {fd, POLLIN | POLLOUT | POLLRDHUP, 0};
     switch (below(6)) {
     case 0:
         twin = (int)MUST(dup(fd));
         MUST(close(twin));
-        say("%d duplicated\n", number(slot));
+        print("%d duplicated\n", number(slot));
         break;
     case 1:
-        MUST(poll(&ask, 1, 0));
-        /* A late acknowledgement makes room in a full one, without its peer reading. */
-        ask.revents &= slot->full ? ~POLLOUT : ~0;
-        say("%d polled: %s\n", number(slot), mask_text((uint32_t)ask.revents, text));
+        MUST(poll(&query, 1, 0));
+        /* A late acknowledgement drains a full send buffer, without its peer reading. */
+        query.revents &= slot->full ? ~POLLOUT : ~0;
+        print("%d polled: %s\n", number(slot), mask_text((uint32_t)query.revents, text));
         break;
     case 2:
         MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one));
-        say("%d low water\n", number(slot));
+        print("%d low water\n", number(slot));
         break;
     case 3:
         MUST(ioctl(fd, FIONBIO, &zero));
         MUST(ioctl(fd, FIONBIO, &one));
-        say("%d blocking and not\n", number(slot));
+        print("%d blocking and not\n", number(slot));
         break;
     case 4:
         got("recv out of band", recv(fd, bytes, sizeof bytes, MSG_OOB));
@@ -321,7 +320,7 @@ static void program_acts(void) {
             fill_slot(slot);
             break;
         case 13:
-            ask_error(slot);
+            query_error(slot);
             break;
         case 14:
             if (one_in(2))
@@ -350,7 +349,7 @@ static void arrive(struct slot *slot) {
             return;
         syscall(SYS_nanosleep, &(struct timespec){0, 50000}, NULL);
     }
-    say("%d never got its peer's bytes\n", number(slot));
+    print("%d never got its peer's bytes\n", number(slot));
 }
 
 static void peer_writes(struct slot *slot) {
@@ -363,14 +362,14 @@ static void peer_writes(struct slot *slot) {
     for (size_t done = 0; done < length;) {
         long result = syscall(SYS_sendto, slot->pair.peer, bytes + done, length - done, MSG_NOSIGNAL, NULL, 0);
         if (result < 0) {
-            say("%d its peer's write: %s\n", number(slot), strerrorname_np(errno));
+            print("%d its peer's write: %s\n", number(slot), strerrorname_np(errno));
             slot->pair.peer_ended = true;
             return;
         }
         done += (size_t)result;
     }
     slot->peer_sent += length;
-    say("%d its peer wrote %zu\n", number(slot), length);
+    print("%d its peer wrote %zu\n", number(slot), length);
     arrive(slot);
 }
 
@@ -391,8 +390,8 @@ static void peer_reads(struct slot *slot) {
     bool was_full = slot->full;
     slot->full = false;
     slot->was_full |= was_full;
-    say("%d its peer read %s, wrong at %ld\n", number(slot), result > 0 ? "all" : "not all", wrong);
-    /* The last acknowledgement makes room. */
+    print("%d its peer read %s, wrong at %ld\n", number(slot), result > 0 ? "all" : "not all", wrong);
+    /* The last acknowledgement drains the send buffer. */
     for (int i = 0; was_full && i < 2000; i++) {
         int unsent = 0;
         syscall(SYS_ioctl, slot->pair.app, SIOCOUTQ, &unsent);
@@ -412,11 +411,11 @@ static void peer_leaves(struct slot *slot) {
     else
         peer_close(&slot->pair);
     slot->peer_gone = true;
-    say("%d its peer %s\n", number(slot), reset ? "reset" : "closed");
+    print("%d its peer %s\n", number(slot), reset ? "reset" : "closed");
     if (reset || before == STATE_FIN_WAIT2)
-        settle_state(slot->pair.app, STATE_CLOSED);
+        await_state(slot->pair.app, STATE_CLOSED);
     else if (before == STATE_ESTABLISHED)
-        settle_state(slot->pair.app, STATE_CLOSE_WAIT);
+        await_state(slot->pair.app, STATE_CLOSE_WAIT);
 }
 
 static void peers_act(void) {
@@ -435,7 +434,7 @@ static void peers_act(void) {
             if (one_in(3) && !slot->pair.peer_ended) {
                 int result = (int)syscall(SYS_shutdown, slot->pair.peer, SHUT_WR);
                 slot->pair.peer_ended = true;
-                say("%d its peer ended: %s\n", number(slot), result < 0 ? strerrorname_np(errno) : "ok");
+                print("%d its peer ended: %s\n", number(slot), result < 0 ? strerrorname_np(errno) : "ok");
                 arrive(slot);
             }
             break;
@@ -450,7 +449,7 @@ static void sequence(uint64_t seed, int rounds) {
     random_state = seed * 0x9e3779b97f4a7c15u + 0x1234567;
     for (int i = 0; i < 8; i++)
         next_random(&random_state);
-    say("seed %llu\n", (unsigned long long)seed);
+    print("seed %llu\n", (unsigned long long)seed);
     set = new_set();
     for (int i = 0; i < 2; i++)
         open_slot();
@@ -475,6 +474,6 @@ int main(int argc, char **argv) {
     uint64_t first = strtoull(argv[1], NULL, 10), count = strtoull(argv[2], NULL, 10);
     for (uint64_t seed = first; seed < first + count; seed++)
         sequence(seed, atoi(argv[3]));
-    say("done\n");
+    print("done\n");
     return 0;
 }

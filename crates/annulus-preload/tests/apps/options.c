@@ -16,7 +16,7 @@ struct option {
     int level, name, value;
 };
 
-/* Each of them adds something to what `recvmsg` says. */
+/* Each of them adds control data to the result of `recvmsg`. */
 static const struct option adding[] = {
     {SOL_SOCKET, SO_TIMESTAMP, 1},     {SOL_SOCKET, SO_TIMESTAMPNS, 1},
     {SOL_SOCKET, TIMESTAMP_NEW, 1},    {SOL_SOCKET, TIMESTAMPNS_NEW, 1},
@@ -43,11 +43,11 @@ static struct pair accepted_from(int listener, int port) {
 static struct pair member_from(int set, int listener, int port, uint64_t label) {
     struct pair pair = accepted_from(listener, port);
     add(set, pair.app, EPOLLIN, label);
-    say_now(set);
+    print_now(set);
     return pair;
 }
 
-static void say_message(int fd, size_t most) {
+static void print_message(int fd, size_t most) {
     char bytes[64];
     union {
         char bytes[512];
@@ -57,15 +57,15 @@ static void say_message(int fd, size_t most) {
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
     got_bytes("recvmsg", bytes, recvmsg(fd, &message, 0));
     for (struct cmsghdr *control = CMSG_FIRSTHDR(&message); control; control = CMSG_NXTHDR(&message, control)) {
-        say("control %d %d", control->cmsg_level, control->cmsg_type);
+        print("control %d %d", control->cmsg_level, control->cmsg_type);
         if (control->cmsg_level == IPPROTO_TCP)
-            say(", left %d", *(int *)CMSG_DATA(control));
-        say("\n");
+            print(", left %d", *(int *)CMSG_DATA(control));
+        print("\n");
     }
 }
 
-/* Returns when the kernel stamps what arrives: it begins some time after the first socket has asked, and goes on while
- * one asks. */
+/* Returns when the kernel timestamps packets: it begins some time after the first socket has enabled them, and goes on
+ * while a socket does. */
 static void wait_for_stamps(void) {
     struct pair pair = connected();
     set_option(pair.app, (struct option){SOL_SOCKET, SO_TIMESTAMP, 1});
@@ -74,39 +74,39 @@ static void wait_for_stamps(void) {
         struct iovec part = {&byte, 1};
         struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
         peer_send(&pair, "x");
-        settle(&pair);
+        await_delivery(&pair);
         MUST(syscall(SYS_recvmsg, pair.app, &message, 0));
         if (message.msg_controllen)
             return;
         pause_ms(1);
     }
-    say("the kernel never stamped anything\n");
+    print("the kernel never stamped anything\n");
 }
 
 /* Two reads of what a connection gets, which has the option from the start. */
-static void say_served(int set, struct pair *pair, uint64_t label) {
+static void print_served(int set, struct pair *pair, uint64_t label) {
     for (int i = 0; i < 2; i++) {
         peer_send(pair, "abcdef");
-        settle(pair);
-        say_next(set);
-        say_message(pair->app, 4);
-        say_message(pair->app, 64);
+        await_delivery(pair);
+        print_next(set);
+        print_message(pair->app, 4);
+        print_message(pair->app, 64);
         MUST(write(pair->app, "yes", 3));
-        say_now(set);
+        print_now(set);
         peer_gets(pair, 3);
     }
 }
 
-static void control_bytes_that_a_listener_asks_for_come_with_its_connections(void) {
+static void control_data_enabled_on_a_listener_comes_with_its_connections(void) {
     int set = new_set(), port;
     wait_for_stamps();
     for (size_t i = 0; i < ADDING; i++) {
         int listener = listen_on(0, &port);
         set_option(listener, adding[i]);
-        say("option %d %d\n", adding[i].level, adding[i].name);
+        print("option %d %d\n", adding[i].level, adding[i].name);
         struct pair pair = accepted_from(listener, port);
         add(set, pair.app, EPOLLIN, i);
-        say_served(set, &pair, i);
+        print_served(set, &pair, i);
         MUST(close(pair.app));
         MUST(close(listener));
     }
@@ -116,12 +116,12 @@ static void an_option_of_a_listener_holds_for_those_it_accepts_from_then_on(void
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair first = accepted_from(listener, port);
     add(set, first.app, EPOLLIN, 1);
-    say_served(set, &first, 1);
+    print_served(set, &first, 1);
     set_option(listener, (struct option){IPPROTO_TCP, TCP_INQ, 1});
     struct pair second = accepted_from(listener, port);
     add(set, second.app, EPOLLIN, 2);
-    say_served(set, &second, 2);
-    say_served(set, &first, 1);
+    print_served(set, &second, 2);
+    print_served(set, &first, 1);
 }
 
 static void an_option_of_a_listener_in_a_set_is_its_connections(void) {
@@ -130,10 +130,10 @@ static void an_option_of_a_listener_in_a_set_is_its_connections(void) {
     add(set, listener, EPOLLIN, 100);
     set_option(listener, (struct option){SOL_SOCKET, SO_TIMESTAMPNS, 1});
     struct pair pair = {.peer = peer_connect(port)};
-    say_next(set);
+    print_next(set);
     pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
     add(set, pair.app, EPOLLIN, 1);
-    say_served(set, &pair, 1);
+    print_served(set, &pair, 1);
 }
 
 static void an_option_that_others_gave_a_listener_is_its_connections(void) {
@@ -142,22 +142,22 @@ static void an_option_that_others_gave_a_listener_is_its_connections(void) {
     for (size_t i = 0; i < ADDING; i++) {
         int listener = listen_on(0, &port);
         set_unseen(listener, adding[i]);
-        say("option %d %d\n", adding[i].level, adding[i].name);
+        print("option %d %d\n", adding[i].level, adding[i].name);
         struct pair pair = accepted_from(listener, port);
         add(set, pair.app, EPOLLIN, i);
-        say_served(set, &pair, i);
+        print_served(set, &pair, i);
         MUST(close(pair.app));
         MUST(close(listener));
     }
 }
 
-static void an_option_that_others_give_a_listener_later_is_not_seen(void) {
+static void an_option_that_another_process_sets_on_a_listener_later_is_missed(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     accepted_from(listener, port);
     set_unseen(listener, (struct option){IPPROTO_TCP, TCP_INQ, 1});
     struct pair second = accepted_from(listener, port);
     add(set, second.app, EPOLLIN, 2);
-    say_served(set, &second, 2);
+    print_served(set, &second, 2);
 }
 
 /* Becomes this program again, with a descriptor. */
@@ -167,7 +167,7 @@ static void begin_again(const char *name, int fd) {
     MUST(fcntl(fd, F_SETFD, 0));
     MUST(setenv(name, number, 1));
     execve("/proc/self/exe", arguments, environ);
-    say("exec: %s\n", strerrorname_np(errno));
+    print("exec: %s\n", strerrorname_np(errno));
 }
 
 static void a_listener_that_was_there_before_the_program_has_its_options(void) {
@@ -186,10 +186,10 @@ static void a_listener_that_was_there_before_the_program_has_its_options(void) {
     struct pair pair = accepted_from(listener, ntohs(address.sin_port));
     add(set, pair.app, EPOLLIN, 1);
     peer_send(&pair, "abc");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     peer_send(&pair, "def");
-    say_served(set, &pair, 1);
+    print_served(set, &pair, 1);
 }
 
 static void a_connection_that_was_there_before_the_program_has_its_options(void) {
@@ -206,10 +206,10 @@ static void a_connection_that_was_there_before_the_program_has_its_options(void)
     struct pair pair = {.app = atoi(inherited), .peer = atoi(peer)};
     int set = new_set();
     add(set, pair.app, EPOLLIN, 1);
-    say_served(set, &pair, 1);
+    print_served(set, &pair, 1);
 }
 
-static void a_client_that_asked_for_control_bytes_gets_them(void) {
+static void a_client_that_enabled_control_data_gets_it(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct sockaddr_in address = loopback(port);
     struct pair pair = {.app = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
@@ -218,7 +218,7 @@ static void a_client_that_asked_for_control_bytes_gets_them(void) {
     MUST(fcntl(pair.app, F_SETFL, O_NONBLOCK));
     pair.peer = (int)MUST(syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC));
     add(set, pair.app, EPOLLIN, 1);
-    say_served(set, &pair, 1);
+    print_served(set, &pair, 1);
 }
 
 static void a_low_water_mark_of_a_listener_holds_reports_back(void) {
@@ -226,14 +226,14 @@ static void a_low_water_mark_of_a_listener_holds_reports_back(void) {
     set_option(listener, (struct option){SOL_SOCKET, SO_RCVLOWAT, 6});
     struct pair pair = member_from(set, listener, port, 1);
     peer_send(&pair, "abcde");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     peer_send(&pair, "f");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 3);
-    say_now(set);
-    say_read(pair.app, 64);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 3);
+    print_now(set);
+    print_read(pair.app, 64);
 }
 
 static void an_option_is_an_edge_if_it_wakes(void) {
@@ -242,71 +242,71 @@ static void an_option_is_an_edge_if_it_wakes(void) {
         int set = new_set();
         struct pair pair = connected();
         add(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLET, 1);
-        say_now(set);
-        say_now(set);
+        print_now(set);
+        print_now(set);
         if (way >= 2) {
             peer_send(&pair, "abc");
-            settle(&pair);
-            say_next(set);
-            say_read(pair.app, way < 4 ? 1 : 64);
-            say_now(set);
+            await_delivery(&pair);
+            print_next(set);
+            print_read(pair.app, way < 4 ? 1 : 64);
+            print_now(set);
         }
         set_option(pair.app, options[way % 2]);
-        say_now(set);
-        say_now(set);
+        print_now(set);
+        print_now(set);
     }
 }
 
-static void a_place_to_peek_from_is_the_listeners(void) {
+static void a_peek_offset_is_inherited_from_the_listener(void) {
     int set = new_set(), port, listener = listen_on(0, &port), zero = 0;
     char bytes[64];
     if (setsockopt(listener, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof zero) < 0)
         return;
     struct pair pair = member_from(set, listener, port, 1);
     peer_send(&pair, "abcdef");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     got_bytes("peek", bytes, recv(pair.app, bytes, 2, MSG_PEEK));
     got_bytes("peek", bytes, recv(pair.app, bytes, 2, MSG_PEEK));
-    say_read(pair.app, 3);
+    print_read(pair.app, 3);
     got_bytes("peek", bytes, recv(pair.app, bytes, 2, MSG_PEEK));
-    say_read(pair.app, 64);
+    print_read(pair.app, 64);
 }
 
-static void room_is_reported_below_the_mark_of_unsent_bytes(void) {
+static void writability_is_reported_below_the_mark_of_unsent_bytes(void) {
     static const char bytes[8000];
-    for (int seen = 0; seen < 3; seen++) {
+    for (int step = 0; step < 3; step++) {
         int set = new_set(), mark = 4096, size = 1 << 20, narrow = 4096, port, listener = listen_on(0, &port);
         struct sockaddr_in address = loopback(port);
         struct option option = {IPPROTO_TCP, TCP_NOTSENT_LOWAT, mark};
         MUST(setsockopt(listener, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
-        if (seen == 0)
+        if (step == 0)
             set_unseen(listener, option);
-        if (seen == 1)
+        if (step == 1)
             set_option(listener, option);
         struct pair pair = {.peer = (int)MUST(syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
         MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_RCVBUF, &narrow, sizeof narrow));
         MUST(syscall(SYS_connect, pair.peer, &address, sizeof address));
         pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         add(set, pair.app, EPOLLIN | EPOLLOUT, 1);
-        say_now(set);
-        if (seen == 2)
+        print_now(set);
+        if (step == 2)
             set_option(pair.app, option);
-        /* More than the peer has room for, and less than the kernel has. */
-        say("written: %zd\n", write(pair.app, bytes, sizeof bytes));
-        say_now(set);
+        /* More than the peer's receive buffer takes, and less than the kernel has. */
+        print("written: %zd\n", write(pair.app, bytes, sizeof bytes));
+        print_now(set);
         MUST(close(pair.app));
     }
 }
 
-static void room_is_reported_until_a_write_finds_none(void) {
+static void writability_is_reported_until_a_write_fails(void) {
     static const char bytes[1000];
     int set = new_set();
     struct pair pair = connected_narrow();
     add(set, pair.app, EPOLLOUT, 1);
     for (int i = 0; i < 12; i++) {
         got("write", write(pair.app, bytes, sizeof bytes));
-        say_now(set);
+        print_now(set);
     }
 }
 
@@ -316,47 +316,47 @@ static void peer_urges(struct pair *pair, const char *byte) {
     MUST(syscall(SYS_sendto, pair->peer, byte, 1, MSG_OOB, NULL, 0));
 }
 
-static void say_mark(int fd) {
+static void print_mark(int fd) {
     int at = -1;
-    say("sockatmark %d", sockatmark(fd));
+    print("sockatmark %d", sockatmark(fd));
     MUST(ioctl(fd, SIOCATMARK, &at));
-    say(", SIOCATMARK %d\n", at);
+    print(", SIOCATMARK %d\n", at);
 }
 
-static void say_urgent(int fd) {
+static void print_urgent(int fd) {
     char byte = 0;
     got_bytes("urgent", &byte, recv(fd, &byte, 1, MSG_OOB));
 }
 
 /* Bytes, an urgent one, and more; read to the mark and on. */
-static void say_urged(int set, struct pair *pair, bool as_out_of_band) {
+static void print_urged(int set, struct pair *pair, bool as_out_of_band) {
     peer_send(pair, "ab");
-    settle(pair);
-    say_next(set);
+    await_delivery(pair);
+    print_next(set);
     peer_urges(pair, "!");
     peer_send(pair, "cd");
-    settle(pair);
-    say_mark(pair->app);
-    say_read(pair->app, 64);
-    say_mark(pair->app);
+    await_delivery(pair);
+    print_mark(pair->app);
+    print_read(pair->app, 64);
+    print_mark(pair->app);
     if (as_out_of_band)
-        say_urgent(pair->app);
-    say_read(pair->app, 64);
-    say_mark(pair->app);
-    say_now(set);
+        print_urgent(pair->app);
+    print_read(pair->app, 64);
+    print_mark(pair->app);
+    print_now(set);
 }
 
 static void urgent_bytes_of_a_listener_that_wants_them_inline_are_inline(void) {
     int set = new_set(), port;
-    for (int seen = 0; seen < 2; seen++) {
+    for (int step = 0; step < 2; step++) {
         int listener = listen_on(0, &port);
         struct option option = {SOL_SOCKET, SO_OOBINLINE, 1};
-        if (seen)
+        if (step)
             set_option(listener, option);
         else
             set_unseen(listener, option);
         struct pair pair = member_from(set, listener, port, 1);
-        say_urged(set, &pair, false);
+        print_urged(set, &pair, false);
         MUST(close(pair.app));
         MUST(close(listener));
     }
@@ -365,7 +365,7 @@ static void urgent_bytes_of_a_listener_that_wants_them_inline_are_inline(void) {
 static volatile sig_atomic_t urged;
 static void on_urgent(int number) { urged++; }
 
-/* Whose SIGURG the connection's is, by each of the ways to say so. */
+/* The receiver of the connection's SIGURG, set in each possible way. */
 static void become_owner(int fd, int way) {
     int pid = getpid();
     struct f_owner_ex owner = {F_OWNER_PID, pid};
@@ -384,7 +384,7 @@ static void become_owner(int fd, int way) {
     }
 }
 
-static void a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them(void) {
+static void a_program_signalled_for_urgent_bytes_reads_them(void) {
     int set = new_set();
     signal(SIGURG, on_urgent);
     for (int way = 0; way < 8; way++) {
@@ -392,12 +392,12 @@ static void a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them(void) 
         if (way < 4)
             become_owner(pair.app, way);
         add(set, pair.app, EPOLLIN, 1);
-        say_now(set);
+        print_now(set);
         if (way >= 4)
             become_owner(pair.app, way - 4);
         urged = 0;
-        say_urged(set, &pair, true);
-        say("signals: %d\n", urged);
+        print_urged(set, &pair, true);
+        print("signals: %d\n", urged);
         MUST(close(pair.app));
     }
 }
@@ -405,29 +405,29 @@ static void a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them(void) 
 static void who_reads_urgent_bytes_once_has_them_from_then_on(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
-    say_urgent(first.app);
+    print_urgent(first.app);
     struct pair third = member_from(set, listener, port, 3);
-    say_urged(set, &first, true);
-    say_urged(set, &second, true);
-    say_urged(set, &third, true);
+    print_urged(set, &first, true);
+    print_urged(set, &second, true);
+    print_urged(set, &third, true);
 }
 
-static void a_reset_by_what_leaves_at_a_hand_back_is_reported(void) {
+static void a_reset_caused_by_sending_at_a_hand_back_is_reported(void) {
     int set = new_set();
     char byte;
     struct pair pair = connected();
     add(set, pair.app, EPOLLOUT | EPOLLET, 1);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
     peer_close(&pair);
-    settle_state(pair.app, STATE_CLOSE_WAIT);
-    say_now(set);
-    say_read(pair.app, 64);
-    MUST(write(pair.app, "answer", 6));
+    await_state(pair.app, STATE_CLOSE_WAIT);
+    print_now(set);
+    print_read(pair.app, 64);
+    MUST(write(pair.app, "result", 6));
     GOT(recv(pair.app, &byte, 1, MSG_OOB));
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
-    say_now(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    print_now(set);
 }
 
 struct other {
@@ -461,38 +461,38 @@ static void who_reads_urgent_bytes_has_those_of_other_threads_too(void) {
     sem_init(&other.waits, 0, 0);
     MUST(-pthread_create(&other.thread, NULL, wait_and_read, &other));
     sem_wait(&other.waits);
-    say_urgent(pair.app);
+    print_urgent(pair.app);
     MUST(syscall(SYS_sendto, other.pair.peer, "ab!", 3, MSG_OOB, NULL, 0));
     MUST(-pthread_join(other.thread, NULL));
-    say("read %ld \"%s\", urgent %ld \"%s\"\n", other.read, other.bytes, other.urgent, other.bytes + 32);
-    say_urged(set, &pair, true);
+    print("read %ld \"%s\", urgent %ld \"%s\"\n", other.read, other.bytes, other.urgent, other.bytes + 32);
+    print_urged(set, &pair, true);
 }
 
 static void who_looks_for_the_mark_once_finds_it_from_then_on(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
     peer_send(&first, "ab");
-    settle(&first);
-    say_next(set);
-    say("sockatmark %d\n", sockatmark(first.app));
-    say_read(first.app, 64);
-    say("sockatmark %d\n", sockatmark(first.app));
+    await_delivery(&first);
+    print_next(set);
+    print("sockatmark %d\n", sockatmark(first.app));
+    print_read(first.app, 64);
+    print("sockatmark %d\n", sockatmark(first.app));
     struct pair third = member_from(set, listener, port, 3);
-    say_urged(set, &first, true);
-    say_urged(set, &second, true);
-    say_urged(set, &third, true);
+    print_urged(set, &first, true);
+    print_urged(set, &second, true);
+    print_urged(set, &third, true);
 }
 
-static void who_asks_for_urgent_bytes_of_one_has_those_of_others(void) {
+static void reading_urgent_bytes_of_one_connection_covers_the_others(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair first = member_from(set, listener, port, 1), second = member_from(set, listener, port, 2);
     mod(set, first.app, EPOLLIN | EPOLLPRI, 1);
     struct pair third = member_from(set, listener, port, 3);
-    say_urged(set, &second, true);
-    say_urged(set, &third, true);
+    print_urged(set, &second, true);
+    print_urged(set, &third, true);
 }
 
-static void a_client_reads_urgent_bytes_once_it_has_asked(void) {
+static void a_client_reads_urgent_bytes_after_its_first_request(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct sockaddr_in address = loopback(port);
     struct pair pairs[3];
@@ -502,61 +502,61 @@ static void a_client_reads_urgent_bytes_once_it_has_asked(void) {
         MUST(fcntl(pairs[i].app, F_SETFL, O_NONBLOCK));
         pairs[i].peer = (int)MUST(syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC));
         add(set, pairs[i].app, EPOLLIN, (uint64_t)i);
-        say_now(set);
+        print_now(set);
         if (i == 1)
-            say_urgent(pairs[0].app);
+            print_urgent(pairs[0].app);
     }
     for (int i = 0; i < 3; i++)
-        say_urged(set, &pairs[i], true);
+        print_urged(set, &pairs[i], true);
 }
 
 static void urgent_bytes_that_the_program_never_announced_are_skipped(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = member_from(set, listener, port, 1);
     peer_send(&pair, "1");
-    say_next(set);
-    say_read(pair.app, 64);
-    say_now(set);
+    print_next(set);
+    print_read(pair.app, 64);
+    print_now(set);
     peer_urges(&pair, "!");
-    settle(&pair);
-    say_now(set);
-    say_urgent(pair.app);
+    await_delivery(&pair);
+    print_now(set);
+    print_urgent(pair.app);
 }
 
-static void urgent_bytes_that_nobody_reads_are_not_in_the_stream(void) {
+static void unread_urgent_bytes_are_not_in_the_stream(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = member_from(set, listener, port, 1);
     for (int i = 0; i < 3; i++) {
         peer_send(&pair, "ab");
         peer_urges(&pair, "!");
         peer_send(&pair, "cd");
-        settle(&pair);
-        say_next(set);
-        say_stream(pair.app, 64);
-        say_now(set);
+        await_delivery(&pair);
+        print_next(set);
+        print_stream(pair.app, 64);
+        print_now(set);
     }
     peer_urges(&pair, "!");
     peer_shutdown(&pair);
-    settle(&pair);
-    say_next(set);
-    say_stream(pair.app, 64);
+    await_delivery(&pair);
+    print_next(set);
+    print_stream(pair.app, 64);
 }
 
-static void say_peer_urged(struct pair *pair, size_t before, size_t after) {
+static void print_peer_urged(struct pair *pair, size_t before, size_t after) {
     char bytes[64];
     peer_gets(pair, before);
     got_bytes("urgent", bytes, syscall(SYS_recvfrom, pair->peer, bytes, 1, MSG_OOB, NULL, NULL));
     peer_gets(pair, after);
 }
 
-static void urgent_bytes_of_every_call_keep_their_place(void) {
+static void urgent_bytes_of_every_call_keep_their_order(void) {
     struct iovec part = {"x!", 2};
     struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
     for (int i = 0; i < 6; i++) {
         int set = new_set();
         struct pair pair = connected();
         add(set, pair.app, EPOLLIN, 1);
-        say_now(set);
+        print_now(set);
         MUST(write(pair.app, "be", 2));
         MUST(send(pair.app, "fore", 4, i == 5 ? MSG_MORE : 0));
         if (i == 0)
@@ -572,30 +572,30 @@ static void urgent_bytes_of_every_call_keep_their_place(void) {
         if (i == 5)
             GOT(send(pair.app, "x!", 2, MSG_OOB));
         MUST(write(pair.app, "after", 5));
-        say_now(set);
-        say_peer_urged(&pair, 7, 5);
+        print_now(set);
+        print_peer_urged(&pair, 7, 5);
         peer_send(&pair, "go on");
-        settle(&pair);
-        say_next(set);
-        say_read(pair.app, 64);
+        await_delivery(&pair);
+        print_next(set);
+        print_read(pair.app, 64);
         MUST(close(pair.app));
     }
 }
 
-static void an_urgent_byte_waits_for_what_had_no_room(void) {
+static void an_urgent_byte_waits_for_deferred_output(void) {
     static unsigned char bytes[3000];
     int set = new_set();
     struct pair pair = connected_narrow();
     uint64_t count = 0;
     long done = 0, wrong = -1;
     add(set, pair.app, EPOLLIN, 1);
-    say_now(set);
+    print_now(set);
     for (int full = 0; full < 2;) {
         fill(bytes, sizeof bytes, count);
         done = write(pair.app, bytes, sizeof bytes);
         count += done > 0 ? (uint64_t)done : 0;
         full += done < 0;
-        turn(set);
+        poll_once(set);
     }
     GOT(send(pair.app, "!", 1, MSG_OOB));
     mod(set, pair.app, EPOLLOUT, 1);
@@ -615,7 +615,7 @@ static void an_urgent_byte_waits_for_what_had_no_room(void) {
                 GOT(done);
         }
     }
-    say("all in order: %s\n", wrong < 0 ? "yes" : "no");
+    print("all in order: %s\n", wrong < 0 ? "yes" : "no");
     for (int i = 0; i < 50000 && (done = syscall(SYS_recvfrom, pair.peer, bytes, 1, MSG_OOB, NULL, NULL)) < 0; i++)
         syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
     got_bytes("urgent", (char *)bytes, done);
@@ -626,17 +626,17 @@ static void an_urgent_byte_waits_for_what_had_no_room(void) {
 static volatile sig_atomic_t arrivals;
 static void on_arrival(int number) { arrivals++; }
 
-static void a_program_that_is_told_of_arrivals_by_a_signal_reads_what_came(void) {
+static void a_program_signalled_for_input_reads_it(void) {
     signal(SIGIO, on_arrival);
     for (int way = 0; way < 3; way++) {
         int set = new_set(), one = 1;
         struct pair pair = connected();
         add(set, pair.app, EPOLLIN, 1);
         for (int i = 0; i < 2; i++) {
-            peer_send(&pair, "ask");
-            say_next(set);
-            say_read(pair.app, 64);
-            say_now(set);
+            peer_send(&pair, "get");
+            print_next(set);
+            print_read(pair.app, 64);
+            print_now(set);
         }
         MUST(fcntl(pair.app, F_SETOWN, getpid()));
         if (way == 0)
@@ -648,10 +648,10 @@ static void a_program_that_is_told_of_arrivals_by_a_signal_reads_what_came(void)
         for (int i = 0; i < 6; i++) {
             arrivals = 0;
             peer_send(&pair, "abc");
-            settle(&pair);
-            say("told: %s\n", arrivals ? "yes" : "no");
-            say_read(pair.app, 64);
-            say_read(pair.app, 64);
+            await_delivery(&pair);
+            print("told: %s\n", arrivals ? "yes" : "no");
+            print_read(pair.app, 64);
+            print_read(pair.app, 64);
         }
         MUST(close(pair.app));
     }
@@ -659,25 +659,25 @@ static void a_program_that_is_told_of_arrivals_by_a_signal_reads_what_came(void)
 
 /* ---- questions ---- */
 
-static void what_is_queued_is_in_the_answer_of_tcp_info(void) {
+static void queued_bytes_are_included_in_tcp_info(void) {
     int set = new_set();
     struct pair pair = connected();
     add(set, pair.app, EPOLLIN, 1);
-    say_now(set);
+    print_now(set);
     for (int i = 0; i < 3; i++) {
         struct tcp_info info = {0};
         socklen_t length = sizeof info;
-        MUST(write(pair.app, "answer", 6));
+        MUST(write(pair.app, "result", 6));
         MUST(getsockopt(pair.app, IPPROTO_TCP, TCP_INFO, &info, &length));
-        say("state %d, sent %llu, not sent %u\n", info.tcpi_state, (unsigned long long)info.tcpi_bytes_sent,
+        print("state %d, sent %llu, not sent %u\n", info.tcpi_state, (unsigned long long)info.tcpi_bytes_sent,
             info.tcpi_notsent_bytes);
     }
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 18);
     peer_send(&pair, "on");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 64);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 64);
 }
 
 static void what_is_not_sent_is_counted(void) {
@@ -685,59 +685,59 @@ static void what_is_not_sent_is_counted(void) {
     static char bytes[100000];
     struct pair pair = connected_narrow();
     add(set, pair.app, EPOLLIN, 1);
-    say_now(set);
-    MUST(write(pair.app, "answer", 6));
+    print_now(set);
+    MUST(write(pair.app, "result", 6));
     MUST(ioctl(pair.app, SIOCOUTQNSD, &unsent));
-    say("not sent: %d\n", unsent);
+    print("not sent: %d\n", unsent);
     peer_gets(&pair, 6);
     long count = 0, done;
     while ((done = write(pair.app, bytes, 1000)) > 0 || count == 0) {
         count += done;
-        turn(set);
+        poll_once(set);
     }
     MUST(ioctl(pair.app, SIOCOUTQNSD, &unsent));
     MUST(ioctl(pair.app, SIOCOUTQ, &unacknowledged));
-    say("not sent: %s\n", unsent > 0 && unsent <= unacknowledged ? "some" : "wrong");
-    for (long left = count; left > 0; left -= done, turn(set)) {
+    print("not sent: %s\n", unsent > 0 && unsent <= unacknowledged ? "some" : "wrong");
+    for (long left = count; left > 0; left -= done, poll_once(set)) {
         done = syscall(SYS_recvfrom, pair.peer, bytes, left < (long)sizeof bytes ? left : (long)sizeof bytes,
                        MSG_DONTWAIT, NULL, NULL);
         done = done > 0 ? done : 0;
     }
     for (int i = 0; i < 500 && unsent != 0; i++, pause_ms(1)) {
-        turn(set);
+        poll_once(set);
         MUST(ioctl(pair.app, SIOCOUTQNSD, &unsent));
     }
-    say("not sent: %d\n", unsent);
+    print("not sent: %d\n", unsent);
 }
 
 static void time_limits_are_for_calls_that_wait(void) {
     int set = new_set();
-    struct timeval limit = {0, 20000}, answer;
+    struct timeval limit = {0, 20000}, response;
     long long limit_new[2] = {0, 20000};
     struct pair pair = connected();
     MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
     add(set, pair.app, EPOLLIN, 1);
-    say_now(set);
+    print_now(set);
     MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
     MUST(setsockopt(pair.app, SOL_SOCKET, RCVTIMEO_NEW, limit_new, sizeof limit_new));
     MUST(setsockopt(pair.app, SOL_SOCKET, SNDTIMEO_NEW, limit_new, sizeof limit_new));
     static const int names[] = {SO_RCVTIMEO, SO_SNDTIMEO};
     for (int i = 0; i < 2; i++) {
-        socklen_t length = sizeof answer;
-        MUST(getsockopt(pair.app, SOL_SOCKET, names[i], &answer, &length));
-        say("limit %ld.%06ld\n", (long)answer.tv_sec, (long)answer.tv_usec);
+        socklen_t length = sizeof response;
+        MUST(getsockopt(pair.app, SOL_SOCKET, names[i], &response, &length));
+        print("limit %ld.%06ld\n", (long)response.tv_sec, (long)response.tv_usec);
     }
-    say_read(pair.app, 64);
-    peer_send(&pair, "ask");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 64);
-    MUST(write(pair.app, "answer", 6));
-    say_now(set);
+    print_read(pair.app, 64);
+    peer_send(&pair, "get");
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 64);
+    MUST(write(pair.app, "result", 6));
+    print_now(set);
     peer_gets(&pair, 6);
 }
 
-/* Those that servers set and that change nothing in what they see: the connection stays served. */
+/* Options that servers set and that do not change the data: the connection stays served. */
 static void options_that_change_nothing_are_set_on_what_is_served(void) {
     static const struct option options[] = {
         {IPPROTO_TCP, TCP_NODELAY, 1},       {IPPROTO_TCP, TCP_CORK, 0},         {IPPROTO_TCP, TCP_QUICKACK, 0},
@@ -750,69 +750,69 @@ static void options_that_change_nothing_are_set_on_what_is_served(void) {
     int set = new_set();
     struct pair pair = connected();
     add(set, pair.app, EPOLLIN, 1);
-    say_now(set);
+    print_now(set);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         struct option option = options[i];
-        say("%d %d: ", option.level, option.name);
+        print("%d %d: ", option.level, option.name);
         GOT(setsockopt(pair.app, option.level, option.name, &option.value, sizeof option.value));
-        peer_send(&pair, "ask");
-        settle(&pair);
-        say_next(set);
-        say_message(pair.app, 64);
+        peer_send(&pair, "get");
+        await_delivery(&pair);
+        print_next(set);
+        print_message(pair.app, 64);
     }
-    /* A kernel without it says so, and then nothing has changed. */
+    /* A kernel without it returns an error, and nothing changes. */
     setsockopt(pair.app, IPPROTO_TCP, TCP_ULP, "tls", 4);
-    peer_send(&pair, "ask");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 64);
-    MUST(write(pair.app, "answer", 6));
-    say_now(set);
+    peer_send(&pair, "get");
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 64);
+    MUST(write(pair.app, "result", 6));
+    print_now(set);
     peer_gets(&pair, 6);
 }
 
-static void an_option_that_is_set_late_holds_for_what_comes_then(void) {
+static void an_option_that_is_set_late_applies_from_then_on(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = member_from(set, listener, port, 1);
     peer_send(&pair, "abcdef");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     set_option(pair.app, (struct option){IPPROTO_TCP, TCP_INQ, 1});
-    say_message(pair.app, 64);
+    print_message(pair.app, 64);
 }
 
-static void an_option_that_was_set_late_is_known_of_the_next_connection(void) {
+static void an_option_that_was_set_late_applies_to_the_next_connection(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     for (int i = 0; i < 3; i++) {
         struct pair pair = member_from(set, listener, port, 1);
         peer_send(&pair, "abcdef");
-        settle(&pair);
-        say_next(set);
+        await_delivery(&pair);
+        print_next(set);
         if (i == 0)
-            say_read(pair.app, 6);
+            print_read(pair.app, 6);
         set_option(pair.app, (struct option){IPPROTO_TCP, TCP_INQ, 1});
         if (i == 0)
             peer_send(&pair, "ghijkl");
-        settle(&pair);
-        say_message(pair.app, 4);
-        say_message(pair.app, 64);
+        await_delivery(&pair);
+        print_message(pair.app, 4);
+        print_message(pair.app, 64);
         MUST(close(pair.app));
     }
 }
 
-static void a_stream_is_not_decrypted_behind_what_is_in_hand(void) {
+static void a_stream_is_not_decrypted_behind_buffered_bytes(void) {
     int set = new_set(), port, listener = listen_on(0, &port);
     struct pair pair = member_from(set, listener, port, 1);
     char nothing[40] = {0};
     peer_send(&pair, "abcdef");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     GOT(setsockopt(pair.app, 282, 2, nothing, sizeof nothing));
-    say_read(pair.app, 64);
+    print_read(pair.app, 64);
     peer_send(&pair, "ghijkl");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 64);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 64);
 }
 
 static void bytes_that_are_mapped_are_the_streams(void) {
@@ -820,63 +820,63 @@ static void bytes_that_are_mapped_are_the_streams(void) {
     char bytes[64];
     struct pair pair = connected();
     add(set, pair.app, EPOLLIN, 1);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "abcdef");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     for (int i = 0; i < 2; i++) {
         struct tcp_zerocopy_receive zero = {.copybuf_address = (uintptr_t)bytes, .copybuf_len = sizeof bytes};
         socklen_t length = sizeof zero;
         long result = getsockopt(pair.app, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &zero, &length);
         if (result < 0) {
-            say("no such option\n");
+            print("no such option\n");
             return;
         }
         /* All of it, copied here or to be read. */
         size_t done = zero.copybuf_len > 0 ? (size_t)zero.copybuf_len : 0;
         if (zero.recv_skip_hint)
             done += (size_t)MUST(recv(pair.app, bytes + done, zero.recv_skip_hint, 0));
-        say("mapped %u, error %d, got \"%.*s\"\n", zero.length, zero.err, (int)done, bytes);
+        print("mapped %u, error %d, got \"%.*s\"\n", zero.length, zero.err, (int)done, bytes);
         peer_send(&pair, "ghijkl");
-        settle(&pair);
-        say_next(set);
+        await_delivery(&pair);
+        print_next(set);
     }
 }
 
 static const struct app_case cases[] = {
-    CASE(control_bytes_that_a_listener_asks_for_come_with_its_connections, "passed:unknown_option"),
+    CASE(control_data_enabled_on_a_listener_comes_with_its_connections, "passed:unknown_option"),
     CASE(an_option_of_a_listener_holds_for_those_it_accepts_from_then_on, "served:recvmsg passed:unknown_option"),
     CASE(an_option_of_a_listener_in_a_set_is_its_connections, "passed:unknown_option"),
     CASE(an_option_that_others_gave_a_listener_is_its_connections, "passed:unknown_option"),
-    CASE(an_option_that_others_give_a_listener_later_is_not_seen, "served:recvmsg"),
+    CASE(an_option_that_another_process_sets_on_a_listener_later_is_missed, "served:recvmsg"),
     CASE(a_listener_that_was_there_before_the_program_has_its_options, "passed:unknown_option"),
     CASE(a_connection_that_was_there_before_the_program_has_its_options, "passed:unknown_option"),
-    CASE(a_client_that_asked_for_control_bytes_gets_them, "passed:unknown_option"),
+    CASE(a_client_that_enabled_control_data_gets_it, "passed:unknown_option"),
     CASE(a_low_water_mark_of_a_listener_holds_reports_back, "passed:unknown_option"),
     CASE(an_option_is_an_edge_if_it_wakes, "back:unknown_option"),
-    CASE(a_place_to_peek_from_is_the_listeners, ""),
-    CASE(room_is_reported_below_the_mark_of_unsent_bytes, "passed:unknown_option back:unknown_option"),
-    CASE(room_is_reported_until_a_write_finds_none, "served:write"),
+    CASE(a_peek_offset_is_inherited_from_the_listener, ""),
+    CASE(writability_is_reported_below_the_mark_of_unsent_bytes, "passed:unknown_option back:unknown_option"),
+    CASE(writability_is_reported_until_a_write_fails, "served:write"),
     CASE(urgent_bytes_of_a_listener_that_wants_them_inline_are_inline, "passed:unknown_option"),
-    CASE(a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them, "back:unknown_flags passed:unknown_option"),
+    CASE(a_program_signalled_for_urgent_bytes_reads_them, "back:unknown_flags passed:unknown_option"),
     CASE(who_reads_urgent_bytes_once_has_them_from_then_on, "back:unknown_flags passed:unknown_option"),
     CASE(who_reads_urgent_bytes_has_those_of_other_threads_too, "back:unknown_flags"),
-    CASE(a_reset_by_what_leaves_at_a_hand_back_is_reported, "back:unknown_flags"),
+    CASE(a_reset_caused_by_sending_at_a_hand_back_is_reported, "back:unknown_flags"),
     CASE(who_looks_for_the_mark_once_finds_it_from_then_on, "back:unknown_flags passed:unknown_option"),
-    CASE(who_asks_for_urgent_bytes_of_one_has_those_of_others, "back:unknown_flags passed:unknown_option"),
-    CASE(a_client_reads_urgent_bytes_once_it_has_asked, "back:unknown_flags passed:unknown_option"),
+    CASE(reading_urgent_bytes_of_one_connection_covers_the_others, "back:unknown_flags passed:unknown_option"),
+    CASE(a_client_reads_urgent_bytes_after_its_first_request, "back:unknown_flags passed:unknown_option"),
     CASE(urgent_bytes_that_the_program_never_announced_are_skipped, ""),
-    CASE(urgent_bytes_that_nobody_reads_are_not_in_the_stream, "served:read"),
-    CASE(urgent_bytes_of_every_call_keep_their_place, "back:unknown_flags"),
-    CASE(an_urgent_byte_waits_for_what_had_no_room, "back:unknown_flags"),
-    CASE(a_program_that_is_told_of_arrivals_by_a_signal_reads_what_came, "back:unknown_flags"),
-    CASE(what_is_queued_is_in_the_answer_of_tcp_info, "served:write served:read"),
+    CASE(unread_urgent_bytes_are_not_in_the_stream, "served:read"),
+    CASE(urgent_bytes_of_every_call_keep_their_order, "back:unknown_flags"),
+    CASE(an_urgent_byte_waits_for_deferred_output, "back:unknown_flags"),
+    CASE(a_program_signalled_for_input_reads_it, "back:unknown_flags"),
+    CASE(queued_bytes_are_included_in_tcp_info, "served:write served:read"),
     CASE(what_is_not_sent_is_counted, "served:write"),
     CASE(time_limits_are_for_calls_that_wait, "served:read served:write"),
     CASE(options_that_change_nothing_are_set_on_what_is_served, "served:recvmsg served:read served:write"),
-    CASE(an_option_that_is_set_late_holds_for_what_comes_then, "back:unknown_option"),
-    CASE(an_option_that_was_set_late_is_known_of_the_next_connection, "back:unknown_option passed:unknown_option"),
-    CASE(a_stream_is_not_decrypted_behind_what_is_in_hand, "back:unknown_option"),
+    CASE(an_option_that_is_set_late_applies_from_then_on, "back:unknown_option"),
+    CASE(an_option_that_was_set_late_applies_to_the_next_connection, "back:unknown_option passed:unknown_option"),
+    CASE(a_stream_is_not_decrypted_behind_buffered_bytes, "back:unknown_option"),
     CASE(bytes_that_are_mapped_are_the_streams, "back:unknown_flags"),
 };
 

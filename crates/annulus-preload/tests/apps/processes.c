@@ -1,6 +1,6 @@
-/* Processes: children that share what their parent serves, programs started from one that serves, a life as a daemon,
- * as another user, in another root, under a filter, without a stdout. The rule: a child finds of its parent's sockets
- * what it would find without the library, and the parent never notices that it has one. */
+/* Processes: children that share the connections of their parent, programs started by a server, a daemon, another
+ * user, another root, a filter, no stdout. The rule: a child sees its parent's sockets as it would without the
+ * library, and the parent does not notice its child. */
 #include "app.h"
 #include <grp.h>
 #include <linux/audit.h>
@@ -17,17 +17,18 @@ extern char **environ;
 static void reap(pid_t child) {
     int status = 0;
     MUST(waitpid(child, &status, 0));
-    say("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    print("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+          WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
 
 static void a_child_that_closes_everything_disturbs_nothing(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
     for (int i = 0; i < 3; i++) {
-        ask_and_answer(set, &pair);
+        exchange(set, &pair);
         MUST(write(pair.app, "queued ", 7));
         peer_send(&pair, "pending");
-        settle(&pair);
+        await_delivery(&pair);
         pid_t child = (pid_t)MUST(fork());
         if (child == 0) {
             for (int fd = 3; fd < 1024; fd++)
@@ -35,8 +36,8 @@ static void a_child_that_closes_everything_disturbs_nothing(void) {
             exit(i);
         }
         reap(child);
-        say_next(set);
-        say_read(pair.app, 100);
+        print_next(set);
+        print_read(pair.app, 100);
         peer_gets(&pair, 7);
     }
 }
@@ -64,29 +65,29 @@ static pid_t child_of_kind(int kind, int from, int to) {
         MUST(-posix_spawnp(&child, "bash", NULL, NULL, arguments, environ));
         break;
     case 3:
-        say("system: %d\n", WEXITSTATUS(system(line)));
+        print("system: %d\n", WEXITSTATUS(system(line)));
         break;
     case 4:
-        say("popen: %d\n", pclose(popen(line, "w")));
+        print("popen: %d\n", pclose(popen(line, "w")));
     }
     return child;
 }
 
-static void a_child_answers_on_a_connection_that_its_parent_has_closed(void) {
+static void a_child_writes_to_a_connection_that_its_parent_has_closed(void) {
     int set = new_set(), line[2];
     for (int kind = 0; kind < 5; kind++) {
         struct pair pair = joined(set, EPOLLIN);
         peer_send(&pair, "question");
-        settle(&pair);
-        say_next(set);
-        say_read(pair.app, 100);
+        await_delivery(&pair);
+        print_next(set);
+        print_read(pair.app, 100);
         MUST(write(pair.app, "the head, ", 10));
         MUST(pipe(line));
         MUST(fcntl(pair.app, F_SETFD, 0));
         pid_t child = child_of_kind(kind, line[0], pair.app);
         MUST(write(pair.app, "more, ", 6));
         GOT(close(pair.app));
-        say_now(set);
+        print_now(set);
         MUST(write(line[1], "go\n", 3));
         if (child > 0)
             reap(child);
@@ -94,7 +95,7 @@ static void a_child_answers_on_a_connection_that_its_parent_has_closed(void) {
         long result;
         for (long have = 0; (result = syscall(SYS_read, pair.peer, all + have, 99 - have)) > 0;)
             have += result;
-        say("the peer gets %s, then %s\n", all, result == 0 ? "the end" : strerrorname_np(errno));
+        print("the peer gets %s, then %s\n", all, result == 0 ? "the end" : strerrorname_np(errno));
         MUST(close(line[0]));
         MUST(close(line[1]));
     }
@@ -103,91 +104,91 @@ static void a_child_answers_on_a_connection_that_its_parent_has_closed(void) {
 static void a_child_may_read_and_write_what_it_inherits(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     MUST(write(pair.app, "parent ", 7));
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
         MUST(write(pair.app, "child ", 6));
         peer_send(&pair, "for the child");
-        settle(&pair);
-        say_read(pair.app, 100);
+        await_delivery(&pair);
+        print_read(pair.app, 100);
         exit(0);
     }
     reap(child);
     MUST(write(pair.app, "parent", 6));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 19);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
 }
 
 static void bytes_that_were_reported_are_read_by_one_of_two_processes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "once only");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
-        say_read(pair.app, 4);
+        print_read(pair.app, 4);
         exit(0);
     }
     reap(child);
-    say_read(pair.app, 100);
-    say_now(set);
-    ask_and_answer(set, &pair);
+    print_read(pair.app, 100);
+    print_now(set);
+    exchange(set, &pair);
 }
 
 static void a_child_may_wait_in_the_set_it_inherits(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
-        ask_and_answer(set, &pair);
+        exchange(set, &pair);
         struct pair late = connected();
         add(set, late.app, EPOLLIN, 2);
-        ask_and_answer(set, &late);
+        exchange(set, &late);
         del(set, late.app);
         exit(0);
     }
     reap(child);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
 }
 
 static void a_child_may_serve_with_a_set_of_its_own(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     for (int i = 0; i < 2; i++) {
         pid_t child = (pid_t)MUST(fork());
         if (child == 0) {
             MUST(close(set));
             int own = new_set();
             struct pair mine = joined(own, EPOLLIN | EPOLLET);
-            ask_and_answer(own, &mine);
-            ask_and_answer(own, &mine);
+            exchange(own, &mine);
+            exchange(own, &mine);
             exit(0);
         }
         reap(child);
     }
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
 }
 
 /* The file of a connection is closed when its last holder closes it: a child that was born earlier holds none. */
 static void a_connection_ends_though_an_older_child_lives(void) {
     int set = new_set(), status;
     struct pair before = joined(set, EPOLLIN);
-    ask_and_answer(set, &before);
+    exchange(set, &before);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
         pause_ms(60000);
         _exit(0);
     }
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     MUST(write(pair.app, "bye", 3));
     MUST(close(pair.app));
-    turn(set);
+    poll_once(set);
     peer_gets(&pair, 100);
     MUST(kill(child, SIGKILL));
     MUST(waitpid(child, &status, 0));
@@ -202,7 +203,7 @@ static void a_killed_process_ends_its_connections_though_its_child_lives(void) {
     if (child == 0) {
         syscall(SYS_close, pair.peer);
         int set = new_set();
-        turn(set);
+        poll_once(set);
         grandchild = (pid_t)MUST(fork());
         if (grandchild == 0) {
             close(listener);
@@ -212,10 +213,10 @@ static void a_killed_process_ends_its_connections_though_its_child_lives(void) {
         MUST(syscall(SYS_write, two[1], &grandchild, sizeof grandchild));
         pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
         add(set, pair.app, EPOLLIN, 1);
-        say_next(set);
-        say_read(pair.app, 100);
-        MUST(write(pair.app, "answer", 6));
-        say_wait(set, 60000);
+        print_next(set);
+        print_read(pair.app, 100);
+        MUST(write(pair.app, "result", 6));
+        print_wait(set, 60000);
         _exit(0);
     }
     MUST(close(listener));
@@ -241,31 +242,31 @@ static void start_with(int fd) {
     snprintf(number, sizeof number, "%d", fd);
     MUST(fcntl(fd, F_SETFD, 0));
     execl("/proc/self/exe", "processes", "started", number, (char *)NULL);
-    say("not started\n");
+    print("not started\n");
 }
 
 static void a_started_program_inherits_the_stream(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     MUST(write(pair.app, "from the old, ", 14));
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
         peer_send(&pair, "for the new program");
-        settle(&pair);
+        await_delivery(&pair);
         start_with(pair.app);
     }
     reap(child);
     peer_gets(&pair, 34);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
 }
 
-static void a_program_that_becomes_another_hands_over_bytes_in_hand(void) {
+static void exec_passes_on_buffered_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "in hand");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     MUST(write(pair.app, "queued", 6));
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
@@ -280,8 +281,8 @@ static void an_exec_that_fails_changes_nothing(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, "pending");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     MUST(write(pair.app, "queued", 6));
     char *arguments[] = {"none", NULL};
     GOT(execv("/nonexistent", arguments));
@@ -292,10 +293,10 @@ static void an_exec_that_fails_changes_nothing(void) {
     GOT(execle("/nonexistent", "none", (char *)NULL, environ));
     GOT(execvpe("no-such-program-anywhere", arguments, environ));
     GOT(fexecve(0, arguments, environ));
-    say_now(set);
-    say_read(pair.app, 100);
+    print_now(set);
+    print_read(pair.app, 100);
     peer_gets(&pair, 6);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
 }
 
 static void every_way_to_start_a_program_works(void) {
@@ -305,8 +306,8 @@ static void every_way_to_start_a_program_works(void) {
     pid_t child;
     for (int way = 0; way < 7; way++) {
         peer_send(&pair, "pending");
-        settle(&pair);
-        say_next(set);
+        await_delivery(&pair);
+        print_next(set);
         MUST(write(pair.app, "queued", 6));
         switch (way) {
         case 0:
@@ -326,12 +327,12 @@ static void every_way_to_start_a_program_works(void) {
             reap(child);
             break;
         case 3:
-            say("system: %d\n", WEXITSTATUS(system("exit 6")));
+            print("system: %d\n", WEXITSTATUS(system("exit 6")));
             break;
         case 4: {
             FILE *pipe = popen("echo from a pipe", "r");
-            say("popen: %s", fgets(line, sizeof line, pipe));
-            say("pclose: %d\n", pclose(pipe));
+            print("popen: %s", fgets(line, sizeof line, pipe));
+            print("pclose: %d\n", pclose(pipe));
             break;
         }
         case 5:
@@ -348,8 +349,8 @@ static void every_way_to_start_a_program_works(void) {
                 _exit(8);
             reap(child);
         }
-        say_next(set);
-        say_read(pair.app, 100);
+        print_next(set);
+        print_read(pair.app, 100);
         peer_gets(&pair, 6);
     }
 }
@@ -359,17 +360,17 @@ static void every_way_to_start_a_program_works(void) {
 static void a_daemon_goes_on_serving(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     MUST(write(pair.app, "queued", 6));
     MUST(daemon(1, 1));
-    /* Nobody is left who would end it if it hung. */
+    /* No process is left that could end it if it hung. */
     alarm(30);
     peer_gets(&pair, 6);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     struct pair late = connected();
     del(set, pair.app);
     add(set, late.app, EPOLLIN, 2);
-    ask_and_answer(set, &late);
+    exchange(set, &late);
 }
 
 static void become_nobody(void) {
@@ -381,12 +382,12 @@ static void become_nobody(void) {
 static void a_program_may_give_up_its_rights(void) {
     int early = new_set();
     struct pair pair = joined(early, EPOLLIN);
-    ask_and_answer(early, &pair);
+    exchange(early, &pair);
     become_nobody();
-    ask_and_answer(early, &pair);
+    exchange(early, &pair);
     int set = new_set();
     struct pair late = joined(set, EPOLLIN);
-    ask_and_answer(set, &late);
+    exchange(set, &late);
 }
 
 /* Rings of others than root are charged to this limit, by some kernels. */
@@ -395,8 +396,8 @@ static void a_program_that_may_lock_no_memory_runs_as_before(void) {
     become_nobody();
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
-    ask_and_answer(set, &pair);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
+    exchange(set, &pair);
 }
 
 static void a_program_may_move_to_an_empty_root(void) {
@@ -404,19 +405,19 @@ static void a_program_may_move_to_an_empty_root(void) {
     MUST(mkdtemp(folder) ? 0 : -1);
     int early = new_set();
     struct pair pair = joined(early, EPOLLIN);
-    ask_and_answer(early, &pair);
+    exchange(early, &pair);
     MUST(chdir(folder));
     MUST(rmdir(folder));
     MUST(chroot("."));
-    ask_and_answer(early, &pair);
+    exchange(early, &pair);
     int set = new_set();
     struct pair late = joined(set, EPOLLIN);
-    ask_and_answer(set, &late);
+    exchange(set, &late);
     become_nobody();
-    ask_and_answer(set, &late);
+    exchange(set, &late);
 }
 
-/* Answers the calls of io_uring with `action`, by prctl, as programs do that lock themselves in. */
+/* Makes calls of io_uring end with `action`, by prctl, as sandboxed programs do. */
 static void forbid_rings(uint32_t action) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -435,25 +436,25 @@ static void under_a_filter(bool early, uint32_t action) {
         forbid_rings(action);
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     if (!early) {
         MUST(write(pair.app, "queued ", 7));
         peer_send(&pair, "pending ");
-        settle(&pair);
-        say_now(set);
+        await_delivery(&pair);
+        print_now(set);
         forbid_rings(action);
         MUST(write(pair.app, "after", 5));
-        say_read(pair.app, 100);
-        say_wait(set, 5);
+        print_read(pair.app, 100);
+        print_wait(set, 5);
         peer_gets(&pair, 12);
-        ask_and_answer(set, &pair);
+        exchange(set, &pair);
     }
     int second = new_set();
     struct pair late = joined(second, EPOLLIN);
-    ask_and_answer(second, &late);
+    exchange(second, &late);
     MUST(write(pair.app, "bye", 3));
     MUST(close(pair.app));
-    turn(set);
+    poll_once(set);
     peer_gets(&pair, 100);
 }
 
@@ -494,24 +495,24 @@ static void a_program_without_a_stdout_is_not_written_to(void) {
         if (write(pairs[i].app, "clean", 5) != 5)
             _exit(8);
     }
-    turn(set);
+    poll_once(set);
     pid_t child = fork();
     if (child == 0)
         exit(0);
     waitpid(child, NULL, 0);
     for (int i = 0; i < 3; i++)
         shutdown(pairs[i].app, SHUT_WR);
-    /* Not by a raw call, which the library does not see: it would close the number later, whatever it is by then. */
+    /* Not by a raw call, which bypasses the library: it would close the number later, whatever it is by then. */
     MUST(dup2(200, 1));
     for (int i = 0; i < 3; i++) {
-        say("number %d: ", pairs[i].app);
+        print("number %d: ", pairs[i].app);
         peer_gets(&pairs[i], 100);
     }
 }
 
 static const struct app_case cases[] = {
     CASE(a_child_that_closes_everything_disturbs_nothing, "served:read"),
-    CASE(a_child_answers_on_a_connection_that_its_parent_has_closed, "served:write served:close"),
+    CASE(a_child_writes_to_a_connection_that_its_parent_has_closed, "served:write served:close"),
     CASE(a_child_may_read_and_write_what_it_inherits, "passed:forked served:read"),
     CASE(bytes_that_were_reported_are_read_by_one_of_two_processes, ""),
     CASE(a_child_may_wait_in_the_set_it_inherits, ""),
@@ -519,7 +520,7 @@ static const struct app_case cases[] = {
     CASE(a_connection_ends_though_an_older_child_lives, "served:read"),
     CASE(a_killed_process_ends_its_connections_though_its_child_lives, ""),
     CASE(a_started_program_inherits_the_stream, ""),
-    CASE(a_program_that_becomes_another_hands_over_bytes_in_hand, ""),
+    CASE(exec_passes_on_buffered_bytes, ""),
     CASE(an_exec_that_fails_changes_nothing, "served:read served:write"),
     CASE(every_way_to_start_a_program_works, "served:read"),
     CASE(a_daemon_goes_on_serving, "passed:forked"),

@@ -1,33 +1,33 @@
-/* Every call that fetches bytes from a stream, with its flags, its errors and its odd lengths; and what asks how much
- * there is to fetch. The rule: bytes that the library holds and bytes that the kernel holds are one stream. */
+/* Every call that reads bytes from a stream, with its flags, errors and unusual lengths; and queries of the number of
+ * bytes. The rule: bytes buffered by the library and bytes in the kernel are one stream. */
 #include "app.h"
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 
 int fcntl64(int fd, int what, ...);
 
-/* What the compiler calls instead where it knows how large the buffer is. */
-ssize_t __read_chk(int fd, void *bytes, size_t count, size_t room);
-ssize_t __recv_chk(int fd, void *bytes, size_t count, size_t room, int flags);
-ssize_t __recvfrom_chk(int fd, void *bytes, size_t count, size_t room, int flags, struct sockaddr *from,
+/* The compiler calls these instead where it knows the buffer's size. */
+ssize_t __read_chk(int fd, void *bytes, size_t count, size_t buffers);
+ssize_t __recv_chk(int fd, void *bytes, size_t count, size_t buffers, int flags);
+ssize_t __recvfrom_chk(int fd, void *bytes, size_t count, size_t buffers, int flags, struct sockaddr *from,
                        socklen_t *length);
 
 /* A member that has `text` to read, and has been reported. */
 static struct pair with_bytes(int set, const char *text) {
     struct pair pair = connected();
     add(set, pair.app, EPOLLIN | EPOLLRDHUP, 1);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, text);
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     return pair;
 }
 
-static void say_recv(const char *what, int fd, size_t most, int flags) {
+static void print_recv(const char *what, int fd, size_t most, int flags) {
     char bytes[4096];
     got_bytes(what, bytes, recv(fd, bytes, most, flags));
 }
-#define RECV(fd, most, flags) say_recv("recv " #flags, fd, most, flags)
+#define RECV(fd, most, flags) print_recv("recv " #flags, fd, most, flags)
 
 static void every_call_that_receives_takes_the_next_bytes(void) {
     int set = new_set();
@@ -38,17 +38,17 @@ static void every_call_that_receives_takes_the_next_bytes(void) {
     got_bytes("recvfrom", bytes, recvfrom(pair.app, bytes, 6, 0, NULL, NULL));
     struct iovec parts[2] = {{bytes, 2}, {more, 3}};
     got_bytes("readv", bytes, readv(pair.app, parts, 2) - 3);
-    say("and \"%.3s\"\n", more);
+    print("and \"%.3s\"\n", more);
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0) - 3);
-    say("and \"%.3s\"\n", more);
+    print("and \"%.3s\"\n", more);
     struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}},
                                   {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
     GOT(recvmmsg(pair.app, messages, 2, 0, NULL));
-    say("%u \"%.2s\" %u \"%.3s\"\n", messages[0].msg_len, bytes, messages[1].msg_len, more);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
-    say_now(set);
+    print("%u \"%.2s\" %u \"%.3s\"\n", messages[0].msg_len, bytes, messages[1].msg_len, more);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
+    print_now(set);
 }
 
 static void calls_with_checks_are_the_same_calls(void) {
@@ -64,7 +64,7 @@ static void calls_with_checks_are_the_same_calls(void) {
     MUST(pipe(two));
     MUST(write(two[1], "pipe", 4));
     got_bytes("read a pipe", bytes, __read_chk(two[0], bytes, 16, sizeof bytes));
-    say_now(set);
+    print_now(set);
 }
 
 static void a_buffer_that_is_too_small_for_a_checked_call_ends_the_program(void) {
@@ -72,7 +72,7 @@ static void a_buffer_that_is_too_small_for_a_checked_call_ends_the_program(void)
     struct pair pair = with_bytes(set, "abcdefghi");
     char bytes[4];
     got("read", __read_chk(pair.app, bytes, 9, sizeof bytes));
-    say("not reached\n");
+    print("not reached\n");
 }
 
 static void peeking_takes_nothing(void) {
@@ -81,55 +81,56 @@ static void peeking_takes_nothing(void) {
     RECV(pair.app, 2, MSG_PEEK);
     RECV(pair.app, 100, MSG_PEEK);
     peer_send(&pair, " and more");
-    settle(&pair);
-    turn(set);
+    await_delivery(&pair);
+    poll_once(set);
     RECV(pair.app, 100, MSG_PEEK);
     GOT(ioctl(pair.app, FIONREAD, &waiting));
-    say("waiting: %d\n", waiting);
-    say_now(set);
-    say_read(pair.app, 6);
+    print("waiting: %d\n", waiting);
+    print_now(set);
+    print_read(pair.app, 6);
     RECV(pair.app, 3, MSG_PEEK | MSG_DONTWAIT);
-    say_read(pair.app, 100);
+    print_read(pair.app, 100);
     RECV(pair.app, 3, MSG_PEEK);
     peer_shutdown(&pair);
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     RECV(pair.app, 3, MSG_PEEK);
-    say_read(pair.app, 3);
+    print_read(pair.app, 3);
 }
 
-static void peeking_sees_no_more_than_there_is_to_read(void) {
+static void peeking_returns_no_more_than_there_is_to_read(void) {
     int set = new_set(), waiting = -1;
     struct pair pair = with_bytes(set, "first ");
     char bytes[64];
     peer_send(&pair, "second");
-    settle(&pair);
-    long seen = recv(pair.app, bytes, sizeof bytes, MSG_PEEK);
-    say("the start of the stream: %s\n", seen >= 6 && !memcmp(bytes, "first second", (size_t)seen) ? "yes" : "no");
+    await_delivery(&pair);
+    long peeked = recv(pair.app, bytes, sizeof bytes, MSG_PEEK);
+    print("the start of the stream: %s\n",
+          peeked >= 6 && !memcmp(bytes, "first second", (size_t)peeked) ? "yes" : "no");
     GOT(ioctl(pair.app, FIONREAD, &waiting));
-    say("waiting: %s\n", waiting >= seen && waiting <= 12 ? "yes" : "no");
-    say_stream(pair.app, 100);
-    say_now(set);
+    print("waiting: %s\n", waiting >= peeked && waiting <= 12 ? "yes" : "no");
+    print_stream(pair.app, 100);
+    print_now(set);
 }
 
 static void the_count_of_waiting_bytes_is_whole(void) {
     int set = new_set(), waiting = -1;
     struct pair pair = with_bytes(set, "12345");
     GOT(ioctl(pair.app, FIONREAD, &waiting));
-    say("waiting: %d\n", waiting);
-    say_read(pair.app, 2);
+    print("waiting: %d\n", waiting);
+    print_read(pair.app, 2);
     GOT(ioctl(pair.app, FIONREAD, &waiting));
-    say("waiting: %d\n", waiting);
+    print("waiting: %d\n", waiting);
     peer_send(&pair, "678");
     peer_shutdown(&pair);
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     GOT(ioctl(pair.app, FIONREAD, &waiting));
-    say("waiting: %d\n", waiting);
-    say_stream(pair.app, 6);
+    print("waiting: %d\n", waiting);
+    print_stream(pair.app, 6);
     GOT(ioctl(pair.app, FIONREAD, &waiting));
-    say("waiting: %d\n", waiting);
-    say_read(pair.app, 100);
+    print("waiting: %d\n", waiting);
+    print_read(pair.app, 100);
 }
 
 static void flags_of_receiving_mean_what_they_mean(void) {
@@ -147,10 +148,10 @@ static void flags_of_receiving_mean_what_they_mean(void) {
     RECV(pair.app, 100, MSG_ERRQUEUE);
     RECV(pair.app, 100, MSG_WAITFORONE);
     RECV(pair.app, 100, 0x10000000);
-    say_now(set);
+    print_now(set);
 }
 
-static void lengths_of_zero_are_answered(void) {
+static void calls_of_length_zero_return(void) {
     int set = new_set();
     struct pair pair = with_bytes(set, "x");
     char byte;
@@ -158,8 +159,8 @@ static void lengths_of_zero_are_answered(void) {
     GOT(recv(pair.app, &byte, 0, 0));
     GOT(readv(pair.app, NULL, 0));
     GOT(readv(pair.app, &(struct iovec){&byte, 0}, 1));
-    say_now(set);
-    say_read(pair.app, 10);
+    print_now(set);
+    print_read(pair.app, 10);
     GOT(read(pair.app, &byte, 0));
     GOT(read(pair.app, NULL, 0));
     GOT(recv(pair.app, &byte, 0, 0));
@@ -169,11 +170,11 @@ static void lengths_of_zero_are_answered(void) {
     GOT(recvmsg(pair.app, &empty, 0));
     GOT(recvmmsg(pair.app, NULL, 0, 0, NULL));
     peer_shutdown(&pair);
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     GOT(read(pair.app, &byte, 0));
     GOT(recv(pair.app, &byte, 0, 0));
-    say_read(pair.app, 1);
+    print_read(pair.app, 1);
 }
 
 static void many_parts_and_too_many(void) {
@@ -195,12 +196,12 @@ static void many_parts_and_too_many(void) {
     for (int i = 0; i < 1025; i += 2)
         parts[i].iov_len = 0;
     peer_send(&pair, "0123456789");
-    say_next(set);
+    print_next(set);
     memset(bytes, '.', sizeof bytes);
     long done = readv(pair.app, parts, 10);
-    say("readv with empty parts: %ld \"%.12s\"\n", done, bytes);
+    print("readv with empty parts: %ld \"%.12s\"\n", done, bytes);
     done = readv(pair.app, parts, 1024);
-    say("readv with empty parts: %ld \"%.12s\"\n", done, bytes);
+    print("readv with empty parts: %ld \"%.12s\"\n", done, bytes);
 }
 
 static void addresses_and_control_bytes_are_left_as_a_stream_leaves_them(void) {
@@ -210,16 +211,16 @@ static void addresses_and_control_bytes_are_left_as_a_stream_leaves_them(void) {
     socklen_t length = sizeof from;
     char bytes[16], space[64];
     got_bytes("recvfrom", bytes, recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, &length));
-    say("address of %u bytes, port %u\n", length, from.sin_port);
+    print("address of %u bytes, port %u\n", length, from.sin_port);
     struct iovec part = {bytes, 3};
     struct msghdr message = {.msg_name = &from, .msg_namelen = sizeof from, .msg_iov = &part, .msg_iovlen = 1,
                              .msg_control = space, .msg_controllen = sizeof space, .msg_flags = -1};
     got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0));
-    say("name %u, control %zu, flags %x\n", message.msg_namelen, message.msg_controllen, message.msg_flags);
+    print("name %u, control %zu, flags %x\n", message.msg_namelen, message.msg_controllen, message.msg_flags);
     message.msg_namelen = sizeof from;
     message.msg_controllen = sizeof space;
     got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, MSG_CMSG_CLOEXEC));
-    say("name %u, control %zu, flags %x\n", message.msg_namelen, message.msg_controllen, message.msg_flags);
+    print("name %u, control %zu, flags %x\n", message.msg_namelen, message.msg_controllen, message.msg_flags);
     length = -1;
     got("no length", recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, &length));
     got("no place for a length", recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, NULL));
@@ -230,10 +231,10 @@ static void addresses_and_control_bytes_are_left_as_a_stream_leaves_them(void) {
     message.msg_namelen = sizeof from;
     message.msg_flags = 77;
     GOT(recvmsg(pair.app, &message, 0));
-    say("name %u, flags %x\n", message.msg_namelen, message.msg_flags);
+    print("name %u, flags %x\n", message.msg_namelen, message.msg_flags);
     length = sizeof from;
     GOT(recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, &length));
-    say("length %u\n", length);
+    print("length %u\n", length);
     GOT(recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, (socklen_t *)1));
 }
 
@@ -241,10 +242,10 @@ static void options_that_add_control_bytes_are_honoured(void) {
     int set = new_set(), one = 1;
     struct pair pair = with_bytes(set, "before ");
     GOT(setsockopt(pair.app, IPPROTO_TCP, TCP_INQ, &one, sizeof one));
-    say_stream(pair.app, 7);
+    print_stream(pair.app, 7);
     peer_send(&pair, "after");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     char bytes[64];
     union {
         char bytes[128];
@@ -256,26 +257,26 @@ static void options_that_add_control_bytes_are_honoured(void) {
     got_bytes("recvmsg", bytes, recvmsg(pair.app, &message, 0));
     struct cmsghdr *control = CMSG_FIRSTHDR(&message);
     if (control)
-        say("control %d %d, left %d\n", control->cmsg_level, control->cmsg_type, *(int *)CMSG_DATA(control));
-    say_now(set);
-    say_read(pair.app, 100);
+        print("control %d %d, left %d\n", control->cmsg_level, control->cmsg_type, *(int *)CMSG_DATA(control));
+    print_now(set);
+    print_read(pair.app, 100);
 }
 
 static void a_low_water_mark_holds_reports_back(void) {
     int set = new_set(), mark = 10;
     struct pair pair = with_bytes(set, "1234");
-    say_read(pair.app, 100);
+    print_read(pair.app, 100);
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "123456789");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     peer_send(&pair, "0abc");
-    settle(&pair);
-    say_now(set);
-    say_read(pair.app, 5);
-    say_now(set);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_now(set);
+    print_read(pair.app, 5);
+    print_now(set);
+    print_read(pair.app, 100);
 }
 
 static void a_time_limit_on_a_blocking_read_holds(void) {
@@ -285,12 +286,12 @@ static void a_time_limit_on_a_blocking_read_holds(void) {
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
     MUST(fcntl(pair.app, F_SETFL, 0));
     double start = now_ms();
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
     /* The kernel counts it in ticks of up to 10 ms, the first of which may be nearly over. */
-    say("early: %d\n", now_ms() - start < 9);
+    print("early: %d\n", now_ms() - start < 9);
     peer_send(&pair, "again");
-    say_read(pair.app, 100);
+    print_read(pair.app, 100);
 }
 
 static void a_large_stream_arrives_whole(void) {
@@ -300,31 +301,31 @@ static void a_large_stream_arrives_whole(void) {
     add(set, pair.app, EPOLLIN | EPOLLRDHUP, 1);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
-        uint64_t place = 0, random = 99;
-        while (place < 3000000) {
+        uint64_t position = 0, random = 99;
+        while (position < 3000000) {
             size_t length = next_random(&random) % 90000 + 1;
-            fill(bytes, length, place);
+            fill(bytes, length, position);
             for (size_t done = 0; done < length;)
                 done += (size_t)MUST(syscall(SYS_write, pair.peer, bytes + done, length - done));
-            place += length;
+            position += length;
         }
         syscall(SYS_exit_group, 0);
     }
     peer_close(&pair);
-    uint64_t place = 0, random = 5;
+    uint64_t position = 0, random = 5;
     long wrong = -1;
     for (;;) {
         struct epoll_event event;
         MUST(epoll_wait(set, &event, 1, 20000));
-        size_t most = next_random(&random) % (place % 3 ? 5000 : sizeof bytes) + 1;
+        size_t most = next_random(&random) % (position % 3 ? 5000 : sizeof bytes) + 1;
         long done = read(pair.app, bytes, most);
         if (done == 0)
             break;
         if (done > 0 && wrong < 0)
-            wrong = differs(bytes, (size_t)done, place);
-        place += done > 0 ? (uint64_t)done : 0;
+            wrong = differs(bytes, (size_t)done, position);
+        position += done > 0 ? (uint64_t)done : 0;
     }
-    say("%llu bytes, wrong at %ld\n", (unsigned long long)place, wrong);
+    print("%llu bytes, wrong at %ld\n", (unsigned long long)position, wrong);
     MUST(waitpid(child, NULL, 0));
 }
 
@@ -334,7 +335,7 @@ static void a_reader_that_stops_stops_its_sender(void) {
     struct pair pair = connected();
     static unsigned char bytes[65536];
     add(set, pair.app, EPOLLIN, 1);
-    say_now(set);
+    print_now(set);
     MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_SNDBUF, &small, sizeof small));
     uint64_t sent = 0;
     for (int quiet = 0; quiet < 4 && sent < 512u << 20;) {
@@ -344,20 +345,20 @@ static void a_reader_that_stops_stops_its_sender(void) {
         quiet = done > 0 ? 0 : quiet + 1;
         struct epoll_event event;
         if (epoll_wait(set, &event, 1, done > 0 ? 0 : 5) != 1)
-            say("the bytes are not reported\n");
+            print("the bytes are not reported\n");
     }
-    say("stopped: %s\n", sent < 64u << 20 ? "yes" : "no");
-    uint64_t place = 0;
+    print("stopped: %s\n", sent < 64u << 20 ? "yes" : "no");
+    uint64_t position = 0;
     long wrong = -1, done;
     MUST(syscall(SYS_shutdown, pair.peer, SHUT_WR));
     while ((done = read(pair.app, bytes, sizeof bytes)) != 0) {
         if (done < 0)
             epoll_wait(set, &(struct epoll_event){0}, 1, 10000);
         else if (wrong < 0)
-            wrong = differs(bytes, (size_t)done, place);
-        place += done > 0 ? (uint64_t)done : 0;
+            wrong = differs(bytes, (size_t)done, position);
+        position += done > 0 ? (uint64_t)done : 0;
     }
-    say("all read: %s, wrong at %ld\n", place == sent ? "yes" : "no", wrong);
+    print("all read: %s, wrong at %ld\n", position == sent ? "yes" : "no", wrong);
 }
 
 static void descriptors_that_are_no_streams_are_read_as_ever(void) {
@@ -389,30 +390,30 @@ static void descriptors_that_are_no_streams_are_read_as_ever(void) {
 static void messages_of_datagrams_pass(void) {
     int two[2], flag = 1;
     char bytes[3][16];
-    struct iovec sent[2] = {{"first", 5}, {"second", 6}}, room[3];
+    struct iovec sent[2] = {{"first", 5}, {"second", 6}}, buffers[3];
     struct mmsghdr out[2] = {0}, in[3] = {0};
     MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, two));
     for (int i = 0; i < 2; i++)
         out[i].msg_hdr = (struct msghdr){.msg_iov = &sent[i], .msg_iovlen = 1};
     for (int i = 0; i < 3; i++) {
-        room[i] = (struct iovec){bytes[i], sizeof bytes[i]};
-        in[i].msg_hdr = (struct msghdr){.msg_iov = &room[i], .msg_iovlen = 1};
+        buffers[i] = (struct iovec){bytes[i], sizeof bytes[i]};
+        in[i].msg_hdr = (struct msghdr){.msg_iov = &buffers[i], .msg_iovlen = 1};
     }
     GOT(setsockopt(two[0], SOL_SOCKET, SO_PASSCRED, &flag, sizeof flag));
     GOT(ioctl(two[0], FIONBIO, &flag));
     GOT(fcntl64(two[0], F_GETFL) & O_NONBLOCK ? 1 : 0);
     GOT(sendmmsg(two[1], out, 2, 0));
     GOT(recvmmsg(two[0], in, 3, 0, NULL));
-    say("%u \"%.5s\" %u \"%.6s\"\n", in[0].msg_len, bytes[0], in[1].msg_len, bytes[1]);
+    print("%u \"%.5s\" %u \"%.6s\"\n", in[0].msg_len, bytes[0], in[1].msg_len, bytes[1]);
     MUST(sendmsg(two[1], &out[0].msg_hdr, 0));
     got_bytes("recvfrom", bytes[0], recvfrom(two[0], bytes[0], 16, 0, NULL, NULL));
     MUST(sendmsg(two[1], &out[0].msg_hdr, 0));
     got_bytes("recv", bytes[0], __recv_chk(two[0], bytes[0], 16, 16, 0));
     MUST(sendmsg(two[1], &out[1].msg_hdr, 0));
     got_bytes("recvfrom", bytes[0], __recvfrom_chk(two[0], bytes[0], 16, 16, 0, NULL, NULL));
-    int twin = (int)MUST(dup(two[0])), place = (int)MUST(dup2(two[1], twin));
-    GOT(dup3(two[1], place, O_CLOEXEC) == place);
-    MUST(close(place));
+    int twin = (int)MUST(dup(two[0])), position = (int)MUST(dup2(two[1], twin));
+    GOT(dup3(two[1], position, O_CLOEXEC) == position);
+    MUST(close(position));
     GOT(shutdown(two[0], SHUT_RDWR));
 }
 
@@ -422,10 +423,10 @@ static const struct app_case cases[] = {
     CASE(calls_with_checks_are_the_same_calls, "served:read served:recv"),
     CASE(a_buffer_that_is_too_small_for_a_checked_call_ends_the_program, ""),
     CASE(peeking_takes_nothing, "served:recv"),
-    CASE(peeking_sees_no_more_than_there_is_to_read, ""),
+    CASE(peeking_returns_no_more_than_there_is_to_read, ""),
     CASE(the_count_of_waiting_bytes_is_whole, ""),
     CASE(flags_of_receiving_mean_what_they_mean, ""),
-    CASE(lengths_of_zero_are_answered, "served:readv"),
+    CASE(calls_of_length_zero_return, "served:readv"),
     CASE(many_parts_and_too_many, "served:readv served:recvmsg"),
     CASE(addresses_and_control_bytes_are_left_as_a_stream_leaves_them, ""),
     CASE(options_that_add_control_bytes_are_honoured, "back:unknown_option"),

@@ -12,17 +12,17 @@ static void count_broken_pipe(int number) {
     broken_pipes++;
 }
 
-/* A file of `count` bytes of the known stream, from `place` on. */
-static int file_of(size_t count, uint64_t place) {
+/* A file of `count` bytes of the test stream, starting at `position`. */
+static int file_of(size_t count, uint64_t position) {
     int file = (int)MUST(memfd_create("bytes", MFD_CLOEXEC));
     MUST(ftruncate(file, (off_t)count));
     unsigned char *bytes = mmap(NULL, count, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    fill(bytes, count, place);
+    fill(bytes, count, position);
     munmap(bytes, count);
     return file;
 }
 
-static void every_call_that_sends_keeps_its_place(void) {
+static void every_sending_call_keeps_its_order(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     for (int round = 0; round < 3; round++) {
@@ -35,9 +35,9 @@ static void every_call_that_sends_keeps_its_place(void) {
         GOT(sendmsg(pair.app, &message, 0));
         struct mmsghdr messages[2] = {{.msg_hdr = message}, {.msg_hdr = {.msg_iov = &parts[2], .msg_iovlen = 1}}};
         GOT(sendmmsg(pair.app, messages, 2, 0));
-        say("lengths %u %u\n", messages[0].msg_len, messages[1].msg_len);
+        print("lengths %u %u\n", messages[0].msg_len, messages[1].msg_len);
         GOT(send(pair.app, "last", 4, MSG_NOSIGNAL | MSG_DONTWAIT));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 47);
     }
 }
@@ -50,7 +50,7 @@ static void an_address_is_ignored_by_a_stream(void) {
     struct iovec part = {"two", 3};
     struct msghdr message = {.msg_name = &nowhere, .msg_namelen = sizeof nowhere, .msg_iov = &part, .msg_iovlen = 1};
     GOT(sendmsg(pair.app, &message, 0));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 7);
 }
 
@@ -60,25 +60,25 @@ static void what_was_written_may_be_overwritten_at_once(void) {
     struct reader reader;
     reader_start(&reader, pair.peer, 0);
     static unsigned char bytes[200000];
-    uint64_t place = 0;
+    uint64_t position = 0;
     static const size_t lengths[] = {1, 100, 4095, 4096, 5000, 16384, 65536, 200000};
     for (int i = 0; i < 32; i++) {
         size_t length = lengths[i % 8];
         for (size_t done = 0; done < length;) {
-            fill(bytes, length - done, place);
+            fill(bytes, length - done, position);
             long sent = write(pair.app, bytes, length - done);
             memset(bytes, 0xee, sizeof bytes);
             done += sent > 0 ? (size_t)sent : 0;
-            place += sent > 0 ? (uint64_t)sent : 0;
+            position += sent > 0 ? (uint64_t)sent : 0;
             if (sent < 0 || i % 3 == 0)
-                turn(set);
+                poll_once(set);
         }
     }
     MUST(shutdown(pair.app, SHUT_WR));
-    reader_say(&reader);
+    reader_print(&reader);
 }
 
-static void writes_of_nothing_are_answered(void) {
+static void empty_writes_return(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     GOT(write(pair.app, "", 0));
@@ -89,7 +89,7 @@ static void writes_of_nothing_are_answered(void) {
     GOT(sendmsg(pair.app, &(struct msghdr){0}, 0));
     GOT(sendmmsg(pair.app, NULL, 0, 0));
     GOT(write(pair.app, "x", 1));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 1);
     GOT(shutdown(pair.app, SHUT_WR));
     GOT(send(pair.app, "", 0, MSG_NOSIGNAL));
@@ -110,7 +110,7 @@ static void parts_in_number_and_too_many(void) {
     message.msg_iovlen = 1024;
     GOT(writev(pair.app, parts, 1024));
     GOT(sendmsg(pair.app, &message, 0));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 2048);
 }
 
@@ -134,16 +134,16 @@ static void a_write_after_our_shutdown_breaks_the_pipe(void) {
     MUST(write(pair.app, "before", 6));
     GOT(shutdown(pair.app, SHUT_WR));
     GOT(write(pair.app, "x", 1));
-    say("signals: %d\n", broken_pipes);
+    print("signals: %d\n", broken_pipes);
     GOT(send(pair.app, "x", 1, MSG_NOSIGNAL));
-    say("signals: %d\n", broken_pipes);
+    print("signals: %d\n", broken_pipes);
     GOT(writev(pair.app, &(struct iovec){"x", 1}, 1));
-    say("signals: %d\n", broken_pipes);
-    say_now(set);
+    print("signals: %d\n", broken_pipes);
+    print_now(set);
     peer_gets(&pair, 10);
     peer_send(&pair, "still read");
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
 }
 
 static void a_write_to_a_peer_that_reset_fails_and_then_breaks(void) {
@@ -151,15 +151,15 @@ static void a_write_to_a_peer_that_reset_fails_and_then_breaks(void) {
     struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
     signal(SIGPIPE, count_broken_pipe);
     peer_reset(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_next(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_next(set);
     GOT(write(pair.app, "x", 1));
-    say("signals: %d\n", broken_pipes);
+    print("signals: %d\n", broken_pipes);
     GOT(write(pair.app, "x", 1));
-    say("signals: %d\n", broken_pipes);
-    say_now(set);
-    say_error_option(pair.app);
-    say_read(pair.app, 1);
+    print("signals: %d\n", broken_pipes);
+    print_now(set);
+    print_error_option(pair.app);
+    print_read(pair.app, 1);
 }
 
 static void a_write_to_a_peer_that_closed_is_reset(void) {
@@ -167,56 +167,56 @@ static void a_write_to_a_peer_that_closed_is_reset(void) {
     struct pair pair = joined(set, EPOLLIN | EPOLLRDHUP);
     signal(SIGPIPE, count_broken_pipe);
     peer_close(&pair);
-    say_next(set);
-    say_read(pair.app, 10);
+    print_next(set);
+    print_read(pair.app, 10);
     GOT(write(pair.app, "nobody hears this", 17));
-    turn(set);
-    settle_state(pair.app, STATE_CLOSED);
-    say_next(set);
+    poll_once(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_next(set);
     GOT(write(pair.app, "x", 1));
-    say("signals: %d\n", broken_pipes);
+    print("signals: %d\n", broken_pipes);
     GOT(send(pair.app, "x", 1, MSG_NOSIGNAL));
-    say_read(pair.app, 10);
+    print_read(pair.app, 10);
 }
 
-/* Fills a connection until neither the library nor the kernel takes more; the count is theirs to choose, and on a busy
- * machine the kernel makes its buffers larger a moment later, or when it first asks a full peer again (200 ms). */
+/* Fills a connection until neither the library nor the kernel accepts more. The count varies: on a busy machine the
+ * kernel enlarges its buffers a moment later, or when it first probes a full peer again (200 ms). */
 static uint64_t fill_up(int set, int fd) {
     static unsigned char bytes[10000];
-    uint64_t place = 0;
+    uint64_t position = 0;
     for (int quiet = 0; quiet < 15;) {
-        fill(bytes, sizeof bytes, place);
+        fill(bytes, sizeof bytes, position);
         long done = write(fd, bytes, sizeof bytes);
         if (done < 0 && errno != EAGAIN)
             got("write", done);
-        place += done > 0 ? (uint64_t)done : 0;
+        position += done > 0 ? (uint64_t)done : 0;
         quiet = done > 0 ? 0 : quiet + 1;
         if (done < 0)
             epoll_wait(set, &(struct epoll_event){0}, 1, 30);
     }
-    return place;
+    return position;
 }
 
 static void a_full_peer_is_not_written_until_it_reads(void) {
     for (int edge = 0; edge < 2; edge++) {
         int set = new_set();
         struct pair pair = joined(set, EPOLLIN | EPOLLOUT | (edge ? EPOLLET : 0));
-        uint64_t place = fill_up(set, pair.app);
-        say("filled: %s\n", place > 100000 ? "yes" : "no");
+        uint64_t position = fill_up(set, pair.app);
+        print("filled: %s\n", position > 100000 ? "yes" : "no");
         GOT(write(pair.app, "x", 1));
         GOT(send(pair.app, "x", 1, 0));
-        say_now(set);
-        peer_send(&pair, "ask");
-        settle(&pair);
-        say_now(set);
-        say_read(pair.app, 10);
-        say_now(set);
+        print_now(set);
+        peer_send(&pair, "get");
+        await_delivery(&pair);
+        print_now(set);
+        print_read(pair.app, 10);
+        print_now(set);
         struct reader reader;
         reader_start(&reader, pair.peer, 0);
-        say_next(set);
+        print_next(set);
         MUST(shutdown(pair.app, SHUT_WR));
         pthread_join(reader.thread, NULL);
-        say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+        print("the peer got all: %s, wrong at %ld\n", reader.count == position ? "yes" : "no", reader.wrong_at);
     }
 }
 
@@ -226,19 +226,19 @@ static void twenty_mib_reach_a_slow_reader(void) {
     struct reader reader;
     reader_start(&reader, pair.peer, 100);
     static unsigned char bytes[150000];
-    uint64_t place = 0, random = 77;
-    while (place < 20u << 20) {
+    uint64_t position = 0, random = 77;
+    while (position < 20u << 20) {
         size_t length = next_random(&random) % sizeof bytes + 1;
-        fill(bytes, length, place);
+        fill(bytes, length, position);
         long done = random % 2 ? write(pair.app, bytes, length) : send(pair.app, bytes, length, MSG_NOSIGNAL);
-        place += done > 0 ? (uint64_t)done : 0;
+        position += done > 0 ? (uint64_t)done : 0;
         struct epoll_event event;
         if (done < 0 && epoll_wait(set, &event, 1, 20000) != 1)
-            say("the room is not reported\n");
+            print("writability is not reported\n");
     }
     MUST(shutdown(pair.app, SHUT_WR));
     pthread_join(reader.thread, NULL);
-    say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+    print("the peer got all: %s, wrong at %ld\n", reader.count == position ? "yes" : "no", reader.wrong_at);
 }
 
 static void large_and_small_writes_keep_their_order(void) {
@@ -247,31 +247,31 @@ static void large_and_small_writes_keep_their_order(void) {
     struct reader reader;
     reader_start(&reader, pair.peer, 20);
     static unsigned char bytes[300000];
-    uint64_t place = 0, random = 2024;
+    uint64_t position = 0, random = 2024;
     for (int i = 0; i < 600; i++) {
         size_t length = next_random(&random) % 10 ? next_random(&random) % 300 + 1 : next_random(&random) % 300000 + 1;
         for (size_t done = 0; done < length;) {
-            size_t rest = length - done, half = rest / 2;
-            fill(bytes, rest, place);
-            struct iovec parts[2] = {{bytes, half}, {bytes + half, rest - half}};
-            long sent = i % 3 == 0 ? writev(pair.app, parts, 2) : write(pair.app, bytes, rest);
+            size_t remaining = length - done, half = remaining / 2;
+            fill(bytes, remaining, position);
+            struct iovec parts[2] = {{bytes, half}, {bytes + half, remaining - half}};
+            long sent = i % 3 == 0 ? writev(pair.app, parts, 2) : write(pair.app, bytes, remaining);
             if (sent < 0 && epoll_wait(set, &(struct epoll_event){0}, 1, 20000) != 1)
-                say("the room is not reported\n");
+                print("writability is not reported\n");
             done += sent > 0 ? (size_t)sent : 0;
-            place += sent > 0 ? (uint64_t)sent : 0;
+            position += sent > 0 ? (uint64_t)sent : 0;
         }
         if (i % 7 == 0)
-            turn(set);
+            poll_once(set);
     }
     MUST(close(pair.app));
-    join_turning(&reader, set);
-    say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+    join_polling(&reader, set);
+    print("the peer got all: %s, wrong at %ld\n", reader.count == position ? "yes" : "no", reader.wrong_at);
 }
 
 static uint64_t taken(long done) { return done > 0 ? (uint64_t)done : 0; }
 
-/* Much is written in one round to many, one of whom is full: what it has to wait for stays in its place. */
-static void what_had_no_room_stays_before_what_is_written_later(void) {
+/* Writes much in one round to many connections, one of them full: its later bytes stay behind its deferred output. */
+static void deferred_output_stays_before_later_writes(void) {
     enum { OTHERS = 8 };
     static unsigned char bytes[23 * 3000];
     fill(bytes, sizeof bytes, 0);
@@ -281,25 +281,25 @@ static void what_had_no_room_stays_before_what_is_written_later(void) {
         add(set, slow.app, EPOLLIN, 1);
         for (int k = 0; k < OTHERS; k++)
             others[k] = joined(set, EPOLLIN);
-        turn(set);
-        uint64_t place = 0;
+        poll_once(set);
+        uint64_t position = 0;
         for (int k = 0; k < 20; k++)
-            place += taken(write(slow.app, bytes + place, 3000));
+            position += taken(write(slow.app, bytes + position, 3000));
         for (int k = 0; k < OTHERS; k++)
             for (int n = 0; n < (k == OTHERS - 1 ? 14 : 20); n++)
                 taken(write(others[k].app, bytes, 3000));
         for (int k = 0; k < 3; k++)
-            place += taken(write(slow.app, bytes + place, 3000));
-        turn(set);
+            position += taken(write(slow.app, bytes + position, 3000));
+        poll_once(set);
         struct reader reader;
         MUST(shutdown(slow.app, SHUT_WR));
         reader_start(&reader, slow.peer, 0);
-        join_turning(&reader, set);
-        say("the peer got all: %s, wrong at %ld\n", reader.count == place ? "yes" : "no", reader.wrong_at);
+        join_polling(&reader, set);
+        print("the peer got all: %s, wrong at %ld\n", reader.count == position ? "yes" : "no", reader.wrong_at);
         for (int k = 0; k < OTHERS; k++)
             MUST(close(others[k].app));
         MUST(close(slow.app));
-        turn(set);
+        poll_once(set);
     }
 }
 
@@ -307,33 +307,33 @@ static void what_had_no_room_stays_before_what_is_written_later(void) {
 static void calls_of_all_kinds_keep_their_order_to_a_full_peer(void) {
     static unsigned char bytes[1 << 21];
     fill(bytes, sizeof bytes, 0);
-    int set = new_set(), file = file_of(sizeof bytes, 0), room = 8192;
+    int set = new_set(), file = file_of(sizeof bytes, 0), send_buffer = 8192;
     struct pair pair = connected();
     struct sockaddr_in nowhere = loopback(1);
-    MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &room, sizeof room));
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer));
     add(set, pair.app, EPOLLOUT, 1);
-    turn(set);
+    poll_once(set);
     struct reader reader;
     reader_start(&reader, pair.peer, 0);
-    uint64_t place = 0;
-    for (int i = 0; place < sizeof bytes; i++) {
-        size_t length = sizeof bytes - place < 3000 ? sizeof bytes - place : 3000;
-        off_t offset = (off_t)place;
+    uint64_t position = 0;
+    for (int i = 0; position < sizeof bytes; i++) {
+        size_t length = sizeof bytes - position < 3000 ? sizeof bytes - position : 3000;
+        off_t offset = (off_t)position;
         long done = 0;
         if (i % 8 < 5)
-            done = write(pair.app, bytes + place, length);
+            done = write(pair.app, bytes + position, length);
         else if (i % 8 == 5)
-            done = sendto(pair.app, bytes + place, length, 0, (struct sockaddr *)&nowhere, sizeof nowhere);
+            done = sendto(pair.app, bytes + position, length, 0, (struct sockaddr *)&nowhere, sizeof nowhere);
         else
-            done = sendfile(pair.app, file, &offset, sizeof bytes - place);
+            done = sendfile(pair.app, file, &offset, sizeof bytes - position);
         if (done < 0 && errno != EAGAIN)
             got("a call", done);
-        place += taken(done);
+        position += taken(done);
         if (done < 0 && i % 3)
             epoll_wait(set, &(struct epoll_event){0}, 1, 20000);
     }
     MUST(shutdown(pair.app, SHUT_RDWR));
-    join_turning(&reader, set);
+    join_polling(&reader, set);
     reader_result(&reader);
 }
 
@@ -350,25 +350,25 @@ static void lose_rings(void) {
 static void a_ring_that_is_lost_takes_no_bytes_with_it(void) {
     int set = new_set();
     struct pair stays = joined(set, EPOLLIN), leaves = joined(set, EPOLLIN);
-    peer_send(&stays, "ask");
-    peer_send(&leaves, "ask");
-    settle(&stays);
-    settle(&leaves);
-    say_next(set);
-    say_read(stays.app, 10);
-    say_read(leaves.app, 10);
-    turn(set);
+    peer_send(&stays, "get");
+    peer_send(&leaves, "get");
+    await_delivery(&stays);
+    await_delivery(&leaves);
+    print_next(set);
+    print_read(stays.app, 10);
+    print_read(leaves.app, 10);
+    poll_once(set);
     lose_rings();
-    MUST(write(stays.app, "answer", 6));
-    MUST(write(leaves.app, "the last answer", 15));
+    MUST(write(stays.app, "result", 6));
+    MUST(write(leaves.app, "the last result", 15));
     MUST(close(leaves.app));
     for (int i = 0; i < 3; i++)
-        turn(set);
+        poll_once(set);
     peer_gets(&stays, 6);
     peer_gets(&leaves, 100);
     peer_send(&stays, "still there?");
-    say_next(set);
-    say_read(stays.app, 100);
+    print_next(set);
+    print_read(stays.app, 100);
 }
 
 static void a_program_that_lost_its_ring_can_go_on_writing_and_forking(void) {
@@ -380,7 +380,7 @@ static void a_program_that_lost_its_ring_can_go_on_writing_and_forking(void) {
         pairs[i] = joined(set, EPOLLIN);
         reader_start(&readers[i], pairs[i].peer, 0);
     }
-    turn(set);
+    poll_once(set);
     lose_rings();
     fill(bytes, 1, 0);
     MUST(write(pairs[0].app, bytes, 1));
@@ -388,15 +388,15 @@ static void a_program_that_lost_its_ring_can_go_on_writing_and_forking(void) {
     if (child == 0)
         syscall(SYS_exit_group, 5);
     MUST(waitpid(child, &status, 0));
-    say("the child: %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    print("the child: %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     for (int i = 0; i < 12; i++)
-        for (uint64_t place = i == 0; place < 60000; place += 1000) {
-            fill(bytes, 1000, place);
+        for (uint64_t position = i == 0; position < 60000; position += 1000) {
+            fill(bytes, 1000, position);
             MUST(write(pairs[i].app, bytes, 1000));
         }
     for (int i = 0; i < 12; i++) {
         MUST(shutdown(pairs[i].app, SHUT_WR));
-        reader_say(&readers[i]);
+        reader_print(&readers[i]);
     }
 }
 
@@ -405,13 +405,13 @@ static void many_writes_leave_without_a_wait(void) {
     struct pair pair = joined(set, EPOLLIN);
     for (int i = 0; i < 64; i++)
         MUST(write(pair.app, "0123456789", 10));
-    /* No wait, and the peer sits there: a server that computes for long must not keep its answers. */
+    /* The program does not wait, and the peer does: a server that computes for long must not delay its responses. */
     peer_gets(&pair, 320);
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 320);
 }
 
-static void files_are_sent_in_their_place(void) {
+static void files_are_sent_in_order(void) {
     int set = new_set(), file = file_of(5000, 10);
     struct pair pair = joined(set, EPOLLIN);
     struct reader reader;
@@ -420,13 +420,13 @@ static void files_are_sent_in_their_place(void) {
     fill(head, sizeof head, 0);
     MUST(write(pair.app, head, 10));
     GOT(sendfile(pair.app, file, &offset, 1000));
-    say("offset %ld, position %ld\n", (long)offset, (long)lseek(file, 0, SEEK_CUR));
+    print("offset %ld, position %ld\n", (long)offset, (long)lseek(file, 0, SEEK_CUR));
     MUST(lseek(file, 1000, SEEK_SET));
     GOT(sendfile(pair.app, file, NULL, 2000));
-    say("offset %ld, position %ld\n", (long)offset, (long)lseek(file, 0, SEEK_CUR));
+    print("offset %ld, position %ld\n", (long)offset, (long)lseek(file, 0, SEEK_CUR));
     offset = 3000;
     GOT(sendfile64(pair.app, file, &offset, 10000));
-    say("offset %ld\n", (long)offset);
+    print("offset %ld\n", (long)offset);
     GOT(sendfile(pair.app, file, &offset, 10000));
     GOT(sendfile(pair.app, file, NULL, 0));
     GOT(sendfile(pair.app, pair.app, NULL, 10));
@@ -437,10 +437,10 @@ static void files_are_sent_in_their_place(void) {
     GOT(sendfile(pair.app, file, &offset, 10));
     fill(head, sizeof head, 5010);
     MUST(write(pair.app, head, 20));
-    say_now(set);
+    print_now(set);
     MUST(shutdown(pair.app, SHUT_WR));
     reader_start(&reader, pair.peer, 0);
-    reader_say(&reader);
+    reader_print(&reader);
 }
 
 static void a_large_file_is_sent_as_the_peer_reads(void) {
@@ -463,11 +463,11 @@ static void a_large_file_is_sent_as_the_peer_reads(void) {
     while (write(pair.app, head, sizeof head) < 0)
         epoll_wait(set, &(struct epoll_event){0}, 1, 20000);
     MUST(close(pair.app));
-    join_turning(&reader, set);
+    join_polling(&reader, set);
     reader_result(&reader);
 }
 
-static void splices_keep_their_place_in_both_directions(void) {
+static void splices_keep_their_order_in_both_directions(void) {
     int set = new_set(), two[2];
     struct pair pair = joined(set, EPOLLIN);
     MUST(pipe2(two, O_NONBLOCK));
@@ -475,27 +475,27 @@ static void splices_keep_their_place_in_both_directions(void) {
     MUST(write(two[1], "from the pipe ", 14));
     GOT(splice(two[0], NULL, pair.app, NULL, 100, SPLICE_F_NONBLOCK));
     MUST(write(pair.app, "tail", 4));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 23);
     peer_send(&pair, "to the program, ");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 7);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 7);
     GOT(splice(pair.app, NULL, two[1], NULL, 5, SPLICE_F_NONBLOCK));
     peer_send(&pair, "to the pipe");
-    settle(&pair);
+    await_delivery(&pair);
     for (int i = 0; i < 5; i++)
         if (splice(pair.app, NULL, two[1], NULL, 100, SPLICE_F_NONBLOCK) < 0)
             break;
     got("splice", splice(pair.app, NULL, two[1], NULL, 100, SPLICE_F_NONBLOCK));
-    say_read(two[0], 100);
+    print_read(two[0], 100);
     GOT(splice(pair.app, NULL, -1, NULL, 5, 0));
     GOT(splice(pair.app, NULL, set, NULL, 5, 0));
     peer_send(&pair, "read again");
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
     MUST(write(pair.app, "written again", 13));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 13);
 }
 
@@ -510,7 +510,7 @@ static void flags_of_sending_mean_what_they_mean(void) {
     GOT(send(pair.app, "6", 1, MSG_CONFIRM));
     GOT(send(pair.app, "7", 1, MSG_WAITALL));
     GOT(send(pair.app, "8", 1, 0x10000000));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 8);
 }
 
@@ -520,26 +520,26 @@ static void bytes_that_wait_for_more_arrive_in_order(void) {
     for (int i = 0; i < 3; i++) {
         GOT(send(pair.app, "header ", 7, MSG_MORE));
         GOT(send(pair.app, "body", 4, 0));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 11);
         GOT(setsockopt(pair.app, IPPROTO_TCP, TCP_CORK, &one, sizeof one));
         MUST(write(pair.app, "corked ", 7));
         MUST(write(pair.app, "cork", 4));
-        say_now(set);
+        print_now(set);
         GOT(setsockopt(pair.app, IPPROTO_TCP, TCP_CORK, &zero, sizeof zero));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 11);
     }
 }
 
-static void an_urgent_byte_keeps_its_place(void) {
+static void an_urgent_byte_keeps_its_order(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     char bytes[64];
     MUST(write(pair.app, "before ", 7));
     GOT(send(pair.app, "!", 1, MSG_OOB));
     MUST(write(pair.app, "after", 5));
-    say_now(set);
+    print_now(set);
     long done = syscall(SYS_read, pair.peer, bytes, sizeof bytes);
     got_bytes("to the mark", bytes, done);
     got_bytes("urgent", bytes, syscall(SYS_recvfrom, pair.peer, bytes, 1, MSG_OOB, NULL, NULL));
@@ -564,8 +564,8 @@ static void control_bytes_of_a_message_are_checked(void) {
     GOT(sendmsg(pair.app, &message, 0));
     message.msg_controllen = 0;
     GOT(sendmsg(pair.app, &message, 0));
-    say_now(set);
-    turn(set);
+    print_now(set);
+    poll_once(set);
     syscall(SYS_shutdown, pair.app, SHUT_WR);
     peer_gets_the_end(&pair);
 }
@@ -579,7 +579,7 @@ static void descriptors_that_are_no_streams_are_written_as_ever(void) {
     GOT(write(-1, "abc", 3));
     GOT(send(-1, "abc", 3, 0));
     GOT(writev(two[1], &(struct iovec){"abc", 3}, 1));
-    say_read(two[0], 10);
+    print_read(two[0], 10);
     GOT(sendfile(two[1], file_of(100, 0), NULL, 10));
     GOT(sendfile64(two[1], file_of(100, 0), NULL, 10));
     int other[2];
@@ -590,17 +590,17 @@ static void descriptors_that_are_no_streams_are_written_as_ever(void) {
     int fresh = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     GOT(write(fresh, "x", 1));
     GOT(send(fresh, "x", 1, MSG_NOSIGNAL));
-    say("signals: %d\n", broken_pipes);
+    print("signals: %d\n", broken_pipes);
 }
 
-/* A file is sent as it ends: less than was asked for, and the socket has room. A program that asks for more each time
- * waits to be told so, as asyncio does. */
-static void the_end_of_a_file_is_no_lack_of_room(void) {
+/* Sends a file up to its end: less than requested, while the socket is writable. A program that requests more each
+ * time waits for writability, as asyncio does. */
+static void the_end_of_a_file_is_not_a_full_send_buffer(void) {
     enum { BYTES = 200000 };
     int set = new_set(), file = file_of(BYTES, 0);
     struct pair pair = connected_narrow();
     add(set, pair.app, EPOLLIN | EPOLLOUT, 1);
-    turn(set);
+    poll_once(set);
     static unsigned char bytes[65536];
     long total = 0, got = 0;
     for (;;) {
@@ -612,19 +612,19 @@ static void the_end_of_a_file_is_no_lack_of_room(void) {
             got += MUST(syscall(SYS_read, pair.peer, bytes, sizeof bytes));
         struct epoll_event event;
         if (epoll_wait(set, &event, 1, 20000) != 1) {
-            say("nobody says that there is room\n");
+            print("writability is never reported\n");
             break;
         }
     }
-    say("sent: %ld\n", total);
+    print("sent: %ld\n", total);
 }
 
 static const struct app_case cases[] = {
-    CASE(every_call_that_sends_keeps_its_place,
+    CASE(every_sending_call_keeps_its_order,
          "served:write served:send served:writev served:sendmsg"),
     CASE(an_address_is_ignored_by_a_stream, ""),
     CASE(what_was_written_may_be_overwritten_at_once, "served:write"),
-    CASE(writes_of_nothing_are_answered, ""),
+    CASE(empty_writes_return, ""),
     CASE(parts_in_number_and_too_many, ""),
     CASE(messages_in_number_and_too_many, ""),
     CASE(a_write_after_our_shutdown_breaks_the_pipe, "served:write served:shutdown failed:write"),
@@ -633,18 +633,18 @@ static const struct app_case cases[] = {
     CASE(a_full_peer_is_not_written_until_it_reads, "served:write"),
     CASE(twenty_mib_reach_a_slow_reader, "served:write served:send"),
     CASE(large_and_small_writes_keep_their_order, "served:write served:writev"),
-    CASE(what_had_no_room_stays_before_what_is_written_later, "served:write"),
+    CASE(deferred_output_stays_before_later_writes, "served:write"),
     CASE(calls_of_all_kinds_keep_their_order_to_a_full_peer, "served:write"),
     CASE(a_ring_that_is_lost_takes_no_bytes_with_it, "served:write"),
     CASE(a_program_that_lost_its_ring_can_go_on_writing_and_forking, "served:write"),
     CASE(many_writes_leave_without_a_wait, "served:write"),
-    CASE(the_end_of_a_file_is_no_lack_of_room, "served:epoll_wait"),
-    CASE(files_are_sent_in_their_place, "served:write served:sendfile"),
+    CASE(the_end_of_a_file_is_not_a_full_send_buffer, "served:epoll_wait"),
+    CASE(files_are_sent_in_order, "served:write served:sendfile"),
     CASE(a_large_file_is_sent_as_the_peer_reads, "served:write"),
-    CASE(splices_keep_their_place_in_both_directions, "back:unknown_flags"),
+    CASE(splices_keep_their_order_in_both_directions, "back:unknown_flags"),
     CASE(flags_of_sending_mean_what_they_mean, ""),
     CASE(bytes_that_wait_for_more_arrive_in_order, ""),
-    CASE(an_urgent_byte_keeps_its_place, "back:unknown_flags"),
+    CASE(an_urgent_byte_keeps_its_order, "back:unknown_flags"),
     CASE(control_bytes_of_a_message_are_checked, ""),
     CASE(descriptors_that_are_no_streams_are_written_as_ever, ""),
 };

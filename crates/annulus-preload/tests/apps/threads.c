@@ -1,6 +1,6 @@
 /* Several threads: on one set, on sets of their own, on one socket; changes to a set whose owner sleeps in it, and
- * threads that end or are cancelled. The rule: what one thread does to a set or a socket, the others see as they
- * would without the library; who is served and who is not may change, bytes and events may not. */
+ * threads that end or are cancelled. The rule: other threads see the effects of a call on a set or a socket as they
+ * would without the library. Which connections are served may change; bytes and events may not. */
 #include "app.h"
 #include <sys/eventfd.h>
 
@@ -29,7 +29,7 @@ static void join(struct task *task) { pthread_join(task->thread, NULL); }
 
 static void about_to_sleep(struct task *task) { __atomic_store_n(&task->result, 1, __ATOMIC_RELEASE); }
 
-/* Waits until a thread that then sleeps has said that it does; it most likely does so by then. */
+/* Waits until a thread announces that it is about to sleep; most likely it sleeps by then. */
 static void until_it_sleeps(struct task *task) {
     while (!__atomic_load_n(&task->result, __ATOMIC_ACQUIRE))
         pause_ms(1);
@@ -42,29 +42,29 @@ static void elsewhere(struct task *task, void (*run)(struct task *)) {
     join(task);
 }
 
-static void read_it(struct task *task) { say_read(task->pair.app, 100); }
+static void read_it(struct task *task) { print_read(task->pair.app, 100); }
 static void write_it(struct task *task) { MUST(write(task->pair.app, "from the other", 14)); }
-static void wait_there(struct task *task) { say_next(task->set); }
-static void look_there(struct task *task) { say_now(task->set); }
+static void wait_there(struct task *task) { print_next(task->set); }
+static void look_there(struct task *task) { print_now(task->set); }
 
 static void another_thread_may_read_and_write(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN);
     peer_send(&task.pair, "for the other");
-    settle(&task.pair);
-    say_next(task.set);
-    say_read(task.pair.app, 4);
+    await_delivery(&task.pair);
+    print_next(task.set);
+    print_read(task.pair.app, 4);
     MUST(write(task.pair.app, "from the owner ", 15));
     elsewhere(&task, write_it);
     elsewhere(&task, read_it);
-    say_now(task.set);
+    print_now(task.set);
     peer_gets(&task.pair, 29);
     peer_send(&task.pair, "for the owner");
-    settle(&task.pair);
-    say_next(task.set);
-    say_read(task.pair.app, 100);
+    await_delivery(&task.pair);
+    print_next(task.set);
+    print_read(task.pair.app, 100);
     peer_send(&task.pair, "once more for the other");
-    settle(&task.pair);
+    await_delivery(&task.pair);
     elsewhere(&task, read_it);
 }
 
@@ -72,19 +72,19 @@ static void another_thread_may_wait(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN);
     peer_send(&task.pair, "one");
-    settle(&task.pair);
-    say_next(task.set);
+    await_delivery(&task.pair);
+    print_next(task.set);
     elsewhere(&task, wait_there);
     elsewhere(&task, read_it);
     elsewhere(&task, look_there);
-    say_now(task.set);
-    MUST(write(task.pair.app, "answer", 6));
+    print_now(task.set);
+    MUST(write(task.pair.app, "result", 6));
     elsewhere(&task, look_there);
     peer_gets(&task.pair, 6);
     peer_send(&task.pair, "two");
-    settle(&task.pair);
-    say_next(task.set);
-    say_read(task.pair.app, 100);
+    await_delivery(&task.pair);
+    print_next(task.set);
+    print_read(task.pair.app, 100);
 }
 
 /* The usual life of a server: the first thread makes the set and its members, another one runs the loop. */
@@ -93,7 +93,7 @@ static void a_set_may_be_made_by_one_thread_and_run_by_another(void) {
     task.pair = connected();
     add(task.set, task.pair.app, EPOLLIN, 1);
     peer_send(&task.pair, "hello");
-    settle(&task.pair);
+    await_delivery(&task.pair);
     elsewhere(&task, wait_there);
     elsewhere(&task, read_it);
     elsewhere(&task, write_it);
@@ -110,20 +110,20 @@ static void a_write_of_another_leaves_while_the_owner_sleeps(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN);
     peer_send(&task.pair, "x");
-    say_next(task.set);
-    say_read(task.pair.app, 10);
+    print_next(task.set);
+    print_read(task.pair.app, 10);
     start(&task, write_soon);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
-        /* The owner sleeps until this answer, which needs the other thread's question. */
+        /* The owner sleeps until this response, which needs the other thread's request. */
         char bytes[17];
         for (long done = 0; done < 17;)
             done += MUST(syscall(SYS_read, task.pair.peer, bytes + done, 17 - done));
         syscall(SYS_write, task.pair.peer, "heard", 5);
         syscall(SYS_exit_group, 0);
     }
-    say_wait(task.set, -1);
-    say_read(task.pair.app, 10);
+    print_wait(task.set, -1);
+    print_read(task.pair.app, 10);
     MUST(waitpid(child, NULL, 0));
     join(&task);
 }
@@ -141,12 +141,12 @@ static void a_member_may_be_added_while_the_owner_sleeps(void) {
     task.pair = joined(task.set, EPOLLIN);
     for (int i = 0; i < 2; i++) {
         start(&task, change_soon);
-        say_wait(task.set, -1);
+        print_wait(task.set, -1);
         join(&task);
-        say_read(task.other, 100);
+        print_read(task.other, 100);
         MUST(close(task.other));
     }
-    say_now(task.set);
+    print_now(task.set);
 }
 
 static void modify_soon(struct task *task) {
@@ -158,20 +158,20 @@ static void delete_soon(struct task *task) {
     pause_ms(10);
     del(task->set, task->pair.app);
     peer_send(&task->pair, "too late");
-    settle(&task->pair);
+    await_delivery(&task->pair);
 }
 
 static void members_may_be_changed_and_taken_while_the_owner_sleeps(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN);
     start(&task, modify_soon);
-    say_wait(task.set, -1);
+    print_wait(task.set, -1);
     join(&task);
     mod(task.set, task.pair.app, EPOLLIN, 1);
     start(&task, delete_soon);
-    say_wait(task.set, 60);
+    print_wait(task.set, 60);
     join(&task);
-    say_read(task.pair.app, 100);
+    print_read(task.pair.app, 100);
 }
 
 static void close_soon(struct task *task) {
@@ -184,10 +184,10 @@ static void a_member_may_be_closed_while_the_owner_sleeps(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN | EPOLLRDHUP);
     start(&task, close_soon);
-    say_wait(task.set, 60);
+    print_wait(task.set, 60);
     join(&task);
     peer_gets(&task.pair, 100);
-    say_now(task.set);
+    print_now(task.set);
 }
 
 static void close_it(struct task *task) { MUST(close(task->pair.app)); }
@@ -197,7 +197,7 @@ static void write_and_close_it(struct task *task) {
     MUST(close(task->pair.app));
 }
 
-/* The owner does not wait on the set again before the peer has been told. */
+/* The owner does not wait on the set again before the peer has been notified. */
 static void a_member_may_be_closed_while_the_owner_is_busy(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN);
@@ -208,10 +208,10 @@ static void a_member_may_be_closed_while_the_owner_is_busy(void) {
     peer_gets(&task.pair, 100);
     task.pair = joined(task.set, EPOLLIN | EPOLLRDHUP);
     peer_send(&task.pair, "not read");
-    settle(&task.pair);
+    await_delivery(&task.pair);
     elsewhere(&task, close_it);
     peer_gets(&task.pair, 100);
-    say_now(task.set);
+    print_now(task.set);
 }
 
 static void arm_again_soon(struct task *task) {
@@ -225,15 +225,15 @@ static void a_worker_may_arm_oneshot_again_while_the_owner_sleeps(void) {
     task.pair = joined(task.set, EPOLLIN | EPOLLONESHOT);
     for (int i = 0; i < 3; i++) {
         peer_send(&task.pair, "work ");
-        settle(&task.pair);
+        await_delivery(&task.pair);
         if (i == 0)
-            say_next(task.set);
+            print_next(task.set);
         elsewhere(&task, read_it);
         peer_send(&task.pair, "while not armed");
-        settle(&task.pair);
-        say_now(task.set);
+        await_delivery(&task.pair);
+        print_now(task.set);
         start(&task, arm_again_soon);
-        say_wait(task.set, -1);
+        print_wait(task.set, -1);
         join(&task);
         elsewhere(&task, read_it);
         if (i < 2)
@@ -241,8 +241,8 @@ static void a_worker_may_arm_oneshot_again_while_the_owner_sleeps(void) {
         else
             break;
         peer_send(&task.pair, "again");
-        settle(&task.pair);
-        say_next(task.set);
+        await_delivery(&task.pair);
+        print_next(task.set);
     }
 }
 
@@ -257,28 +257,28 @@ static void another_thread_wakes_the_owner_by_an_eventfd(void) {
     add(task.set, task.other, EPOLLIN | EPOLLET, 5);
     for (int i = 0; i < 3; i++) {
         start(&task, wake_soon);
-        say_wait(task.set, -1);
+        print_wait(task.set, -1);
         join(&task);
         uint64_t count;
         GOT(read(task.other, &count, sizeof count));
-        say_now(task.set);
+        print_now(task.set);
     }
 }
 
 enum { WORKERS = 3, ASKS = 400 };
 
-static volatile int answers_left;
+static volatile int responses_left;
 
 static void serve_shared(struct task *task) {
     struct epoll_event event;
     char bytes[64];
-    while (__atomic_load_n(&answers_left, __ATOMIC_SEQ_CST) > 0) {
+    while (__atomic_load_n(&responses_left, __ATOMIC_SEQ_CST) > 0) {
         if (epoll_wait(task->set, &event, 1, 20) != 1)
             continue;
         int fd = (int)event.data.u64;
         long done = read(fd, bytes, sizeof bytes);
         if (done > 0 && write(fd, bytes, (size_t)done) == done)
-            __atomic_fetch_sub(&answers_left, 1, __ATOMIC_SEQ_CST);
+            __atomic_fetch_sub(&responses_left, 1, __ATOMIC_SEQ_CST);
         mod(task->set, fd, EPOLLIN | EPOLLONESHOT, (uint64_t)fd);
     }
 }
@@ -288,7 +288,7 @@ static void several_threads_may_share_a_set(void) {
     struct task tasks[WORKERS];
     struct pair pairs[8];
     int set = new_set(), right = 0;
-    answers_left = ASKS;
+    responses_left = ASKS;
     for (int i = 0; i < 8; i++) {
         pairs[i] = connected();
         add(set, pairs[i].app, EPOLLIN | EPOLLONESHOT, (uint64_t)pairs[i].app);
@@ -311,7 +311,7 @@ static void several_threads_may_share_a_set(void) {
     }
     for (int i = 0; i < WORKERS; i++)
         join(&tasks[i]);
-    say("right: %d\n", right);
+    print("right: %d\n", right);
 }
 
 static void serve_own(struct task *task) {
@@ -350,19 +350,19 @@ static void each_thread_may_have_its_set(void) {
     for (int i = 0; i < 6; i++) {
         peer_shutdown(&tasks[i].pair);
         join(&tasks[i]);
-        say("answers: %ld, ", tasks[i].result);
+        print("results: %ld, ", tasks[i].result);
         peer_gets(&tasks[i].pair, 1);
     }
-    say("right: %d\n", right);
+    print("right: %d\n", right);
 }
 
-static void hand_over(struct task *task) {
+static void pass_to_thread(struct task *task) {
     int set = new_set();
     add(set, task->pair.app, EPOLLIN, 8);
-    say_next(set);
-    say_read(task->pair.app, 100);
+    print_next(set);
+    print_read(task->pair.app, 100);
     MUST(write(task->pair.app, "from the new owner", 18));
-    say_now(set);
+    print_now(set);
     MUST(close(set));
 }
 
@@ -370,18 +370,18 @@ static void a_socket_may_move_to_another_threads_set(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN);
     peer_send(&task.pair, "bytes that the first set holds");
-    settle(&task.pair);
-    say_next(task.set);
-    say_read(task.pair.app, 6);
+    await_delivery(&task.pair);
+    print_next(task.set);
+    print_read(task.pair.app, 6);
     MUST(write(task.pair.app, "from the first owner, ", 22));
     del(task.set, task.pair.app);
-    elsewhere(&task, hand_over);
+    elsewhere(&task, pass_to_thread);
     peer_gets(&task.pair, 40);
     add(task.set, task.pair.app, EPOLLIN, 9);
     peer_send(&task.pair, "back");
-    settle(&task.pair);
-    say_next(task.set);
-    say_read(task.pair.app, 100);
+    await_delivery(&task.pair);
+    print_next(task.set);
+    print_read(task.pair.app, 100);
 }
 
 static void read_pipe(struct task *task) {
@@ -406,18 +406,18 @@ static void a_thread_that_sleeps_can_be_cancelled(void) {
     until_it_sleeps(&task);
     MUST(-pthread_cancel(task.thread));
     pthread_join(task.thread, &end);
-    say("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
+    print("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
     task.pair = connected();
     add(task.set, task.pair.app, EPOLLIN, 1);
     start(&task, wait_for_ever);
     until_it_sleeps(&task);
     MUST(-pthread_cancel(task.thread));
     pthread_join(task.thread, &end);
-    say("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
+    print("cancelled: %s, at %ld\n", end == PTHREAD_CANCELED ? "yes" : "no", task.result);
     peer_send(&task.pair, "after");
-    settle(&task.pair);
-    say_next(task.set);
-    say_read(task.pair.app, 100);
+    await_delivery(&task.pair);
+    print_next(task.set);
+    print_read(task.pair.app, 100);
 }
 
 static void leave_now(int number) {
@@ -436,20 +436,20 @@ static void a_handler_may_end_the_thread_that_waits(void) {
         until_it_sleeps(&task);
         MUST(-pthread_kill(task.thread, SIGUSR1));
         pthread_join(task.thread, &end);
-        say("ended by its handler: %d, at %ld\n", end == (void *)1, task.result);
+        print("ended by its handler: %d, at %ld\n", end == (void *)1, task.result);
         peer_send(&task.pair, "after");
-        settle(&task.pair);
-        say_next(task.set);
-        say_read(task.pair.app, 100);
-        MUST(write(task.pair.app, "an answer", 9));
+        await_delivery(&task.pair);
+        print_next(task.set);
+        print_read(task.pair.app, 100);
+        MUST(write(task.pair.app, "the reply", 9));
         peer_gets(&task.pair, 9);
     }
 }
 
 static void serve_and_leave(struct task *task) {
-    say_next(task->set);
-    say_read(task->pair.app, 4);
-    MUST(write(task->pair.app, "an answer that nobody waits for", 31));
+    print_next(task->set);
+    print_read(task->pair.app, 4);
+    MUST(write(task->pair.app, "the reply that nobody waits for", 31));
 }
 
 static void a_thread_that_ends_leaves_its_set_to_others(void) {
@@ -457,32 +457,32 @@ static void a_thread_that_ends_leaves_its_set_to_others(void) {
     task.pair = connected();
     add(task.set, task.pair.app, EPOLLIN, 1);
     peer_send(&task.pair, "for two threads");
-    settle(&task.pair);
+    await_delivery(&task.pair);
     elsewhere(&task, serve_and_leave);
-    say_next(task.set);
-    say_read(task.pair.app, 100);
+    print_next(task.set);
+    print_read(task.pair.app, 100);
     peer_gets(&task.pair, 31);
     peer_send(&task.pair, "more");
-    settle(&task.pair);
-    say_next(task.set);
-    say_read(task.pair.app, 100);
+    await_delivery(&task.pair);
+    print_next(task.set);
+    print_read(task.pair.app, 100);
 }
 
 static void make_and_serve(struct task *task) {
     task->set = new_set();
     task->pair = joined(task->set, EPOLLIN);
-    peer_send(&task->pair, "ask");
-    settle(&task->pair);
+    peer_send(&task->pair, "get");
+    await_delivery(&task->pair);
     serve_and_leave(task);
 }
 
 static void write_and_wait(struct task *task) {
     MUST(write(task->pair.app, ", and another", 13));
-    say_now(task->set);
+    print_now(task->set);
 }
 
 /* A thread that is made when another has ended has its stack, as a rule, and is the same one to pthread_self. */
-static void a_thread_in_the_place_of_one_that_ended_is_another(void) {
+static void a_thread_that_reuses_an_id_is_another(void) {
     struct task task = {.set = -1};
     elsewhere(&task, make_and_serve);
     elsewhere(&task, write_and_wait);
@@ -490,9 +490,9 @@ static void a_thread_in_the_place_of_one_that_ended_is_another(void) {
     elsewhere(&task, write_it);
     peer_gets(&task.pair, 14);
     peer_send(&task.pair, "more");
-    settle(&task.pair);
+    await_delivery(&task.pair);
     elsewhere(&task, wait_there);
-    say_read(task.pair.app, 100);
+    print_read(task.pair.app, 100);
 }
 
 static const struct app_case cases[] = {
@@ -511,7 +511,7 @@ static const struct app_case cases[] = {
     CASE(a_socket_may_move_to_another_threads_set, ""),
     CASE(a_thread_that_sleeps_can_be_cancelled, ""),
     CASE(a_handler_may_end_the_thread_that_waits, "served:epoll_wait"),
-    CASE(a_thread_in_the_place_of_one_that_ended_is_another, "back:other_thread"),
+    CASE(a_thread_that_reuses_an_id_is_another, "back:other_thread"),
     CASE(a_thread_that_ends_leaves_its_set_to_others, ""),
 };
 

@@ -11,19 +11,19 @@ static struct pair added(int set, uint32_t mask) {
 static void level_is_reported_until_all_is_read(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "hello");
-    say_next(set);
-    say_next(set);
-    say_read(pair.app, 2);
-    say_next(set);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
-    say_now(set);
+    print_next(set);
+    print_next(set);
+    print_read(pair.app, 2);
+    print_next(set);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
+    print_now(set);
     peer_send(&pair, "again");
-    say_next(set);
-    say_read(pair.app, 100);
-    say_now(set);
+    print_next(set);
+    print_read(pair.app, 100);
+    print_now(set);
 }
 
 static void level_is_reported_at_the_next_look_without_a_wait(void) {
@@ -31,43 +31,43 @@ static void level_is_reported_at_the_next_look_without_a_wait(void) {
     struct pair pair = added(set, EPOLLIN);
     for (int i = 0; i < 5; i++) {
         peer_send(&pair, "now");
-        settle(&pair);
-        say_now(set);
-        say_read(pair.app, 100);
-        say_now(set);
+        await_delivery(&pair);
+        print_now(set);
+        print_read(pair.app, 100);
+        print_now(set);
     }
 }
 
 static void writable_level_is_reported_each_time(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLOUT);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
     peer_send(&pair, "x");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     mod(set, pair.app, EPOLLIN | EPOLLOUT, 1);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLIN, 1);
-    say_now(set);
-    say_read(pair.app, 10);
-    say_now(set);
+    print_now(set);
+    print_read(pair.app, 10);
+    print_now(set);
 }
 
 static void an_edge_is_reported_once(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLET);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "hello");
-    settle(&pair);
-    say_next(set);
-    say_now(set);
-    say_read(pair.app, 2);
-    say_now(set);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_now(set);
+    print_read(pair.app, 2);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
+    print_now(set);
 }
 
 static void bytes_that_join_unread_ones_are_a_new_edge(void) {
@@ -75,228 +75,228 @@ static void bytes_that_join_unread_ones_are_a_new_edge(void) {
     struct pair pair = added(set, EPOLLIN | EPOLLET);
     for (int i = 0; i < 3; i++) {
         peer_send(&pair, "more ");
-        settle(&pair);
-        say_next(set);
-        say_now(set);
+        await_delivery(&pair);
+        print_next(set);
+        print_now(set);
     }
-    say_read(pair.app, 7);
-    say_now(set);
+    print_read(pair.app, 7);
+    print_now(set);
     peer_send(&pair, "last");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
 }
 
 static void an_edge_of_both_directions_reports_all_that_holds(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
     peer_send(&pair, "hello");
-    settle(&pair);
-    say_next(set);
-    say_now(set);
-    say_read(pair.app, 100);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_now(set);
     peer_shutdown(&pair);
-    settle(&pair);
-    say_next(set);
-    say_now(set);
-    say_read(pair.app, 100);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_now(set);
 }
 
 static void a_change_reports_an_edge_again(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLET);
     peer_send(&pair, "hello");
-    settle(&pair);
-    say_next(set);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_now(set);
     mod(set, pair.app, EPOLLIN | EPOLLET, 1);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLET, 2);
-    say_now(set);
-    say_now(set);
-    say_read(pair.app, 100);
+    print_now(set);
+    print_now(set);
+    print_read(pair.app, 100);
     mod(set, pair.app, EPOLLIN | EPOLLET, 3);
-    say_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLOUT | EPOLLET, 4);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
 }
 
 static void oneshot_is_silent_until_it_is_armed_again(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLONESHOT);
     peer_send(&pair, "one");
-    settle(&pair);
-    say_next(set);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_now(set);
     peer_send(&pair, "two");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     mod(set, pair.app, EPOLLIN | EPOLLONESHOT, 2);
-    say_now(set);
-    say_now(set);
-    say_read(pair.app, 100);
+    print_now(set);
+    print_now(set);
+    print_read(pair.app, 100);
     mod(set, pair.app, EPOLLIN | EPOLLONESHOT, 3);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "three");
-    say_next(set);
-    say_read(pair.app, 100);
+    print_next(set);
+    print_read(pair.app, 100);
     mod(set, pair.app, EPOLLIN | EPOLLOUT | EPOLLONESHOT | EPOLLET, 4);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
 }
 
 static void oneshot_that_fired_hides_even_a_reset(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLONESHOT);
     peer_send(&pair, "one");
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
     peer_reset(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
     mod(set, pair.app, EPOLLIN | EPOLLONESHOT, 2);
-    say_now(set);
-    say_now(set);
-    say_error_option(pair.app);
+    print_now(set);
+    print_now(set);
+    print_error_option(pair.app);
 }
 
-static void say_polled(int fd) {
-    struct pollfd ask = {fd, POLLIN, 0};
-    GOT(poll(&ask, 1, 0));
+static void print_polled(int fd) {
+    struct pollfd query = {fd, POLLIN, 0};
+    GOT(poll(&query, 1, 0));
 }
 
 static void oneshot_is_reported_once_though_it_was_handed_back(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLET);
     peer_send(&pair, "one");
-    settle(&pair);
-    say_next(set);
-    say_polled(pair.app);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_polled(pair.app);
+    print_now(set);
     for (int round = 0; round < 3; round++) {
         mod(set, pair.app, EPOLLIN | EPOLLET | EPOLLONESHOT, 2);
-        say_next(set);
+        print_next(set);
         peer_send(&pair, "more");
-        settle(&pair);
-        say_now(set);
+        await_delivery(&pair);
+        print_now(set);
     }
-    say_read(pair.app, 100);
+    print_read(pair.app, 100);
     mod(set, pair.app, EPOLLIN | EPOLLONESHOT, 3);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "last");
-    settle(&pair);
-    say_next(set);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_now(set);
 }
 
 /* Both are there when the program looks; a report of the first alone would be all that it gets. */
 static void oneshot_has_all_that_is_there(void) {
     int set = new_set();
     struct pair reset = added(set, EPOLLIN | EPOLLONESHOT), ended = added(set, EPOLLIN | EPOLLRDHUP);
-    say_now(set);
+    print_now(set);
     peer_send(&reset, "bytes");
-    settle(&reset);
+    await_delivery(&reset);
     peer_reset(&reset);
-    settle_state(reset.app, STATE_CLOSED);
-    say_next(set);
-    say_read(reset.app, 100);
+    await_state(reset.app, STATE_CLOSED);
+    print_next(set);
+    print_read(reset.app, 100);
     del(set, ended.app);
     peer_send(&ended, "bytes");
-    settle(&ended);
+    await_delivery(&ended);
     peer_shutdown(&ended);
-    settle(&ended);
+    await_delivery(&ended);
     add(set, ended.app, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 2);
-    say_next(set);
-    say_read(ended.app, 100);
-    say_read(ended.app, 100);
+    print_next(set);
+    print_read(ended.app, 100);
+    print_read(ended.app, 100);
 }
 
 static void a_change_after_a_hand_back_is_reported(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLOUT | EPOLLET);
-    say_next(set);
-    say_polled(pair.app);
+    print_next(set);
+    print_polled(pair.app);
     mod(set, pair.app, EPOLLOUT | EPOLLET, 1);
-    say_next(set);
-    say_now(set);
-    /* Another one that is known by the same label, and that the kernel's set has. */
+    print_next(set);
+    print_now(set);
+    /* Another member with the same label, in the kernel's set. */
     struct pair other = added(set, EPOLLOUT | EPOLLET);
     mod(set, other.app, EPOLLOUT | EPOLLET, 5);
-    say_next(set);
-    say_polled(other.app);
+    print_next(set);
+    print_polled(other.app);
     MUST(close(other.app));
     int ends[2];
     MUST(pipe(ends));
     add(set, ends[1], EPOLLOUT | EPOLLET, 5);
-    say_next(set);
+    print_next(set);
 }
 
 static void a_shutdown_after_a_hand_back_is_an_edge(void) {
     int set = new_set();
     struct pair shut = added(set, EPOLLOUT | EPOLLET), over = connected();
     GOT(shutdown(shut.app, SHUT_WR));
-    settle_state(shut.app, STATE_FIN_WAIT2);
+    await_state(shut.app, STATE_FIN_WAIT2);
     for (int i = 0; i < 3; i++)
-        turn(set);
+        poll_once(set);
     peer_send(&shut, "unread");
-    settle(&shut);
-    say_polled(shut.app);
+    await_delivery(&shut);
+    print_polled(shut.app);
     GOT(shutdown(shut.app, SHUT_WR));
-    say_next(set);
-    say_now(set);
+    print_next(set);
+    print_now(set);
     add(set, over.app, EPOLLIN | EPOLLET, 2);
     peer_reset(&over);
-    settle_state(over.app, STATE_CLOSED);
-    say_next(set);
-    say_error_option(over.app);
-    say_polled(over.app);
+    await_state(over.app, STATE_CLOSED);
+    print_next(set);
+    print_error_option(over.app);
+    print_polled(over.app);
     GOT(shutdown(over.app, SHUT_RDWR));
-    say_next(set);
-    say_now(set);
+    print_next(set);
+    print_now(set);
 }
 
-/* So much that the kernel keeps it, and nobody has asked for it. */
-static void a_hang_up_behind_what_nobody_asked_for_is_reported(void) {
+/* So much input that the kernel keeps it, and the program has not read it. */
+static void a_hang_up_behind_unrequested_events_is_reported(void) {
     static char much[20001];
     memset(much, 'x', sizeof much - 1);
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
     GOT(shutdown(pair.app, SHUT_WR));
-    say_next(set);
+    print_next(set);
     peer_send(&pair, much);
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     long result, count = 0;
     while ((result = read(pair.app, much, sizeof much)) > 0)
         count += result;
-    say("read %ld, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
+    print("read %ld, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
     mod(set, pair.app, 0, 1);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "more");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     peer_shutdown(&pair);
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
 }
 
-static void a_reset_before_a_set_has_it_is_known_to_writes(void) {
+static void a_reset_before_a_set_has_it_is_returned_by_writes(void) {
     int set = new_set();
     struct pair pair = connected();
     peer_close(&pair);
-    settle_state(pair.app, STATE_CLOSE_WAIT);
+    await_state(pair.app, STATE_CLOSE_WAIT);
     GOT(write(pair.app, "x", 1));
-    settle_state(pair.app, STATE_CLOSED);
+    await_state(pair.app, STATE_CLOSED);
     add(set, pair.app, EPOLLIN, 1);
     GOT(send(pair.app, "y", 1, MSG_NOSIGNAL));
-    say_next(set);
+    print_next(set);
 }
 
 static void exclusive_members_report_and_refuse_changes(void) {
@@ -308,14 +308,14 @@ static void exclusive_members_report_and_refuse_changes(void) {
     GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 1));
     GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLEXCLUSIVE, 1));
     peer_send(&pair, "x");
-    say_next(set);
-    say_read(pair.app, 10);
-    say_now(set);
+    print_next(set);
+    print_read(pair.app, 10);
+    print_now(set);
     del(set, pair.app);
     add(set, pair.app, EPOLLIN, 2);
     GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLEXCLUSIVE, 1));
     peer_send(&pair, "y");
-    say_next(set);
+    print_next(set);
 }
 
 static void a_member_taken_out_can_be_an_exclusive_one(void) {
@@ -323,42 +323,42 @@ static void a_member_taken_out_can_be_an_exclusive_one(void) {
         int set = new_set();
         struct pair pair = added(set, EPOLLIN);
         peer_send(&pair, "abc");
-        settle(&pair);
+        await_delivery(&pair);
         if (way & 1) {
-            say_next(set);
-            say_read(pair.app, 1);
+            print_next(set);
+            print_read(pair.app, 1);
         }
         del(set, pair.app);
         uint32_t more = way < 2 ? EPOLLEXCLUSIVE : way < 4 ? EPOLLPRI : EPOLLEXCLUSIVE | EPOLLONESHOT;
         GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN | more, 2));
-        say_now(set);
-        say_now(set);
-        say_stream(pair.app, 10);
+        print_now(set);
+        print_now(set);
+        print_stream(pair.app, 10);
         peer_send(&pair, "de");
-        settle(&pair);
-        say_now(set);
+        await_delivery(&pair);
+        print_now(set);
         GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 3));
-        say_stream(pair.app, 10);
+        print_stream(pair.app, 10);
         GOT(control(set, EPOLL_CTL_DEL, pair.app, 0, 0));
         GOT(control(set, EPOLL_CTL_DEL, pair.app, 0, 0));
     }
 }
 
-static void a_oneshot_that_fired_can_be_asked_for_more(void) {
+static void a_oneshot_that_fired_can_be_rearmed(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLONESHOT);
     peer_send(&pair, "abc");
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLPRI | EPOLLONESHOT, 2));
-    say_now(set);
-    say_now(set);
-    say_read(pair.app, 9);
+    print_now(set);
+    print_now(set);
+    print_read(pair.app, 9);
     GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLEXCLUSIVE, 3));
     GOT(control(set, EPOLL_CTL_MOD, pair.app, EPOLLIN, 4));
     peer_send(&pair, "de");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
 }
 
 static void the_peers_fin_is_read_and_hung_up(void) {
@@ -366,201 +366,201 @@ static void the_peers_fin_is_read_and_hung_up(void) {
     struct pair pair = added(set, EPOLLIN | EPOLLRDHUP);
     peer_send(&pair, "bye");
     peer_shutdown(&pair);
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
-    say_now(set);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
-    say_now(set);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
+    print_now(set);
     mod(set, pair.app, EPOLLIN, 1);
-    say_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLRDHUP, 1);
-    say_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLOUT, 1);
-    say_now(set);
+    print_now(set);
     mod(set, pair.app, 0, 1);
-    say_now(set);
+    print_now(set);
 }
 
 static void hang_up_alone_is_reported_before_the_bytes_are_read(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLRDHUP);
     peer_send(&pair, "unread");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     peer_shutdown(&pair);
-    settle(&pair);
-    say_now(set);
-    say_now(set);
-    say_read(pair.app, 100);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_now(set);
 }
 
 static void both_ends_shut_is_a_hang_up(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
-    say_now(set);
+    print_now(set);
     GOT(shutdown(pair.app, SHUT_WR));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 1);
     peer_shutdown(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
     mod(set, pair.app, 0, 1);
-    say_now(set);
-    say_read(pair.app, 10);
-    say_error_option(pair.app);
+    print_now(set);
+    print_read(pair.app, 10);
+    print_error_option(pair.app);
 }
 
 static void our_own_shutdown_is_reported(void) {
     int set = new_set();
     struct pair first = added(set, EPOLLIN | EPOLLRDHUP), second = connected();
-    say_now(set);
+    print_now(set);
     GOT(shutdown(first.app, SHUT_RD));
-    say_now(set);
-    say_read(first.app, 10);
+    print_now(set);
+    print_read(first.app, 10);
     del(set, first.app);
     add(set, second.app, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 2);
-    say_now(set);
+    print_now(set);
     GOT(shutdown(second.app, SHUT_RDWR));
     /* That the peer has acknowledged the end is one more edge. */
-    settle_state(second.app, STATE_FIN_WAIT2);
-    say_now(set);
-    say_now(set);
-    say_read(second.app, 10);
+    await_state(second.app, STATE_FIN_WAIT2);
+    print_now(set);
+    print_now(set);
+    print_read(second.app, 10);
     peer_gets(&second, 1);
 }
 
 static void a_reset_is_an_error_and_a_hang_up(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
-    say_now(set);
+    print_now(set);
     peer_reset(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
-    say_now(set);
-    say_read(pair.app, 10);
-    say_now(set);
-    say_read(pair.app, 10);
-    say_error_option(pair.app);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    print_now(set);
+    print_read(pair.app, 10);
+    print_now(set);
+    print_read(pair.app, 10);
+    print_error_option(pair.app);
     GOT(send(pair.app, "x", 1, MSG_NOSIGNAL));
-    say_now(set);
+    print_now(set);
 }
 
-static void the_error_of_a_reset_can_be_asked_for_once(void) {
+static void the_error_of_a_reset_can_be_queried_once(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
-    say_error_option(pair.app);
+    print_now(set);
+    print_error_option(pair.app);
     peer_reset(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
-    say_error_option(pair.app);
-    say_now(set);
-    say_error_option(pair.app);
-    say_read(pair.app, 10);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    print_error_option(pair.app);
+    print_now(set);
+    print_error_option(pair.app);
+    print_read(pair.app, 10);
 }
 
 static void bytes_before_a_reset_are_read_first(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLRDHUP);
     peer_send(&pair, "before");
-    settle(&pair);
+    await_delivery(&pair);
     peer_reset(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
-    say_read(pair.app, 3);
-    say_now(set);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
-    say_now(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    print_read(pair.app, 3);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
+    print_now(set);
 }
 
-static void bytes_and_a_reset_between_two_waits_are_both_told(void) {
+static void bytes_and_a_reset_between_two_waits_are_both_reported(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLRDHUP);
     peer_send(&pair, "first");
-    settle(&pair);
-    say_now(set);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_now(set);
+    print_read(pair.app, 100);
     peer_send(&pair, "before");
     peer_reset(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
-    say_read(pair.app, 100);
-    say_now(set);
-    say_read(pair.app, 100);
-    say_read(pair.app, 100);
-    say_now(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_read(pair.app, 100);
+    print_now(set);
 }
 
 static void no_interest_still_reports_a_reset(void) {
     int set = new_set();
     struct pair pair = added(set, 0);
     peer_send(&pair, "x");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     peer_reset(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
-    say_now(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    print_now(set);
 }
 
 static void an_edge_of_a_reset_is_reported_once(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
-    say_now(set);
+    print_now(set);
     peer_reset(&pair);
-    settle_state(pair.app, STATE_CLOSED);
-    say_now(set);
-    say_now(set);
-    say_read(pair.app, 10);
-    say_now(set);
+    await_state(pair.app, STATE_CLOSED);
+    print_now(set);
+    print_now(set);
+    print_read(pair.app, 10);
+    print_now(set);
 }
 
 static void a_member_taken_out_reports_nothing_and_loses_nothing(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
     peer_send(&pair, "one ");
-    say_next(set);
+    print_next(set);
     del(set, pair.app);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "two ");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     add(set, pair.app, EPOLLIN | EPOLLET, 2);
-    say_now(set);
-    say_now(set);
-    say_stream(pair.app, 100);
+    print_now(set);
+    print_now(set);
+    print_stream(pair.app, 100);
     del(set, pair.app);
     peer_send(&pair, "three");
-    settle(&pair);
-    say_stream(pair.app, 100);
+    await_delivery(&pair);
+    print_stream(pair.app, 100);
     add(set, pair.app, EPOLLIN, 3);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "four");
-    say_next(set);
+    print_next(set);
 }
 
 static void a_member_taken_out_can_be_read_with_blocking(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "pending");
-    say_next(set);
+    print_next(set);
     del(set, pair.app);
     MUST(fcntl(pair.app, F_SETFL, fcntl(pair.app, F_GETFL) & ~O_NONBLOCK));
-    say_read(pair.app, 4);
-    say_read(pair.app, 100);
+    print_read(pair.app, 4);
+    print_read(pair.app, 100);
     peer_send(&pair, "after");
-    say_read(pair.app, 100);
+    print_read(pair.app, 100);
     peer_shutdown(&pair);
-    say_read(pair.app, 100);
+    print_read(pair.app, 100);
 }
 
-static void few_places_reach_all_members_in_turn(void) {
+static void a_small_event_buffer_reaches_all_members(void) {
     int set = new_set(), seen[5] = {0};
     struct pair pairs[5];
     for (int i = 0; i < 5; i++) {
@@ -569,18 +569,19 @@ static void few_places_reach_all_members_in_turn(void) {
     }
     for (int i = 0; i < 5; i++) {
         peer_send(&pairs[i], "x");
-        settle(&pairs[i]);
+        await_delivery(&pairs[i]);
     }
     struct epoll_event events[2];
-    /* Nothing is read, so each call finds five ready: a set that starts anew each time would starve some. */
+    /* Nothing is read, so each call has five ready members: a set that starts at the first each time would starve
+     * some. */
     for (int call = 0; call < 5; call++) {
         int count = epoll_wait(set, events, 2, 1000);
-        say("places filled: %d\n", count);
+        print("places filled: %d\n", count);
         for (int i = 0; i < count; i++)
             seen[events[i].data.u64]++;
     }
     for (int i = 0; i < 5; i++)
-        say("member %d reported %d times\n", i, seen[i]);
+        print("member %d reported %d times\n", i, seen[i]);
 }
 
 static void edges_beyond_the_places_come_at_the_next_call(void) {
@@ -590,17 +591,17 @@ static void edges_beyond_the_places_come_at_the_next_call(void) {
         pairs[i] = connected();
         add(set, pairs[i].app, EPOLLIN | EPOLLET, (uint64_t)i);
         peer_send(&pairs[i], "x");
-        settle(&pairs[i]);
+        await_delivery(&pairs[i]);
     }
     struct epoll_event events[2];
     for (int count = 1; count > 0; total++) {
         count = epoll_wait(set, events, 2, 0);
-        say("places filled: %d\n", count);
+        print("places filled: %d\n", count);
         for (int i = 0; i < count; i++)
             seen[events[i].data.u64]++;
     }
     for (int i = 0; i < 5; i++)
-        say("member %d reported %d times\n", i, seen[i]);
+        print("member %d reported %d times\n", i, seen[i]);
 }
 
 static void a_number_that_is_used_again_is_a_new_member(void) {
@@ -608,26 +609,26 @@ static void a_number_that_is_used_again_is_a_new_member(void) {
     for (int i = 0; i < 4; i++) {
         struct pair pair = pair_on(listener, port, SOCK_NONBLOCK);
         add(set, pair.app, EPOLLIN | EPOLLET, (uint64_t)i);
-        say_now(set);
+        print_now(set);
         peer_send(&pair, "data");
-        say_next(set);
+        print_next(set);
         if (i % 2)
-            say_read(pair.app, 2);
+            print_read(pair.app, 2);
         MUST(close(pair.app));
-        say_now(set);
+        print_now(set);
         peer_close(&pair);
     }
 }
 
-static void labels_come_back_as_they_were_given(void) {
+static void labels_come_back_unchanged(void) {
     int set = new_set();
     struct pair pair = connected();
     add(set, pair.app, EPOLLOUT, UINT64_MAX);
-    say_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLOUT, 0);
-    say_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLOUT, 0x8000000000000001u);
-    say_now(set);
+    print_now(set);
 }
 
 static void urgent_bytes_are_reported_apart(void) {
@@ -636,49 +637,49 @@ static void urgent_bytes_are_reported_apart(void) {
     struct pair pair = added(set, EPOLLIN | EPOLLPRI);
     peer_send(&pair, "ab");
     MUST(syscall(SYS_sendto, pair.peer, "c", 1, MSG_OOB, NULL, 0));
-    settle(&pair);
-    say_next(set);
-    say_read(pair.app, 100);
+    await_delivery(&pair);
+    print_next(set);
+    print_read(pair.app, 100);
     GOT(ioctl(pair.app, SIOCATMARK, &at_mark));
-    say("at the mark: %d\n", at_mark);
+    print("at the mark: %d\n", at_mark);
     got_bytes("recv urgent", &byte, recv(pair.app, &byte, 1, MSG_OOB));
     GOT(recv(pair.app, &byte, 1, MSG_OOB));
     peer_send(&pair, "d");
-    settle(&pair);
-    say_read(pair.app, 100);
-    say_now(set);
+    await_delivery(&pair);
+    print_read(pair.app, 100);
+    print_now(set);
 }
 
 static void urgent_bytes_inline_are_read_in_order(void) {
     int set = new_set(), one = 1;
     struct pair pair = added(set, EPOLLIN);
     peer_send(&pair, "1");
-    say_next(set);
+    print_next(set);
     GOT(setsockopt(pair.app, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one));
     peer_send(&pair, "ab");
     MUST(syscall(SYS_sendto, pair.peer, "c", 1, MSG_OOB, NULL, 0));
     peer_send(&pair, "d");
-    settle(&pair);
-    say_stream(pair.app, 100);
+    await_delivery(&pair);
+    print_stream(pair.app, 100);
 }
 
-static void masks_of_poll_are_reported_as_asked(void) {
+static void masks_of_poll_are_reported_as_requested(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLRDNORM | EPOLLWRNORM | EPOLLWRBAND | EPOLLRDBAND | EPOLLMSG);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "x");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     mod(set, pair.app, EPOLLIN | EPOLLRDNORM, 1);
-    say_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLRDNORM | EPOLLET, 1);
-    say_now(set);
-    say_now(set);
+    print_now(set);
+    print_now(set);
     mod(set, pair.app, EPOLLIN | EPOLLWAKEUP, 1);
-    say_now(set);
+    print_now(set);
 }
 
-static void ask_and_answer_many_times(void) {
+static void many_exchanges(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLRDHUP | EPOLLET);
     int right = 0;
@@ -688,19 +689,19 @@ static void ask_and_answer_many_times(void) {
         int length = snprintf(text, sizeof text, "question %d", i);
         peer_send(&pair, text);
         if (epoll_wait(set, &event, 1, 10000) != 1 || event.events != EPOLLIN)
-            say("round %d: event 0x%x\n", i, event.events);
+            print("round %d: event 0x%x\n", i, event.events);
         long count = read(pair.app, bytes, sizeof bytes);
         if (count != length || memcmp(bytes, text, (size_t)length))
-            say("round %d: %ld \"%.*s\"\n", i, count, (int)count, bytes);
+            print("round %d: %ld \"%.*s\"\n", i, count, (int)count, bytes);
         if (read(pair.app, bytes, sizeof bytes) != -1 || errno != EAGAIN)
-            say("round %d: more to read\n", i);
+            print("round %d: more to read\n", i);
         MUST(write(pair.app, text, (size_t)length));
         if (epoll_wait(set, &event, 1, 0) != 0)
-            say("round %d: event 0x%x\n", i, event.events);
+            print("round %d: event 0x%x\n", i, event.events);
         long back = syscall(SYS_read, pair.peer, bytes, sizeof bytes);
         right += back == length && !memcmp(bytes, text, (size_t)length);
     }
-    say("right: %d\n", right);
+    print("right: %d\n", right);
 }
 
 static const struct app_case cases[] = {
@@ -717,31 +718,31 @@ static const struct app_case cases[] = {
     CASE(oneshot_has_all_that_is_there, "served:read"),
     CASE(a_change_after_a_hand_back_is_reported, "back:polled_otherwise"),
     CASE(a_shutdown_after_a_hand_back_is_an_edge, "back:polled_otherwise"),
-    CASE(a_hang_up_behind_what_nobody_asked_for_is_reported, "served:read"),
-    CASE(a_reset_before_a_set_has_it_is_known_to_writes, "passed:not_connected"),
+    CASE(a_hang_up_behind_unrequested_events_is_reported, "served:read"),
+    CASE(a_reset_before_a_set_has_it_is_returned_by_writes, "passed:not_connected"),
     CASE(exclusive_members_report_and_refuse_changes, "passed:unknown_flags"),
     CASE(a_member_taken_out_can_be_an_exclusive_one, "back:unknown_flags"),
-    CASE(a_oneshot_that_fired_can_be_asked_for_more, "back:unknown_flags"),
+    CASE(a_oneshot_that_fired_can_be_rearmed, "back:unknown_flags"),
     CASE(the_peers_fin_is_read_and_hung_up, "served:read"),
     CASE(hang_up_alone_is_reported_before_the_bytes_are_read, ""),
     CASE(both_ends_shut_is_a_hang_up, "served:shutdown"),
     CASE(our_own_shutdown_is_reported, ""),
     CASE(a_reset_is_an_error_and_a_hang_up, "failed:read"),
-    CASE(the_error_of_a_reset_can_be_asked_for_once, "served:getsockopt"),
+    CASE(the_error_of_a_reset_can_be_queried_once, "served:getsockopt"),
     CASE(bytes_before_a_reset_are_read_first, "served:read"),
-    CASE(bytes_and_a_reset_between_two_waits_are_both_told, "served:read"),
+    CASE(bytes_and_a_reset_between_two_waits_are_both_reported, "served:read"),
     CASE(no_interest_still_reports_a_reset, ""),
     CASE(an_edge_of_a_reset_is_reported_once, ""),
     CASE(a_member_taken_out_reports_nothing_and_loses_nothing, ""),
     CASE(a_member_taken_out_can_be_read_with_blocking, "back:blocking served:epoll_ctl"),
-    CASE(few_places_reach_all_members_in_turn, "served:epoll_wait"),
+    CASE(a_small_event_buffer_reaches_all_members, "served:epoll_wait"),
     CASE(edges_beyond_the_places_come_at_the_next_call, "served:epoll_wait"),
     CASE(a_number_that_is_used_again_is_a_new_member, ""),
-    CASE(labels_come_back_as_they_were_given, ""),
+    CASE(labels_come_back_unchanged, ""),
     CASE(urgent_bytes_are_reported_apart, "passed:unknown_flags"),
     CASE(urgent_bytes_inline_are_read_in_order, "back:unknown_option"),
-    CASE(masks_of_poll_are_reported_as_asked, "back:unknown_flags"),
-    CASE(ask_and_answer_many_times, "served:read served:write served:epoll_wait"),
+    CASE(masks_of_poll_are_reported_as_requested, "back:unknown_flags"),
+    CASE(many_exchanges, "served:read served:write served:epoll_wait"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

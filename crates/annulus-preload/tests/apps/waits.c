@@ -1,6 +1,6 @@
 /* How long a wait lasts and what ends it: timeouts, signals and their masks, handlers that use served sockets, a stop.
- * The rule: never shorter than asked; a signal is seen exactly where the kernel's epoll sees it. Nothing here is
- * decided by how late something came. */
+ * The rule: never shorter than requested; a signal ends the same waits as with the kernel's epoll. No result depends
+ * on how late an event came. */
 #include "app.h"
 #include <limits.h>
 #include <setjmp.h>
@@ -56,15 +56,15 @@ static struct pair added(int set, uint32_t mask) {
 }
 
 /* A wait without end, and what is written while it lasts. */
-static void say_late_bytes(int set, const struct pair *pair) {
+static void print_late_bytes(int set, const struct pair *pair) {
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
         pause_ms(15);
         syscall(SYS_write, pair->peer, "late", 4);
         syscall(SYS_exit_group, 0);
     }
-    say_wait(set, -1);
-    say_read(pair->app, 10);
+    print_wait(set, -1);
+    print_read(pair->app, 10);
     MUST(waitpid(child, NULL, 0));
 }
 
@@ -74,7 +74,7 @@ static void a_timeout_is_never_early(void) {
     static const int waits_ms[] = {1, 2, 3, 5, 10, 25, 1, 7};
     for (int i = 0; i < 8; i++) {
         double start = now_ms();
-        say_wait(set, waits_ms[i]);
+        print_wait(set, waits_ms[i]);
         early += now_ms() - start < waits_ms[i];
         start = now_ms();
         struct timespec precise = {0, 300000 + waits_ms[i] * 100000};
@@ -82,10 +82,10 @@ static void a_timeout_is_never_early(void) {
         GOT(epoll_pwait2(set, &event, 1, &precise, NULL));
         early += now_ms() - start < (double)precise.tv_nsec / 1e6;
     }
-    say("early: %d\n", early);
+    print("early: %d\n", early);
 }
 
-/* So many connections that nobody uses, each in a round of its own. */
+/* Many unused connections, each added in a round of its own. */
 static void burst(int set, int listener, int port, int count) {
     for (int i = 0; i < count; i++) {
         struct pair pair = {.peer = peer_connect(port)};
@@ -99,28 +99,28 @@ static void burst(int set, int listener, int port, int count) {
 static void a_wait_in_a_burst_of_connections_ends_as_any_other(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), early = 0;
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     add(set, listener, EPOLLIN, 1000);
     burst(set, listener, port, 12);
     static const int waits_ms[] = {1, 2, 5, 25};
     for (int i = 0; i < 4; i++) {
         double start = now_ms();
-        say_wait(set, waits_ms[i]);
+        print_wait(set, waits_ms[i]);
         early += now_ms() - start < waits_ms[i];
     }
-    say("early: %d\n", early);
+    print("early: %d\n", early);
     on(SIGALRM, count_signal, 0);
     ring_each_ms(5);
-    say_wait(set, -1);
+    print_wait(set, -1);
     ring_each_ms(0);
-    say_late_bytes(set, &pair);
+    print_late_bytes(set, &pair);
 }
 
 /* Another process takes what has arrived before the wait that was woken for it has looked, most of the time. */
-static void a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked(void) {
+static void a_wait_that_was_woken_for_nothing_lasts_its_timeout(void) {
     int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port), early = 0;
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     add(set, listener, EPOLLIN, 1000);
     int runs[2];
     MUST(pipe(runs));
@@ -143,14 +143,14 @@ static void a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked(void) {
         for (char bytes[64]; read(pair.app, bytes, sizeof bytes) > 0;)
             ;
     }
-    say("early: %d\n", early);
+    print("early: %d\n", early);
 }
 
 static void bad_timeouts_are_refused(void) {
     int set = new_set();
     struct epoll_event event;
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     GOT(epoll_pwait2(set, &event, 1, &(struct timespec){0, 1000000000}, NULL));
     GOT(epoll_pwait2(set, &event, 1, &(struct timespec){-1, 0}, NULL));
     GOT(epoll_pwait2(set, &event, 1, &(struct timespec){0, -1}, NULL));
@@ -163,13 +163,13 @@ static void bad_timeouts_are_refused(void) {
     GOT(epoll_pwait(set, &event, 1, -1, NULL));
 }
 
-static void room_for_one_is_enough_for_bytes_of_a_set_that_is_polled(void) {
+static void a_buffer_for_one_event_suffices_for_a_polled_set(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     peer_send(&pair, "x");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     struct pollfd poller = {.fd = set, .events = POLLIN};
     GOT(poll(&poller, 1, 0));
     for (int i = 0; i < 4; i++) {
@@ -177,35 +177,35 @@ static void room_for_one_is_enough_for_bytes_of_a_set_that_is_polled(void) {
         GOT(epoll_wait(set, &event, 1, i % 2 ? 0 : 2000));
     }
     GOT(poll(&poller, 1, 0));
-    say_read(pair.app, 10);
+    print_read(pair.app, 10);
     GOT(poll(&poller, 1, 0));
-    say_now(set);
+    print_now(set);
 }
 
 static void a_wait_without_end_is_ended_by_bytes(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
-    say_late_bytes(set, &pair);
-    say_now(set);
+    print_now(set);
+    print_late_bytes(set, &pair);
+    print_now(set);
 }
 
 static void a_signal_ends_a_wait(void) {
     int set = new_set();
     added(set, EPOLLIN);
-    /* A handler that asks for calls to be started again changes nothing: this call never is. */
+    /* A handler with SA_RESTART changes nothing: this call is never restarted. */
     for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
         on(SIGALRM, count_signal, flags);
         ring_each_ms(4);
-        say_wait(set, -1);
-        say_wait(set, 20000);
+        print_wait(set, -1);
+        print_wait(set, 20000);
         ring_each_ms(0);
-        say("handled: %s\n", handled >= 2 ? "yes" : "no");
+        print("handled: %s\n", handled >= 2 ? "yes" : "no");
         handled = 0;
     }
     on(SIGALRM, SIG_IGN, 0);
     ring_each_ms(2);
-    say_wait(set, 20);
+    print_wait(set, 20);
 }
 
 static void a_mask_lets_a_signal_in_for_the_wait_only(void) {
@@ -214,26 +214,26 @@ static void a_mask_lets_a_signal_in_for_the_wait_only(void) {
     struct pair pair = added(set, EPOLLIN);
     sigset_t blocked = only(SIGUSR1), none = only(0);
     on(SIGUSR1, count_signal, 0);
-    say_now(set);
+    print_now(set);
     MUST(sigprocmask(SIG_BLOCK, &blocked, NULL));
     MUST(kill(getpid(), SIGUSR1));
     GOT(epoll_pwait(set, &event, 1, 5, NULL));
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
     GOT(epoll_pwait(set, &event, 1, 20000, &none));
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
     MUST(kill(getpid(), SIGUSR1));
     GOT(epoll_pwait2(set, &event, 1, NULL, &none));
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
     MUST(kill(getpid(), SIGUSR1));
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
     peer_send(&pair, "x");
-    settle(&pair);
+    await_delivery(&pair);
     /* An event that is there goes first, and the signal stays pending. */
     GOT(epoll_pwait(set, &event, 1, -1, &none));
-    say("handled: %d\n", handled);
-    say_read(pair.app, 10);
+    print("handled: %d\n", handled);
+    print_read(pair.app, 10);
     GOT(epoll_pwait(set, &event, 1, -1, &none));
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
 }
 
 static void a_look_without_a_wait_lets_no_signal_in(void) {
@@ -242,15 +242,15 @@ static void a_look_without_a_wait_lets_no_signal_in(void) {
     struct pair pair = added(set, EPOLLIN);
     sigset_t blocked = only(SIGUSR1), none = only(0);
     on(SIGUSR1, count_signal, 0);
-    say_now(set);
+    print_now(set);
     MUST(sigprocmask(SIG_BLOCK, &blocked, NULL));
     MUST(kill(getpid(), SIGUSR1));
     GOT(epoll_pwait(set, &event, 1, 0, &none));
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
     peer_send(&pair, "x");
-    settle(&pair);
+    await_delivery(&pair);
     GOT(epoll_pwait(set, &event, 1, 0, &none));
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
 }
 
 static void a_mask_keeps_a_signal_out_of_the_wait(void) {
@@ -259,13 +259,13 @@ static void a_mask_keeps_a_signal_out_of_the_wait(void) {
     added(set, EPOLLIN);
     sigset_t alarm_only = only(SIGALRM), after;
     on(SIGALRM, count_signal, 0);
-    say_now(set);
+    print_now(set);
     struct itimerval once = {.it_value.tv_usec = 2000};
     MUST(setitimer(ITIMER_REAL, &once, NULL));
     GOT(epoll_pwait(set, &event, 1, 15, &alarm_only));
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
     MUST(sigprocmask(SIG_BLOCK, NULL, &after));
-    say("blocked afterwards: %d\n", sigismember(&after, SIGALRM));
+    print("blocked afterwards: %d\n", sigismember(&after, SIGALRM));
 }
 
 static void signals_can_be_members(void) {
@@ -276,22 +276,22 @@ static void signals_can_be_members(void) {
     MUST(sigprocmask(SIG_BLOCK, &blocked, NULL));
     int fd = (int)MUST(signalfd(-1, &blocked, SFD_NONBLOCK));
     add(set, fd, EPOLLIN, 2);
-    say_now(set);
+    print_now(set);
     MUST(kill(getpid(), SIGUSR1));
-    say_next(set);
+    print_next(set);
     GOT(read(fd, &info, sizeof info));
-    say("signal %s\n", sigabbrev_np((int)info.ssi_signo));
+    print("signal %s\n", sigabbrev_np((int)info.ssi_signo));
     peer_send(&pair, "x");
-    say_next(set);
-    say_read(pair.app, 10);
-    say_now(set);
+    print_next(set);
+    print_read(pair.app, 10);
+    print_now(set);
 }
 
 static void a_handler_may_write_during_the_wait(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN), other = connected();
     add(set, other.app, EPOLLIN, 2);
-    say_now(set);
+    print_now(set);
     handler_fd = other.app;
     handler_text = "from the handler";
     on(SIGALRM, write_in_handler, SA_RESTART);
@@ -301,13 +301,13 @@ static void a_handler_may_write_during_the_wait(void) {
         MUST(write(other.app, "first ", 6));
         handler_ran = 0;
         ring_each_ms(3);
-        say_wait(set, -1);
+        print_wait(set, -1);
         ring_each_ms(0);
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 13);
         peer_gets(&other, 22);
     }
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
 }
 
 static void read_in_handler(int number) {
@@ -315,24 +315,24 @@ static void read_in_handler(int number) {
     char bytes[64];
     int before = errno;
     long count = read(handler_fd, bytes, sizeof bytes);
-    say("in the handler: %ld \"%.*s\"\n", count, count > 0 ? (int)count : 0, bytes);
+    print("in the handler: %ld \"%.*s\"\n", count, count > 0 ? (int)count : 0, bytes);
     errno = before;
 }
 
 static void a_handler_may_read(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     handler_fd = pair.app;
     on(SIGUSR1, read_in_handler, 0);
     peer_send(&pair, "hello");
-    say_next(set);
+    print_next(set);
     MUST(kill(getpid(), SIGUSR1));
-    say_now(set);
+    print_now(set);
     MUST(kill(getpid(), SIGUSR1));
     peer_send(&pair, "again");
-    say_next(set);
-    say_read(pair.app, 10);
+    print_next(set);
+    print_read(pair.app, 10);
 }
 
 /* Signals at any point of any call: what a handler writes must neither be lost nor tear what the loop writes. */
@@ -349,29 +349,29 @@ static void handlers_that_write_at_any_moment_tear_nothing(void) {
     struct itimerval often = {{0, 400}, {0, 400}};
     MUST(setitimer(ITIMER_REAL, &often, NULL));
     unsigned char bytes[3000];
-    uint64_t place = 0, random = 12345;
+    uint64_t position = 0, random = 12345;
     double end = now_ms() + 250;
     while (now_ms() < end || handled < 20) {
         for (int i = 0; i < 5; i++) {
             size_t length = next_random(&random) % sizeof bytes + 1;
-            fill(bytes, length, place);
+            fill(bytes, length, position);
             long done = write(loop.app, bytes, length);
-            place += done > 0 ? (uint64_t)done : 0;
+            position += done > 0 ? (uint64_t)done : 0;
         }
         epoll_wait(set, events, 4, 1);
     }
     ring_each_ms(0);
-    turn(set);
+    poll_once(set);
     MUST(close(loop.app));
     MUST(shutdown(other.app, SHUT_WR));
-    join_turning(&readers[0], set);
-    say("the loop's bytes are all there: %s, wrong at %ld\n", readers[0].count == place ? "yes" : "no",
+    join_polling(&readers[0], set);
+    print("the loop's bytes are all there: %s, wrong at %ld\n", readers[0].count == position ? "yes" : "no",
         readers[0].wrong_at);
     int count = 0;
     char byte[256];
     for (long got; (got = syscall(SYS_read, other.peer, byte, sizeof byte)) > 0;)
         count += (int)got;
-    say("the handler's too: %s\n", count == handled ? "yes" : "no");
+    print("the handler's too: %s\n", count == handled ? "yes" : "no");
 }
 
 static sigjmp_buf back;
@@ -394,22 +394,22 @@ static void a_handler_may_jump_out_of_a_wait(void) {
             MUST(write(pair.app, "before ", 7));
             may_jump = 1;
             ring_each_ms(3);
-            say_wait(set, -1);
-            say("not reached\n");
+            print_wait(set, -1);
+            print("not reached\n");
         }
         ring_each_ms(0);
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 7);
         peer_send(&pair, "after the jump");
-        say_next(set);
-        say_read(pair.app, 100);
+        print_next(set);
+        print_read(pair.app, 100);
     }
 }
 
 static void a_stop_and_its_end_interrupt_a_wait(void) {
     int set = new_set();
     added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     pid_t parent = getpid(), child = (pid_t)MUST(fork());
     while (child == 0) {
         pause_ms(8);
@@ -418,39 +418,39 @@ static void a_stop_and_its_end_interrupt_a_wait(void) {
         if (syscall(SYS_kill, parent, SIGCONT) < 0)
             syscall(SYS_exit_group, 0);
     }
-    say_wait(set, 20000);
+    print_wait(set, 20000);
     MUST(kill(child, SIGKILL));
     MUST(waitpid(child, NULL, 0));
 }
 
-static void a_signal_between_waits_is_not_seen_by_them(void) {
+static void a_signal_between_waits_does_not_end_them(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
     on(SIGUSR1, count_signal, 0);
-    say_now(set);
+    print_now(set);
     for (int i = 0; i < 20; i++) {
         MUST(kill(getpid(), SIGUSR1));
         MUST(write(pair.app, "x", 1));
-        say_wait(set, 1);
+        print_wait(set, 1);
     }
-    say("handled: %d\n", handled);
+    print("handled: %d\n", handled);
     peer_gets(&pair, 20);
 }
 
-static void an_empty_set_waits_as_long_as_asked(void) {
+static void an_empty_set_waits_for_its_timeout(void) {
     int set = new_set();
     struct epoll_event event;
     double start = now_ms();
-    say_wait(set, 12);
-    say("early: %d\n", now_ms() - start < 12);
+    print_wait(set, 12);
+    print("early: %d\n", now_ms() - start < 12);
     GOT(epoll_pwait(set, &event, 1, 1, NULL));
     GOT(epoll_pwait2(set, &event, 1, &(struct timespec){0, 100000}, NULL));
     struct pair pair = added(set, EPOLLIN);
-    say_now(set);
+    print_now(set);
     del(set, pair.app);
     start = now_ms();
-    say_wait(set, 12);
-    say("early: %d\n", now_ms() - start < 12);
+    print_wait(set, 12);
+    print("early: %d\n", now_ms() - start < 12);
 }
 
 static void the_end_of_a_set_interrupts_no_later_wait(void) {
@@ -458,8 +458,8 @@ static void the_end_of_a_set_interrupts_no_later_wait(void) {
         int set = new_set();
         struct pair pair = added(set, EPOLLIN);
         peer_send(&pair, "a request");
-        say_next(set);
-        say_read(pair.app, 100);
+        print_next(set);
+        print_read(pair.app, 100);
         MUST(close(set));
         int ends[2];
         MUST(pipe(ends));
@@ -470,7 +470,7 @@ static void the_end_of_a_set_interrupts_no_later_wait(void) {
             add(set, ends[0], EPOLLIN, 1);
         if (i == 2)
             GOT(epoll_pwait2(set, &(struct epoll_event){0}, 1, &(struct timespec){0, 150000000}, NULL));
-        say_wait(set, 150);
+        print_wait(set, 150);
         MUST(close(set));
     }
 }
@@ -478,9 +478,9 @@ static void the_end_of_a_set_interrupts_no_later_wait(void) {
 static const struct app_case cases[] = {
     CASE(a_timeout_is_never_early, "served:epoll_wait"),
     CASE(a_wait_in_a_burst_of_connections_ends_as_any_other, "served:epoll_wait served:read"),
-    CASE(a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked, "served:epoll_wait"),
+    CASE(a_wait_that_was_woken_for_nothing_lasts_its_timeout, "served:epoll_wait"),
     CASE(bad_timeouts_are_refused, "served:epoll_wait"),
-    CASE(room_for_one_is_enough_for_bytes_of_a_set_that_is_polled, "back:polled_otherwise"),
+    CASE(a_buffer_for_one_event_suffices_for_a_polled_set, "back:polled_otherwise"),
     CASE(a_wait_without_end_is_ended_by_bytes, "served:epoll_wait"),
     CASE(a_signal_ends_a_wait, "served:epoll_wait"),
     CASE(a_mask_lets_a_signal_in_for_the_wait_only, "served:epoll_wait"),
@@ -492,8 +492,8 @@ static const struct app_case cases[] = {
     CASE(handlers_that_write_at_any_moment_tear_nothing, "served:write served:epoll_wait"),
     CASE(a_handler_may_jump_out_of_a_wait, ""),
     CASE(a_stop_and_its_end_interrupt_a_wait, ""),
-    CASE(a_signal_between_waits_is_not_seen_by_them, ""),
-    CASE(an_empty_set_waits_as_long_as_asked, ""),
+    CASE(a_signal_between_waits_does_not_end_them, ""),
+    CASE(an_empty_set_waits_for_its_timeout, ""),
     CASE(the_end_of_a_set_interrupts_no_later_wait, "served:read"),
 };
 

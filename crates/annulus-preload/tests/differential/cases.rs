@@ -31,38 +31,38 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn oneshot_has_all_that_is_there;
     fn a_change_after_a_hand_back_is_reported;
     fn a_shutdown_after_a_hand_back_is_an_edge;
-    fn a_hang_up_behind_what_nobody_asked_for_is_reported;
-    fn a_reset_before_a_set_has_it_is_known_to_writes;
+    fn a_hang_up_behind_unrequested_events_is_reported;
+    fn a_reset_before_a_set_has_it_is_returned_by_writes;
     fn exclusive_members_report_and_refuse_changes;
     fn a_member_taken_out_can_be_an_exclusive_one;
-    fn a_oneshot_that_fired_can_be_asked_for_more;
+    fn a_oneshot_that_fired_can_be_rearmed;
     fn the_peers_fin_is_read_and_hung_up;
     fn hang_up_alone_is_reported_before_the_bytes_are_read;
     fn both_ends_shut_is_a_hang_up;
     fn our_own_shutdown_is_reported;
     fn a_reset_is_an_error_and_a_hang_up;
-    fn the_error_of_a_reset_can_be_asked_for_once;
+    fn the_error_of_a_reset_can_be_queried_once;
     fn bytes_before_a_reset_are_read_first;
-    fn bytes_and_a_reset_between_two_waits_are_both_told;
+    fn bytes_and_a_reset_between_two_waits_are_both_reported;
     fn no_interest_still_reports_a_reset;
     fn an_edge_of_a_reset_is_reported_once;
     fn a_member_taken_out_reports_nothing_and_loses_nothing;
     fn a_member_taken_out_can_be_read_with_blocking;
-    fn few_places_reach_all_members_in_turn;
+    fn a_small_event_buffer_reaches_all_members;
     fn edges_beyond_the_places_come_at_the_next_call;
     fn a_number_that_is_used_again_is_a_new_member;
-    fn labels_come_back_as_they_were_given;
+    fn labels_come_back_unchanged;
     fn urgent_bytes_are_reported_apart;
     fn urgent_bytes_inline_are_read_in_order;
-    fn masks_of_poll_are_reported_as_asked;
-    fn ask_and_answer_many_times;
+    fn masks_of_poll_are_reported_as_requested;
+    fn many_exchanges;
 }
 
-cases! { ALONE, ALONE_CASES = c("alone"):
+cases! { SINGLE_THREAD, SINGLE_THREAD_CASES = c("single_thread"):
     fn a_quick_server_has_one_thread;
     fn a_server_may_leave_its_namespaces;
     fn a_process_ends_with_its_only_thread;
-    fn a_call_that_waits_lets_the_answer_leave;
+    fn a_blocking_call_sends_the_response_first;
     fn a_program_that_serves_nothing_waits_as_ever;
 }
 
@@ -70,7 +70,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn errors_of_control_are_the_kernels;
     fn errors_of_waiting_are_the_kernels;
     fn members_of_all_kinds_are_reported_together;
-    fn hang_up_is_known_of_unix_sockets;
+    fn a_hang_up_of_unix_sockets_is_reported;
     fn sets_can_be_members_of_sets;
     fn a_set_can_be_polled;
     fn one_socket_can_be_in_two_sets;
@@ -79,7 +79,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_duplicate_of_a_set_is_the_same_set;
     fn a_duplicate_of_a_member_is_another_member;
     fn a_closed_number_whose_duplicate_lives_is_still_reported;
-    fn what_a_closed_number_has_in_hand_is_reported_of_its_duplicate;
+    fn buffered_bytes_of_a_closed_number_are_reported_of_its_duplicate;
     fn a_blocking_socket_can_be_a_member;
     fn a_set_that_is_closed_leaves_its_members_whole;
     fn sets_and_members_that_come_and_go_leave_no_descriptor;
@@ -92,9 +92,9 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
 cases! { WAITS, WAITS_CASES = c("waits"):
     fn a_timeout_is_never_early;
     fn a_wait_in_a_burst_of_connections_ends_as_any_other;
-    fn a_wait_that_was_woken_for_nothing_lasts_as_long_as_asked;
+    fn a_wait_that_was_woken_for_nothing_lasts_its_timeout;
     fn bad_timeouts_are_refused;
-    fn room_for_one_is_enough_for_bytes_of_a_set_that_is_polled;
+    fn a_buffer_for_one_event_suffices_for_a_polled_set;
     fn a_wait_without_end_is_ended_by_bytes;
     fn a_signal_ends_a_wait;
     fn a_mask_lets_a_signal_in_for_the_wait_only;
@@ -106,8 +106,8 @@ cases! { WAITS, WAITS_CASES = c("waits"):
     fn handlers_that_write_at_any_moment_tear_nothing;
     fn a_handler_may_jump_out_of_a_wait;
     fn a_stop_and_its_end_interrupt_a_wait;
-    fn a_signal_between_waits_is_not_seen_by_them;
-    fn an_empty_set_waits_as_long_as_asked;
+    fn a_signal_between_waits_does_not_end_them;
+    fn an_empty_set_waits_for_its_timeout;
     fn the_end_of_a_set_interrupts_no_later_wait;
 }
 
@@ -116,10 +116,10 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn calls_with_checks_are_the_same_calls;
     fn a_buffer_that_is_too_small_for_a_checked_call_ends_the_program;
     fn peeking_takes_nothing;
-    fn peeking_sees_no_more_than_there_is_to_read;
+    fn peeking_returns_no_more_than_there_is_to_read;
     fn the_count_of_waiting_bytes_is_whole;
     fn flags_of_receiving_mean_what_they_mean;
-    fn lengths_of_zero_are_answered;
+    fn calls_of_length_zero_return;
     fn many_parts_and_too_many;
     fn addresses_and_control_bytes_are_left_as_a_stream_leaves_them;
     fn options_that_add_control_bytes_are_honoured;
@@ -132,10 +132,10 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
 }
 
 cases! { SENDING, SENDING_CASES = c("sending"):
-    fn every_call_that_sends_keeps_its_place;
+    fn every_sending_call_keeps_its_order;
     fn an_address_is_ignored_by_a_stream;
     fn what_was_written_may_be_overwritten_at_once;
-    fn writes_of_nothing_are_answered;
+    fn empty_writes_return;
     fn parts_in_number_and_too_many;
     fn messages_in_number_and_too_many;
     fn a_write_after_our_shutdown_breaks_the_pipe;
@@ -144,18 +144,18 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn a_full_peer_is_not_written_until_it_reads;
     fn twenty_mib_reach_a_slow_reader;
     fn large_and_small_writes_keep_their_order;
-    fn what_had_no_room_stays_before_what_is_written_later;
+    fn deferred_output_stays_before_later_writes;
     fn calls_of_all_kinds_keep_their_order_to_a_full_peer;
     fn a_ring_that_is_lost_takes_no_bytes_with_it;
     fn a_program_that_lost_its_ring_can_go_on_writing_and_forking;
     fn many_writes_leave_without_a_wait;
-    fn the_end_of_a_file_is_no_lack_of_room;
-    fn files_are_sent_in_their_place;
+    fn the_end_of_a_file_is_not_a_full_send_buffer;
+    fn files_are_sent_in_order;
     fn a_large_file_is_sent_as_the_peer_reads;
-    fn splices_keep_their_place_in_both_directions;
+    fn splices_keep_their_order_in_both_directions;
     fn flags_of_sending_mean_what_they_mean;
     fn bytes_that_wait_for_more_arrive_in_order;
-    fn an_urgent_byte_keeps_its_place;
+    fn an_urgent_byte_keeps_its_order;
     fn control_bytes_of_a_message_are_checked;
     fn descriptors_that_are_no_streams_are_written_as_ever;
 }
@@ -164,19 +164,19 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn what_was_written_arrives_before_the_end;
     fn a_socket_closed_full_is_emptied_first;
     fn a_number_closed_full_can_be_taken_by_another;
-    fn closing_the_set_lets_what_had_no_room_arrive;
-    fn a_set_that_is_shared_lets_what_had_no_room_arrive;
+    fn closing_the_set_delivers_deferred_output;
+    fn closing_a_shared_set_delivers_deferred_output;
     fn thousands_closed_at_once_leave_nothing_out;
     fn what_was_closed_full_ends_though_a_child_lives;
     fn what_arrives_for_a_closed_connection_resets_it;
     fn unread_bytes_make_the_end_a_reset;
     fn unread_bytes_make_the_end_a_reset_without_a_wait;
-    fn an_answer_to_the_only_request_comes_with_the_end;
-    fn an_answer_to_the_only_request_comes_before_a_reset;
+    fn a_response_to_the_only_request_comes_with_the_end;
+    fn a_response_to_the_only_request_comes_before_a_reset;
     fn linger_of_zero_is_a_reset;
     fn linger_waits_until_all_has_arrived;
     fn a_shutdown_comes_after_what_was_written;
-    fn a_shutdown_of_both_directions_comes_after_what_had_no_room;
+    fn a_shutdown_of_both_directions_comes_after_deferred_output;
     fn a_shutdown_for_reading_keeps_what_arrived;
     fn errors_of_shutdown_are_the_kernels;
     fn a_range_is_closed_with_what_was_written;
@@ -184,7 +184,7 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn all_numbers_closed_one_by_one_leave_a_program_that_works;
     fn a_set_works_on_though_all_other_numbers_were_closed;
     fn a_closed_number_is_bad_in_every_call;
-    fn a_closed_number_is_the_next_to_be_given;
+    fn a_closed_number_is_the_next_to_be_used;
     fn a_closed_number_is_free_for_any_call;
     fn a_closed_number_is_free_where_none_are_left;
     fn a_number_closed_full_is_free;
@@ -199,27 +199,27 @@ cases! { CLOSING, CLOSING_CASES = c("closing"):
     fn handlers_at_exit_run_as_ever;
 }
 
-cases! { RESTS, RESTS_CASES = c("rests"):
-    fn a_rest_leaves_during_a_poll;
-    fn a_rest_leaves_during_a_poll_of_something_else;
-    fn a_rest_leaves_during_a_select;
-    fn a_rest_leaves_during_a_read_that_blocks;
-    fn a_rest_leaves_while_the_program_asks;
-    fn a_rest_leaves_during_a_wait_on_another_set;
-    fn a_rest_leaves_during_a_join;
-    fn a_rest_leaves_after_a_shutdown;
-    fn a_rest_leaves_after_a_close;
-    fn a_rest_leaves_when_its_set_has_none_of_it;
-    fn a_write_that_blocks_comes_behind_a_rest;
-    fn a_rest_leaves_when_the_thread_of_its_set_has_ended;
-    fn a_rest_leaves_before_the_program_ends;
-    fn rests_of_many_leave_whoever_waits;
+cases! { DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES = c("deferred_output"):
+    fn deferred_output_is_sent_during_a_poll;
+    fn deferred_output_is_sent_during_a_poll_of_another_file;
+    fn deferred_output_is_sent_during_a_select;
+    fn deferred_output_is_sent_during_a_blocking_read;
+    fn deferred_output_is_sent_while_the_program_polls_without_waiting;
+    fn deferred_output_is_sent_during_a_wait_on_another_set;
+    fn deferred_output_is_sent_during_a_join;
+    fn deferred_output_is_sent_after_a_shutdown;
+    fn deferred_output_is_sent_after_a_close;
+    fn deferred_output_is_sent_when_its_set_no_longer_has_it;
+    fn a_blocking_write_comes_after_deferred_output;
+    fn deferred_output_is_sent_when_the_thread_of_its_set_has_ended;
+    fn deferred_output_is_sent_before_the_program_ends;
+    fn deferred_output_of_many_is_sent_whichever_thread_waits;
     fn many_that_are_closed_full_in_one_round_get_all;
     fn a_close_that_resets_does_so_at_once;
-    fn a_close_that_lingers_holds_nobody_up;
+    fn a_lingering_close_blocks_no_other_connection;
 }
 
-cases! { QUIET, QUIET_CASES = c("quiet"):
+cases! { IDLE_WAITS, IDLE_WAITS_CASES = c("idle_waits"):
     fn an_end_that_was_read_is_waited_through;
     fn an_end_that_was_not_read_is_waited_through;
     fn an_end_behind_much_that_is_unread_is_waited_through;
@@ -235,7 +235,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn errors_of_duplicating_are_the_kernels;
     fn a_duplicate_over_a_member_closes_the_member;
     fn blocking_can_be_switched_on_and_off;
-    fn questions_about_queues_are_answered;
+    fn queries_of_queue_lengths_succeed;
     fn bytes_that_are_not_acknowledged_are_counted;
     fn options_can_be_set_and_read;
     fn a_served_socket_can_be_polled;
@@ -245,7 +245,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_socket_passed_on_goes_on_in_both_processes;
     fn a_socket_passed_on_brings_its_bytes;
     fn a_socket_that_was_passed_to_us_is_served;
-    fn no_numbers_left_is_said_and_survived;
+    fn running_out_of_numbers_is_reported_and_survived;
     fn a_low_limit_from_the_start_is_enough;
     fn the_numbers_a_program_gets_are_as_without;
     fn any_low_number_can_be_chosen;
@@ -268,19 +268,19 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn a_socket_may_move_to_another_threads_set;
     fn a_thread_that_sleeps_can_be_cancelled;
     fn a_handler_may_end_the_thread_that_waits;
-    fn a_thread_in_the_place_of_one_that_ended_is_another;
+    fn a_thread_that_reuses_an_id_is_another;
     fn a_thread_that_ends_leaves_its_set_to_others;
 }
 
-cases! { HISTORIES, HISTORIES_CASES = c("histories"):
-    fn a_number_given_anew_before_the_first_wait_is_the_last_owners;
+cases! { SEQUENCES, SEQUENCES_CASES = c("sequences"):
+    fn a_number_reused_before_the_first_wait_is_the_last_owners;
     fn lines_that_are_written_without_a_wait_leave_one_by_one;
-    fn another_thread_may_be_given_the_number_that_was_closed;
-    fn a_listener_has_its_turn_where_there_is_room_for_one;
+    fn another_thread_may_reuse_the_number_that_was_closed;
+    fn a_listener_gets_its_share_of_a_buffer_for_one_event;
     fn an_edge_that_came_before_a_duplicate_is_reported;
-    fn room_is_reported_though_more_has_come_before;
+    fn writability_is_reported_though_data_came_before;
     fn two_threads_may_exchange_sockets_between_their_sets;
-    fn what_is_in_hand_is_reported_by_a_later_set;
+    fn buffered_bytes_are_reported_by_a_later_set;
     fn a_number_that_a_stream_has_closed_is_the_next_owners;
     fn a_stream_reads_what_was_received_before_it_was_made;
     fn a_stream_that_is_only_written_leaves_what_was_received;
@@ -289,7 +289,7 @@ cases! { HISTORIES, HISTORIES_CASES = c("histories"):
 
 cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_child_that_closes_everything_disturbs_nothing;
-    fn a_child_answers_on_a_connection_that_its_parent_has_closed;
+    fn a_child_writes_to_a_connection_that_its_parent_has_closed;
     fn a_child_may_read_and_write_what_it_inherits;
     fn bytes_that_were_reported_are_read_by_one_of_two_processes;
     fn a_child_may_wait_in_the_set_it_inherits;
@@ -297,7 +297,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_connection_ends_though_an_older_child_lives;
     fn a_killed_process_ends_its_connections_though_its_child_lives;
     fn a_started_program_inherits_the_stream;
-    fn a_program_that_becomes_another_hands_over_bytes_in_hand;
+    fn exec_passes_on_buffered_bytes;
     fn an_exec_that_fails_changes_nothing;
     fn every_way_to_start_a_program_works;
     fn a_daemon_goes_on_serving;
@@ -312,7 +312,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_program_without_a_stdout_is_not_written_to;
 }
 
-cases! { ENDS, ENDS_CASES = c("ends"):
+cases! { TERMINATION, TERMINATION_CASES = c("termination"):
     fn a_child_made_in_any_way_sends_nothing_of_its_parents;
     fn a_child_that_libc_makes_writes_behind_its_parent;
     fn a_child_made_in_any_way_may_serve;
@@ -321,35 +321,35 @@ cases! { ENDS, ENDS_CASES = c("ends"):
     fn what_a_handler_writes_before_the_end_arrives;
     fn signals_that_end_nothing_are_sent_as_ever;
     fn a_question_about_filters_changes_nothing;
-    fn a_filter_that_follows_no_new_privileges_unseen_kills_nobody;
+    fn an_unhooked_filter_after_no_new_privileges_kills_no_process;
     fn a_filter_that_comes_by_libcs_syscall_is_met_before;
-    fn a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody;
+    fn an_unhooked_filter_during_the_checks_kills_no_process;
     fn a_filter_that_allows_little_finds_nothing_to_forbid;
     fn a_wait_behind_a_filter_that_allows_little_ends_as_ever;
 }
 
-cases! { DOORS, DOORS_CASES = c("doors"):
+cases! { ENTRY_POINTS, ENTRY_POINTS_CASES = c("entry_points"):
     fn a_raw_close_comes_after_what_was_written;
-    fn raw_calls_that_send_keep_their_place;
+    fn raw_sending_calls_keep_their_order;
     fn raw_calls_that_receive_take_the_next_bytes;
-    fn raw_waits_answer_as_the_kernel_does;
+    fn raw_waits_return_what_the_kernel_returns;
     fn raw_calls_on_descriptors_are_noticed;
     fn a_raw_end_sends_what_was_written;
     fn a_raw_fork_sends_nothing_twice;
     fn raw_calls_of_all_other_kinds_pass;
-    fn a_raw_call_is_no_place_to_be_cancelled;
-    fn printing_keeps_its_place;
+    fn a_raw_call_is_no_cancellation_point;
+    fn printing_keeps_its_order;
     fn printing_to_a_full_peer_overtakes_nothing;
-    fn a_backtrace_keeps_its_place;
-    fn vectors_with_flags_keep_their_place;
+    fn a_backtrace_keeps_its_order;
+    fn vectors_with_flags_keep_their_order;
     fn functions_of_two_names_are_the_same;
     fn streams_and_children_of_other_names_are_the_same;
     fn a_connection_that_is_undone_is_the_kernels;
-    fn asynchronous_writes_keep_their_place;
+    fn asynchronous_writes_keep_their_order;
 }
 
 cases! { LOOPS, LOOPS_CASES = c("loops"):
-    fn accept_tells_who_came;
+    fn accept_returns_the_peers_address;
     fn errors_of_accept_are_the_kernels;
     fn a_peer_that_is_gone_is_accepted_with_its_address;
     fn bytes_that_came_before_the_set_are_reported;
@@ -360,47 +360,47 @@ cases! { LOOPS, LOOPS_CASES = c("loops"):
     fn ipv6_is_served_alike;
     fn a_connection_goes_to_the_process_that_accepts;
     fn a_listener_that_closes_refuses_those_who_wait;
-    fn a_level_server_answers_all_its_clients;
-    fn an_edge_server_answers_all_its_clients;
-    fn a_oneshot_server_answers_all_its_clients;
-    fn a_server_of_pipelined_clients_answers_all;
-    fn a_server_of_large_messages_answers_all;
+    fn a_level_server_serves_all_its_clients;
+    fn an_edge_server_serves_all_its_clients;
+    fn a_oneshot_server_serves_all_its_clients;
+    fn a_server_of_pipelined_clients_serves_all;
+    fn a_server_of_large_messages_serves_all;
 }
 
 cases! { OPTIONS, OPTIONS_CASES = c("options"):
-    fn control_bytes_that_a_listener_asks_for_come_with_its_connections;
+    fn control_data_enabled_on_a_listener_comes_with_its_connections;
     fn an_option_of_a_listener_holds_for_those_it_accepts_from_then_on;
     fn an_option_of_a_listener_in_a_set_is_its_connections;
     fn an_option_that_others_gave_a_listener_is_its_connections;
-    fn an_option_that_others_give_a_listener_later_is_not_seen;
+    fn an_option_that_another_process_sets_on_a_listener_later_is_missed;
     fn a_listener_that_was_there_before_the_program_has_its_options;
     fn a_connection_that_was_there_before_the_program_has_its_options;
-    fn a_client_that_asked_for_control_bytes_gets_them;
+    fn a_client_that_enabled_control_data_gets_it;
     fn a_low_water_mark_of_a_listener_holds_reports_back;
     fn an_option_is_an_edge_if_it_wakes;
-    fn a_place_to_peek_from_is_the_listeners;
-    fn room_is_reported_below_the_mark_of_unsent_bytes;
-    fn room_is_reported_until_a_write_finds_none;
+    fn a_peek_offset_is_inherited_from_the_listener;
+    fn writability_is_reported_below_the_mark_of_unsent_bytes;
+    fn writability_is_reported_until_a_write_fails;
     fn urgent_bytes_of_a_listener_that_wants_them_inline_are_inline;
-    fn a_program_that_is_told_of_urgent_bytes_by_a_signal_reads_them;
+    fn a_program_signalled_for_urgent_bytes_reads_them;
     fn who_reads_urgent_bytes_once_has_them_from_then_on;
     fn who_reads_urgent_bytes_has_those_of_other_threads_too;
-    fn a_reset_by_what_leaves_at_a_hand_back_is_reported;
+    fn a_reset_caused_by_sending_at_a_hand_back_is_reported;
     fn who_looks_for_the_mark_once_finds_it_from_then_on;
-    fn who_asks_for_urgent_bytes_of_one_has_those_of_others;
-    fn a_client_reads_urgent_bytes_once_it_has_asked;
+    fn reading_urgent_bytes_of_one_connection_covers_the_others;
+    fn a_client_reads_urgent_bytes_after_its_first_request;
     fn urgent_bytes_that_the_program_never_announced_are_skipped;
-    fn urgent_bytes_that_nobody_reads_are_not_in_the_stream;
-    fn urgent_bytes_of_every_call_keep_their_place;
-    fn an_urgent_byte_waits_for_what_had_no_room;
-    fn a_program_that_is_told_of_arrivals_by_a_signal_reads_what_came;
-    fn what_is_queued_is_in_the_answer_of_tcp_info;
+    fn unread_urgent_bytes_are_not_in_the_stream;
+    fn urgent_bytes_of_every_call_keep_their_order;
+    fn an_urgent_byte_waits_for_deferred_output;
+    fn a_program_signalled_for_input_reads_it;
+    fn queued_bytes_are_included_in_tcp_info;
     fn what_is_not_sent_is_counted;
     fn time_limits_are_for_calls_that_wait;
     fn options_that_change_nothing_are_set_on_what_is_served;
-    fn an_option_that_is_set_late_holds_for_what_comes_then;
-    fn an_option_that_was_set_late_is_known_of_the_next_connection;
-    fn a_stream_is_not_decrypted_behind_what_is_in_hand;
+    fn an_option_that_is_set_late_applies_from_then_on;
+    fn an_option_that_was_set_late_applies_to_the_next_connection;
+    fn a_stream_is_not_decrypted_behind_buffered_bytes;
     fn bytes_that_are_mapped_are_the_streams;
 }
 
@@ -415,27 +415,27 @@ cases! { PYTHON, PYTHON_CASES = python("loops"):
 }
 
 cases! { GO, GO_CASES = go("echo"):
-    fn goroutines_answer_all_their_clients;
+    fn goroutines_serve_all_their_clients;
     fn goroutines_start_other_programs;
 }
 
 /// All programs, and the cases of each that are tests here.
 pub(crate) static PROGRAMS: [(&Program, &[&str]); 19] = [
     (&TRIGGERS, TRIGGERS_CASES),
-    (&ALONE, ALONE_CASES),
+    (&SINGLE_THREAD, SINGLE_THREAD_CASES),
     (&MEMBERS, MEMBERS_CASES),
     (&WAITS, WAITS_CASES),
     (&RECEIVING, RECEIVING_CASES),
     (&SENDING, SENDING_CASES),
     (&CLOSING, CLOSING_CASES),
-    (&RESTS, RESTS_CASES),
-    (&QUIET, QUIET_CASES),
+    (&DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES),
+    (&IDLE_WAITS, IDLE_WAITS_CASES),
     (&DESCRIPTORS, DESCRIPTORS_CASES),
     (&THREADS, THREADS_CASES),
-    (&HISTORIES, HISTORIES_CASES),
+    (&SEQUENCES, SEQUENCES_CASES),
     (&PROCESSES, PROCESSES_CASES),
-    (&ENDS, ENDS_CASES),
-    (&DOORS, DOORS_CASES),
+    (&TERMINATION, TERMINATION_CASES),
+    (&ENTRY_POINTS, ENTRY_POINTS_CASES),
     (&LOOPS, LOOPS_CASES),
     (&OPTIONS, OPTIONS_CASES),
     (&PYTHON, PYTHON_CASES),

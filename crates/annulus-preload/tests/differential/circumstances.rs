@@ -4,7 +4,8 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use crate::cases::{
-    CLOSING, DOORS, HISTORIES, LOOPS, MEMBERS, PROCESSES, RESTS, SENDING, THREADS, TRIGGERS,
+    CLOSING, DEFERRED_OUTPUT, ENTRY_POINTS, LOOPS, MEMBERS, PROCESSES, SENDING, SEQUENCES, THREADS,
+    TRIGGERS,
 };
 use crate::library::library;
 use crate::program::{Built, Program, Run, With, scratch, shared};
@@ -12,7 +13,7 @@ use crate::skip::root_or_skip;
 use crate::{KNOWN, agree};
 
 /// Exchanges over one connection of a listener, much of it served.
-const EXCHANGES: &str = "ask_and_answer_many_times";
+const EXCHANGES: &str = "many_exchanges";
 
 /// Runs a case with variables, and holds it to a run without the library.
 #[track_caller]
@@ -69,7 +70,7 @@ fn ports_that_make_no_sense_stop_no_program() {
 }
 
 #[test]
-fn nothing_is_said_unless_asked_for() {
+fn nothing_is_logged_unless_requested() {
     let Some(built) = TRIGGERS.built() else {
         return;
     };
@@ -107,7 +108,7 @@ fn a_log_that_cannot_be_written_stops_no_program() {
 }
 
 #[test]
-fn a_refusal_is_said_in_one_line() {
+fn a_refusal_is_logged_in_one_line() {
     let Some(built) = PROCESSES.built() else {
         return;
     };
@@ -123,11 +124,11 @@ fn a_refusal_is_said_in_one_line() {
 }
 
 #[test]
-fn a_polling_kernel_thread_changes_no_answer() {
+fn a_polling_kernel_thread_changes_no_response() {
     for (program, case) in [
         (&TRIGGERS, EXCHANGES),
         (&SENDING, "large_and_small_writes_keep_their_order"),
-        (&LOOPS, "an_edge_server_answers_all_its_clients"),
+        (&LOOPS, "an_edge_server_serves_all_its_clients"),
     ] {
         with(program, case, &With::library().set("ANNULUS_SQPOLL", "1"));
     }
@@ -138,7 +139,7 @@ fn a_polling_kernel_thread_changes_no_answer() {
 fn a_polling_kernel_thread_closes_nothing_before_its_last_bytes() {
     let polled = With::library().set("ANNULUS_SQPOLL", "1");
     with(
-        &RESTS,
+        &DEFERRED_OUTPUT,
         "many_that_are_closed_full_in_one_round_get_all",
         &polled,
     );
@@ -202,12 +203,12 @@ fn another_library_of_the_same_names_may_stand_before_and_behind() {
     let other = other.display();
     for several in [format!("{path}:{other}"), format!("{other}:{path}")] {
         for case in [
-            "raw_calls_that_send_keep_their_place",
+            "raw_sending_calls_keep_their_order",
             "raw_calls_that_receive_take_the_next_bytes",
             "a_raw_close_comes_after_what_was_written",
         ] {
             let loaded = With::library().set("LD_PRELOAD", &several);
-            let run = with(&DOORS, case, &loaded);
+            let run = with(&ENTRY_POINTS, case, &loaded);
             assert!(run.is_none_or(|run| run.counts.of("served:epoll_wait") > 0));
         }
     }
@@ -242,14 +243,14 @@ fn what_is_sent_arrives_though_the_switch_is_thrown() {
 }
 
 #[test]
-fn ends_are_told_though_the_switch_is_thrown() {
+fn ends_are_reported_though_the_switch_is_thrown() {
     switched(&CLOSING);
 }
 
 #[test]
 fn members_are_reported_though_the_switch_is_thrown() {
     switched(&MEMBERS);
-    switched(&HISTORIES);
+    switched(&SEQUENCES);
 }
 
 #[test]
@@ -258,7 +259,7 @@ fn threads_share_sets_and_sockets_though_the_switch_is_thrown() {
 }
 
 /// The processes of which the log has a line with these words.
-fn said_of(log: &str, words: &str) -> Vec<String> {
+fn lines_with(log: &str, words: &str) -> Vec<String> {
     let lines = log.lines().filter(|line| line.contains(words));
     let process = |line: &str| {
         let rest = line.strip_prefix("annulus: process ").unwrap();
@@ -268,7 +269,7 @@ fn said_of(log: &str, words: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_process_says_in_the_log_which_build_it_is_under_and_when_its_first_ring_is_made() {
+fn each_process_logs_its_build_and_its_first_ring() {
     let daemon = "a_daemon_goes_on_serving";
     for (program, case) in [(&TRIGGERS, EXCHANGES), (&PROCESSES, daemon)] {
         let Some(run) = with(program, case, &With::library()) else {
@@ -277,14 +278,14 @@ fn each_process_says_in_the_log_which_build_it_is_under_and_when_its_first_ring_
         let version = env!("CARGO_PKG_VERSION");
         let path = library().display();
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-        let builds = said_of(
+        let builds = lines_with(
             &run.log,
             &format!("under libannulus_preload {version}, build "),
         );
         let whole = format!(", {path}, Linux {}", release.trim_end());
-        assert_eq!(said_of(&run.log, &whole), builds, "{}", run.log);
-        let rings = said_of(&run.log, "its first ring is made: io_uring");
-        let none = said_of(&run.log, "it made no ring");
+        assert_eq!(lines_with(&run.log, &whole), builds, "{}", run.log);
+        let rings = lines_with(&run.log, "its first ring is made: io_uring");
+        let none = lines_with(&run.log, "it made no ring");
         assert!(!rings.is_empty(), "{}", run.log);
         for ring in rings {
             let times = builds.iter().filter(|build| **build == ring).count();
@@ -294,7 +295,7 @@ fn each_process_says_in_the_log_which_build_it_is_under_and_when_its_first_ring_
 }
 
 #[test]
-fn the_log_says_why_there_is_no_ring() {
+fn the_log_states_why_there_is_no_ring() {
     let ports = With::library().set("ANNULUS_PASS_PORTS", "1024-65535");
     let off = With::library().set("ANNULUS_DISABLE", "1");
     let wrong = With::library().set("ANNULUS_PASS_PORTS", "http");
@@ -325,9 +326,9 @@ fn the_log_says_why_there_is_no_ring() {
         let Some(built) = program.built() else { return };
         let log = built.run(&[case], &with).log;
         for line in lines {
-            assert_eq!(said_of(&log, line).len(), 1, "{line}: {log}");
+            assert_eq!(lines_with(&log, line).len(), 1, "{line}: {log}");
         }
-        assert_eq!(said_of(&log, "first ring"), [""; 0], "{log}");
+        assert_eq!(lines_with(&log, "first ring"), [""; 0], "{log}");
     }
     let Some(built) = PROCESSES.built() else {
         return;
@@ -336,7 +337,7 @@ fn the_log_says_why_there_is_no_ring() {
     assert!(log.contains("annulus: runs as without Annulus: "), "{log}");
     let words = built.run(&["--cases"], &With::library()).log;
     assert_eq!(
-        said_of(&words, "it made no ring: it put nothing into an epoll set").len(),
+        lines_with(&words, "it made no ring: it put nothing into an epoll set").len(),
         1
     );
 }

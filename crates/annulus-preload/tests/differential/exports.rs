@@ -166,7 +166,7 @@ fn every_function_of_the_installed_glibc_is_in_the_list() {
 }
 
 #[test]
-fn what_the_list_says_is_exported_is_exported_and_nothing_else_is() {
+fn the_listed_functions_are_exported_and_no_others() {
     let Some(exported) = functions(library()) else {
         return skip("no nm to list the library's symbols");
     };
@@ -189,7 +189,7 @@ fn what_the_list_says_is_exported_is_exported_and_nothing_else_is() {
 }
 
 #[test]
-fn a_name_that_is_new_is_found_missing() {
+fn a_new_name_is_reported_as_missing() {
     let list =
         List::read("# text\n[served]\n: why\nread write\n[can't matter]\n: why\nstr* get*ent\n");
     assert!(list.wrong.is_empty());

@@ -15,14 +15,14 @@ type Hook = (&'static str, &'static str, &'static str, &'static str);
 
 const READ: &str = "every_call_that_receives_takes_the_next_bytes";
 const CHECKED: &str = "calls_with_checks_are_the_same_calls";
-const WRITTEN: &str = "every_call_that_sends_keeps_its_place";
+const WRITTEN: &str = "every_sending_call_keeps_its_order";
 const NO_STREAM_READ: &str = "descriptors_that_are_no_streams_are_read_as_ever";
 const NO_STREAM_WRITTEN: &str = "descriptors_that_are_no_streams_are_written_as_ever";
 const DATAGRAMS: &str = "messages_of_datagrams_pass";
 const BAD_SETS: &str = "errors_of_waiting_are_the_kernels";
 const MASKED: &str = "a_mask_lets_a_signal_in_for_the_wait_only";
 const TIMED: &str = "a_timeout_is_never_early";
-const EMPTY_SET: &str = "an_empty_set_waits_as_long_as_asked";
+const EMPTY_SET: &str = "an_empty_set_waits_for_its_timeout";
 const DUPLICATES: &str = "a_duplicate_shares_the_stream";
 const POLLED: &str = "a_served_socket_can_be_polled";
 const SELECTED: &str = "a_served_socket_can_be_selected";
@@ -33,7 +33,7 @@ const CLOSED_RANGE: &str = "a_range_is_closed_with_what_was_written";
 const STDIO: &str = "a_number_that_a_stream_has_closed_is_the_next_owners";
 const STDIO_WRITTEN: &str = "a_stream_that_is_only_written_leaves_what_was_received";
 const STDIO_OTHERS: &str = "streams_of_other_files_are_untouched";
-const SPAWNED: &str = "a_child_answers_on_a_connection_that_its_parent_has_closed";
+const SPAWNED: &str = "a_child_writes_to_a_connection_that_its_parent_has_closed";
 const STARTED: &str = "every_way_to_start_a_program_works";
 const CHILD_ENDS: &str = "a_killed_process_ends_its_connections_though_its_child_lives";
 
@@ -42,14 +42,14 @@ const ANY_SERVER: &str = "a_child_made_in_any_way_may_serve";
 const ANY_END: &str = "every_end_sends_what_was_written";
 const NO_END: &str = "signals_that_end_nothing_are_sent_as_ever";
 
-const RAW: &str = "raw_calls_that_send_keep_their_place";
+const RAW: &str = "raw_sending_calls_keep_their_order";
 const NAMES: &str = "functions_of_two_names_are_the_same";
 const STREAM_NAMES: &str = "streams_and_children_of_other_names_are_the_same";
-const PRINTED: &str = "printing_keeps_its_place";
-const FLAGGED: &str = "vectors_with_flags_keep_their_place";
-const TRACED: &str = "a_backtrace_keeps_its_place";
+const PRINTED: &str = "printing_keeps_its_order";
+const FLAGGED: &str = "vectors_with_flags_keep_their_order";
+const TRACED: &str = "a_backtrace_keeps_its_order";
 const UNDONE: &str = "a_connection_that_is_undone_is_the_kernels";
-const ASYNCHRONOUS: &str = "asynchronous_writes_keep_their_place";
+const ASYNCHRONOUS: &str = "asynchronous_writes_keep_their_order";
 
 const HOOKS: [Hook; 116] = [
     ("read", READ, "served:read", NO_STREAM_READ),
@@ -74,25 +74,25 @@ const HOOKS: [Hook; 116] = [
     ("sendmmsg", WRITTEN, "served:sendmsg", DATAGRAMS),
     (
         "sendfile",
-        "files_are_sent_in_their_place",
+        "files_are_sent_in_order",
         "served:sendfile",
         NO_STREAM_WRITTEN,
     ),
     (
         "sendfile64",
-        "files_are_sent_in_their_place",
+        "files_are_sent_in_order",
         "served:sendfile",
         NO_STREAM_WRITTEN,
     ),
     (
         "splice",
-        "splices_keep_their_place_in_both_directions",
+        "splices_keep_their_order_in_both_directions",
         "back:unknown_flags",
         NO_STREAM_WRITTEN,
     ),
     (
         "accept",
-        "accept_tells_who_came",
+        "accept_returns_the_peers_address",
         "-",
         "errors_of_accept_are_the_kernels",
     ),
@@ -133,7 +133,7 @@ const HOOKS: [Hook; 116] = [
     ("fcntl64", DUPLICATES, "back:duplicated", DATAGRAMS),
     (
         "ioctl",
-        "questions_about_queues_are_answered",
+        "queries_of_queue_lengths_succeed",
         "served:read",
         DATAGRAMS,
     ),
@@ -157,7 +157,7 @@ const HOOKS: [Hook; 116] = [
     ),
     (
         "getsockopt",
-        "the_error_of_a_reset_can_be_asked_for_once",
+        "the_error_of_a_reset_can_be_queried_once",
         "served:getsockopt",
         "a_connect_that_fails_is_an_error",
     ),
@@ -349,15 +349,15 @@ const WAITS: [&str; 40] = [
     "pthread_create",
     "thrd_create",
 ];
-const WAITED: &str = "a_call_that_waits_lets_the_answer_leave";
+const WAITED: &str = "a_blocking_call_sends_the_response_first";
 const WAITED_OTHERS: &str = "a_program_that_serves_nothing_waits_as_ever";
 /// Calls that only a process with one thread may make.
-const ALONE: [&str; 2] = ["unshare", "setns"];
+const SINGLE_THREAD: [&str; 2] = ["unshare", "setns"];
 const NAMESPACES: &str = "a_server_may_leave_its_namespaces";
 
 fn all_hooks() -> impl Iterator<Item = Hook> {
     let waits = WAITS.map(|hook| (hook, WAITED, "served:write", WAITED_OTHERS));
-    let alone = ALONE.map(|hook| (hook, NAMESPACES, "served:write", NAMESPACES));
+    let alone = SINGLE_THREAD.map(|hook| (hook, NAMESPACES, "served:write", NAMESPACES));
     HOOKS.into_iter().chain(waits).chain(alone)
 }
 
@@ -502,7 +502,7 @@ fn calls(functions: &BTreeMap<String, String>, from: &str, hook: &str) -> bool {
 }
 
 #[test]
-fn a_call_is_found_in_what_a_case_calls_and_nowhere_else() {
+fn a_call_counts_only_in_the_code_of_a_case() {
     let text = "static void first(void) {\n    second(1);\n}\n\nstatic int second(int fd) { return read(fd); }\n\n\
                 static void third(void) {\n    write(1);\n}\n";
     let functions = functions(text);

@@ -240,7 +240,7 @@ impl Built {
 
 impl Run {
     /// What was said on stderr, without lines of the library.
-    pub(crate) fn stderr_but_ours(&self) -> String {
+    pub(crate) fn stderr_without_library(&self) -> String {
         let lines = self.stderr.lines();
         let others = lines.filter(|line| !line.starts_with("annulus: "));
         others.map(|line| format!("{line}\n")).collect()

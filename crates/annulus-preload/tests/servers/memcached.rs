@@ -98,7 +98,7 @@ fn use_it(client: &mut Client, name: usize, rounds: usize) {
 }
 
 #[test]
-fn a_pipeline_of_gets_and_sets_is_answered_in_order() {
+fn a_pipeline_of_gets_and_sets_returns_in_order() {
     let Some((server, _folder)) = memcached(1, &[]) else {
         return;
     };
@@ -197,7 +197,7 @@ fn read_binary(client: &mut Client) -> (u8, u16, u32, Vec<u8>) {
 }
 
 #[test]
-fn the_binary_protocol_answers_only_what_is_to_be_answered() {
+fn the_binary_protocol_responds_only_where_required() {
     const SET: u8 = 0x01;
     const GET_QUIETLY: u8 = 0x09;
     const NO_OPERATION: u8 = 0x0a;
@@ -238,7 +238,7 @@ fn the_binary_protocol_answers_only_what_is_to_be_answered() {
 }
 
 #[test]
-fn clients_that_go_in_the_middle_of_a_value_harm_nobody() {
+fn clients_that_disconnect_within_a_value_harm_no_other_client() {
     let Some((server, _folder)) = memcached(2, &[]) else {
         return;
     };

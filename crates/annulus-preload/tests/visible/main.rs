@@ -93,7 +93,7 @@ fn each_threads_calls_are_counted_to_the_last_one_and_connections_while_they_are
 }
 
 #[test]
-fn why_calls_are_left_to_the_kernel_and_connections_given_back_is_seen_as_it_happens() {
+fn reasons_for_passing_through_and_handing_back_are_visible_live() {
     let Started(Some(mut server)) = Server::start(1, &[]) else {
         return;
     };

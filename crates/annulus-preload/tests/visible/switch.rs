@@ -93,7 +93,7 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
 }
 
 #[test]
-fn a_wait_goes_on_with_the_kernel_for_the_rest_of_its_time() {
+fn a_wait_continues_in_the_kernel_for_its_remaining_time() {
     for timeout in ["-1", "3600000"] {
         let Started(Some(mut server)) = Server::start(1, &[("ECHO_TIMEOUT_MS", timeout)]) else {
             return;
@@ -114,7 +114,7 @@ fn a_wait_goes_on_with_the_kernel_for_the_rest_of_its_time() {
 }
 
 #[test]
-fn whatever_arrives_while_it_is_switched_to_and_fro_is_answered_in_full() {
+fn requests_during_repeated_switching_are_served_in_full() {
     to_and_fro(&[]);
 }
 
@@ -167,7 +167,7 @@ fn to_and_fro(variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_child_of_a_process_that_was_handed_back_is_left_to_the_kernel_until_it_is_asked_itself() {
+fn a_child_of_a_released_process_passes_through_until_it_is_resumed() {
     let Started(Some(mut server)) = Server::start(1, &[]) else {
         return;
     };

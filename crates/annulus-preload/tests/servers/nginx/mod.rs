@@ -1,7 +1,7 @@
 //! nginx, by topic.
 
-mod answers;
 mod life;
+mod responses;
 mod tls;
 mod upstream;
 

@@ -49,7 +49,7 @@ fn curl(nginx: &Nginx, arguments: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn https_gives_small_and_large_files_on_one_connection() {
+fn https_serves_small_and_large_files_on_one_connection() {
     let Some(nginx) = secure() else { return };
     let (small, large) = (nginx.file("small", 1024), nginx.file("large", 3_000_000));
     let base = format!("https://127.0.0.1:{}", nginx.port());
@@ -70,7 +70,7 @@ fn https_gives_small_and_large_files_on_one_connection() {
 }
 
 #[test]
-fn http_2_gives_many_streams_at_a_time() {
+fn http_2_serves_many_streams_at_a_time() {
     let Some(nginx) = secure() else { return };
     let (small, large) = (nginx.file("small", 1024), nginx.file("large", 3_000_000));
     let base = format!("https://127.0.0.1:{}", nginx.port());
@@ -103,7 +103,7 @@ fn http_2_gives_many_streams_at_a_time() {
 
 /// HTTP/2 without TLS, as it stands behind a balancer.
 #[test]
-fn http_2_in_the_clear_is_answered() {
+fn http_2_in_the_clear_is_served() {
     let Some(nginx) = nginx(Config {
         listen: "http2",
         ..Config::default()

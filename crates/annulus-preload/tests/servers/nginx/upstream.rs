@@ -41,7 +41,7 @@ fn echo_on(stream: TcpStream) -> Option<()> {
 }
 
 #[test]
-fn what_is_posted_reaches_the_upstream_and_its_answer_comes_back() {
+fn a_post_reaches_the_upstream_and_its_response_comes_back() {
     let upstream = echo_bodies();
     let http = format!(
         "upstream back {{ server 127.0.0.1:{upstream}; keepalive 4; }}\nclient_max_body_size 20m;"
@@ -135,7 +135,7 @@ fn an_upstream_that_is_not_there_or_goes_gives_an_error_and_no_more() {
 
 /// The client has said all, and the upstream needs its time: nothing happens meanwhile.
 #[test]
-fn a_client_that_has_ended_its_side_costs_nothing_while_its_answer_is_awaited() {
+fn a_client_that_has_ended_its_side_costs_nothing_while_its_response_is_pending() {
     /// Far more than what nginx starts, answers and ends with, and far fewer than of a wait that goes in circles.
     const ENTERS_MAX: u64 = 500;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

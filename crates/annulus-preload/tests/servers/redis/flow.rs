@@ -41,7 +41,7 @@ fn a_client_that_goes_in_the_middle_of_a_command_changes_nothing() {
 }
 
 #[test]
-fn a_reset_in_the_middle_of_a_pipeline_harms_nobody_else() {
+fn a_reset_in_the_middle_of_a_pipeline_harms_no_other_client() {
     let Some(server) = redis("") else { return };
     let mut other = server.client();
     other.call_words(&[b"SET", b"big", &bytes_of(2, 100_000)]);
@@ -62,7 +62,7 @@ fn a_reset_in_the_middle_of_a_pipeline_harms_nobody_else() {
 }
 
 #[test]
-fn a_client_that_has_shut_down_its_side_still_gets_its_answers() {
+fn a_client_that_has_shut_down_its_side_still_gets_its_responses() {
     let Some(server) = redis("") else { return };
     let mut client = server.client();
     for n in 0..100 {
@@ -82,7 +82,7 @@ fn a_client_that_has_shut_down_its_side_still_gets_its_answers() {
 }
 
 #[test]
-fn a_pipeline_of_ten_thousand_commands_is_answered_in_order() {
+fn a_pipeline_of_ten_thousand_commands_returns_in_order() {
     const COMMANDS: usize = 10_000;
     let Some(server) = redis("") else { return };
     let mut client = server.client();
@@ -112,7 +112,7 @@ fn a_pipeline_of_ten_thousand_commands_is_answered_in_order() {
 
 /// The server has more to send than the kernel takes, and goes on reading all the same: the client would wait for ever.
 #[test]
-fn a_client_that_writes_all_before_it_reads_finds_all_its_answers() {
+fn a_client_that_writes_all_before_it_reads_gets_all_its_responses() {
     const GETS: usize = 100;
     const SETS: usize = 30;
     let Some(server) = redis("") else { return };

@@ -76,7 +76,7 @@ fn with_clients(how: How) -> Option<usize> {
 }
 
 #[test]
-fn ten_thousand_idle_clients_cost_little_memory_and_the_server_answers() {
+fn ten_thousand_idle_clients_cost_little_memory_and_the_server_responds() {
     let limit = getrlimit(Resource::Nofile);
     let needed = IDLE as u64 + 500;
     if limit.maximum.is_some_and(|most| most < needed) {

@@ -88,7 +88,7 @@ fn three_nodes_make_a_cluster_and_a_slot_moves() {
 }
 
 #[test]
-fn clients_over_tls_are_answered() {
+fn clients_over_tls_are_served() {
     let folder = tempfile::TempDir::new().unwrap();
     if certificate(folder.path()).is_none() {
         return;

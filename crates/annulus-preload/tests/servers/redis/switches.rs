@@ -33,7 +33,7 @@ fn use_it(redis: &Redis) {
 
 /// Redis' own threads read from clients and write to them while the thread that waits does too.
 #[test]
-fn threads_of_the_server_that_read_and_write_give_the_same_answers() {
+fn server_threads_that_read_and_write_return_the_same_responses() {
     let Some(redis) = redis("--io-threads 2 --io-threads-do-reads yes") else {
         return;
     };

@@ -34,8 +34,8 @@ extern int __vdprintf_chk(int, int, const char *, va_list);
 static struct pair with_bytes(int set, const char *text) {
     struct pair pair = joined(set, EPOLLIN);
     peer_send(&pair, text);
-    settle(&pair);
-    say_next(set);
+    await_delivery(&pair);
+    print_next(set);
     return pair;
 }
 
@@ -66,30 +66,30 @@ static void a_raw_close_comes_after_what_was_written(void) {
                     }
                     continue;
                 }
-                char question[64], answer[96];
+                char question[64], response[96];
                 long length = read(fd, question, sizeof question);
                 if (length <= 0)
                     continue;
-                length = sprintf(answer, "answer for %.*s", (int)length, question);
-                MUST(write(fd, answer, (size_t)length));
+                length = sprintf(response, "result for %.*s", (int)length, question);
+                MUST(write(fd, response, (size_t)length));
                 MUST(syscall(SYS_close, fd));
                 done++;
             }
         }
         for (int i = 0; i < CLIENTS; i++) {
-            char answer[96], expected[96];
+            char response[96], expected[96];
             long length = 0, more;
-            while ((more = direct(SYS_read, clients[i], answer + length, sizeof answer - (size_t)length)) > 0)
+            while ((more = direct(SYS_read, clients[i], response + length, sizeof response - (size_t)length)) > 0)
                 length += more;
-            right += length == sprintf(expected, "answer for %d.%d", round, i) && more == 0 &&
-                     !memcmp(answer, expected, (size_t)length);
+            right += length == sprintf(expected, "result for %d.%d", round, i) && more == 0 &&
+                     !memcmp(response, expected, (size_t)length);
             direct(SYS_close, clients[i]);
         }
     }
-    say("right: %d\n", right);
+    print("right: %d\n", right);
 }
 
-static void raw_calls_that_send_keep_their_place(void) {
+static void raw_sending_calls_keep_their_order(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     int file = (int)MUST(memfd_create("bytes", MFD_CLOEXEC));
@@ -108,7 +108,7 @@ static void raw_calls_that_send_keep_their_place(void) {
         GOT(syscall(SYS_sendfile, pair.app, file, &from, 5));
         GOT(syscall(SYS_pwritev2, pair.app, parts, 2, -1L, -1L, 0));
         GOT(write(pair.app, "last", 4));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 5 + 6 + 7 + 4 * 7 + 5 + 7 + 4);
     }
     int two[2];
@@ -117,7 +117,7 @@ static void raw_calls_that_send_keep_their_place(void) {
     GOT(write(pair.app, "before ", 7));
     GOT(syscall(SYS_splice, two[0], NULL, pair.app, NULL, 5, 0));
     GOT(write(pair.app, "behind", 6));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 18);
 }
 
@@ -130,24 +130,24 @@ static void raw_calls_that_receive_take_the_next_bytes(void) {
     got_bytes("recvfrom", bytes, syscall(SYS_recvfrom, pair.app, bytes, 4, 0, NULL, NULL));
     struct iovec parts[2] = {{bytes, 2}, {more, 4}};
     got_bytes("readv", bytes, syscall(SYS_readv, pair.app, parts, 2) - 4);
-    say("and \"%.4s\"\n", more);
+    print("and \"%.4s\"\n", more);
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     got_bytes("recvmsg", bytes, syscall(SYS_recvmsg, pair.app, &message, 0) - 4);
-    say("and \"%.4s\"\n", more);
+    print("and \"%.4s\"\n", more);
     struct mmsghdr messages[1] = {{.msg_hdr = message}};
     GOT(syscall(SYS_recvmmsg, pair.app, messages, 1, 0, NULL));
-    say("%u \"%.2s%.4s\"\n", messages[0].msg_len, bytes, more);
+    print("%u \"%.2s%.4s\"\n", messages[0].msg_len, bytes, more);
     got_bytes("preadv2", bytes, syscall(SYS_preadv2, pair.app, parts, 1, -1L, -1L, 0));
     int waiting = -1;
     GOT(syscall(SYS_ioctl, pair.app, FIONREAD, &waiting));
-    say("waiting: %d\n", waiting);
-    say_read(pair.app, 100);
+    print("waiting: %d\n", waiting);
+    print_read(pair.app, 100);
     GOT(syscall(SYS_read, pair.app, bytes, 10));
     GOT(syscall(SYS_readv, -1, parts, 2));
 }
 
 /* What is left of a timeout is written back by the kernel, and by libc's functions not. */
-static void raw_waits_answer_as_the_kernel_does(void) {
+static void raw_waits_return_what_the_kernel_returns(void) {
     int set = (int)MUST(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
     struct epoll_event events[8];
     struct timespec now = {0, 0}, long_enough = {50, 0};
@@ -156,38 +156,38 @@ static void raw_waits_answer_as_the_kernel_does(void) {
     struct pair pair = connected();
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1};
     GOT(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, pair.app, &event));
-    turn(set);
+    poll_once(set);
     GOT(syscall(SYS_write, pair.app, "one ", 4));
-    say_events(events, (int)syscall(SYS_epoll_wait, set, events, 8, 0));
+    print_events(events, (int)syscall(SYS_epoll_wait, set, events, 8, 0));
     GOT(syscall(SYS_write, pair.app, "two ", 4));
-    say_events(events, (int)syscall(SYS_epoll_pwait, set, events, 8, 0, &mask, 8));
+    print_events(events, (int)syscall(SYS_epoll_pwait, set, events, 8, 0, &mask, 8));
     GOT(syscall(SYS_write, pair.app, "three", 5));
-    say_events(events, (int)syscall(SYS_epoll_pwait2, set, events, 8, &now, &mask, 8));
+    print_events(events, (int)syscall(SYS_epoll_pwait2, set, events, 8, &now, &mask, 8));
     peer_gets(&pair, 13);
     peer_send(&pair, "x");
-    settle(&pair);
-    say_events(events, (int)syscall(SYS_epoll_pwait, set, events, 8, 10000, NULL, 0));
+    await_delivery(&pair);
+    print_events(events, (int)syscall(SYS_epoll_pwait, set, events, 8, 10000, NULL, 0));
     got("a set of another size", syscall(SYS_epoll_pwait, set, events, 8, 0, &mask, 4));
     struct pollfd polled = {pair.app, POLLIN | POLLOUT, 0};
     GOT(syscall(SYS_poll, &polled, 1, 10000));
     GOT(syscall(SYS_ppoll, &polled, 1, &long_enough, &mask, 8));
-    say("%x\n", polled.revents);
+    print("%x\n", polled.revents);
     fd_set read;
     FD_ZERO(&read);
     FD_SET(pair.app, &read);
     struct timeval time = {50, 0};
     GOT(syscall(SYS_select, pair.app + 1, &read, NULL, NULL, &time));
     GOT(syscall(SYS_pselect6, pair.app + 1, &read, NULL, NULL, &long_enough, NULL));
-    say("%d\n", FD_ISSET(pair.app, &read) != 0);
-    say_read(pair.app, 10);
+    print("%d\n", FD_ISSET(pair.app, &read) != 0);
+    print_read(pair.app, 10);
     struct timespec short_time = {0, 2000000};
     polled.events = POLLIN;
     GOT(syscall(SYS_ppoll, &polled, 1, &short_time, NULL, 8));
-    say("left: %ld\n", short_time.tv_nsec);
+    print("left: %ld\n", short_time.tv_nsec);
     short_time.tv_nsec = 2000000;
     FD_SET(pair.app, &read);
     GOT(syscall(SYS_pselect6, pair.app + 1, &read, NULL, NULL, &short_time, NULL));
-    say("left: %ld\n", short_time.tv_nsec);
+    print("left: %ld\n", short_time.tv_nsec);
 }
 
 static void raw_calls_on_descriptors_are_noticed(void) {
@@ -250,7 +250,7 @@ static void a_raw_end_sends_what_was_written(void) {
             int set = new_set();
             direct(SYS_close, peer);
             add(set, pair.app, EPOLLIN, 1);
-            turn(set);
+            poll_once(set);
             ends_by(how, &pair);
         }
         MUST(close(listener));
@@ -263,13 +263,13 @@ static void a_raw_end_sends_what_was_written(void) {
         } else {
             peer_gets(&pair, 4);
             MUST(waitpid(child, &status, 0));
-            say("status: %d\n", status);
+            print("status: %d\n", status);
         }
         direct(SYS_close, peer);
     }
 }
 
-/* A child knows that it is one, and sends nothing of its parent's. */
+/* A child knows that it is one, and sends nothing that its parent has queued. */
 static void a_raw_fork_sends_nothing_twice(void) {
     for (int how = 0; how < 2; how++) {
         int set = new_set(), status = -1;
@@ -282,7 +282,7 @@ static void a_raw_fork_sends_nothing_twice(void) {
         }
         MUST(waitpid((pid_t)child, &status, 0));
         GOT(write(pair.app, "C", 1));
-        say_now(set);
+        print_now(set);
         MUST(close(pair.app));
         peer_gets(&pair, 4);
     }
@@ -295,16 +295,16 @@ static void ends_as_a_thread(void) {
     direct(SYS_exit, 0);
 }
 
-/* Six words reach the kernel, its errors come back, and a thread begins where its stack says. */
+/* Six arguments reach the kernel, its errors come back, and a thread starts on its own stack. */
 static void raw_calls_of_all_other_kinds_pass(void) {
-    say("%d\n", syscall(SYS_getpid) == getpid());
+    print("%d\n", syscall(SYS_getpid) == getpid());
     char *page = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
     page[0] = 1;
     int file = (int)MUST(syscall(SYS_memfd_create, "bytes", 0));
     MUST(ftruncate(file, 8192));
     MUST(pwrite(file, "page two", 8, 4096));
     char *two = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ, MAP_SHARED, file, 4096L);
-    say("%.8s\n", two);
+    print("%.8s\n", two);
     GOT(syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0));
     GOT(syscall(SYS_close, -1));
     GOT(syscall(SYS_read, file, page, -1L));
@@ -314,10 +314,10 @@ static void raw_calls_of_all_other_kinds_pass(void) {
     int gone = -1;
     stack[4094] = (long)ends_as_a_thread;
     int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_CHILD_CLEARTID;
-    say("%d\n", syscall(SYS_clone, flags, &stack[4094], NULL, &gone, NULL) > 0);
+    print("%d\n", syscall(SYS_clone, flags, &stack[4094], NULL, &gone, NULL) > 0);
     while (__atomic_load_n(&gone, __ATOMIC_ACQUIRE) != 0)
         sched_yield();
-    say("%d\n", word);
+    print("%d\n", word);
 }
 
 static int waits_in, waits_for;
@@ -329,18 +329,18 @@ static void *waits_raw(void *cancelled) {
     int before;
     while (!__atomic_load_n((int *)cancelled, __ATOMIC_ACQUIRE))
         sched_yield();
-    say_events(events, (int)syscall(SYS_epoll_wait, waits_in, events, 4, 10000));
+    print_events(events, (int)syscall(SYS_epoll_wait, waits_in, events, 4, 10000));
     got_bytes("read", bytes, syscall(SYS_read, waits_for, bytes, 8));
-    got("write", syscall(SYS_write, waits_for, "answer", 6));
+    got("write", syscall(SYS_write, waits_for, "result", 6));
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    say("%d\n", before == PTHREAD_CANCEL_ENABLE);
+    print("%d\n", before == PTHREAD_CANCEL_ENABLE);
     pthread_setcancelstate(before, NULL);
     pthread_testcancel();
-    say("not reached\n");
+    print("not reached\n");
     return NULL;
 }
 
-static void a_raw_call_is_no_place_to_be_cancelled(void) {
+static void a_raw_call_is_no_cancellation_point(void) {
     struct pair pair = connected();
     int cancelled = 0;
     pthread_t thread;
@@ -348,13 +348,13 @@ static void a_raw_call_is_no_place_to_be_cancelled(void) {
     waits_in = new_set();
     waits_for = pair.app;
     add(waits_in, pair.app, EPOLLIN, 1);
-    peer_send(&pair, "ask");
-    settle(&pair);
+    peer_send(&pair, "get");
+    await_delivery(&pair);
     MUST(-pthread_create(&thread, NULL, waits_raw, &cancelled));
     MUST(-pthread_cancel(thread));
     __atomic_store_n(&cancelled, 1, __ATOMIC_RELEASE);
     MUST(-pthread_join(thread, &result));
-    say("%d\n", result == PTHREAD_CANCELED);
+    print("%d\n", result == PTHREAD_CANCELED);
     peer_gets(&pair, 6);
 }
 
@@ -374,7 +374,7 @@ static int print_values_checked(int fd, const char *format, ...) {
     return result;
 }
 
-static void printing_keeps_its_place(void) {
+static void printing_keeps_its_order(void) {
     int set = new_set();
     for (int how = 0; how < 4; how++) {
         struct pair pair = joined(set, EPOLLIN);
@@ -390,12 +390,12 @@ static void printing_keeps_its_place(void) {
         if (how == 3)
             GOT(print_values_checked(pair.app, VALUES));
         GOT(write(pair.app, "behind", 6));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 7 + 25 + 6);
         peer_send(&pair, "read");
-        settle(&pair);
-        say_next(set);
-        say_read(pair.app, 10);
+        await_delivery(&pair);
+        print_next(set);
+        print_read(pair.app, 10);
     }
     int two[2];
     char bytes[64];
@@ -408,31 +408,31 @@ static void printing_keeps_its_place(void) {
     GOT(dprintf(-1, "nobody"));
 }
 
-/* What is printed does not overtake what had no room. */
+/* Printed bytes do not overtake deferred output. */
 static void printing_to_a_full_peer_overtakes_nothing(void) {
     int set = new_set();
     struct pair pair = connected_narrow();
     add(set, pair.app, EPOLLIN, 1);
-    turn(set);
+    poll_once(set);
     static unsigned char bytes[1000];
-    uint64_t place = 0;
+    uint64_t position = 0;
     long sent;
     do {
-        fill(bytes, sizeof bytes, place);
+        fill(bytes, sizeof bytes, position);
         sent = write(pair.app, bytes, sizeof bytes);
-        place += sent > 0 ? (uint64_t)sent : 0;
+        position += sent > 0 ? (uint64_t)sent : 0;
     } while (sent > 0);
-    say("%s\n", strerrorname_np(errno));
-    fill(bytes, 1, place);
-    say("printed: %d\n", dprintf(pair.app, "%c", bytes[0]) > 0);
+    print("%s\n", strerrorname_np(errno));
+    fill(bytes, 1, position);
+    print("printed: %d\n", dprintf(pair.app, "%c", bytes[0]) > 0);
     MUST(shutdown(pair.app, SHUT_WR));
     struct reader reader;
     reader_start(&reader, pair.peer, 0);
-    join_turning(&reader, set);
-    say("all: %d, wrong at %ld\n", reader.count == place, reader.wrong_at);
+    join_polling(&reader, set);
+    print("all: %d, wrong at %ld\n", reader.count == position, reader.wrong_at);
 }
 
-static void a_backtrace_keeps_its_place(void) {
+static void a_backtrace_keeps_its_order(void) {
     int set = new_set(), two[2];
     struct pair pair = joined(set, EPOLLIN);
     void *frames[1] = {(void *)0x1000};
@@ -440,15 +440,15 @@ static void a_backtrace_keeps_its_place(void) {
     backtrace_symbols_fd(frames, 1, pair.app);
     GOT(write(pair.app, " behind ", 8));
     __backtrace_symbols_fd(frames, 1, pair.app);
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 7 + 9 + 8 + 9);
     MUST(pipe(two));
     backtrace_symbols_fd(frames, 1, two[1]);
     __backtrace_symbols_fd(frames, 1, two[1]);
-    say_read(two[0], 100);
+    print_read(two[0], 100);
 }
 
-static void vectors_with_flags_keep_their_place(void) {
+static void vectors_with_flags_keep_their_order(void) {
     int set = new_set();
     struct pair pair = with_bytes(set, "one two three four ");
     char bytes[64];
@@ -464,8 +464,8 @@ static void vectors_with_flags_keep_their_place(void) {
     GOT(pwritev2(pair.app, &from, 1, -1, RWF_DSYNC));
     got_bytes("preadv2 with a flag", bytes, preadv2(pair.app, &to, 1, -1, RWF_HIPRI));
     GOT(write(pair.app, "behind", 6));
-    say_read(pair.app, 100);
-    say_now(set);
+    print_read(pair.app, 100);
+    print_now(set);
     peer_gets(&pair, 7 + 14 + 8 + 7 + 6);
     int two[2];
     MUST(pipe(two));
@@ -484,7 +484,7 @@ static void functions_of_two_names_are_the_same(void) {
     GOT(__write(pair.app, "B", 1));
     GOT(__send(pair.app, "C", 1, 0));
     GOT(write(pair.app, "D", 1));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 4);
     struct pollfd polled = {pair.app, POLLIN, 0};
     GOT(__poll(&polled, 1, 10000));
@@ -526,15 +526,15 @@ static void streams_and_children_of_other_names_are_the_same(void) {
     if (child == 0)
         _exit(0);
     MUST(waitpid(child, &status, 0));
-    FILE *said = _IO_popen("echo popen", "r");
+    FILE *output = _IO_popen("echo popen", "r");
     char line[32] = "";
-    fgets(line, sizeof line, said);
-    pclose(said);
-    say("%s", line);
+    fgets(line, sizeof line, output);
+    pclose(output);
+    print("%s", line);
     GOT(write(pair.app, "B", 1));
     wordexp_t words;
     GOT(wordexp("one $(echo two)", &words, 0));
-    say("%s\n", words.we_wordv[1]);
+    print("%s\n", words.we_wordv[1]);
     FILE *stream = _IO_fdopen(pair.app, "w");
     fputs("C", stream);
     GOT(_IO_fclose(stream));
@@ -543,7 +543,7 @@ static void streams_and_children_of_other_names_are_the_same(void) {
     stream = _IO_fdopen(two[1], "w");
     fputs("pipe", stream);
     GOT(_IO_fclose(stream));
-    say_read(two[0], 10);
+    print_read(two[0], 10);
 }
 
 static void a_connection_that_is_undone_is_the_kernels(void) {
@@ -552,15 +552,15 @@ static void a_connection_that_is_undone_is_the_kernels(void) {
         struct pair pair = with_bytes(set, "one two ");
         struct sockaddr_in nowhere = {.sin_family = AF_UNSPEC};
         struct sockaddr_in elsewhere = loopback(1);
-        say_read(pair.app, 4);
+        print_read(pair.app, 4);
         GOT(write(pair.app, "A", 1));
         got("connected", how == 0 ? connect(pair.app, (struct sockaddr *)&elsewhere, sizeof elsewhere)
                                   : __connect(pair.app, (struct sockaddr *)&elsewhere, sizeof elsewhere));
         peer_gets(&pair, 1);
-        say_read(pair.app, 2);
+        print_read(pair.app, 2);
         got("undone", how == 0 ? connect(pair.app, (struct sockaddr *)&nowhere, sizeof nowhere)
                                : __connect(pair.app, (struct sockaddr *)&nowhere, sizeof nowhere));
-        say_read(pair.app, 2);
+        print_read(pair.app, 2);
         peer_gets(&pair, 1);
         MUST(close(pair.app));
     }
@@ -578,7 +578,7 @@ static long finish(struct aiocb *request) {
     return aio_return(request);
 }
 
-static void asynchronous_writes_keep_their_place(void) {
+static void asynchronous_writes_keep_their_order(void) {
     int set = new_set(), two[2];
     char bytes[32];
     for (int how = 0; how < 4; how++) {
@@ -596,11 +596,11 @@ static void asynchronous_writes_keep_their_place(void) {
             GOT(lio_listio64(LIO_WAIT, (struct aiocb64 **)list, 2, NULL));
         got("written", finish(&request));
         GOT(write(pair.app, "C", 1));
-        say_now(set);
+        print_now(set);
         peer_gets(&pair, 3);
         struct aiocb reads = {.aio_fildes = pair.app, .aio_buf = bytes, .aio_nbytes = 4, .aio_lio_opcode = LIO_READ};
         peer_send(&pair, "read");
-        settle(&pair);
+        await_delivery(&pair);
         if (how % 2 == 0)
             GOT(aio_read(&reads));
         else
@@ -625,23 +625,23 @@ static void asynchronous_writes_keep_their_place(void) {
 
 static const struct app_case cases[] = {
     CASE(a_raw_close_comes_after_what_was_written, "served:close served:write"),
-    CASE(raw_calls_that_send_keep_their_place,
+    CASE(raw_sending_calls_keep_their_order,
          "served:write served:send served:writev served:sendmsg served:sendfile back:unknown_flags"),
     CASE(raw_calls_that_receive_take_the_next_bytes, "served:read served:recv served:readv served:recvmsg"),
-    CASE(raw_waits_answer_as_the_kernel_does, "served:epoll_wait served:epoll_ctl back:polled_otherwise"),
+    CASE(raw_waits_return_what_the_kernel_returns, "served:epoll_wait served:epoll_ctl back:polled_otherwise"),
     CASE(raw_calls_on_descriptors_are_noticed, "back:duplicated back:unknown_option"),
     CASE(a_raw_end_sends_what_was_written, "served:write"),
     CASE(a_raw_fork_sends_nothing_twice, "served:write"),
     CASE(raw_calls_of_all_other_kinds_pass, ""),
-    CASE(a_raw_call_is_no_place_to_be_cancelled, ""),
-    CASE(printing_keeps_its_place, "served:write back:stdio"),
+    CASE(a_raw_call_is_no_cancellation_point, ""),
+    CASE(printing_keeps_its_order, "served:write back:stdio"),
     CASE(printing_to_a_full_peer_overtakes_nothing, "served:write"),
-    CASE(a_backtrace_keeps_its_place, "served:write back:stdio"),
-    CASE(vectors_with_flags_keep_their_place, "served:readv served:writev back:unknown_flags"),
+    CASE(a_backtrace_keeps_its_order, "served:write back:stdio"),
+    CASE(vectors_with_flags_keep_their_order, "served:readv served:writev back:unknown_flags"),
     CASE(functions_of_two_names_are_the_same, "served:read served:write served:send back:polled_otherwise"),
     CASE(streams_and_children_of_other_names_are_the_same, "served:write back:stdio"),
     CASE(a_connection_that_is_undone_is_the_kernels, "served:write back:unknown_flags"),
-    CASE(asynchronous_writes_keep_their_place, "served:write back:unknown_flags"),
+    CASE(asynchronous_writes_keep_their_order, "served:write back:unknown_flags"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

@@ -1,28 +1,28 @@
-/* What a program was told is written, to peers for whom there was no room, and what the program does then: everything
- * but wait on its set. The rule: it arrives, as it would from the kernel's own buffer, whatever the program does. */
+/* Writes that were accepted although the peer had a full receive buffer, and a program that then does anything but
+ * wait on its set. The rule: the output arrives, as it would from the kernel's own send buffer. */
 #include "app.h"
 
 static struct pair joined_narrow(int set, uint32_t mask) {
     struct pair pair = connected_narrow();
     add(set, pair.app, mask, 1);
-    turn(set);
+    poll_once(set);
     return pair;
 }
 
 /* Writes small pieces until one is refused, in rounds of the set; how much was taken. */
 static uint64_t write_all_it_takes(int set, struct pair *pair) {
     unsigned char bytes[3000];
-    uint64_t place = 0;
-    for (long done = 1; done > 0; place += done > 0 ? (uint64_t)done : 0) {
-        fill(bytes, sizeof bytes, place);
+    uint64_t position = 0;
+    for (long done = 1; done > 0; position += done > 0 ? (uint64_t)done : 0) {
+        fill(bytes, sizeof bytes, position);
         done = write(pair->app, bytes, sizeof bytes);
     }
-    turn(set);
-    return place;
+    poll_once(set);
+    return position;
 }
 
-/* The peer: reads as many bytes as it is told, then answers with one byte, or says what is missing. It only reads if
- * the program has closed the connection: an answer would be reset, and that reset may arrive before the end. */
+/* The peer: reads the given number of bytes, then responds with one byte, or prints what is missing. It only reads if
+ * the program has closed the connection: a response would be reset, and that reset may arrive before the end. */
 struct judge {
     pthread_t thread;
     int peer;
@@ -36,8 +36,8 @@ static void *judge_run(void *argument) {
     struct timeval limit = {20, 0};
     syscall(SYS_setsockopt, judge->peer, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     while (judge->got < judge->count) {
-        size_t rest = judge->count - judge->got;
-        long done = syscall(SYS_read, judge->peer, bytes, rest < sizeof bytes ? rest : sizeof bytes);
+        size_t remaining = judge->count - judge->got;
+        long done = syscall(SYS_read, judge->peer, bytes, remaining < sizeof bytes ? remaining : sizeof bytes);
         if (done <= 0 || differs(bytes, (size_t)done, judge->got) >= 0)
             return NULL;
         judge->got += (uint64_t)done;
@@ -60,28 +60,28 @@ static void judge_start_reading(struct judge *judge, struct pair *pair, uint64_t
     judge_spawn(judge, (struct judge){.peer = pair->peer, .count = count, .only_reads = true});
 }
 
-static void judge_say(struct judge *judge) {
+static void judge_print(struct judge *judge) {
     pthread_join(judge->thread, NULL);
-    say("the peer got %s\n", judge->got == judge->count ? "all" : "less");
+    print("the peer got %s\n", judge->got == judge->count ? "all" : "less");
 }
 
 static void wait_by_poll(struct pair *pair, int set) {
-    struct pollfd asked = {pair->app, POLLIN, 0};
-    GOT(poll(&asked, 1, 20000));
+    struct pollfd requested = {pair->app, POLLIN, 0};
+    GOT(poll(&requested, 1, 20000));
 }
 static void wait_by_poll_of_another(struct pair *pair, int set) {
     int two[2];
     MUST(pipe(two));
-    struct pollfd asked = {two[0], POLLIN, 0};
+    struct pollfd requested = {two[0], POLLIN, 0};
     for (int i = 0; i < 200 && tcp_state(pair->app).tcpi_bytes_received < 4; i++)
-        poll(&asked, 1, 100);
+        poll(&requested, 1, 100);
 }
 static void wait_by_select(struct pair *pair, int set) {
-    fd_set asked;
+    fd_set requested;
     struct timeval limit = {20, 0};
-    FD_ZERO(&asked);
-    FD_SET(pair->app, &asked);
-    GOT(select(pair->app + 1, &asked, NULL, NULL, &limit));
+    FD_ZERO(&requested);
+    FD_SET(pair->app, &requested);
+    GOT(select(pair->app + 1, &requested, NULL, NULL, &limit));
 }
 static void wait_by_reading(struct pair *pair, int set) {
     char byte;
@@ -98,7 +98,7 @@ static void wait_by_asking(struct pair *pair, int set) {
 static void wait_on_another_set(struct pair *pair, int set) {
     int other = new_set(), second = (int)MUST(dup(pair->app));
     add(other, second, EPOLLIN, 3);
-    say_next(other);
+    print_next(other);
 }
 static void wait_on_another_connection(struct pair *pair, int set) {
     int other = new_set();
@@ -116,21 +116,21 @@ static void wait_after_close(struct pair *pair, int set) {
 }
 static void wait_after_close_and_a_round(struct pair *pair, int set) {
     GOT(close(pair->app));
-    turn(set);
+    poll_once(set);
 }
 static void wait_after_the_set_is_closed(struct pair *pair, int set) {
     GOT(close(set));
 }
 static void wait_out_of_the_set(struct pair *pair, int set) {
     del(set, pair->app);
-    turn(set);
+    poll_once(set);
 }
 static void write_and_block(struct pair *pair, int set) {
     MUST(fcntl(pair->app, F_SETFL, 0));
     GOT(write(pair->app, "", 1));
 }
 
-static void say_arrives(void (*wait)(struct pair *, int set)) {
+static void print_arrives(void (*wait)(struct pair *, int set)) {
     static const uint32_t masks[] = {EPOLLIN, EPOLLIN | EPOLLOUT | EPOLLET, EPOLLONESHOT};
     bool closes = wait == wait_after_close || wait == wait_after_close_and_a_round;
     for (int i = 0; i < 3; i++) {
@@ -138,7 +138,7 @@ static void say_arrives(void (*wait)(struct pair *, int set)) {
         struct pair pair = joined_narrow(set, masks[i]);
         uint64_t count = write_all_it_takes(set, &pair);
         struct judge judge;
-        peer_send(&pair, "ask");
+        peer_send(&pair, "get");
         if (i != 2 && !closes) {
             char bytes[3];
             for (long got = 0; got < 3;) {
@@ -148,13 +148,13 @@ static void say_arrives(void (*wait)(struct pair *, int set)) {
         } else {
             /* Nothing is read, and nothing is to be: those would end in a reset. */
             char bytes[3];
-            settle(&pair);
+            await_delivery(&pair);
             MUST(recv(pair.app, bytes, sizeof bytes, MSG_WAITALL));
         }
         (closes ? judge_start_reading : judge_start)(&judge, &pair, count);
         wait(&pair, set);
-        judge_say(&judge);
-        /* The end comes as soon, whatever waited for room. */
+        judge_print(&judge);
+        /* The end comes as soon as the deferred output has been sent. */
         if (!closes)
             GOT(close(pair.app));
         if (wait != wait_on_another_set)
@@ -163,28 +163,28 @@ static void say_arrives(void (*wait)(struct pair *, int set)) {
     }
 }
 
-static void a_rest_leaves_during_a_poll(void) { say_arrives(wait_by_poll); }
-static void a_rest_leaves_during_a_poll_of_something_else(void) { say_arrives(wait_by_poll_of_another); }
-static void a_rest_leaves_during_a_select(void) { say_arrives(wait_by_select); }
-static void a_rest_leaves_during_a_read_that_blocks(void) { say_arrives(wait_by_reading); }
-static void a_rest_leaves_while_the_program_asks(void) { say_arrives(wait_by_asking); }
-static void a_rest_leaves_during_a_wait_on_another_set(void) {
-    say_arrives(wait_on_another_set);
-    say_arrives(wait_on_another_connection);
+static void deferred_output_is_sent_during_a_poll(void) { print_arrives(wait_by_poll); }
+static void deferred_output_is_sent_during_a_poll_of_another_file(void) { print_arrives(wait_by_poll_of_another); }
+static void deferred_output_is_sent_during_a_select(void) { print_arrives(wait_by_select); }
+static void deferred_output_is_sent_during_a_blocking_read(void) { print_arrives(wait_by_reading); }
+static void deferred_output_is_sent_while_the_program_polls_without_waiting(void) { print_arrives(wait_by_asking); }
+static void deferred_output_is_sent_during_a_wait_on_another_set(void) {
+    print_arrives(wait_on_another_set);
+    print_arrives(wait_on_another_connection);
 }
-static void a_rest_leaves_during_a_join(void) { say_arrives(wait_by_join); }
-static void a_rest_leaves_after_a_shutdown(void) { say_arrives(wait_after_shutdown); }
-static void a_rest_leaves_after_a_close(void) {
-    say_arrives(wait_after_close);
-    say_arrives(wait_after_close_and_a_round);
+static void deferred_output_is_sent_during_a_join(void) { print_arrives(wait_by_join); }
+static void deferred_output_is_sent_after_a_shutdown(void) { print_arrives(wait_after_shutdown); }
+static void deferred_output_is_sent_after_a_close(void) {
+    print_arrives(wait_after_close);
+    print_arrives(wait_after_close_and_a_round);
 }
-static void a_rest_leaves_when_its_set_has_none_of_it(void) {
-    say_arrives(wait_after_the_set_is_closed);
-    say_arrives(wait_out_of_the_set);
+static void deferred_output_is_sent_when_its_set_no_longer_has_it(void) {
+    print_arrives(wait_after_the_set_is_closed);
+    print_arrives(wait_out_of_the_set);
 }
-static void a_write_that_blocks_comes_behind_a_rest(void) { say_arrives(write_and_block); }
+static void a_blocking_write_comes_after_deferred_output(void) { print_arrives(write_and_block); }
 
-/* The thread that waits on the set has ended, and nobody waits on it any more. */
+/* The thread that waited on the set has ended, and no other waits on it. */
 struct owned {
     struct pair pair;
     uint64_t count;
@@ -199,7 +199,7 @@ static void *own_and_end(void *argument) {
     return NULL;
 }
 
-static void a_rest_leaves_when_the_thread_of_its_set_has_ended(void) {
+static void deferred_output_is_sent_when_the_thread_of_its_set_has_ended(void) {
     struct owned owned;
     pthread_t thread;
     struct judge judge;
@@ -207,7 +207,7 @@ static void a_rest_leaves_when_the_thread_of_its_set_has_ended(void) {
     pthread_join(thread, NULL);
     pause_ms(1500);
     judge_start(&judge, &owned.pair, owned.count);
-    judge_say(&judge);
+    judge_print(&judge);
 }
 
 static void end_by_exit(void) { exit(3); }
@@ -215,8 +215,8 @@ static void end_at_once(void) { _exit(4); }
 static void end_by_exec(void) { execl("/bin/sh", "sh", "-c", "exit 6", (char *)NULL); }
 static void end_of_the_first_thread(void) { pthread_exit(NULL); }
 
-/* The program ends while its connection is open, and says before how much it has written. */
-static void a_rest_leaves_before_the_program_ends(void) {
+/* The program ends while its connection is open, and prints before how much it has written. */
+static void deferred_output_is_sent_before_the_program_ends(void) {
     static void (*const ends[])(void) = {end_by_exit, end_at_once, end_by_exec, end_of_the_first_thread};
     for (int i = 0; i < 8; i++) {
         int port, listener = listen_on(0, &port), bytes = 4096, report[2], status;
@@ -233,7 +233,7 @@ static void a_rest_leaves_before_the_program_ends(void) {
             pair.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
             MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
             add(set, pair.app, EPOLLIN, 1);
-            turn(set);
+            poll_once(set);
             count = write_all_it_takes(set, &pair);
             if (i / 4)
                 MUST(shutdown(pair.app, SHUT_WR));
@@ -246,13 +246,13 @@ static void a_rest_leaves_before_the_program_ends(void) {
         reader_start(&reader, pair.peer, 0);
         MUST(waitpid(child, &status, 0));
         pthread_join(reader.thread, NULL);
-        say("the peer got %s, %s\n", reader.count == count ? "all" : "less",
+        print("the peer got %s, %s\n", reader.count == count ? "all" : "less",
             reader.error ? strerrorname_np(reader.error) : "then the end");
     }
 }
 
-/* Room comes in little pieces, over and over, while the program waits here and there. */
-static void rests_of_many_leave_whoever_waits(void) {
+/* The peer reads in small pieces, over and over, while the program waits in different calls. */
+static void deferred_output_of_many_is_sent_whichever_thread_waits(void) {
     enum { MANY = 24 };
     static struct reader readers[MANY];
     struct pair pairs[MANY];
@@ -281,10 +281,10 @@ static void rests_of_many_leave_whoever_waits(void) {
         pthread_join(readers[i].thread, NULL);
         right += readers[i].count == places[i] && readers[i].wrong_at < 0 && !readers[i].error;
     }
-    say("right: %d\n", right);
+    print("right: %d\n", right);
 }
 
-/* All in one round: answers and ends that follow one another closely. */
+/* All in one round: responses and ends in quick succession. */
 static void many_that_are_closed_full_in_one_round_get_all(void) {
     enum { MANY = 100 };
     static struct reader readers[MANY];
@@ -305,20 +305,20 @@ static void many_that_are_closed_full_in_one_round_get_all(void) {
             }
             MUST(close(pairs[i].app));
         }
-        turn(set);
+        poll_once(set);
         for (int i = 0; i < MANY; i++)
             reader_start(&readers[i], pairs[i].peer, 0);
         for (int i = 0; i < MANY; i++) {
-            join_turning(&readers[i], set);
+            join_polling(&readers[i], set);
             right += readers[i].count == counts[i] && readers[i].wrong_at < 0 && !readers[i].error;
             peer_close(&pairs[i]);
         }
         MUST(close(set));
     }
-    say("right: %d\n", right);
+    print("right: %d\n", right);
 }
 
-/* A close that lingers, with more than there was room for. */
+/* A lingering close, with more output than fits. */
 static void a_close_that_resets_does_so_at_once(void) {
     for (int waits = 0; waits < 2; waits++) {
         int set = new_set(), error = 0;
@@ -328,19 +328,19 @@ static void a_close_that_resets_does_so_at_once(void) {
         MUST(setsockopt(pair.app, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
         GOT(close(pair.app));
         if (waits)
-            turn(set);
+            poll_once(set);
         for (int i = 0; i < 3000 && !error; i++) {
             socklen_t length = sizeof error;
             pause_ms(1);
             MUST(syscall(SYS_getsockopt, pair.peer, SOL_SOCKET, SO_ERROR, &error, &length));
         }
-        say("the peer is told %s\n", error ? strerrorname_np(error) : "nothing");
+        print("the peer is told %s\n", error ? strerrorname_np(error) : "nothing");
         peer_close(&pair);
         MUST(close(set));
     }
 }
 
-static void a_close_that_lingers_holds_nobody_up(void) {
+static void a_lingering_close_blocks_no_other_connection(void) {
     int set = new_set();
     struct linger patient = {1, 3};
     struct pair pair = joined_narrow(set, EPOLLIN), other = joined_narrow(set, EPOLLIN);
@@ -350,30 +350,30 @@ static void a_close_that_lingers_holds_nobody_up(void) {
     judge_start(&second, &other, others);
     double before = now_ms();
     GOT(close(pair.app));
-    say("it has waited: %s\n", now_ms() - before >= 2500 ? "yes" : "no");
-    judge_say(&second);
+    print("it has waited: %s\n", now_ms() - before >= 2500 ? "yes" : "no");
+    judge_print(&second);
     judge_start(&judge, &pair, count);
-    judge_say(&judge);
+    judge_print(&judge);
 }
 
 static const struct app_case cases[] = {
-    CASE(a_rest_leaves_during_a_poll, "served:write"),
-    CASE(a_rest_leaves_during_a_poll_of_something_else, "served:write"),
-    CASE(a_rest_leaves_during_a_select, "served:write"),
-    CASE(a_rest_leaves_during_a_read_that_blocks, "served:write"),
-    CASE(a_rest_leaves_while_the_program_asks, "served:write"),
-    CASE(a_rest_leaves_during_a_wait_on_another_set, "served:write"),
-    CASE(a_rest_leaves_during_a_join, "served:write"),
-    CASE(a_rest_leaves_after_a_shutdown, "served:write"),
-    CASE(a_rest_leaves_after_a_close, "served:write"),
-    CASE(a_rest_leaves_when_its_set_has_none_of_it, "served:write"),
-    CASE(a_write_that_blocks_comes_behind_a_rest, "served:write"),
-    CASE(a_rest_leaves_when_the_thread_of_its_set_has_ended, "served:write"),
-    CASE(a_rest_leaves_before_the_program_ends, "served:write"),
-    CASE(rests_of_many_leave_whoever_waits, "served:write"),
+    CASE(deferred_output_is_sent_during_a_poll, "served:write"),
+    CASE(deferred_output_is_sent_during_a_poll_of_another_file, "served:write"),
+    CASE(deferred_output_is_sent_during_a_select, "served:write"),
+    CASE(deferred_output_is_sent_during_a_blocking_read, "served:write"),
+    CASE(deferred_output_is_sent_while_the_program_polls_without_waiting, "served:write"),
+    CASE(deferred_output_is_sent_during_a_wait_on_another_set, "served:write"),
+    CASE(deferred_output_is_sent_during_a_join, "served:write"),
+    CASE(deferred_output_is_sent_after_a_shutdown, "served:write"),
+    CASE(deferred_output_is_sent_after_a_close, "served:write"),
+    CASE(deferred_output_is_sent_when_its_set_no_longer_has_it, "served:write"),
+    CASE(a_blocking_write_comes_after_deferred_output, "served:write"),
+    CASE(deferred_output_is_sent_when_the_thread_of_its_set_has_ended, "served:write"),
+    CASE(deferred_output_is_sent_before_the_program_ends, "served:write"),
+    CASE(deferred_output_of_many_is_sent_whichever_thread_waits, "served:write"),
     CASE(many_that_are_closed_full_in_one_round_get_all, "served:write"),
     CASE(a_close_that_resets_does_so_at_once, "served:write"),
-    CASE(a_close_that_lingers_holds_nobody_up, "served:write"),
+    CASE(a_lingering_close_blocks_no_other_connection, "served:write"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

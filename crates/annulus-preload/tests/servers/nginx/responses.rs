@@ -31,7 +31,7 @@ fn a_connection_is_kept_for_many_requests() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order() {
+fn pipelined_requests_are_served_in_order() {
     const REQUESTS: usize = 300;
     let Some(nginx) = nginx(Config {
         server: "location /hello { return 200 $arg_n; }",
@@ -60,7 +60,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_connection_that_is_not_to_be_kept_ends_after_the_whole_answer() {
+fn a_connection_without_keep_alive_ends_after_the_whole_response() {
     let Some(nginx) = nginx(Config::default()) else {
         return;
     };
@@ -115,7 +115,7 @@ fn files_come_byte_for_byte_however_they_are_sent() {
 }
 
 #[test]
-fn ranges_of_a_file_are_what_was_asked_for() {
+fn ranges_of_a_file_are_what_was_requested() {
     let Some(nginx) = nginx(Config::default()) else {
         return;
     };
@@ -150,7 +150,7 @@ fn ranges_of_a_file_are_what_was_asked_for() {
 }
 
 #[test]
-fn slow_readers_get_all_and_hold_up_nobody() {
+fn slow_readers_get_everything_and_delay_no_other_client() {
     let Some(nginx) = nginx(Config::default()) else {
         return;
     };

@@ -1,6 +1,6 @@
-/* A program with one thread, under the library as an operator runs it: it has one thread then, too, does what only such
- * a process may do, and whatever it waits for elsewhere than in its set, its peer has the answer by then. The peer of
- * the last is another process, and nothing here waits for it by a call that the library does not see. */
+/* A single-threaded program, under the library as an operator runs it: it stays single-threaded, makes calls that only
+ * such a process may make, and its peer has the response whenever the program blocks outside of its set. The last peer
+ * is another process, for which no call waits that the library sees. */
 #include "app.h"
 #include <netdb.h>
 #include <sched.h>
@@ -13,13 +13,13 @@
 #include <sys/sem.h>
 #include <threads.h>
 
-/* What the compiler calls in place of others. */
-ssize_t __getdelim(char **text, size_t *room, int end, FILE *stream);
+/* The compiler calls these instead of others. */
+ssize_t __getdelim(char **text, size_t *capacity, int end, FILE *stream);
 int __uflow(FILE *stream);
-char *__fgets_chk(char *bytes, size_t room, int count, FILE *stream);
-size_t __fread_chk(void *bytes, size_t room, size_t size, size_t count, FILE *stream);
+char *__fgets_chk(char *bytes, size_t capacity, int count, FILE *stream);
+size_t __fread_chk(void *bytes, size_t capacity, size_t size, size_t count, FILE *stream);
 
-/* A system call that no hook sees. */
+/* A system call that bypasses the hooks. */
 static long raw(long number, long a, long b, long c) {
 #if defined(__x86_64__)
     long result;
@@ -30,7 +30,7 @@ static long raw(long number, long a, long b, long c) {
 #endif
 }
 
-/* Rounds of a question and an answer, as quick as any. */
+/* Rounds of one request and one response, in quick succession. */
 static void quick(int set, struct pair *pair, int rounds) {
     char byte;
     for (int i = 0; i < rounds; i++) {
@@ -38,12 +38,12 @@ static void quick(int set, struct pair *pair, int rounds) {
         epoll_wait(set, &(struct epoll_event){0}, 1, 10000);
         MUST(read(pair->app, &byte, 1));
         MUST(write(pair->app, "a", 1));
-        turn(set);
+        poll_once(set);
         MUST(syscall(SYS_read, pair->peer, &byte, 1));
     }
 }
 
-/* One in which the answer is late: the program computes. Whoever is trusted again afterwards has a thread. */
+/* A round with a late response: the program computes. Afterwards the flush thread runs. */
 static void slow_once(int set, struct pair *pair) {
     char byte;
     quick(set, pair, 100);
@@ -53,7 +53,7 @@ static void slow_once(int set, struct pair *pair) {
     MUST(write(pair->app, "a", 1));
     for (double until = now_ms() + 5; now_ms() < until;)
         continue;
-    turn(set);
+    poll_once(set);
     MUST(syscall(SYS_read, pair->peer, &byte, 1));
     quick(set, pair, 600);
 }
@@ -78,9 +78,9 @@ static void a_quick_server_has_one_thread(void) {
     int set = new_set();
     struct pair pair = served(set);
     quick(set, &pair, 300);
-    say("threads: %d\n", threads());
+    print("threads: %d\n", threads());
     quick(set, &pair, 300);
-    say("threads: %d\n", threads());
+    print("threads: %d\n", threads());
 }
 
 static void a_server_may_leave_its_namespaces(void) {
@@ -98,8 +98,8 @@ static void a_server_may_leave_its_namespaces(void) {
                 quick(set, &pair, 10);
             GOT(unshare(CLONE_NEWUSER));
             quick(set, &pair, 10);
-            MUST(write(pair.app, "answer", 6));
-            turn(set);
+            MUST(write(pair.app, "result", 6));
+            poll_once(set);
             peer_gets(&pair, 6);
             _exit(0);
         }
@@ -123,7 +123,7 @@ static void a_process_ends_with_its_only_thread(void) {
         alarm(20);
         MUST(waitpid(child, &status, 0));
         alarm(0);
-        say("exit %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+        print("exit %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     }
 }
 
@@ -145,11 +145,11 @@ static int read_line_too(void *argument) { return read_line(argument) != NULL; }
 
 enum { BY_LINE, BY_SIGNAL, BY_END, BY_OTHER, BY_NOTHING };
 
-/* Waits by a call for what the peer does when it has its answer, and says by what. */
+/* Blocks in a call for the peer's reaction to the response, and prints the result. */
 static int wait_by(int way, pid_t child, bool doing) {
     struct timespec long_time = {15, 0}, left, until;
     struct epoll_event event;
-    struct addrinfo *found = NULL;
+    struct addrinfo *result = NULL;
     struct rusage usage;
     siginfo_t info;
     sigset_t signals, none;
@@ -157,7 +157,7 @@ static int wait_by(int way, pid_t child, bool doing) {
     thrd_t other_thread;
     fd_set lines;
     char bytes[16], *text = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     int number, set;
     sigemptyset(&none);
     sigemptyset(&signals);
@@ -202,18 +202,18 @@ static int wait_by(int way, pid_t child, bool doing) {
         WAY(25, BY_OTHER, GOT(semtimedop(set_of_semaphores, &(struct sembuf){0, -1, 0}, 1, &long_time)));
         WAY(26, BY_OTHER, GOT(msgrcv(queue, bytes, 1, 0, 0)));
         WAY(27, BY_OTHER, number = accept(listener, NULL, NULL); GOT(number >= 0); close(number));
-        WAY(28, BY_NOTHING, GOT(getaddrinfo("127.0.0.1", "80", NULL, &found)); freeaddrinfo(found));
+        WAY(28, BY_NOTHING, GOT(getaddrinfo("127.0.0.1", "80", NULL, &result)); freeaddrinfo(result));
         WAY(29, BY_NOTHING, number = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
             GOT(connect(number, (struct sockaddr *)&(struct sockaddr_in){0}, 0)); close(number));
         WAY(30, BY_LINE, GOT((fgets)(bytes, sizeof bytes, stream) != NULL));
         WAY(31, BY_LINE, GOT(fgetc(stream)));
         WAY(32, BY_LINE, GOT((getc)(stream)));
         WAY(33, BY_LINE, GOT((fread)(bytes, 1, 1, stream)));
-        WAY(34, BY_LINE, GOT((getline)(&text, &room, stream)));
-        WAY(35, BY_LINE, GOT(getdelim(&text, &room, '\n', stream)));
+        WAY(34, BY_LINE, GOT((getline)(&text, &capacity, stream)));
+        WAY(35, BY_LINE, GOT(getdelim(&text, &capacity, '\n', stream)));
         WAY(36, BY_LINE, MUST(dup2(line[0], 0)); GOT((getchar)()));
         WAY(37, BY_LINE, GOT(pclose(stream) >= 0));
-        WAY(38, BY_LINE, GOT(__getdelim(&text, &room, '\n', stream)));
+        WAY(38, BY_LINE, GOT(__getdelim(&text, &capacity, '\n', stream)));
         WAY(39, BY_LINE, GOT((fgets_unlocked)(bytes, sizeof bytes, stream) != NULL));
         WAY(40, BY_LINE, GOT((fread_unlocked)(bytes, 1, 1, stream)));
         WAY(41, BY_LINE, GOT(__uflow(stream)));
@@ -229,7 +229,7 @@ static int wait_by(int way, pid_t child, bool doing) {
 
 static bool takes_lock(int way) { return way == 20 || way == 21 || way == 44 || way == 45; }
 
-/* What the peer does when it has the answer, if there is one to wait for. */
+/* The peer's reaction to the response, if the call waits for one. */
 static void be_peer(int way, struct pair *pair) {
     char bytes[16];
     size_t have = 0;
@@ -291,9 +291,9 @@ static void wait_each_way(bool serves) {
             MUST(read(line[0], &byte, 1));
         snprintf(command, sizeof command, "head -c 1 <&%d", line[0]);
         stream = way == 37 ? popen(command, "r") : way >= 30 && way < 44 && way != 36 ? fdopen(dup(line[0]), "r") : NULL;
-        say("way %d: ", way);
+        print("way %d: ", way);
         if (serves)
-            MUST(write(pair.app, "answer", 6));
+            MUST(write(pair.app, "result", 6));
         wait_by(way, child, true);
         if (by == BY_NOTHING)
             MUST(raw(SYS_read, line[0], (long)&byte, 1));
@@ -320,14 +320,14 @@ static void wait_each_way(bool serves) {
     msgctl(queue, IPC_RMID, NULL);
 }
 
-static void a_call_that_waits_lets_the_answer_leave(void) { wait_each_way(true); }
+static void a_blocking_call_sends_the_response_first(void) { wait_each_way(true); }
 static void a_program_that_serves_nothing_waits_as_ever(void) { wait_each_way(false); }
 
 static const struct app_case cases[] = {
     CASE(a_quick_server_has_one_thread, "served:write"),
     CASE(a_server_may_leave_its_namespaces, "served:write"),
     CASE(a_process_ends_with_its_only_thread, ""),
-    CASE(a_call_that_waits_lets_the_answer_leave, "served:write"),
+    CASE(a_blocking_call_sends_the_response_first, "served:write"),
     CASE(a_program_that_serves_nothing_waits_as_ever, ""),
 };
 

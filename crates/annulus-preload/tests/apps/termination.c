@@ -1,6 +1,6 @@
-/* Children that libc makes without a word to its handlers, or does not know of; ends of a program that come to none of
- * its exit handlers; filters of system calls that a program sets for itself. The rule: what was written arrives once and
- * in its place, whoever ends, and no call is made that a filter forbids. */
+/* Children that libc makes without fork handlers, or does not know of; ways to end a program that run no exit handler;
+ * filters of system calls that a program sets for itself. The rule: written bytes arrive once and in order, whichever
+ * process ends, and no call is made that a filter forbids. */
 #include "app.h"
 #include <assert.h>
 #include <linux/filter.h>
@@ -20,27 +20,28 @@ extern char **environ;
 /* A system call of the program's own, which goes through no function of libc. */
 static long raw(long number, long a, long b, long c, long d, long e) {
 #ifdef __x86_64__
-    long said;
+    long output;
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
     __asm__ volatile("syscall"
-                     : "=a"(said)
+                     : "=a"(output)
                      : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
                      : "rcx", "r11", "memory");
-    return said;
+    return output;
 #else
-    long said = syscall(number, a, b, c, d, e);
-    return said < 0 ? -errno : said;
+    long output = syscall(number, a, b, c, d, e);
+    return output < 0 ? -errno : output;
 #endif
 }
 
-static void say_status(int status) {
-    say("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+static void print_status(int status) {
+    print("exit %d, signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+          WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
 
 static void reap(pid_t child) {
     int status = 0;
     MUST(waitpid(child, &status, __WALL));
-    say_status(status);
+    print_status(status);
 }
 
 /* ---- children ---- */
@@ -97,17 +98,17 @@ static pid_t child_by(int way, int (*run)(void *)) {
 static void a_child_made_in_any_way_sends_nothing_of_its_parents(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     for (int way = 0; way < WAYS; way++) {
         MUST(write(pair.app, "A", 1));
         reap(child_by(way, only_exits));
         MUST(write(pair.app, "C", 1));
-        turn(set);
+        poll_once(set);
         peer_gets(&pair, 2);
-        ask_and_answer(set, &pair);
+        exchange(set, &pair);
     }
     MUST(close(pair.app));
-    turn(set);
+    poll_once(set);
     peer_gets(&pair, 100);
 }
 
@@ -115,22 +116,22 @@ static void a_child_that_libc_makes_writes_behind_its_parent(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     inherited = pair.app;
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     for (int way = FORK_BY_ITSELF; way <= CLONE_TOO; way++) {
         MUST(write(pair.app, "A", 1));
         reap(child_by(way, writes_and_exits));
         MUST(write(pair.app, "C", 1));
-        turn(set);
+        poll_once(set);
         peer_gets(&pair, 3);
     }
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
 }
 
 static int serves(void *_) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLET);
-    ask_and_answer(set, &pair);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
+    exchange(set, &pair);
     exit(0);
     return 0;
 }
@@ -138,27 +139,27 @@ static int serves(void *_) {
 static void a_child_made_in_any_way_may_serve(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     const int ways[] = {FORK_BY_ITSELF, CLONE, RAW};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         reap(child_by(ways[i], serves));
-        ask_and_answer(set, &pair);
+        exchange(set, &pair);
     }
 }
 
 static void a_child_in_the_same_memory_may_close_its_own_descriptors(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     for (int i = 0; i < 2; i++) {
         MUST(write(pair.app, "queued ", 7));
         peer_send(&pair, "pending");
-        settle(&pair);
+        await_delivery(&pair);
         reap((pid_t)MUST(clone(closes_everything, stack_top(), SIGCHLD | CLONE_VM | CLONE_VFORK, NULL)));
-        say_next(set);
-        say_read(pair.app, 100);
+        print_next(set);
+        print_read(pair.app, 100);
         peer_gets(&pair, 7);
-        ask_and_answer(set, &pair);
+        exchange(set, &pair);
     }
 }
 
@@ -195,39 +196,39 @@ static void end_by_pthread_sigqueue(void) { pthread_sigqueue(pthread_self(), SIG
 static void end_by_a_broken_pipe(void) {
     struct pair other = joined(last_set, EPOLLIN);
     MUST(shutdown(other.app, SHUT_WR));
-    turn(last_set);
+    poll_once(last_set);
     MUST(write(last_fd, ", and more", 10));
     GOT(write(other.app, "x", 1));
 }
 
-static void says_so_and_ends(int signal_number) {
+static void reports_and_exits(int signal_number) {
     last_words();
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }
 static void end_in_a_handler(void) {
-    signal(SIGTERM, says_so_and_ends);
+    signal(SIGTERM, reports_and_exits);
     raise(SIGTERM);
 }
 static void end_in_a_handler_of_a_wait(void) {
-    signal(SIGALRM, says_so_and_ends);
+    signal(SIGALRM, reports_and_exits);
     struct itimerval soon = {.it_value.tv_usec = 20000};
     MUST(setitimer(ITIMER_REAL, &soon, NULL));
     for (;;)
         epoll_wait(last_set, &(struct epoll_event){0}, 1, 10000);
 }
-static void only_says_so(int _) { last_words(); }
+static void only_reports(int _) { last_words(); }
 static void end_by_abort_with_a_handler(void) {
-    signal(SIGABRT, only_says_so);
+    signal(SIGABRT, only_reports);
     abort();
 }
 static void end_by_assert_with_a_handler(void) {
-    signal(SIGABRT, only_says_so);
+    signal(SIGABRT, only_reports);
     assert(!"ended");
 }
 
-/* A program of its own, which serves one connection and ends with its answer still to go. */
-static void say_end(void (*end)(void)) {
+/* A separate program, which serves one connection and ends before its response was sent. */
+static void print_end(void (*end)(void)) {
     int port, listener = listen_on(0, &port), status = 0;
     struct pair pair = {.peer = peer_connect(port)};
     pid_t child = (pid_t)MUST(fork());
@@ -237,16 +238,16 @@ static void say_end(void (*end)(void)) {
         int set = last_set = new_set();
         pair.app = last_fd = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         add(set, pair.app, EPOLLIN, 1);
-        say_next(set);
-        say_read(pair.app, 10);
-        MUST(write(pair.app, "the last answer", 15));
+        print_next(set);
+        print_read(pair.app, 10);
+        MUST(write(pair.app, "the last result", 15));
         end();
     }
     MUST(close(listener));
-    peer_send(&pair, "ask");
+    peer_send(&pair, "get");
     peer_gets(&pair, 100);
     MUST(waitpid(child, &status, 0));
-    say_status(status);
+    print_status(status);
     peer_close(&pair);
 }
 
@@ -258,31 +259,31 @@ static void every_end_sends_what_was_written(void) {
         end_by_a_broken_pipe,
     };
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        say("%zu\n", i);
-        say_end(ends[i]);
+        print("%zu\n", i);
+        print_end(ends[i]);
     }
 }
 
 static void what_a_handler_writes_before_the_end_arrives(void) {
-    say_end(end_in_a_handler);
-    say_end(end_in_a_handler_of_a_wait);
-    say_end(end_by_abort_with_a_handler);
-    say_end(end_by_assert_with_a_handler);
+    print_end(end_in_a_handler);
+    print_end(end_in_a_handler_of_a_wait);
+    print_end(end_by_abort_with_a_handler);
+    print_end(end_by_assert_with_a_handler);
 }
 
-/* Whether there could be one, as programs ask that may do without. */
+/* Tests whether a filter is supported, as programs do to which it is optional. */
 static void a_question_about_filters_changes_nothing(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     GOT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0, 0, 0));
     GOT(prctl(PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0));
     MUST(write(pair.app, "served", 6));
-    say_now(set);
+    print_now(set);
     peer_gets(&pair, 6);
     for (int i = 0; i < 100; i++)
-        turn(set);
-    ask_and_answer(set, &pair);
+        poll_once(set);
+    exchange(set, &pair);
 }
 
 static void signals_that_end_nothing_are_sent_as_ever(void) {
@@ -309,12 +310,12 @@ static bool by_libc;
 
 static void set_filter(struct sock_filter *filter, size_t count, long flags) {
     struct sock_fprog program = {(unsigned short)count, filter};
-    long said = by_libc ? (syscall)(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program)
+    long output = by_libc ? (syscall)(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program)
                         : raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, (long)&program, 0, 0);
-    say("the filter: %ld\n", said);
+    print("the filter: %ld\n", output);
 }
 
-/* Ends the process for the calls of io_uring, by a call that no hook sees. */
+/* Makes calls of io_uring end the process, by a call that bypasses the hooks. */
 static void forbid_rings(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -349,41 +350,41 @@ static void allow_little(void) {
 
 static void serve_on(int set, struct pair *pair) {
     MUST(write(pair->app, "after", 5));
-    say_read(pair->app, 100);
-    say_wait(set, 5);
+    print_read(pair->app, 100);
+    print_wait(set, 5);
     peer_gets(pair, 12);
-    ask_and_answer(set, pair);
-    ask_and_answer(set, pair);
+    exchange(set, pair);
+    exchange(set, pair);
 }
 
 static void have_something_pending(int set, struct pair *pair) {
     MUST(write(pair->app, "queued ", 7));
     peer_send(pair, "pending ");
-    settle(pair);
-    say_now(set);
+    await_delivery(pair);
+    print_now(set);
 }
 
-static void a_filter_that_follows_no_new_privileges_unseen_kills_nobody(void) {
+static void an_unhooked_filter_after_no_new_privileges_kills_no_process(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     have_something_pending(set, &pair);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     forbid_rings();
     serve_on(set, &pair);
     int second = new_set();
     struct pair late = joined(second, EPOLLIN);
-    ask_and_answer(second, &late);
+    exchange(second, &late);
 }
 
-/* As libseccomp sets it, long after the process has given up new privileges. */
+/* As libseccomp sets it, long after the process gave up new privileges. */
 static void a_filter_that_comes_by_libcs_syscall_is_met_before(void) {
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
     for (int i = 0; i < 100; i++)
-        turn(set);
-    ask_and_answer(set, &pair);
+        poll_once(set);
+    exchange(set, &pair);
     GOT((syscall)(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL));
     GOT((syscall)(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL));
     have_something_pending(set, &pair);
@@ -392,11 +393,11 @@ static void a_filter_that_comes_by_libcs_syscall_is_met_before(void) {
     serve_on(set, &pair);
 }
 
-static void a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody(void) {
+static void an_unhooked_filter_during_the_checks_kills_no_process(void) {
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     have_something_pending(set, &pair);
     forbid_rings();
     serve_on(set, &pair);
@@ -405,17 +406,17 @@ static void a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody(void)
 static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     have_something_pending(set, &pair);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     allow_little();
     serve_on(set, &pair);
     /* Long enough for whatever else runs in the process. */
-    say_wait(set, 300);
-    ask_and_answer(set, &pair);
+    print_wait(set, 300);
+    exchange(set, &pair);
     peer_send(&pair, "unread");
-    settle(&pair);
-    say_now(set);
+    await_delivery(&pair);
+    print_now(set);
     MUST(close(pair.app));
 }
 
@@ -423,12 +424,12 @@ static void a_filter_that_allows_little_finds_nothing_to_forbid(void) {
 static void a_wait_behind_a_filter_that_allows_little_ends_as_ever(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    ask_and_answer(set, &pair);
+    exchange(set, &pair);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     allow_little();
     interrupts_matter = true;
-    say_wait(set, 300);
-    ask_and_answer(set, &pair);
+    print_wait(set, 300);
+    exchange(set, &pair);
 }
 
 static const struct app_case cases[] = {
@@ -440,9 +441,9 @@ static const struct app_case cases[] = {
     CASE(what_a_handler_writes_before_the_end_arrives, "served:write"),
     CASE(signals_that_end_nothing_are_sent_as_ever, ""),
     CASE(a_question_about_filters_changes_nothing, "served:write"),
-    CASE(a_filter_that_follows_no_new_privileges_unseen_kills_nobody, "back:filtered"),
+    CASE(an_unhooked_filter_after_no_new_privileges_kills_no_process, "back:filtered"),
     CASE(a_filter_that_comes_by_libcs_syscall_is_met_before, "back:filtered"),
-    CASE(a_filter_that_comes_unseen_while_it_is_looked_for_kills_nobody, "back:filtered"),
+    CASE(an_unhooked_filter_during_the_checks_kills_no_process, "back:filtered"),
     CASE(a_filter_that_allows_little_finds_nothing_to_forbid, "back:filtered"),
     CASE(a_wait_behind_a_filter_that_allows_little_ends_as_ever, "back:filtered"),
 };

@@ -40,7 +40,7 @@ static int wait_quietly(int set, int fd) {
     return epoll_wait(set, &(struct epoll_event){0}, 1, QUIET_MS);
 }
 
-/* A connection that has much room for what its peer sends. */
+/* A connection with a large receive buffer. */
 static struct pair connected_wide(void) {
     int port, listener = listen_on(0, &port), bytes = 400000;
     MUST(setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes));
@@ -49,16 +49,16 @@ static struct pair connected_wide(void) {
     return pair;
 }
 
-/* A connection whose peer has asked once, and was answered. */
-static struct pair asked(int set, uint32_t mask, bool narrow) {
+/* A connection after one request and one response. */
+static struct pair after_exchange(int set, uint32_t mask, bool narrow) {
     struct pair pair = narrow ? connected_narrow() : connected_wide();
     char bytes[16];
     add(set, pair.app, EPOLLIN, 1);
-    peer_send(&pair, "ask");
+    peer_send(&pair, "get");
     MUST(epoll_wait(set, &(struct epoll_event){0}, 1, 10000));
     MUST(read(pair.app, bytes, sizeof bytes));
-    MUST(write(pair.app, "answer", 6));
-    turn(set);
+    MUST(write(pair.app, "result", 6));
+    poll_once(set);
     MUST(syscall(SYS_read, pair.peer, bytes, 6));
     mod(set, pair.app, mask, 1);
     return pair;
@@ -77,7 +77,7 @@ static void fill_up(int set, int fd) {
     for (int refused = 0; refused < 3;) {
         refused = write(fd, bytes, sizeof bytes) < 0 ? refused + 1 : 0;
         if (refused)
-            turn(set);
+            poll_once(set);
     }
 }
 
@@ -86,17 +86,17 @@ static void end_both(struct pair *pair) {
     peer_shutdown(pair);
     MUST(shutdown(pair->app, SHUT_WR));
 }
-static void end_ours(struct pair *pair) { MUST(shutdown(pair->app, SHUT_WR)); }
+static void end_own_side(struct pair *pair) { MUST(shutdown(pair->app, SHUT_WR)); }
 static void end_none(struct pair *pair) { (void)pair; }
 
-static void say_ends(void (*end)(struct pair *), bool reads, bool full, size_t unread) {
+static void print_ends(void (*end)(struct pair *), bool reads, bool full, size_t unread) {
     static char bytes[400000];
     for (int i = 0; i < TRIGGERS; i++) {
         int set = new_set();
-        struct pair pair = asked(set, triggers[i].mask, full);
+        struct pair pair = after_exchange(set, triggers[i].mask, full);
         if (full)
             fill_up(set, pair.app);
-        for (size_t sent = 0; sent < unread; pause_ms(1), turn(set)) {
+        for (size_t sent = 0; sent < unread; pause_ms(1), poll_once(set)) {
             long done = syscall(SYS_sendto, pair.peer, bytes, unread - sent, MSG_DONTWAIT, NULL, 0);
             if (done <= 0)
                 break;
@@ -104,13 +104,13 @@ static void say_ends(void (*end)(struct pair *), bool reads, bool full, size_t u
         }
         end(&pair);
         pause_ms(2);
-        turn(set);
+        poll_once(set);
         if (reads)
             drain(pair.app);
-        int found = wait_quietly(set, pair.app);
+        int visits = wait_quietly(set, pair.app);
         /* To one that is full the kernel goes on sending, now and then; our end is an edge anew when it is confirmed. */
-        if (!full && end != end_ours)
-            say("%s: %d\n", triggers[i].name, found);
+        if (!full && end != end_own_side)
+            print("%s: %d\n", triggers[i].name, visits);
         if (i % 2 == 0)
             MUST(close(pair.app));
         MUST(close(set));
@@ -122,48 +122,48 @@ static void say_ends(void (*end)(struct pair *), bool reads, bool full, size_t u
 }
 
 static void an_end_that_was_read_is_waited_through(void) {
-    say_ends(end_half, true, false, 0);
-    say_ends(peer_close, true, false, 0);
+    print_ends(end_half, true, false, 0);
+    print_ends(peer_close, true, false, 0);
 }
 
 static void an_end_that_was_not_read_is_waited_through(void) {
-    say_ends(end_half, false, false, 0);
-    say_ends(end_half, false, false, 100);
+    print_ends(end_half, false, false, 0);
+    print_ends(end_half, false, false, 100);
 }
 
 static void an_end_behind_much_that_is_unread_is_waited_through(void) {
-    say_ends(end_half, false, false, 20000);
-    say_ends(end_half, false, false, 150000);
-    say_ends(end_none, false, false, 150000);
+    print_ends(end_half, false, false, 20000);
+    print_ends(end_half, false, false, 150000);
+    print_ends(end_none, false, false, 150000);
 }
 
 static void an_end_while_the_peer_does_not_read_is_waited_through(void) {
-    say_ends(end_half, true, true, 0);
-    say_ends(end_half, false, true, 150000);
-    say_ends(end_none, true, true, 0);
+    print_ends(end_half, true, true, 0);
+    print_ends(end_half, false, true, 150000);
+    print_ends(end_none, true, true, 0);
 }
 
 static void ends_of_both_sides_are_waited_through(void) {
-    say_ends(end_both, true, false, 0);
-    say_ends(end_ours, true, false, 0);
-    say_ends(end_ours, true, true, 0);
-    say_ends(peer_reset, true, false, 0);
-    say_ends(peer_reset, true, true, 0);
+    print_ends(end_both, true, false, 0);
+    print_ends(end_own_side, true, false, 0);
+    print_ends(end_own_side, true, true, 0);
+    print_ends(peer_reset, true, false, 0);
+    print_ends(peer_reset, true, true, 0);
 }
 
-/* The program has closed it with more than there was room for: its peer ends, and does not read. */
+/* The program has closed it with deferred output: its peer ends, and does not read. */
 static void the_end_of_one_that_was_closed_full_is_waited_through(void) {
     for (int ends = 0; ends < 3; ends++) {
         int set = new_set();
-        struct pair pair = asked(set, EPOLLIN, true);
+        struct pair pair = after_exchange(set, EPOLLIN, true);
         fill_up(set, pair.app);
         if (ends == 1)
             peer_shutdown(&pair);
         MUST(close(pair.app));
         if (ends == 2)
             peer_shutdown(&pair);
-        turn(set);
-        say("a wait: %d\n", epoll_wait(set, &(struct epoll_event){0}, 1, QUIET_MS));
+        poll_once(set);
+        print("a wait: %d\n", epoll_wait(set, &(struct epoll_event){0}, 1, QUIET_MS));
         MUST(close(set));
         MUST(syscall(SYS_close, pair.peer));
     }
@@ -174,43 +174,43 @@ static void what_follows_an_end_is_reported(void) {
     static const uint32_t masks[] = {EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, EPOLLONESHOT};
     for (int i = 0; i < 3; i++) {
         int set = new_set();
-        struct pair pair = asked(set, masks[i], false);
+        struct pair pair = after_exchange(set, masks[i], false);
         peer_shutdown(&pair);
-        settle(&pair);
-        turn(set);
+        await_delivery(&pair);
+        poll_once(set);
         drain(pair.app);
-        say("after the end: %d\n", wait_quietly(set, pair.app));
+        print("after the end: %d\n", wait_quietly(set, pair.app));
         if (i == 2)
             mod(set, pair.app, EPOLLONESHOT, 1);
         peer_reset(&pair);
-        settle_state(pair.app, STATE_CLOSED);
-        say_next(set);
-        say("after the reset: %d\n", wait_quietly(set, pair.app));
+        await_state(pair.app, STATE_CLOSED);
+        print_next(set);
+        print("after the reset: %d\n", wait_quietly(set, pair.app));
         MUST(close(pair.app));
         MUST(close(set));
     }
-    /* Room for more, of one whose peer has ended. */
+    /* Writability of a connection whose peer has ended. */
     for (int i = 0; i < 2; i++) {
         int set = new_set();
-        struct pair pair = asked(set, EPOLLIN | EPOLLOUT | EPOLLET, true);
+        struct pair pair = after_exchange(set, EPOLLIN | EPOLLOUT | EPOLLET, true);
         if (i)
             peer_shutdown(&pair);
         fill_up(set, pair.app);
         if (!i)
             peer_shutdown(&pair);
         pause_ms(2);
-        turn(set);
+        poll_once(set);
         drain(pair.app);
         wait_quietly(set, pair.app);
         struct reader reader;
         reader_start(&reader, pair.peer, 0);
         struct epoll_event event = {0};
         MUST(epoll_wait(set, &event, 1, 10000));
-        say("room: %s\n", event.events & EPOLLOUT ? "yes" : "no");
+        print("writable: %s\n", event.events & EPOLLOUT ? "yes" : "no");
         MUST(shutdown(pair.app, SHUT_WR));
-        join_turning(&reader, set);
-        say("%s\n", reader.error ? strerrorname_np(reader.error) : "ended");
-        say("after both ends: %d\n", wait_quietly(set, pair.app));
+        join_polling(&reader, set);
+        print("%s\n", reader.error ? strerrorname_np(reader.error) : "ended");
+        print("after both ends: %d\n", wait_quietly(set, pair.app));
         MUST(close(pair.app));
         MUST(close(set));
     }
@@ -236,28 +236,28 @@ static long sleeps_of_others(void) {
     return sum;
 }
 
-static void calm_after_an_answer(int set) {
-    struct pair pair = asked(set, EPOLLIN, false);
+static void calm_after_a_response(int set) {
+    struct pair pair = after_exchange(set, EPOLLIN, false);
     MUST(write(pair.app, "one more", 8));
 }
 static void calm_after_an_end(int set) {
-    struct pair pair = asked(set, EPOLLIN | EPOLLET, false);
+    struct pair pair = after_exchange(set, EPOLLIN | EPOLLET, false);
     peer_shutdown(&pair);
-    settle(&pair);
-    turn(set);
+    await_delivery(&pair);
+    poll_once(set);
     drain(pair.app);
 }
 static void calm_while_full(int set) {
-    struct pair pair = asked(set, EPOLLIN, true);
+    struct pair pair = after_exchange(set, EPOLLIN, true);
     fill_up(set, pair.app);
 }
 static void calm_while_closed_full(int set) {
-    struct pair pair = asked(set, EPOLLIN, true);
+    struct pair pair = after_exchange(set, EPOLLIN, true);
     fill_up(set, pair.app);
     MUST(close(pair.app));
 }
 static void calm_while_closed_full_and_ended(int set) {
-    struct pair pair = asked(set, EPOLLIN, true);
+    struct pair pair = after_exchange(set, EPOLLIN, true);
     fill_up(set, pair.app);
     peer_shutdown(&pair);
     MUST(close(pair.app));
@@ -265,15 +265,15 @@ static void calm_while_closed_full_and_ended(int set) {
 
 static void calm_while_closed_full_without_a_set(int set) {
     int other = new_set();
-    struct pair pair = asked(other, EPOLLIN, true);
+    struct pair pair = after_exchange(other, EPOLLIN, true);
     fill_up(other, pair.app);
     MUST(close(pair.app));
     MUST(close(other));
 }
 
-/* Nobody wakes up, but for the few looks with which the library's own thread makes sure of it. */
+/* No thread wakes up, except for the few checks of the flush thread. */
 static void no_thread_wakes_up_where_nothing_happens(void) {
-    static void (*const states[])(int) = {calm_after_an_answer, calm_after_an_end, calm_while_full,
+    static void (*const states[])(int) = {calm_after_a_response, calm_after_an_end, calm_while_full,
                                           calm_while_closed_full, calm_while_closed_full_and_ended,
                                           calm_while_closed_full_without_a_set};
     for (int i = 0; i < 6; i++) {
@@ -284,7 +284,7 @@ static void no_thread_wakes_up_where_nothing_happens(void) {
         epoll_wait(set, &(struct epoll_event){0}, 1, 400);
         pause_ms(400);
         long times = sleeps_of_others() - before;
-        say("state %d: %s\n", i, times <= 30 ? "quiet" : "not quiet");
+        print("state %d: %s\n", i, times <= 30 ? "quiet" : "not quiet");
     }
 }
 

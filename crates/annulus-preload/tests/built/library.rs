@@ -1,5 +1,5 @@
-//! The library as a server's operator has it: built by cargo, in the profile of the tests. Cargo builds no `cdylib` for
-//! the tests of its own package, so it is asked to here; it also says where the file is.
+//! The preload library as an operator has it: built by cargo, in the profile of the tests. Cargo builds no `cdylib` for
+//! the tests of its own package, so this module runs it, and takes the file's path from its messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,9 +23,9 @@ fn build() -> PathBuf {
     let output = cargo.output().unwrap();
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{cargo:?}: {complaints}");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let named = said.lines().rev().find_map(artifact);
-    named.unwrap_or_else(|| panic!("{cargo:?} named no library\n{said}"))
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let named = stdout.lines().rev().find_map(artifact);
+    named.unwrap_or_else(|| panic!("{cargo:?} named no library\n{stdout}"))
 }
 
 /// The shared library that one of cargo's messages names.

@@ -1,5 +1,5 @@
-//! The cases of the programs, a test each. Their names are the programs' own: a test below finds those that are
-//! missing here, or gone there.
+//! The cases of the programs, one test each. The names are those in the programs: a test below lists cases that are
+//! missing here or no longer exist there.
 
 use super::{Program, compare};
 

@@ -114,12 +114,12 @@ fn a_refusal_is_logged_in_one_line() {
     };
     let case = "a_filter_that_was_there_before_is_lived_with";
     let run = built.run(&[case], &With::preloaded_only());
-    let ours: Vec<&str> = run
+    let library_lines: Vec<&str> = run
         .stderr
         .lines()
         .filter(|line| line.starts_with("annulus: "))
         .collect();
-    assert_eq!(ours.len(), 1, "{}", run.stderr);
+    assert_eq!(library_lines.len(), 1, "{}", run.stderr);
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
 }
 
@@ -214,10 +214,10 @@ fn another_library_of_the_same_names_may_stand_before_and_behind() {
     }
 }
 
-/// Members of one round are reported in another order by whoever reports them next.
+/// Programs whose reports differ in the order of members within a round when a set changes between ring and kernel.
 const IN_ANOTHER_ORDER: [&str; 1] = ["the_order_of_single_arrivals_is_kept"];
 
-/// All cases of a program while the operator switches it to and fro: the answers stay the kernel's.
+/// Runs all cases of a program while the operator switches it back and forth: the results stay those of the kernel.
 #[track_caller]
 fn switched(program: &Program) {
     let (Some(built), Some(switched)) = (program.built(), With::switched()) else {
@@ -258,12 +258,12 @@ fn threads_share_sets_and_sockets_though_the_switch_is_thrown() {
     switched(&THREADS);
 }
 
-/// The processes of which the log has a line with these words.
+/// The processes with a log line that contains `words`.
 fn lines_with(log: &str, words: &str) -> Vec<String> {
     let lines = log.lines().filter(|line| line.contains(words));
     let process = |line: &str| {
-        let rest = line.strip_prefix("annulus: process ").unwrap();
-        rest.split(':').next().unwrap().to_owned()
+        let remaining = line.strip_prefix("annulus: process ").unwrap();
+        remaining.split(':').next().unwrap().to_owned()
     };
     lines.map(process).collect()
 }

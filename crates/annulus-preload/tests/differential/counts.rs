@@ -24,8 +24,8 @@ impl Counts {
     pub(crate) fn of_log(log: &str) -> Counts {
         let mut counts = Counts::default();
         let lines = log.lines().filter_map(|line| {
-            let rest = line.strip_prefix("annulus")?;
-            Some((line, &rest[rest.find(": {")? + 2..]))
+            let remaining = line.strip_prefix("annulus")?;
+            Some((line, &remaining[remaining.find(": {")? + 2..]))
         });
         for (line, text) in lines {
             let value: Value = serde_json::from_str(text)
@@ -52,7 +52,7 @@ impl Counts {
     pub(crate) fn all(&self, kind: &str) -> u64 {
         let of_kind = self.sums.iter().filter(|(name, _)| {
             name.strip_prefix(kind)
-                .is_some_and(|rest| rest.starts_with(':'))
+                .is_some_and(|remaining| remaining.starts_with(':'))
         });
         of_kind.map(|(_, count)| count).sum()
     }

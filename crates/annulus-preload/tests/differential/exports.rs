@@ -1,5 +1,5 @@
-//! That the list of what glibc exports is whole: `tests/exports/glibc.txt` says of each function what the library does
-//! about it, and the first three of its headings are what the library exports.
+//! Checks that the list of glibc's exports is complete: `tests/exports/glibc.txt` assigns each function to a heading,
+//! and the functions under the first three headings are those that the library exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const HEADINGS: [&str; 6] = [
     "passes",
     "can't matter",
 ];
-/// The library exports the names of so many of them.
+/// The number of names that the library exports.
 const EXPORTED: usize = 3;
 
 /// The libraries of glibc whose functions touch descriptors or processes; from 2.34 on most is in the first.
@@ -72,8 +72,8 @@ impl List {
     fn add(&mut self, word: &str, heading: usize) {
         if word.contains('*') {
             if heading + 1 < HEADINGS.len() {
-                let says = "a pattern among names that matter; write them in full";
-                self.wrong.push(format!("{word}: {says}"));
+                let message = "a pattern among names that matter; write them in full";
+                self.wrong.push(format!("{word}: {message}"));
             }
             self.patterns.push(word.to_owned());
         } else if self.names.insert(word.to_owned(), heading).is_some() {
@@ -96,7 +96,7 @@ impl List {
 
 /// Whether a name is of a family; `*` is any part of it.
 fn matches(pattern: &str, name: &str) -> bool {
-    let (first, rest) = pattern.split_once('*').unwrap_or((pattern, ""));
+    let (first, remaining) = pattern.split_once('*').unwrap_or((pattern, ""));
     let Some(left) = name.strip_prefix(first) else {
         return false;
     };
@@ -105,7 +105,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
     (0..=left.len()).any(|at| {
         let tail = &left[at..];
-        matches(rest, tail)
+        matches(remaining, tail)
     })
 }
 

@@ -9,8 +9,9 @@ use crate::library::library;
 use crate::program::apps;
 use crate::skip::skip;
 
-/// A call; the case in which it is used on a served connection or set, or by a process that has one, and what the
-/// library counts then (`-`: that nothing differs is all there is to say); the case in which it is used on others.
+/// A call, and the cases that use it. The first uses it on a served connection or set, or in a process that has one,
+/// and makes the library increase the named counter (`-`: none, only the transcript is compared). The second uses it on
+/// others.
 type Hook = (&'static str, &'static str, &'static str, &'static str);
 
 const READ: &str = "every_call_that_receives_takes_the_next_bytes";
@@ -305,8 +306,7 @@ const HOOKS: [Hook; 116] = [
     ),
 ];
 
-/// Calls in which a program may sleep: each is made by a program that has an answer queued, and by one that serves
-/// nothing.
+/// Calls that may block: each is made by a program with a queued response, and by one that serves nothing.
 const WAITS: [&str; 40] = [
     "nanosleep",
     "clock_nanosleep",
@@ -391,14 +391,14 @@ fn every_hook_has_a_case_that_is_served_and_one_that_is_not() {
     let mut wrong = Vec::new();
     for (hook, served, counted, others) in all_hooks() {
         for case in [served, others] {
-            let Some((program, known)) = find(case) else {
+            let Some((program, listed)) = find(case) else {
                 wrong.push(format!("{hook}: there is no case {case}"));
                 continue;
             };
             if !calls(&texts[program], case, hook) {
                 wrong.push(format!("{hook}: {case} of {program}.c does not call it"));
             }
-            let missing = counted != "-" && !known.iter().any(|what| what == counted);
+            let missing = counted != "-" && !listed.iter().any(|what| what == counted);
             if case == served && missing {
                 wrong.push(format!("{hook}: {case} does not expect {counted}"));
             }
@@ -435,8 +435,8 @@ fn nothing_in_the_library_calls_the_hook_of_system_calls() {
 /// The program of a case, and what it expects to be counted.
 fn find(case: &str) -> Option<(&'static str, &'static [String])> {
     PROGRAMS.iter().find_map(|(program, _)| {
-        let known = program.cases().iter().find(|known| known.name == case)?;
-        Some((program.name, &*known.counted))
+        let listed = program.cases().iter().find(|listed| listed.name == case)?;
+        Some((program.name, &*listed.counted))
     })
 }
 
@@ -458,11 +458,11 @@ fn texts() -> BTreeMap<&'static str, BTreeMap<String, String>> {
 /// The functions that a file defines: a line that begins with `static` and ends with a brace, to the next line that is
 /// one; and those of one line.
 fn functions(text: &str) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("static ") {
-        let begins_line = at == 0 || rest[..at].ends_with('\n');
-        let from_here = &rest[at..];
+    let mut collected = BTreeMap::new();
+    let mut remaining = text;
+    while let Some(at) = remaining.find("static ") {
+        let begins_line = at == 0 || remaining[..at].ends_with('\n');
+        let from_here = &remaining[at..];
         let line = from_here.lines().next().unwrap_or_default();
         let name = line.split_once('(').map(|(before, _)| before);
         let name = name.and_then(|before| before.rsplit([' ', '*']).next());
@@ -474,19 +474,22 @@ fn functions(text: &str) -> BTreeMap<String, String> {
                 .map_or(from_here.len(), |end| end + 3)]
         };
         if let Some(name) = name.filter(|_| begins_line) {
-            found.insert(name.to_owned(), body.to_owned());
+            collected.insert(name.to_owned(), body.to_owned());
         }
-        rest = &from_here["static ".len()..];
+        remaining = &from_here["static ".len()..];
     }
-    found
+    collected
 }
 
 /// Whether a function calls another, itself or by way of those that it names.
 fn calls(functions: &BTreeMap<String, String>, from: &str, hook: &str) -> bool {
     let mut next = vec![from.to_owned()];
-    let mut seen = BTreeSet::new();
+    let mut covered = BTreeSet::new();
     while let Some(name) = next.pop() {
-        let Some(body) = functions.get(&name).filter(|_| seen.insert(name.clone())) else {
+        let Some(body) = functions
+            .get(&name)
+            .filter(|_| covered.insert(name.clone()))
+        else {
             continue;
         };
         for word in body.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {

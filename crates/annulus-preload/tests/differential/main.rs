@@ -1,9 +1,9 @@
-//! Programs run with the preload library and without it: the same bytes, the same errno, the same order.
+//! Runs programs with the preload library and without it: the same bytes, the same errno, the same order.
 //!
-//! The programs are in `tests/apps`, one topic each, and name their cases themselves, with what the library must have
-//! counted in each (served, passed through, handed back). Here each case is a test: it runs without the library, then
-//! with it, and the two transcripts, the exits and what was said on stderr must be equal byte for byte. A case prints
-//! nothing that the kernel is free to choose, and no measured time.
+//! The programs are in `tests/apps`, one topic each. Each lists its cases, with the counters that the library must
+//! increase in each (served, passed through, handed back). Each case is a test here: it runs without the library, then
+//! with it. The two transcripts, exit codes and outputs on stderr must be equal byte for byte. A case prints nothing
+//! that the kernel is free to choose, and no measured time.
 
 // What needs no program is tested by itself; the library can't be (`test = false`).
 #[path = "../../src/accept_burst.rs"]
@@ -86,7 +86,7 @@ fn compare(program: &Program, case: &str) {
     );
 }
 
-/// Holds one run to the other. Where the library is refused its rings it says so in one line on stderr.
+/// Compares one run with the other. A library whose rings are refused reports it in one line on stderr.
 #[track_caller]
 fn agree(program: &str, case: &str, without: &Run, with: &Run) {
     let complaints = if with.counts.of("passed:refused") > 0 {

@@ -1,4 +1,4 @@
-//! Each option of sockets that the kernel's headers name has its place in the lists of the library.
+//! Checks that each socket option in the kernel's headers is listed in the library.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -37,19 +37,19 @@ const HEADERS: [(i32, &str, &str); 4] = [
 /// Names and numbers that a header defines.
 fn defined(header: &str, prefix: &str) -> Option<BTreeMap<String, i32>> {
     let include = format!("echo '#include <{header}>' | cc -E -dM -");
-    let said = Command::new("sh").args(["-c", &include]).output().ok()?;
-    if !said.status.success() {
+    let output = Command::new("sh").args(["-c", &include]).output().ok()?;
+    if !output.status.success() {
         return None;
     }
     let of_line = |line: &str| {
         let mut words = line.strip_prefix("#define ")?.split_whitespace();
         let (name, number) = (words.next()?, words.next()?);
-        let known = name.starts_with(prefix)
+        let recognised = name.starts_with(prefix)
             && !name.starts_with("IPV6_PRIORITY_")
             && !NO_OPTIONS.iter().any(|other| name.starts_with(other));
-        known.then_some((name.to_owned(), number.parse().ok()?))
+        recognised.then_some((name.to_owned(), number.parse().ok()?))
     };
-    let text = String::from_utf8(said.stdout).ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
     Some(text.lines().filter_map(of_line).collect())
 }
 

@@ -1,4 +1,4 @@
-//! The programs: found, built once, and run to their end.
+//! The programs: compiled once, and run to their end.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -44,11 +44,11 @@ pub(crate) struct Case {
     pub(crate) name: String,
     /// It changes what only root may change.
     pub(crate) as_root: bool,
-    /// What the library must have counted: words such as `served:read`, or at most: `enters<=40`.
+    /// Counters that the library must have increased, such as `served:read`, or upper limits: `enters<=40`.
     pub(crate) counted: Vec<String>,
 }
 
-/// How a program came to its end, and what it said.
+/// The exit and the output of a program.
 pub(crate) struct Run {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -79,7 +79,7 @@ impl With {
         With::as_it_is().set("ANNULUS_HOLD", "1")
     }
 
-    /// The library, which counts, and holds writes back when it has seen that it may.
+    /// The library with counters on and batching from the first round.
     pub(crate) fn as_it_is() -> With {
         With {
             counted: true,
@@ -109,9 +109,9 @@ impl With {
         });
         let switcher = switcher.as_ref()?.command[0].display();
         let both = format!("{switcher} {}", library().display());
-        let place = annulus::metrics::switch::ASKED_AT.to_string();
+        let address = annulus::metrics::switch::ASKED_AT.to_string();
         let with = With::library().set("LD_PRELOAD", &both);
-        Some(with.set("SWITCHER_WORD", &place))
+        Some(with.set("SWITCHER_WORD", &address))
     }
 
     pub(crate) fn set(mut self, name: &'static str, value: &str) -> With {
@@ -146,7 +146,7 @@ impl Program {
         }
     }
 
-    /// Built on first use; `None`, said once, where its compiler or interpreter is missing.
+    /// Built on first use; `None`, reported once, where its compiler or interpreter is missing.
     pub(crate) fn built(&self) -> Option<&Built> {
         let build = || match self.language {
             Language::C => compile(self.name, &["-pthread"]),
@@ -163,8 +163,8 @@ impl Program {
             let Some(built) = self.built() else {
                 return Vec::new();
             };
-            let said = built.run(&["--cases"], &With::nothing()).stdout;
-            said.lines().map(Case::of_line).collect()
+            let output = built.run(&["--cases"], &With::nothing()).stdout;
+            output.lines().map(Case::of_line).collect()
         };
         self.cases.get_or_init(list)
     }
@@ -184,8 +184,8 @@ impl Case {
 }
 
 impl Built {
-    /// A program that `compiler`, given the name of a file, writes. It gets a name that the next run of the tests uses
-    /// again. `None` where there is no such compiler.
+    /// A program that `compiler` writes to the file whose name it gets. The next run of the tests reuses the name.
+    /// `None` where there is no such compiler.
     fn compiled(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Option<Built> {
         let path = once_per_run(&format!("app-{name}"), || {
             let output = scratch("app");
@@ -239,7 +239,7 @@ impl Built {
 }
 
 impl Run {
-    /// What was said on stderr, without lines of the library.
+    /// The output on stderr, without lines of the library.
     pub(crate) fn stderr_without_library(&self) -> String {
         let lines = self.stderr.lines();
         let others = lines.filter(|line| !line.starts_with("annulus: "));
@@ -260,16 +260,16 @@ fn to_the_end(mut command: Command) -> (String, String, String) {
     let stderr = collect(child.stderr.take().unwrap());
     let end = Instant::now() + LONGEST;
     let mut late = false;
-    let mut rest = |said: Receiver<Vec<u8>>, child: &Child| {
-        let mut text = said.recv_timeout(end.saturating_duration_since(Instant::now()));
+    let mut remaining = |output: Receiver<Vec<u8>>, child: &Child| {
+        let mut text = output.recv_timeout(end.saturating_duration_since(Instant::now()));
         if text.is_err() {
             late = true;
             kill_group(child);
-            text = said.recv_timeout(Duration::from_secs(5));
+            text = output.recv_timeout(Duration::from_secs(5));
         }
         String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
     };
-    let (stdout, stderr) = (rest(stdout, &child), rest(stderr, &child));
+    let (stdout, stderr) = (remaining(stdout, &child), remaining(stderr, &child));
     let status = wait(&mut child, end);
     let exit = if late {
         format!("killed after {} s", LONGEST.as_secs())
@@ -343,26 +343,26 @@ fn compile(name: &str, flags: &[&str]) -> Option<Built> {
     })
 }
 
-/// A library that is loaded beside ours.
+/// A library that is loaded beside the preload library.
 pub(crate) fn shared(name: &str) -> Option<PathBuf> {
     let built = compile(name, &["-shared", "-fPIC"])?;
     built.command.into_iter().next()
 }
 
 fn python(name: &str) -> Option<Built> {
-    let asked = Command::new("python3")
+    let probe = Command::new("python3")
         .args([
             "-c",
             "import asyncio, http.server, sys; print(sys.executable)",
         ])
         .output();
-    let found = asked.ok().filter(|output| output.status.success());
-    let Some(found) = found else {
+    let available = probe.ok().filter(|output| output.status.success());
+    let Some(available) = available else {
         skip(format_args!("no python3 with its library for {name}"));
         return None;
     };
-    // The interpreter itself: what is found by name may be a script that starts it.
-    let interpreter = String::from_utf8(found.stdout).unwrap().trim().into();
+    // The interpreter itself: the program in PATH may be a script that starts it.
+    let interpreter = String::from_utf8(available.stdout).unwrap().trim().into();
     Some(Built {
         command: vec![interpreter, apps().join(format!("{name}.py"))],
     })

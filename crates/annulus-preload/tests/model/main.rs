@@ -1,11 +1,11 @@
 //! Random sequences of calls on an epoll set and its sockets: with the library as without.
 //!
-//! The driver is `tests/apps/model.c`, which makes the same sequence of the same seed, runs it against the kernel with
-//! peers that it plays itself by direct system calls, and prints what each call returned and what each round of looks
-//! at the set reported. It leaves out of its sequences what the kernel decides by time (how much a full socket still
-//! takes, what a reset overtakes), and it says where a report may be larger under the library, and why.
+//! The driver is `tests/apps/model.c`. It makes the same sequence from the same seed, runs it against the kernel with
+//! peers that it plays itself by direct system calls, and prints the result of each call and the events of each round.
+//! Its sequences leave out results that depend on the kernel's timing (how much a full socket still takes, what a reset
+//! overtakes). It marks where a report may be larger under the library, and why.
 //!
-//! `SEED=n` repeats one sequence; `MODEL_SEEDS=n` runs as many, for hours if one likes.
+//! `SEED=n` repeats one sequence; `MODEL_SEEDS=n` runs that many, for hours if needed.
 
 #[path = "../differential/counts.rs"]
 #[allow(dead_code, reason = "the programs' own test uses all of it")]
@@ -35,11 +35,11 @@ static DRIVER: Program = Program::c("model");
 /// Sequences of one process: what one leaves behind, the next may stumble over.
 const OF_ONE_PROCESS: u64 = 10;
 const SEEDS: u64 = 200;
-/// Sequences that are known to differ, each by closing all numbers of a connection that was duplicated with bytes
-/// unread (docs/PRELOAD.md, "What differs").
+/// Sequences with an expected difference, each from closing all numbers of a connection that was duplicated with unread
+/// bytes (docs/PRELOAD.md, "What differs").
 const KNOWN: [u64; 3] = [70, 184, 197];
 const ROUNDS: &str = "25";
-/// Differences that are shown; the rest is counted.
+/// Differences that are printed; all others are counted.
 const SHOWN: usize = 4;
 
 fn number(name: &str) -> Option<u64> {
@@ -62,7 +62,7 @@ fn random_sequences_are_reported_as_the_kernel_reports_them() {
         None => number("MODEL_SEEDS").unwrap_or(SEEDS),
     };
     let next = AtomicU64::new(first);
-    let found = Mutex::new(Vec::new());
+    let results = Mutex::new(Vec::new());
     let work = || {
         loop {
             let from = next.fetch_add(OF_ONE_PROCESS, Ordering::Relaxed);
@@ -70,8 +70,8 @@ fn random_sequences_are_reported_as_the_kernel_reports_them() {
             if left == 0 {
                 return;
             }
-            let differences = differences(driver, from, left.min(OF_ONE_PROCESS));
-            found.lock().unwrap().extend(differences);
+            let more = differences(driver, from, left.min(OF_ONE_PROCESS));
+            results.lock().unwrap().extend(more);
         }
     };
     std::thread::scope(|scope| {
@@ -79,20 +79,20 @@ fn random_sequences_are_reported_as_the_kernel_reports_them() {
             scope.spawn(work);
         }
     });
-    let mut found = found.into_inner().unwrap();
+    let mut results = results.into_inner().unwrap();
     if number("SEED").is_none() && number("MODEL_SEEDS").is_none() {
-        found.retain(|difference| !KNOWN.contains(&difference.seed));
+        results.retain(|difference| !KNOWN.contains(&difference.seed));
     }
-    let shown: Vec<String> = found
+    let shown: Vec<String> = results
         .iter()
         .take(SHOWN)
         .map(Difference::to_string)
         .collect();
-    let seeds: Vec<u64> = found.iter().map(|difference| difference.seed).collect();
+    let seeds: Vec<u64> = results.iter().map(|difference| difference.seed).collect();
     assert!(
-        found.is_empty(),
+        results.is_empty(),
         "{} of {count} sequences differ under the library, seeds {seeds:?}; SEED=n repeats one\n{}",
-        found.len(),
+        results.len(),
         shown.join("\n")
     );
 }
@@ -108,20 +108,20 @@ fn differences(driver: &Built, first: u64, count: u64) -> Vec<Difference> {
         "{}{}",
         without.stdout, without.stderr
     );
-    let mut found = Vec::new();
+    let mut results = Vec::new();
     for seed in first..first + count {
         let expected = report::of_seed(&without.stdout, seed);
-        let seen = report::of_seed(&with.stdout, seed);
-        found.extend(report::first_difference(seed, &expected, &seen));
+        let actual = report::of_seed(&with.stdout, seed);
+        results.extend(report::first_difference(seed, &expected, &actual));
     }
-    if found.is_empty() && with.exit != without.exit {
-        found.push(Difference {
+    if results.is_empty() && with.exit != without.exit {
+        results.push(Difference {
             seed: first,
             text: format!("ended by {}\n{}{}", with.exit, with.stderr, with.log),
         });
     }
-    if let Some(difference) = found.first_mut().filter(|_| with.exit != without.exit) {
+    if let Some(difference) = results.first_mut().filter(|_| with.exit != without.exit) {
         difference.text += &format!("\nthe process: {}\n{}{}", with.exit, with.stderr, with.log);
     }
-    found
+    results
 }

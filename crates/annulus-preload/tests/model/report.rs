@@ -24,10 +24,14 @@ pub(crate) fn of_seed(transcript: &str, seed: u64) -> Vec<&str> {
         .collect()
 }
 
-pub(crate) fn first_difference(seed: u64, expected: &[&str], seen: &[&str]) -> Option<Difference> {
-    let at = (0..expected.len().max(seen.len())).find(|&at| {
-        let both = expected.get(at).zip(seen.get(at));
-        !both.is_some_and(|(expected, seen)| allowed(expected, seen))
+pub(crate) fn first_difference(
+    seed: u64,
+    expected: &[&str],
+    actual: &[&str],
+) -> Option<Difference> {
+    let at = (0..expected.len().max(actual.len())).find(|&at| {
+        let both = expected.get(at).zip(actual.get(at));
+        !both.is_some_and(|(expected, actual)| allowed(expected, actual))
     })?;
     let line = |lines: &[&str]| {
         lines
@@ -35,7 +39,7 @@ pub(crate) fn first_difference(seed: u64, expected: &[&str], seen: &[&str]) -> O
             .map_or("nothing more", |line| *line)
             .to_owned()
     };
-    let (expected_line, seen_line) = (line(expected), line(seen));
+    let (expected_line, seen_line) = (line(expected), line(actual));
     let slot = slot_of(&expected_line, &seen_line);
     let history = history(&expected[..at.min(expected.len())], &slot);
     Some(Difference {
@@ -63,37 +67,37 @@ fn masks(line: &str) -> Option<Masks<'_>> {
     )
 }
 
-/// Whether a line may be what the other is. A member that was handed back may report an edge again: the kernel's set,
-/// which it enters then, can't be told that the program knows it.
-fn allowed(expected: &str, seen: &str) -> bool {
-    if expected == seen {
+/// Whether a line is an allowed variant of the other. A member that was handed back may report an edge again: the
+/// kernel's set, which it then enters, cannot know that the program has handled it.
+fn allowed(expected: &str, actual: &str) -> bool {
+    if expected == actual {
         return true;
     }
-    let (Some(expected), Some(seen)) = (masks(expected), masks(seen)) else {
+    let (Some(expected), Some(actual)) = (masks(expected), masks(actual)) else {
         return false;
     };
     let none = (false, BTreeSet::new());
-    let slots: BTreeSet<&str> = expected.keys().chain(seen.keys()).copied().collect();
+    let slots: BTreeSet<&str> = expected.keys().chain(actual.keys()).copied().collect();
     slots.iter().all(|slot| {
-        let (expected, seen) = (
+        let (expected, actual) = (
             expected.get(slot).unwrap_or(&none),
-            seen.get(slot).unwrap_or(&none),
+            actual.get(slot).unwrap_or(&none),
         );
-        expected == seen || (expected.0 && seen.0 && expected.1.is_subset(&seen.1))
+        expected == actual || (expected.0 && actual.0 && expected.1.is_subset(&actual.1))
     })
 }
 
 /// The slot that two lines are about, or the first of which they report different masks.
-fn slot_of(expected: &str, seen: &str) -> String {
-    if let (Some(expected), Some(seen)) = (masks(expected), masks(seen)) {
-        let mut slots = expected.keys().chain(seen.keys());
-        let differs = slots.find(|slot| expected.get(*slot) != seen.get(*slot));
+fn slot_of(expected: &str, actual: &str) -> String {
+    if let (Some(expected), Some(actual)) = (masks(expected), masks(actual)) {
+        let mut slots = expected.keys().chain(actual.keys());
+        let differs = slots.find(|slot| expected.get(*slot) != actual.get(*slot));
         return differs.map_or_else(String::new, |slot| (*slot).to_owned());
     }
     let line = if expected.starts_with(|c: char| c.is_ascii_digit()) {
         expected
     } else {
-        seen
+        actual
     };
     line.chars().take_while(char::is_ascii_digit).collect()
 }
@@ -141,6 +145,10 @@ fn a_sequence_that_ends_early_is_a_difference() {
     assert_eq!(seven, ["0 opened", "looks: 0=OUT"]);
     assert_eq!(of_seed(transcript, 8), ["1 opened"]);
     assert!(first_difference(7, &seven, &seven).is_none());
-    let found = first_difference(7, &seven, &seven[..1]).unwrap();
-    assert!(found.text.ends_with("nothing more"), "{}", found.text);
+    let difference = first_difference(7, &seven, &seven[..1]).unwrap();
+    assert!(
+        difference.text.ends_with("nothing more"),
+        "{}",
+        difference.text
+    );
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::skip::skip;
 
-/// A key and a certificate that nobody else would trust, `key.pem` and `cert.pem` in `folder`; a skip without openssl.
+/// A key and a self-signed certificate, `key.pem` and `cert.pem` in `folder`; a skip without openssl.
 pub(crate) fn certificate(folder: &Path) -> Option<()> {
     let made = Command::new("openssl")
         .args([

@@ -1,11 +1,11 @@
-//! A client of HTTP/1.1 on a socket: what is sent and what comes back are seen byte for byte.
+//! A client of HTTP/1.1 on a socket, which compares sent and received data byte for byte.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use crate::server::PATIENCE;
 
-/// An answer, with its body as it was before chunks were made of it.
+/// A response, with its body after chunked encoding was removed.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -102,7 +102,7 @@ impl Http {
         Ok(line)
     }
 
-    /// The next answer.
+    /// The next response.
     pub(crate) fn read(&mut self) -> io::Result<Response> {
         let first = self.line()?;
         let status = first.split(' ').nth(1).unwrap().parse().unwrap();
@@ -147,8 +147,8 @@ impl Http {
     /// Holds that nothing more comes, and the connection ends in order.
     #[track_caller]
     pub(crate) fn assert_ended(&mut self) {
-        let mut rest = Vec::new();
-        self.stream.read_to_end(&mut rest).unwrap();
-        assert!(rest.is_empty(), "{} bytes more", rest.len());
+        let mut remaining = Vec::new();
+        self.stream.read_to_end(&mut remaining).unwrap();
+        assert!(remaining.is_empty(), "{} bytes more", remaining.len());
     }
 }

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use crate::built;
 
-/// Names another library than the one that cargo builds; `none` has the servers run without, which shows whether a
-/// test asks what a server does by itself.
+/// Names another library than the one that cargo builds. With `none`, the servers run without a library, which shows
+/// whether a test expects what a server does by itself.
 const LIBRARY: &str = "ANNULUS_TEST_LIBRARY";
 
 pub(crate) fn library() -> Option<&'static Path> {

@@ -1,5 +1,5 @@
-//! Servers as the distribution has them, on the library, from their clients' side: what is answered must be what it is
-//! without. Clients are not on the library. The servers' own test suites are run by `ci/servers`.
+//! Servers of the distribution on the library, from their clients' side: responses must be the same as without it.
+//! Clients do not use the library. `ci/servers` runs the servers' own test suites.
 
 #[path = "../built/library.rs"]
 mod built;

@@ -71,7 +71,7 @@ impl Client {
         assert_eq!(self.line(), "STORED\r\n");
     }
 
-    /// Reads the answer to one `get` that finds its key.
+    /// Reads the response to one `get` that hits.
     #[track_caller]
     fn assert_value(&mut self, key: &str, value: &[u8]) {
         assert_eq!(self.line(), format!("VALUE {key} 0 {}\r\n", value.len()));
@@ -152,7 +152,7 @@ fn four_threads_serve_many_connections() {
     let clients: Vec<_> = (0..8)
         .map(|name| {
             thread::spawn(move || {
-                // Kept connections, which the threads get by turns, and short ones between.
+                // Kept connections, which the threads get in turn, and short ones between.
                 let mut kept: Vec<_> = (0..4).map(|_| Client::to(port)).collect();
                 for (n, client) in kept.iter_mut().enumerate() {
                     use_it(client, name * 100 + n, 20);
@@ -167,7 +167,7 @@ fn four_threads_serve_many_connections() {
     server.finish().assert_served();
 }
 
-/// A request or an answer of the binary protocol.
+/// A request or a response of the binary protocol.
 fn binary(opcode: u8, key: &[u8], extras: &[u8], value: &[u8], opaque: u32) -> Vec<u8> {
     let total = (key.len() + extras.len() + value.len()) as u32;
     let mut bytes = vec![0x80, opcode];
@@ -180,7 +180,7 @@ fn binary(opcode: u8, key: &[u8], extras: &[u8], value: &[u8], opaque: u32) -> V
     bytes
 }
 
-/// The next answer: opcode, status, opaque, and its body without extras.
+/// The next response: opcode, status, opaque, and its body without extras.
 #[track_caller]
 fn read_binary(client: &mut Client) -> (u8, u16, u32, Vec<u8>) {
     let head = client.bytes(24);
@@ -216,7 +216,7 @@ fn the_binary_protocol_responds_only_where_required() {
         ));
         assert_eq!(read_binary(&mut client), (SET, 0, n as u32, vec![]));
     }
-    // Quiet gets answer where they find something; all come together at the end.
+    // Quiet gets respond only on a hit; all responses come together at the end.
     let mut pipeline = Vec::new();
     for n in 0..200 {
         pipeline.extend(binary(

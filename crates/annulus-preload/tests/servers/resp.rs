@@ -1,11 +1,11 @@
-//! A client of Redis that shows what arrives: one command or many at a time, answers in the order they come.
+//! A client of Redis that returns what arrives: one command or many at a time, replies in order.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use crate::server::PATIENCE;
 
-/// An answer of the server.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Status(String),
@@ -25,7 +25,7 @@ impl Reply {
         Reply::Bytes(bytes.as_ref().to_vec())
     }
 
-    /// The text of an answer that is one.
+    /// The text of a text reply.
     #[track_caller]
     pub(crate) fn text(self) -> String {
         match self {
@@ -83,35 +83,35 @@ impl Client {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Sends a command and returns before its answer.
+    /// Sends a command and returns before its reply.
     #[track_caller]
     pub(crate) fn send(&mut self, line: &str) {
         let words: Vec<_> = line.split(' ').map(str::as_bytes).collect();
         self.send_raw(&command(&words)).unwrap();
     }
 
-    /// Sends the words of `line` as a command; its answer.
+    /// Sends the words of `line` as a command. Returns its reply.
     #[track_caller]
     pub(crate) fn call(&mut self, line: &str) -> Reply {
         self.send(line);
         self.read().unwrap()
     }
 
-    /// The same with words that hold spaces, or anything.
+    /// The same with arguments that may contain spaces or any bytes.
     #[track_caller]
     pub(crate) fn call_words(&mut self, words: &[&[u8]]) -> Reply {
         self.send_raw(&command(words)).unwrap();
         self.read().unwrap()
     }
 
-    /// The next answer.
+    /// The next reply.
     pub(crate) fn read(&mut self) -> io::Result<Reply> {
         let line = self.read_line()?;
-        let (kind, rest) = line.split_at(1);
-        let count = || rest.parse::<i64>().unwrap();
+        let (kind, remaining) = line.split_at(1);
+        let count = || remaining.parse::<i64>().unwrap();
         Ok(match kind {
-            "+" => Reply::Status(rest.to_owned()),
-            "-" => Reply::Error(rest.to_owned()),
+            "+" => Reply::Status(remaining.to_owned()),
+            "-" => Reply::Error(remaining.to_owned()),
             ":" => Reply::Number(count()),
             "$" | "*" if count() == -1 => Reply::Nothing,
             "$" => {

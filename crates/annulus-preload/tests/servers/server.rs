@@ -1,5 +1,5 @@
-//! A server of the distribution, on a free port and in a folder of its own, with the preload library or without; and
-//! what the library says about itself when the server has ended.
+//! A server of the distribution, on a free port and in a temporary folder, with the preload library or without; and the
+//! library's counters when the server has ended.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -74,7 +74,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `command`, which listens on `port`, and waits until it answers. What it prints is in `output.log` of
+    /// Starts `command`, which listens on `port`, and waits until it responds. Its output is in `output.log` of
     /// `folder`.
     pub(crate) fn start(how: How, folder: &Path, port: u16, command: &mut Command) -> Server {
         let log = folder.join("annulus.log");
@@ -112,9 +112,9 @@ impl Server {
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             let ended = self.child.try_wait().unwrap();
             if ended.is_some() || start.elapsed() > PATIENCE {
-                let said = fs::read_to_string(folder.join("output.log")).unwrap();
+                let output = fs::read_to_string(folder.join("output.log")).unwrap();
                 panic!(
-                    "the server doesn't listen on {} ({ended:?}):\n{said}",
+                    "the server doesn't listen on {} ({ended:?}):\n{output}",
                     self.port
                 );
             }
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    /// Asks the server to end, which it does well, and returns what the library did in it.
+    /// Makes the server exit, checks that it succeeds, and returns the library's counters.
     #[track_caller]
     pub(crate) fn finish(mut self) -> Stats {
         self.signal(Signal::TERM);
@@ -211,13 +211,13 @@ impl Stats {
     }
 }
 
-/// Asks again until there is an answer.
+/// Repeats `probe` until it returns a value.
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(response) = probe() {
+            return response;
         }
         assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
         sleep(Duration::from_millis(5));

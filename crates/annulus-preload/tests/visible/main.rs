@@ -104,7 +104,7 @@ fn reasons_for_passing_through_and_handing_back_are_visible_live() {
     let now = server.look_until(|now| now.total().preload.connections == 0);
     let back = now.since(&before).total().preload.handed_back;
     assert_eq!((back[0].reason, back[0].count), ("duplicated", 1));
-    // The kernel answers it from now on.
+    // It passes through from now on.
     let [reads, ..] = server.counts();
     exchange(&mut stream, b"last", 3);
     assert!(server.counts()[0] >= reads + 3);

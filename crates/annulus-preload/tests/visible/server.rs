@@ -23,13 +23,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Server {
     child: Child,
     tell: Option<ChildStdin>,
-    said: Lines<BufReader<ChildStdout>>,
+    stdout: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
     /// Of each thread.
     pub(crate) ports: Vec<u16>,
 }
 
-/// `None`: it can't run here, and that has been said.
+/// `None`: it cannot run here, which has been reported.
 pub(crate) struct Started(pub(crate) Option<Server>);
 
 impl Server {
@@ -54,13 +54,13 @@ impl Server {
             .spawn()
             .unwrap();
         let tell = child.stdin.take();
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let port = |_| said.next().unwrap().unwrap().parse().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = |_| stdout.next().unwrap().unwrap().parse().unwrap();
         let ports = (0..threads).map(port).collect();
         Started(Some(Server {
             child,
             tell,
-            said,
+            stdout,
             log,
             ports,
         }))
@@ -70,26 +70,26 @@ impl Server {
         self.child.id()
     }
 
-    fn ask(&mut self, word: &str) -> String {
+    fn request(&mut self, word: &str) -> String {
         writeln!(self.tell.as_ref().unwrap(), "{word}").unwrap();
-        self.said.next().unwrap().unwrap()
+        self.stdout.next().unwrap().unwrap()
     }
 
     /// How often it has called `read`, `write` and `epoll_wait`.
     pub(crate) fn counts(&mut self) -> [u64; 3] {
-        let said = self.ask("counts");
-        let numbers = said.split(' ').map(|number| number.parse().unwrap());
+        let stdout = self.request("counts");
+        let numbers = stdout.split(' ').map(|number| number.parse().unwrap());
         numbers.collect::<Vec<u64>>().try_into().unwrap()
     }
 
     pub(crate) fn close_all(&mut self) {
-        assert_eq!(self.ask("close"), "closed");
+        assert_eq!(self.request("close"), "closed");
     }
 
     /// A child's number, and its port.
     pub(crate) fn fork(&mut self) -> (u32, u16) {
-        let pid = self.ask("fork").parse().unwrap();
-        let port = self.said.next().unwrap().unwrap().parse().unwrap();
+        let pid = self.request("fork").parse().unwrap();
+        let port = self.stdout.next().unwrap().unwrap().parse().unwrap();
         (pid, port)
     }
 
@@ -97,7 +97,7 @@ impl Server {
         Snapshot::of(self.id()).unwrap()
     }
 
-    /// Until it is so: numbers that a ring has are told when its thread comes out of the kernel.
+    /// Waits for a snapshot that satisfies `is_so`: the gauges of a ring are updated when its thread enters the kernel.
     pub(crate) fn look_until(&self, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -135,14 +135,14 @@ impl Drop for Server {
     }
 }
 
-/// Sends a message so many times, and gets it back each time.
+/// Sends a message `rounds` times, and receives it each time.
 pub(crate) fn exchange(stream: &mut TcpStream, message: &[u8], times: usize) {
-    let mut answer = vec![0; message.len()];
+    let mut response = vec![0; message.len()];
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     for _ in 0..times {
         stream.write_all(message).unwrap();
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, message);
+        stream.read_exact(&mut response).unwrap();
+        assert_eq!(response, message);
     }
 }
 
@@ -164,8 +164,8 @@ fn program() -> &'static PathBuf {
             .arg(source)
             .output()
             .expect("the C compiler, which Rust links by, is there");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        let stdout = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stdout}");
         Some(path)
     };
     BUILT.get_or_init(|| once_per_run("visible-echo", built).unwrap())

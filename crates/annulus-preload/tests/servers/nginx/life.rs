@@ -17,24 +17,24 @@ use crate::http::Http;
 use crate::library::library;
 use crate::server::{How, free_port, until};
 
-/// Clients that ask until they are stopped, and take no failure.
+/// Clients that send requests until they are stopped, and accept no failure.
 struct Load {
     stop: Arc<AtomicBool>,
-    answers: Arc<AtomicU64>,
+    responses: Arc<AtomicU64>,
     clients: Vec<JoinHandle<()>>,
 }
 
 impl Load {
     fn start(port: u16) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
-        let answers = Arc::new(AtomicU64::new(0));
+        let responses = Arc::new(AtomicU64::new(0));
         let client = |kept: bool| {
-            let (stop, answers) = (stop.clone(), answers.clone());
+            let (stop, responses) = (stop.clone(), responses.clone());
             thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     match kept {
-                        true => ask_on_one(port, &stop, &answers),
-                        false => ask_once(port, &answers),
+                        true => request_on_one(port, &stop, &responses),
+                        false => request_once(port, &responses),
                     }
                 }
             })
@@ -42,16 +42,16 @@ impl Load {
         let clients = (0..4).map(|n| client(n % 2 == 0)).collect();
         Load {
             stop,
-            answers,
+            responses,
             clients,
         }
     }
 
-    /// Waits until that many more requests have been answered.
+    /// Waits until that many more responses have arrived.
     fn goes_on(&self, more: u64) {
-        let now = self.answers.load(Ordering::Relaxed);
+        let now = self.responses.load(Ordering::Relaxed);
         until("requests are answered", || {
-            (self.answers.load(Ordering::Relaxed) >= now + more).then_some(())
+            (self.responses.load(Ordering::Relaxed) >= now + more).then_some(())
         });
     }
 
@@ -65,21 +65,21 @@ impl Load {
 }
 
 /// A connection per request: a listener that stays open loses none of them.
-fn ask_once(port: u16, answers: &AtomicU64) {
+fn request_once(port: u16, responses: &AtomicU64) {
     let mut client = Http::connect(port);
     let response = client.get_with("/file", "Connection: close\r\n");
     assert_eq!((response.status, response.body.len()), (200, 3000));
     client.assert_ended();
-    answers.fetch_add(1, Ordering::Relaxed);
+    responses.fetch_add(1, Ordering::Relaxed);
 }
 
 /// One connection, until the server ends it, as it may between two requests.
-fn ask_on_one(port: u16, stop: &AtomicBool, answers: &AtomicU64) {
+fn request_on_one(port: u16, stop: &AtomicBool, responses: &AtomicU64) {
     let mut client = Http::connect(port);
-    let mut asked = 0;
+    let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
-        let answer = client.send("/file", "").and_then(|()| client.read());
-        match answer {
+        let response = client.send("/file", "").and_then(|()| client.read());
+        match response {
             Ok(response) => assert_eq!((response.status, response.body.len()), (200, 3000)),
             Err(error) => {
                 let ends = [
@@ -88,14 +88,14 @@ fn ask_on_one(port: u16, stop: &AtomicBool, answers: &AtomicU64) {
                     io::ErrorKind::BrokenPipe,
                 ];
                 assert!(
-                    asked > 0 && ends.contains(&error.kind()),
-                    "{error} after {asked}"
+                    sent > 0 && ends.contains(&error.kind()),
+                    "{error} after {sent}"
                 );
                 return;
             }
         }
-        asked += 1;
-        answers.fetch_add(1, Ordering::Relaxed);
+        sent += 1;
+        responses.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -117,7 +117,7 @@ fn a_new_configuration_under_load_fails_no_request() {
             let worker = nginx.client().get("/pid").text().to_owned();
             (!workers.contains(&worker)).then_some(worker)
         });
-        // Two old ones may answer by turns: all of a generation are old once the load has gone on.
+        // Two old ones may respond alternately: all of a generation are old once the load has gone on.
         load.goes_on(50);
         workers.push(worker);
         workers.push(nginx.client().get("/pid").text().to_owned());
@@ -136,7 +136,7 @@ impl Daemon {
     fn start() -> Option<Daemon> {
         let (folder, port) = (TempDir::new().unwrap(), free_port());
         let config = Config {
-            // nginx gives a new program only what is named here.
+            // nginx passes only the variables named here to a new program.
             main: "env LD_PRELOAD; env ANNULUS_STATS; env ANNULUS_LOG;",
             ..Config::default()
         };
@@ -224,9 +224,9 @@ fn shares(how: How, count: usize, listen: &str) -> Option<(usize, usize)> {
     let port = nginx.port();
     // Until both workers are there, one takes all.
     until("both workers answer", || {
-        let ask = || Http::connect(port).get("/pid").text().to_owned();
-        let first = ask();
-        (0..200).any(|_| ask() != first).then_some(())
+        let fetch_pid = || Http::connect(port).get("/pid").text().to_owned();
+        let first = fetch_pid();
+        (0..200).any(|_| fetch_pid() != first).then_some(())
     });
     let opened: Vec<_> = (0..4)
         .map(|_| {

@@ -55,7 +55,7 @@ impl Config<'_> {
         } = self;
         let root = fs::metadata("/proc/self")
             .is_ok_and(|of| std::os::unix::fs::MetadataExt::uid(&of) == 0);
-        // The workers of a server that root starts are somebody else's, and couldn't read this folder.
+        // The workers of a server that root starts run as another user, and could not read this folder.
         let user = if root { "user root;" } else { "" };
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()

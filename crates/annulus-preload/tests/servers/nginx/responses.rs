@@ -1,4 +1,4 @@
-//! Answers to one client: kept connections, pipelines, files, and clients that are slow or go.
+//! Responses to one client: kept connections, pipelines, files, and clients that are slow or disconnect.
 
 use std::io::Read;
 use std::net::Shutdown;
@@ -104,11 +104,13 @@ fn files_come_byte_for_byte_however_they_are_sent() {
         let head = "HEAD /large HTTP/1.1\r\nHost: localhost\r\n\r\n";
         client.send_raw(head.as_bytes()).unwrap();
         client.stream().shutdown(Shutdown::Write).unwrap();
-        let mut rest = String::new();
-        (&mut client.stream()).read_to_string(&mut rest).unwrap();
+        let mut remaining = String::new();
+        (&mut client.stream())
+            .read_to_string(&mut remaining)
+            .unwrap();
         assert!(
-            rest.contains("Content-Length: 3000000") && rest.ends_with("\r\n\r\n"),
-            "{rest}"
+            remaining.contains("Content-Length: 3000000") && remaining.ends_with("\r\n\r\n"),
+            "{remaining}"
         );
         nginx.finish_served();
     }

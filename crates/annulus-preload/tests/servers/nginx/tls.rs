@@ -79,7 +79,7 @@ fn http_2_serves_many_streams_at_a_time() {
         format!("{base}/small?[1-20]"),
         format!("{base}/large?[1-4]"),
     ];
-    let said = curl(
+    let output = curl(
         &nginx,
         &[
             "--http2",
@@ -94,7 +94,7 @@ fn http_2_serves_many_streams_at_a_time() {
             "large-#1",
         ],
     );
-    assert_eq!(String::from_utf8(said).unwrap(), "2 ".repeat(24));
+    assert_eq!(String::from_utf8(output).unwrap(), "2 ".repeat(24));
     let read = |name: String| fs::read(nginx.folder.path().join(name)).unwrap();
     assert!((1..=20).all(|n| read(format!("small-{n}")) == small));
     assert!((1..=4).all(|n| read(format!("large-{n}")) == large));

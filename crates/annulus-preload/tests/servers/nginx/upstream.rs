@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Config, nginx};
 
-/// A server that sends each request's body back, until nobody asks any more.
+/// A server that sends each request's body back, until its clients are gone.
 fn echo_bodies() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -133,10 +133,10 @@ fn an_upstream_that_is_not_there_or_goes_gives_an_error_and_no_more() {
     nginx.finish_served();
 }
 
-/// The client has said all, and the upstream needs its time: nothing happens meanwhile.
+/// The client has sent its request, and the upstream needs time: nothing happens meanwhile.
 #[test]
 fn a_client_that_has_ended_its_side_costs_nothing_while_its_response_is_pending() {
-    /// Far more than what nginx starts, answers and ends with, and far fewer than of a wait that goes in circles.
+    /// Far more than nginx needs to start, respond and exit, and far fewer than a busy loop makes.
     const ENTERS_MAX: u64 = 500;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let slow = listener.local_addr().unwrap().port();
@@ -145,8 +145,8 @@ fn a_client_that_has_ended_its_side_costs_nothing_while_its_response_is_pending(
             let mut stream = stream.unwrap();
             stream.read_exact(&mut [0; 10]).unwrap();
             thread::sleep(Duration::from_millis(500));
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate";
-            stream.write_all(answer).unwrap();
+            let response = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate";
+            stream.write_all(response).unwrap();
             let _ = stream.read_to_end(&mut Vec::new());
         }
     });

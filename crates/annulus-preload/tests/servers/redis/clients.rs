@@ -1,4 +1,4 @@
-//! What clients see of one server: subscriptions, commands that block, transactions, scripts.
+//! One server from its clients' side: subscriptions, commands that block, transactions, scripts.
 
 use std::net::TcpStream;
 use std::thread;
@@ -186,7 +186,7 @@ fn a_client_is_killed_by_its_number_and_sees_the_end() {
 
     let mut itself = server.client();
     let id = itself.call("CLIENT ID").number();
-    // The answer comes first, then the end.
+    // The reply comes first, then the end.
     assert_eq!(
         itself.call(&format!("CLIENT KILL ID {id} SKIPME no")),
         Reply::Number(1)

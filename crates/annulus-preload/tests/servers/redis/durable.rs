@@ -66,7 +66,7 @@ fn a_kill_at_any_moment_loses_no_acknowledged_write() {
         redis.again(options);
         let mut client = redis.client();
         for (n, acknowledged) in acknowledged.into_iter().enumerate() {
-            // The values count up: one that is there says that all before were.
+            // The values count up: a value that exists proves that all before it were stored.
             let Reply::Bytes(last) = client.call(&format!("GET client{n}")) else {
                 assert_eq!(acknowledged, 0, "client {n} has lost all");
                 continue;
@@ -175,7 +175,7 @@ fn the_log_is_rewritten_under_load_and_loses_nothing() {
     redis.finish_served();
 }
 
-/// The server starts its own program again in its place, with the same process number.
+/// The server replaces itself by its own program, with the same process number.
 #[test]
 fn a_server_that_executes_itself_again_is_served_again() {
     let Some(redis) = redis("--appendonly yes") else {

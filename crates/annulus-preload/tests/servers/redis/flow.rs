@@ -1,4 +1,4 @@
-//! Bytes that come in pieces, in masses, or not at all: clients that break off, don't read, or ask for much.
+//! Bytes in pieces, in large amounts, or none at all: clients that disconnect, do not read, or request much.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -69,7 +69,7 @@ fn a_client_that_has_shut_down_its_side_still_gets_its_responses() {
         client.send(&format!("ECHO {n}"));
     }
     client.stream().shutdown(Shutdown::Write).unwrap();
-    // Redis gives up a connection when it reads the FIN, which comes after all that was sent before.
+    // Redis closes a connection when it reads the FIN, which comes after all that was sent before.
     for n in 0..100 {
         assert_eq!(client.read().unwrap(), Reply::bytes(n.to_string()));
     }
@@ -110,7 +110,8 @@ fn a_pipeline_of_ten_thousand_commands_returns_in_order() {
     server.finish_served();
 }
 
-/// The server has more to send than the kernel takes, and goes on reading all the same: the client would wait for ever.
+/// The server has more to send than the kernel takes, and goes on reading all the same: the client would wait
+/// indefinitely.
 #[test]
 fn a_client_that_writes_all_before_it_reads_gets_all_its_responses() {
     const GETS: usize = 100;
@@ -122,7 +123,7 @@ fn a_client_that_writes_all_before_it_reads_gets_all_its_responses() {
     client
         .send_raw(&command(&[b"GET", b"big"]).repeat(GETS))
         .unwrap();
-    // It has answered until the kernel took no more.
+    // It has replied until the kernel took no more.
     let mut other = server.client();
     until("all are answered", || {
         (other

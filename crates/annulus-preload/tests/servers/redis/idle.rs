@@ -1,4 +1,4 @@
-//! Ten thousand clients that say nothing.
+//! Ten thousand idle clients.
 
 use std::fs;
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ fn resident(pid: Pid) -> usize {
         * 1024
 }
 
-/// Its memory with that many clients, each of which has asked once.
+/// Its memory with that many clients, each of which has sent one request.
 fn with_clients(how: How) -> Option<usize> {
     let server = Redis::start(how, "--maxclients 10500 --tcp-backlog 2048")?;
     let mut asking = server.client();
@@ -93,9 +93,9 @@ fn ten_thousand_idle_clients_cost_little_memory_and_the_server_responds() {
         return;
     };
     println!("{with} bytes with the library, {without} without");
-    let ours = with.saturating_sub(without);
+    let extra = with.saturating_sub(without);
     assert!(
-        ours <= BYTES_ITSELF + IDLE * BYTES_EACH,
-        "{ours} bytes more with the library"
+        extra <= BYTES_ITSELF + IDLE * BYTES_EACH,
+        "{extra} bytes more with the library"
     );
 }

@@ -93,12 +93,12 @@ fn redis_cli(arguments: &[&str]) -> String {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
-        "redis-cli {arguments:?}: {output:?}"
+        "redis-cli {arguments:?}: {stdout:?}"
     );
-    said
+    stdout
 }
 
 /// As long as it takes a server to have read what was sent: nothing is decided by it.

@@ -43,8 +43,8 @@ fn three_nodes_make_a_cluster_and_a_slot_moves() {
     let addresses = [one, two, three].map(|node| format!("127.0.0.1:{}", node.port()));
     let mut create = vec!["--cluster-yes", "--cluster", "create"];
     create.extend(addresses.iter().map(String::as_str));
-    let said = redis_cli(&create);
-    assert!(said.contains("[OK] All 16384 slots covered."), "{said}");
+    let output = redis_cli(&create);
+    assert!(output.contains("[OK] All 16384 slots covered."), "{output}");
     for node in &nodes {
         let mut client = node.client();
         until("the node knows the cluster", || {
@@ -57,8 +57,8 @@ fn three_nodes_make_a_cluster_and_a_slot_moves() {
     }
     let port = one.port().to_string();
     for n in 0..30 {
-        let said = redis_cli(&["-c", "-p", &port, "SET", &format!("key{n}"), &n.to_string()]);
-        assert_eq!(said, "OK\n");
+        let output = redis_cli(&["-c", "-p", &port, "SET", &format!("key{n}"), &n.to_string()]);
+        assert_eq!(output, "OK\n");
     }
     let keys: i64 = nodes
         .iter()
@@ -79,8 +79,8 @@ fn three_nodes_make_a_cluster_and_a_slot_moves() {
     let how_many = ["--cluster-to", &to, "--cluster-slots", "300"];
     redis_cli(&[&reshard[..], &how_many[..]].concat());
     for n in 0..30 {
-        let said = redis_cli(&["-c", "-p", &port, "GET", &format!("key{n}")]);
-        assert_eq!(said, format!("{n}\n"));
+        let output = redis_cli(&["-c", "-p", &port, "GET", &format!("key{n}")]);
+        assert_eq!(output, format!("{n}\n"));
     }
     for node in nodes {
         node.finish_served();

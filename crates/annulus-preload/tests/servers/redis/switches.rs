@@ -1,4 +1,4 @@
-//! What an operator or the server itself takes off the library: the answers stay the same.
+//! Switches by which an operator or the server itself stops using the library: the replies stay the same.
 
 use std::thread;
 

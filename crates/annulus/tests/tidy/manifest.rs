@@ -1,4 +1,4 @@
-//! What the manifests say: each dependency has its reason, and the compiler's version is written once.
+//! The manifests: each dependency has a reason in the comment above it.
 
 use crate::repo::{Finding, Repo};
 
@@ -82,58 +82,6 @@ pub(crate) fn reasons(repo: &Repo) -> Vec<Finding> {
     found
 }
 
-pub(crate) fn compiler_version(repo: &Repo) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let mut stated: Option<&str> = None;
-    for (path, text) in repo.manifests() {
-        for (index, line) in text.lines().enumerate() {
-            let Some(value) = line.trim().strip_prefix("rust-version = ") else {
-                continue;
-            };
-            if path == "Cargo.toml" && stated.is_none() {
-                stated = Some(value.trim_matches('"'));
-            } else {
-                let says = "the compiler's version stands in the root manifest; write rust-version.workspace = true";
-                found.push(Finding::new(path, index + 1, says));
-            }
-        }
-    }
-    let Some(stated) = stated else {
-        found.push(Finding::new(
-            "Cargo.toml",
-            1,
-            "rust-version is missing; state it under [workspace.package]",
-        ));
-        return found;
-    };
-    // Evidence and history keep the version they were made with.
-    let current = |path: &str| !path.starts_with("runs/") && path != "CHANGELOG.md";
-    for (path, text) in repo.documents().filter(|(path, _)| current(path)) {
-        for (index, line) in text.lines().enumerate() {
-            if versions_named(line).any(|version| version != stated) {
-                let says = format!(
-                    "another compiler than the manifest's {stated}; correct it, or don't name it"
-                );
-                found.push(Finding::new(path, index + 1, says));
-            }
-        }
-    }
-    found
-}
-
-/// The versions in a line that speaks of `Rust 1.x` or `rustc 1.x`.
-fn versions_named(line: &str) -> impl Iterator<Item = &str> {
-    ["Rust 1.", "rustc 1."].into_iter().flat_map(move |name| {
-        line.match_indices(name).map(|(at, name)| {
-            let version = &line[at + name.len() - 2..];
-            let end = version
-                .find(|c: char| !c.is_ascii_digit() && c != '.')
-                .unwrap_or(version.len());
-            version[..end].trim_end_matches('.')
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,21 +101,5 @@ mod tests {
         let found = reasons(&Repo::planted(&[("Cargo.toml", text)]));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].line, 3);
-    }
-
-    #[test]
-    fn a_second_compiler_version_is_found() {
-        let root = (
-            "Cargo.toml",
-            "[workspace.package]\nrust-version = \"1.95\"\n",
-        );
-        let found = |files: &[(&str, &str)]| compiler_version(&Repo::planted(files)).len();
-        assert_eq!(found(&[root, ("README.md", "needs Rust 1.95.")]), 0);
-        assert_eq!(found(&[root, ("README.md", "needs Rust 1.9.")]), 1);
-        assert_eq!(
-            found(&[root, ("crates/a/Cargo.toml", "rust-version = \"1.95\"")]),
-            1
-        );
-        assert_eq!(found(&[("Cargo.toml", "")]), 1);
     }
 }

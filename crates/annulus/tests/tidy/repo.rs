@@ -1,6 +1,6 @@
-//! The repository as the rules see it: every path, and the text of every file that a person wrote.
+//! The repository as the rules see it: the text of every file that a person wrote.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -34,13 +34,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All files, by path relative to the root of the repository.
+/// The files, by path relative to the root of the repository.
 #[derive(Default)]
 pub(crate) struct Repo {
     texts: BTreeMap<String, String>,
     sources: BTreeMap<String, Source>,
-    /// Files and folders.
-    paths: BTreeSet<String>,
 }
 
 impl Repo {
@@ -58,17 +56,6 @@ impl Repo {
             repo.add(path, text);
         }
         repo
-    }
-
-    pub(crate) fn exists(&self, path: &str) -> bool {
-        self.paths.contains(path.trim_end_matches('/'))
-    }
-
-    /// Whether any file, in whatever folder, is called `name`.
-    pub(crate) fn has_file_named(&self, name: &str) -> bool {
-        self.paths
-            .iter()
-            .any(|path| path.rsplit('/').next() == Some(name))
     }
 
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
@@ -91,12 +78,6 @@ impl Repo {
 
     pub(crate) fn source(&self, path: &str) -> Option<&Source> {
         self.sources.get(path)
-    }
-
-    /// Every Rust file that is part of a crate's library or program: `crates/<crate>/src/…`.
-    pub(crate) fn crate_sources(&self) -> impl Iterator<Item = (&str, &Source)> {
-        self.sources()
-            .filter(|(path, _)| path.split('/').nth(2) == Some("src"))
     }
 
     /// The files of the library itself, with their path below its `src/`.
@@ -124,23 +105,17 @@ impl Repo {
             let path = format!("{prefix}{name}");
             if entry.file_type().unwrap().is_dir() {
                 if !SKIPPED.contains(&name.as_str()) {
-                    self.paths.insert(path.clone());
                     self.read_folder(&entry.path(), &format!("{path}/"));
                 }
             } else if name == ".git" {
                 // Git's own file, in a linked worktree.
             } else if let Ok(text) = fs::read_to_string(entry.path()) {
                 self.add(&path, &text);
-            } else {
-                self.paths.insert(path);
             }
         }
     }
 
     fn add(&mut self, path: &str, text: &str) {
-        let folders = path.match_indices('/').map(|(at, _)| path[..at].to_owned());
-        self.paths.extend(folders);
-        self.paths.insert(path.to_owned());
         self.texts.insert(path.to_owned(), text.to_owned());
         if path.ends_with(".rs") {
             self.sources.insert(path.to_owned(), Source::new(text));

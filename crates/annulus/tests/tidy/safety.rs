@@ -53,7 +53,7 @@ const FORBIDS_UNSAFE: [&str; 3] = ["annulus-adapters", "annulus-cli", "annulus-h
 
 const INVARIANTS: &str = "docs/SAFETY.md";
 
-pub(crate) fn places(repo: &Repo) -> Vec<Finding> {
+pub(crate) fn files(repo: &Repo) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, source) in repo.sources() {
         let allows = ["allow(unsafe_code)", "expect(unsafe_code)"];
@@ -284,25 +284,6 @@ mod tests {
     }
 
     #[test]
-    fn a_note_may_point_to_one_that_names_an_invariant() {
-        assert_eq!(
-            notes_in("// SAFETY: Lent.\nunsafe { f() }\n// SAFETY: as above.\nunsafe { f() }"),
-            [0; 0]
-        );
-        assert_eq!(
-            notes_in("// SAFETY: fine.\nunsafe { f() }\n// SAFETY: as above.\nunsafe { f() }"),
-            [2, 4]
-        );
-        let function = |docs: &str| {
-            format!(
-                "/// # Safety\n/// {docs}\nunsafe fn f() {{\n// SAFETY: passed on.\nunsafe {{ g() }} }}"
-            )
-        };
-        assert_eq!(notes_in(&function("Lent.")), [0; 0]);
-        assert_eq!(notes_in(&function("Be careful.")), [5]);
-    }
-
-    #[test]
     fn a_document_without_invariants_is_found() {
         assert_eq!(notes(&Repo::planted(&[])).len(), 1);
     }
@@ -328,7 +309,7 @@ mod tests {
     fn unsafe_code_outside_the_list_is_found() {
         let about = |path: &str, code: &str| {
             let repo = Repo::planted(&[(path, code)]);
-            places(&repo)
+            files(&repo)
                 .into_iter()
                 .filter(|finding| finding.file == path)
                 .count()

@@ -3,9 +3,9 @@
 
 use std::io;
 
-use super::IoBufMut;
+use super::{IoBufMut, ReadTarget};
 
-/// The bytes that `buf` lends.
+/// Returns how many bytes a read may put into `buf`.
 ///
 /// # Errors
 ///
@@ -13,11 +13,11 @@ use super::IoBufMut;
 #[inline]
 pub(crate) fn check_lent<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
     let is_one_place = buf.stable_mut_ptr().cast_const() == buf.stable_ptr();
-    let bytes = buf.lent_bytes();
-    if is_one_place && buf.init_bytes() <= bytes {
-        return Ok(bytes);
+    let init = buf.init_bytes();
+    if is_one_place && init <= buf.lent_bytes() && buf.kept_bytes() <= init {
+        return Ok(buf.fill_bytes());
     }
-    Err(broken(is_one_place))
+    Err(broken(is_one_place, buf.kept_bytes() <= init))
 }
 
 /// The same, of a buffer that a read could put something into.
@@ -38,17 +38,17 @@ pub(crate) fn check_room<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
 pub(crate) fn no_room() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        "a read into a buffer without room would return 0, which means the end; pass a buffer that has a length, or \
-         an empty one that has capacity",
+        "a read into a buffer without room would return 0, which means the end; pass a buffer that has a length, \
+         an empty one that has capacity, or a `BytesMut` that has spare capacity",
     )
 }
 
 #[cold]
-fn broken(is_one_place: bool) -> io::Error {
-    let what = if is_one_place {
-        "has more initialised bytes than it lends"
-    } else {
-        "is filled at another address than it is read at"
+fn broken(is_one_place: bool, has_what_it_keeps: bool) -> io::Error {
+    let what = match (is_one_place, has_what_it_keeps) {
+        (false, _) => "is filled at another address than it is read at",
+        (true, false) => "keeps more bytes than it has initialised",
+        (true, true) => "has more initialised bytes than it lends",
     };
     let what = format!("the buffer {what}; its implementation breaks the contract of IoBufMut");
     io::Error::new(io::ErrorKind::InvalidInput, what)
@@ -75,6 +75,22 @@ mod tests {
         assert_eq!(lent(AlignedBuf::with_len(7, 8)), 7);
         assert_eq!(lent(vec![0; 7].subslice(2..6).subslice(1..3)), 2);
         assert_eq!(lent(vec![0; 7].subslice(7..7)), 0);
+    }
+
+    #[cfg(feature = "bytes")]
+    #[test]
+    fn a_bytes_mut_lends_its_spare_capacity_and_a_part_of_it_itself() {
+        use bytes::BytesMut;
+
+        let mut buf = BytesMut::with_capacity(7);
+        assert_eq!(lent(buf.clone()), 0);
+        buf.extend_from_slice(b"abc");
+        let base = buf.as_ptr();
+        assert_eq!(buf.fill_ptr().cast_const(), base.wrapping_add(3));
+        assert_eq!((buf.len(), buf.fill_bytes()), (3, 4));
+        assert_eq!(lent(buf), 4);
+        assert_eq!(lent(BytesMut::zeroed(7)), 0);
+        assert_eq!(lent(BytesMut::zeroed(7).subslice(2..6)), 4);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 
-use super::{IoBufMut, check_lent};
+use super::{IoBufMut, ReadTarget, check_lent};
 
 /// A buffer, and how far it is full.
 pub(crate) struct Filling<B> {
@@ -21,7 +21,7 @@ impl<B: IoBufMut> Filling<B> {
     pub(crate) fn new(buf: B) -> Filling<B> {
         Filling {
             done: 0,
-            whole: buf.lent_bytes(),
+            whole: buf.fill_bytes(),
             buf,
         }
     }
@@ -33,7 +33,7 @@ impl<B: IoBufMut> Filling<B> {
     /// Copies what fits of `bytes`; returns how many.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.whole - self.done);
-        let base = self.buf.stable_mut_ptr().cast::<MaybeUninit<u8>>();
+        let base = self.buf.fill_ptr().cast::<MaybeUninit<u8>>();
         // SAFETY: Lent: the buffer is ours, and lends `whole` bytes, of which `done + taken` are no more.
         let target = unsafe { std::slice::from_raw_parts_mut(base.add(self.done), taken) };
         target.write_copy_of_slice(&bytes[..taken]);
@@ -49,13 +49,13 @@ impl<B: IoBufMut> Filling<B> {
     /// What has been copied.
     pub(crate) fn filled(&mut self) -> &[u8] {
         // SAFETY: Written: `push` has, at this address, and nobody else has the buffer.
-        unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), self.done) }
+        unsafe { std::slice::from_raw_parts(self.buf.fill_ptr(), self.done) }
     }
 
     /// The buffer, with what has been copied.
     pub(crate) fn into_buf(mut self) -> B {
-        // SAFETY: Written: the first `done` bytes, by `push`.
-        unsafe { self.buf.set_init(self.done) };
+        // SAFETY: Written: `done` bytes, by `push`.
+        unsafe { self.buf.set_filled(self.done) };
         self.buf
     }
 }

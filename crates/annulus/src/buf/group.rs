@@ -25,7 +25,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{IoBuf, IoBufMut, copy_in};
+use super::{IoBuf, IoBufMut, ReadTarget, copy_in};
 use crate::error::SetupError;
 use crate::fd::Socket;
 use crate::narrow::to_u32;
@@ -481,7 +481,7 @@ impl Chunk {
 
     /// Moves as many bytes as fit to the start of `buf`; returns how many.
     pub(crate) fn copy_to<B: IoBufMut>(&mut self, buf: &mut B) -> usize {
-        let bytes = self.len().min(buf.lent_bytes());
+        let bytes = self.len().min(buf.fill_bytes());
         copy_in(buf, &self[..bytes]);
         self.advance(bytes);
         bytes

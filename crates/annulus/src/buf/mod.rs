@@ -10,6 +10,8 @@
 mod aligned;
 mod arena;
 mod bounce;
+#[cfg(feature = "bytes")]
+mod bytes;
 mod contract;
 #[cfg(feature = "net")]
 mod filling;
@@ -84,6 +86,7 @@ use std::sync::Arc;
     message = "`{Self}` can't be lent to the kernel",
     label = "not an owned buffer with a stable address",
     note = "pass an owned `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>` or `AlignedBuf`; it comes back with the result",
+    note = "`Bytes` and `BytesMut` need the feature `bytes` of annulus",
     note = "to fill a borrowed `&mut [u8]`, use `File::read_into`"
 )]
 pub unsafe trait IoBuf: Send + 'static {
@@ -139,20 +142,22 @@ pub unsafe trait IoBuf: Send + 'static {
 /// - `lent_bytes` bytes from there, of the same allocation, may be written to from any thread, initialised
 ///   or not, and nobody else reads or writes them.
 /// - What is initialised lies within what is lent: `init_bytes` is at most `lent_bytes`.
-/// - Both methods return the same at every call until `set_init` is called. After that `lent_bytes` may be
-///   another number; the address stays.
+/// - What a read keeps is initialised: `kept_bytes` is at most `init_bytes`.
+/// - All three methods return the same at every call until `set_init` is called. After that `lent_bytes` and
+///   `kept_bytes` may be other numbers; the address stays.
 /// - After `set_init(n)`, `init_bytes` is at least `n` and not less than it was.
 ///
 /// The library calls `set_init` with at most the number of bytes that it was lent, once they are written.
 ///
-/// What can be seen at a glance is checked before a buffer is lent: a buffer whose two addresses differ, or
-/// that has more initialised bytes than it lends, is given back with [`InvalidInput`].
+/// A buffer is checked before it is lent. If its two addresses differ, or if it has more initialised bytes than
+/// it lends, or keeps more than it has, the operation returns it with [`InvalidInput`].
 ///
 /// [`InvalidInput`]: std::io::ErrorKind::InvalidInput
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be lent to the kernel to be filled",
     label = "not an owned, writable buffer with a stable address",
     note = "pass an owned `Vec<u8>`, `Box<[u8]>` or `AlignedBuf`; it comes back with the result",
+    note = "`BytesMut` needs the feature `bytes` of annulus",
     note = "to fill a borrowed `&mut [u8]`, use `File::read_into`"
 )]
 pub unsafe trait IoBufMut: IoBuf {
@@ -164,6 +169,15 @@ pub unsafe trait IoBufMut: IoBuf {
     /// A buffer with contents lends just those (`vec![0; 4096]` asks for 4,096 bytes); an empty one
     /// lends its capacity (`Vec::with_capacity(4096)` does too).
     fn lent_bytes(&self) -> usize;
+
+    /// Returns how many bytes at the start a read keeps. It fills the bytes from there to
+    /// [`lent_bytes`](IoBufMut::lent_bytes).
+    ///
+    /// 0 unless implemented: a read overwrites the contents. A buffer that reads append to returns
+    /// [`init_bytes`](IoBuf::init_bytes), as `BytesMut` does.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
 
     /// Tells the buffer that its first `bytes` bytes are initialised; never shortens it.
     ///
@@ -309,17 +323,48 @@ unsafe impl IoBuf for Box<dyn IoBuf> {
     }
 }
 
-/// Copies `from` to the start of `into`, which need not be initialised, and tells it so.
+/// The part of a buffer that a read fills: behind what it keeps.
+pub(crate) trait ReadTarget: IoBufMut {
+    /// Returns the address of the first byte to fill.
+    #[inline]
+    fn fill_ptr(&mut self) -> *mut u8 {
+        let kept = self.kept_bytes();
+        self.stable_mut_ptr().wrapping_add(kept)
+    }
+
+    /// Returns how many bytes may be filled from `fill_ptr` on.
+    #[inline]
+    fn fill_bytes(&self) -> usize {
+        self.lent_bytes().saturating_sub(self.kept_bytes())
+    }
+
+    /// Tells the buffer that `bytes` bytes from `fill_ptr` on are initialised. `fill_ptr` and `fill_bytes` may be
+    /// others afterwards.
+    ///
+    /// # Safety
+    ///
+    /// Written: they are, and they are at most `fill_bytes`.
+    #[inline]
+    unsafe fn set_filled(&mut self, bytes: usize) {
+        let init = self.kept_bytes() + bytes;
+        // SAFETY: Written: the kept bytes by the buffer's promise, those behind them by the caller's.
+        unsafe { self.set_init(init) };
+    }
+}
+
+impl<B: IoBufMut> ReadTarget for B {}
+
+/// Copies `from` to where a read would fill `into`, and tells it so.
 pub(crate) fn copy_in<B: IoBufMut>(into: &mut B, from: &[u8]) {
     assert!(
-        from.len() <= into.lent_bytes(),
+        from.len() <= into.fill_bytes(),
         "a copy stays inside the buffer"
     );
-    // SAFETY: Lent: the buffer is ours here, and lends at least `from.len()` bytes.
+    // SAFETY: Lent: the buffer is ours here, and at least `from.len()` bytes may be filled.
     let target = unsafe {
-        std::slice::from_raw_parts_mut(into.stable_mut_ptr().cast::<MaybeUninit<u8>>(), from.len())
+        std::slice::from_raw_parts_mut(into.fill_ptr().cast::<MaybeUninit<u8>>(), from.len())
     };
     target.write_copy_of_slice(from);
-    // SAFETY: Written: the first `from.len()` bytes were copied just now.
-    unsafe { into.set_init(from.len()) };
+    // SAFETY: Written: these `from.len()` bytes were copied just now.
+    unsafe { into.set_filled(from.len()) };
 }

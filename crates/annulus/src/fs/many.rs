@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::merge::{Merge, ReadMerged};
 use super::{File, check_read};
-use crate::buf::IoBufMut;
+use crate::buf::{IoBufMut, ReadTarget};
 use crate::driver::many::Batch;
 use crate::driver::{Operation, coop_budget};
 use crate::error::{BufError, BufResult};
@@ -183,11 +183,9 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
 
     /// Puts a read on its way to a driver.
     fn submit_read(&mut self, mut buf: B, request: ReadRequest) {
-        let target = self.file.target(
-            buf.stable_mut_ptr().addr(),
-            buf.lent_bytes(),
-            request.offset,
-        );
+        let target = self
+            .file
+            .target(buf.fill_ptr().addr(), buf.fill_bytes(), request.offset);
         let read = ReadAt::new(
             self.file.fd.clone(),
             buf,

@@ -32,7 +32,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::buf::{IoBuf, IoBufMut, check_lent, check_room, no_room};
+use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_lent, check_room, no_room};
 use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::Fd;
@@ -173,7 +173,7 @@ impl File {
                 return Operation::ready(&self.submitter, Err(BufError::new(error, Some(buf))));
             }
         };
-        let target = self.target(buf.stable_mut_ptr().addr(), bytes, offset);
+        let target = self.target(buf.fill_ptr().addr(), bytes, offset);
         self.op(ReadAt::new(self.fd.clone(), buf, offset, target, until))
     }
 
@@ -238,12 +238,12 @@ impl File {
     ) -> Operation<'_, ReadVectoredAt<B>> {
         let checked = self.check_vectors(
             bufs.iter_mut()
-                .map(|buf| Ok((buf.stable_mut_ptr().addr(), check_lent(buf)?))),
+                .map(|buf| Ok((buf.fill_ptr().addr(), check_lent(buf)?))),
             offset,
             "read",
         );
         match checked {
-            Ok(_) if bufs.iter().all(|buf| buf.lent_bytes() == 0) => {
+            Ok(_) if bufs.iter().all(|buf| buf.fill_bytes() == 0) => {
                 Operation::ready(&self.submitter, Err(BufError::new(no_room(), Some(bufs))))
             }
             Ok(()) => self.op(ReadVectoredAt::new(self.fd.clone(), bufs, offset, exact)),

@@ -9,7 +9,7 @@ use std::io;
 use super::{
     Op, OpInfo, Resume, SyncAttempt, TRANSFER_MAX, ended, retry_interrupted, table, transfer_len,
 };
-use crate::buf::{Bounce, IoBufMut, copy_in};
+use crate::buf::{Bounce, IoBufMut, ReadTarget, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::cached::{self, AT_ONCE, CachedRead};
@@ -64,7 +64,7 @@ pub(crate) enum Target {
 
 impl<B: IoBufMut> ReadAt<B> {
     pub(crate) fn new(fd: Fd, buf: B, offset: u64, target: Target, until: Until) -> ReadAt<B> {
-        let want = buf.lent_bytes();
+        let want = buf.fill_bytes();
         let direct = !matches!(target, Target::Buf { align_bytes: 1 });
         let ask_cache = !direct && want <= INLINE_BYTES_MAX && !fd.is_simulated();
         ReadAt {
@@ -89,7 +89,7 @@ impl<B: IoBufMut> ReadAt<B> {
     #[inline]
     fn range(&mut self) -> (*mut u8, usize, u64) {
         let (base, bytes, from) = match &mut self.target {
-            Target::Buf { .. } => (self.buf.stable_mut_ptr(), self.want, self.offset),
+            Target::Buf { .. } => (self.buf.fill_ptr(), self.want, self.offset),
             Target::Bounce { bounce, skip, .. } => (
                 bounce.stable_mut_ptr(),
                 bounce.len(),
@@ -233,15 +233,15 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
             Ok(_) => self.answered_bytes(),
             Err(error) => return Err(BufError::new(error, Some(self.buf))),
         };
-        if let Target::Bounce { bounce, skip, .. } = &self.target {
-            let skip = *skip as usize;
-            copy_in(
-                &mut self.buf,
-                bounce.get(skip..skip + bytes).unwrap_or_default(),
-            );
+        match &self.target {
+            // SAFETY: Written: the kernel has put `bytes` bytes there.
+            Target::Buf { .. } => unsafe { self.buf.set_filled(bytes) },
+            Target::Bounce { bounce, skip, .. } => {
+                let skip = *skip as usize;
+                let read = bounce.get(skip..skip + bytes).unwrap_or_default();
+                copy_in(&mut self.buf, read);
+            }
         }
-        // SAFETY: Written: `bytes` is what the kernel has put there, or what was copied just now.
-        unsafe { self.buf.set_init(bytes) };
         if self.until == Until::Full && bytes < self.want {
             return Err(ended(bytes, self.want, self.buf));
         }
@@ -279,7 +279,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
     for (ask, read) in asked.iter_mut().zip(reads.iter_mut()) {
         let bytes = transfer_len(read.bytes);
         *ask = CachedRead {
-            base: read.buf.stable_mut_ptr(),
+            base: read.buf.fill_ptr(),
             bytes,
             offset: read.offset,
             res: -EAGAIN,
@@ -310,7 +310,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
         if read.hit {
             fd.cached().hit();
             // SAFETY: Written: the kernel has filled the buffer.
-            unsafe { read.buf.set_init(ask.bytes as usize) };
+            unsafe { read.buf.set_filled(ask.bytes as usize) };
         } else if ask.res < 0 {
             fd.cached().note_refusal(ask.res);
         }

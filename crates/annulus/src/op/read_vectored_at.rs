@@ -9,7 +9,7 @@ use std::io;
 
 use super::vectors::Vectors;
 use super::{Op, OpInfo, Resume, ended, retry_interrupted, table, transfer_len};
-use crate::buf::IoBufMut;
+use crate::buf::{IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::call::{self, IoVec};
@@ -108,9 +108,9 @@ unsafe impl<B: IoBufMut> Op for ReadVectoredAt<B> {
         }
         let mut left = bytes;
         for buf in &mut bufs {
-            let filled = left.min(buf.lent_bytes());
+            let filled = left.min(buf.fill_bytes());
             // SAFETY: Written: the kernel fills the buffers in order, `bytes` in all.
-            unsafe { buf.set_init(filled) };
+            unsafe { buf.set_filled(filled) };
             left -= filled;
         }
         if self.exact && bytes < want {

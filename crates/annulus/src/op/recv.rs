@@ -9,7 +9,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table, transfer_len};
-use crate::buf::IoBufMut;
+use crate::buf::{IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
 use crate::sys::errno::{ECANCELED, check, count};
@@ -59,7 +59,7 @@ impl<B: IoBufMut> Recv<B> {
     }
 
     fn bytes(&self) -> usize {
-        self.buf.lent_bytes().min(TRANSFER_MAX)
+        self.buf.fill_bytes().min(TRANSFER_MAX)
     }
 }
 
@@ -76,7 +76,7 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
 
     fn sqe(&mut self) -> Sqe {
         Sqe {
-            addr: self.buf.stable_mut_ptr() as u64,
+            addr: self.buf.fill_ptr() as u64,
             len: transfer_len(self.bytes()),
             ..Sqe::new(opcode::RECV, self.socket.raw())
         }
@@ -85,14 +85,14 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
     fn attempt(&mut self) -> i32 {
         let bytes = self.bytes();
         // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
-        unsafe { net::recv(self.socket.raw(), self.buf.stable_mut_ptr(), bytes) }
+        unsafe { net::recv(self.socket.raw(), self.buf.fill_ptr(), bytes) }
     }
 
     fn complete(mut self, res: i32) -> BufResult<usize, B> {
         match check(res) {
             Ok(bytes) => {
                 // SAFETY: Written: the kernel has put so many there.
-                unsafe { self.buf.set_init(bytes) };
+                unsafe { self.buf.set_filled(bytes) };
                 Ok((bytes, self.buf))
             }
             Err(error) => Err(BufError::new(error, Some(self.buf))),
@@ -103,7 +103,7 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
         match res {
             0 => {}
             res if res > 0 => {
-                let base = self.buf.stable_mut_ptr();
+                let base = self.buf.fill_ptr();
                 // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts(base, count(res)) };
                 self.permit.0.keep(bytes);

@@ -10,7 +10,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::{Interest, OpInfo, SocketOp, TRANSFER_MAX, table};
-use crate::buf::{Chunk, IoBufMut};
+use crate::buf::{Chunk, IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Socket;
 use crate::sys::errno::{ECANCELED, check};
@@ -67,8 +67,8 @@ impl<B: IoBufMut, M> RecvMessage<B, M> {
     }
 
     fn message(&mut self) -> *mut Message {
-        let bytes = self.buf.lent_bytes().min(TRANSFER_MAX);
-        self.header.aim(self.buf.stable_mut_ptr(), bytes)
+        let bytes = self.buf.fill_bytes().min(TRANSFER_MAX);
+        self.header.aim(self.buf.fill_ptr(), bytes)
     }
 }
 
@@ -102,7 +102,7 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
         match check(res) {
             Ok(bytes) => {
                 // SAFETY: Written: the kernel has put so many there.
-                unsafe { self.buf.set_init(bytes) };
+                unsafe { self.buf.set_filled(bytes) };
                 let info = MessageInfo {
                     bytes,
                     sender: self.header.sender(),
@@ -118,7 +118,7 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
         match check(res) {
             Ok(bytes) => {
                 // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
-                let bytes = unsafe { std::slice::from_raw_parts(self.buf.stable_mut_ptr(), bytes) };
+                let bytes = unsafe { std::slice::from_raw_parts(self.buf.fill_ptr(), bytes) };
                 self.permit.keep(ReceivedMessage {
                     chunk: Chunk::copy_of(bytes),
                     sender: self.header.sender(),

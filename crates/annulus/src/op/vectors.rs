@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::VECTORS_MAX;
-use crate::buf::{IoBuf, IoBufMut};
+use crate::buf::{IoBuf, IoBufMut, ReadTarget};
 use crate::sys::call::IoVec;
 
 /// Buffers to be transferred, one after the other.
@@ -39,8 +39,8 @@ impl<B: IoBufMut> Vectors<B> {
     /// Buffers to fill.
     pub(crate) fn into(mut bufs: Vec<B>) -> Vectors<B> {
         let vector = |buf: &mut B| IoVec {
-            base: buf.stable_mut_ptr(),
-            bytes: buf.lent_bytes(),
+            base: buf.fill_ptr(),
+            bytes: buf.fill_bytes(),
         };
         let vectors = bufs.iter_mut().map(vector).collect();
         Vectors::new(bufs, vectors)

@@ -13,6 +13,8 @@ mod page_cache;
 mod skip;
 mod wait;
 
+#[cfg(feature = "bytes")]
+mod append;
 mod arena;
 mod bad_input;
 mod cached;

@@ -2,6 +2,8 @@
 //! on a core of its own, once with a ring and once with epoll, and on both with hardly any room: a ring of two
 //! entries and a single receive buffer of 64 bytes. With a ring it runs in each mode of the receive buffers, too.
 
+#[cfg(feature = "bytes")]
+mod append;
 mod bytes;
 mod churn;
 mod contract;

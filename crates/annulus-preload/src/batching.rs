@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_back_before_rounds_have_been_seen() {
+    fn nothing_is_held_back_in_the_first_rounds() {
         assert_eq!(immediate_rounds_of(&mut Batching::new(false)), FIRST_ROUNDS);
         assert!(!Batching::new(true).sends_immediately());
     }
@@ -153,7 +153,7 @@ mod tests {
 
     /// Every third round is slow: all responses but the first are sent immediately.
     #[test]
-    fn a_server_that_is_slow_now_and_then_has_one_late_answer() {
+    fn a_server_that_is_slow_now_and_then_has_one_late_response() {
         let mut batching = Batching::new(false);
         let mut batched = 0;
         immediate_rounds_of(&mut batching);

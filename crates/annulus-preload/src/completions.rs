@@ -66,7 +66,7 @@ impl Inner {
             (
                 connection.out_from,
                 connection.out_bytes,
-                connection.out_room,
+                connection.out_reserved,
             ) = nothing;
             connection.clear(flag::QUEUED | flag::PUSHED);
             false
@@ -279,7 +279,7 @@ impl Inner {
             .unwrap_or(0)
             .min(connection.out_bytes as usize);
         // SAFETY: Owned: the arena's, where the connection's bytes lie until `forget_sent`.
-        let rest = unsafe {
+        let unsent = unsafe {
             std::slice::from_raw_parts(
                 context.arena.at(connection.out_from).add(sent),
                 connection.out_bytes as usize - sent,
@@ -292,7 +292,7 @@ impl Inner {
         }
         // What a signal handler has written meanwhile comes after it.
         let later = connection.backlog.move_out();
-        deferred_output::defer(self, fd, connection, rest);
+        deferred_output::defer(self, fd, connection, unsent);
         connection.backlog.append(later.as_slice());
         send::on_full(self, fd, connection);
     }

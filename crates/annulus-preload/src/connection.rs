@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     /// Queued in the arena.
     pub(crate) out_from: u32,
     pub(crate) out_bytes: u32,
-    pub(crate) out_room: u32,
+    pub(crate) out_reserved: u32,
     /// An error that the next call returns.
     pub(crate) error: i32,
     /// The next of the ready ones, and one more; 0: none.
@@ -205,7 +205,7 @@ impl Connection {
         self.data = data;
         self.copied_out.clear();
         self.backlog.clear();
-        (self.out_from, self.out_bytes, self.out_room) = (0, 0, 0);
+        (self.out_from, self.out_bytes, self.out_reserved) = (0, 0, 0);
         self.error = 0;
         self.next = 0;
         self.round = 0;

@@ -212,7 +212,9 @@ fn begin_process() {
             switch::begin();
         }
         // Counting goes on; only `annulus top` cannot attach.
-        Err(error) => log::write_line(&format!("its counts can't be looked at: {error}")),
+        Err(error) => log::write_line(&format!(
+            "`annulus top` cannot attach: the counters cannot be shared: {error}"
+        )),
     }
     let made = Box::into_raw(Box::new(Served::process()));
     let first = OTHERS.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Relaxed);

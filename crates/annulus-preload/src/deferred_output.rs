@@ -16,8 +16,8 @@ use crate::sys;
 use crate::writability;
 
 /// Defers bytes that the send buffer cannot take, behind those that are deferred already.
-pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, rest: &[u8]) {
-    connection.backlog.append(rest);
+pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, unsent: &[u8]) {
+    connection.backlog.append(unsent);
     mark_deferred(inner, fd, connection);
 }
 

@@ -1,7 +1,7 @@
 //! Draining connections: the program has closed them, and the kernel's send buffer could not take all of their output.
-//! They keep a reserved descriptor until the rest has been sent: by the flush thread (`flush_thread`), which waits
-//! until they are writable or until the peer sends (which makes the end a reset), and at process exit, which waits for
-//! them (`send`).
+//! They keep a reserved descriptor until the remaining bytes have been sent: by the flush thread (`flush_thread`),
+//! which waits until they are writable or until the peer sends (which makes the end a reset), and at process exit,
+//! which waits for them (`send`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -204,18 +204,18 @@ pub(crate) fn has_unwatched() -> bool {
 /// Handles an event of a draining connection: it is writable, or its peer has sent data. Returns false if `fd` is not
 /// draining.
 pub(crate) fn on_ready(fd: i32) -> bool {
-    let mut found = false;
+    let mut is_draining = false;
     if !any() {
-        return found;
+        return is_draining;
     }
     for_each(
         |connection| connection.fd == fd,
         |connection| {
-            found = true;
+            is_draining = true;
             !connection.try_finish()
         },
     );
-    found
+    is_draining
 }
 
 /// Of those that are meant, keeps what `keeps`.

@@ -155,7 +155,7 @@ unsafe fn wait_serving(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
     }
 }
 
-/// The operator released the process while the thread slept: the kernel's set serves the rest of the wait. `None`: all
+/// The operator released the process while the thread slept: the kernel's set serves the remaining wait. `None`: all
 /// of it, as it has no timeout.
 ///
 /// # Safety
@@ -178,10 +178,10 @@ unsafe fn wait_released(
     }
     let left_ns = deadline_ns?.saturating_sub(sys::now_ns());
     let before = errno::get();
-    let ret = ring_teardown::retry_interrupted(Some(left_ns), |rest_ns| {
-        let rest_ns = rest_ns.unwrap_or(left_ns);
+    let ret = ring_teardown::retry_interrupted(Some(left_ns), |remaining_ns| {
+        let remaining_ns = remaining_ns.unwrap_or(left_ns);
         // SAFETY: Lent: the caller guarantees these pointers.
-        unsafe { sys::wait_on(set, (buffer.events, buffer.max), rest_ns, buffer.mask) }
+        unsafe { sys::wait_on(set, (buffer.events, buffer.max), remaining_ns, buffer.mask) }
     });
     let result = usize::try_from(ret).map_err(|_| errno::get());
     errno::set(before);

@@ -190,8 +190,12 @@ pub(crate) fn make() {
         rlim_max: 0,
     };
     // SAFETY: Typed: a valid pointer for the result.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
-    let requested = if known { limit.rlim_max as usize } else { 0 };
+    let has_limit = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    let requested = if has_limit {
+        limit.rlim_max as usize
+    } else {
+        0
+    };
     let count = requested.clamp(COUNT_MIN, COUNT_MAX);
     // SAFETY: Owned: a new mapping; zero bytes are valid entries of the kind `Free`, and connections.
     let base = unsafe {

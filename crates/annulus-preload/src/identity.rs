@@ -67,8 +67,8 @@ fn become_next(last: u32, current: u32) -> u32 {
     let next = last.wrapping_add(1).max(1);
     let swap =
         (GENERATION.process).compare_exchange(current, next, Ordering::AcqRel, Ordering::Acquire);
-    if let Err(theirs) = swap {
-        return theirs;
+    if let Err(other) = swap {
+        return other;
     }
     LAST_GENERATION.store(next, Ordering::Relaxed);
     if last != 0 {

@@ -8,7 +8,7 @@
 //!
 //! A served descriptor is *handed back* to the kernel when the program uses it in a way that the ring cannot serve,
 //! for example from a thread other than its set's owner. From then on it is un-served: reads first return the bytes
-//! that are still buffered, and the kernel then answers every call as if this library were not there.
+//! that are still buffered, and the kernel then serves every call as if this library were not there.
 //!
 //! `docs/PRELOAD.md` says which calls are served, what differs, and how to switch the library off.
 //!

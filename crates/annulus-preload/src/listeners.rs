@@ -156,8 +156,8 @@ pub(crate) fn hand_back_all(guard: &mut SetGuard) {
 pub(crate) fn on_close(fd: i32, duplicated: bool) {
     // Which sets have it is not written anywhere: there are few sets, and few listeners.
     crate::epoll_set_list::for_each(|guard| {
-        let found = (guard.listeners.iter()).position(|listener| listener.fd == fd);
-        let Some(nth) = found else { return };
+        let position = (guard.listeners.iter()).position(|listener| listener.fd == fd);
+        let Some(nth) = position else { return };
         let Listener { events, data, .. } = guard.listeners[nth];
         if guard.mode == Mode::Serving {
             remove(guard, nth);

@@ -232,8 +232,8 @@ real! {
     fgets_unlocked(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
     fread_unlocked(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
     __uflow(stream: *mut FILE) -> c_int;
-    __fgets_chk(line: *mut c_char, room: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
-    __fread_chk(base: *mut c_void, room: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    __fgets_chk(line: *mut c_char, capacity: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    __fread_chk(base: *mut c_void, capacity: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
     pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, run: *mut c_void, argument: *mut c_void)
         -> c_int;
     thrd_create(thread: *mut pthread_t, run: *mut c_void, argument: *mut c_void) -> c_int;

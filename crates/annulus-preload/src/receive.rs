@@ -217,12 +217,12 @@ unsafe fn read_following(
     if !reads_more || process::may_be_filtered() || sys::readable(fd) == 0 {
         return 0;
     }
-    let rest = iovec {
+    let remaining = iovec {
         iov_base: vector.iov_base.wrapping_byte_add(done),
         iov_len: total - done,
     };
     // SAFETY: Lent: the rest of a vector that the caller lends.
-    unsafe { sys::receive_vectors(fd, &[rest], flags) }.unwrap_or(0)
+    unsafe { sys::receive_vectors(fd, &[remaining], flags) }.unwrap_or(0)
 }
 
 /// Copies buffered bytes to the vectors.
@@ -246,8 +246,8 @@ unsafe fn copy_buffered(
             let (from, available) = if done < first {
                 (connection.at.wrapping_add(done), first - done)
             } else {
-                let rest = &connection.copied_out.as_slice()[done - first..];
-                (rest.as_ptr().cast_mut(), rest.len())
+                let remaining = &connection.copied_out.as_slice()[done - first..];
+                (remaining.as_ptr().cast_mut(), remaining.len())
             };
             let count = space.min(available);
             if count == 0 {
@@ -377,14 +377,14 @@ pub(crate) unsafe fn read_inherited(
         connection.at = connection.at.wrapping_add(count);
         connection.bytes -= count as u32;
         let more = connection.copied_out.as_slice();
-        let rest = (vector.iov_len - count).min(more.len());
+        let remaining = (vector.iov_len - count).min(more.len());
         // SAFETY: Lent: the rest of the caller's vector.
         unsafe {
             let into = vector.iov_base.cast::<u8>().add(count);
-            std::ptr::copy_nonoverlapping(more.as_ptr(), into, rest);
+            std::ptr::copy_nonoverlapping(more.as_ptr(), into, remaining);
         }
-        connection.copied_out.take(rest);
-        done += count + rest;
+        connection.copied_out.take(remaining);
+        done += count + remaining;
     }
     (done > 0).then_some(Ok(done))
 }

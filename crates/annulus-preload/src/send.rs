@@ -210,9 +210,9 @@ pub(crate) fn reserve_output(
     for attempt in 0..2 {
         let context = inner.ring.as_mut()?;
         let (from, used) = (connection.out_from, connection.out_bytes);
-        let target = (context.arena).extend(from, used, connection.out_room, more as u32);
-        if let Some((from, room)) = target {
-            (connection.out_from, connection.out_room) = (from, room);
+        let target = (context.arena).extend(from, used, connection.out_reserved, more as u32);
+        if let Some((from, reserved)) = target {
+            (connection.out_from, connection.out_reserved) = (from, reserved);
             // SAFETY: Owned: within the arena, as `extend` guarantees.
             return Some(unsafe { context.arena.at(from).add(used as usize) });
         }
@@ -351,15 +351,15 @@ fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
     {
         let from = context.arena.at(connection.out_from);
         // SAFETY: Owned: the connection's part of the arena.
-        let rest = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
-        let rest = rest.to_vec();
-        deferred_output::defer(inner, fd, connection, &rest);
+        let unsent = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
+        let unsent = unsent.to_vec();
+        deferred_output::defer(inner, fd, connection, &unsent);
     }
     // It stays in the list of those that have something queued, with nothing.
     (
         connection.out_from,
         connection.out_bytes,
-        connection.out_room,
+        connection.out_reserved,
     ) = (0, 0, 0);
 }
 

@@ -122,8 +122,8 @@ sleeps! {
     fgets_unlocked(line: *mut c_char, bytes: c_int, stream: *mut FILE) -> *mut c_char;
     fread_unlocked(base: *mut c_void, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
     __uflow(stream: *mut FILE) -> c_int;
-    __fgets_chk(line: *mut c_char, room: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
-    __fread_chk(base: *mut c_void, room: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    __fgets_chk(line: *mut c_char, capacity: size_t, bytes: c_int, stream: *mut FILE) -> *mut c_char;
+    __fread_chk(base: *mut c_void, capacity: size_t, bytes: size_t, count: size_t, stream: *mut FILE) -> size_t;
 }
 
 /// Before a connect. A proxy connects in the middle of its rounds, and does not wait.

@@ -23,8 +23,8 @@ use crate::receive;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    let known = fd_table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
-    let Some(entry) = known else {
+    let tracked = fd_table::entry(fd).filter(|entry| entry.kind() != Kind::Free);
+    let Some(entry) = tracked else {
         of::forget(fd);
         return unsafe { real::close(fd) };
     };
@@ -55,8 +55,8 @@ pub(super) unsafe extern "C-unwind" fn close_range(
     let mut from = first;
     let end = (last as usize).min(fd_table::count().saturating_sub(1)) as c_uint;
     for fd in first..=end {
-        let known = fd_table::entry(fd as c_int).filter(|entry| entry.kind() != Kind::Free);
-        if known.is_none() {
+        let tracked = fd_table::entry(fd as c_int).filter(|entry| entry.kind() != Kind::Free);
+        if tracked.is_none() {
             of::forget(fd as c_int);
             continue;
         }
@@ -65,7 +65,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(
         }
         from = fd + 1;
         // Those of a ring are not the program's.
-        if known.is_some_and(|entry| entry.kind() != Kind::Library) {
+        if tracked.is_some_and(|entry| entry.kind() != Kind::Library) {
             unsafe { close(fd as c_int) };
         }
         if fd == c_uint::MAX {
@@ -226,33 +226,33 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     match request {
         FIOSETOWN | SIOCSPGRP | libc::FIOASYNC => on_signal_driven_io(fd),
         SIOCATMARK => {
-            let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
+            let pointer = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
             if let Some(at_mark) = at_mark(fd)
-                && may_be_mapped(place)
+                && may_be_mapped(pointer)
             {
-                unsafe { place.write_unaligned(c_int::from(at_mark)) };
+                unsafe { pointer.write_unaligned(c_int::from(at_mark)) };
                 return 0;
             }
         }
         _ => {}
     }
-    let found = fd_state(fd);
-    let FdState::Connection(entry) = found else {
+    let state = fd_state(fd);
+    let FdState::Connection(entry) = state else {
         let ret = unsafe { real::ioctl(fd, request, argument) };
         after_ioctl(fd, request, argument, ret);
         return ret;
     };
-    let ours = |count: fn(&'static fd_table::Entry, i32) -> Option<usize>| {
+    let library_part = |count: fn(&'static fd_table::Entry, i32) -> Option<usize>| {
         let counted = catch_panic(|| count(entry, fd).map(Ok));
         counted.and_then(Result::ok).unwrap_or(0)
     };
     let more = match request {
-        libc::FIONREAD => ours(receive::readable),
+        libc::FIONREAD => library_part(receive::readable),
         libc::FIONBIO => 0,
         // Queued bytes are flushed first, as the kernel would have them; deferred bytes are added.
         libc::TIOCOUTQ | SIOCOUTQNSD => {
             flush(fd);
-            ours(receive::unsent)
+            library_part(receive::unsent)
         }
         _ => {
             flush(fd);
@@ -261,8 +261,8 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     };
     let ret = unsafe { real::ioctl(fd, request, argument) };
     if ret == 0 && more > 0 && argument != 0 {
-        let place = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
-        unsafe { *place += more as c_int };
+        let pointer = std::ptr::with_exposed_provenance_mut::<c_int>(argument as usize);
+        unsafe { *pointer += more as c_int };
     }
     after_ioctl(fd, request, argument, ret);
     ret
@@ -270,7 +270,7 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
 
 fn after_ioctl(fd: c_int, request: c_ulong, argument: c_ulong, ret: c_int) {
     if request == libc::FIONBIO && ret == 0 && argument != 0 {
-        let place = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
-        set_blocking(fd, unsafe { *place } == 0);
+        let pointer = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
+        set_blocking(fd, unsafe { *pointer } == 0);
     }
 }

@@ -119,8 +119,8 @@ pub(super) unsafe extern "C-unwind" fn readv(
     vectors: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    let given = unsafe { slice(vectors, count as usize) };
-    match given.and_then(|given| unsafe { read_by(Call::Readv, fd, given, 0) }) {
+    let valid = unsafe { slice(vectors, count as usize) };
+    match valid.and_then(|valid| unsafe { read_by(Call::Readv, fd, valid, 0) }) {
         Some(result) => into_return(result),
         None => unsafe { real::readv(fd, vectors, count) },
     }
@@ -198,11 +198,11 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     message: *mut msghdr,
     flags: c_int,
 ) -> ssize_t {
-    let given = unsafe { message.as_ref() }
+    let valid = unsafe { message.as_ref() }
         // The kernel returns the error for an invalid length.
         .filter(|message| message.msg_namelen.cast_signed() >= 0)
         .and_then(|message| unsafe { slice(message.msg_iov, message.msg_iovlen) });
-    match given.and_then(|given| unsafe { read_by(Call::Recvmsg, fd, given, flags) }) {
+    match valid.and_then(|valid| unsafe { read_by(Call::Recvmsg, fd, valid, flags) }) {
         Some(result) => {
             if result.is_ok() {
                 let message = unsafe { &mut *message };
@@ -249,8 +249,8 @@ pub(super) unsafe extern "C-unwind" fn writev(
     vectors: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    let given = unsafe { slice(vectors, count as usize) };
-    match given.and_then(|given| unsafe { write_by(Call::Writev, fd, given, 0) }) {
+    let valid = unsafe { slice(vectors, count as usize) };
+    match valid.and_then(|valid| unsafe { write_by(Call::Writev, fd, valid, 0) }) {
         Some(result) => into_return(result),
         None => unsafe { real::writev(fd, vectors, count) },
     }
@@ -296,15 +296,15 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     message: *const msghdr,
     flags: c_int,
 ) -> ssize_t {
-    if let Some(given) = plain(message.cast_mut()) {
-        let plain = given.msg_name.is_null() && given.msg_controllen == 0;
+    if let Some(valid) = plain(message.cast_mut()) {
+        let plain = valid.msg_name.is_null() && valid.msg_controllen == 0;
         if plain
-            && let Some(vectors) = unsafe { slice(given.msg_iov, given.msg_iovlen) }
+            && let Some(vectors) = unsafe { slice(valid.msg_iov, valid.msg_iovlen) }
             && let Some(result) = unsafe { write_by(Call::Sendmsg, fd, vectors, flags) }
         {
             return into_return(result);
         }
-        unsafe { super::socket::mark_passed_fds_shared(given) };
+        unsafe { super::socket::mark_passed_fds_shared(valid) };
         if !plain {
             hand_back(fd, Why::UnknownFlags);
             if let Some(result) = flush(fd) {
@@ -471,7 +471,7 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
 }
 
 /// The kernel has taken less than it was offered: the ring polls for writability. The file may also have ended while
-/// the socket stays writable, so the kernel is asked first: it reports writability only after a send did not fit.
+/// the socket stays writable, so the kernel is queried first: it reports writability only after a send did not fit.
 fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
     let less =
         (ret >= 0 && (ret as usize) < count) || (ret < 0 && crate::errno::get() == libc::EAGAIN);

@@ -27,32 +27,32 @@ fn prepare(fd: c_int) -> c_short {
     if let Some(entry) = fd_table::entry(fd)
         && entry.kind() == Kind::Set
     {
-        let mut found = 0;
+        let mut events = 0;
         catch_panic(|| {
             if epoll_ctl::on_outer_poll(entry) {
-                found = libc::POLLIN | libc::POLLRDNORM;
+                events = libc::POLLIN | libc::POLLRDNORM;
             }
             None
         });
-        return found;
+        return events;
     }
     hand_back(fd, Why::PolledOtherwise);
     let FdState::Connection(entry) = fd_state(fd) else {
         return 0;
     };
-    let mut found = 0;
+    let mut events = 0;
     catch_panic(|| {
         let guard = send::served(entry, fd).ok()?;
         let connection = guard.connection(fd)?;
         if connection.buffered() > 0 || connection.error != 0 {
-            found |= libc::POLLIN | libc::POLLRDNORM;
+            events |= libc::POLLIN | libc::POLLRDNORM;
         }
         if connection.error != 0 {
-            found |= libc::POLLERR;
+            events |= libc::POLLERR;
         }
         None
     });
-    found
+    events
 }
 
 #[unsafe(no_mangle)]
@@ -78,7 +78,7 @@ unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout_ms: c_int,
-    _room: usize,
+    _capacity: usize,
 ) -> c_int {
     unsafe { poll(fds, count, timeout_ms) }
 }
@@ -89,7 +89,7 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     count: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
-    _room: usize,
+    _capacity: usize,
 ) -> c_int {
     unsafe { ppoll(fds, count, timeout, mask) }
 }
@@ -132,15 +132,15 @@ pub(super) unsafe fn add_buffered(fds: *mut pollfd, count: nfds_t, ret: c_int) -
     if ret < 0 {
         return ret;
     }
-    let mut found = 0;
+    let mut ready = 0;
     for nth in 0..count as usize {
         let request = unsafe { &mut *fds.add(nth) };
         if request.fd >= 0 {
             request.revents |= prepare(request.fd) & (request.events | libc::POLLERR);
         }
-        found += c_int::from(request.revents != 0);
+        ready += c_int::from(request.revents != 0);
     }
-    found
+    ready
 }
 
 /// Adds the descriptors with buffered bytes to the result of `call`, which waits for the others.
@@ -165,14 +165,14 @@ pub(super) unsafe fn select_with(
     if ret < 0 {
         return ret;
     }
-    let mut found = ret;
+    let mut ready = ret;
     for fd in buffered {
         if !unsafe { libc::FD_ISSET(fd, read) } {
             unsafe { libc::FD_SET(fd, read) };
-            found += 1;
+            ready += 1;
         }
     }
-    found
+    ready
 }
 
 #[unsafe(no_mangle)]

@@ -174,14 +174,14 @@ struct Dispatched {
     is_served: c_long,
 }
 
-unsafe extern "C-unwind" fn dispatch(words: &[c_long; 7]) -> Dispatched {
-    let frame = words.as_ptr().addr();
+unsafe extern "C-unwind" fn dispatch(args: &[c_long; 7]) -> Dispatched {
+    let frame = args.as_ptr().addr();
     let outer = OUTER.get();
     let ret = if outer > frame && outer - frame < NESTED_MAX {
         None
     } else {
         OUTER.set(frame);
-        let ret = unsafe { serve(words) };
+        let ret = unsafe { serve(args) };
         OUTER.set(0);
         ret
     };
@@ -201,16 +201,16 @@ thread_local! {
 /// of the other.
 const NESTED_MAX: usize = 64 << 10;
 
-unsafe fn serve(words: &[c_long; 7]) -> Option<c_long> {
+unsafe fn serve(args: &[c_long; 7]) -> Option<c_long> {
     // The functions behind the hooks are cancellation points; libc's `syscall` is not.
     let mut before = 0;
     unsafe {
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut before);
-        let ret = transfer(words)
-            .or_else(|| wait(words))
-            .or_else(|| descriptor(words));
+        let ret = transfer(args)
+            .or_else(|| wait(args))
+            .or_else(|| descriptor(args));
         pthread_setcancelstate(before, std::ptr::null_mut());
-        ret.or_else(|| of_process(words))
+        ret.or_else(|| of_process(args))
     }
 }
 
@@ -222,8 +222,8 @@ unsafe extern "C-unwind" {
 }
 
 /// Bytes that come and go.
-unsafe fn transfer(words: &[c_long; 7]) -> Option<c_long> {
-    let &[number, a, b, c, d, e, f] = words;
+unsafe fn transfer(args: &[c_long; 7]) -> Option<c_long> {
+    let &[number, a, b, c, d, e, f] = args;
     let fd = a as c_int;
     let count = |ret: isize| Some(ret as c_long);
     unsafe {
@@ -298,8 +298,8 @@ const KERNEL_SET: c_long = 8;
 
 /// Calls that wait. The kernel writes the remaining time back to the caller's timeout. The libc functions of the same
 /// names do not, so the kernel is called directly where a hook would call those.
-unsafe fn wait(words: &[c_long; 7]) -> Option<c_long> {
-    let &[number, a, b, c, d, e, f] = words;
+unsafe fn wait(args: &[c_long; 7]) -> Option<c_long> {
+    let &[number, a, b, c, d, e, f] = args;
     let fd = a as c_int;
     let now = timespec {
         tv_sec: 0,
@@ -360,8 +360,8 @@ unsafe fn wait(words: &[c_long; 7]) -> Option<c_long> {
 }
 
 /// Descriptors and sockets.
-unsafe fn descriptor(words: &[c_long; 7]) -> Option<c_long> {
-    let &[number, a, b, c, d, e, _] = words;
+unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
+    let &[number, a, b, c, d, e, _] = args;
     let fd = a as c_int;
     let ret = unsafe {
         match number {
@@ -408,8 +408,8 @@ unsafe fn descriptor(words: &[c_long; 7]) -> Option<c_long> {
 }
 
 /// Processes, their rights and their ends. Most of them pass, when the library has done what comes before.
-unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
-    let &[number, a, b, c, d, e, _] = words;
+unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
+    let &[number, a, b, c, d, e, _] = args;
     let before = |part: fn()| {
         catch_panic(|| {
             part();
@@ -421,7 +421,7 @@ unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
             libc::SYS_fork | libc::SYS_vfork => {
                 return Some(forked(&[libc::SYS_fork, 0, 0, 0, 0, 0, 0]));
             }
-            libc::SYS_clone => return cloned(words, a as u64, b as u64),
+            libc::SYS_clone => return cloned(args, a as u64, b as u64),
             libc::SYS_clone3 => {
                 /// Up to and with the stack.
                 const KNOWN: c_long = 48;
@@ -431,7 +431,7 @@ unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
                         arguments.read_unaligned(),
                         arguments.add(5).read_unaligned(),
                     );
-                    return cloned(words, flags, stack);
+                    return cloned(args, flags, stack);
                 }
             }
             libc::SYS_execve => {
@@ -473,9 +473,9 @@ unsafe fn of_process(words: &[c_long; 7]) -> Option<c_long> {
 }
 
 /// A child with memory of its own comes back here, if it has no stack of its own. All others pass.
-unsafe fn cloned(words: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> {
+unsafe fn cloned(args: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> {
     if flags & libc::CLONE_VM as u64 == 0 && stack == 0 {
-        return Some(unsafe { forked(words) });
+        return Some(unsafe { forked(args) });
     }
     catch_panic(|| {
         of::before_clone(flags as c_int);
@@ -485,12 +485,12 @@ unsafe fn cloned(words: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> 
 }
 
 /// A child of a raw call runs none of the handlers of `pthread_atfork`; the library's own part of them is done here.
-unsafe fn forked(words: &[c_long; 7]) -> c_long {
+unsafe fn forked(args: &[c_long; 7]) -> c_long {
     catch_panic(|| {
         of::before_fork_child();
         None
     });
-    let &[number, a, b, c, d, e, f] = words;
+    let &[number, a, b, c, d, e, f] = args;
     let ret = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if ret == 0 {
         catch_panic(|| {

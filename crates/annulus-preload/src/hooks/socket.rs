@@ -90,7 +90,7 @@ pub(super) unsafe extern "C-unwind" fn connect(
     bytes: socklen_t,
 ) -> c_int {
     before_connect(fd);
-    let known = match fd_state(fd) {
+    let has_connection = match fd_state(fd) {
         FdState::Closed => {
             errno::set(libc::EBADF);
             return -1;
@@ -98,13 +98,13 @@ pub(super) unsafe extern "C-unwind" fn connect(
         FdState::Connection(_) => true,
         _ => false,
     };
-    if known {
+    if has_connection {
         hand_back(fd, Why::UnknownFlags);
         flush(fd);
         never_serve(fd);
     }
     let ret = unsafe { real::connect(fd, address, bytes) };
-    if known && ret == 0 {
+    if has_connection && ret == 0 {
         read_buffered(fd);
     }
     ret
@@ -140,13 +140,13 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     bytes: socklen_t,
 ) -> c_int {
     sockopts::on_set(level, name);
-    let known = sockopts::is_harmless(level, name);
+    let is_harmless = sockopts::is_harmless(level, name);
     match fd_state(fd) {
         FdState::Closed => {
             errno::set(libc::EBADF);
             return -1;
         }
-        FdState::Connection(entry) if !known => {
+        FdState::Connection(entry) if !is_harmless => {
             if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
                 catch_panic(|| {
                     let mut guard = send::served(entry, fd).ok()?;
@@ -171,7 +171,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             }
             return ret;
         }
-        FdState::Kernel if !known => {
+        FdState::Kernel if !is_harmless => {
             // Before the call, as a thread may accept a connection of it right after.
             let entry = fd_table::entry(fd);
             let was = entry.map_or(0, Entry::snapshot);
@@ -287,8 +287,9 @@ pub(super) fn at_mark(fd: c_int) -> Option<bool> {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
     let mut at_mark: c_int = 0;
-    let place = (&raw mut at_mark).expose_provenance();
-    match unsafe { super::descriptor::ioctl(fd, super::descriptor::SIOCATMARK, place as c_ulong) } {
+    let pointer = (&raw mut at_mark).expose_provenance();
+    match unsafe { super::descriptor::ioctl(fd, super::descriptor::SIOCATMARK, pointer as c_ulong) }
+    {
         0 => at_mark,
         error => error,
     }
@@ -369,12 +370,12 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> b
         Some(Ok(count @ 1..)) => u32::try_from(count).unwrap_or(u32::MAX),
         _ => return false,
     };
-    let room = if may_be_mapped(value) && may_be_mapped(bytes) {
+    let capacity = if may_be_mapped(value) && may_be_mapped(bytes) {
         unsafe { bytes.read_unaligned() as usize }
     } else {
         0
     };
-    if room < std::mem::offset_of!(Mapped, inq) {
+    if capacity < std::mem::offset_of!(Mapped, inq) {
         return false;
     }
     // As the kernel does: fills the structure up to the caller's size.
@@ -387,7 +388,7 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> b
         (std::mem::offset_of!(Mapped, copybuf_len), 0),
     ];
     for (offset, word) in words {
-        if room >= offset + size_of::<u32>() {
+        if capacity >= offset + size_of::<u32>() {
             unsafe { at.add(offset).cast::<u32>().write_unaligned(word) };
         }
     }

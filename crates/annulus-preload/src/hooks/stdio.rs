@@ -25,11 +25,11 @@ use crate::real;
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let stream = unsafe { real::fdopen(fd, mode) };
-    let ours = fd_table::entry(fd).is_some_and(|entry| {
+    let is_connection = fd_table::entry(fd).is_some_and(|entry| {
         let kind = entry.kind();
         matches!(kind, Kind::Stream | Kind::Served | Kind::HandedBack)
     });
-    if stream.is_null() || !ours {
+    if stream.is_null() || !is_connection {
         return stream;
     }
     hand_back(fd, Why::Stdio);
@@ -88,9 +88,9 @@ unsafe fn before_close(stream: *mut FILE) {
         return;
     }
     let fd = unsafe { libc::fileno(stream) };
-    let known =
+    let tracked =
         fd_table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Library));
-    if let Some(entry) = known {
+    if let Some(entry) = tracked {
         hand_back(fd, Why::Stdio);
         catch_panic(|| {
             of::leave_to_libc(entry, fd);

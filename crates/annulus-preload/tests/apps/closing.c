@@ -95,7 +95,7 @@ static void print_reset(bool written_before, bool ends, bool without_ring) {
             poll_once(set);
         MUST(syscall(SYS_getsockopt, pair.peer, SOL_SOCKET, SO_ERROR, &peer_error, &length));
     }
-    print("the peer is told %s, and then ", peer_error ? strerrorname_np(peer_error) : "nothing");
+    print("the peer gets %s, and then ", peer_error ? strerrorname_np(peer_error) : "nothing");
     while ((done = syscall(SYS_recvfrom, pair.peer, bytes, sizeof bytes, MSG_DONTWAIT, NULL, NULL)) > 0)
         ;
     print("%s\n", done == 0 ? "the end" : strerrorname_np(errno));
@@ -783,7 +783,7 @@ static void the_end_of_a_program_sends_what_was_written(void) {
 }
 
 /* A program that serves a connection and has it open when it ends, and its listener. */
-static void print_told(void (*end)(void)) {
+static void print_peer_end(void (*end)(void)) {
     int port, listener = listen_on(SOCK_NONBLOCK, &port), status, report[2], one = 1;
     char byte;
     struct pair pair = {.peer = peer_connect(port)};
@@ -815,16 +815,16 @@ static void print_told(void (*end)(void)) {
 /* When a program has ended, its connections have ended and its port is free. */
 static void the_end_of_a_program_is_the_end_of_its_connections(void) {
     for (int round = 0; round < 5; round++) {
-        print_told(end_by_exit);
-        print_told(end_at_once);
-        print_told(end_by_exec);
+        print_peer_end(end_by_exit);
+        print_peer_end(end_at_once);
+        print_peer_end(end_by_exec);
     }
 }
 
 static void an_abort_sends_what_was_written(void) { print_end(end_by_abort); }
 
 /* The program ends while closed connections still have deferred output. */
-static void print_rest(bool waits, void (*end)(void)) {
+static void print_remaining(bool waits, void (*end)(void)) {
     int port, listener = listen_on(0, &port), status = 0, report[2], bytes = 4096;
     uint64_t count = 0;
     struct sockaddr_in address = loopback(port);
@@ -860,10 +860,10 @@ static void print_rest(bool waits, void (*end)(void)) {
 
 static void the_end_of_a_program_waits_for_what_was_closed_full(void) {
     for (int waits = 0; waits < 2; waits++) {
-        print_rest(waits, end_by_exit);
-        print_rest(waits, end_at_once);
-        print_rest(waits, end_by_exec);
-        print_rest(waits, end_of_the_first_thread);
+        print_remaining(waits, end_by_exit);
+        print_remaining(waits, end_at_once);
+        print_remaining(waits, end_by_exec);
+        print_remaining(waits, end_of_the_first_thread);
     }
 }
 

@@ -334,7 +334,7 @@ static void a_close_that_resets_does_so_at_once(void) {
             pause_ms(1);
             MUST(syscall(SYS_getsockopt, pair.peer, SOL_SOCKET, SO_ERROR, &error, &length));
         }
-        print("the peer is told %s\n", error ? strerrorname_np(error) : "nothing");
+        print("the peer gets %s\n", error ? strerrorname_np(error) : "nothing");
         peer_close(&pair);
         MUST(close(set));
     }

@@ -362,7 +362,7 @@ static void a_socket_passed_on_goes_on_in_both_processes(void) {
 static void a_socket_passed_on_brings_its_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    peer_send(&pair, "in hand ");
+    peer_send(&pair, "buffered");
     await_delivery(&pair);
     print_next(set);
     MUST(write(pair.app, "from the parent, ", 17));

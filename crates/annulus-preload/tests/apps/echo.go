@@ -20,7 +20,7 @@ func question(client, round int) []byte {
 	return text
 }
 
-func ask(address string, client int) int {
+func request(address string, client int) int {
 	connection, err := net.Dial("tcp", address)
 	if err != nil {
 		return -1
@@ -61,7 +61,7 @@ func serverOfGoroutines() {
 	for client := range right {
 		group.Add(1)
 		go func(client int) {
-			right[client] = ask(listener.Addr().String(), client)
+			right[client] = request(listener.Addr().String(), client)
 			group.Done()
 		}(client)
 	}

@@ -455,11 +455,11 @@ static void vectors_with_flags_keep_their_order(void) {
     struct iovec to = {bytes, 4}, from = {"vector ", 7};
     got_bytes("preadv2", bytes, preadv2(pair.app, &to, 1, -1, 0));
     got_bytes("preadv64v2", bytes, preadv64v2(pair.app, &to, 1, -1, 0));
-    got_bytes("preadv2 at a place", bytes, preadv2(pair.app, &to, 1, 0, 0));
+    got_bytes("preadv2 at an offset", bytes, preadv2(pair.app, &to, 1, 0, 0));
     GOT(write(pair.app, "before ", 7));
     GOT(pwritev2(pair.app, &from, 1, -1, 0));
     GOT(pwritev64v2(pair.app, &from, 1, -1, 0));
-    got("pwritev2 at a place", pwritev2(pair.app, &from, 1, 0, 0));
+    got("pwritev2 at an offset", pwritev2(pair.app, &from, 1, 0, 0));
     GOT(write(pair.app, "between ", 8));
     GOT(pwritev2(pair.app, &from, 1, -1, RWF_DSYNC));
     got_bytes("preadv2 with a flag", bytes, preadv2(pair.app, &to, 1, -1, RWF_HIPRI));

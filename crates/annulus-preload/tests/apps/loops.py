@@ -37,20 +37,20 @@ async def echo(reader, writer):
     await writer.wait_closed()
 
 
-async def ask(port, number, rounds):
+async def request(port, number, rounds):
     reader, writer = await asyncio.open_connection(HOST, port)
     digest = hashlib.sha256()
     for i in range(rounds):
         question = random_bytes(1 + (number * 7919 + i * 104729) % 20000, number * 1000 + i)
         writer.write(question)
         await writer.drain()
-        answer = await reader.readexactly(len(question))
-        assert answer == question
-        digest.update(answer)
+        response = await reader.readexactly(len(question))
+        assert response == question
+        digest.update(response)
     writer.write_eof()
-    rest = await reader.read()
+    tail = await reader.read()
     writer.close()
-    return f"client {number}: {digest.hexdigest()[:12]}, then {rest!r}"
+    return f"client {number}: {digest.hexdigest()[:12]}, then {tail!r}"
 
 
 def asyncio_serves_itself():
@@ -59,7 +59,7 @@ def asyncio_serves_itself():
     async def main():
         server = await asyncio.start_server(echo, HOST, 0)
         port = server.sockets[0].getsockname()[1]
-        for line in await asyncio.gather(*(ask(port, n, 15) for n in range(20))):
+        for line in await asyncio.gather(*(request(port, n, 15) for n in range(20))):
             print(line)
         server.close()
         await server.wait_closed()
@@ -80,7 +80,7 @@ def asyncio_keeps_its_timers():
         child = await asyncio.create_subprocess_exec(
             "sh", "-c", "cat; echo to stderr >&2; exit 3",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        (out, err), line = await asyncio.gather(child.communicate(b"through a pipe"), ask(port, 1, 5))
+        (out, err), line = await asyncio.gather(child.communicate(b"through a pipe"), request(port, 1, 5))
         print(out, err, child.returncode, line)
         print("from the pool:", await loop.run_in_executor(None, sum, range(1000)))
         try:
@@ -122,28 +122,28 @@ def serve_selected(selector, listener, until):
     return total
 
 
-def blocking_client(port, number, answers):
+def blocking_client(port, number, responses):
     with socket.create_connection((HOST, port)) as connection:
         right = 0
         for i in range(10):
             question = random_bytes(1 + (number * 31 + i * 77) % 3000, number + i)
             connection.sendall(question)
-            answer = b""
-            while len(answer) < len(question):
-                answer += connection.recv(len(question) - len(answer))
-            right += answer == question
-        answers[number] = right
+            response = b""
+            while len(response) < len(question):
+                response += connection.recv(len(question) - len(response))
+            right += response == question
+        responses[number] = right
 
 
 def with_clients(port, serve, count=6):
-    answers = {}
-    threads = [threading.Thread(target=blocking_client, args=(port, n, answers)) for n in range(count)]
+    responses = {}
+    threads = [threading.Thread(target=blocking_client, args=(port, n, responses)) for n in range(count)]
     for thread in threads:
         thread.start()
     result = serve()
     for thread in threads:
         thread.join()
-    print("right:", sorted(answers.items()), "result:", result)
+    print("right:", sorted(responses.items()), "result:", result)
 
 
 def each_selector_serves():
@@ -164,7 +164,7 @@ def a_bare_epoll_object_serves():
         for question in (b"one", b"two", b""):
             client.sendall(question) if question else client.shutdown(socket.SHUT_WR)
             print([mask for _, mask in epoll.poll(10)], server.recv(100), epoll.poll(0))
-            server.send(b"answer")
+            server.send(b"result")
             print(epoll.poll(0.005), client.recv(100))
         epoll.unregister(server)
         try:
@@ -215,9 +215,9 @@ def http_is_served_by_threads():
     with http.server.ThreadingHTTPServer((HOST, 0), Pages) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         for length in (0, 1, 1000, 300000):
-            with urllib.request.urlopen(f"http://{HOST}:{server.server_port}/{length}", timeout=20) as answer:
-                body = answer.read()
-                print(answer.status, len(body), hashlib.sha256(body).hexdigest()[:12])
+            with urllib.request.urlopen(f"http://{HOST}:{server.server_port}/{length}", timeout=20) as response:
+                body = response.read()
+                print(response.status, len(body), hashlib.sha256(body).hexdigest()[:12])
         server.shutdown()
 
 
@@ -235,12 +235,12 @@ def a_served_process_starts_others():
             server.send(b"queued ")
             result = subprocess.run(["sh", "-c", f"cat; exit {i}"], input=b"text", capture_output=True, check=False)
             print(result.stdout, result.stderr, result.returncode, server.recv(100))
-            server.send(b"answer")
+            server.send(b"result")
             epoll.poll(0)
-            answer = b""
-            while len(answer) < 13:
-                answer += client.recv(13 - len(answer))
-            print(answer)
+            response = b""
+            while len(response) < 13:
+                response += client.recv(13 - len(response))
+            print(response)
         child = os.fork()
         if child == 0:
             server.close()

@@ -2,8 +2,8 @@
  * the calls return is what the kernel's own epoll would report and return, whatever came before.
  *
  * A sequence is made of rounds: calls of the program on its sockets, looks at the set, what the peers do, looks again.
- * The looks of a round are one report: of a level-triggered member what its last look said, of others all that its
- * looks said together, because the kernel is free to make one edge of two. `~` in place of `=` marks members that
+ * The looks of a round are one report: of a level-triggered member the events of its last look, of others those of all its
+ * looks together, because the kernel is free to make one edge of two. `~` in place of `=` marks members that
  * have just been used in a way that makes the library hand them back: the kernel's set, which they then enter, may
  * repeat an edge, so there what is reported without the library must be reported with it, and more may be. */
 #include "app.h"
@@ -68,7 +68,7 @@ static void look(int most) {
         if (events[i].data.u64 < SLOTS)
             slots[events[i].data.u64].reported |= events[i].events;
         else
-            print("an event of nobody: %llu\n", (unsigned long long)events[i].data.u64);
+            print("an event of no member: %llu\n", (unsigned long long)events[i].data.u64);
 }
 
 static void report(void) {

@@ -649,7 +649,7 @@ static void a_program_signalled_for_input_reads_it(void) {
             arrivals = 0;
             peer_send(&pair, "abc");
             await_delivery(&pair);
-            print("told: %s\n", arrivals ? "yes" : "no");
+            print("signalled: %s\n", arrivals ? "yes" : "no");
             print_read(pair.app, 64);
             print_read(pair.app, 64);
         }

@@ -264,7 +264,7 @@ static void a_started_program_inherits_the_stream(void) {
 static void exec_passes_on_buffered_bytes(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    peer_send(&pair, "in hand");
+    peer_send(&pair, "pending");
     await_delivery(&pair);
     print_next(set);
     MUST(write(pair.app, "queued", 6));

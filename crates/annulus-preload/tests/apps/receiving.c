@@ -223,7 +223,7 @@ static void addresses_and_control_bytes_are_left_as_a_stream_leaves_them(void) {
     print("name %u, control %zu, flags %x\n", message.msg_namelen, message.msg_controllen, message.msg_flags);
     length = -1;
     got("no length", recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, &length));
-    got("no place for a length", recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, NULL));
+    got("no pointer for a length", recvfrom(pair.app, bytes, 3, 0, (struct sockaddr *)&from, NULL));
     message.msg_namelen = -1;
     got("no length", recvmsg(pair.app, &message, 0));
     message.msg_namelen = sizeof from;

@@ -168,7 +168,7 @@ static void two_threads_may_exchange_sockets_between_their_sets(void) {
 static void buffered_bytes_are_reported_by_a_later_set(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
-    peer_send(&pair, "in hand");
+    peer_send(&pair, "pending");
     print_next(set);
     int second = (int)MUST(dup(pair.app));
     close(set);

@@ -300,7 +300,7 @@ static void several_threads_may_share_a_set(void) {
     for (int i = 0; i < ASKS; i += 8) {
         char bytes[8][16];
         for (int k = 0; k < 8; k++) {
-            snprintf(bytes[k], sizeof bytes[k], "ask %d", i + k);
+            snprintf(bytes[k], sizeof bytes[k], "get %d", i + k);
             peer_send(&pairs[k], bytes[k]);
         }
         for (int k = 0; k < 8; k++) {
@@ -449,7 +449,7 @@ static void a_handler_may_end_the_thread_that_waits(void) {
 static void serve_and_leave(struct task *task) {
     print_next(task->set);
     print_read(task->pair.app, 4);
-    MUST(write(task->pair.app, "the reply that nobody waits for", 31));
+    MUST(write(task->pair.app, "the reply that none waits for..", 31));
 }
 
 static void a_thread_that_ends_leaves_its_set_to_others(void) {

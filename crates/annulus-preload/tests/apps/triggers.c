@@ -262,7 +262,7 @@ static void a_shutdown_after_a_hand_back_is_an_edge(void) {
     print_now(set);
 }
 
-/* So much input that the kernel keeps it, and the program has not read it. */
+/* More input than the ring takes: the kernel keeps it, and the program has not read it. */
 static void a_hang_up_behind_unrequested_events_is_reported(void) {
     static char much[20001];
     memset(much, 'x', sizeof much - 1);
@@ -561,7 +561,7 @@ static void a_member_taken_out_can_be_read_with_blocking(void) {
 }
 
 static void a_small_event_buffer_reaches_all_members(void) {
-    int set = new_set(), seen[5] = {0};
+    int set = new_set(), reports[5] = {0};
     struct pair pairs[5];
     for (int i = 0; i < 5; i++) {
         pairs[i] = connected();
@@ -578,14 +578,14 @@ static void a_small_event_buffer_reaches_all_members(void) {
         int count = epoll_wait(set, events, 2, 1000);
         print("places filled: %d\n", count);
         for (int i = 0; i < count; i++)
-            seen[events[i].data.u64]++;
+            reports[events[i].data.u64]++;
     }
     for (int i = 0; i < 5; i++)
-        print("member %d reported %d times\n", i, seen[i]);
+        print("member %d reported %d times\n", i, reports[i]);
 }
 
 static void edges_beyond_the_places_come_at_the_next_call(void) {
-    int set = new_set(), seen[5] = {0}, total = 0;
+    int set = new_set(), reports[5] = {0}, total = 0;
     struct pair pairs[5];
     for (int i = 0; i < 5; i++) {
         pairs[i] = connected();
@@ -598,10 +598,10 @@ static void edges_beyond_the_places_come_at_the_next_call(void) {
         count = epoll_wait(set, events, 2, 0);
         print("places filled: %d\n", count);
         for (int i = 0; i < count; i++)
-            seen[events[i].data.u64]++;
+            reports[events[i].data.u64]++;
     }
     for (int i = 0; i < 5; i++)
-        print("member %d reported %d times\n", i, seen[i]);
+        print("member %d reported %d times\n", i, reports[i]);
 }
 
 static void a_number_that_is_used_again_is_a_new_member(void) {

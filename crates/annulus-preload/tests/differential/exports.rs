@@ -161,7 +161,7 @@ fn every_function_of_the_installed_glibc_is_in_the_list() {
     }
     assert!(
         missing.is_empty(),
-        "glibc exports what tests/exports/glibc.txt does not name; say there what the library does: {missing:?}"
+        "glibc exports what tests/exports/glibc.txt does not name; add there what the library does: {missing:?}"
     );
 }
 
@@ -180,7 +180,7 @@ fn the_listed_functions_are_exported_and_no_others() {
         .collect();
     assert!(
         absent.is_empty(),
-        "not exported, though the list says so: {absent:?}"
+        "not exported, though the list has it: {absent:?}"
     );
     assert!(
         unnamed.is_empty(),

@@ -1,6 +1,6 @@
 /*
  * Loaded before the library: the operator's switch is thrown before every second wait of the program, by the word that others
- * would write to. Its place in the file is the variable SWITCHER_WORD, in bytes.
+ * would write to. Its offset in the file is the variable SWITCHER_WORD, in bytes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,10 +28,10 @@ static int word_file(void) {
 static void throw_it(void) {
     static int calls;
     int before = errno, fd = word_file();
-    const char *place = getenv("SWITCHER_WORD");
-    if (fd >= 0 && place && ++calls % 2 == 0) {
+    const char *offset = getenv("SWITCHER_WORD");
+    if (fd >= 0 && offset && ++calls % 2 == 0) {
         uint64_t word = 0;
-        long at = atol(place);
+        long at = atol(offset);
         syscall(SYS_pread64, fd, &word, sizeof word, at);
         word++;
         syscall(SYS_pwrite64, fd, &word, sizeof word, at);

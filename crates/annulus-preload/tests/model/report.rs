@@ -39,13 +39,13 @@ pub(crate) fn first_difference(
             .map_or("nothing more", |line| *line)
             .to_owned()
     };
-    let (expected_line, seen_line) = (line(expected), line(actual));
-    let slot = slot_of(&expected_line, &seen_line);
+    let (expected_line, actual_line) = (line(expected), line(actual));
+    let slot = slot_of(&expected_line, &actual_line);
     let history = history(&expected[..at.min(expected.len())], &slot);
     Some(Difference {
         seed,
         text: format!(
-            "{history}without the library: {expected_line}\nwith it:             {seen_line}"
+            "{history}without the library: {expected_line}\nwith it:             {actual_line}"
         ),
     })
 }

@@ -15,11 +15,11 @@ pub(crate) struct Response {
 
 impl Response {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let found = self
+        let header = self
             .headers
             .iter()
             .find(|(key, _)| key.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
+        header.map(|(_, value)| value.as_str())
     }
 
     /// Where the body is not what it should be.

@@ -10,10 +10,10 @@ use crate::built;
 const LIBRARY: &str = "ANNULUS_TEST_LIBRARY";
 
 pub(crate) fn library() -> Option<&'static Path> {
-    static GIVEN: OnceLock<Option<PathBuf>> = OnceLock::new();
-    match GIVEN.get_or_init(|| std::env::var_os(LIBRARY).map(Into::into)) {
+    static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+    match PATH.get_or_init(|| std::env::var_os(LIBRARY).map(Into::into)) {
         Some(none) if none.as_os_str() == "none" => None,
-        Some(given) => Some(given),
+        Some(path) => Some(path),
         None => Some(built::library()),
     }
 }

@@ -126,7 +126,7 @@ impl Client {
                     .map(|_| self.read())
                     .collect::<io::Result<_>>()?,
             ),
-            _ => panic!("no answer of Redis: {line:?}"),
+            _ => panic!("no reply of Redis: {line:?}"),
         })
     }
 

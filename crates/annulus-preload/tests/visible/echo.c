@@ -1,8 +1,8 @@
 /*
- * An echo server with as many threads as it is told, each with a listener and an epoll set of its own, which counts
- * its own calls on connections: what the library says it has counted must be that.
+ * An echo server with the given number of threads, each with a listener and an epoll set of its own, which counts
+ * its own calls on connections: the counters of the library must be equal.
  *
- * It prints the port of each thread. Then it does what it is told on standard input, a word a line:
+ * It prints the port of each thread. Then it reads commands from standard input, one per line:
  *   counts   prints how often it has called read and write on connections, and epoll_wait
  *   close    closes all descriptors from 3 on that are neither listener, set nor connection, as daemons do
  *   fork     forks a child that is such a server with one thread, and ends with this one; prints its number, and its
@@ -26,40 +26,40 @@
 #include <unistd.h>
 
 static atomic_ulong reads, writes, waits;
-static atomic_bool ours[1024];
+static atomic_bool own_fds[1024];
 /* Of each wait; the variable ECHO_TIMEOUT_MS, or none. */
 static int timeout_ms = -1;
 
-static void check(int said, const char *what) {
-    if (said < 0) {
+static void check(int ret, const char *what) {
+    if (ret < 0) {
         perror(what);
         exit(3);
     }
 }
 
-static void answer(int set, int fd) {
+static void respond(int set, int fd) {
     char bytes[4096];
-    ssize_t said = read(fd, bytes, sizeof bytes);
+    ssize_t ret = read(fd, bytes, sizeof bytes);
     reads++;
-    if (said < 0 && errno == EAGAIN)
+    if (ret < 0 && errno == EAGAIN)
         return;
-    if (said <= 0) {
+    if (ret <= 0) {
         check(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL), "epoll_ctl");
-        ours[fd] = false;
+        own_fds[fd] = false;
         close(fd);
         return;
     }
     if (bytes[0] == 'd')
         close(dup(fd));
     writes++;
-    check(write(fd, bytes, said) == said ? 0 : -1, "write");
+    check(write(fd, bytes, ret) == ret ? 0 : -1, "write");
 }
 
 static void *serve(void *argument) {
     int listener = (int)(long)argument;
     int set = epoll_create1(EPOLL_CLOEXEC);
     check(set, "epoll_create1");
-    ours[listener] = ours[set] = true;
+    own_fds[listener] = own_fds[set] = true;
     struct epoll_event event = {.events = EPOLLIN, .data.fd = listener};
     check(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event), "epoll_ctl");
     for (;;) {
@@ -68,12 +68,12 @@ static void *serve(void *argument) {
         waits++;
         for (int i = 0; i < count; i++) {
             if (events[i].data.fd != listener) {
-                answer(set, events[i].data.fd);
+                respond(set, events[i].data.fd);
                 continue;
             }
             int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
             check(fd, "accept4");
-            ours[fd] = true;
+            own_fds[fd] = true;
             event.data.fd = fd;
             check(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
         }
@@ -106,7 +106,7 @@ int main(int argc, char **argv) {
             printf("%lu %lu %lu\n", reads, writes, waits);
         if (!strcmp(line, "close\n")) {
             for (int fd = 3; fd < 1024; fd++)
-                if (!ours[fd])
+                if (!own_fds[fd])
                     close(fd);
             printf("closed\n");
         }

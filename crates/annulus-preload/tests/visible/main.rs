@@ -152,7 +152,7 @@ fn a_child_of_a_fork_counts_for_itself() {
 }
 
 #[test]
-fn a_program_that_closes_what_is_not_its_own_is_counted_and_seen_all_the_same() {
+fn a_program_that_closes_foreign_descriptors_is_still_counted_and_visible() {
     let Started(Some(mut server)) = Server::start(1, &[]) else {
         return;
     };

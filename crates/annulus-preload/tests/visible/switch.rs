@@ -61,7 +61,7 @@ fn sets_that_sleep_are_handed_back_and_served_again_with_their_connections_and_n
         .iter_mut()
         .for_each(|stream| exchange(stream, b"kernel", 5));
     let mut more = busy(&server, 1);
-    assert_eq!(written(server.id()), before, "the kernel answers them");
+    assert_eq!(written(server.id()), before, "the kernel serves them");
     let total = server.look().total();
     assert_eq!((total.preload.rings, total.preload.connections), (0, 0));
     let back = &total.preload.handed_back;

@@ -50,7 +50,7 @@ impl Load {
     /// Waits until that many more responses have arrived.
     fn goes_on(&self, more: u64) {
         let now = self.responses.load(Ordering::Relaxed);
-        until("requests are answered", || {
+        until("requests are served", || {
             (self.responses.load(Ordering::Relaxed) >= now + more).then_some(())
         });
     }
@@ -113,7 +113,7 @@ fn a_new_configuration_under_load_fails_no_request() {
     for _ in 0..4 {
         load.goes_on(100);
         nginx.server.signal(Signal::HUP);
-        let worker = until("a new worker answers", || {
+        let worker = until("a new worker responds", || {
             let worker = nginx.client().get("/pid").text().to_owned();
             (!workers.contains(&worker)).then_some(worker)
         });
@@ -152,7 +152,7 @@ impl Daemon {
         }
         let daemon = Daemon { port, folder };
         assert!(command.status().unwrap().success());
-        until("it answers", || Http::open(port).ok().map(|_| ()));
+        until("it responds", || Http::open(port).ok().map(|_| ()));
         Some(daemon)
     }
 
@@ -223,7 +223,7 @@ fn shares(how: How, count: usize, listen: &str) -> Option<(usize, usize)> {
     )?;
     let port = nginx.port();
     // Until both workers are there, one takes all.
-    until("both workers answer", || {
+    until("both workers respond", || {
         let fetch_pid = || Http::connect(port).get("/pid").text().to_owned();
         let first = fetch_pid();
         (0..200).any(|_| fetch_pid() != first).then_some(())

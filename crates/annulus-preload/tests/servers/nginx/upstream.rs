@@ -28,8 +28,8 @@ fn echo_on(stream: TcpStream) -> Option<()> {
             if reader.read_line(&mut line).ok()? == 0 {
                 return None;
             }
-            if let Some(given) = line.strip_prefix("Content-Length: ") {
-                length = given.trim().parse().unwrap();
+            if let Some(value) = line.strip_prefix("Content-Length: ") {
+                length = value.trim().parse().unwrap();
             }
         }
         let mut body = vec![0; length];

@@ -118,14 +118,14 @@ fn a_client_that_writes_all_before_it_reads_gets_all_its_responses() {
     const SETS: usize = 30;
     let Some(server) = redis("") else { return };
     let mut client = server.client();
-    let (asked, given) = (bytes_of(5, 100_000), bytes_of(6, 500_000));
-    assert_eq!(client.call_words(&[b"SET", b"big", &asked]), Reply::ok());
+    let (small, large) = (bytes_of(5, 100_000), bytes_of(6, 500_000));
+    assert_eq!(client.call_words(&[b"SET", b"big", &small]), Reply::ok());
     client
         .send_raw(&command(&[b"GET", b"big"]).repeat(GETS))
         .unwrap();
     // It has replied until the kernel took no more.
     let mut other = server.client();
-    until("all are answered", || {
+    until("all have a reply", || {
         (other
             .call("INFO commandstats")
             .text()
@@ -134,16 +134,16 @@ fn a_client_that_writes_all_before_it_reads_gets_all_its_responses() {
     });
     for _ in 0..SETS {
         client
-            .send_raw(&command(&[b"SET", b"bulk", &given]))
+            .send_raw(&command(&[b"SET", b"bulk", &large]))
             .unwrap();
     }
     for _ in 0..GETS {
-        assert!(client.read().unwrap() == Reply::bytes(&asked));
+        assert!(client.read().unwrap() == Reply::bytes(&small));
     }
     for _ in 0..SETS {
         assert_eq!(client.read().unwrap(), Reply::ok());
     }
-    assert!(client.call("GET bulk") == Reply::Bytes(given));
+    assert!(client.call("GET bulk") == Reply::Bytes(large));
     server.finish_served();
 }
 

@@ -58,7 +58,7 @@ pub(crate) enum Sync {
 const FILE_HELP: &str = "\
 Examples:
   annulus bench file
-      a file of its own in the current directory, direct random reads, about a minute
+      a file of its own in the current directory, direct random reads, one to two minutes
   annulus bench file /data/table.sst --depth 1,8,64
       your file: only read, never written
   annulus bench file --dir /mnt/nvme --rw randrw --bs 16k --depth 64

@@ -18,6 +18,9 @@ pub(crate) struct Machine {
     pub(crate) processor: Option<String>,
     /// Processors this process may use.
     pub(crate) processors: usize,
+    /// The processor's flaws that the kernel mitigates or leaves open (`/sys/devices/system/cpu/vulnerabilities`).
+    #[serde(default)]
+    pub(crate) mitigations: Vec<String>,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) filesystem: Option<String>,
     pub(crate) disk: Option<Disk>,
@@ -49,6 +52,7 @@ impl Machine {
             architecture: uname.machine().to_string_lossy().into_owned(),
             processor: line_value("/proc/cpuinfo", "model name"),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
+            mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
             memory_bytes: kib_of_meminfo("MemTotal").map(|kib| kib << 10),
             filesystem: device.and_then(filesystem),
             disk: device.and_then(disk),
@@ -59,7 +63,11 @@ impl Machine {
     pub(crate) fn line(&self) -> String {
         let mut parts = vec![
             format!("Linux {}", self.kernel),
-            format!("{} processors", self.processors),
+            format!(
+                "{} processors ({})",
+                self.processors,
+                self.processor.as_deref().unwrap_or(&self.architecture)
+            ),
         ];
         if let Some(bytes) = self.memory_bytes {
             parts.push(format!(
@@ -75,8 +83,33 @@ impl Machine {
                 .map_or(String::new(), |name| format!(", scheduler {name}"));
             parts.push(format!("disk {}{scheduler}", disk.name));
         }
+        if !self.mitigations.is_empty() {
+            parts.push(format!("mitigations: {}", self.mitigations.join(", ")));
+        }
         parts.join("; ")
     }
+}
+
+/// Each flaw that the kernel has to do something about, and the first thing that it does.
+fn mitigations(folder: &Path) -> Vec<String> {
+    let Ok(flaws) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut found: Vec<String> = flaws
+        .filter_map(|flaw| {
+            let flaw = flaw.ok()?;
+            let state = text(&flaw.path())?;
+            let state = match state.strip_prefix("Mitigation: ") {
+                Some(state) => state,
+                None if state.starts_with("Vulnerable") => state.as_str(),
+                None => return None,
+            };
+            let first = state.split([';', ',']).next()?;
+            Some(format!("{} {first}", flaw.file_name().to_string_lossy()))
+        })
+        .collect();
+    found.sort();
+    found
 }
 
 /// Lets this process have as many files open as it may: many files, and a handle of each per task.

@@ -317,7 +317,12 @@ fn summary(plan: &Plan, report: &Report) -> String {
             .cloned()
             .collect();
         if !rows.is_empty() {
-            text += &format!("\ndepth {depth} (latency in µs)\n{}", table::table(&rows));
+            let base = rows.iter().find_map(|row| row.base.as_deref());
+            let base = base.map_or(String::new(), |name| format!("; base: {name}"));
+            text += &format!(
+                "\ndepth {depth} (latency in µs{base})\n{}",
+                table::table(&rows)
+            );
         }
     }
     text.push('\n');

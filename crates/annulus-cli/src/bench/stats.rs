@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::contender::{BASE, Side, side};
+use super::contender::{Side, side};
 use super::json::{Outcome, Run, Sample};
 
 /// A number that was measured several times.
@@ -16,7 +16,16 @@ pub(crate) struct Spread {
     pub(crate) max: f64,
 }
 
+/// Two contenders whose ratio is this near to 1 are level.
+const LEVEL: f64 = 0.03;
+
 impl Spread {
+    /// Returns whether this ratio shows no difference: its extremes lie on both sides of 1, or it is within 3 % of 1.
+    pub(crate) fn is_level(&self) -> bool {
+        let certain = self.min > 1.0 || self.max < 1.0;
+        !certain || (self.median - 1.0).abs() <= LEVEL
+    }
+
     pub(crate) fn of(values: &[f64]) -> Option<Spread> {
         Some(Spread {
             median: median(values)?,
@@ -41,6 +50,12 @@ pub(crate) struct Row {
     pub(crate) depth: usize,
     pub(crate) contender: String,
     pub(crate) side: Side,
+    /// The ring by hand that `ratio_to_base` is relative to: the fastest at this depth.
+    #[serde(default)]
+    pub(crate) base: Option<String>,
+    /// The figures in which the fastest form of Annulus at this depth loses to this contender.
+    #[serde(default)]
+    pub(crate) annulus_loses: Vec<Loss>,
     /// How many of its runs gave a sample.
     pub(crate) samples: usize,
     /// Medians over the samples; absent if there are none.
@@ -49,6 +64,14 @@ pub(crate) struct Row {
     pub(crate) reason: Option<String>,
     /// What a reader of the row should know.
     pub(crate) note: Option<String>,
+}
+
+/// A figure in which Annulus is behind by more than the spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Loss {
+    OpsPerSecond,
+    Cpu,
 }
 
 /// What a row says.
@@ -67,14 +90,19 @@ pub(crate) struct Medians {
     pub(crate) calls_per_op: Option<f64>,
     /// Operations per second over those of the best peer in the same repeat.
     pub(crate) ratio_to_best_peer: Option<Spread>,
-    /// Operations per second over those of the base in the same repeat.
+    /// Operations per second over those of the fastest ring by hand in the same repeat.
     pub(crate) ratio_to_base: Option<Spread>,
 }
 
 /// The rows of one depth: the measured ones by falling speed, `null` last among them, then the others.
 pub(crate) fn rows(runs: &[Run], depth: usize) -> Vec<Row> {
     let runs: Vec<&Run> = runs.iter().filter(|run| run.depth == depth).collect();
-    let references = references(&runs);
+    let base = fastest(&runs, Side::Base);
+    let references = References::of(
+        &runs,
+        base.as_deref(),
+        fastest(&runs, Side::Annulus).as_deref(),
+    );
     let mut names: Vec<&str> = Vec::new();
     for run in &runs {
         if !names.contains(&run.contender.as_str()) {
@@ -101,32 +129,104 @@ pub(crate) fn rows(runs: &[Run], depth: usize) -> Vec<Row> {
     rows
 }
 
-/// The base and the best peer of a repeat, in operations per second.
-#[derive(Clone, Copy, Default)]
-struct Reference {
-    base: Option<f64>,
-    best_peer: Option<f64>,
-}
-
-fn references(runs: &[&Run]) -> BTreeMap<usize, Reference> {
-    let mut references: BTreeMap<usize, Reference> = BTreeMap::new();
-    for run in runs {
-        let Outcome::Measured(sample) = &run.outcome else {
-            continue;
-        };
-        let reference = references.entry(run.repeat).or_default();
-        if run.contender == BASE {
-            reference.base = Some(sample.ops_per_second);
-        }
-        if side(&run.contender) == Side::Peer {
-            let best = reference.best_peer.unwrap_or(0.0);
-            reference.best_peer = Some(best.max(sample.ops_per_second));
+/// The contender of a side whose median speed is the highest.
+fn fastest(runs: &[&Run], side: Side) -> Option<String> {
+    let mut speeds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| self::side(&run.contender) == side) {
+        if let Some(sample) = run.outcome.sample() {
+            let speeds = speeds.entry(&run.contender).or_default();
+            speeds.push(sample.ops_per_second);
         }
     }
-    references
+    let medians = speeds
+        .into_iter()
+        .filter_map(|(name, speeds)| Some((name, median(&speeds)?)));
+    let best = medians.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(best.0.to_string())
 }
 
-fn row(runs: &[&Run], name: &str, depth: usize, references: &BTreeMap<usize, Reference>) -> Row {
+/// The runs that the runs of one depth are compared with, by repeat.
+struct References {
+    /// The ring by hand that is the base.
+    base_name: Option<String>,
+    by_repeat: BTreeMap<usize, Reference>,
+}
+
+/// The references of one repeat.
+#[derive(Clone, Copy, Default)]
+struct Reference {
+    /// In operations per second, as the others.
+    base: Option<f64>,
+    best_peer: Option<f64>,
+    annulus: Option<f64>,
+    /// In microseconds per operation.
+    annulus_cpu: Option<f64>,
+}
+
+impl References {
+    fn of(runs: &[&Run], base: Option<&str>, annulus: Option<&str>) -> References {
+        let mut by_repeat: BTreeMap<usize, Reference> = BTreeMap::new();
+        for run in runs {
+            let Some(sample) = run.outcome.sample() else {
+                continue;
+            };
+            let reference = by_repeat.entry(run.repeat).or_default();
+            let name = Some(run.contender.as_str());
+            if name == base {
+                reference.base = Some(sample.ops_per_second);
+            }
+            if name == annulus {
+                reference.annulus = Some(sample.ops_per_second);
+                reference.annulus_cpu = Some(sample.cpu_us_per_op);
+            }
+            if side(&run.contender) == Side::Peer {
+                let best = reference.best_peer.unwrap_or(0.0);
+                reference.best_peer = Some(best.max(sample.ops_per_second));
+            }
+        }
+        References {
+            base_name: base.map(str::to_string),
+            by_repeat,
+        }
+    }
+
+    /// The ratios of some samples to a reference, each within its repeat.
+    fn ratios(
+        &self,
+        samples: &[(usize, &Sample)],
+        of: fn(&Sample) -> f64,
+        to: fn(&Reference) -> Option<f64>,
+    ) -> Option<Spread> {
+        let ratios: Vec<f64> = samples
+            .iter()
+            .filter_map(|(repeat, sample)| {
+                let reference = self.by_repeat.get(repeat).and_then(to);
+                Some(of(sample) / reference.filter(|&value| value > 0.0)?)
+            })
+            .collect();
+        Spread::of(&ratios)
+    }
+
+    /// In what the fastest form of Annulus loses to a contender with these samples.
+    fn annulus_loses(&self, name: &str, samples: &[(usize, &Sample)]) -> Vec<Loss> {
+        if matches!(side(name), Side::Annulus | Side::Null) {
+            return Vec::new();
+        }
+        let speed = |sample: &Sample| sample.ops_per_second;
+        let speed = self.ratios(samples, speed, |reference| reference.annulus);
+        let cpu = |sample: &Sample| sample.cpu_us_per_op;
+        let cpu = self.ratios(samples, cpu, |reference| reference.annulus_cpu);
+        let faster = speed.filter(|ratio| !ratio.is_level() && ratio.median > 1.0);
+        let cheaper = cpu.filter(|ratio| !ratio.is_level() && ratio.median < 1.0);
+        let speed = faster.map(|_| Loss::OpsPerSecond);
+        speed
+            .into_iter()
+            .chain(cheaper.map(|_| Loss::Cpu))
+            .collect()
+    }
+}
+
+fn row(runs: &[&Run], name: &str, depth: usize, references: &References) -> Row {
     let own: Vec<&&Run> = runs.iter().filter(|run| run.contender == name).collect();
     let samples: Vec<(usize, &Sample)> = own
         .iter()
@@ -136,23 +236,15 @@ fn row(runs: &[&Run], name: &str, depth: usize, references: &BTreeMap<usize, Ref
         })
         .collect();
     let ratio = |to: fn(&Reference) -> Option<f64>| {
-        let ratios: Vec<f64> = samples
-            .iter()
-            .filter_map(|(repeat, sample)| {
-                let reference = references
-                    .get(repeat)
-                    .and_then(to)
-                    .filter(|&value| value > 0.0)?;
-                Some(sample.ops_per_second / reference)
-            })
-            .collect();
-        Spread::of(&ratios)
+        references.ratios(&samples, |sample| sample.ops_per_second, to)
     };
     let plain: Vec<&Sample> = samples.iter().map(|(_, sample)| *sample).collect();
     Row {
         depth,
         contender: name.to_string(),
         side: side(name),
+        base: references.base_name.clone(),
+        annulus_loses: references.annulus_loses(name, &samples),
         samples: samples.len(),
         medians: medians(
             &plain,
@@ -260,5 +352,38 @@ mod tests {
         assert_eq!(annulus.ratio_to_best_peer, Spread::of(&[1.8, 0.5, 3.0]));
         let order: Vec<&str> = rows.iter().map(|row| row.contender.as_str()).collect();
         assert_eq!(order, ["base", "annulus", "pread", "mmap"]);
+    }
+
+    #[test]
+    fn the_base_is_the_fastest_ring_by_hand_and_losses_need_more_than_the_spread() {
+        let mut runs = Vec::new();
+        for (repeat, hand, ours, peer) in [(1, 130.0, 100.0, 95.0), (2, 120.0, 90.0, 99.0)] {
+            runs.extend([
+                run(repeat, "base", 100.0),
+                run(repeat, "base-chunk2", hand),
+                run(repeat, "annulus-own", ours),
+                run(repeat, "annulus", ours / 2.0),
+                run(repeat, "pread", peer),
+            ]);
+        }
+        let rows = rows(&runs, 8);
+        let row = |name: &str| rows.iter().find(|row| row.contender == name).unwrap();
+        assert!(
+            rows.iter()
+                .all(|row| row.base.as_deref() == Some("base-chunk2"))
+        );
+        let base = row("base-chunk2");
+        let ratio = base.medians.as_ref().unwrap().ratio_to_base;
+        assert_eq!(ratio, Spread::of(&[1.0, 1.0]));
+        assert_eq!(base.annulus_loses, [Loss::OpsPerSecond]);
+        assert_eq!(row("pread").annulus_loses, [], "0.95 and 1.1 are level");
+        assert_eq!(row("annulus").annulus_loses, []);
+    }
+
+    #[test]
+    fn a_ratio_with_1_between_its_extremes_or_near_1_is_level() {
+        let level = |values: &[f64]| Spread::of(values).unwrap().is_level();
+        assert!(level(&[0.9, 1.2, 1.3]) && level(&[1.01, 1.02, 1.03]));
+        assert!(!level(&[1.1, 1.2, 1.3]) && !level(&[0.8, 0.9]));
     }
 }

@@ -1,29 +1,26 @@
 //! The table for people: one per depth, numbers to the right, a reason where there is no number.
 
 use super::contender::Side;
-use super::stats::{Medians, Row, Spread};
+use super::stats::{Loss, Medians, Row, Spread};
 
-pub(crate) const HEADINGS: [&str; 14] = [
+pub(crate) const HEADINGS: [&str; COLUMNS] = [
     "contender",
     "ops/s",
-    "MB/s",
-    "mean µs",
+    "× base (min–max)",
+    "CPU µs/op",
     "p50",
-    "p90",
     "p99",
     "p99.9",
-    "p99.99",
     "max",
-    "CPU µs/op",
     "enters/op",
-    "× peer",
-    "× base (min–max)",
+    "Annulus",
 ];
+const COLUMNS: usize = 10;
 const GAP: &str = "  ";
 
 /// The rows as lines; the first is the heading.
 pub(crate) fn table(rows: &[Row]) -> String {
-    let cells: Vec<(usize, [String; 14])> = rows
+    let cells: Vec<(usize, [String; COLUMNS])> = rows
         .iter()
         .enumerate()
         .filter_map(|(index, row)| Some((index, cells(row, row.medians.as_ref()?))))
@@ -82,7 +79,7 @@ fn notes(rows: &[Row]) -> String {
         .collect()
 }
 
-fn line(widths: &[usize; 14], cells: &[String; 14]) -> String {
+fn line(widths: &[usize; COLUMNS], cells: &[String; COLUMNS]) -> String {
     let mut text = format!("{:<width$}", cells[0], width = widths[0]);
     for (cell, width) in cells.iter().zip(widths).skip(1) {
         text += &format!("{GAP}{cell:>width$}");
@@ -91,42 +88,48 @@ fn line(widths: &[usize; 14], cells: &[String; 14]) -> String {
     text
 }
 
-pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; 14] {
+pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; COLUMNS] {
     let dash = || "–".to_string();
     // The null contender's speed is no speed.
     let null = row.side == Side::Null;
-    let ratio = |spread: &Option<Spread>| match spread {
-        Some(spread) if !null => format!("{:.2}", spread.median),
-        _ => dash(),
-    };
-    let spread = match &medians.ratio_to_base {
-        Some(spread) if !null => {
-            format!("{:.2} ({:.2}–{:.2})", spread.median, spread.min, spread.max)
-        }
-        _ => dash(),
-    };
     [
         row.contender.clone(),
         grouped(medians.ops_per_second.median),
-        if null {
-            dash()
-        } else {
-            grouped(medians.megabytes_per_second)
+        match &medians.ratio_to_base {
+            _ if null => dash(),
+            None => dash(),
+            Some(_) if row.base.as_ref() == Some(&row.contender) => "base".into(),
+            Some(ratio) => compared(ratio),
         },
-        short(medians.mean_us),
+        format!("{:.2}", medians.cpu_us_per_op),
         short(medians.p50_us),
-        short(medians.p90_us),
         short(medians.p99_us),
         short(medians.p99_9_us),
-        short(medians.p99_99_us),
         short(medians.max_us),
-        format!("{:.2}", medians.cpu_us_per_op),
         medians
             .calls_per_op
             .map_or_else(dash, |calls| format!("{calls:.3}")),
-        ratio(&medians.ratio_to_best_peer),
-        spread,
+        lost(&row.annulus_loses),
     ]
+}
+
+/// A ratio with its extremes, or "level" with its extremes.
+fn compared(ratio: &Spread) -> String {
+    let spread = format!("({:.2}–{:.2})", ratio.min, ratio.max);
+    match ratio.is_level() {
+        true => format!("level {spread}"),
+        false => format!("{:.2} {spread}", ratio.median),
+    }
+}
+
+/// The mark of a row that Annulus loses to.
+fn lost(losses: &[Loss]) -> String {
+    match losses {
+        [] => String::new(),
+        [Loss::OpsPerSecond] => "loses".into(),
+        [Loss::Cpu] => "loses CPU".into(),
+        _ => "loses, CPU too".into(),
+    }
 }
 
 /// Three digits that matter, or all of a large number.
@@ -170,6 +173,8 @@ mod tests {
             depth: 8,
             contender: "mmap".into(),
             side: Side::Peer,
+            base: None,
+            annulus_loses: Vec::new(),
             samples: 0,
             medians: None,
             reason: Some("not applicable: because".into()),

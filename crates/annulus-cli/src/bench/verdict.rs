@@ -13,8 +13,6 @@ const OTHERS_BUSY_MAX: f64 = 0.3;
 const STOLEN_MAX: f64 = 0.05;
 /// Percentiles that rest on fewer operations are chance.
 const TAIL_OPS_MIN: u64 = 50_000;
-/// Below this difference two contenders are level.
-const LEVEL: f64 = 0.03;
 
 /// The sentence after the tables.
 pub(crate) fn verdict(rows: &[Row], depths: &[usize]) -> String {
@@ -41,7 +39,11 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
     let medians = ours.medians.as_ref()?;
     let mut parts = Vec::new();
     if let Some(ratio) = &medians.ratio_to_base {
-        parts.push(compared(ratio, "the hand-written ring"));
+        let base = ours.base.as_deref().unwrap_or(BASE);
+        parts.push(compared(
+            ratio,
+            &format!("the best hand-written ring ({base})"),
+        ));
     }
     if let (Some(ratio), Some(peer)) = (&medians.ratio_to_best_peer, best_peer) {
         parts.push(compared(
@@ -76,11 +78,8 @@ fn speed(row: &Row) -> Option<String> {
 
 fn compared(ratio: &Spread, whom: &str) -> String {
     let number = ratio.median;
-    let certain = ratio.min > 1.0 || ratio.max < 1.0;
     match number {
-        _ if (number - 1.0).abs() <= LEVEL || !certain => {
-            format!("level with {whom} ({number:.2} ×)")
-        }
+        _ if ratio.is_level() => format!("level with {whom} ({number:.2} ×)"),
         _ if number > 1.0 => format!("{number:.2} × {whom}"),
         _ => format!("behind {whom} ({number:.2} ×)"),
     }
@@ -103,10 +102,11 @@ pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row]) -> Vec<String> {
     list.extend(short_tail(plan, &samples));
     if !rows
         .iter()
-        .any(|row| row.contender == BASE && row.medians.is_some())
+        .any(|row| row.side == Side::Base && row.medians.is_some())
     {
         list.push(
-            "the base could not be measured, so there are no ratios to it; its row says why".into(),
+            "no ring by hand could be measured, so there are no ratios to it; its row says why"
+                .into(),
         );
     }
     list
@@ -188,7 +188,7 @@ fn short_tail(plan: &Plan, samples: &[(&Run, &Sample)]) -> Option<String> {
     let fewest = samples.iter().map(|(_, sample)| sample.ops).min()?;
     (fewest < TAIL_OPS_MIN).then(|| {
         format!(
-            "p99.99 and max rest on few operations ({fewest} in the shortest run): use --runtime {} if you need them",
+            "p99.9 and max rest on few operations ({fewest} in the shortest run): use --runtime {} if you need them",
             (plan.runtime.as_secs_f64() * 10.0).ceil()
         )
     })

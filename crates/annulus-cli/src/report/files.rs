@@ -8,21 +8,17 @@ use crate::bench::stats::Row;
 use crate::bench::{checks_line, table};
 
 /// What each column of the table means, in its order.
-const MEANINGS: [&str; 14] = [
+const MEANINGS: [&str; table::HEADINGS.len()] = [
     "who did the work",
     "right answers a second; median over the repeats",
-    "millions of bytes a second",
-    "mean latency, µs",
+    "speed over that of the fastest ring by hand in the same repeat, with the extremes; level: no difference shown",
+    "processor time of the whole process per operation, µs",
     "half of the answers came within so many µs",
-    "nine of ten came within so many µs",
     "99 of 100 came within so many µs",
     "999 of 1,000 came within so many µs",
-    "9,999 of 10,000 came within so many µs",
     "the longest latency, µs",
-    "processor time of the whole process per operation, µs",
     "calls that submit or wait per operation; for a ring, enters",
-    "speed over that of the best peer in the same repeat; above 1 is faster",
-    "speed over that of the ring written by hand in the same repeat, with the extremes",
+    "whether the fastest form of Annulus loses to this row: in speed, in processor time, or in both",
 ];
 
 impl Story {
@@ -125,6 +121,9 @@ pub(super) fn machine_facts(machine: &Machine) -> Vec<(&'static str, String)> {
         ("Processors", machine.processors.to_string()),
     ];
     facts.extend(machine.processor.clone().map(|name| ("Processor", name)));
+    if !machine.mitigations.is_empty() {
+        facts.push(("Mitigations", machine.mitigations.join(", ")));
+    }
     let memory = machine.memory_bytes;
     facts.extend(memory.map(|bytes| {
         (

@@ -197,7 +197,7 @@ fn overwriting_changes_the_tested_part_and_nothing_else() {
     ];
     all_right(
         &place.report(&[&SHORT[..], &args].concat()),
-        &["annulus-many"],
+        &["annulus-many", "annulus-own", "annulus-arena"],
     );
     let after = place.files()[0].1.clone();
     let (from, to) = (256 << 10, 768 << 10);

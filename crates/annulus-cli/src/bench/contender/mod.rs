@@ -14,14 +14,19 @@ mod ask;
 mod null;
 mod tokio;
 
-/// Measured in every repeat, because every ratio is taken to it.
+/// Measured in every repeat, so that there is always a ring by hand to compare with.
 pub(crate) const BASE: &str = "base";
 
-/// Measured unless others are asked for: one of each kind.
-const DEFAULT: [&str; 9] = [
+/// The contenders that are measured by default: the usual ways of using Annulus with its fastest, the ring by hand with
+/// its fastest variant, and one of each kind that a program might use instead.
+const DEFAULT: [&str; 13] = [
     "annulus",
     "annulus-many",
+    "annulus-own",
+    "annulus-arena",
+    "annulus-tokio",
     BASE,
+    "base-chunk2",
     "pread",
     "mmap",
     "libaio",

@@ -316,7 +316,7 @@ pub struct ArenaBuf {
 
 // SAFETY: Owned: the lease is the only way to these bytes, like a Box's.
 unsafe impl Send for ArenaBuf {}
-// SAFETY: Owned, as above; shared access reads only.
+// SAFETY: Owned: the lease is the only way to these bytes, like a Box's; shared access reads only.
 unsafe impl Sync for ArenaBuf {}
 
 impl ArenaBuf {

@@ -35,7 +35,8 @@ unsafe impl IoBuf for BytesMut {
 
 /// A read appends: it keeps the contents and fills spare capacity, as `read_buf` of Tokio does. To overwrite contents,
 /// pass a [`subslice`](IoBuf::subslice).
-// SAFETY: Still, as above. Lent: `capacity` bytes belong to this handle.
+// SAFETY: Still. Only resizing the handle moves the memory, and the engine does not resize it.
+// Lent: `capacity` bytes belong to this handle.
 unsafe impl IoBufMut for BytesMut {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         let len = self.len();

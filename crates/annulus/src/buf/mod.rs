@@ -198,7 +198,8 @@ unsafe impl IoBuf for Vec<u8> {
     }
 }
 
-// SAFETY: Still, as above; `capacity` bytes of the block are ours to write.
+// SAFETY: Still. A Vec's heap block does not move while nobody resizes it, and the engine does not;
+// `capacity` bytes of the block are ours to write.
 unsafe impl IoBufMut for Vec<u8> {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()

@@ -325,7 +325,7 @@ impl Shared {
     fn accept(self: &Arc<Self>, state: &mut State, chain: NonNull<Slot>) {
         // SAFETY: Lent: handed over, so its driver side is ours.
         let slot = unsafe { chain.as_ref() };
-        // SAFETY: as above.
+        // SAFETY: Lent: handed over, so its driver side is ours.
         let side = unsafe { slot.driver() };
         if side.deadline_ns != 0 {
             state.deadlines.insert(side.deadline_ns, slot.token());
@@ -333,7 +333,7 @@ impl Shared {
                 self.start_clock(state);
             }
             self.inside.clock.notify_one();
-            // SAFETY: as above.
+            // SAFETY: Lent: handed over, so its driver side is ours.
             if unsafe { slot.info() }.opcode == opcode::SLEEP {
                 side.stage = Stage::Sleeping;
                 return;
@@ -355,7 +355,7 @@ impl Shared {
             return None;
         }
         let slot = state.pending.pop()?;
-        // SAFETY: as above.
+        // SAFETY: Lent: waiting slots are the driver's.
         let side = unsafe { slot.as_ref().driver() };
         side.stage = Stage::InFlight;
         if side.submitted_ns > 0 {
@@ -370,7 +370,7 @@ impl Shared {
     fn complete(&self, state: &mut State, slot: NonNull<Slot>, res: i32, done: &mut Done) {
         // SAFETY: Lent: taken by this thread and not finished.
         let slot = unsafe { slot.as_ref() };
-        // SAFETY: as above.
+        // SAFETY: Lent: taken by this thread and not finished.
         let side = unsafe { slot.driver() };
         state.in_flight -= 1;
         state.in_flight_bytes -= u64::from(side.bytes);
@@ -473,7 +473,7 @@ impl Shared {
             let timed_out = |slot: &Slot| unsafe { slot.driver() }.timed_out;
             for slot in state.pending.remove(timed_out) {
                 self.handle.counters.timeouts().add(1);
-                // SAFETY: as above.
+                // SAFETY: Lent: waiting slots are the driver's.
                 self.finish(state, unsafe { slot.as_ref() }, -ETIMEDOUT, done);
             }
         }
@@ -555,9 +555,9 @@ fn run(slot: NonNull<Slot>, counters: &Counters) -> i32 {
         return -ECANCELED;
     }
     loop {
-        // SAFETY: as above.
+        // SAFETY: Lent: taken out of the queue by this thread, which alone runs it.
         let res = unsafe { slot.syscall() };
-        // SAFETY: as above.
+        // SAFETY: Lent: taken out of the queue by this thread, which alone runs it.
         match unsafe { slot.resume(res) } {
             Resume::Done(total) => return total,
             Resume::Again if slot.lifecycle.is_abandoned() => return -ECANCELED,

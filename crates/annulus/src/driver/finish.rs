@@ -166,13 +166,13 @@ unsafe fn let_go(handle: &DriverHandle, slot: &Slot, last: Last) {
 ///
 /// Once. The slot is finished, its payload is in it, and nobody else refers to it.
 pub(crate) unsafe fn discard(handle: &DriverHandle, slot: &Slot) {
-    // SAFETY: Once, passed on.
+    // SAFETY: Once: the caller upholds the contract in `# Safety`.
     let group = unsafe { slot.driver() }.group.take();
-    // SAFETY: Once, passed on.
+    // SAFETY: Once: the caller upholds the contract in `# Safety`.
     unsafe { dispose(slot) };
-    // SAFETY: Once, passed on: its batch counted it.
+    // SAFETY: Once: the caller upholds the contract in `# Safety`: its batch counted it.
     contain(|| unsafe { Group::forget_one(group) });
-    // SAFETY: Once, passed on.
+    // SAFETY: Once: the caller upholds the contract in `# Safety`.
     contain(|| unsafe { handle.table.free(slot) });
 }
 
@@ -182,7 +182,8 @@ pub(crate) unsafe fn discard(handle: &DriverHandle, slot: &Slot) {
 ///
 /// As for `Slot::dispose`.
 unsafe fn dispose(slot: &Slot) {
-    // SAFETY: Once, passed on. After a panic the payload counts as gone, as in any unwinding drop.
+    // SAFETY: Once: the caller upholds the contract in `# Safety`. After a panic the payload counts
+    // as gone, as in any unwinding drop.
     contain(|| unsafe { slot.dispose() });
 }
 

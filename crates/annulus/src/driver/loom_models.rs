@@ -413,7 +413,7 @@ struct Element {
 
 // SAFETY: Held: `written` is the pusher's, then the drainer's.
 unsafe impl Send for Element {}
-// SAFETY: Held: as above.
+// SAFETY: Held: `written` is the pusher's, then the drainer's.
 unsafe impl Sync for Element {}
 
 // SAFETY: Lent: one fixed field, on one stack.
@@ -466,7 +466,7 @@ fn a_stack_passes_each_element_on_once() {
                 })
             })
             .collect();
-        // SAFETY: Lent: as above; drained elements are ours.
+        // SAFETY: Lent: `shared` is alive to the end of the model; drained elements are ours.
         let read = |element: std::ptr::NonNull<Element>| unsafe { element.as_ref() }.read();
         let mut drained: u32 = stack.drain().map(read).sum();
         closer.0.write(7);

@@ -64,7 +64,7 @@ impl Group {
     ///
     /// Lent. The slot is finished and on no list.
     pub(super) unsafe fn give(&self, slot: NonNull<Slot>) -> Pushed {
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
         unsafe { self.done.push(slot) }
     }
 
@@ -243,7 +243,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         while let Some(slot) = next {
             // SAFETY: Lent: never handed over, so ours.
             let slot = unsafe { slot.as_ref() };
-            // SAFETY: as above.
+            // SAFETY: Lent: never handed over, so ours.
             let side = unsafe { slot.driver() };
             next = side.chain.take();
             side.res = -refusal;
@@ -261,7 +261,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     fn take_from(&mut self, slot: NonNull<Slot>) -> Option<(&'a DriverHandle, (K, T, i32))> {
         // SAFETY: Lent: given back to us by the group, or never handed over.
         let slot = unsafe { slot.as_ref() };
-        // SAFETY: as above.
+        // SAFETY: Lent: given back to us by the group, or never handed over.
         let side = unsafe { slot.driver() };
         side.group = None;
         let place = side.group_key;

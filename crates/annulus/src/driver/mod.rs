@@ -223,7 +223,8 @@ impl DriverHandle {
         if self.is_elsewhere() {
             return false;
         }
-        // SAFETY: Lent, passed on; a slot just filled is on no stack.
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`; a slot just filled is on no
+        // stack.
         let pushed = unsafe { self.inbox.push(chain) };
         if pushed == Pushed::Closed {
             return false;
@@ -251,7 +252,7 @@ impl DriverHandle {
             Pushed::Behind => {}
             // The driver has ended: what it finished after the future was gone is ours to drop. What
             // it gave up on stays as it is.
-            // SAFETY: Lent: as above.
+            // SAFETY: Lent: while `QUEUED` is set the driver does not free the slot.
             Pushed::Closed => unsafe {
                 if slot.as_ref().lifecycle.unqueue() {
                     finish::discard(self, slot.as_ref());

@@ -55,7 +55,7 @@ impl Pending {
                     continue;
                 }
                 match last {
-                    // SAFETY: as above.
+                    // SAFETY: Lent: waiting slots are this driver's.
                     Some(last) => unsafe { last.as_ref().driver().chain = Some(slot) },
                     None => first = Some(slot),
                 }

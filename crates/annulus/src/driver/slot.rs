@@ -110,7 +110,7 @@ pub(crate) enum Stage {
 
 // SAFETY: Held: the rules above say which thread may touch what, when; ops are `Send`.
 unsafe impl Send for Slot {}
-// SAFETY: as above.
+// SAFETY: Held: the rules above say which thread may touch what, when; ops are `Send`.
 unsafe impl Sync for Slot {}
 
 // SAFETY: Held: one fixed field; the two lists that use it follow one another (hand-over, then done).
@@ -191,10 +191,12 @@ impl Slot {
     pub(crate) unsafe fn fill<T: Op>(&self, op: T, deadline_ns: u64, submitted_ns: u64) {
         let bytes = op.bytes();
         self.retries.store(0, Relaxed);
-        // SAFETY: Held, passed on: nobody else touches a free slot.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`: nobody else touches a free
+        // slot.
         self.vtable
             .with_mut(|vtable| unsafe { *vtable = const { &Vtable::of::<T>() } });
-        // SAFETY: as above.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`: nobody else touches a free
+        // slot.
         let side = unsafe { self.driver() };
         side.chain = None;
         side.group = None;
@@ -218,7 +220,7 @@ impl Slot {
     #[allow(clippy::mut_from_ref)]
     #[inline]
     pub(crate) unsafe fn driver(&self) -> &mut DriverSide {
-        // SAFETY: Held, passed on.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`.
         self.driver.with_mut(|side| unsafe { &mut *side })
     }
 
@@ -259,7 +261,8 @@ impl Slot {
     /// The caller is the driver that holds the slot.
     #[inline]
     pub(crate) unsafe fn sqe(&self) -> Option<Sqe> {
-        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`; Typed: the vtable is the one
+        // of the op stored here.
         let mut sqe = unsafe { (self.vtable().sqe)(self.data()) }?;
         sqe.user_data = self.token();
         Some(sqe)
@@ -271,7 +274,8 @@ impl Slot {
     ///
     /// The caller is the driver, or the blocking thread the driver gave the slot to.
     pub(crate) unsafe fn syscall(&self) -> i32 {
-        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`; Typed: the vtable is the one
+        // of the op stored here.
         unsafe { (self.vtable().syscall)(self.data()) }
     }
 
@@ -282,7 +286,8 @@ impl Slot {
     /// The caller is the driver that holds the slot.
     #[inline]
     pub(crate) unsafe fn resume(&self, res: i32) -> Resume {
-        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`; Typed: the vtable is the one
+        // of the op stored here.
         match unsafe { (self.vtable().resume)(self.data(), res) } {
             Resume::Again => self.again(res),
             done => done,
@@ -295,7 +300,8 @@ impl Slot {
     ///
     /// The caller is the driver that holds the slot.
     pub(super) unsafe fn stop_polling(&self) {
-        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`; Typed: the vtable is the one
+        // of the op stored here.
         unsafe { (self.vtable().stop_polling)(self.data()) }
     }
 
@@ -320,7 +326,8 @@ impl Slot {
     ///
     /// Once. The caller holds the slot, the op is in it, and it is not touched again.
     pub(crate) unsafe fn dispose(&self) {
-        // SAFETY: Held, passed on; Typed: the vtable is the one of the op stored here.
+        // SAFETY: Held: the caller upholds the contract in `# Safety`; Typed: the vtable is the one
+        // of the op stored here.
         unsafe { (self.vtable().dispose)(self.data(), self.driver().res) }
     }
 
@@ -330,7 +337,7 @@ impl Slot {
     ///
     /// Once. The caller holds the slot, and `T` is the type it was filled with.
     pub(crate) unsafe fn take<T: Op>(&self) -> (T, i32) {
-        // SAFETY: Once, passed on.
+        // SAFETY: Once: the caller upholds the contract in `# Safety`.
         unsafe {
             (
                 payload::load::<T, INLINE_BYTES>(self.data()),
@@ -375,19 +382,19 @@ impl Vtable {
             // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
             sqe: |data| contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.sqe()),
             syscall: |data| {
-                // SAFETY: as above.
+                // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
                 contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.syscall())
                     .unwrap_or(PANICKED)
             },
             resume: |data, res| {
-                // SAFETY: as above.
+                // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
                 contained(|| unsafe { payload::at::<T, INLINE_BYTES>(data) }.resume(res))
                     .unwrap_or(Resume::Done(PANICKED))
             },
-            // SAFETY: as above.
+            // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
             stop_polling: |data| unsafe { payload::at::<T, INLINE_BYTES>(data) }.stop_polling(),
             dispose: |data, res| {
-                // SAFETY: as above.
+                // SAFETY: Typed: the slot calls these with the payload it stored a `T` in.
                 drop(unsafe { payload::load::<T, INLINE_BYTES>(data) }.complete(res))
             },
         }

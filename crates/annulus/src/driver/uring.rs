@@ -296,10 +296,10 @@ impl<K: Kernel> Driver<K> {
         let side = unsafe { chain.as_ref().driver() };
         if side.deadline_ns != 0 {
             // Only single operations carry deadlines; a batch has one sleeper for all.
-            // SAFETY: as above.
+            // SAFETY: Lent: handed over, so its driver side is ours.
             let slot = unsafe { chain.as_ref() };
             self.deadlines.insert(side.deadline_ns, slot.token());
-            // SAFETY: as above.
+            // SAFETY: Lent: handed over, so its driver side is ours.
             if unsafe { slot.info() }.opcode == opcode::SLEEP {
                 side.stage = Stage::Sleeping;
                 return;
@@ -373,7 +373,7 @@ impl<K: Kernel> Driver<K> {
     fn issue_one(&mut self, slot: NonNull<Slot>) -> bool {
         // SAFETY: Lent: waiting or unfinished slots are this driver's.
         let slot_ref = unsafe { slot.as_ref() };
-        // SAFETY: as above.
+        // SAFETY: Lent: waiting or unfinished slots are this driver's.
         let side = unsafe { slot_ref.driver() };
         let fresh = side.stage == Stage::Waiting;
         if fresh {

@@ -293,7 +293,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
         by_ring && asked.len() >= WORTH_A_RING && unsafe { cached::read_cached(fd.raw(), asked) };
     if !done {
         for ask in asked.iter_mut() {
-            // SAFETY: Lent and Open, as above.
+            // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call.
             ask.res = unsafe {
                 call::pread(
                     fd.raw(),

@@ -188,7 +188,7 @@ impl<B: IoBuf, F: FnOnce(B)> SendThen<B, F> {
     }
 }
 
-// SAFETY: Lent, Still, Open: `send` owns what the kernel is pointed to, as above.
+// SAFETY: Lent, Still, Open: `send` owns what the kernel is pointed to.
 unsafe impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
     const INFO: OpInfo = SendAll::<B>::INFO;
     const INTEREST: Interest = Interest::Write;

@@ -57,7 +57,7 @@ pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
         let Some(ring) = batcher.ring() else {
             return false;
         };
-        // SAFETY: Lent and Open, passed on.
+        // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
         let whole = unsafe { run(ring, fd, reads) };
         if !whole {
             // What was not submitted goes with the ring.

@@ -58,7 +58,8 @@ fn unit(result: Result<(), Errno>) -> i32 {
 #[inline]
 pub(crate) unsafe fn pread(fd: RawFd, base: *mut u8, bytes: usize, at: u64, flags: u32) -> i32 {
     let iovec = IoVec { base, bytes };
-    // SAFETY: Lent, passed on; the iovec lives on this stack for the call.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`; the iovec lives on this stack
+    // for the call.
     unsafe { preadv(fd, &iovec, 1, at, flags) }
 }
 
@@ -72,7 +73,8 @@ pub(crate) unsafe fn pwrite(fd: RawFd, base: *const u8, bytes: usize, at: u64, f
         base: base.cast_mut(),
         bytes,
     };
-    // SAFETY: Lent, passed on; a write only reads through the pointer.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`; a write only reads through the
+    // pointer.
     unsafe { pwritev(fd, &iovec, 1, at, flags) }
 }
 
@@ -89,7 +91,8 @@ pub(crate) unsafe fn preadv(
     at: u64,
     flags: u32,
 ) -> i32 {
-    // SAFETY: Lent, passed on. The kernel takes the offset in two halves; on 64-bit the second is 0.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`. The kernel takes the offset in
+    // two halves; on 64-bit the second is 0.
     last(unsafe {
         libc::syscall(
             libc::SYS_preadv2,
@@ -115,7 +118,7 @@ pub(crate) unsafe fn pwritev(
     at: u64,
     flags: u32,
 ) -> i32 {
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
     last(unsafe {
         libc::syscall(
             libc::SYS_pwritev2,
@@ -135,7 +138,7 @@ pub(crate) unsafe fn pwritev(
 ///
 /// Open: the caller owns `fd` and no op in flight uses it.
 pub(crate) unsafe fn close(fd: RawFd) -> i32 {
-    // SAFETY: Open, passed on.
+    // SAFETY: Open: the caller upholds the contract in `# Safety`.
     last(unsafe { libc::syscall(libc::SYS_close, fd) })
 }
 
@@ -208,7 +211,8 @@ pub(crate) fn mkdirat(path: &CStr, mode: u32) -> i32 {
 ///
 /// Lent: `out` is valid for a write of a whole `Statx`.
 pub(crate) unsafe fn statx(fd: RawFd, path: &CStr, flags: u32, mask: u32, out: *mut Statx) -> i32 {
-    // SAFETY: Lent, passed on; `path` is NUL-terminated by its type.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`; `path` is NUL-terminated by its
+    // type.
     last(unsafe { libc::syscall(libc::SYS_statx, fd, path.as_ptr(), flags, mask, out) })
 }
 
@@ -218,7 +222,7 @@ pub(crate) unsafe fn statx(fd: RawFd, path: &CStr, flags: u32, mask: u32, out: *
 ///
 /// Lent: `base` is valid for writes of `bytes`.
 pub(crate) unsafe fn getdents(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
     last(unsafe { libc::syscall(libc::SYS_getdents64, fd, base, bytes) })
 }
 

@@ -42,7 +42,7 @@ enum From {
 
 // SAFETY: Atomic: a range of atomics, like a Box's.
 unsafe impl<const N: usize> Send for CounterStorage<N> {}
-// SAFETY: Atomic, as above.
+// SAFETY: Atomic: a range of atomics, like a Box's.
 unsafe impl<const N: usize> Sync for CounterStorage<N> {}
 
 impl<const N: usize> CounterStorage<N> {

@@ -73,7 +73,8 @@ pub(crate) struct Mapping {
 
 // SAFETY: Owned: a range of memory like a Box's; who may touch it is its holders' affair.
 unsafe impl Send for Mapping {}
-// SAFETY: Owned, as above: a shared `Mapping` gives out addresses only.
+// SAFETY: Owned: a range of memory like a Box's; who may touch it is its holders' affair: a shared
+// `Mapping` gives out addresses only.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -172,7 +172,7 @@ pub(crate) fn take_error(fd: RawFd) -> i32 {
 /// Lent: `base` is valid for writes of `bytes` until this returns. Open: so is `fd`.
 #[inline]
 pub(crate) unsafe fn recv(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
-    // SAFETY: Lent, passed on; the bytes are only written to.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`; the bytes are only written to.
     let into = unsafe { std::slice::from_raw_parts_mut(base.cast(), bytes) };
     let fd = borrow_fd(fd);
     let into: &mut [std::mem::MaybeUninit<u8>] = into;
@@ -186,7 +186,7 @@ pub(crate) unsafe fn recv(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
 /// Lent: `base` is valid for reads of `bytes` until this returns. Open: so is `fd`.
 #[inline]
 pub(crate) unsafe fn send(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
-    // SAFETY: Lent, Open: passed on.
+    // SAFETY: Lent, Open: the caller upholds the contract in `# Safety`.
     unsafe { send_with(fd, base, bytes, SendFlags::empty()) }
 }
 
@@ -196,7 +196,7 @@ pub(crate) unsafe fn send(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
 ///
 /// As [`send`].
 pub(crate) unsafe fn send_last(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
-    // SAFETY: Lent, Open: passed on.
+    // SAFETY: Lent, Open: the caller upholds the contract in `# Safety`.
     unsafe { send_with(fd, base, bytes, SendFlags::MORE) }
 }
 
@@ -205,7 +205,7 @@ pub(crate) unsafe fn send_last(fd: RawFd, base: *const u8, bytes: usize) -> i32 
 /// As [`send`].
 #[inline]
 unsafe fn send_with(fd: RawFd, base: *const u8, bytes: usize, flags: SendFlags) -> i32 {
-    // SAFETY: Lent, passed on.
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
     let from = unsafe { std::slice::from_raw_parts(base, bytes) };
     let fd = borrow_fd(fd);
     let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -327,7 +327,7 @@ pub(crate) fn message(name: *mut u8, name_bytes: u32, vectors: &mut [IoVec]) -> 
 /// Lent: all that `message` points to is valid until this returns. Open: so is `fd`.
 pub(crate) unsafe fn send_message(fd: RawFd, message: *const Message) -> i32 {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: Lent and Open, passed on.
+    // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
     super::call::last(unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, flags) })
 }
 
@@ -337,7 +337,7 @@ pub(crate) unsafe fn send_message(fd: RawFd, message: *const Message) -> i32 {
 ///
 /// As for `send_message`; what `message` points to is valid for writes.
 pub(crate) unsafe fn receive_message(fd: RawFd, message: *mut Message) -> i32 {
-    // SAFETY: Lent and Open, passed on.
+    // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
     super::call::last(unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, libc::MSG_DONTWAIT) })
 }
 

@@ -70,7 +70,7 @@ impl Ring {
     /// Lent, Still: each range stays mapped, and at its address, until `unregister_buffers` or the
     /// end of the ring.
     pub(crate) unsafe fn register_buffers(&mut self, buffers: &[IoVec]) -> Result<(), SetupError> {
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
         let done = unsafe { self.submitter().register_buffers(iovecs(buffers)) };
         done.map_err(|error| explain(error, BUFFERS, "5.1"))
     }
@@ -87,7 +87,7 @@ impl Ring {
         first: u32,
         buffers: &[IoVec],
     ) -> Result<(), SetupError> {
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
         let done = unsafe {
             self.submitter()
                 .register_buffers_update(first, iovecs(buffers), None)

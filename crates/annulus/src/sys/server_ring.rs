@@ -257,7 +257,7 @@ impl ServerRing {
         self.check()?;
         let flags = IoringEnterFlags::GETEVENTS.bits() | self.ring.poller_wakes();
         let timeout_ns = timeout_ns.filter(|_| wait != Wait::No);
-        // SAFETY: Lent, passed on.
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
         unsafe {
             self.ring
                 .enter_masked(wait.wait_for(), flags, timeout_ns, mask)
@@ -326,7 +326,7 @@ impl ServerRing {
     /// Lent, Still, Once: the memory is valid for writes until the kernel has named `id` in an answer and does not
     /// keep it, or the ring has ended; nobody reads it, and no other that the kernel has is called `id`.
     pub unsafe fn provide(&mut self, base: *mut u8, bytes: u32, id: u16) {
-        // SAFETY: Lent, Still, Once, passed on.
+        // SAFETY: Lent, Still, Once: the caller upholds the contract in `# Safety`.
         unsafe { self.buffers.add(base, bytes, id) };
         self.buffers.publish();
     }

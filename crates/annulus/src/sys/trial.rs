@@ -225,9 +225,11 @@ impl Bench {
 
     fn replaced_buffers(&mut self) -> Result<(), SetupError> {
         let pages = [self.vector(), self.vector()];
-        // SAFETY: Lent, Still: as above.
+        // SAFETY: Lent, Still: the page stays mapped; unregistered below, or leaked with it by
+        // `read`.
         unsafe { self.ring.register_buffers(&pages) }?;
-        // SAFETY: Lent, Still: as above.
+        // SAFETY: Lent, Still: the page stays mapped; unregistered below, or leaked with it by
+        // `read`.
         let replaced = unsafe { self.ring.update_buffers(1, &pages[..1]) };
         let read = replaced.and_then(|()| self.read(self.fixed_read(1)));
         self.ring.unregister_buffers()?;

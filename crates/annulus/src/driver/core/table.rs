@@ -121,22 +121,22 @@ impl Vtable {
             operation: T::INFO.number(),
             // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             sqe: |data| contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.sqe()),
-            // SAFETY: as above.
+            // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             resume: |data, res| {
-                // SAFETY: as above.
+                // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
                 contained(|| unsafe { at::<T, INLINE_BYTES>(data) }.resume(res))
                     .unwrap_or(Resume::Done(PANICKED))
             },
-            // SAFETY: as above.
+            // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             noticed: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.noticed(res),
             goes_on: T::GOES_ON,
             kept_at_end: |data, res| {
-                // SAFETY: as above.
+                // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
                 contain(|| unsafe { at::<T, INLINE_BYTES>(data) }.kept_at_end(res));
             },
-            // SAFETY: as above.
+            // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             left_behind: |data| unsafe { at::<T, INLINE_BYTES>(data) }.left_behind(),
-            // SAFETY: as above.
+            // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
             abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.abandoned(res),
         }
     }

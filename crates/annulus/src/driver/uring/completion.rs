@@ -38,7 +38,8 @@ impl<K: Kernel> Driver<K> {
                 Resume::Done(total) => res = total,
             }
         } else if !expired {
-            // SAFETY: as above. Interrupted for good: what was done so far counts.
+            // SAFETY: Lent: the kernel has let go; the op is ours. Interrupted for good: what was
+            // done so far counts.
             res = match unsafe { slot.resume(res) } {
                 Resume::Done(total) => total,
                 Resume::Again => -ECANCELED,
@@ -58,7 +59,7 @@ impl<K: Kernel> Driver<K> {
         if side.timed_out && res == -ECANCELED {
             res = -ETIMEDOUT;
         }
-        // SAFETY: as above.
+        // SAFETY: Lent: in flight, so its driver side is ours.
         let operation = unsafe { slot.operation() };
         self.note_completion(operation, side, res, is_live);
         self.finish(slot, res);

@@ -71,7 +71,7 @@ impl<K: Kernel> Driver<K> {
             });
             for slot in timed_out {
                 handle.counters.timeouts().add(1);
-                // SAFETY: as above.
+                // SAFETY: Lent: waiting slots are this driver's.
                 self.finish(unsafe { slot.as_ref() }, -ETIMEDOUT);
             }
         }

@@ -121,7 +121,7 @@ fn a_replaced_buffer_takes_the_place_of_the_old_one() {
         let (old, new) = (Pages::new(4096).unwrap(), Pages::new(4096).unwrap());
         // SAFETY: Lent, Still: `old` and `new` outlive the registration.
         unsafe { ring.register_buffers(&[vector(&old, 0, 4096)]) }.unwrap();
-        // SAFETY: Lent, Still: as above.
+        // SAFETY: Lent, Still: `old` and `new` outlive the registration.
         if or_skip(unsafe { ring.update_buffers(0, &[vector(&new, 0, 4096)]) }).is_none() {
             continue;
         }

@@ -109,7 +109,8 @@ impl Ring {
                     min_wait_usec: wait_for.any_after_us,
                 };
                 let flags = IoringEnterFlags::from_bits_retain(flags) | IoringEnterFlags::EXT_ARG;
-                // SAFETY: Lent, as above; `timeout` outlives the call, and `mask` by the caller's promise.
+                // SAFETY: Lent. Every SQE pushed points to memory that the in-flight table owns;
+                // `timeout` outlives the call, and `mask` by the caller's promise.
                 unsafe {
                     rustix::io_uring::io_uring_enter_arg(
                         fd,

@@ -93,7 +93,8 @@ impl Request {
             ..
         } = *sqe;
         let count = len as usize;
-        // SAFETY: Lent, passed on, for each of the pointers that its opcode gives a meaning.
+        // SAFETY: Lent: the caller upholds the contract in `# Safety`, for each of the pointers
+        // that its opcode gives a meaning.
         unsafe {
             match sqe.opcode {
                 opcode::NOP => Request::Nop,

@@ -35,9 +35,9 @@ use crate::op::{MakeDir, Nop, Rename, Sleep, StatAt, Unlink};
 /// # Implementation
 ///
 /// Each driver is a thread named `annulus-ring` with a ring of its own, started by the first operation
-/// that is handed to it and asleep in the kernel when there is nothing to do. An operation is handed
+/// that is submitted to it and asleep in the kernel when there is nothing to do. An operation is handed
 /// over through a lock-free list; the driver is woken only if it sleeps. A thread with a ring of its
-/// own (see [`CurrentThreadDriver`]) hands nothing over. Without io_uring the same
+/// own (see [`CurrentThreadDriver`]) submits to no other thread. Without io_uring the same
 /// operations run as system calls on threads named `annulus-block`, started as work waits and ended
 /// when it does not.
 #[derive(Clone, Debug)]

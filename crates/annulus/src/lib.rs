@@ -9,7 +9,7 @@
 //! let page = file.read_exact_at(page, 8192).await?;        // short transfers are resubmitted
 //!
 //! let reads = (0..4).map(|i| (vec![0; 4096], i * 4096));
-//! let pages = file.read_many_at(reads).await;              // handed over together
+//! let pages = file.read_many_at(reads).await;              // submitted together
 //! # assert_eq!((n, page[0], pages.len()), (4096, 7, 4));
 //! println!("{}", engine.backend());                        // which backend runs, and why
 //! # Ok(()) }) }

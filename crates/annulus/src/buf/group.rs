@@ -215,7 +215,7 @@ impl Group {
         chunk
     }
 
-    /// As [`received`](Group::received), where a buffer is filled bit by bit: hands over the chunk, if there is
+    /// As [`received`](Group::received), where a buffer is filled bit by bit: returns the chunk, if there is
     /// one. `goes_on`: the kernel keeps the buffer. False: it names what it does
     /// not have, and what was received can't be told from what was not.
     #[inline]

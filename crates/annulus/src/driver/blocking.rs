@@ -141,8 +141,8 @@ impl Pool {
             let errno = error.raw_os_error().unwrap_or(EAGAIN);
             let refusal = EngineError::NoThread { errno }.code();
             shared.handle.failed.store(refusal, Ordering::Release);
-            let handed_over = shared.handle.inbox.close().count();
-            debug_assert_eq!(handed_over, 0, "no thread has seen the handle yet");
+            let submitted = shared.handle.inbox.close().count();
+            debug_assert_eq!(submitted, 0, "no thread has seen the handle yet");
         }
         drop(state);
         Pool { shared }
@@ -248,13 +248,13 @@ impl Shared {
         let waited = self.inside.work.wait_timeout(state, IDLE_MAX);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         state.idle -= 1;
-        // The last one without work stays: hand-overs wake it, and the others may be busy for ever.
+        // The last one without work stays: submissions wake it, and the others may be busy for ever.
         let keep = !waited.timed_out() || state.idle == 0 || !state.pending.is_empty();
         (state, keep)
     }
 
     /// Before this thread goes off to run an operation: somebody has to be there for what waits, and
-    /// for the next hand-over.
+    /// for the next submission.
     fn call_others(self: &Arc<Self>, state: &mut State) {
         if state.idle == 0 {
             self.call_one_more(state);
@@ -269,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// Nobody is idle: starts a thread. Where no more are to be had, hand-overs wait until one of the
+    /// Nobody is idle: starts a thread. Where no more are to be had, submissions wait until one of the
     /// threads comes back; but what has a deadline can't, and the keeper of deadlines looks for it
     /// (`wake_for_deadline`).
     fn call_one_more(self: &Arc<Self>, state: &mut State) {
@@ -282,7 +282,7 @@ impl Shared {
         }
     }
 
-    /// Takes over what callers handed in.
+    /// Takes the submitted operations.
     fn take_in(self: &Arc<Self>, state: &mut State, done: &mut Done) {
         let inbox = if state.closed {
             self.handle.inbox.close()
@@ -323,9 +323,9 @@ impl Shared {
     }
 
     fn accept(self: &Arc<Self>, state: &mut State, chain: NonNull<Slot>) {
-        // SAFETY: Lent: handed over, so its driver side is ours.
+        // SAFETY: Lent: submitted, so its driver side is ours.
         let slot = unsafe { chain.as_ref() };
-        // SAFETY: Lent: handed over, so its driver side is ours.
+        // SAFETY: Lent: submitted, so its driver side is ours.
         let side = unsafe { slot.driver() };
         if side.deadline_ns != 0 {
             state.deadlines.insert(side.deadline_ns, slot.token());
@@ -333,7 +333,7 @@ impl Shared {
                 self.start_clock(state);
             }
             self.inside.clock.notify_one();
-            // SAFETY: Lent: handed over, so its driver side is ours.
+            // SAFETY: Lent: submitted, so its driver side is ours.
             if unsafe { slot.info() }.opcode == opcode::SLEEP {
                 side.stage = Stage::Sleeping;
                 return;

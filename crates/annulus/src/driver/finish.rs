@@ -115,7 +115,7 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
         // SAFETY: Lent: this operation has not been passed to its group yet.
         unsafe { done.note(group) };
         slot.lifecycle.complete_in_group();
-        // SAFETY: Lent: slots stay valid; the hand-over link is free again.
+        // SAFETY: Lent: slots stay valid; the submission link is free again.
         let pushed = unsafe { group.as_ref().give(NonNull::from(slot)) };
         if pushed == Pushed::Closed && !slot.lifecycle.is_claimed() {
             // SAFETY: Once: the group is gone, and the slot is off the list of cancel requests.

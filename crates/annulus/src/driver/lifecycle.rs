@@ -5,7 +5,7 @@
 //!
 //! The rules of the two things the bits guard:
 //!
-//! 1. *The waker.* Before the slot is handed over it is the future's. After that it is the future's
+//! 1. *The waker.* Before the slot is submitted it is the future's. After that it is the future's
 //!    while `WAKER` is clear, and nobody's while `WAKER` is set. Whoever sets `DONE` and finds
 //!    `WAKER` set in the same step has claimed the waker; a future that finds `DONE` in any step
 //!    never touches it again.
@@ -83,7 +83,7 @@ impl Lifecycle {
     /// was left in it: to drop that is foreign code, for the caller to run where it may run.
     pub(crate) fn reset(&self, waker: Option<Waker>) -> Option<Waker> {
         let bits = if waker.is_some() { WAKER } else { 0 };
-        // SAFETY: Held, rule 1: the slot is not handed over yet, so the waker is ours.
+        // SAFETY: Held, rule 1: the slot is not submitted yet, so the waker is ours.
         let left = self
             .waker
             .with_mut(|cell| unsafe { std::mem::replace(&mut *cell, waker) });

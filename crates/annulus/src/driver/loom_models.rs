@@ -211,7 +211,7 @@ enum Manner {
     Prompt,
     /// Only after a cancel; when the caller is done.
     Late,
-    /// At once; while the caller hands over.
+    /// Immediately; while the caller submits.
     Stopping,
 }
 
@@ -344,7 +344,7 @@ fn a_timeout_and_an_answer_do_not_both_get_the_payload() {
     });
 }
 
-/// Finds: a hand-over to a closed list that is neither refused nor answered; a driver that ends with
+/// Finds: a submission to a closed list that is neither refused nor answered; a driver that ends with
 /// its list still open; a cancel request that comes after the driver's end and is lost.
 #[test]
 fn an_engine_that_stops_refuses_or_answers() {

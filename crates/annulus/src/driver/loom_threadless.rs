@@ -144,7 +144,7 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 20_000;
-    // One more, and the two who hand over take minutes; what was broken was found with two.
+    // One more, and the two submitting threads take minutes; what was broken was found with two.
     builder.preemption_bound = Some(2);
     builder.check(model);
 }
@@ -233,10 +233,10 @@ fn who_drops_an_arena_sees_who_found_the_lock_taken() {
 }
 
 /// Finds: a driver whose owner counts as awake while its thread is parked: the flag stays down after the first
-/// hand-over, and the second is left at that; a busy-poll that holds the lock, and no fence between letting go and
+/// submission, and the second is left at that; a busy-poll that holds the lock, and no fence between letting go and
 /// the look for marks.
 #[test]
-fn what_is_handed_over_around_a_park_is_submitted() {
+fn operations_queued_around_a_park_are_submitted() {
     check(|| {
         let stage = Stage::new(true);
         stage.driver.after_unpark();

@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! Many operations whose answers go to one place: what `read_many_at` is made of. A `Batch` fills
-//! slots, chains them and hands each chain over at once; the driver gives answered slots back through
+//! slots, chains them and submits each chain in one step; the driver gives answered slots back through
 //! the `Group`, in the order of their completion, and wakes it once per completion batch.
 //!
 //! The group's memory: the batch holds it; slots in flight point to it. A batch dropped with slots in
@@ -24,7 +24,7 @@ use crate::sync::{AtomicUsize, AtomicWaker, Mutation, Ordering, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
 
-/// Operations added one by one are handed over in chunks of this many, so that the device starts on
+/// Operations added one by one are submitted in chunks of this many, so that the device starts on
 /// the first while the rest are prepared.
 const HAND_OVER_CHUNK: usize = 8;
 
@@ -98,7 +98,7 @@ struct Out<'a> {
     handle: &'a DriverHandle,
 }
 
-/// Operations of type `T`, handed over together. `K` is the holder's name for each.
+/// Operations of type `T`, submitted together. `K` is the holder's name for each.
 pub(crate) struct Batch<'a, T: Op, K: Copy> {
     submitter: &'a Submitter,
     group: Arc<Group>,
@@ -141,7 +141,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.out.len() - self.vacant.len() + self.sync_results.len()
     }
 
-    /// Adds an operation to the chain; it is handed over by `flush`.
+    /// Adds an operation to the chain; `flush` submits it.
     pub(crate) fn add(&mut self, mut op: T, key: K) {
         let submitted_ns = self.submitter.sample();
         if let Some(total) = self.submitter.try_sync(&mut op, submitted_ns) {
@@ -176,7 +176,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
                 to_u32(self.out.len() - 1)
             }
         };
-        // SAFETY: Once: a free slot, ours until it is handed over.
+        // SAFETY: Once: a free slot, ours until it is submitted.
         unsafe {
             slot.fill(op, 0, submitted_ns);
             let side = slot.driver();
@@ -188,7 +188,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
         match &mut self.chain {
             Some((_, last)) => {
-                // SAFETY: Lent: chained slots are ours until the chain is handed over.
+                // SAFETY: Lent: chained slots are ours until the chain is submitted.
                 unsafe { last.as_ref().driver().chain = Some(out.slot) };
                 *last = out.slot;
             }
@@ -197,14 +197,14 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         self.chained += 1;
     }
 
-    /// Hands the chain over if it is long enough to be worth it.
+    /// Submits the chain if it is long enough to be worth it.
     pub(crate) fn flush_chunk(&mut self) {
         if self.chained >= self.handle.chunk().unwrap_or(HAND_OVER_CHUNK) {
             self.flush();
         }
     }
 
-    /// Hands the chain over if nothing else keeps the drivers busy with this batch, or if it is long
+    /// Submits the chain if nothing else keeps the drivers busy with this batch, or if it is long
     /// enough to be worth it.
     pub(crate) fn flush_if_idle(&mut self) {
         if self.chained == self.out.len() - self.vacant.len() {
@@ -214,7 +214,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// Hands the chain over.
+    /// Submits the chain.
     pub(crate) fn flush(&mut self) {
         let Some((first, _)) = self.chain.take() else {
             return;
@@ -222,7 +222,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         let operations = to_u32(std::mem::take(&mut self.chained));
         let handle = self.handle;
         // SAFETY: Lent: filled above, and touched through their life cycles only from here on.
-        if unsafe { handle.hand_over(first, operations) } {
+        if unsafe { handle.submit(first, operations) } {
             return;
         }
         let before = self.sync_results.len();
@@ -236,14 +236,14 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// The chain was not handed over, because of `refusal`, and is still ours.
+    /// The chain was not submitted, because of `refusal`, and is still ours.
     #[cold]
     fn take_back(&mut self, first: NonNull<Slot>, refusal: i32) {
         let mut next = Some(first);
         while let Some(slot) = next {
-            // SAFETY: Lent: never handed over, so ours.
+            // SAFETY: Lent: never submitted, so ours.
             let slot = unsafe { slot.as_ref() };
-            // SAFETY: Lent: never handed over, so ours.
+            // SAFETY: Lent: never submitted, so ours.
             let side = unsafe { slot.driver() };
             next = side.chain.take();
             side.res = -refusal;
@@ -259,9 +259,9 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// The same, and whose answer it is.
     fn take_from(&mut self, slot: NonNull<Slot>) -> Option<(&'a DriverHandle, (K, T, i32))> {
-        // SAFETY: Lent: given back to us by the group, or never handed over.
+        // SAFETY: Lent: given back to us by the group, or never submitted.
         let slot = unsafe { slot.as_ref() };
-        // SAFETY: Lent: given back to us by the group, or never handed over.
+        // SAFETY: Lent: given back to us by the group, or never submitted.
         let side = unsafe { slot.driver() };
         side.group = None;
         let place = side.group_key;
@@ -298,11 +298,11 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// The next answer that is there; what is chained up is handed over first if there is none.
+    /// The next answer that is there; what is chained up is submitted first if there is none.
     fn next_or_flush(&mut self) -> Option<(K, T, i32)> {
         loop {
             let result = self.next_done();
-            // Handing over, or having nowhere to hand over to, may have left answers at once.
+            // A submission, or the lack of a driver, may have left results immediately.
             if result.is_some() || self.chain.is_none() && self.sync_results.is_empty() {
                 return result;
             }
@@ -365,7 +365,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
     /// 3. count the rest, so that the last of them frees the group;
     /// 4. request the cancels.
     ///
-    /// What was never handed over is answered with minus `errno`.
+    /// What was never submitted is answered with minus `errno`.
     fn let_go(&mut self, errno: i32) {
         self.flush_for_drop(errno);
         let claimed = !broken(Mutation::BatchUnclaimed);
@@ -401,7 +401,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// A chain that was never handed over is simply taken apart.
+    /// A chain that was never submitted is simply taken apart.
     fn flush_for_drop(&mut self, errno: i32) {
         if let Some((first, _)) = self.chain.take() {
             self.chained = 0;

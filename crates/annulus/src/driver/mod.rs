@@ -2,7 +2,7 @@
 //!
 //! Takes operations, returns completions.
 //!
-//! A `DriverHandle` is one driver as its callers see it: a table of slots, a list of what is handed over, a
+//! A `DriverHandle` is one driver as its callers see it: a table of slots, a list of what is submitted, a
 //! list of what is to be cancelled, and a flag that says whether the driver sleeps. Behind a handle
 //! runs either a ring (`uring.rs`, on one thread, real or simulated kernel) or blocking threads
 //! (`blocking.rs`). A `Submitter` is what files and engines hold: all driver handles of one engine, and the
@@ -91,7 +91,7 @@ impl Limits {
 pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 
-    /// An operation with a deadline has been handed over: it is not to wait until a driver whose
+    /// An operation with a deadline has been submitted: it is not to wait until a driver whose
     /// threads are all busy has one to spare.
     fn wake_for_deadline(&self) {}
 
@@ -115,7 +115,7 @@ impl Wake for std::sync::Arc<crate::sys::wake::EventFd> {
 /// One driver, as its callers see it.
 pub(crate) struct DriverHandle {
     pub(crate) table: Table,
-    /// Heads of chains of slots, in the order they were handed over.
+    /// Heads of chains of slots, in the order they were submitted.
     pub(crate) inbox: Stack<Slot>,
     pub(crate) cancels: Stack<CancelLink>,
     pub(crate) sleeper: Sleeper,
@@ -211,7 +211,7 @@ impl DriverHandle {
         }
     }
 
-    /// Hands a filled slot, and the chain behind it, over to the driver: so many `operations`. False:
+    /// Submits a filled slot, and the chain behind it, to the driver: `operations` in total. False:
     /// the driver has shut down, and the chain is still the caller's.
     ///
     /// # Safety
@@ -219,7 +219,7 @@ impl DriverHandle {
     /// Lent. The caller took the slots from this handle's table, filled them, and from now on touches
     /// nothing but their life cycles.
     #[must_use]
-    pub(crate) unsafe fn hand_over(&self, chain: NonNull<Slot>, operations: u32) -> bool {
+    pub(crate) unsafe fn submit(&self, chain: NonNull<Slot>, operations: u32) -> bool {
         if self.is_elsewhere() {
             return false;
         }
@@ -261,7 +261,7 @@ impl DriverHandle {
         }
     }
 
-    /// Sees to it that the deadline of what was just handed over is known in time.
+    /// Sees to it that the deadline of what was just submitted is known in time.
     pub(crate) fn wake_for_deadline(&self) {
         self.wake.wake_for_deadline();
     }

@@ -140,7 +140,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
         context: &mut Context<'_>,
     ) -> Poll<A> {
         loop {
-            op = match self.hand_over(op, submitted_ns, handle, context) {
+            op = match self.submit(op, submitted_ns, handle, context) {
                 Ok(output) => return output,
                 Err(op) => op,
             };
@@ -153,7 +153,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
     }
 
     /// Submits `op`; it comes back if the driver has ended.
-    fn hand_over(
+    fn submit(
         &mut self,
         op: T,
         submitted_ns: u64,
@@ -170,17 +170,17 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             Time::Unlimited | Time::Within(_) => 0,
         };
         drop(slot.lifecycle.reset(Some(waker)));
-        // SAFETY: Once: a free slot, ours until it is handed over.
+        // SAFETY: Once: a free slot, ours until it is submitted.
         unsafe { slot.fill(op, deadline_ns, submitted_ns) };
         // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
-        if unsafe { handle.hand_over(NonNull::from(slot), 1) } {
+        if unsafe { handle.submit(NonNull::from(slot), 1) } {
             if deadline_ns != 0 {
                 handle.wake_for_deadline();
             }
             self.state = State::Out(NonNull::from(slot), handle);
             return Ok(Poll::Pending);
         }
-        // SAFETY: Once: not handed over, so still ours, with the op just stored.
+        // SAFETY: Once: not submitted, so still ours, with the op just stored.
         let (op, _) = unsafe { slot.take::<T>() };
         // SAFETY: Once: empty again, and nobody else has seen it.
         unsafe { handle.table.free(slot) };

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! What has been handed over and waits for its turn: chains of slots, served in turn, one slot each,
+//! What has been submitted and waits for its turn: chains of slots, served in turn, one slot each,
 //! so that a batch of thousands does not keep a lone read waiting. Belongs to one driver. A chain
 //! links slots through their driver side, which is this driver's (slot.rs, rule 2). Invariant: Lent.
 #![allow(unsafe_code)]

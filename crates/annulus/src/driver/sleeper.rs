@@ -1,7 +1,7 @@
-//! The flag by which a driver says that it sleeps, so that a hand-over pays for a wake-up only then.
+//! The flag by which a driver says that it sleeps, so that a submission pays for a wake-up only then.
 //! One per driver. Checked by loom (`ci/loom`).
 //!
-//! Dekker's pattern: the driver raises the flag, then looks at the hand-over list; a caller pushes to
+//! Dekker's pattern: the driver raises the flag, then looks at the submission list; a caller pushes to
 //! the list, then looks at the flag. Both orders are sequentially consistent, so at least one of the
 //! two sees the other.
 
@@ -19,7 +19,7 @@ impl Sleeper {
         Sleeper(AtomicU32::new(AWAKE))
     }
 
-    /// The driver is about to sleep. It must look at everything it can be handed once more after
+    /// The driver is about to sleep. It must look at every list of submissions once more after
     /// this, and call `awake` if there is something.
     pub(crate) fn about_to_sleep(&self) {
         self.0.store(ASLEEP, Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl Sleeper {
         self.0.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// A caller has handed something over. True: the driver sleeps, and it is for this caller, and
+    /// A caller has submitted an operation. True: the driver sleeps, and it is for this caller, and
     /// no other, to wake it.
     #[must_use]
     pub(crate) fn must_wake(&self) -> bool {

@@ -1,13 +1,13 @@
 //! # Safety
 //!
-//! One operation's memory, from hand-over to final CQE and answer. Slots live in the driver's table
+//! One operation's memory, from submission to final CQE and answer. Slots live in the driver's table
 //! at a fixed address (Still) and are used again and again, so that an operation costs no heap
 //! allocation. The op itself is stored inside, its type erased behind a table of functions.
 //!
 //! Who may touch what:
 //!
 //! 1. A free slot belongs to the table; `Table::take` gives it to one caller, who fills it.
-//! 2. From hand-over on, everything but `lifecycle` is the driver's (`DriverSide`, the payload). A
+//! 2. From submission on, everything but `lifecycle` is the driver's (`DriverSide`, the payload). A
 //!    thread that runs an operation touches its payload, its functions and `asked_again`, and nothing else.
 //! 3. `lifecycle` says when the answer and the payload go to the future, and who frees the slot.
 //!
@@ -51,7 +51,7 @@ pub(crate) struct Slot {
     /// How often the op was asked again since it last came forward. Whoever runs the op counts; std's
     /// atomic also under the model checker, for no thread goes by what another wrote.
     retries: StdAtomicU32,
-    /// The hand-over list, later the group's list of what is done.
+    /// The submission list, later the group's list of what is done.
     next: AtomicPtr<Slot>,
     /// The list of cancel requests; wrapped, because it is a second link.
     cancel: CancelLink,
@@ -71,7 +71,7 @@ pub(crate) struct CancelLink(AtomicPtr<CancelLink>);
 
 /// What only the holder of the slot touches: its filler, then the driver, then whoever takes it.
 pub(crate) struct DriverSide {
-    /// The next operation of the same hand-over.
+    /// The next operation of the same submission.
     pub(crate) chain: Option<NonNull<Slot>>,
     /// Where the answer goes, when not to the slot's own waker. Kept alive by the members count.
     pub(crate) group: Option<NonNull<Group>>,
@@ -96,7 +96,7 @@ pub(crate) struct DriverSide {
 /// Where the driver has an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Handed over; not given to the kernel.
+    /// Submitted to the driver; not given to the kernel.
     Waiting,
     /// The kernel (or a blocking thread) may touch its memory.
     InFlight,
@@ -113,7 +113,7 @@ unsafe impl Send for Slot {}
 // SAFETY: Held: the rules above say which thread may touch what, when; ops are `Send`.
 unsafe impl Sync for Slot {}
 
-// SAFETY: Held: one fixed field; the two lists that use it follow one another (hand-over, then done).
+// SAFETY: Held: one fixed field; the two lists that use it follow one another (submission, then done).
 unsafe impl Linked for Slot {
     fn link(&self) -> &AtomicPtr<Slot> {
         &self.next
@@ -231,7 +231,7 @@ impl Slot {
 
     #[inline]
     fn vtable(&self) -> &'static Vtable {
-        // SAFETY: Held: written by `fill` only, before the slot is handed over.
+        // SAFETY: Held: written by `fill` only, before the slot is submitted.
         self.vtable.with(|vtable| unsafe { *vtable })
     }
 

@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! A lock-free list that any thread pushes to and one thread empties at once: how operations are
-//! handed over to a driver. Checked by loom (`ci/loom`).
+//! submitted to a driver. Checked by loom (`ci/loom`).
 //!
 //! There is no pop of a single element, so there is no ABA problem. The elements link themselves. A
 //! closed stack takes no more: that is how callers learn that an engine has shut down, and drivers

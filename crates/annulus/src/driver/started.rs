@@ -1,4 +1,4 @@
-//! A driver thread that starts with the first operation handed over to it: an engine whose callers all
+//! A driver thread that starts with the first operation submitted to it: an engine whose callers all
 //! have rings of their own starts none. One per ring with a thread.
 
 use std::io;
@@ -39,7 +39,7 @@ impl Starter {
             wake: ring.waker(),
         });
         let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&starter))));
-        // Whoever hands over first is to wake, and so to start, it.
+        // The first submission wakes, and so starts, it.
         handle.sleeper.about_to_sleep();
         *starter.lock_driver() = Some(Driver::new(Arc::clone(&handle), ring, limits, tuning));
         (handle, starter)

@@ -28,7 +28,7 @@ use crate::sys::sqe::opcode;
 /// together.
 const DRIVER_RUN: usize = 8;
 
-/// Threads with a ring of their own, by engine; more hand over.
+/// Threads with a ring of their own, by engine; further threads submit to the engine's drivers.
 const OWN_RINGS_MAX: usize = 256;
 
 /// How the rings are made that threads keep.
@@ -63,7 +63,7 @@ pub(crate) enum Thread {
     #[cfg(any(test, feature = "net", feature = "test-util"))]
     None,
     Running(JoinHandle<()>),
-    /// A thread that starts when something is handed over.
+    /// A thread that starts when something is submitted.
     Later(Arc<Starter>),
 }
 
@@ -144,7 +144,7 @@ impl Opcodes {
 }
 
 thread_local! {
-    /// Operations handed over by this thread, plus its starting point.
+    /// Operations submitted by this thread, plus its starting point.
     static POSITION: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
@@ -301,7 +301,7 @@ impl Submitter {
             let pool = blocking::Pool::new(self.blocking);
             self.introduce(pool.handle(), 0);
             if self.ended.load(Ordering::SeqCst) {
-                // Too late for work: what is handed over is refused.
+                // Too late for work: what is submitted is refused.
                 pool.drain(Some(self.drain_until_ns()));
             }
             pool
@@ -356,7 +356,7 @@ impl Submitter {
             .map_err(|error| SetupError::Os { what: "dup", error })?;
         let Some((index, handle)) = self.free_own_handle() else {
             return Err(SetupError::Config(format!(
-                "{OWN_RINGS_MAX} threads have rings of their own; further ones hand over"
+                "{OWN_RINGS_MAX} threads have rings of their own; further threads submit to the engine's drivers"
             )));
         };
         let interrupt = Box::new(ring.waker());

@@ -132,7 +132,7 @@ fn poll<T: Op>(operation: &mut Operation<'_, T>, waker: &Waker) -> Poll<T::Outpu
     Pin::new(operation).poll(&mut Context::from_waker(waker))
 }
 
-/// Polls once, so that it is handed over.
+/// Polls once, so that it is submitted.
 fn start<T: Op>(operation: &mut Operation<'_, T>) {
     assert!(poll(operation, Waker::noop()).is_pending());
 }
@@ -251,7 +251,7 @@ fn a_thread_is_there_for_new_work_however_long_another_is_busy() {
     for _ in 0..SLEEPS {
         until(|| handle(&pool).sleeper.must_wake(), "all have left");
     }
-    // The last look has taken the flag from a thread that sleeps: that is for the next hand-over.
+    // The last look has taken the flag from a thread that sleeps: that is for the next submission.
     handle(&pool).sleeper.about_to_sleep();
     assert_eq!(output(Operation::new(&pool, Call::new(|| 8))), 8);
     drop(release);
@@ -270,7 +270,7 @@ fn a_cancel_that_comes_after_the_driver_has_ended_still_drops_the_payload() {
     // What `Operation::drop` does, and the driver ends in the middle of it.
     assert_eq!(slot.lifecycle.abandon(), Abandon::Request);
     // SAFETY: Lent: filled above.
-    assert!(unsafe { handle.hand_over(NonNull::from(slot), 1) });
+    assert!(unsafe { handle.submit(NonNull::from(slot), 1) });
     pool.drain();
     // SAFETY: Once: `QUEUED` has been set above, and only there.
     unsafe { handle.request_cancel(NonNull::from(slot)) };
@@ -417,11 +417,11 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
     };
     let mut driver = Driver::new(Arc::clone(handle), Stub::default(), limits, tuning);
     let slot = NonNull::from(handle.table.take().unwrap());
-    // SAFETY: Once: just taken, so ours to fill and to hand over.
+    // SAFETY: Once: just taken, so ours to fill and to submit.
     unsafe {
         drop(slot.as_ref().lifecycle.reset(None));
         slot.as_ref().fill(Call::new(|| 0), 0, 0);
-        assert!(handle.hand_over(slot, 1));
+        assert!(handle.submit(slot, 1));
     }
     assert!(driver.poll());
     assert_eq!(driver.kernel().pushed.len(), 1);
@@ -487,11 +487,11 @@ fn a_driver_that_panics_leaves_nobody_waiting_and_frees_nothing() {
     assert_eq!(lifecycle.look(Waker::noop()), Look::Expired);
     assert_eq!(handle.counters.leaked().get(), 1);
     let late = handle.table.take().unwrap();
-    // SAFETY: Once: just taken, so ours to fill and to hand over.
+    // SAFETY: Once: just taken, so ours to fill and to submit.
     unsafe {
         late.fill(Call::new(|| 0), 0, 0);
         assert!(
-            !handle.hand_over(NonNull::from(late), 1),
+            !handle.submit(NonNull::from(late), 1),
             "an engine without a driver refuses"
         );
     }

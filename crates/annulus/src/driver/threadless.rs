@@ -2,7 +2,7 @@
 //! per thread that keeps a ring of its own.
 //!
 //! Who finds the lock taken leaves a mark instead (`again`), and the holder looks for it after letting
-//! go: nothing that was handed over is overlooked, and nobody blocks. Wakers and buffers are foreign
+//! go: no submission is overlooked, and nobody blocks. Wakers and buffers are foreign
 //! code and run with the lock released. Checked by loom (`ci/loom`).
 //!
 //! While the owner thread of a driver is awake (`owner_awake`), it has promised to poll before it sleeps: then a
@@ -154,7 +154,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     /// Everything that can be done without sleeping.
     fn work(&self, driver: &mut Driver<K>) {
         for _ in 0..ROUNDS_MAX {
-            // Not a store: what was handed over before the flag was raised is to be seen.
+            // Not a store: what was submitted before the flag was raised is to be seen.
             self.again.swap(false, Ordering::AcqRel);
             if !self.owner_awake.load(Ordering::Relaxed) {
                 // Every submission from now on polls.
@@ -193,7 +193,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             state.publish(driver.in_flight(), driver.chunk());
         }
         if driver.in_flight() == 0 {
-            // Whoever has handed over meanwhile may have left it to a completion that has come.
+            // A thread that has submitted meanwhile may rely on a completion that has already come.
             fence(Ordering::SeqCst);
             if !self.handle.inbox.is_empty() && !broken(Mutation::InboxForgotten) {
                 self.again.store(true, Ordering::Release);
@@ -250,7 +250,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     }
 
     /// Polls, and sleeps in the kernel if there was nothing to do, until something completes, is
-    /// handed over, or `awaited` is set and the driver woken.
+    /// submitted, or `awaited` is set and the driver woken.
     pub(crate) fn poll_or_sleep(&self, awaited: &AtomicBool) {
         if self.is_elsewhere() {
             return;

@@ -24,7 +24,7 @@ pub(crate) struct ThreadlessState {
     in_flight: AtomicU32,
     /// Operations that are worth a submission.
     chunk: AtomicU32,
-    /// The thread that hands over is the one that will wait in the ring: what is left it submits then.
+    /// The thread that submits is the one that will wait in the ring: what is left it submits then.
     waits: AtomicBool,
     /// `None` while nobody has it.
     driver: Mutex<Option<Arc<dyn Drive>>>,
@@ -82,7 +82,7 @@ impl ThreadlessState {
         self.chunk.store(chunk, Ordering::Relaxed);
     }
 
-    /// Whether the thread that hands over waits in the ring afterwards.
+    /// Whether the thread that submits waits in the ring afterwards.
     pub(super) fn set_waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }

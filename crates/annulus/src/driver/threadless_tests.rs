@@ -239,7 +239,7 @@ impl Ground {
         }
     }
 
-    /// Handed over.
+    /// Submitted.
     fn started(&self, waker: &Waker) -> Operation<'_, Nop> {
         let mut operation = Operation::new(&self.submitter, Nop);
         assert!(poll(&mut operation, waker).is_pending());
@@ -296,7 +296,7 @@ fn an_awake_owner_queues_until_a_chunk_is_full_or_it_parks() {
     assert_eq!(ground.kernel.taken(), 4);
     ground.driver.before_park();
     assert_eq!(ground.kernel.taken(), 5);
-    // While it sleeps whoever hands over polls.
+    // While it sleeps every submission polls.
     let _from_elsewhere = ground.started(Waker::noop());
     assert_eq!(ground.kernel.taken(), 6);
     ground.driver.drain();

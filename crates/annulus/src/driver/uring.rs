@@ -70,7 +70,7 @@ const DRAIN_POLL_NS: u64 = 50_000_000;
 pub(crate) struct Tuning {
     /// SQEs pushed before they are submitted, while more are waiting; `None`: by the load.
     pub(crate) chunk: Option<u32>,
-    /// The thread that hands over is the one that drives.
+    /// The thread that submits is the one that drives.
     pub(crate) alone: bool,
     /// How long to busy-poll for new work before sleeping, ns, if busy-polling has paid recently.
     pub(crate) busy_poll_ns: u64,
@@ -275,7 +275,7 @@ impl<K: Kernel> Driver<K> {
         std::mem::swap(&mut self.done, done);
     }
 
-    /// Takes over what callers handed in.
+    /// Takes the submitted operations.
     fn take_in(&mut self) -> bool {
         let mut taken = false;
         let handle = Arc::clone(&self.handle);
@@ -292,14 +292,14 @@ impl<K: Kernel> Driver<K> {
     }
 
     fn accept(&mut self, chain: NonNull<Slot>) {
-        // SAFETY: Lent: handed over, so its driver side is ours.
+        // SAFETY: Lent: submitted, so its driver side is ours.
         let side = unsafe { chain.as_ref().driver() };
         if side.deadline_ns != 0 {
             // Only single operations carry deadlines; a batch has one sleeper for all.
-            // SAFETY: Lent: handed over, so its driver side is ours.
+            // SAFETY: Lent: submitted, so its driver side is ours.
             let slot = unsafe { chain.as_ref() };
             self.deadlines.insert(side.deadline_ns, slot.token());
-            // SAFETY: Lent: handed over, so its driver side is ours.
+            // SAFETY: Lent: submitted, so its driver side is ours.
             if unsafe { slot.info() }.opcode == opcode::SLEEP {
                 side.stage = Stage::Sleeping;
                 return;

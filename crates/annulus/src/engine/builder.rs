@@ -219,7 +219,7 @@ impl EngineBuilder {
     }
 
     /// The newest set-up mode to try; [`SetupMode::Cooperative`] by default. A driver that is
-    /// handed its work by others has little from [`SetupMode::Deferred`]: it takes an enter to see each
+    /// given its work by other threads has little from [`SetupMode::Deferred`]: it takes an enter to see each
     /// completion, which costs more than the interrupts it saves (docs/DESIGN.md). Backends: uring.
     pub fn setup_mode(mut self, setup_mode: SetupMode) -> Self {
         self.ring.setup_mode = setup_mode;
@@ -479,7 +479,7 @@ impl RingFacts {
     }
 }
 
-/// Makes a driver's ring. Its thread starts with the first operation that is handed over, except on
+/// Makes a driver's ring. Its thread starts with the first operation that is submitted, except on
 /// the mode `Deferred`, where a ring belongs to the thread that made it.
 fn make_driver(
     config: RingConfig,

@@ -15,10 +15,10 @@ use crate::sys::ring::Ring;
 
 /// A ring that the calling thread drives itself, while it runs a future.
 ///
-/// Operations started inside [`block_on`](CurrentThreadDriver::block_on) go to this ring: no hand-over, no
-/// second thread, and one call into the kernel submits and waits. That is the cheapest way there is
-/// for one thread to do file I/O. Files and engine are the same as ever; a future that is waited for
-/// elsewhere is answered when this thread runs its driver again.
+/// Operations started inside [`block_on`](CurrentThreadDriver::block_on) go to this ring: no hand-off to another
+/// thread, no second thread, and one call into the kernel submits and waits. That is the cheapest way there is for one
+/// thread to do file I/O. Files and engine are the same as ever; a future that is waited for elsewhere is answered when
+/// this thread runs its driver again.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {

@@ -18,7 +18,7 @@ use crate::narrow::to_u32;
 use crate::op::{AT_ONCE, Op, ReadAt, Sleep, Try, Until, read_cached};
 use crate::sys::engine_error::{EngineError, error_of};
 
-/// Reads of one batch handed over at a time; the rest of the iterator is read as answers come. It
+/// Reads of one batch submitted at a time; the rest of the iterator is read as answers come. It
 /// bounds the memory of a batch, not what the device is given: that is the engine's in-flight limit.
 const WINDOW: usize = 1024;
 
@@ -118,7 +118,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
     }
 
-    /// Keeps at most `reads` handed over at a time (1,024 by default, at least 1): the memory of a
+    /// Keeps at most `reads` submitted at a time (1,024 by default, at least 1): the memory of a
     /// batch over a long iterator.
     pub fn window(mut self, reads: usize) -> Self {
         self.window = reads.max(1);
@@ -141,7 +141,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     /// Adds a read behind all others: behind the whole iterator, too. While that has items left, the
     /// read waits, and so does its buffer; its index follows those of the iterator.
     ///
-    /// Reads added one by one are handed over in small groups, or when [`next`](ReadMany::next) finds
+    /// Reads added one by one are submitted in small groups, or when [`next`](ReadMany::next) finds
     /// nothing to return.
     pub fn push(&mut self, buf: B, offset: u64) {
         // An iterator that says it is empty is not asked for an item: that is for `next`.

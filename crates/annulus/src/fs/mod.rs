@@ -380,7 +380,7 @@ impl File {
         }
     }
 
-    /// Reads many ranges, handed over together and submitted together.
+    /// Reads many ranges, submitted together.
     ///
     /// Take the answers as they come, with [`ReadMany::next`], or await the whole for all of them in
     /// the order asked.

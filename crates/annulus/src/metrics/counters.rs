@@ -56,7 +56,7 @@ impl Counter<'_> {
 /// When an operation came by where, ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Times {
-    /// Handed over.
+    /// Submitted.
     pub(crate) submitted: u64,
     /// With the kernel, or with a blocking thread.
     pub(crate) begun: u64,

@@ -176,9 +176,9 @@ pub struct OperationCounts {
     pub completed: u64,
     /// Of these, errors.
     pub failed: u64,
-    /// From hand-over to answer, of a sample of the operations; recorded while somebody [watches](super::watch).
+    /// From submission to answer, of a sample of the operations; recorded while somebody [watches](super::watch).
     pub latency: Histogram,
-    /// The first part of it: from hand-over until the kernel, or a blocking thread, had it.
+    /// The first part of it: from submission until the kernel, or a blocking thread, had it.
     pub queue: Histogram,
     /// The second part: in the kernel and the device, or in the blocking call.
     pub device: Histogram,

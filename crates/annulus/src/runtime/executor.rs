@@ -153,7 +153,7 @@ pub(super) struct Executor {
     inbox: Arc<Inbox>,
     /// A waker of each task that has not ended.
     tasks: RefCell<Slab<Waker>>,
-    /// Where the core's files are handed over.
+    /// Where the core's files are submitted.
     files: OnceCell<Arc<Submitter>>,
     /// The way to all cores.
     handle: OnceCell<Handle>,
@@ -421,7 +421,7 @@ impl Executor {
     /// that the kernel would not give back.
     pub(super) fn leave(self: &Rc<Self>) -> u32 {
         // A task that is dropped may wake or start others. One that another thread is waking right now
-        // is dropped when that thread has handed it over.
+        // is dropped when that thread has passed it on.
         self.drop_all_tasks();
         // What is bound to the core, and is held by other threads: its sockets are closed with the others.
         let kept = self.kept.take();
@@ -442,7 +442,7 @@ impl Executor {
     }
 
     fn drop_all_tasks(self: &Rc<Self>) {
-        // A child of a fork has no thread that could hand a task over.
+        // A child of a fork has no thread that could pass a task on.
         while self.drop_tasks() > 0 && !self.core.is_elsewhere() {
             thread::sleep(WOKEN_ELSEWHERE);
         }

@@ -1,8 +1,8 @@
 //! Files on a runtime's core: opened here, they are ordinary [`File`]s. What is asked of one goes to the ring
-//! of the core that asks, with nothing handed over; other threads may use it as well, through the cores.
+//! of the calling core, without another thread; other threads may use it as well, through the cores.
 //!
-//! What a core was handed and had not begun when it ended, another core does. When the runtime has ended, files that
-//! are still there answer [`EngineError::Ended`](crate::EngineError::Ended).
+//! Operations that were queued on a core and not begun when it ended are done by another core does. When the runtime
+//! has ended, files that are still there answer [`EngineError::Ended`](crate::EngineError::Ended).
 //!
 //! Every function here panics outside a runtime, at its first poll.
 
@@ -15,7 +15,7 @@ use crate::buf::Region;
 use crate::driver::Submitter;
 use crate::fs::{DirEntry, File, Metadata, OpenOptions, paths};
 
-/// Where the calling core's files are handed over.
+/// Where the calling core's files are submitted.
 fn files() -> Arc<Submitter> {
     let executor = executor::current();
     let files = executor.as_ref().and_then(|executor| executor.files());

@@ -21,7 +21,7 @@ pub struct Handle {
 
 struct Cores {
     inboxes: Vec<Arc<Inbox>>,
-    /// Where the cores' files are handed over; set when all cores are made, before anybody has a handle.
+    /// Where the cores' files are submitted; set when all cores are made, before anybody has a handle.
     files: OnceLock<Arc<Submitter>>,
     addresses: Arc<SharedAddresses>,
 }

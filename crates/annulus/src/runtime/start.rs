@@ -115,7 +115,7 @@ fn affinity(builder: &RuntimeBuilder) -> Option<Affinity> {
     builder.pin.then(Affinity::of_this_thread).flatten()
 }
 
-/// Where the files of all cores are handed over.
+/// Where the files of all cores are submitted.
 fn files(
     builder: &RuntimeBuilder,
     affinity: Option<Affinity>,

@@ -50,7 +50,7 @@ mutations! {
     LookedOnce => "the_last_waker_registered_is_woken",
     /// The driver forgets that a timeout came first, and passes the slot on as if it had not.
     ExpiryForgotten => "a_timeout_and_an_answer_do_not_both_get_the_payload",
-    /// A driver that ends leaves the hand-over list open.
+    /// A driver that ends leaves the submission list open.
     InboxLeftOpen => "an_engine_that_stops_refuses_or_answers",
     /// A driver that ends leaves the list of cancel requests open.
     CancelsLeftOpen => "an_engine_that_stops_refuses_or_answers",
@@ -75,9 +75,9 @@ mutations! {
     /// The same, without the fence between letting go and looking.
     UnlockUnfenced => "whoever_finds_the_lock_taken_is_seen_by_who_has_it",
     /// A thread that parks still counts as awake.
-    ParkedAwake => "what_is_handed_over_around_a_park_is_submitted",
+    ParkedAwake => "operations_queued_around_a_park_are_submitted",
     /// A thread that parks does not look for marks after it has held the lock to busy-poll.
-    SpinUnfenced => "what_is_handed_over_around_a_park_is_submitted",
+    SpinUnfenced => "operations_queued_around_a_park_are_submitted",
     /// A thread that drops an arena does not look for marks after it has held the lock.
     FollowerOverlooks => "who_drops_an_arena_sees_who_found_the_lock_taken",
     /// The same, without the fence between letting go and looking.

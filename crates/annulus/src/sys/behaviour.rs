@@ -52,7 +52,7 @@ pub(crate) fn all() -> Vec<KernelQuirk> {
             deferred_poller as fn() -> Tried,
         ),
         (
-            "completions beyond the queue are kept and handed over",
+            "completions beyond the queue are kept and delivered",
             "a completion queue that was full loses nothing",
             overflow,
         ),

@@ -28,9 +28,9 @@ pub(crate) trait Kernel {
     fn push(&mut self, sqe: Sqe) -> bool;
     /// SQEs pushed that the kernel has not taken yet.
     fn unsubmitted(&self) -> u32;
-    /// Hands over what was pushed, without waiting. An error leaves the SQEs queued.
+    /// Submits the pushed entries, without waiting. An error leaves the SQEs queued.
     fn submit(&mut self) -> io::Result<()>;
-    /// Hands over what was pushed and sleeps until a CQE is there, `timeout_ns` has passed, or a
+    /// Submits the pushed entries and sleeps until a CQE is there, `timeout_ns` has passed, or a
     /// waker fired.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()>;
     /// Whether CQEs, or work that will turn into CQEs on the next enter, are there. No system call.

@@ -238,7 +238,7 @@ impl ServerRing {
         self.ring.arm_wake(user_data)
     }
 
-    /// Hands over what was pushed and does what is due; sleeps as `wait` says, for at most `timeout_ns`, with
+    /// Submits the pushed entries and does what is due; sleeps as `wait` says, for at most `timeout_ns`, with
     /// the signal mask `mask` meanwhile.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ impl ServerRing {
         }
     }
 
-    /// Hands over what was pushed, and looks for nothing. Where a kernel thread takes it, that thread is given time.
+    /// Submits the pushed entries, and looks for nothing. Where a kernel thread takes it, that thread is given time.
     pub fn submit(&mut self) -> io::Result<()> {
         self.check()?;
         let flags = self.ring.poller_wakes();

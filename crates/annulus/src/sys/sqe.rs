@@ -2,7 +2,7 @@
 //!
 //! One entry of the submission queue, one of the completion queue, and the opcodes.
 //!
-//! `Sqe` has the kernel's own layout (`struct io_uring_sqe`), so that handing it to a ring is a copy;
+//! `Sqe` has the kernel's own layout (`struct io_uring_sqe`), so that pushing it to a ring is a copy;
 //! its fields are named, so that the simulated kernel can read what a real one would be asked.
 #![allow(unsafe_code)]
 

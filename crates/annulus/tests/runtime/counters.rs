@@ -70,7 +70,7 @@ fn a_file_of_the_core_is_read_through_its_own_ring_with_nothing_handed_over() {
         assert_eq!(
             (files.blocking, files.wakeups),
             (0, 0),
-            "something was handed over"
+            "an operation was submitted to another thread"
         );
         assert_eq!(
             after.wakeups, before.wakeups,

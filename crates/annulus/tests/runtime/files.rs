@@ -147,7 +147,7 @@ fn a_foreign_thread_still_reaches_a_file_when_one_of_two_cores_has_ended() {
 }
 
 /// 32 reads one by one, and 32 together; between the first poll of each and the second comes `handed_over`.
-async fn reads_in_two_steps(file: &File, handed_over: impl FnOnce()) -> io::Result<()> {
+async fn reads_in_two_steps(file: &File, submitted: impl FnOnce()) -> io::Result<()> {
     let one = || {
         file.read_at(vec![0; 4096], 4096)
             .timeout(Duration::from_secs(3600))
@@ -163,7 +163,7 @@ async fn reads_in_two_steps(file: &File, handed_over: impl FnOnce()) -> io::Resu
         Poll::Ready(())
     })
     .await;
-    handed_over();
+    submitted();
     for read in ones {
         assert_eq!(read.await?.0, 4096);
     }
@@ -182,24 +182,24 @@ async fn reads_in_two_steps(file: &File, handed_over: impl FnOnce()) -> io::Resu
 }
 
 #[test]
-fn what_a_core_was_handed_when_it_ended_another_does() {
+fn operations_queued_on_a_core_that_ends_are_done_by_another() {
     each_way(|builder| {
         let dir = folder();
         let path = dir.path().join("f");
         std::fs::write(&path, vec![8; 1 << 16]).unwrap();
-        let handed_over = Arc::new(Barrier::new(2));
+        let submitted = Arc::new(Barrier::new(2));
         let run = builder.threads(2).run(move |core| {
-            let (path, handed_over) = (path.clone(), Arc::clone(&handed_over));
+            let (path, submitted) = (path.clone(), Arc::clone(&submitted));
             async move {
                 if core.index() == 0 {
-                    // It looks at nothing that is handed over meanwhile, and then ends.
-                    handed_over.wait();
+                    // It looks at nothing that is submitted meanwhile, and then ends.
+                    submitted.wait();
                     return Ok(());
                 }
                 let file = uncached(&path).await;
                 let reads = std::thread::spawn(move || {
                     pollster::block_on(reads_in_two_steps(&file, || {
-                        handed_over.wait();
+                        submitted.wait();
                     }))
                 });
                 while !reads.is_finished() {

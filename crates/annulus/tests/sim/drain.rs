@@ -12,7 +12,7 @@ use annulus::{Engine, EngineError};
 use crate::buffers::{Census, Tally};
 use crate::seeds::for_each_seed;
 
-/// Polls once, so that the operation is handed over.
+/// Polls once, so that the operation is submitted.
 async fn start<F: Future + Unpin>(future: &mut F) {
     poll_fn(|context| {
         assert!(Pin::new(&mut *future).poll(context).is_pending());

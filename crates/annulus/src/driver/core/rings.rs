@@ -229,7 +229,7 @@ impl Rings {
         self.reap(core);
     }
 
-    /// Hands over what was pushed, and sees what has completed, without waiting.
+    /// Submits the pushed entries, and sees what has completed, without waiting.
     fn submit(&self) {
         let mut ring = self.port.ring.borrow_mut();
         if ring.unsubmitted() > 0 || ring.ready() {

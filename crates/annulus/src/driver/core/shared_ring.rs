@@ -189,7 +189,7 @@ impl Files {
         self.driver.iter_mut().for_each(Driver::follow_arenas);
     }
 
-    /// The core is about to sleep: whoever hands over from now on wakes it. False: somebody has.
+    /// The core is about to sleep: every submission from now on wakes it. False: somebody has.
     pub(super) fn prepare_sleep(&self) -> bool {
         self.handle.sleeper.about_to_sleep();
         self.driver.is_none() || self.handle.inbox.is_empty() && self.handle.cancels.is_empty()

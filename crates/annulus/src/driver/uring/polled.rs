@@ -71,7 +71,7 @@ pub(crate) fn start(
 
 impl<K: Kernel> Driver<K> {
     /// Looks once at the device, in place of a sleep. Nobody has to wake a driver that does: it looks at
-    /// what it was handed each time. False: this is no such driver, or nothing is in flight.
+    /// its submissions each time. False: this is no such driver, or nothing is in flight.
     pub(super) fn polls_on(&mut self) -> bool {
         let polls = self.kernel.polls_devices() && self.in_flight > 0;
         if polls {

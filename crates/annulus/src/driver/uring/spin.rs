@@ -10,7 +10,7 @@ use crate::sys::kernel::Kernel;
 const BATCH_DELAY_NS: u64 = 2_000;
 
 impl<K: Kernel> Driver<K> {
-    /// Sleeps in the kernel until something completes or is handed over.
+    /// Sleeps in the kernel until something completes or is submitted.
     pub(in crate::driver) fn sleep(&mut self) {
         let draining = self.handle.stopping();
         // Not during a drain: nobody would complete that read, and the end waits for it.
@@ -28,9 +28,9 @@ impl<K: Kernel> Driver<K> {
             return;
         }
         self.handle.sleeper.about_to_sleep();
-        let handed = !self.handle.inbox.is_empty() && !broken(Mutation::SleepUnchecked);
+        let submitted = !self.handle.inbox.is_empty() && !broken(Mutation::SleepUnchecked);
         let cancels = !self.handle.cancels.is_empty() && !broken(Mutation::CancelsUnchecked);
-        let called = handed || cancels;
+        let called = submitted || cancels;
         if called || self.handle.stopping() && self.draining_until_ns.is_none() {
             self.handle.sleeper.awake();
             return;
@@ -78,7 +78,7 @@ impl<K: Kernel> Driver<K> {
         if !self.handle.inbox.is_empty() {
             return true;
         }
-        // A thread that drives for itself hands nothing over while it is in here.
+        // A thread that drives for itself submits nothing while it is in here.
         if self.due == 0 || self.tuning.busy_poll_ns == 0 || self.tuning.alone {
             return false;
         }

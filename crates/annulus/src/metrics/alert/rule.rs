@@ -62,7 +62,7 @@ impl Who {
 /// Which part of a latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
-    /// From hand-over to answer.
+    /// From submission to answer.
     Whole,
     /// Until the kernel, or a blocking thread, had the operation.
     Queue,

@@ -91,7 +91,7 @@ fn main() {
     }
 }
 
-/// What a block of the drive is full of, after so many rewrites.
+/// What a block of the drive is full of, after a number of rewrites.
 fn byte(block: u64, rewrites: u8) -> u8 {
     (block % 251) as u8 ^ rewrites
 }

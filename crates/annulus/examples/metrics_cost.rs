@@ -6,7 +6,7 @@
 //! ```
 //!
 //! FILE is made, and read afterwards; it should lie on a file system with direct I/O. WORK is one of the names
-//! that are printed; without it, all are done. `count WORK OPERATIONS` in place of the numbers does so many
+//! that are printed; without it, all are done. `count WORK OPERATIONS` in place of the numbers does this number of
 //! with nobody who watches, for a tool that counts instructions.
 
 use std::io::{self, Error};
@@ -174,7 +174,7 @@ fn pairs(
     let mut found = Vec::new();
     for pair in 0..=pairs {
         let mut rates = [0.0; 2];
-        // Whoever goes first in one pair goes second in the next.
+        // The first of one pair is the second of the next.
         for half in 0..2 {
             let watched = (half + pair) % 2 == 1;
             let watch: Option<Watch> = watched.then(metrics::watch);

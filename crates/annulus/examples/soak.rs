@@ -284,7 +284,7 @@ impl Server {
         Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Waits until nothing is left but so many descriptors of the server, and so many sockets of its port, which
+    /// Waits until the server has the given number of descriptors, and its port the given number of sockets, which
     /// are the listeners and both ends of each connection; the kernel takes its time for some closes.
     async fn left(&self, descriptors: usize, held: usize) -> Outcome {
         let mut told = String::new();

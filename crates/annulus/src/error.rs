@@ -1,6 +1,6 @@
 //! What can go wrong: setting up (`SetupError`), and an operation that held a buffer (`BufError`).
 //!
-//! Operations without a buffer return plain `io::Error`: an errno of the kernel's, or an `EngineError` of ours.
+//! Operations without a buffer return plain `io::Error`: an errno of the kernel's, or an `EngineError` of the library.
 
 use std::fmt;
 use std::io;

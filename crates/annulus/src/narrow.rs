@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// A count or an index in 32 bits. Saturates: all of ours have a bound far below, and one that were missing
+/// A count or an index in 32 bits. Saturates: all of the library's have a bound far below, and one that were missing
 /// must not come out as a small number.
 #[inline]
 pub(crate) fn to_u32(count: usize) -> u32 {

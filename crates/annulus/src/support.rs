@@ -452,7 +452,7 @@ impl Support {
         }
         for probe in &tried.registrations {
             let lack = probe.result.as_ref().err().map(SetupError::to_string);
-            // Whoever refuses one refuses all, with the same words.
+            // A mechanism that refuses one refuses all, with the same message.
             less.extend(lack.filter(|lack| !less.contains(lack)));
         }
         for lack in &less {

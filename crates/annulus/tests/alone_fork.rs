@@ -296,7 +296,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (client, listener.accept().await.unwrap())
 }
 
-/// What a child does with an operation: it is answered at once, or waits for ever.
+/// What a child does with an operation: it is answered at once, or waits without end.
 #[track_caller]
 fn refused<T, E: Into<std::io::Error>>(operation: impl Future<Output = Result<T, E>>) {
     let polled = pin!(operation).poll(&mut Context::from_waker(Waker::noop()));
@@ -330,7 +330,7 @@ fn a_child_of_a_fork_is_refused_by_its_parents_core_and_leaves_its_sockets_alone
             on_each_core(|builder| {
                 let ended = builder.block_on(async {
                     let (client, server) = pair().await;
-                    // With receives in flight, or waiting, and a chunk in hand.
+                    // With receives in flight, or waiting, and a chunk that is still held.
                     client.send_all(b"one".as_slice()).await.unwrap();
                     let mut chunks = server.recv_multishot();
                     let chunk = chunks.next().await.unwrap().unwrap();

@@ -214,7 +214,7 @@ fn every_error_of_the_file_system_is_given_to_the_caller_once() {
     });
 }
 
-// `read(2)` keeps an error to itself that comes after bytes: whoever asks again is told, if it is still so. So the file
+// `read(2)` keeps an error to itself that comes after bytes: the next call reports it, if it still holds. So the file
 // system here goes on failing.
 #[test]
 fn an_error_after_a_short_transfer_is_not_lost() {

@@ -209,7 +209,7 @@ fn assert_dropped_for_good(arena: Arena, fates: &[Fate]) {
     }
 }
 
-// SAFETY: a part of the arena, which stays for ever; no other buffer has the same.
+// SAFETY: a part of the arena, which is never freed; no other buffer has the same.
 unsafe impl IoBuf for Counted {
     fn stable_ptr(&self) -> *const u8 {
         // SAFETY: inside the block.

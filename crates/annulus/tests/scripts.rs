@@ -58,7 +58,7 @@ fn a_test_that_hangs_is_killed_and_its_threads_are_listed() {
     assert_eq!(child.wait().unwrap().signal(), Some(9), "{text}");
 }
 
-/// Runs `ci/lib/nextest` with a cargo that only writes a report, with so many flaky tests and one that passes.
+/// Runs `ci/lib/nextest` with a cargo that only writes a report, with that number of flaky tests and one that passes.
 fn with_flaky(count: usize) -> (bool, String) {
     let dir = tempfile::tempdir().unwrap();
     let profile = format!("runner-{}-{count}", std::process::id());

@@ -54,7 +54,7 @@ impl Default for BufferLayout {
 }
 
 impl BufferLayout {
-    /// So many buffers of so many bytes each, on transparent huge pages.
+    /// `count` buffers of `bytes` each, on transparent huge pages.
     pub fn new(count: usize, bytes: usize) -> BufferLayout {
         BufferLayout {
             count,
@@ -304,7 +304,7 @@ impl fmt::Debug for Take<'_> {
     }
 }
 
-/// A buffer of an [`Arena`], on loan: given back when it is dropped, by whoever holds it then. That
+/// A buffer of an [`Arena`], on loan: given back when it is dropped, by its holder. That
 /// may be the engine, when the future of an operation that it was given to is dropped.
 pub struct ArenaBuf {
     base: NonNull<u8>,

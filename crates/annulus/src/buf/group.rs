@@ -110,7 +110,7 @@ enum Filling {
 #[derive(Default)]
 struct Away {
     ids: Vec<u16>,
-    /// The core has ended; so many chunks are still about. The last one frees the memory.
+    /// The core has ended; this many chunks are still in use. The last one frees the memory.
     ended: Option<u32>,
 }
 
@@ -208,7 +208,7 @@ impl Group {
         let home = unsafe { &mut *shared.home.get() };
         home.lent += 1;
         let chunk = self.chunk(id, 0, bytes);
-        // Whoever keeps what it has received must not keep everybody's buffers.
+        // A task that keeps received chunks must not starve the others.
         if self.is_scarce() {
             return Chunk::copy_of(&chunk);
         }
@@ -301,7 +301,7 @@ impl Group {
         ids.into_iter().for_each(|id| shared.take_back(id));
     }
 
-    /// The core ends, and the kernel may still take a buffer: all of it stays for ever.
+    /// The core ends, and the kernel may still take a buffer: all of it is leaked.
     pub(crate) fn leak(self) {
         HOME.set(std::ptr::null());
     }
@@ -387,7 +387,7 @@ impl Shared {
 
 /// Bytes that a socket has received, in a buffer of the core's; it goes back when this is dropped.
 ///
-/// Where nearly all buffers are in use it has memory of its own, so that whoever keeps chunks for long
+/// Where nearly all buffers are in use it has memory of its own, so that a task that keeps chunks for long
 /// keeps nobody else from receiving. It may be sent to other threads, and outlive its core.
 pub struct Chunk {
     base: NonNull<u8>,
@@ -460,7 +460,7 @@ impl Chunk {
         let room = self.room();
         // SAFETY: Lent and Open: both are borrowed for the call.
         let res = unsafe { net::recv(socket.raw(), self.base.as_ptr(), room) };
-        // Written: so many have been; none, if it is an error.
+        // Written: `res` bytes have been written; none, if it is an error.
         self.end = usize::try_from(res).unwrap_or(0).min(room);
         res
     }

@@ -58,7 +58,7 @@ use std::sync::Arc;
 /// }
 /// ```
 ///
-/// So is a buffer that borrows, though its type could be lent for ever:
+/// So is a buffer that borrows, though its type could be lent permanently:
 ///
 /// ```compile_fail,E0521
 /// async fn store(file: &annulus::File, page: &[u8]) {
@@ -280,7 +280,7 @@ unsafe impl IoBuf for Arc<[u8]> {
     }
 }
 
-// SAFETY: Still. Statics live for ever.
+// SAFETY: Still. Statics are never freed.
 unsafe impl IoBuf for &'static [u8] {
     fn stable_ptr(&self) -> *const u8 {
         self.as_ptr()
@@ -291,7 +291,7 @@ unsafe impl IoBuf for &'static [u8] {
     }
 }
 
-// SAFETY: Still. Statics live for ever.
+// SAFETY: Still. Statics are never freed.
 unsafe impl IoBuf for &'static str {
     fn stable_ptr(&self) -> *const u8 {
         self.as_ptr()

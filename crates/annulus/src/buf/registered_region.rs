@@ -105,14 +105,14 @@ impl RegisteredRegion {
         }
     }
 
-    /// A ring has registered so many bytes from the start; if that is not all, because of the error.
+    /// A ring has registered `bytes` from the start; if that is not all, because of the error.
     pub(crate) fn note_registration(&self, bytes: usize, because: Option<SetupError>) {
         let because = because.map(Arc::new);
         lock(&self.registrations).push(Registration { bytes, because });
         self.changed.notify_all();
     }
 
-    /// Waits until so many rings have answered, as long as `alive`, at most `time`.
+    /// Waits until `rings` have reported, as long as `alive`, at most `time`.
     pub(crate) fn wait(&self, rings: usize, alive: impl Fn() -> bool, time: Duration) {
         let until = Instant::now() + time;
         let mut registrations = lock(&self.registrations);

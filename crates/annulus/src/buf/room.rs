@@ -1,6 +1,6 @@
 //! Who waits for a buffer of an arena, and which buffers are free. One per arena, behind its lock.
 //!
-//! A buffer that is given back goes to whoever has waited longest, at once: as long as somebody
+//! A returned buffer goes to the task that has waited longest, immediately: as long as somebody
 //! waits none is free, and a newcomer can't overtake. Waiters are a list in an array, so that a wait
 //! allocates only where more wait than ever before.
 
@@ -69,7 +69,7 @@ impl Room {
         self.free.len() + (self.count - self.fresh) as usize
     }
 
-    /// Gives a buffer back: to whoever has waited longest, who is to be woken.
+    /// Returns a buffer: to the task that has waited longest, which is to be woken.
     #[must_use]
     pub(super) fn give(&mut self, buffer: u32) -> Option<Waker> {
         let first = self.first;
@@ -143,7 +143,7 @@ impl Room {
     }
 
     /// Leaves without a buffer. What is returned is to be dropped, or woken, without the lock: the
-    /// waiter's own waker, and that of whoever gets the buffer it had been given.
+    /// waiter's own waker, and that of the task that gets the buffer it had been given.
     #[must_use]
     pub(super) fn leave(&mut self, place: u32) -> (Option<Waker>, Option<Waker>) {
         if let Some(buffer) = self.collect(place) {
@@ -186,7 +186,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn buffers_go_to_who_waited_longest_whoever_leaves_in_between() {
+    fn buffers_go_to_the_longest_waiter_when_others_leave_in_between() {
         let mut random = fastrand::Rng::with_seed(7);
         let mut room = Room::new(3);
         let (mut out, mut queue, mut given) = (Vec::new(), VecDeque::new(), Vec::new());

@@ -4,7 +4,7 @@
 //! place for operations that its kernel has no opcode for. Threads are started as operations wait
 //! and end after a while without work. They share the driver's state under one lock, which no thread
 //! holds while it runs an operation, a waker or a buffer's `Drop`. Invariants: Lent (an operation
-//! taken by a thread is that thread's until it has finished it), Once, Held (whoever holds the lock
+//! taken by a thread is that thread's until it has finished it), Once, Held (the thread that holds the lock
 //! is the driver), Drained.
 #![allow(unsafe_code)]
 
@@ -94,7 +94,7 @@ struct State {
     given_up: bool,
 }
 
-// SAFETY: Held: the slots it points to belong to the handle; whoever holds the lock is the driver.
+// SAFETY: Held: the slots it points to belong to the handle; the thread that holds the lock is the driver.
 unsafe impl Send for State {}
 
 impl Wake for Arc<Inside> {
@@ -248,7 +248,7 @@ impl Shared {
         let waited = self.inside.work.wait_timeout(state, IDLE_MAX);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         state.idle -= 1;
-        // The last one without work stays: submissions wake it, and the others may be busy for ever.
+        // The last one without work stays: submissions wake it, and the others may be busy indefinitely.
         let keep = !waited.timed_out() || state.idle == 0 || !state.pending.is_empty();
         (state, keep)
     }
@@ -312,7 +312,7 @@ impl Shared {
         }
     }
 
-    /// Of a closed pool: if every operation is finished, whoever drops a future from now on disposes
+    /// Of a closed pool: if every operation is finished, a thread that drops a future from now on disposes
     /// of it himself.
     fn close_cancels(&self, state: &mut State, done: &mut Done) {
         if state.in_flight == 0 {

@@ -6,7 +6,7 @@
 //! The rules of the two things the bits guard:
 //!
 //! 1. *The waker.* Before the slot is submitted it is the future's. After that it is the future's
-//!    while `WAKER` is clear, and nobody's while `WAKER` is set. Whoever sets `DONE` and finds
+//!    while `WAKER` is clear, and nobody's while `WAKER` is set. The thread that sets `DONE` and finds
 //!    `WAKER` set in the same step has claimed the waker; a future that finds `DONE` in any step
 //!    never touches it again.
 //! 2. *The slot's memory.* It is freed by whichever comes second of `RELEASED` (the driver will not

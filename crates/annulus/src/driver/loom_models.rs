@@ -322,7 +322,7 @@ fn the_last_waker_registered_is_woken() {
 }
 
 /// Finds: a payload that both the future and the driver take when the timeout comes with the answer;
-/// a slot freed by whoever comes first of the two; a wake-up lost between them.
+/// a slot freed by the first of the two; a wake-up lost between them.
 #[test]
 fn a_timeout_and_an_answer_do_not_both_get_the_payload() {
     loom::model(|| {

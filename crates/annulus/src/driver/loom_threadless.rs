@@ -2,7 +2,7 @@
 //!
 //! Threadless drivers under the model checker, as `loom_models.rs` has the others: who polls them,
 //! who is seen by whom, and who ends them. An operation that is left with nobody going to look is a thread
-//! that waits for ever, which the checker finds. Each model says what was broken to see it fail, and
+//! that waits without end, which the checker finds. Each model says what was broken to see it fail, and
 //! `loom_mutations.rs` repeats that. The models keep what the driver keeps: Lent, Once.
 #![allow(unsafe_code)]
 
@@ -208,7 +208,7 @@ impl Stage {
 
 /// Finds: a holder of the lock that does not look for marks after it has let go, or without a fence in between.
 #[test]
-fn whoever_finds_the_lock_taken_is_seen_by_who_has_it() {
+fn a_thread_that_finds_the_lock_taken_is_seen_by_its_holder() {
     check(|| {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
@@ -244,7 +244,7 @@ fn operations_queued_around_a_park_are_submitted() {
         let (first, second) = (stage.started(), stage.started());
         let thread = thread::spawn(move || {
             other.driver.before_park();
-            // It sleeps, for ever.
+            // It sleeps without end.
         });
         drop(first);
         // The first cancel ends both; this one is ended by a cancel of its own.

@@ -1,7 +1,7 @@
 //! What threads leave for one that looks after each piece of work: the messages of a core. Checked by loom
 //! (`ci/loom`), together with the flag that says that the core sleeps.
 //!
-//! Whoever puts a message raises the flag after it, and then asks whether the owner sleeps; the owner says
+//! The thread that puts a message raises the flag after it, and then asks whether the owner sleeps; the owner says
 //! that it is about to sleep, and then looks at the flag.
 
 #[cfg(not(annulus_loom))]

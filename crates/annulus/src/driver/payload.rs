@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! A value whose type is forgotten, in a place of `BYTES` bytes that is aligned as a `u64`: in the place
-//! itself if it fits, else boxed. Whoever stores it remembers the type, in a table of functions (Typed).
+//! itself if it fits, else boxed. The owner remembers the type, in a table of functions (Typed).
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;

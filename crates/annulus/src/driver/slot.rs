@@ -48,7 +48,7 @@ pub(crate) struct Slot {
     index: u32,
     /// The table's free list.
     pub(super) free_next: AtomicU32,
-    /// How often the op was asked again since it last came forward. Whoever runs the op counts; std's
+    /// How often the op was asked again since it last came forward. The thread that runs the op counts; std's
     /// atomic also under the model checker, for no thread goes by what another wrote.
     retries: StdAtomicU32,
     /// The submission list, later the group's list of what is done.
@@ -69,7 +69,7 @@ const _: () = assert!(size_of::<Slot>() == 256);
 #[repr(transparent)]
 pub(crate) struct CancelLink(AtomicPtr<CancelLink>);
 
-/// What only the holder of the slot touches: its filler, then the driver, then whoever takes it.
+/// What only the holder of the slot touches: its filler, then the driver, then the thread that takes it.
 pub(crate) struct DriverSide {
     /// The next operation of the same submission.
     pub(crate) chain: Option<NonNull<Slot>>,
@@ -305,7 +305,7 @@ impl Slot {
         unsafe { (self.vtable().stop_polling)(self.data()) }
     }
 
-    /// A shortage is asked again, but not for ever; a signal each time, for somebody sends it.
+    /// A shortage is retried, but not without end; a signal each time, for somebody sends it.
     #[cold]
     fn again(&self, res: i32) -> Resume {
         if res >= 0 {

@@ -31,9 +31,9 @@ pub(crate) struct Stack<T> {
 /// What a push met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// An empty stack: whoever empties it may have to be woken.
+    /// An empty stack: the consumer may have to be woken.
     First,
-    /// A stack with something on it: whoever pushed that does the waking.
+    /// A stack with something on it: the thread that pushed first wakes the consumer.
     Behind,
     /// A closed stack: the element is still the pusher's.
     Closed,

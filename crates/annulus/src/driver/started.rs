@@ -64,7 +64,7 @@ impl Starter {
         Ok(())
     }
 
-    /// There is no thread to be had: whoever waits is told.
+    /// No thread could be started: waiting operations fail with the reason.
     #[cold]
     fn fail(&self, error: &io::Error) {
         let driver = self.lock_driver().take();

@@ -42,7 +42,7 @@ pub(crate) struct ThreadRingConfig {
 /// A ring that a thread keeps: the index of its driver handle, its driver, and the descriptor to poll.
 pub(super) type MadeRing = (usize, Arc<ThreadlessDriver<Ring>>, OwnedFd);
 /// How long an arena's maker waits for the drivers' answers: tens of GiB are zeroed and pinned within
-/// it. A driver that is kept busy by a foreign waker is not waited for for ever.
+/// it. A driver that is kept busy by a foreign waker is not waited for indefinitely.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A clock that deadlines are measured by.
@@ -59,7 +59,7 @@ pub(crate) struct DriverThread {
 
 /// The thread that drives a driver.
 pub(crate) enum Thread {
-    /// Whoever has the driver.
+    /// The thread that holds the driver.
     #[cfg(any(test, feature = "net", feature = "test-util"))]
     None,
     Running(JoinHandle<()>),

@@ -160,7 +160,7 @@ fn place(index: u32) -> Option<(usize, usize, u32)> {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // Drained: whoever drops the table has seen to it that no slot is in use (or has leaked it).
+        // Drained: the owner of the table makes sure that no slot is in use (or has leaked it).
         for (chunk, base) in self.chunks.iter().enumerate() {
             let base = base.load(Ordering::Acquire);
             if !base.is_null() {

@@ -538,7 +538,7 @@ fn a_call_that_lacks_memory_is_made_twice_more_and_that_is_then_the_answer() {
     };
     assert_eq!(output(Operation::new(&pool, lacks_memory(2))), 7);
     assert_eq!(calls.swap(0, SeqCst), 3);
-    let for_ever = lacks_memory(usize::MAX);
-    assert_eq!(output(Operation::new(&pool, for_ever)), -ENOMEM);
+    let always = lacks_memory(usize::MAX);
+    assert_eq!(output(Operation::new(&pool, always)), -ENOMEM);
     assert_eq!(calls.load(SeqCst), 3);
 }

@@ -98,7 +98,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             let done = self.collect(driver);
             drop(guard);
             self.deliver(done);
-            // Pairs with `look_again`: whoever found the lock taken is seen here.
+            // Pairs with `look_again`: a thread that found the lock taken is seen here.
             if !broken(Mutation::UnlockUnfenced) {
                 fence(Ordering::SeqCst);
             }
@@ -222,8 +222,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
         self.poll();
         let spun = self.spin_before_sleep();
-        // Pairs with `look_again`, as in `poll`: `spin_before_sleep` held the lock, too, and whoever found it taken
-        // left a mark.
+        // Pairs with `look_again`, as in `poll`: `spin_before_sleep` held the lock, too, and a thread that found it
+        // taken left a mark.
         if !broken(Mutation::SpinUnfenced) {
             fence(Ordering::SeqCst);
         }
@@ -263,7 +263,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         let done = self.collect(driver);
         if done.is_empty() {
             self.asleep.store(true, Ordering::Relaxed);
-            // Pairs with the fence of whoever raises one of these and then looks at `asleep`.
+            // Pairs with the fence of the thread that raises one of these and then looks at `asleep`.
             fence(Ordering::SeqCst);
             let awaited = awaited.load(Ordering::Acquire) && !broken(Mutation::AwaitedUnchecked);
             let called = [&self.again, &self.over].map(|flag| flag.load(Ordering::Acquire));
@@ -293,7 +293,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     }
 
     /// Marks the owner as awake: a thread that runs nothing but this driver and its futures. True: it had
-    /// started before, so the caller must leave its end to whoever started it.
+    /// started before, so the caller must leave its end to the call that started it.
     pub(crate) fn begin_owner_polls(&self) -> bool {
         let before = self.owner_awake.swap(true, Ordering::AcqRel);
         if self.is_over() {
@@ -372,7 +372,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
     }
 
-    /// The driver has ended, but for so many operations.
+    /// The driver has ended, except for `left` operations.
     fn let_go(&self, driver: Driver<K>, left: u32) {
         let leaks = driver.has_lent(left);
         if leaks {

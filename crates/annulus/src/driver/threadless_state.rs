@@ -95,7 +95,7 @@ impl ThreadlessState {
         self.chunk.load(Ordering::Relaxed) as usize
     }
 
-    /// So many operations have been queued. True: they are worth a submission, or nothing is in
+    /// `operations` have been queued. True: they are worth a submission, or nothing is in
     /// flight whose completion would have them submitted.
     #[inline]
     pub(super) fn is_due(&self, operations: u32) -> bool {

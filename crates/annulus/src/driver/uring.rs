@@ -94,7 +94,7 @@ pub(crate) struct Driver<K> {
     expired: HashSet<u64>,
     cqes: Vec<Cqe>,
     done: finish::Done,
-    /// Which slots are in flight; so many; so many bytes.
+    /// The slots in flight; their number; their bytes.
     flying: IndexSet,
     in_flight: u32,
     in_flight_bytes: u64,
@@ -120,7 +120,7 @@ pub(crate) struct Driver<K> {
     clocks: Clocks,
 }
 
-// SAFETY: Held: the slots it points to belong to the handle; whoever holds the driver may touch them.
+// SAFETY: Held: the slots it points to belong to the handle; the thread that holds the driver may touch them.
 unsafe impl<K: Send> Send for Driver<K> {}
 
 impl Driver<Ring> {
@@ -184,7 +184,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// One poll, and a sleep if it found nothing to do. `Some`: the driver is stopped, and all is
-    /// drained but so many operations.
+    /// drained except for this many operations.
     pub(crate) fn step(&mut self) -> Option<u32> {
         let worked = self.poll();
         let ended = self.ended();
@@ -265,7 +265,7 @@ impl<K: Kernel> Driver<K> {
         self.in_flight
     }
 
-    /// Whether the kernel may still touch memory, of so many operations or the driver's own.
+    /// Whether the kernel may still touch memory, of `left` operations or the driver's own.
     pub(super) fn has_lent(&self, operations: u32) -> bool {
         operations > 0 || self.wake_armed || self.panicked
     }
@@ -518,7 +518,7 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Whoever drops a future from now on disposes of it himself.
+    /// A thread that drops a future from now on disposes of the operation itself.
     fn close_cancels(&mut self) {
         if broken(Mutation::CancelsLeftOpen) {
             return;

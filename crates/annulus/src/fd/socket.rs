@@ -1,4 +1,4 @@
-//! An open socket of one core: counted by whoever uses it, closed with the last of them (Open). It stays
+//! An open socket of one core: counted by its users, closed with the last of them (Open). It stays
 //! on the core's thread.
 
 use std::cell::Cell;
@@ -199,7 +199,7 @@ impl Socket {
     }
 
     /// Something was begun to be sent that will not be sent whole. From here on the end of the connection is a reset,
-    /// whoever closes it, so that the peer does not take what has come for all there was. A Unix stream has no reset.
+    /// the closing task, so that the peer does not take what has come for all there was. A Unix stream has no reset.
     #[cold]
     pub(crate) fn cut(&self) {
         if !self.cut.replace(true) && !self.is_given_up() {

@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A read has been answered with so many bytes.
+    /// A read has completed with `bytes`.
     fn note(&mut self, part: Part, bytes: usize) {
         let seen = self.pieces.seen();
         let wanted = (part.from + part.bytes).min(seen.end);

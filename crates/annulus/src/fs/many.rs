@@ -294,7 +294,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     /// [`next`](ReadMany::next) for those who poll.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
         if !coop_budget::may_go_on() {
-            // So many answers came from the page cache: let the neighbours have a turn. What could not
+            // Enough reads were served from the page cache: let the neighbours have a turn. What could not
             // be answered so is on its way meanwhile.
             coop_budget::reset();
             self.batch.flush();

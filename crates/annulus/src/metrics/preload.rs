@@ -1,7 +1,7 @@
 //! What the preload library counts: calls of an unmodified program that its rings answer, and those that it leaves to
 //! the kernel, by reason. For `annulus-preload` alone, and of no lasting shape.
 //!
-//! The names are the layout's (`record.rs`): whoever adds one at an end changes nothing for older readers, who leave it
+//! The names are the layout's (`record.rs`): a name added at an end changes nothing for older readers, which leave it
 //! out; all else changes `VERSION`.
 
 use std::sync::atomic::Ordering;
@@ -239,7 +239,7 @@ impl Served {
         self.0.word(event.place()).add_shared(times);
     }
 
-    /// There are so many more now, or fewer. Any thread may.
+    /// The number changes by this much. For any thread.
     #[inline]
     pub fn change(&self, gauge: Gauge, by: i64) {
         let counter = match gauge {
@@ -266,7 +266,7 @@ pub struct Totals {
 
 impl Totals {
     /// Up to now. Allocates nothing and waits for nothing; `None` where it would have to: in a signal handler that
-    /// interrupted whoever makes or ends a source.
+    /// interrupted a thread that makes or ends a source.
     pub fn now() -> Option<Totals> {
         let mut totals = Totals {
             served: [0; _],

@@ -253,7 +253,7 @@ counters! {
 }
 const _: () = assert!(NUMBER_NAMES.len() <= COUNTERS_MAX);
 
-/// What a record says, whose first words are `head`; `fetch` reads so many words from a place on. `None`: it
+/// What a record says, whose first words are `head`; `fetch` reads a number of words from an offset on. `None`: it
 /// is free, or of a kind that is not known.
 pub(super) fn read(
     head: &[u64],

@@ -89,7 +89,7 @@ fn lock() -> Option<MutexGuard<'static, Registry>> {
     if USED_BY.load(Ordering::Acquire) == process {
         return Some(REGISTRY.lock().unwrap_or_else(PoisonError::into_inner));
     }
-    // Whoever held it in the parent is not here to let it go.
+    // The parent's thread that held it does not exist here to release it.
     let mut registry = match REGISTRY.try_lock() {
         Ok(registry) => registry,
         Err(TryLockError::Poisoned(registry)) => registry.into_inner(),

@@ -73,7 +73,7 @@ pub fn asked() -> Option<&'static AtomicU64> {
     SHARED.get().map(|header| &header[ASKED])
 }
 
-/// There are so many more, or fewer. Any thread may.
+/// The number changes by this much. For any thread.
 pub fn tell(what: Told, by: i64) {
     if let Some(header) = SHARED.get() {
         header[TOLD + what as usize].fetch_add(by.cast_unsigned(), Ordering::AcqRel);

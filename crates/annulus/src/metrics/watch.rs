@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::registry::{HEADER_LEASE, SHARED};
 use crate::sys::call::now_ns;
 
-/// Of the operations of a thread that asks often, one in so many is timed, on average.
+/// Of the operations of a thread that asks often, one in this many is timed, on average.
 const SAMPLE: u32 = 32;
 /// A thread may time each of its operations as long as that is no more than one in this time, ns,
 const EACH_NS: u64 = 100_000;
-/// but for bursts: what it has not used of that, it may use later, up to so many.
+/// but for bursts: what it has not used of that, it may use later, up to this many.
 const SAVED_MAX: u64 = 64;
 
 /// Guards that are alive.

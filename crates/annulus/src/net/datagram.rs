@@ -100,7 +100,7 @@ impl DatagramReceiver {
         })
     }
 
-    /// Sends one datagram; `None` is to whoever the socket is connected to.
+    /// Sends one datagram; `None` sends to the connected peer.
     pub(super) async fn send<B: IoBuf>(&self, buf: B, to: Option<&Address>) -> WholeResult<B> {
         let op = SendMessage::new(Rc::clone(&self.socket), buf, to);
         SocketOperation::new(Rc::clone(&self.core), op).await
@@ -291,7 +291,7 @@ impl CompletionHandler for DatagramReceiver {
                 });
                 self.queue.borrow_mut().push_back(opened);
             }
-            // The datagram stays in the kernel's queue; buffers may be held by whoever asks for the next.
+            // The datagram stays in the kernel's queue; buffers may be held by the task that receives next.
             (res, _) if res == -ENOBUFS => self.starved.set(true),
             (res, _) if res >= 0 || matches!(-res, EAGAIN | EINTR) => {}
             (res, _) if res == -ECANCELED && self.stopped.get() => {}

@@ -15,7 +15,7 @@ use crate::op::{Interest, Poll, Splice};
 use crate::sys::call::borrow_fd;
 
 /// A descriptor of any kind — a pipe, an eventfd, a device, a socket of other code — on a core: it is
-/// waited for here, and read or written by whoever knows how. It stays on its core, which closes it.
+/// waited for here, and read or written by code that knows how. It stays on its core, which closes it.
 pub struct Descriptor {
     core: Rc<Core>,
     socket: Rc<Socket>,
@@ -52,7 +52,7 @@ impl Descriptor {
     }
 }
 
-/// For whoever reads or writes it.
+/// For code that reads or writes it.
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         borrow_fd(self.socket.raw())

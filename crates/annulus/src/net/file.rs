@@ -69,7 +69,7 @@ impl Stream {
                 Err(error) => return Err(error),
             }
         }
-        // It is over, and whoever comes next may send.
+        // It is over, and the next task may send.
         if let Some(permit) = unfinished.permit.take() {
             drop(permit);
         }

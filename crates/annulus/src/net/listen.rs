@@ -54,8 +54,8 @@ impl ListenOptions {
         }
     }
 
-    /// So many connections may wait to be accepted; beyond that, clients wait or try again. The kernel bounds it
-    /// further (`net.core.somaxconn`, 4096 since Linux 5.4). 65,535 by default.
+    /// The number of connections that may wait to be accepted; beyond that, clients wait or try again. The kernel
+    /// bounds it further (`net.core.somaxconn`, 4096 since Linux 5.4). 65,535 by default.
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
         self

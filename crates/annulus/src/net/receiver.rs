@@ -52,7 +52,7 @@ pub(super) struct Receiver {
     single: Cell<bool>,
     /// Whole buffers in a row.
     whole: Cell<u32>,
-    /// So many of them bring on single receives: more each time that those brought little, for messages of
+    /// The number of them that brings on single receives: more each time that those brought little, for messages of
     /// just a buffer's length look like a bulk.
     bulk_from: Cell<u32>,
     /// Answers in a row for which there was no buffer.

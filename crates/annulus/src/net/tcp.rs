@@ -364,8 +364,8 @@ impl TcpStream {
     }
 
     /// Sets how long this stream, once dropped, goes on sending to a peer that takes nothing, in place of the runtime's
-    /// [`close_timeout`](crate::runtime::RuntimeBuilder::close_timeout); [`Duration::MAX`] for ever. Not `SO_LINGER`,
-    /// which is about what the kernel has taken already ([`set_linger`](TcpStream::set_linger)).
+    /// [`close_timeout`](crate::runtime::RuntimeBuilder::close_timeout); [`Duration::MAX`] without a limit. Not
+    /// `SO_LINGER`, which is about what the kernel has taken already ([`set_linger`](TcpStream::set_linger)).
     pub fn set_close_timeout(&self, timeout: Duration) {
         self.0.socket.set_close_timeout(timeout);
     }

@@ -220,9 +220,9 @@ impl UnixStream {
     }
 
     /// Sets how long this stream, once dropped, goes on sending to a peer that takes nothing, in place of the runtime's
-    /// [`close_timeout`](crate::runtime::RuntimeBuilder::close_timeout); [`Duration::MAX`] for ever. The peer then
-    /// reads an end: a Unix stream can't be reset. Bytes count as taken when the peer has read the whole of a kernel
-    /// buffer, which has up to 32 KiB.
+    /// [`close_timeout`](crate::runtime::RuntimeBuilder::close_timeout); [`Duration::MAX`] without a limit. The peer
+    /// then reads an end: a Unix stream can't be reset. Bytes count as taken when the peer has read the whole of a
+    /// kernel buffer, which has up to 32 KiB.
     pub fn set_close_timeout(&self, timeout: Duration) {
         self.0.socket.set_close_timeout(timeout);
     }

@@ -1,5 +1,5 @@
 //! Gathered writing: what is written goes to memory first, and from there as one send while the one before
-//! is on its way. Bounded: whoever writes faster than the peer reads waits.
+//! is on its way. Bounded: a task that writes faster than the peer reads waits.
 //!
 //! A task of the core's does the sending (the pump). It starts with the first write, and ends when the
 //! writer has gone and all has been sent.
@@ -26,7 +26,7 @@ use crate::sys::errno::{ECANCELED, EPIPE};
 const LIMIT_BYTES: usize = 64 << 10;
 /// A buffer that is given away and is smaller is copied: it goes out with its neighbours.
 const COPIED_BYTES: usize = 4 << 10;
-/// So many pieces go out as one send.
+/// The maximum number of pieces in one send.
 const TOGETHER_MAX: usize = 64;
 /// A larger buffer is not kept while nothing is written.
 const KEPT_BYTES: usize = 4 << 10;
@@ -82,7 +82,7 @@ struct State {
     failed: i32,
     /// To gather into.
     spare: Vec<u8>,
-    /// Of whoever writes or flushes.
+    /// The waker of the task that writes or flushes.
     writer: Option<Waker>,
     pump: Option<Waker>,
     pump_started: bool,
@@ -403,7 +403,7 @@ impl Sink {
         .await
     }
 
-    /// A send of so many bytes has come to its end.
+    /// A send of `bytes` has ended.
     fn sent(&self, bytes: usize, sent: io::Result<Option<Vec<u8>>>) {
         let mut state = self.state.borrow_mut();
         match sent {

@@ -206,7 +206,7 @@ pub(crate) fn retry_interrupted(res: i32) -> Resume {
 }
 
 /// How often in a row an operation that is answered with `res` is asked again before that is its answer: a
-/// file that says EAGAIN a hundred times means it, and would keep a driver busy for ever; some kernels say
+/// file that says EAGAIN a hundred times means it, and would keep a driver busy without end; some kernels say
 /// ENOMEM once without need (trap 57); each signal is somebody's.
 #[inline]
 pub(crate) fn retries_max(res: i32) -> u32 {

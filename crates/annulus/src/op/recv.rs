@@ -91,7 +91,7 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
     fn complete(mut self, res: i32) -> BufResult<usize, B> {
         match check(res) {
             Ok(bytes) => {
-                // SAFETY: Written: the kernel has put so many there.
+                // SAFETY: Written: the kernel has written `res` bytes there.
                 unsafe { self.buf.set_filled(bytes) };
                 Ok((bytes, self.buf))
             }
@@ -104,7 +104,7 @@ unsafe impl<B: IoBufMut> SocketOp for Recv<B> {
             0 => {}
             res if res > 0 => {
                 let base = self.buf.fill_ptr();
-                // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
+                // SAFETY: Written, Lent: the kernel has written `res` bytes there, and has let go of the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts(base, count(res)) };
                 self.permit.0.keep(bytes);
             }

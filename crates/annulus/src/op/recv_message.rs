@@ -101,7 +101,7 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
     fn complete(mut self, res: i32) -> Self::Output {
         match check(res) {
             Ok(bytes) => {
-                // SAFETY: Written: the kernel has put so many there.
+                // SAFETY: Written: the kernel has written `res` bytes there.
                 unsafe { self.buf.set_filled(bytes) };
                 let info = MessageInfo {
                     bytes,
@@ -117,7 +117,7 @@ unsafe impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
     fn abandoned(mut self, res: i32) {
         match check(res) {
             Ok(bytes) => {
-                // SAFETY: Written, Lent: the kernel has put so many there, and has let go of the buffer.
+                // SAFETY: Written, Lent: the kernel has written `res` bytes there, and has let go of the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts(self.buf.fill_ptr(), bytes) };
                 self.permit.keep(ReceivedMessage {
                     chunk: Chunk::copy_of(bytes),

@@ -145,7 +145,7 @@ unsafe impl<B: IoBuf> SocketOp for SendAll<B> {
             };
         }
         self.done += count(res);
-        // A short send is a success (trap 35); nothing at all would be asked for ever.
+        // A short send is a success (trap 35); nothing at all would be retried without end.
         if res > 0 && self.done < self.buf.init_bytes() && !is_over {
             return Resume::Again;
         }

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! `send_message`: SENDMSG, or `sendmsg` when there is room: one datagram, to an address or to whoever the
+//! `send_message`: SENDMSG, or `sendmsg` when there is room: one datagram, to an address or to the peer that the
 //! socket is connected to. Owns the socket (Open), the buffer and, boxed, the message's header (Lent,
 //! Still). A datagram goes out whole or not at all.
 #![allow(unsafe_code)]

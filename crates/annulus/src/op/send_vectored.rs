@@ -86,7 +86,7 @@ unsafe impl<B: IoBuf> SocketOp for SendVectored<B> {
         }
         self.begun |= res > 0;
         self.vectors.advance(count(res));
-        // A short send is a success (trap 35); nothing at all would be asked for ever.
+        // A short send is a success (trap 35); nothing at all would be retried without end.
         if res > 0 && self.vectors.has_rest() {
             return Resume::Again;
         }

@@ -20,7 +20,7 @@ use crate::sys::errno::{ECANCELED, EINVAL, ENOMEM, EOPNOTSUPP, EPIPE, count};
 use crate::sys::net::{self, MSG_WAITALL};
 use crate::sys::sqe::{SEND_ZC_REPORT_USAGE, Sqe, ZC_COPIED, opcode};
 
-/// Below so many bytes a copy costs less than to be told of its end.
+/// Below this size, bytes, a copy costs less than its notification.
 const FROM_BYTES: usize = 16 << 10;
 
 /// Sends all of a buffer, without a copy where the kernel can.
@@ -128,7 +128,7 @@ unsafe impl<B: IoBuf> SocketOp for SendZeroCopy<B> {
             return retry_interrupted(res);
         }
         self.done += count(res);
-        // A short send is a success (trap 35); nothing at all would be asked for ever.
+        // A short send is a success (trap 35); nothing at all would be retried without end.
         if res > 0 && self.done < self.buf.init_bytes() {
             return Resume::Again;
         }

@@ -8,7 +8,7 @@ use crate::sys::sqe::opcode;
 pub struct OpInfo {
     /// As docs/KERNELS.md lists it.
     pub name: &'static str,
-    /// The io_uring opcode, or one of ours for what io_uring has none for.
+    /// The io_uring opcode, or one of the library's for operations that io_uring lacks.
     pub opcode: u8,
     /// The first kernel whose io_uring has it; (0, 0) for none.
     pub since: (u16, u16),

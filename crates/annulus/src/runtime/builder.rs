@@ -255,8 +255,8 @@ impl RuntimeBuilder {
     }
 
     /// How long a stream that was dropped goes on sending to a peer that takes nothing; 60 s by default, and
-    /// [`Duration::MAX`] for ever. Sends that were begun, and what a [`Writer`](crate::net::Writer) holds, are sent
-    /// after the drop as long as the peer takes some of it, however slowly. A peer that has taken nothing for this
+    /// [`Duration::MAX`] without a limit. Sends that were begun, and what a [`Writer`](crate::net::Writer) holds, are
+    /// sent after the drop as long as the peer takes some of it, however slowly. A peer that has taken nothing for this
     /// long, and at most twice as long, is disconnected by a reset, and the descriptor is closed; `close_timeouts` in
     /// [`Counts`](crate::metrics::Counts) counts these.
     /// [`TcpStream::set_close_timeout`](crate::net::TcpStream::set_close_timeout) sets it for one stream.

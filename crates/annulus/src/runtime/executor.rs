@@ -319,7 +319,7 @@ impl Executor {
         self.stopping.get()
     }
 
-    /// The runtime is to end: whoever waits for that is told.
+    /// The runtime is to end: the tasks that wait for that are woken.
     pub(super) fn stop(&self) {
         self.stopping.set(true);
         let wakers = self.stop_wakers.take();

@@ -44,7 +44,7 @@ pub(super) struct End<T> {
 
 struct State<T> {
     outcome: Outcome<T>,
-    /// Of whoever awaits it.
+    /// The waker of the awaiting task.
     waiting: Option<Waker>,
     /// Of the task, from its first poll on.
     task: Option<Waker>,
@@ -133,7 +133,7 @@ impl<F: Future> Future for ReportedTask<F> {
                 this.end.lock().task = Some(context.waker().clone());
             }
             *this.aborts = aborts;
-            // After the waker has been left: whoever aborts sets the flag first, and then wakes the task.
+            // After the waker has been left: the aborting thread sets the flag first, and then wakes the task.
             if this.end.aborted.load(Ordering::Acquire) {
                 self.tell(Err(JoinError(Why::Aborted)));
                 return Poll::Ready(());

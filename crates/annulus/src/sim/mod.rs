@@ -95,7 +95,7 @@ impl Sim {
         }
     }
 
-    /// Runs a future until the kernel has answered so many operations; then the power fails: what is
+    /// Runs a future until the kernel has completed that number of operations; then the power fails: what is
     /// in flight has no effect, [`Sim::crash`] happens, and the answer is `None`. `Some` if the future
     /// ended before; then there is no crash.
     ///
@@ -124,7 +124,7 @@ impl Sim {
     }
 
     /// The power fails and comes back. Files keep what was synced; of everything else each sector
-    /// survives or not, and of changed names the first so many, as the seed decides. Descriptors are
+    /// survives or not, and of changed names the first few, as the seed decides. Descriptors are
     /// gone. Not to be called while an engine is at work on this machine.
     pub fn crash(&self) {
         let mut state = self.world.state();

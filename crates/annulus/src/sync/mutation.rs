@@ -71,9 +71,9 @@ mutations! {
     /// The free list's head carries no tag.
     FreeListUntagged => "a_free_slot_is_given_to_one",
     /// The holder of a threadless driver's lock does not look for marks after it has let go.
-    MarkOverlooked => "whoever_finds_the_lock_taken_is_seen_by_who_has_it",
+    MarkOverlooked => "a_thread_that_finds_the_lock_taken_is_seen_by_its_holder",
     /// The same, without the fence between letting go and looking.
-    UnlockUnfenced => "whoever_finds_the_lock_taken_is_seen_by_who_has_it",
+    UnlockUnfenced => "a_thread_that_finds_the_lock_taken_is_seen_by_its_holder",
     /// A thread that parks still counts as awake.
     ParkedAwake => "operations_queued_around_a_park_are_submitted",
     /// A thread that parks does not look for marks after it has held the lock to busy-poll.
@@ -86,7 +86,7 @@ mutations! {
     InboxForgotten => "what_is_left_to_a_completion_is_not_left_when_it_has_come",
     /// A thread that sleeps in its ring does not look again at whether it was awaited.
     AwaitedUnchecked => "a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs",
-    /// A threadless driver is left in place by whoever has drained it.
+    /// A threadless driver is left in place by the thread that drained it.
     DrainedInPlace => "what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once",
     /// A handle is stopped before it is known that its driver is still the one to be drained.
     StoppedUnlocked => "a_handle_with_a_new_driver_is_left_alone_by_the_old_one",

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! What the kernel answers to each of io_uring's three system calls, whoever answers in its place. A ring is
+//! What the kernel answers to each of io_uring's three system calls, or a filter in its place. A ring is
 //! set up and closed at once with nothing in flight (Drained); the other two calls are made on a descriptor
-//! that is no ring, so that nobody reads or writes memory of ours (Lent).
+//! that is no ring, so that the kernel reads or writes no memory of this process (Lent).
 //!
 //! Filters forbid calls by number and never look whose descriptor it is: an `EPERM` from `io_uring_enter` on an
 //! eventfd comes from a filter, for the kernel itself would say that this is no ring.

@@ -84,7 +84,7 @@ fn deferred() -> io::Result<IoUring> {
         .build(4)
 }
 
-/// Asks for one look at `socket`, which completes when its peer is written to. Not an eventfd: the kernel puts off
+/// Asks for one look at `socket`, which completes when its peer is written to. Not an eventfd: the kernel defers
 /// what one eventfd would tell another.
 fn watch(ring: &mut IoUring, socket: &UnixStream) -> io::Result<()> {
     let socket = types::Fd(socket.as_raw_fd());

@@ -173,7 +173,7 @@ pub(crate) struct WordFile {
 }
 
 impl WordFile {
-    /// Of so many bytes, for good; its descriptor is not below `lowest` where there is room. What is never written
+    /// Of `bytes`, permanently; its descriptor is not below `lowest` where there is room. What is never written
     /// costs nothing.
     pub(crate) fn new(name: &str, bytes: u64, lowest: RawFd) -> io::Result<WordFile> {
         // A process that exceeds this one is killed.
@@ -214,8 +214,8 @@ impl WordFile {
         self.file.as_raw_fd()
     }
 
-    /// Whoever closes all descriptors that are not its own, as daemons do, closed this one, and its number may mean a
-    /// file by now that must not be written to.
+    /// A program that closes all descriptors that are not its own, as daemons do, closed this one, and its number may
+    /// mean a file by now that must not be written to.
     fn check(&self) -> io::Result<()> {
         match inode_of(&*self.file) {
             Ok(inode) if inode == self.inode => Ok(()),

@@ -60,10 +60,10 @@ impl fmt::Display for PagesInUse {
 
 /// Zeroed memory, page by page at the first touch.
 pub(crate) struct Mapping {
-    /// What was mapped: so many bytes from here on.
+    /// The mapping: its length in bytes, from here on.
     mapped: NonNull<u8>,
     mapped_bytes: usize,
-    /// What is used of it: so many bytes, from an aligned address on.
+    /// The used part: its length in bytes, from an aligned address on.
     base: NonNull<u8>,
     bytes: usize,
     pages: PagesInUse,
@@ -142,7 +142,7 @@ impl Mapping {
     /// Keeps the range out of children that are forked from now on, or lets them have a copy again.
     ///
     /// A fork makes private pages copy-on-write. Those that a ring has registered are copied for the
-    /// child at once, all of them, at each fork. Of those that a direct read fills meanwhile, whoever
+    /// child at once, all of them, at each fork. Of those that a direct read fills meanwhile, the process that
     /// writes first gets a copy, and the device keeps the old page: what it reads may arrive in the
     /// child, and nowhere else (trap 59; open(2) has the warning).
     pub(crate) fn keep_from_children(&self, keep: bool) {

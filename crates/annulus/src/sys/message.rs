@@ -36,12 +36,12 @@ pub(crate) struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// With room for the address of whoever sends.
+    /// With space for the sender's address.
     pub(crate) fn from_anybody() -> Box<MessageHeader> {
         MessageHeader::with(Name([0; NAME_BYTES]), NAME_BYTES)
     }
 
-    /// To `address`; `None` is whoever the socket is connected to.
+    /// To `address`; `None` is the connected peer.
     pub(crate) fn to(address: Option<&Address>) -> Box<MessageHeader> {
         let mut name = Name([0; NAME_BYTES]);
         let bytes = address.map_or(0, |address| {
@@ -105,7 +105,7 @@ fn address(bytes: &[u8]) -> Option<Address> {
     Some(unsafe { Address::read(storage.as_ptr(), to_u32(bytes.len())) })
 }
 
-/// What a multishot receive is asked for besides a buffer: room for an address of so many bytes.
+/// What a multishot receive is asked for besides a buffer: space for an address of that many bytes.
 pub(crate) fn shape(name_bytes: usize) -> Message {
     let mut message = net::no_message();
     message.msg_namelen = to_u32(name_bytes);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_no_address_is_nobody() {
+    fn a_peer_without_an_address_is_anonymous() {
         let unnamed = 1u16.to_ne_bytes();
         assert!(address(&[]).is_none());
         assert!(address(&unnamed).is_none());

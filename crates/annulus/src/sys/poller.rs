@@ -27,7 +27,7 @@ pub(crate) struct Poller {
 }
 
 /// Events taken at a time: so few that what one touches is still in the processor's cache when its task
-/// runs, and so many that the call costs next to nothing for each.
+/// runs, and enough of them that the call costs next to nothing for each.
 const EVENTS_MAX: usize = 256;
 
 impl Poller {

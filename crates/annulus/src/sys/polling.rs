@@ -1,4 +1,4 @@
-//! Rings whose queues somebody polls: a kernel thread the submission queue (SQPOLL), or whoever enters
+//! Rings whose queues somebody polls: a kernel thread the submission queue (SQPOLL), or the thread that enters
 //! the device's completion queue (IOPOLL). What is asked, why it was refused, and the second kind as a
 //! `Kernel`.
 
@@ -24,7 +24,7 @@ pub(crate) enum RingPoll {
     Nothing,
     /// The submission queue, by a kernel thread that all rings with the same `Poller` share.
     Submissions(Arc<Poller>),
-    /// The device, by whoever enters.
+    /// The device, by the thread that enters.
     Completions,
 }
 
@@ -157,7 +157,7 @@ impl PolledRing {
             return Err(SetupError::Polling {
                 what: "a ring that polls devices (IOPOLL)",
                 because: format!(
-                    "with Linux {} a polled write may hang for ever",
+                    "with Linux {} a polled write may hang without end",
                     probe::kernel_release()
                 ),
                 cure: "boot Linux 5.17 or later".to_owned(),
@@ -217,7 +217,7 @@ impl Kernel for PolledRing {
         if self.in_flight > 0 {
             self.ring.look_for_completions()?;
             if !self.ring.ready() {
-                // On few processors, whoever is to use the answer waits for this one.
+                // On few processors, the thread that uses the completion waits for this one.
                 thread::yield_now();
             }
             return Ok(());

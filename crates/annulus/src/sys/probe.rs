@@ -98,7 +98,7 @@ pub(crate) fn processors() -> Vec<usize> {
 /// would be none left for anybody else.
 pub(crate) const SQPOLL_PROCESSORS: usize = 4;
 
-/// Whether so many processors are enough for one of them to poll.
+/// Whether `processors` are enough for one of them to poll.
 pub(crate) fn sqpoll_advised(processors: usize) -> bool {
     processors >= SQPOLL_PROCESSORS
 }

@@ -247,7 +247,7 @@ fn iovecs(buffers: &[IoVec]) -> &[libc::iovec] {
 
 /// A provided buffer ring: the buffers that the kernel may take for receives that name `group`.
 ///
-/// Dropped without `Ring::unregister_buf_ring`, its memory stays mapped for ever: the kernel may read
+/// Dropped without `Ring::unregister_buf_ring`, its memory stays mapped permanently: the kernel may read
 /// it as long as the ring is there.
 pub(crate) struct BufRing {
     pages: ManuallyDrop<Pages>,

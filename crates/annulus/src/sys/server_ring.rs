@@ -90,8 +90,8 @@ pub enum Wait {
     No,
     /// Any answer.
     One,
-    /// So many, or any after so many µs. It may end with `ETIME` and nothing before its time is up, if what it was
-    /// woken for came to nothing (trap 66). Before Linux 6.12 as `One`.
+    /// This number, or any after this time, µs. It may end with `ETIME` and nothing before its time is up, if what it
+    /// was woken for came to nothing (trap 66). Before Linux 6.12 as `One`.
     Several(u32, u32),
 }
 
@@ -129,12 +129,12 @@ pub struct ServerRing {
     pub lasting: u64,
 }
 
-// SAFETY: One side: whoever has a `&mut` of it holds the lock; only enters are bound to a thread, and the kernel
+// SAFETY: One side: the holder of a `&mut` of it holds the lock; only enters are bound to a thread, and the kernel
 // refuses those of another.
 unsafe impl Send for ServerRing {}
 
 impl ServerRing {
-    /// For the calling thread, with a buffer group of so many places. `sq_poll`: a kernel thread takes what is
+    /// For the calling thread, with a buffer group of `buffers`. `sq_poll`: a kernel thread takes what is
     /// pushed, and any thread may enter.
     ///
     /// # Errors

@@ -96,7 +96,7 @@ const IOPOLL: u32 = IoringSetupFlags::IOPOLL.bits();
 const COOP_TASKRUN: u32 = IoringSetupFlags::COOP_TASKRUN.bits();
 const SINGLE_ISSUER: u32 = IoringSetupFlags::SINGLE_ISSUER.bits();
 
-/// The set-up flags that are tried. Left out: those that need memory of ours for the queues.
+/// The set-up flags that are tried. Left out: those that need the library's memory for the queues.
 const SETUP_FLAGS: [SetupFlag; 16] = [
     ("IOPOLL", IOPOLL, 0, "5.1"),
     ("SQPOLL", SQPOLL, 0, "5.1"),
@@ -333,7 +333,7 @@ impl Bench {
             ..sqe
         });
         let Ok(cqe) = answer else {
-            // Lent for ever: the kernel may still write there.
+            // Leaked: the kernel may still write there.
             if let Ok(page) = Pages::new(PAGE_BYTES) {
                 mem::forget(mem::replace(&mut self.page, page));
             }

@@ -1,6 +1,6 @@
 //! What ends an enter that waits.
 
-/// So many completions; or any after a while, where that is not 0.
+/// A number of completions; or any completion after a time, if that is not 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitFor {
     pub(super) completions: u32,

@@ -38,7 +38,7 @@ pub(crate) enum Call {
 pub(crate) enum Fault {
     None,
     Error(i32),
-    /// At most so many bytes.
+    /// At most this number of bytes.
     Short(usize),
     /// The answer comes late.
     Slow(Duration),
@@ -210,7 +210,7 @@ impl Filesystem for Memory {
         reply.created(&TTL, &attributes, Generation(0), FileHandle(0), direct);
     }
 
-    // The bytes stay: whoever has it open may go on, as with any file.
+    // The bytes stay: a process that has it open may go on, as with any file.
     fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         match self.files().names.remove(name) {
             Some(_) => reply.ok(),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Whether memory that can be written to lies at `from`, of so many bytes at least.
+/// Whether memory that can be written to lies at `from`, of at least `bytes`.
 ///
 /// An arena that has gone and is registered with no ring any more is unmapped.
 pub(crate) fn is_mapped(from: usize, bytes: usize) -> bool {

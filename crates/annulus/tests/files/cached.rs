@@ -63,7 +63,7 @@ async fn read_cold(ground: &Ground, file: &File, reads: usize) -> bool {
     true
 }
 
-/// Of so many reads of a page that is not cached those that asked the cache and were answered, and those that were
+/// Of `reads` of a page that is not cached those that asked the cache and were answered, and those that were
 /// not. Asking has the kernel begin to read, and the disk may be done before it looks: where the processor is given
 /// to others in between, for one. `None` where no page can be thrown out.
 async fn asked_cold(ground: &Ground, file: &File, reads: usize) -> Option<(u64, u64)> {

@@ -61,8 +61,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Holds a file's pages in the page cache: whoever else wants the memory, or drops all caches of the machine, does
-/// not get them.
+/// Holds a file's pages in the page cache: although another process needs the memory, or drops all caches of the
+/// machine, does not get them.
 pub(crate) struct Pinned(#[allow(dead_code, reason = "what counts is that it is there")] Mapping);
 
 impl Pinned {

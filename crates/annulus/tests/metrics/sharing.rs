@@ -59,7 +59,7 @@ impl Looked {
         self.child.id()
     }
 
-    /// Has it read so many times.
+    /// Has it read `times`.
     fn read(&mut self, reads: u64) {
         writeln!(self.tell, "{reads}").unwrap();
         self.wait_for("done");

@@ -174,8 +174,8 @@ fn a_burst_that_takes_all_buffers_does_not_keep_itself_alive() {
         Ok(total) => {
             let found_none = total.counters.no_buffers;
             assert!(found_none > 0, "{total:?}");
-            // The first so many had one each, and the others find one when they ask again: since Linux 6.13, which
-            // receives for some twenty at a time.
+            // The first receives had a buffer each, and the others find one when they are armed again: since Linux
+            // 6.13, which receives for some twenty at a time.
             let in_turn = Support::detect().kernel_version() >= (6, 13);
             let at_most = match in_turn {
                 true => CONNECTIONS - u64::from(BUFFERS),

@@ -1,4 +1,4 @@
-//! Bytes that a seed gives, so that whoever receives one knows which it must be.
+//! Bytes that a seed gives, so that the receiver of one knows which it must be.
 
 use annulus::net::TcpStream;
 

@@ -51,7 +51,7 @@ async fn with_std(listener: &TcpListener) -> (std::net::TcpStream, TcpStream) {
     (client, listener.accept().await.unwrap())
 }
 
-/// With epoll both are told by one event: whoever takes the data must not forget the end.
+/// With epoll both are told by one event: the task that takes the data must not miss the end.
 #[test]
 fn an_end_that_comes_together_with_the_last_data_is_told() {
     for_each_way(|_| async {

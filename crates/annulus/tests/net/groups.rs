@@ -1,5 +1,5 @@
 //! Each way of filling receive buffers: what is received is what was sent, however small and few they are,
-//! whoever keeps chunks, and wherever they are dropped.
+//! the task that keeps chunks, and wherever they are dropped.
 
 use std::net::Shutdown;
 use std::sync::mpsc;

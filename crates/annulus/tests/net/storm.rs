@@ -264,7 +264,7 @@ async fn live(stream: TcpStream, seeds: [u64; 2], models: [Model; 2], tally: Rc<
             if random.bool() {
                 let _ = stream.set_linger(Some(Duration::ZERO));
             }
-            // What has been given to be sent would wait for a reader for ever.
+            // What has been given to be sent would wait for a reader without end.
             let _ = stream.shutdown(Shutdown::Both);
             talking.abort();
         }

@@ -181,7 +181,7 @@ fn a_panic_of_one_core_ends_all_and_is_the_callers() {
 }
 
 #[test]
-fn a_panic_of_whoever_is_told_of_the_start_ends_all() {
+fn a_panic_in_the_start_callback_ends_the_runtime() {
     each_way(|builder| {
         let run = move || {
             let started = |_| panic!("on purpose");

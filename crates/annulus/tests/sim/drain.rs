@@ -178,7 +178,7 @@ fn a_shutdown_answers_everybody_and_returns_when_nothing_is_in_flight() {
     });
 }
 
-/// What was in flight when the ring died stays with it for ever; its futures do not.
+/// What was in flight when the ring died is leaked with it; its futures do not.
 #[test]
 fn a_ring_that_dies_leaves_nobody_waiting() {
     let leaked = Tally::default();

@@ -119,7 +119,7 @@ impl Worker {
 
 type Count = fn(&FaultCounts) -> u64;
 
-/// Runs with so many seeds and adds up how often the fault was met.
+/// Runs with that number of seeds and adds up how often the fault was met.
 fn survives(configure: impl Fn(SimConfig) -> SimConfig, count: Count) {
     survives_errors(configure, None, count);
 }

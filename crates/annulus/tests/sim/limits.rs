@@ -8,7 +8,7 @@ use annulus::sim::{Event, EventKind, OpKind, Sim, SimConfig, spawn};
 
 use crate::seeds::for_each_seed;
 
-/// A machine with a file of so many bytes, each telling its offset.
+/// A machine with a file of `bytes`, each telling its offset.
 fn machine(config: SimConfig, bytes: usize) -> Sim {
     let sim = Sim::new(config);
     sim.put(

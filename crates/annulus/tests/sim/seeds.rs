@@ -17,7 +17,7 @@ pub(crate) fn operations(default: u64) -> u64 {
     variable("OPS").unwrap_or(default)
 }
 
-/// Runs a test with so many seeds, or with those that the environment names.
+/// Runs a test with that number of seeds, or with those that the environment names.
 pub(crate) fn for_each_seed(default: u64, test: impl Fn(u64)) {
     let seeds = match variable("SEED") {
         Some(seed) => seed..seed + 1,

@@ -130,7 +130,7 @@ impl Drop for Guarded {
             self.tally
                 .wrong("a transfer wrote beyond its buffer".to_owned());
         }
-        // Whoever still writes to this memory after its owner is gone writes to poison.
+        // A write to this memory after its owner is gone goes to poison.
         self.bytes.fill(POISON);
         self.tally.buffers.fetch_sub(1, Relaxed);
     }

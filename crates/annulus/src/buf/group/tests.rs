@@ -83,7 +83,7 @@ fn a_kernel_that_names_more_than_there_is_room_for_is_not_believed() {
 }
 
 #[test]
-fn whoever_keeps_chunks_leaves_a_quarter_of_the_memory_and_at_least_a_buffer_to_others() {
+fn a_task_that_keeps_chunks_leaves_a_quarter_of_the_memory_and_at_least_a_buffer_to_others() {
     for (count, read_max) in [(1, 0), (2, 1), (4, 3), (8, 6), (64, 48)] {
         let mut parts = parts(count, 10);
         for id in 0..count {

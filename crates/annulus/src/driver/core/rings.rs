@@ -132,7 +132,7 @@ impl Rings {
         self.push_waiting() && has_room()
     }
 
-    /// Whether a close can be linked to a send, which is all sent then. Whoever polls submissions might take the one
+    /// Whether a close can be linked to a send, which is all sent then. The submission poller might take the one
     /// before the other is there.
     pub(super) fn closes_behind_sends(&self) -> bool {
         self.sends_whole && !self.with_ring(|ring| ring.is_sq_polled())
@@ -468,7 +468,7 @@ impl Rings {
         self.table.borrow().is_sending()
     }
 
-    /// What the kernel may still touch stays for ever.
+    /// Memory that the kernel may still touch is leaked.
     fn keep(&self) {
         let mut table = self.table.take();
         table.leave_behind();

@@ -1,4 +1,4 @@
-//! One operation on a socket that several tasks may poll: all of them are woken when it is answered, and whoever
+//! One operation on a socket that several tasks may poll: all of them are woken when it completes, and the task that
 //! polls it first has the answer. The others then make an operation of their own.
 
 use std::fmt;

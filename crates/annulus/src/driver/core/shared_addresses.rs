@@ -51,7 +51,7 @@ pub(crate) struct Claim {
 }
 
 impl SharedAddresses {
-    /// For a runtime of so many cores.
+    /// For a runtime of `cores`.
     pub(crate) fn new(cores: usize) -> Arc<SharedAddresses> {
         Arc::new(SharedAddresses {
             cores,

@@ -280,7 +280,7 @@ impl Model {
             }
             Act::Wake(waker) => {
                 assert!(flying.watched);
-                // The kernel's shortage has an end: after so many refusals it is the answer.
+                // The kernel's shortage has an end: after that many refusals it is the result.
                 flying.result = Some(expected);
                 waker.wake();
             }
@@ -380,7 +380,7 @@ impl Model {
 }
 
 #[test]
-fn whatever_is_answered_dropped_or_cancelled_in_whatever_order_each_operation_ends_once() {
+fn each_operation_ends_once_in_any_order_of_completion_drop_and_cancel() {
     for seed in 0..300 {
         let mut model = Model::new(seed);
         for _ in 0..600 {
@@ -439,7 +439,7 @@ fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
     let mut again = 0;
     while let Act::Again = model.table.react(token, &cqe, false, |_| {}) {
         again += 1;
-        assert!(again < 1000, "it would be asked for ever");
+        assert!(again < 1000, "it would be retried without end");
     }
     let waker = Waker::from(woken);
     let polled = model
@@ -469,7 +469,7 @@ unsafe impl SocketOp for Starved {
 
     fn attempt(&mut self) -> i32 {
         self.1.set(self.1.get() + 1);
-        assert!(self.1.get() < 1000, "it would be asked for ever");
+        assert!(self.1.get() < 1000, "it would be retried without end");
         -ENOMEM
     }
 

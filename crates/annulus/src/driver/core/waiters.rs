@@ -17,14 +17,14 @@ const OTHERS_MAX: u32 = 16;
 /// without end.
 const OTHERS_MAX_MOST: u32 = 1024;
 
-/// Wakers, for whoever keeps them where they can be reached.
+/// Wakers, for the owner that stores them.
 #[derive(Debug)]
 pub(super) struct Waiters {
     /// Somebody waits.
     waits: bool,
-    /// So many may wait besides the last.
+    /// The number of tasks that may wait besides the last.
     others_max: u32,
-    /// The waker of whoever waits, or waited last: kept, for it is most often the same again.
+    /// The waker of the task that waits, or waited last: kept, for it is most often the same again.
     waker: Option<Waker>,
     /// The tasks that wait besides, in the order in which they came.
     others: Vec<Other>,
@@ -179,7 +179,7 @@ impl Default for WaitersCell {
 }
 
 impl WaitersCell {
-    /// Whoever has `waker` waits.
+    /// The task of `waker` waits.
     #[inline]
     pub(crate) fn wait(&self, waker: &Waker) {
         if !self.0.borrow_mut().wait_again(waker) {
@@ -222,7 +222,7 @@ impl Crowd {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whoever has `waker` is woken with the others.
+    /// The task of `waker` is woken with the others.
     pub(crate) fn join(&self, waker: &Waker) {
         if !self.with(|waiters| waiters.wait_again(waker)) {
             let waker = waker.clone();
@@ -269,7 +269,7 @@ mod tests {
             .collect()
     }
 
-    /// As an executor does: whoever has been woken is polled, and waits again. Returns how many rounds it takes.
+    /// As an executor does: a task that was woken is polled, and waits again. Returns how many rounds it takes.
     fn rounds(waiters: &WaitersCell, all: &[(Arc<Sleeper>, Waker)]) -> usize {
         for round in 0.. {
             let woken: Vec<_> = (all.iter())

@@ -106,7 +106,7 @@ impl<K: Kernel> Driver<K> {
         self.close_cancels();
     }
 
-    /// The driver is of no more use. Whoever waits is answered with `error`; memory that the kernel may
+    /// The driver is of no more use. Waiting operations fail with `error`; memory that the kernel may
     /// still touch is leaked with the ring when `run` returns. The engine takes no more operations.
     #[cold]
     pub(in crate::driver) fn fail(&mut self, error: EngineError) {

@@ -125,7 +125,7 @@ pub(super) struct Spin {
 impl Spin {
     /// Bounds of the credit: how fast a change of load is noticed.
     const CREDIT_MAX: i32 = 8;
-    /// Without credit, one sleep in so many tries again.
+    /// Without credit, one sleep in this many tries again.
     const RETRY_EVERY: u32 = 64;
 
     /// Whether to busy-poll this time.

@@ -122,7 +122,7 @@ impl SimConfig {
         self
     }
 
-    /// An operation in so many takes up to `most`, and no cancel stops it: a disk request that the
+    /// One operation in `one_in` takes up to `most`, and no cancel stops it: a disk request that the
     /// device already has.
     pub fn late(mut self, per_mille: u16, most: Duration) -> Self {
         self.late_per_mille = per_mille;
@@ -179,7 +179,7 @@ impl SimConfig {
         self
     }
 
-    /// After so many enter calls of a driver each further one fails with `EBADFD`: the ring is gone, and
+    /// After this many enter calls of a driver each further call fails with `EBADFD`: the ring is gone, and
     /// with it whatever it had not answered.
     pub fn dies_after(mut self, enters: u64) -> Self {
         self.dies_after_enters = enters;

@@ -4,7 +4,7 @@
 //! go wrong with the queues on the way. One per driver.
 //!
 //! An operation's memory is read and written when its time has come, not before (but for garbage, and
-//! for what kernels copy at once: paths and vectors): whoever frees it too early is found out.
+//! for what kernels copy at once: paths and vectors): memory that is freed too early is detected.
 //! Invariants: Lent (an operation's memory is let go before its CQE is posted), One side.
 #![allow(unsafe_code)]
 
@@ -237,7 +237,7 @@ impl SimKernel {
         res
     }
 
-    /// Completes what is due, at most so many. True: there was something.
+    /// Completes what is due, at most `most`. True: there was something.
     fn complete_due(&mut self, most: usize) -> bool {
         let now_ns = self.clock.now_ns();
         let rung = self.bell.is_rung();

@@ -180,7 +180,7 @@ impl Bell {
             return;
         }
         match most {
-            // A wake-up for nothing is allowed: whoever waits looks again.
+            // A wake-up for nothing is allowed: a waiting thread looks again.
             Some(most) => drop(self.ringing.wait_timeout(rung, most)),
             None => drop(self.ringing.wait(rung)),
         }

@@ -1,7 +1,7 @@
 //! The names of the simulated file system, twice: as programs see them, and as they are on the disk.
 //!
 //! Changes of names reach the disk in the order they were made, as with a journal: a crash keeps the
-//! first so many of those that no directory sync has covered.
+//! first few of those that no directory sync has covered.
 
 use std::collections::{BTreeMap, BTreeSet};
 

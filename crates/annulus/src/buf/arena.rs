@@ -21,7 +21,7 @@ use crate::narrow::to_u32;
 use crate::sys::lent::RANGE_BYTES_MAX;
 use crate::sys::mapping::{HugePages, Mapping, PAGE_BYTES, PagesInUse};
 
-/// The largest arena, bytes: what half of a ring's table has places for.
+/// The largest arena, bytes: what half of a ring's table has slots for.
 const ARENA_BYTES_MAX: u64 = 1 << 40;
 /// The most buffers of an arena: their numbers have 32 bits, and one is taken.
 const COUNT_MAX: usize = 1 << 30;
@@ -148,11 +148,11 @@ impl Arena {
     ///
     /// Its contents are what its last user left there, zeros at first.
     ///
-    /// Cancel safe: who stops waiting loses the place in the queue, and no buffer.
+    /// Cancel safe: who stops waiting loses its position in the queue, and no buffer.
     pub fn take(&self) -> Take<'_> {
         Take {
             arena: self,
-            place: None,
+            position: None,
         }
     }
 
@@ -239,7 +239,7 @@ impl fmt::Debug for Arena {
 pub struct Take<'a> {
     arena: &'a Arena,
     /// In the queue.
-    place: Option<u32>,
+    position: Option<u32>,
 }
 
 impl Future for Take<'_> {
@@ -249,34 +249,34 @@ impl Future for Take<'_> {
         let shared = &self.arena.shared;
         let waker = context.waker();
         let mut room = shared.room();
-        let taken = match self.place {
-            Some(place) if room.wakes(place, waker) => return Poll::Pending,
-            Some(place) => room.collect(place),
+        let taken = match self.position {
+            Some(position) if room.wakes(position, waker) => return Poll::Pending,
+            Some(position) => room.collect(position),
             None => room.take(),
         };
         drop(room);
         if let Some(index) = taken {
-            self.place = None;
+            self.position = None;
             return Poll::Ready(self.arena.lease(index));
         }
         // Cloned and dropped without the lock: a waker is foreign code.
         let waker = waker.clone();
         let mut room = shared.room();
-        let taken = match self.place {
-            Some(place) => room.collect(place),
+        let taken = match self.position {
+            Some(position) => room.collect(position),
             None => room.take(),
         };
         if let Some(index) = taken {
             drop(room);
-            self.place = None;
+            self.position = None;
             return Poll::Ready(self.arena.lease(index));
         }
-        let old = match self.place {
-            Some(place) => room.rewake(place, waker),
+        let old = match self.position {
+            Some(position) => room.rewake(position, waker),
             None => {
-                let place = room.join(waker);
+                let position = room.join(waker);
                 drop(room);
-                self.place = Some(place);
+                self.position = Some(position);
                 return Poll::Pending;
             }
         };
@@ -288,8 +288,8 @@ impl Future for Take<'_> {
 
 impl Drop for Take<'_> {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            let (own, next) = self.arena.shared.room().leave(place);
+        if let Some(position) = self.position {
+            let (own, next) = self.arena.shared.room().leave(position);
             drop(own);
             next.into_iter().for_each(Waker::wake);
         }
@@ -299,7 +299,7 @@ impl Drop for Take<'_> {
 impl fmt::Debug for Take<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Take")
-            .field("waits", &self.place.is_some())
+            .field("waits", &self.position.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -147,7 +147,7 @@ impl Pieces {
         (self.memory.base().addr(), self.memory.bytes())
     }
 
-    /// A piece, from the place `from` of the memory on; the next one has to begin behind it. `None`
+    /// A piece, from the offset `from` of the memory on; the next one has to begin behind it. `None`
     /// if this one does not lie behind the last, or not within the memory.
     pub(crate) fn cut(&mut self, from: usize, bytes: usize) -> Option<Piece> {
         let to = from.checked_add(bytes)?;

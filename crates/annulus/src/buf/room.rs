@@ -19,7 +19,7 @@ pub(super) struct Room {
     fresh: u32,
     count: u32,
     waiters: Vec<Waiter>,
-    /// Unused places of `waiters`.
+    /// Unused indices of `waiters`.
     vacant: Vec<u32>,
     /// Who has waited longest, and shortest; those who were given a buffer have left the list.
     first: u32,
@@ -84,19 +84,19 @@ impl Room {
         }
     }
 
-    /// Joins the end of the queue; returns the place.
+    /// Joins the end of the queue; returns the index.
     pub(super) fn join(&mut self, waker: Waker) -> u32 {
         let waiter = Waiter {
             before: self.last,
             after: NONE,
             state: State::Waiting(waker),
         };
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                if let Some(vacant) = self.waiters.get_mut(place as usize) {
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                if let Some(vacant) = self.waiters.get_mut(index as usize) {
                     *vacant = waiter;
                 }
-                place
+                index
             }
             None => {
                 self.waiters.push(waiter);
@@ -104,37 +104,37 @@ impl Room {
             }
         };
         match self.waiters.get_mut(self.last as usize) {
-            Some(last) => last.after = place,
-            None => self.first = place,
+            Some(last) => last.after = index,
+            None => self.first = index,
         }
-        self.last = place;
-        place
+        self.last = index;
+        index
     }
 
-    /// The buffer that the waiter was given; then its place is no longer its own.
-    pub(super) fn collect(&mut self, place: u32) -> Option<u32> {
-        let waiter = self.waiters.get_mut(place as usize)?;
+    /// The buffer that the waiter was given; then its index is no longer its own.
+    pub(super) fn collect(&mut self, index: u32) -> Option<u32> {
+        let waiter = self.waiters.get_mut(index as usize)?;
         let State::Granted(buffer) = waiter.state else {
             return None;
         };
         waiter.state = State::Gone;
-        self.vacant.push(place);
+        self.vacant.push(index);
         Some(buffer)
     }
 
     /// Whether `waker` is the one that will be woken.
-    pub(super) fn wakes(&self, place: u32, waker: &Waker) -> bool {
-        let waiter = self.waiters.get(place as usize);
+    pub(super) fn wakes(&self, index: u32, waker: &Waker) -> bool {
+        let waiter = self.waiters.get(index as usize);
         waiter.is_some_and(
             |waiter| matches!(&waiter.state, State::Waiting(known) if known.will_wake(waker)),
         )
     }
 
     /// Wakes another one from now on; returns the one that is not needed.
-    pub(super) fn rewake(&mut self, place: u32, waker: Waker) -> Option<Waker> {
+    pub(super) fn rewake(&mut self, index: u32, waker: Waker) -> Option<Waker> {
         match self
             .waiters
-            .get_mut(place as usize)
+            .get_mut(index as usize)
             .map(|one| &mut one.state)
         {
             Some(State::Waiting(known)) => Some(std::mem::replace(known, waker)),
@@ -145,16 +145,16 @@ impl Room {
     /// Leaves without a buffer. What is returned is to be dropped, or woken, without the lock: the
     /// waiter's own waker, and that of the task that gets the buffer it had been given.
     #[must_use]
-    pub(super) fn leave(&mut self, place: u32) -> (Option<Waker>, Option<Waker>) {
-        if let Some(buffer) = self.collect(place) {
+    pub(super) fn leave(&mut self, index: u32) -> (Option<Waker>, Option<Waker>) {
+        if let Some(buffer) = self.collect(index) {
             return (None, self.give(buffer));
         }
-        self.unlink(place);
-        let Some(waiter) = self.waiters.get_mut(place as usize) else {
+        self.unlink(index);
+        let Some(waiter) = self.waiters.get_mut(index as usize) else {
             return (None, None);
         };
         let state = std::mem::replace(&mut waiter.state, State::Gone);
-        self.vacant.push(place);
+        self.vacant.push(index);
         match state {
             State::Waiting(waker) => (Some(waker), None),
             State::Granted(_) | State::Gone => (None, None),
@@ -162,8 +162,8 @@ impl Room {
     }
 
     /// Takes a waiter off the queue.
-    fn unlink(&mut self, place: u32) {
-        let Some(waiter) = self.waiters.get_mut(place as usize) else {
+    fn unlink(&mut self, index: u32) {
+        let Some(waiter) = self.waiters.get_mut(index as usize) else {
             return;
         };
         let (before, after) = (waiter.before, waiter.after);
@@ -203,22 +203,22 @@ mod tests {
                     let buffer = out.swap_remove(random.usize(0..out.len()));
                     let woken = room.give(buffer).is_some();
                     assert_eq!(woken, !queue.is_empty());
-                    given.extend(queue.pop_front().map(|place| (place, buffer)));
+                    given.extend(queue.pop_front().map(|index| (index, buffer)));
                 }
                 3 if !given.is_empty() => {
-                    let (place, buffer) = given.swap_remove(random.usize(0..given.len()));
-                    assert_eq!(room.collect(place), Some(buffer));
+                    let (index, buffer) = given.swap_remove(random.usize(0..given.len()));
+                    assert_eq!(room.collect(index), Some(buffer));
                     out.push(buffer);
                 }
                 4 if random.bool() && !queue.is_empty() => {
-                    let place = queue.remove(random.usize(0..queue.len())).unwrap();
-                    assert_eq!(room.collect(place), None);
-                    assert!(room.leave(place).0.is_some());
+                    let index = queue.remove(random.usize(0..queue.len())).unwrap();
+                    assert_eq!(room.collect(index), None);
+                    assert!(room.leave(index).0.is_some());
                 }
                 4 if !given.is_empty() => {
-                    let (place, buffer) = given.swap_remove(0);
-                    assert_eq!(room.leave(place).1.is_some(), !queue.is_empty());
-                    given.extend(queue.pop_front().map(|place| (place, buffer)));
+                    let (index, buffer) = given.swap_remove(0);
+                    assert_eq!(room.leave(index).1.is_some(), !queue.is_empty());
+                    given.extend(queue.pop_front().map(|index| (index, buffer)));
                 }
                 _ => {}
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::buf::{Arenas, RegisteredRegion};
 use crate::error::SetupError;
 use crate::sys::kernel::Kernel;
-use crate::sys::lent::{PLACES, RANGE_BYTES_MAX};
+use crate::sys::lent::{RANGE_BYTES_MAX, SLOTS_MAX};
 use crate::sys::probe;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -20,7 +20,7 @@ pub(super) struct Fixed {
     /// By address.
     ranges: Vec<Range>,
     known: Vec<Arc<RegisteredRegion>>,
-    /// Places that were used and are empty again; from `fresh` on none has been used yet.
+    /// Indices that were used and are free again; from `fresh` on none has been used yet.
     vacant: Vec<u16>,
     fresh: u16,
 }
@@ -30,7 +30,7 @@ pub(super) struct Fixed {
 struct Range {
     from: u64,
     to: u64,
-    place: u16,
+    index: u16,
 }
 
 impl Fixed {
@@ -53,16 +53,16 @@ impl Fixed {
             let (from, to) = bounds(&gone);
             self.ranges.retain(|range| {
                 let of_another = range.to <= from || to <= range.from;
-                if !of_another && kernel.take_back(range.place) {
-                    self.vacant.push(range.place);
+                if !of_another && kernel.take_back(range.index) {
+                    self.vacant.push(range.index);
                 }
                 of_another
             });
         }
         for region in list {
             if !contains(&self.known, &region) {
-                self.register(&region, |place, from, bytes| {
-                    kernel.lend(place, &region.memory, from, bytes)
+                self.register(&region, |index, from, bytes| {
+                    kernel.lend(index, &region.memory, from, bytes)
                 });
                 self.known.push(region);
             }
@@ -80,23 +80,23 @@ impl Fixed {
         let mut step = whole_buffers(first_step().max(region.stride), region.stride);
         while done < region.bytes && step > 0 {
             let bytes = step.min(region.bytes - done);
-            let Some(place) = self.vacant_place() else {
-                let what = format!("a ring's table of {PLACES} registered ranges is full");
+            let Some(index) = self.vacant_index() else {
+                let what = format!("a ring's table of {SLOTS_MAX} registered ranges is full");
                 refusal = Some(SetupError::Config(what));
                 break;
             };
-            match lend(place, done, bytes) {
+            match lend(index, done, bytes) {
                 Ok(()) => {
-                    self.insert(region, done, bytes, place);
+                    self.insert(region, done, bytes, index);
                     done += bytes;
                 }
                 Err(error @ SetupError::Memlock { .. }) => {
-                    self.vacant.push(place);
+                    self.vacant.push(index);
                     refusal.get_or_insert(error);
                     step = whole_buffers(bytes / 2, region.stride);
                 }
                 Err(error) => {
-                    self.vacant.push(place);
+                    self.vacant.push(index);
                     refusal = Some(error);
                     break;
                 }
@@ -106,20 +106,20 @@ impl Fixed {
         region.note_registration(done, because);
     }
 
-    fn vacant_place(&mut self) -> Option<u16> {
+    fn vacant_index(&mut self) -> Option<u16> {
         let used = self.vacant.pop();
         used.or_else(|| {
             let fresh = self.fresh;
-            self.fresh += u16::from(fresh < PLACES);
-            (fresh < PLACES).then_some(fresh)
+            self.fresh += u16::from(fresh < SLOTS_MAX);
+            (fresh < SLOTS_MAX).then_some(fresh)
         })
     }
 
-    fn insert(&mut self, region: &RegisteredRegion, done: usize, bytes: usize, place: u16) {
+    fn insert(&mut self, region: &RegisteredRegion, done: usize, bytes: usize, index: u16) {
         let from = bounds(region).0 + done as u64;
         let to = from + bytes as u64;
         let at = self.ranges.partition_point(|range| range.from < from);
-        self.ranges.insert(at, Range { from, to, place });
+        self.ranges.insert(at, Range { from, to, index });
     }
 
     /// Lets an operation use the registration of its memory. True: it does.
@@ -133,19 +133,19 @@ impl Fixed {
             opcode::WRITE => opcode::WRITE_FIXED,
             _ => return false,
         };
-        let Some(place) = self.place_of(sqe.addr, sqe.len) else {
+        let Some(index) = self.index_of(sqe.addr, sqe.len) else {
             return false;
         };
         sqe.opcode = fixed;
-        sqe.buf_index = place;
+        sqe.buf_index = index;
         true
     }
 
-    /// The place of the range in which the memory lies as a whole.
-    fn place_of(&self, addr: u64, len: u32) -> Option<u16> {
+    /// The index of the range that contains the whole memory.
+    fn index_of(&self, addr: u64, len: u32) -> Option<u16> {
         let after = self.ranges.partition_point(|range| range.from <= addr);
         let range = self.ranges.get(after.checked_sub(1)?)?;
-        (range.to.checked_sub(addr)? >= u64::from(len)).then_some(range.place)
+        (range.to.checked_sub(addr)? >= u64::from(len)).then_some(range.index)
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
         assert!(other.registered().is_whole());
         let (from, to) = bounds(one.region());
         let (split, _) = bounds(other.region());
-        for (addr, len, place) in [
+        for (addr, len, index) in [
             (from, 1, Some(0)),
             (from, 1 << 20, Some(0)),
             (to - 1, 1, Some(0)),
@@ -216,9 +216,9 @@ mod tests {
             (from, u32::MAX, None),
             (0, 4096, None),
             (u64::MAX, 1, None),
-            (split + 4096, 4096, fixed.place_of(split, 8192)),
+            (split + 4096, 4096, fixed.index_of(split, 8192)),
             (split + 4096, 8192, None),
-            (split + 8192, 8192, fixed.place_of(split + 16_383, 1)),
+            (split + 8192, 8192, fixed.index_of(split + 16_383, 1)),
         ] {
             for (opcode, registered) in [
                 (opcode::READ, opcode::READ_FIXED),
@@ -234,7 +234,7 @@ mod tests {
                     ..Sqe::new(opcode, 5)
                 };
                 let mut sqe = asked;
-                let expected = place.filter(|_| registered != opcode);
+                let expected = index.filter(|_| registered != opcode);
                 assert_eq!(fixed.apply(&mut sqe), expected.is_some());
                 let opcode = if expected.is_some() {
                     registered
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn a_table_without_an_empty_place_is_said_to_be_full() {
+    fn a_table_without_an_empty_slot_reports_that_it_is_full() {
         let mut fixed = Fixed::default();
-        let all = arena(usize::from(PLACES) + 1, 4096);
+        let all = arena(usize::from(SLOTS_MAX) + 1, 4096);
         fixed.register(all.region(), |_, _, bytes| {
             if bytes > 4096 { Err(refused()) } else { Ok(()) }
         });
         let registered = all.registered();
-        assert_eq!(registered.bytes, u64::from(PLACES) * 4096);
+        assert_eq!(registered.bytes, u64::from(SLOTS_MAX) * 4096);
         assert!(
             all.to_string()
                 .ends_with("table of 2048 registered ranges is full"),

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! Many operations whose answers go to one place: what `read_many_at` is made of. A `Batch` fills
+//! Many operations whose results go to one task: what `read_many_at` is made of. A `Batch` fills
 //! slots, chains them and submits each chain in one step; the driver gives answered slots back through
 //! the `Group`, in the order of their completion, and wakes it once per completion batch.
 //!
@@ -103,7 +103,7 @@ pub(crate) struct Batch<'a, T: Op, K: Copy> {
     submitter: &'a Submitter,
     group: Arc<Group>,
     out: Vec<Option<(Out<'a>, K)>>,
-    /// Free places in `out`.
+    /// Free indices of `out`.
     vacant: Vec<u32>,
     /// The chain being built, and its driver.
     chain: Option<(NonNull<Slot>, NonNull<Slot>)>,
@@ -169,8 +169,8 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             slot: NonNull::from(slot),
             handle,
         };
-        let place = match self.vacant.pop() {
-            Some(place) => place,
+        let index = match self.vacant.pop() {
+            Some(index) => index,
             None => {
                 self.out.push(None);
                 to_u32(self.out.len() - 1)
@@ -181,9 +181,9 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
             slot.fill(op, 0, submitted_ns);
             let side = slot.driver();
             side.group = NonNull::new(Arc::as_ptr(&self.group).cast_mut());
-            side.group_key = place;
+            side.group_key = index;
         }
-        if let Some(entry) = self.out.get_mut(place as usize) {
+        if let Some(entry) = self.out.get_mut(index as usize) {
             *entry = Some((out, key));
         }
         match &mut self.chain {
@@ -264,9 +264,9 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
         // SAFETY: Lent: given back to us by the group, or never submitted.
         let side = unsafe { slot.driver() };
         side.group = None;
-        let place = side.group_key;
-        let (out, key) = self.out.get_mut(place as usize)?.take()?;
-        self.vacant.push(place);
+        let index = side.group_key;
+        let (out, key) = self.out.get_mut(index as usize)?.take()?;
+        self.vacant.push(index);
         // SAFETY: Once: `T` is what `add` filled it with, and it is taken here only.
         let (op, res) = unsafe { slot.take::<T>() };
         // SAFETY: Once: the payload is taken, and our entry of it was the last reference.

@@ -128,11 +128,11 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             self.time = Time::Until(until_ns.max(1));
         }
         let handle = self.submitter.handle_for(&op);
-        self.place(op, submitted_ns, handle, context)
+        self.submit_or_fail(op, submitted_ns, handle, context)
     }
 
     /// Submits `op` to `handle`, or to another driver if that has ended.
-    fn place(
+    fn submit_or_fail(
         &mut self,
         mut op: T,
         submitted_ns: u64,
@@ -211,7 +211,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
             Some((op, res))
                 if let Some(other) = self.submitter.handle_after(handle, res, op.opcode()) =>
             {
-                return self.place(op, self.submitter.sample(), other, context);
+                return self.submit_or_fail(op, self.submitter.sample(), other, context);
             }
             // The driver has cancelled it: its own timeout has passed.
             Some((op, res)) if res == -ETIMEDOUT && !matches!(self.time, Time::Unlimited) => {

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! A value whose type is forgotten, in a place of `BYTES` bytes that is aligned as a `u64`: in the place
+//! A value whose type is forgotten, in `BYTES` bytes that are aligned as a `u64`: in place
 //! itself if it fits, else boxed. The owner remembers the type, in a table of functions (Typed).
 #![allow(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub(super) unsafe fn at<'a, T, const BYTES: usize>(data: *mut u8) -> &'a mut T {
 
 /// # Safety
 ///
-/// `data` is a place of `BYTES` bytes, aligned,, and empty.
+/// `data` points to `BYTES` bytes, aligned and empty.
 #[inline]
 pub(super) unsafe fn store<T, const BYTES: usize>(data: *mut u8, op: T) {
     if fits::<T, BYTES>() {

@@ -38,7 +38,7 @@ const GENERATION_MASK: u32 = u32::MAX >> 1;
 
 type Payload = Shared<MaybeUninit<[u64; INLINE_BYTES / 8]>>;
 
-/// One operation's place.
+/// The memory of one operation.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     pub(crate) lifecycle: Lifecycle,

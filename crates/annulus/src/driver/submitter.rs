@@ -370,12 +370,12 @@ impl Submitter {
 
     /// A driver handle that no thread uses.
     fn free_own_handle(&self) -> Option<(usize, &Arc<DriverHandle>)> {
-        let places = self
+        let cells = self
             .own
             .get_or_init(|| (0..OWN_RINGS_MAX).map(|_| OnceLock::new()).collect());
-        places.iter().enumerate().find_map(|(index, place)| {
+        cells.iter().enumerate().find_map(|(index, cell)| {
             let mut made = false;
-            let handle = place.get_or_init(|| {
+            let handle = cell.get_or_init(|| {
                 made = true;
                 let handle = Arc::new(DriverHandle::threadless());
                 handle.follow(&self.arenas);
@@ -565,11 +565,11 @@ impl Submitter {
 impl Submitter {
     /// The index of a core's driver among the drivers of threads.
     pub(crate) fn core_handle(&self, handle: &Arc<DriverHandle>) -> Option<usize> {
-        let place = self
+        let core = self
             .handles
             .iter()
             .position(|one| Arc::ptr_eq(one, handle))?;
-        Some(OWN_RINGS_MAX + place)
+        Some(OWN_RINGS_MAX + core)
     }
 
     /// Returns whether the engine refuses new operations.

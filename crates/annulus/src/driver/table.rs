@@ -42,7 +42,7 @@ impl Table {
     /// The slot at `index`; `None` if there is no such slot.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&Slot> {
-        let (chunk, offset, _) = place(index)?;
+        let (chunk, offset, _) = locate(index)?;
         let base = NonNull::new(self.chunks.get(chunk)?.load(Ordering::Acquire))?;
         // SAFETY: Still. `offset` is within the chunk, which lives as long as the table.
         Some(unsafe { base.add(offset).as_ref() })
@@ -149,7 +149,7 @@ fn extent(chunk: usize) -> (u32, u32) {
 
 /// Chunk, offset in it, and the chunk's size, of an index.
 #[inline]
-fn place(index: u32) -> Option<(usize, usize, u32)> {
+fn locate(index: u32) -> Option<(usize, usize, u32)> {
     let chunk = match index / FIRST_CHUNK {
         0 => 0,
         n => (n.ilog2() + 1) as usize,
@@ -184,7 +184,10 @@ mod tests {
             let (first, count) = extent(chunk);
             assert_eq!(first, expected);
             for index in [first, first + count / 2, first + count - 1] {
-                assert_eq!(place(index), Some((chunk, (index - first) as usize, count)));
+                assert_eq!(
+                    locate(index),
+                    Some((chunk, (index - first) as usize, count))
+                );
             }
             expected = first + count;
         }

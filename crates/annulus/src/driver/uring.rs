@@ -234,7 +234,7 @@ impl<K: Kernel> Driver<K> {
         let issued = self.issue();
         let reaped = self.reap();
         if reaped {
-            // What waited for a place goes to the device before anybody is woken.
+            // Operations that waited for a slot go to the device before any task is woken.
             self.issue();
         }
         let expired = self.expire();

@@ -30,7 +30,7 @@ pub(crate) trait Queued {
 /// The right to use it, which keeps it alive. Dropped, it goes to the next in the line.
 pub(crate) struct Permit<T: Queued>(Rc<T>);
 
-/// A place in the line. Dropped, it is given up.
+/// A task in the queue. Dropping it leaves the queue.
 pub(crate) struct QueuedTask<T: Queued> {
     owner: Rc<T>,
     ticket: u64,
@@ -102,7 +102,7 @@ impl<T: Queued> fmt::Debug for Permit<T> {
 }
 
 impl<T: Queued> QueuedTask<T> {
-    /// A place at the end of the line; some task has the permit.
+    /// Joins the end of the queue; some task has the permit.
     pub(crate) fn queue(owner: &Rc<T>) -> QueuedTask<T> {
         let line = owner.line();
         let ticket = line.tickets.get() + 1;

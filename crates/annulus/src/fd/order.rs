@@ -21,7 +21,7 @@ pub(crate) struct SendOrder {
 /// The right to send on a socket, which it keeps open.
 pub(crate) type SendPermit = Permit<Socket>;
 
-/// A sender's place in the line.
+/// A sender's ticket in the queue.
 pub(crate) type QueuedSend = QueuedTask<Socket>;
 
 impl SendOrder {

@@ -28,7 +28,7 @@ pub(crate) trait CloseSocket {
     }
 
     /// It has come to its end.
-    fn forget_closing(&self, _place: usize) {}
+    fn forget_closing(&self, _index: usize) {}
 }
 
 /// An open socket.
@@ -221,15 +221,15 @@ impl Socket {
         self.closer.is_over()
     }
 
-    pub(crate) fn set_watched(&self, place: u32) {
-        self.watched.set(Some(place));
+    pub(crate) fn set_watched(&self, index: u32) {
+        self.watched.set(Some(index));
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if let Some(place) = self.closing.get() {
-            self.closer.forget_closing(place);
+        if let Some(index) = self.closing.get() {
+            self.closer.forget_closing(index);
         }
         if self.number.get() != Number::Closed {
             self.closer.close(self.raw, self.watched.get());

@@ -148,7 +148,7 @@ struct Run<'a> {
     load: Load<'a>,
     batch: Batch<'a, ReadAt<Piece>, Part>,
     pieces: Pieces,
-    /// The next read begins here, and the last one ends here: places in the memory.
+    /// The next read begins here, and the last one ends here: offsets in the memory.
     next: usize,
     to: usize,
     chunk_bytes: usize,

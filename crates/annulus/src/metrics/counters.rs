@@ -78,8 +78,8 @@ impl Counters {
     }
 
     #[inline]
-    pub(super) fn word(&self, place: usize) -> Counter<'_> {
-        Counter(&self.record[place])
+    pub(super) fn word(&self, position: usize) -> Counter<'_> {
+        Counter(&self.record[position])
     }
 
     /// Says what it is that counts here.
@@ -100,8 +100,8 @@ impl Counters {
             record::fallback(fallback.unwrap_or_default()),
         ];
         for (from, words) in texts {
-            for (place, word) in words.into_iter().enumerate() {
-                self.word(from + place).set(word);
+            for (position, word) in words.into_iter().enumerate() {
+                self.word(from + position).set(word);
             }
         }
     }
@@ -190,14 +190,14 @@ impl Drop for Counters {
     }
 }
 
-/// Counts errors in the table of `record`. When it is full, its last place has all further ones, as errno 0.
+/// Counts errors in the table of `record`. When it is full, its last entry counts all further ones, as errno 0.
 pub(super) fn count_error(record: &Record, errno: i32, count: u64) {
     // An errno, which is positive, or 0.
     let errno = u64::try_from(errno).unwrap_or(0);
     let last = record::ERRORS_MAX - 1;
     let is_its = |nth: &usize| {
-        let place = &record[record::ERRORS + 2 * nth];
-        let named = place.compare_exchange(0, errno, Relaxed, Relaxed);
+        let entry = &record[record::ERRORS + 2 * nth];
+        let named = entry.compare_exchange(0, errno, Relaxed, Relaxed);
         named.is_ok() || named == Err(errno)
     };
     let nth = (0..last).find(is_its).unwrap_or(last);

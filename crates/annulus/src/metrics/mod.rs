@@ -161,8 +161,8 @@ pub fn snapshot() -> Snapshot {
 /// By owner, the ended ones last.
 fn in_order(mut sources: Vec<Source>) -> Vec<Source> {
     sources.sort_by_key(|source| {
-        let place = (source.owner, record::kind_number(source.kind), source.index);
-        (source.kind == SourceKind::Ended, place)
+        let key = (source.owner, record::kind_number(source.kind), source.index);
+        (source.kind == SourceKind::Ended, key)
     });
     sources
 }

@@ -135,7 +135,7 @@ impl Event {
     ];
 
     #[inline]
-    const fn place(self) -> usize {
+    const fn word_index(self) -> usize {
         let number = match self {
             Event::Enters => Number::enters,
             Event::Waits => Number::waits,
@@ -230,13 +230,13 @@ impl Served {
     /// Counts. By one thread at a time.
     #[inline]
     pub fn count(&self, event: Event, times: u64) {
-        self.0.word(event.place()).add(times);
+        self.0.word(event.word_index()).add(times);
     }
 
     /// The same; any thread may.
     #[inline]
     pub fn count_shared(&self, event: Event, times: u64) {
-        self.0.word(event.place()).add_shared(times);
+        self.0.word(event.word_index()).add_shared(times);
     }
 
     /// The number changes by this much. For any thread.
@@ -279,7 +279,7 @@ impl Totals {
     }
 
     fn add(&mut self, record: &Record) {
-        let word = |place: usize| record[place].load(Ordering::Relaxed);
+        let word = |word: usize| record[word].load(Ordering::Relaxed);
         for call in Call::ALL {
             self.served[*call as usize] += word(record::served(*call));
             self.failed[*call as usize] += word(record::served_failed(*call));
@@ -289,7 +289,7 @@ impl Totals {
             self.handed_back[*why as usize] += word(record::handed_back(*why));
         }
         for event in Event::ALL {
-            self.events[event as usize] += word(event.place());
+            self.events[event as usize] += word(event.word_index());
         }
     }
 

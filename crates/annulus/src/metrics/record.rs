@@ -13,11 +13,11 @@ use crate::op::{self, OperationNumber};
 /// Of the layout: of the header (`registry.rs`), of a record and of the buckets. Names are compared by `names`.
 pub(crate) const VERSION: u64 = 3;
 
-/// Places for operations; some are left for those to come.
+/// The number of entries for operations; some are left for future ones.
 const OPERATIONS_MAX: usize = 64;
 const _: () = assert!(
     op::ALL.len() <= OPERATIONS_MAX,
-    "there are more operations than places: raise OPERATIONS_MAX and VERSION"
+    "there are more operations than positions: raise OPERATIONS_MAX and VERSION"
 );
 
 /// 0: free.
@@ -50,11 +50,11 @@ pub(super) const PAGE_WORDS: usize = (64 << 10) / size_of::<u64>();
 const PRELOAD: usize = HEAD_WORDS + OPERATIONS_MAX * PARTS * BUCKETS;
 /// Of a call: how often it was served, and errors among them.
 const CALL_WORDS: usize = 2;
-/// Places for calls; some are left for those to come.
+/// The number of entries for calls; some are left for future ones.
 const CALLS_MAX: usize = 96;
 const _: () = assert!(Call::ALL.len() <= CALLS_MAX);
 const PASSED: usize = PRELOAD + CALLS_MAX * CALL_WORDS;
-/// Places for reasons, likewise.
+/// The number of entries for reasons, likewise.
 const REASONS_MAX: usize = 64;
 const _: () = assert!(Why::ALL.len() <= REASONS_MAX);
 const HANDED_BACK: usize = PASSED + REASONS_MAX;
@@ -80,15 +80,15 @@ pub(super) enum Part {
 }
 const PARTS: usize = 3;
 
-/// Which of the places for operations; the bound is for the compiler.
+/// The index among the entries for operations; the bound is for the compiler.
 #[inline]
-fn place_of(operation: OperationNumber) -> usize {
+fn position_of(operation: OperationNumber) -> usize {
     operation.index() % OPERATIONS_MAX
 }
 
 #[inline]
 pub(super) fn completed(operation: OperationNumber) -> usize {
-    DONE + place_of(operation) * DONE_WORDS
+    DONE + position_of(operation) * DONE_WORDS
 }
 
 #[inline]
@@ -98,13 +98,13 @@ pub(super) fn failed(operation: OperationNumber) -> usize {
 
 #[inline]
 pub(super) fn sum(operation: OperationNumber, part: Part) -> usize {
-    SUMS + place_of(operation) * PARTS + part as usize
+    SUMS + position_of(operation) * PARTS + part as usize
 }
 
 /// Where the buckets of a histogram are.
 #[inline]
 pub(super) fn buckets(operation: OperationNumber, part: Part) -> Range<usize> {
-    let from = HEAD_WORDS + (place_of(operation) * PARTS + part as usize) * BUCKETS;
+    let from = HEAD_WORDS + (position_of(operation) * PARTS + part as usize) * BUCKETS;
     from..from + BUCKETS
 }
 
@@ -315,7 +315,7 @@ pub(super) fn read(
 fn calls(words: &[u64], operations: &mut Vec<OperationCounts>) {
     for call in Call::ALL {
         let [completed, failed] =
-            [served(*call), served_failed(*call)].map(|place| words[place - PRELOAD]);
+            [served(*call), served_failed(*call)].map(|position| words[position - PRELOAD]);
         if completed == 0 && failed == 0 {
             continue;
         }
@@ -337,14 +337,14 @@ fn calls(words: &[u64], operations: &mut Vec<OperationCounts>) {
 }
 
 fn preloaded(words: &[u64]) -> PreloadCounts {
-    let reasons = |place: fn(Why) -> usize| {
+    let reasons = |position: fn(Why) -> usize| {
         let counted = Why::ALL.iter().map(|why| ReasonCounts {
             reason: why.name(),
-            count: words[place(*why) - PRELOAD],
+            count: words[position(*why) - PRELOAD],
         });
         counted.filter(|counted| counted.count > 0).collect()
     };
-    let gauge = |place: usize| words[place - PRELOAD];
+    let gauge = |position: usize| words[position - PRELOAD];
     PreloadCounts {
         passed: reasons(passed),
         handed_back: reasons(handed_back),
@@ -419,8 +419,8 @@ const KINDS: [SourceKind; 9] = [
 ];
 
 pub(super) fn kind_number(kind: SourceKind) -> u64 {
-    let place = KINDS.iter().position(|one| *one == kind);
-    place.map_or(0, |place| place as u64 + 1)
+    let position = KINDS.iter().position(|one| *one == kind);
+    position.map_or(0, |position| position as u64 + 1)
 }
 
 fn kind_of(number: u64) -> Option<SourceKind> {
@@ -462,11 +462,14 @@ mod tests {
             let buckets = parts.map(|part| buckets(operation, part));
             let sums = parts.map(|part| sum(operation, part));
             assert!(failed(operation) < BACKEND);
-            assert!(sums.iter().all(|place| (SUMS..HEAD_WORDS).contains(place)));
-            let places = [completed(operation), failed(operation)].into_iter();
-            let places = places.chain(sums).chain(buckets.into_iter().flatten());
-            places.for_each(|place| assert!(taken.insert(place), "{place} is taken"));
+            assert!(
+                sums.iter()
+                    .all(|position| (SUMS..HEAD_WORDS).contains(position))
+            );
+            let positions = [completed(operation), failed(operation)].into_iter();
+            let positions = positions.chain(sums).chain(buckets.into_iter().flatten());
+            positions.for_each(|position| assert!(taken.insert(position), "{position} is taken"));
         }
-        assert!(taken.iter().all(|place| *place < PRELOAD));
+        assert!(taken.iter().all(|position| *position < PRELOAD));
     }
 }

@@ -27,7 +27,7 @@ pub(super) const HEADER_VERSION: usize = 1;
 /// Words of a record.
 pub(super) const HEADER_WORDS: usize = 2;
 /// How many records there have been at a time, the first of them that of the ended ones.
-pub(super) const HEADER_PLACES: usize = 3;
+pub(super) const HEADER_RECORDS: usize = 3;
 /// The process, as it calls itself.
 pub(super) const HEADER_PROCESS: usize = 4;
 /// Odd while something goes from a record to that of the ended ones.
@@ -40,11 +40,11 @@ pub(super) const HEADER_NAMES: usize = 7;
 pub(super) const HEADER_SAYS: usize = 8;
 
 /// The most records in the file; one that is mapped besides is the header.
-pub(super) const PLACES_MAX: usize = FILED_MAX - 16;
+pub(super) const RECORDS_MAX: usize = FILED_MAX - 16;
 
 /// Byte of the file at which a record begins.
-pub(super) fn offset_of(place: usize) -> u64 {
-    ((PAGE_WORDS + place * WORDS) * size_of::<u64>()) as u64
+pub(super) fn offset_of(position: usize) -> u64 {
+    ((PAGE_WORDS + position * WORDS) * size_of::<u64>()) as u64
 }
 
 /// The header of the file, if this process shares one.
@@ -64,13 +64,13 @@ struct Registry {
 struct Entry {
     record: Arc<Record>,
     /// In the file, if it is there.
-    place: Option<usize>,
+    position: Option<usize>,
 }
 
 struct Shares {
     file: WordFile,
     header: &'static Header,
-    /// Places that have been given back.
+    /// Positions that have been returned.
     free: Vec<usize>,
 }
 
@@ -121,15 +121,15 @@ pub(super) fn add(kind: SourceKind) -> Arc<Record> {
     let Some(mut registry) = lock() else {
         return Arc::new(Record::own(&NOWHERE));
     };
-    let (record, place) = match registry.file.as_mut().and_then(Shares::take) {
-        Some((record, place)) => (record, Some(place)),
+    let (record, position) = match registry.file.as_mut().and_then(Shares::take) {
+        Some((record, position)) => (record, Some(position)),
         None => (Record::own(&NOWHERE), None),
     };
     let record = Arc::new(record);
     record[record::KIND].store(record::kind_number(kind), Ordering::Release);
     registry.entries.push(Entry {
         record: Arc::clone(&record),
-        place,
+        position,
     });
     record
 }
@@ -141,7 +141,7 @@ pub(super) fn end(record: &Arc<Record>) {
     let Some(nth) = registry.entries.iter().position(is_it) else {
         return;
     };
-    let Entry { place, .. } = registry.entries.swap_remove(nth);
+    let Entry { position, .. } = registry.entries.swap_remove(nth);
     let Registry { ended, file, .. } = &mut *registry;
     let ended = ended.get_or_insert_with(|| {
         let ended = Arc::new(Record::own(&NOWHERE));
@@ -155,28 +155,28 @@ pub(super) fn end(record: &Arc<Record>) {
     moves.fetch_add(1, Ordering::AcqRel);
     fold(record, ended);
     record[record::KIND].store(0, Ordering::Release);
-    if let Some(place) = place {
-        file.give_back(place, record);
+    if let Some(position) = position {
+        file.give_back(position, record);
     }
     moves.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Adds what `from` has counted to `to`.
 fn fold(from: &Record, to: &Record) {
-    let add = |place: usize| {
-        let count = from[place].load(Ordering::Relaxed);
+    let add = |position: usize| {
+        let count = from[position].load(Ordering::Relaxed);
         if count > 0 {
-            to[place].fetch_add(count, Ordering::Relaxed);
+            to[position].fetch_add(count, Ordering::Relaxed);
         }
     };
     let gauge = record::COUNTERS + Number::flying as usize;
     let counters = record::COUNTERS..record::COUNTERS + record::COUNTERS_MAX;
-    counters.filter(|&place| place != gauge).for_each(add);
+    counters.filter(|&position| position != gauge).for_each(add);
     for nth in 0..record::ERRORS_MAX {
-        let place = record::ERRORS + 2 * nth;
-        let count = from[place + 1].load(Ordering::Relaxed);
+        let position = record::ERRORS + 2 * nth;
+        let count = from[position + 1].load(Ordering::Relaxed);
         if count > 0 {
-            let errno = i32::try_from(from[place].load(Ordering::Relaxed));
+            let errno = i32::try_from(from[position].load(Ordering::Relaxed));
             count_error(to, errno.unwrap_or(0), count);
         }
     }
@@ -196,12 +196,12 @@ fn fold(from: &Record, to: &Record) {
 
 impl Shares {
     fn new(lowest: RawFd) -> io::Result<Shares> {
-        let file = WordFile::new(FILE_NAME, offset_of(PLACES_MAX), lowest)?;
+        let file = WordFile::new(FILE_NAME, offset_of(RECORDS_MAX), lowest)?;
         let header = Header::of(&file, 0)?;
         for (word, says) in [
             (HEADER_VERSION, record::VERSION),
             (HEADER_WORDS, WORDS as u64),
-            (HEADER_PLACES, 1),
+            (HEADER_RECORDS, 1),
             (HEADER_NAMES, record::names()),
             (HEADER_PROCESS, u64::from(std::process::id())),
         ] {
@@ -217,25 +217,25 @@ impl Shares {
         })
     }
 
-    /// A record in the file, if there is a place.
+    /// A record in the file, if there is space.
     fn take(&mut self) -> Option<(Record, usize)> {
-        let seen = to_usize(self.header[HEADER_PLACES].load(Ordering::Relaxed));
-        let place = self.free.pop().or((seen < PLACES_MAX).then_some(seen))?;
-        let Ok(record) = Record::of(&self.file, offset_of(place)) else {
-            if place < seen {
-                self.free.push(place);
+        let seen = to_usize(self.header[HEADER_RECORDS].load(Ordering::Relaxed));
+        let position = self.free.pop().or((seen < RECORDS_MAX).then_some(seen))?;
+        let Ok(record) = Record::of(&self.file, offset_of(position)) else {
+            if position < seen {
+                self.free.push(position);
             }
             return None;
         };
-        if place == seen {
-            self.header[HEADER_PLACES].store(seen as u64 + 1, Ordering::Release);
+        if position == seen {
+            self.header[HEADER_RECORDS].store(seen as u64 + 1, Ordering::Release);
         }
-        Some((record, place))
+        Some((record, position))
     }
 
-    fn give_back(&mut self, place: usize, record: &Record) {
+    fn give_back(&mut self, position: usize, record: &Record) {
         record.clear();
-        self.free.push(place);
+        self.free.push(position);
     }
 }
 

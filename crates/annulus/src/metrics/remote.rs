@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::record::{self, HEAD_WORDS, WORDS};
 use super::registry::{
-    FILE_NAME, HEADER_LEASE, HEADER_MOVES, HEADER_NAMES, HEADER_PLACES, HEADER_PROCESS,
-    HEADER_SAYS, HEADER_VERSION, HEADER_WORDS, MAGIC, PLACES_MAX, offset_of,
+    FILE_NAME, HEADER_LEASE, HEADER_MOVES, HEADER_NAMES, HEADER_PROCESS, HEADER_RECORDS,
+    HEADER_SAYS, HEADER_VERSION, HEADER_WORDS, MAGIC, RECORDS_MAX, offset_of,
 };
 use super::snapshot::{Snapshot, Source, SourceKind};
 use crate::narrow::to_usize;
@@ -76,10 +76,10 @@ fn sources(file: &File) -> io::Result<Vec<Source>> {
     let mut looks = 0;
     loop {
         let before = words(file, 0, HEADER_SAYS)?;
-        let places = to_usize(before[HEADER_PLACES]).min(PLACES_MAX);
+        let indices = to_usize(before[HEADER_RECORDS]).min(RECORDS_MAX);
         let mut sources = Vec::new();
-        for place in 0..places {
-            let offset = offset_of(place);
+        for index in 0..indices {
+            let offset = offset_of(index);
             let head = words(file, offset, HEAD_WORDS)?;
             let fetch = |from: usize, count: usize| {
                 words(file, offset + (from * size_of::<u64>()) as u64, count).ok()
@@ -90,7 +90,7 @@ fn sources(file: &File) -> io::Result<Vec<Source>> {
         looks += 1;
         let whole = before[HEADER_MOVES] == after[HEADER_MOVES]
             && before[HEADER_MOVES].is_multiple_of(2)
-            && before[HEADER_PLACES] == after[HEADER_PLACES];
+            && before[HEADER_RECORDS] == after[HEADER_RECORDS];
         // One that was killed in the middle of it will not come to the end of it.
         if whole || looks >= LOOKS_MAX {
             return Ok(sources);

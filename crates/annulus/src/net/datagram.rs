@@ -169,8 +169,8 @@ impl DatagramReceiver {
         std::future::poll_fn(|context| self.poll_in_turn(context)).await
     }
 
-    /// The same for those who poll. It has no place in the line, as nothing says when it is given up: it waits until
-    /// the line is empty.
+    /// The same for those who poll. It has no position in the queue, as nothing says when it is given up: it waits
+    /// until the line is empty.
     pub(super) fn poll_next(
         self: &Rc<Self>,
         context: &mut Context<'_>,

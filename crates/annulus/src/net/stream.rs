@@ -273,10 +273,10 @@ impl<B: IoBuf> Future for SendAll<'_, B> {
                         continue;
                     }
                 },
-                SendState::Queued(buf, mut place) => match place.poll(context) {
+                SendState::Queued(buf, mut task) => match task.poll(context) {
                     Poll::Ready(permit) => (buf, permit),
                     Poll::Pending => {
-                        this.state = SendState::Queued(buf, place);
+                        this.state = SendState::Queued(buf, task);
                         return Poll::Pending;
                     }
                 },

@@ -224,7 +224,7 @@ impl Datagrams<'_> {
             .map(|received| received.and_then(datagram))
     }
 
-    /// As [`next`](Datagrams::next), for those who poll. Between two polls it does not keep its place among the
+    /// As [`next`](Datagrams::next), for those who poll. Between two polls it does not keep its position among the
     /// tasks that receive on this socket: while receives of others wait, it comes after them.
     pub fn poll_next(
         &mut self,

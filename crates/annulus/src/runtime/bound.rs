@@ -1,5 +1,5 @@
 //! Values that stay on their core behind a handle that may go to any thread. The core's executor has them; the handle
-//! knows a place in its list. Used where a foreign interface asks for `Send`.
+//! knows its index in that list. Used where a foreign interface asks for `Send`.
 
 use std::fmt;
 use std::io;
@@ -37,7 +37,7 @@ use super::executor::{self, Inbox, Message};
 /// ```
 pub struct CoreBound<T: 'static> {
     home: Arc<Inbox>,
-    place: usize,
+    position: usize,
     // `Send` and `Sync` whatever `T` is: no `T` is here.
     of: PhantomData<fn() -> T>,
 }
@@ -51,14 +51,14 @@ impl<T: 'static> CoreBound<T> {
     pub fn new(value: Rc<T>) -> io::Result<CoreBound<T>> {
         let executor = executor::current();
         let kept = executor.and_then(|executor| executor.keep(value));
-        let Some((home, place)) = kept else {
+        let Some((home, position)) = kept else {
             let says = "a stream or timer can't be bound to its core here: this thread runs no core of a runtime, \
                         or that core is ending; make it in a task of the runtime";
             return Err(io::Error::other(says));
         };
         Ok(CoreBound {
             home,
-            place,
+            position,
             of: PhantomData,
         })
     }
@@ -71,7 +71,7 @@ impl<T: 'static> CoreBound<T> {
     /// `NotConnected`: the core has ended, and has dropped the value.
     #[inline]
     pub fn get(&self) -> io::Result<Rc<T>> {
-        let existing = executor::kept_here(&self.home, self.place);
+        let existing = executor::kept_here(&self.home, self.position);
         let existing = existing.and_then(|value| value.downcast::<T>().ok());
         existing.ok_or_else(|| self.missing())
     }
@@ -92,9 +92,9 @@ impl<T: 'static> CoreBound<T> {
 
 impl<T: 'static> Drop for CoreBound<T> {
     fn drop(&mut self) {
-        if !executor::forget_here(&self.home, self.place) {
+        if !executor::forget_here(&self.home, self.position) {
             // If the core has ended, it has dropped the value.
-            self.home.send(Message::Forget(self.place));
+            self.home.send(Message::Forget(self.position));
         }
     }
 }

@@ -45,7 +45,7 @@ pub(super) enum Message {
     Run(Runnable),
     /// Starts a task.
     Start(Box<dyn FnOnce() + Send>),
-    /// Drops what a [`CoreBound`](super::CoreBound) has at this place.
+    /// Drops the value of a [`CoreBound`](super::CoreBound) at this index.
     Forget(usize),
     /// The runtime is to end.
     Stop,
@@ -176,27 +176,27 @@ pub(super) fn is_possible() -> bool {
     HERE.try_with(|_| ()).is_ok() && Core::can_be_current()
 }
 
-/// What the core `home` has at `place`, if this is its thread.
+/// What the core `home` has at `position`, if this is its thread.
 #[inline]
-pub(super) fn kept_here(home: &Inbox, place: usize) -> Option<Rc<dyn Any>> {
+pub(super) fn kept_here(home: &Inbox, position: usize) -> Option<Rc<dyn Any>> {
     let existing = HERE.try_with(|here| {
         if here.number.get() != home.number {
             return None;
         }
         let executor = here.executor.borrow();
         let kept = executor.as_ref()?.kept.borrow();
-        kept.as_ref()?.get(place).map(Rc::clone)
+        kept.as_ref()?.get(position).map(Rc::clone)
     });
     existing.ok().flatten()
 }
 
-/// Drops what the core `home` has at `place`. False: this is not its thread.
-pub(super) fn forget_here(home: &Inbox, place: usize) -> bool {
+/// Drops what the core `home` has at `position`. False: this is not its thread.
+pub(super) fn forget_here(home: &Inbox, position: usize) -> bool {
     let executor = current().filter(|executor| executor.inbox.number == home.number);
     let Some(executor) = executor else {
         return false;
     };
-    executor.forget(place);
+    executor.forget(position);
     true
 }
 
@@ -226,12 +226,12 @@ where
 /// Takes a task off the list when it ends or is dropped.
 struct Listed {
     executor: Rc<Executor>,
-    place: usize,
+    position: usize,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        let waker = self.executor.tasks.borrow_mut().try_remove(self.place);
+        let waker = self.executor.tasks.borrow_mut().try_remove(self.position);
         drop(waker);
     }
 }
@@ -273,16 +273,16 @@ impl Executor {
     }
 
     pub(super) fn start(self: &Rc<Self>, future: impl Future<Output = ()> + 'static) {
-        let place = self.tasks.borrow_mut().insert(Waker::noop().clone());
+        let position = self.tasks.borrow_mut().insert(Waker::noop().clone());
         let listed = Listed {
             executor: Rc::clone(self),
-            place,
+            position,
         };
         let future = Spawned { future, listed };
         let inbox = Arc::clone(&self.inbox);
         let schedule = move |runnable| inbox.schedule(runnable);
         let (runnable, task) = async_task::spawn_local(future, schedule);
-        let noop = std::mem::replace(&mut self.tasks.borrow_mut()[place], runnable.waker());
+        let noop = std::mem::replace(&mut self.tasks.borrow_mut()[position], runnable.waker());
         drop(noop);
         task.detach();
         runnable.schedule();
@@ -290,13 +290,13 @@ impl Executor {
 
     /// Keeps a value until it is forgotten, or the core ends.
     pub(super) fn keep(&self, value: Rc<dyn Any>) -> Option<(Arc<Inbox>, usize)> {
-        let place = self.kept.borrow_mut().as_mut()?.insert(value);
-        Some((Arc::clone(&self.inbox), place))
+        let position = self.kept.borrow_mut().as_mut()?.insert(value);
+        Some((Arc::clone(&self.inbox), position))
     }
 
-    fn forget(&self, place: usize) {
+    fn forget(&self, position: usize) {
         let mut kept = self.kept.borrow_mut();
-        let value = kept.as_mut().and_then(|kept| kept.try_remove(place));
+        let value = kept.as_mut().and_then(|kept| kept.try_remove(position));
         // Foreign code, which may come here again.
         drop(kept);
         drop(value);
@@ -326,24 +326,24 @@ impl Executor {
         (wakers.into_iter()).for_each(|(_, waker)| contain(|| waker.wake()));
     }
 
-    /// Ready when the runtime is to end. `place` is where the caller's waker is, if it is there.
+    /// Ready when the runtime is to end. `position` is where the caller's waker is, if it is there.
     pub(super) fn poll_stopping(
         &self,
-        place: &mut Option<usize>,
+        position: &mut Option<usize>,
         context: &Context<'_>,
     ) -> Poll<()> {
         if self.stopping.get() {
-            *place = None;
+            *position = None;
             return Poll::Ready(());
         }
         let waker = context.waker().clone();
         let mut wakers = self.stop_wakers.borrow_mut();
-        let before = match *place {
-            Some(place) => wakers
-                .get_mut(place)
+        let before = match *position {
+            Some(position) => wakers
+                .get_mut(position)
                 .map(|one| std::mem::replace(one, waker)),
             None => {
-                *place = Some(wakers.insert(waker));
+                *position = Some(wakers.insert(waker));
                 None
             }
         };
@@ -352,9 +352,9 @@ impl Executor {
         Poll::Pending
     }
 
-    /// Nobody waits at `place` any more.
-    pub(super) fn forget_stopping(&self, place: usize) {
-        let waker = self.stop_wakers.borrow_mut().try_remove(place);
+    /// Nobody waits at `position` any more.
+    pub(super) fn forget_stopping(&self, position: usize) {
+        let waker = self.stop_wakers.borrow_mut().try_remove(position);
         drop(waker);
     }
 
@@ -395,7 +395,7 @@ impl Executor {
                 Message::Run(runnable) => push_ready(runnable),
                 // Should it be refused, what it was made of is foreign code to drop.
                 Message::Start(start) => contain(start),
-                Message::Forget(place) => contain(|| self.forget(place)),
+                Message::Forget(position) => contain(|| self.forget(position)),
                 Message::Stop => self.stop(),
             }
         }

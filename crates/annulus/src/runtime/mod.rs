@@ -89,11 +89,11 @@ pub async fn stopping() {
     };
     let mut waiting = WaitingForStop {
         executor,
-        place: None,
+        position: None,
     };
     std::future::poll_fn(|context| {
-        let WaitingForStop { executor, place } = &mut waiting;
-        executor.poll_stopping(place, context)
+        let WaitingForStop { executor, position } = &mut waiting;
+        executor.poll_stopping(position, context)
     })
     .await;
 }
@@ -107,15 +107,15 @@ pub fn is_stopping() -> bool {
 /// Leaves nothing behind when it is dropped: a server's every connection may wait for the end.
 struct WaitingForStop {
     executor: Rc<Executor>,
-    place: Option<usize>,
+    position: Option<usize>,
 }
 
 impl Drop for WaitingForStop {
     fn drop(&mut self) {
-        let place = self.place.take();
-        place
+        let position = self.position.take();
+        position
             .into_iter()
-            .for_each(|place| self.executor.forget_stopping(place));
+            .for_each(|position| self.executor.forget_stopping(position));
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Executor {
     ready: Arc<Ready>,
 }
 
-/// A task's place; empty while the task is polled, and when it has ended.
+/// A task's entry; empty while the task is polled, and when it has ended.
 struct TaskEntry {
     task: Option<Task>,
     waker: Arc<TaskWaker>,
@@ -122,8 +122,8 @@ impl Executor {
         // Not borrowed while it is polled: a task may spawn.
         let (task, waker) = {
             let mut tasks = self.tasks.borrow_mut();
-            let place = tasks.get_mut(number)?;
-            (place.task.take(), Arc::clone(&place.waker))
+            let index = tasks.get_mut(number)?;
+            (index.task.take(), Arc::clone(&index.waker))
         };
         waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(waker);
@@ -136,9 +136,9 @@ impl Executor {
         }
         if let Some(mut task) = task
             && task.as_mut().poll(&mut context).is_pending()
-            && let Some(place) = self.tasks.borrow_mut().get_mut(number)
+            && let Some(index) = self.tasks.borrow_mut().get_mut(number)
         {
-            place.task = Some(task);
+            index.task = Some(task);
         }
         Some(None)
     }

@@ -30,7 +30,7 @@ thread_local! {
 pub struct Report {
     /// What the driver counted.
     pub metrics: Metrics,
-    /// Places in the driver's table that still hold an operation. 0 unless the drain timed out.
+    /// Slots of the driver's table that still hold an operation. 0 unless the drain timed out.
     pub slots_in_use: usize,
     /// Times that a task was polled.
     pub polls: u64,

@@ -36,7 +36,7 @@ enum From {
     Static,
     /// Mapped by its holder.
     Own,
-    /// Likewise, of a file; remembered at this place of `MAPPED`.
+    /// Likewise, of a file; remembered at this index of `MAPPED`.
     File(usize),
 }
 
@@ -83,7 +83,7 @@ impl<const N: usize> CounterStorage<N> {
         file.check()?;
         // SAFETY: Atomic: a new mapping of a file whose size is sealed, so that all of it is there.
         let base = unsafe { mmap(ptr::null_mut(), bytes, access, flags, &*file.file, offset)? };
-        let Some(place) = remember(base.expose_provenance(), bytes) else {
+        let Some(index) = remember(base.expose_provenance(), bytes) else {
             // SAFETY: Owned: made just now, and nobody has its address.
             let _ = unsafe { munmap(base, bytes) };
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -91,7 +91,7 @@ impl<const N: usize> CounterStorage<N> {
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(CounterStorage {
             base,
-            from: From::File(place),
+            from: From::File(index),
         })
     }
 
@@ -143,7 +143,7 @@ impl<const N: usize> Drop for CounterStorage<N> {
             From::Static => return,
             From::Own => {}
             // First, so that a fork between the two does not map over what has become another's.
-            From::File(place) => forget(place, self.base.addr().get()),
+            From::File(index) => forget(index, self.base.addr().get()),
         }
         // SAFETY: Owned: mapped when it was made, and unmapped here only.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), CounterStorage::<N>::BYTES) };
@@ -273,7 +273,7 @@ static MAPPED: [(AtomicUsize, AtomicUsize); FILED_MAX] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; FILED_MAX];
 /// How many ranges of files may be mapped.
 pub(crate) const FILED_MAX: usize = 1040;
-/// For the moment between the choice of a place and its use.
+/// For the moment between the choice of an index and its use.
 const TAKEN: usize = 1;
 
 fn remember(base: usize, bytes: usize) -> Option<usize> {
@@ -281,15 +281,15 @@ fn remember(base: usize, bytes: usize) -> Option<usize> {
         let taken = address.compare_exchange(0, TAKEN, Ordering::Relaxed, Ordering::Relaxed);
         taken.is_ok()
     };
-    let place = MAPPED.iter().position(take)?;
-    MAPPED[place].1.store(bytes, Ordering::Relaxed);
-    MAPPED[place].0.store(base, Ordering::Release);
-    Some(place)
+    let index = MAPPED.iter().position(take)?;
+    MAPPED[index].1.store(bytes, Ordering::Relaxed);
+    MAPPED[index].0.store(base, Ordering::Release);
+    Some(index)
 }
 
-/// In a child of a fork the place may be another's by now.
-fn forget(place: usize, base: usize) {
-    let (address, _) = &MAPPED[place];
+/// In a child of a fork the entry may have another owner by now.
+fn forget(index: usize, base: usize) {
+    let (address, _) = &MAPPED[index];
     let _ = address.compare_exchange(base, 0, Ordering::Release, Ordering::Relaxed);
 }
 

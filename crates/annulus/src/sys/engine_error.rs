@@ -42,7 +42,7 @@ pub enum EngineError {
     /// A method of the operation's buffer has panicked, or a panic has ended the driver. What was in flight may have
     /// happened or not.
     Panicked,
-    /// More operations are waiting or in flight than the engine has places for.
+    /// More operations are waiting or in flight than the engine has slots for.
     TooMany,
     /// The operation's timeout has passed. It may still happen if the kernel could not be stopped.
     TimedOut,

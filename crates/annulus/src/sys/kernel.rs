@@ -62,10 +62,10 @@ pub(crate) trait Kernel {
     fn now_ns(&self) -> u64;
     /// Lets `ns` pass on that clock.
     fn pause(&mut self, ns: u64);
-    /// Registers a part of `memory` under a place of the kernel's table, and keeps it mapped.
+    /// Registers a part of `memory` under an index of the kernel's table, and keeps it mapped.
     fn lend(
         &mut self,
-        _place: u16,
+        _index: u16,
         _memory: &Arc<Mapping>,
         _from: usize,
         _bytes: usize,
@@ -74,8 +74,8 @@ pub(crate) trait Kernel {
             "a simulated kernel registers nothing".to_owned(),
         ))
     }
-    /// Empties that place. False: it can't be used again.
-    fn take_back(&mut self, _place: u16) -> bool {
+    /// Empties that slot. False: it can't be used again.
+    fn take_back(&mut self, _index: u16) -> bool {
         false
     }
 }

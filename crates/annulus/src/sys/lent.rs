@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! Memory that a ring has registered for its whole life, or until it is taken back: READ_FIXED and
-//! WRITE_FIXED name it by its place. The ring keeps each range mapped while it is registered, because
+//! WRITE_FIXED name it by its index. The ring keeps each range mapped while it is registered, because
 //! what was mapped at the same address later would be taken for it (Lent, Still).
 #![allow(unsafe_code)]
 
@@ -13,36 +13,38 @@ use super::register::explain;
 use super::ring::Ring;
 use crate::error::SetupError;
 
-/// Places for ranges in a ring's table, 8 bytes of the kernel's each: 2 TiB in ranges of 1 GiB.
-pub(crate) const PLACES: u16 = 2048;
+/// The number of slots for ranges in a ring's table, 8 bytes of the kernel's each: 2 TiB in ranges of 1 GiB.
+pub(crate) const SLOTS_MAX: u16 = 2048;
 /// The kernel's bound on one range, bytes.
 pub(crate) const RANGE_BYTES_MAX: usize = 1 << 30;
 
 /// What one ring has registered.
 #[derive(Debug, Default)]
 pub(super) struct Lent {
-    /// The table of places is there.
+    /// The table exists.
     table: bool,
     held: Vec<(u16, Arc<Mapping>)>,
 }
 
 impl Ring {
-    /// Registers `bytes` bytes of `memory`, from `from` on, under `place`, which is free. Charged to
+    /// Registers `bytes` bytes of `memory`, from `from` on, under `index`, which is free. Charged to
     /// the user's locked memory (trap 50). Since Linux 5.19; before that, there is no empty table to
     /// begin with.
     pub(super) fn lend(
         &mut self,
-        place: u16,
+        index: u16,
         memory: &Arc<Mapping>,
         from: usize,
         bytes: usize,
     ) -> Result<(), SetupError> {
-        if place >= PLACES || from.checked_add(bytes).is_none_or(|to| to > memory.bytes()) {
-            let what = format!("{bytes} bytes from {from} on, at place {place}, of {memory:?}");
+        if index >= SLOTS_MAX || from.checked_add(bytes).is_none_or(|to| to > memory.bytes()) {
+            let what = format!("{bytes} bytes from {from} on, at index {index}, of {memory:?}");
             return Err(SetupError::Config(what));
         }
         if !self.lent().table {
-            let made = self.submitter().register_buffers_sparse(u32::from(PLACES));
+            let made = self
+                .submitter()
+                .register_buffers_sparse(u32::from(SLOTS_MAX));
             made.map_err(|error| explain(error, "an empty table of registered buffers", "5.19"))?;
             self.lent().table = true;
         }
@@ -50,29 +52,29 @@ impl Ring {
             base: memory.base().wrapping_add(from),
             bytes,
         };
-        self.put(place, range)?;
-        self.lent().held.push((place, Arc::clone(memory)));
+        self.put(index, range)?;
+        self.lent().held.push((index, Arc::clone(memory)));
         Ok(())
     }
 
-    /// Empties `place`. Operations in flight that name it go on. If the kernel refuses, the memory
-    /// and its place stay the ring's as long as there is one: false.
-    pub(super) fn take_back(&mut self, place: u16) -> bool {
+    /// Empties `index`. Operations in flight that name it go on. If the kernel refuses, the memory
+    /// and its slot stay the ring's as long as there is one: false.
+    pub(super) fn take_back(&mut self, index: u16) -> bool {
         let nothing = IoVec {
             base: std::ptr::null_mut(),
             bytes: 0,
         };
-        let emptied = self.put(place, nothing).is_ok();
+        let emptied = self.put(index, nothing).is_ok();
         if emptied {
-            self.lent().held.retain(|(held, _)| *held != place);
+            self.lent().held.retain(|(held, _)| *held != index);
         }
         emptied
     }
 
-    fn put(&mut self, place: u16, range: IoVec) -> Result<(), SetupError> {
-        // SAFETY: Lent, Still: `held` keeps the range mapped until its place is emptied, or the ring is
+    fn put(&mut self, index: u16, range: IoVec) -> Result<(), SetupError> {
+        // SAFETY: Lent, Still: `held` keeps the range mapped until its slot is emptied, or the ring is
         // gone: it is declared behind the ring's descriptor. Operations in flight keep what they name
         // by its lease.
-        unsafe { self.update_buffers(u32::from(place), &[range]) }
+        unsafe { self.update_buffers(u32::from(index), &[range]) }
     }
 }

@@ -75,12 +75,12 @@ impl Ring {
         done.map_err(|error| explain(error, BUFFERS, "5.1"))
     }
 
-    /// Puts `buffers` in the places from `first` on, instead of what is there. Since Linux 5.13;
+    /// Puts `buffers` in the slots from `first` on, instead of what is there. Since Linux 5.13;
     /// before that, all have to be registered anew.
     ///
     /// # Safety
     ///
-    /// Lent, Still: as [`Ring::register_buffers`]. What was in these places stays, too, until the
+    /// Lent, Still: as [`Ring::register_buffers`]. The previous buffers of these slots stay, too, until the
     /// final CQE of every op in flight that names it.
     pub(crate) unsafe fn update_buffers(
         &mut self,
@@ -105,7 +105,7 @@ impl Ring {
             .map_err(|error| explain(error, BUFFERS, "5.1"))
     }
 
-    /// Registers `files` as direct descriptors 0, 1, …; -1 leaves a place free. The ring has a
+    /// Registers `files` as direct descriptors 0, 1, …; -1 leaves a slot free. The ring has a
     /// reference of its own to each: closing the descriptor closes nothing. Since Linux 5.1.
     pub(crate) fn register_files(&mut self, files: &[RawFd]) -> Result<(), SetupError> {
         self.submitter()
@@ -119,7 +119,7 @@ impl Ring {
         done.map_err(|error| explain(error, "an empty table of direct descriptors", "5.19"))
     }
 
-    /// Puts `files` in the places from `first` on; -1 closes a place.
+    /// Puts `files` in the slots from `first` on; -1 closes a slot.
     pub(crate) fn update_files(&mut self, first: u32, files: &[RawFd]) -> Result<(), SetupError> {
         match self.submitter().register_files_update(first, files) {
             Ok(count) if count == files.len() => Ok(()),
@@ -195,7 +195,7 @@ impl Ring {
 
     /// Lets the kernel's worker threads run on `processors` only. Since Linux 5.14; before that, they
     /// run where the thread may that submitted.
-    pub(crate) fn place_workers(&mut self, processors: &[usize]) -> Result<(), SetupError> {
+    pub(crate) fn pin_workers(&mut self, processors: &[usize]) -> Result<(), SetupError> {
         let mut set = [0_usize; size_of::<libc::cpu_set_t>() / size_of::<usize>()];
         for &processor in processors {
             if let Some(word) = set.get_mut(processor / usize::BITS as usize) {
@@ -210,7 +210,7 @@ impl Ring {
     }
 
     /// Lets the workers run where the thread may that submitted.
-    pub(crate) fn place_workers_anywhere(&mut self) -> Result<(), SetupError> {
+    pub(crate) fn unpin_workers(&mut self) -> Result<(), SetupError> {
         self.submitter()
             .unregister_iowq_aff()
             .map_err(|error| explain(error, WORKER_PLACES, "5.14"))

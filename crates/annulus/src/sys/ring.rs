@@ -575,15 +575,15 @@ impl Kernel for Ring {
 
     fn lend(
         &mut self,
-        place: u16,
+        index: u16,
         memory: &Arc<Mapping>,
         from: usize,
         bytes: usize,
     ) -> Result<(), SetupError> {
-        Ring::lend(self, place, memory, from, bytes)
+        Ring::lend(self, index, memory, from, bytes)
     }
 
-    fn take_back(&mut self, place: u16) -> bool {
-        Ring::take_back(self, place)
+    fn take_back(&mut self, index: u16) -> bool {
+        Ring::take_back(self, index)
     }
 }

@@ -290,8 +290,8 @@ impl Bench {
     }
 
     fn worker_places(&mut self) -> Result<(), SetupError> {
-        self.ring.place_workers(&processors())?;
-        self.ring.place_workers_anywhere()
+        self.ring.pin_workers(&processors())?;
+        self.ring.unpin_workers()
     }
 
     /// The page, as a buffer.

@@ -2,15 +2,15 @@
 
 use annulus::net::TcpStream;
 
-/// The byte at `place` of the stream `seed`.
-pub(crate) fn byte(seed: u64, place: u64) -> u8 {
-    let mixed = (seed ^ place).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// The byte at `position` of the stream `seed`.
+pub(crate) fn byte(seed: u64, position: u64) -> u8 {
+    let mixed = (seed ^ position).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
 }
 
 pub(crate) fn bytes(seed: u64, from: u64, count: usize) -> Vec<u8> {
     (from..from + count as u64)
-        .map(|place| byte(seed, place))
+        .map(|position| byte(seed, position))
         .collect()
 }
 

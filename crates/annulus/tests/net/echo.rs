@@ -133,12 +133,12 @@ fn segments_of_one_byte_are_put_together_again() {
     for_each_way(|_| async {
         let (client, server) = connection().await;
         let serving = spawn(answer(server));
-        for place in 0..500 {
-            ask(&client, bytes(1, place, 1)).await;
+        for position in 0..500 {
+            ask(&client, bytes(1, position, 1)).await;
         }
         // And many of them on the way together.
-        for place in 0..2000 {
-            client.send_all(bytes(2, place, 1)).await.unwrap();
+        for position in 0..2000 {
+            client.send_all(bytes(2, position, 1)).await.unwrap();
         }
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(crate::bytes::receive_all(&client, 2).await, 2000);

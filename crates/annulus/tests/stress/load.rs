@@ -172,8 +172,8 @@ struct Region {
 }
 
 /// The word at `word` of a cell; tells place and version.
-fn word(place: u64, version: u32, word: usize) -> u64 {
-    let mixed = (place << 20 ^ u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn word(position: u64, version: u32, word: usize) -> u64 {
+    let mixed = (position << 20 ^ u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (word as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
@@ -189,7 +189,7 @@ impl Region {
         (self.random.usize(0..=CELLS - count), count)
     }
 
-    fn place(&self, cell: usize) -> u64 {
+    fn position(&self, cell: usize) -> u64 {
         self.from + (cell * CELL_BYTES) as u64
     }
 
@@ -246,12 +246,12 @@ impl Region {
         let version = self.next_version;
         let mut buf = Guarded::new(count * CELL_BYTES, &self.tally);
         for (at, bytes) in (cell..).zip(buf.lent().chunks_exact_mut(CELL_BYTES)) {
-            let place = self.place(at);
+            let position = self.position(at);
             for (n, bytes) in bytes.chunks_exact_mut(8).enumerate() {
-                bytes.copy_from_slice(&word(place, version, n).to_ne_bytes());
+                bytes.copy_from_slice(&word(position, version, n).to_ne_bytes());
             }
         }
-        let (at, file, timeout) = (self.place(cell), self.file.clone(), self.timeout());
+        let (at, file, timeout) = (self.position(cell), self.file.clone(), self.timeout());
         let ended = self
             .maybe(file.write_all_at(buf, at).timeout(timeout))
             .await;
@@ -275,7 +275,7 @@ impl Region {
 
     async fn read(&mut self) {
         let (cell, count) = self.cells();
-        let (at, file, timeout) = (self.place(cell), self.file.clone(), self.timeout());
+        let (at, file, timeout) = (self.position(cell), self.file.clone(), self.timeout());
         if self.random.bool() {
             let buf = Guarded::new(count * CELL_BYTES, &self.tally);
             match self
@@ -314,7 +314,7 @@ impl Region {
             .map(|&(cell, count)| {
                 (
                     Guarded::new(count * CELL_BYTES, &self.tally),
-                    self.place(cell),
+                    self.position(cell),
                 )
             })
             .collect();
@@ -344,16 +344,16 @@ impl Region {
 
     fn check(&self, first: usize, bytes: &[u8]) {
         for (cell, bytes) in (first..).zip(bytes.chunks_exact(CELL_BYTES)) {
-            let place = self.place(cell);
+            let position = self.position(cell);
             for (n, found) in bytes.chunks_exact(8).enumerate() {
                 let found = u64::from_ne_bytes(found.try_into().unwrap_or_default());
                 let may_be = |&version: &u32| match version {
                     0 => found == 0,
-                    version => found == word(place, version, n),
+                    version => found == word(position, version, n),
                 };
                 if !self.versions[cell].iter().any(may_be) {
                     self.tally
-                        .wrong(format!("word {n} of the cell at {place} is {found:#x}"));
+                        .wrong(format!("word {n} of the cell at {position} is {found:#x}"));
                     return;
                 }
             }

@@ -26,7 +26,7 @@ fn what_is_received_into_one_buffer_lies_one_behind_the_other() {
     assert_eq!(
         parts.receive(3, 1, true),
         at(0),
-        "another buffer has a place of its own"
+        "another buffer has an index of its own"
     );
     assert_eq!(parts.receive(2, 20, false), at(80));
 }

@@ -71,7 +71,7 @@ impl Closing {
         socket.close_timeout_ns().unwrap_or(self.timeout_ns)
     }
 
-    /// Nobody has the stream any more, and something of it is being sent. Returns its place in the list.
+    /// Nobody has the stream any more, and something of it is being sent. Returns its index in the list.
     pub(super) fn add(&self, socket: &Rc<Socket>) -> Option<usize> {
         let timeout_ns = self.timeout_ns(socket);
         if timeout_ns == NEVER {
@@ -93,8 +93,8 @@ impl Closing {
     }
 
     /// It is closed.
-    pub(super) fn remove(&self, place: usize) {
-        self.streams.borrow_mut().try_remove(place);
+    pub(super) fn remove(&self, index: usize) {
+        self.streams.borrow_mut().try_remove(index);
     }
 
     pub(super) fn next_ns(&self) -> Option<u64> {

@@ -550,8 +550,8 @@ impl CloseSocket for Core {
         self.closing.add(socket)
     }
 
-    fn forget_closing(&self, place: usize) {
-        self.closing.remove(place);
+    fn forget_closing(&self, index: usize) {
+        self.closing.remove(index);
     }
 }
 

@@ -132,10 +132,10 @@ impl Readiness {
         interest: Interest,
         act: impl FnOnce(&mut Side) -> T,
     ) -> Option<T> {
-        let place = socket.watched()? as usize;
+        let index = socket.watched()? as usize;
         let mut sources = self.sources.borrow_mut();
         sources
-            .get_mut(place)
+            .get_mut(index)
             .map(|source| act(source.side(interest)))
     }
 
@@ -155,8 +155,8 @@ impl Readiness {
     /// The last attempt found less than it had room for: that was all, unless it was the last of all.
     #[inline]
     pub(super) fn emptied(&self, socket: &Socket) {
-        if let Some(place) = socket.watched()
-            && let Some(source) = self.sources.borrow_mut().get_mut(place as usize)
+        if let Some(index) = socket.watched()
+            && let Some(source) = self.sources.borrow_mut().get_mut(index as usize)
         {
             source.read.ready = source.ended;
         }
@@ -193,31 +193,31 @@ impl Readiness {
         }
         let generation = self.generation.get().wrapping_add(1);
         self.generation.set(generation);
-        let place = self.sources.borrow_mut().insert(Source {
+        let index = self.sources.borrow_mut().insert(Source {
             generation,
             read: Side::NEW,
             write: Side::NEW,
             rest: VecDeque::new(),
             ended: false,
         });
-        let token = u64::from(generation) << 32 | place as u64;
+        let token = u64::from(generation) << 32 | index as u64;
         let added = self.poller.borrow().add(borrow_fd(socket.raw()), token);
         if added.is_err() {
-            self.sources.borrow_mut().remove(place);
+            self.sources.borrow_mut().remove(index);
             return added;
         }
-        socket.set_watched(to_u32(place));
+        socket.set_watched(to_u32(index));
         Ok(())
     }
 
     /// The last user of a socket has gone.
     pub(super) fn close(&self, raw: i32, watched: Option<u32>) {
         // The epoll instance is the parent's, too: from a child of a fork it would forget the parent's socket.
-        if let Some(place) = watched
+        if let Some(index) = watched
             && !self.notifier.is_elsewhere()
         {
             self.poller.borrow().remove(borrow_fd(raw));
-            let source = self.sources.borrow_mut().try_remove(place as usize);
+            let source = self.sources.borrow_mut().try_remove(index as usize);
             drop(source);
         }
         table::close_now(raw);
@@ -282,18 +282,18 @@ impl Readiness {
         {
             return op.abandoned(-ECANCELED);
         }
-        let Some(place) = socket.watched().map(|place| place as usize) else {
+        let Some(index) = socket.watched().map(|index| index as usize) else {
             return op.abandoned(-ECANCELED);
         };
         let mut rest: Box<dyn Unfinished> = Box::new(Rest(Some(op)));
         let queues = |source: &Source| !source.rest.is_empty();
-        let is_first = !(self.sources.borrow().get(place)).is_some_and(queues);
+        let is_first = !(self.sources.borrow().get(index)).is_some_and(queues);
         // It may have become ready before it was added.
         if is_first && rest.go_on(&self.notifier.counters) {
             return;
         }
         let mut sources = self.sources.borrow_mut();
-        if let Some(source) = sources.get_mut(place) {
+        if let Some(source) = sources.get_mut(index) {
             source.write.ready = false;
             source.rest.push_back(rest);
         }

@@ -31,7 +31,7 @@ use crate::sys::sqe::{Cqe, LINKED, Sqe, opcode};
 const WAKE: Token = Token::special(0);
 /// CQEs that say nothing: of closes and cancels.
 const IGNORED: Token = Token::special(1);
-/// From here on, closes that are linked to sends, by their place among those.
+/// From here on, closes that are linked to sends, by their index.
 const CLOSES: u32 = 2;
 /// Between two looks at what is in flight while a core ends.
 const DRAIN_POLL_NS: u64 = 50_000_000;
@@ -110,14 +110,14 @@ impl Rings {
         let socket = Rc::clone(op.socket());
         let raw = socket.raw();
         socket.close_begins();
-        let place = self.closes.borrow_mut().insert(socket);
+        let index = self.closes.borrow_mut().insert(socket);
         let mut sqe = op.sqe();
         sqe.flags |= LINKED;
         let submitted_ns = metrics::sample();
         let (_, sqe) = self.table.borrow_mut().start(op, sqe, None, submitted_ns);
         self.push(sqe);
         self.push(Sqe {
-            user_data: Token::special(CLOSES + to_u32(place)).user_data(),
+            user_data: Token::special(CLOSES + to_u32(index)).user_data(),
             ..Sqe::new(opcode::CLOSE, raw)
         });
     }

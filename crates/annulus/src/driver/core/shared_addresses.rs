@@ -107,8 +107,8 @@ impl Seat {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.seat.addresses.with(|all| {
-            let place = all.iter().position(|bound| *bound == self.bound);
-            place.map(|place| all.swap_remove(place))
+            let index = all.iter().position(|bound| *bound == self.bound);
+            index.map(|index| all.swap_remove(index))
         });
     }
 }

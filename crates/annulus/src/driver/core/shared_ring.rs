@@ -126,16 +126,16 @@ impl Kernel for FileClient {
 
     fn lend(
         &mut self,
-        place: u16,
+        index: u16,
         memory: &Arc<Mapping>,
         from: usize,
         bytes: usize,
     ) -> Result<(), SetupError> {
-        Kernel::lend(&mut *self.0.ring.borrow_mut(), place, memory, from, bytes)
+        Kernel::lend(&mut *self.0.ring.borrow_mut(), index, memory, from, bytes)
     }
 
-    fn take_back(&mut self, place: u16) -> bool {
-        Kernel::take_back(&mut *self.0.ring.borrow_mut(), place)
+    fn take_back(&mut self, index: u16) -> bool {
+        Kernel::take_back(&mut *self.0.ring.borrow_mut(), index)
     }
 }
 

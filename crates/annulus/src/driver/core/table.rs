@@ -317,15 +317,15 @@ impl Table {
         self.insert(Stage::Multishot(operation, handler), 0)
     }
 
-    /// A place for the times of an operation that was asked for at `submitted_ns`; 0: there is none.
+    /// An entry for the times of an operation that was asked for at `submitted_ns`; 0: there is none.
     #[cold]
     fn time(&mut self, submitted_ns: u64) -> u16 {
         if self.times.len() >= TIMED_MAX {
             return 0;
         }
-        // A place below `TIMED_MAX`, so that this fits.
-        let place = self.times.insert((submitted_ns, 0));
-        let timed = u16::try_from(place + 1).unwrap_or(0);
+        // An index below `TIMED_MAX`, so that this fits.
+        let position = self.times.insert((submitted_ns, 0));
+        let timed = u16::try_from(position + 1).unwrap_or(0);
         self.to_go.push(timed);
         timed
     }

@@ -168,7 +168,7 @@ impl Displaced {
     }
 }
 
-/// Wakers in a place of their own.
+/// Wakers in a cell of their own.
 #[derive(Debug)]
 pub(crate) struct WaitersCell(RefCell<Waiters>);
 

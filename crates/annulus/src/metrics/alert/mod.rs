@@ -127,7 +127,7 @@ struct Watched {
 /// What others can see of the alerts: whether each is raised.
 #[derive(Debug)]
 struct Board {
-    places: Vec<(Rule, AtomicBool)>,
+    indices: Vec<(Rule, AtomicBool)>,
 }
 
 /// Those of all [`Alerts`] there are.
@@ -140,7 +140,7 @@ pub fn states() -> Vec<(Rule, bool)> {
     let mut boards = BOARDS.lock().unwrap_or_else(PoisonError::into_inner);
     boards.retain(|board| board.strong_count() > 0);
     for board in boards.iter().filter_map(Weak::upgrade) {
-        for (rule, raised) in &board.places {
+        for (rule, raised) in &board.indices {
             let raised = raised.load(Relaxed);
             match states.iter_mut().find(|(known, _)| known == rule) {
                 Some((_, already)) => *already |= raised,
@@ -160,9 +160,9 @@ impl Alerts {
             differs_since: None,
         };
         let watched: Vec<Watched> = rules.into_iter().map(watched).collect();
-        let places = (watched.iter()).map(|one| (one.rule.clone(), AtomicBool::new(false)));
+        let indices = (watched.iter()).map(|one| (one.rule.clone(), AtomicBool::new(false)));
         let board = Arc::new(Board {
-            places: places.collect(),
+            indices: indices.collect(),
         });
         let mut boards = BOARDS.lock().unwrap_or_else(PoisonError::into_inner);
         boards.retain(|board| board.strong_count() > 0);
@@ -198,7 +198,7 @@ impl Alerts {
         let events: Vec<Event> = (self.watched.iter_mut())
             .filter_map(|watched| watched.look(&interval))
             .collect();
-        for (watched, (_, raised)) in self.watched.iter().zip(&self.board.places) {
+        for (watched, (_, raised)) in self.watched.iter().zip(&self.board.indices) {
             raised.store(watched.raised, Relaxed);
         }
         self.before = Some(now.clone());

@@ -115,7 +115,7 @@ fn a_read_into_a_registered_buffer_returns_the_files_bytes() {
 }
 
 #[test]
-fn a_replaced_buffer_takes_the_place_of_the_old_one() {
+fn a_replaced_buffer_takes_the_slot_of_the_old_one() {
     let file = counted_file();
     for mut ring in rings() {
         let (old, new) = (Pages::new(4096).unwrap(), Pages::new(4096).unwrap());
@@ -133,13 +133,13 @@ fn a_replaced_buffer_takes_the_place_of_the_old_one() {
 }
 
 #[test]
-fn a_direct_descriptor_reads_the_file_that_was_put_in_its_place() {
+fn a_direct_descriptor_reads_the_file_that_was_put_in_its_slot() {
     let file = counted_file();
     for mut ring in rings() {
         let into = Pages::new(4096).unwrap();
-        let read = |ring: &mut Ring, place: i32| {
+        let read = |ring: &mut Ring, position: i32| {
             let addr = into.base().expose_provenance() as u64;
-            let read = Sqe::new(opcode::READ, place);
+            let read = Sqe::new(opcode::READ, position);
             let read = Sqe {
                 addr,
                 len: 4,
@@ -271,9 +271,9 @@ fn a_group_of_a_wrong_size_or_number_is_refused() {
 }
 
 /// Where the worker threads of this thread's rings may run.
-fn places_of_workers() -> Vec<String> {
+fn processors_of_workers() -> Vec<String> {
     let tid = rustix::thread::gettid().as_raw_nonzero();
-    let mut places = Vec::new();
+    let mut processors = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let status =
             std::fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
@@ -286,10 +286,10 @@ fn places_of_workers() -> Vec<String> {
                 .to_owned()
         };
         if line("Name:") == format!("iou-wrk-{tid}") {
-            places.push(line("Cpus_allowed_list:"));
+            processors.push(line("Cpus_allowed_list:"));
         }
     }
-    places
+    processors
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a_worker_thread_runs_where_it_was_placed() {
                 .filter(|&cpu| mine.is_set(cpu))
                 .collect();
             let last = *mine.last().unwrap();
-            if or_skip(ring.place_workers(&[last])).is_none() {
+            if or_skip(ring.pin_workers(&[last])).is_none() {
                 continue;
             }
             let nop = Sqe {
@@ -313,13 +313,13 @@ fn a_worker_thread_runs_where_it_was_placed() {
             };
             assert_eq!(ring.ask(nop).unwrap().res, 0);
             // Where the one of the ring before is not idle yet there is a second.
-            let places = places_of_workers();
-            let placed = |place: &String| *place == last.to_string();
+            let processors = processors_of_workers();
+            let placed = |position: &String| *position == last.to_string();
             assert!(
-                !places.is_empty() && places.iter().all(placed),
-                "{places:?}"
+                !processors.is_empty() && processors.iter().all(placed),
+                "{processors:?}"
             );
-            ring.place_workers_anywhere().unwrap();
+            ring.unpin_workers().unwrap();
         }
     };
     // Workers belong to the thread that submits: one of its own, so that there are no others.

@@ -52,7 +52,7 @@ impl Body {
         let left = to_usize(self.now.bytes.saturating_sub(offset)).min(into.len());
         let mut done = 0;
         while done < left {
-            let (sector, at) = place(offset + done as u64);
+            let (sector, at) = sector_of(offset + done as u64);
             let take = (SECTOR_BYTES - at).min(left - done);
             let Some(part) = into.get_mut(done..done + take) else {
                 break;
@@ -70,7 +70,7 @@ impl Body {
     pub(crate) fn write(&mut self, offset: u64, from: &[u8], mut room: u64) -> usize {
         let mut done = 0;
         while done < from.len() {
-            let (sector, at) = place(offset + done as u64);
+            let (sector, at) = sector_of(offset + done as u64);
             let take = (SECTOR_BYTES - at).min(from.len() - done);
             if !self.now.sectors.contains_key(&sector) {
                 if room == 0 {
@@ -122,11 +122,11 @@ impl Body {
 
     /// Makes a range read as zeroes and gives its whole sectors back.
     pub(crate) fn clear(&mut self, from: u64, to: u64) {
-        let (first, at) = place(from);
+        let (first, at) = sector_of(from);
         let touched: Vec<u64> = self
             .now
             .sectors
-            .range(first..=place(to).0)
+            .range(first..=sector_of(to).0)
             .map(|(&sector, _)| sector)
             .collect();
         for sector in touched {
@@ -146,7 +146,10 @@ impl Body {
 
     /// Reserves a range, using at most `room` new sectors. False: there was not enough.
     pub(crate) fn reserve(&mut self, from: u64, to: u64, room: u64) -> bool {
-        let (first, last) = (place(from).0, place(to.saturating_sub(1).max(from)).0);
+        let (first, last) = (
+            sector_of(from).0,
+            sector_of(to.saturating_sub(1).max(from)).0,
+        );
         let missing = (last - first + 1) - self.now.sectors.range(first..=last).count() as u64;
         if missing > room {
             return false;
@@ -173,8 +176,8 @@ impl Body {
     pub(crate) fn sync_range(&mut self, offset: u64, bytes: usize) {
         self.commit_length();
         let (first, last) = (
-            place(offset).0,
-            place(offset + (bytes as u64).saturating_sub(1)).0,
+            sector_of(offset).0,
+            sector_of(offset + (bytes as u64).saturating_sub(1)).0,
         );
         let range: Vec<u64> = self.dirty.range(first..=last).copied().collect();
         for sector in range {
@@ -186,12 +189,12 @@ impl Body {
     /// The length reaches the disk, and with it every cut since the last time: what lay beyond one is
     /// gone, and reads as zeroes where the file has grown again, until the new bytes are written.
     fn commit_length(&mut self) {
-        let cut = place(self.shortest.next_multiple_of(SECTOR_BYTES as u64)).0;
+        let cut = sector_of(self.shortest.next_multiple_of(SECTOR_BYTES as u64)).0;
         let (dirty, now) = (&self.dirty, &self.now.sectors);
         let gone =
             |sector: &u64| *sector >= cut && (dirty.contains(sector) || !now.contains_key(sector));
         self.disk.sectors.retain(|sector, _| !gone(sector));
-        if dirty.contains(&place(self.shortest).0) {
+        if dirty.contains(&sector_of(self.shortest).0) {
             zero_beyond(&mut self.disk, self.shortest);
         }
         self.disk
@@ -269,7 +272,7 @@ impl Body {
 
 /// What lies beyond the end of a file reads as zeroes should the file grow again.
 fn zero_beyond(image: &mut Image, bytes: u64) {
-    let (sector, at) = place(bytes);
+    let (sector, at) = sector_of(bytes);
     let data = image.sectors.get_mut(&sector);
     if let Some(rest) = data.and_then(|data| Arc::make_mut(data).get_mut(at..)) {
         rest.fill(0);
@@ -277,7 +280,7 @@ fn zero_beyond(image: &mut Image, bytes: u64) {
 }
 
 /// Sector, and byte in it.
-fn place(offset: u64) -> (u64, usize) {
+fn sector_of(offset: u64) -> (u64, usize) {
     (
         offset / SECTOR_BYTES as u64,
         to_usize(offset % SECTOR_BYTES as u64),

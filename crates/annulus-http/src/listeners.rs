@@ -22,8 +22,8 @@ impl Listeners {
     }
 
     /// Says how many more connections there is room for.
-    pub(crate) fn set_room(&mut self, connections: usize) {
-        (self.all.iter_mut()).for_each(|incoming| incoming.set_room(connections));
+    pub(crate) fn set_limit(&mut self, connections: usize) {
+        (self.all.iter_mut()).for_each(|incoming| incoming.set_limit(connections));
     }
 
     /// Connections that have been accepted and not yet been returned.

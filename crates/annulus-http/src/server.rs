@@ -74,7 +74,7 @@ pub async fn serve_all(listeners: Vec<TcpListener>, options: &Options) -> io::Re
     let connections = connections_max(core.limits.connections);
     loop {
         let open = core.watches.connections() + incoming.queued();
-        incoming.set_room(connections.saturating_sub(open));
+        incoming.set_limit(connections.saturating_sub(open));
         match incoming.next().await {
             Some(Ok(stream)) => {
                 poll_fn(|context| core.watches.poll_room(context, connections)).await;

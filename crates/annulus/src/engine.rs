@@ -95,7 +95,7 @@ impl Engine {
     /// takes time, and operations wait for it. Do this when an engine is built. A ring that is refused
     /// (a small `RLIMIT_MEMLOCK` above all, to which each ring charges the arena anew) registers as
     /// much as it may, and the rest is used as any other memory: [`Arena::registered`] says so, with
-    /// the reason and the cure. So do engines without rings.
+    /// the reason and the hint. So do engines without rings.
     ///
     /// Since Linux 5.19; before that, arenas are not registered. An arena's memory is not mapped in
     /// children that are forked.

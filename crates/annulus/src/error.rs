@@ -15,14 +15,14 @@ pub enum SetupError {
         /// The kernel's release, as `uname -r` prints it.
         kernel: String,
         /// What to do.
-        cure: String,
+        hint: String,
     },
     /// The kernel has io_uring and somebody forbids it.
     Refused {
         /// Who: a sysctl with its value, seccomp, or a security module.
         by: String,
         /// What to do.
-        cure: String,
+        hint: String,
     },
     /// The kernel's io_uring lacks something that Annulus can't do without.
     TooOld {
@@ -41,7 +41,7 @@ pub enum SetupError {
         /// machine is short of memory).
         have_bytes: Option<u64>,
         /// What to do.
-        cure: String,
+        hint: String,
     },
     /// The process, or the machine, has no descriptor left for a ring.
     Descriptors {
@@ -55,7 +55,7 @@ pub enum SetupError {
         /// Why not.
         because: String,
         /// What to do.
-        cure: String,
+        hint: String,
     },
     /// A limit of the builder makes no sense.
     Config(String),
@@ -80,13 +80,13 @@ impl SetupError {
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SetupError::Missing { kernel, cure } => {
+            SetupError::Missing { kernel, hint } => {
                 write!(
                     f,
-                    "no io_uring in this kernel (Linux {kernel}, ENOSYS); {cure}"
+                    "no io_uring in this kernel (Linux {kernel}, ENOSYS); {hint}"
                 )
             }
-            SetupError::Refused { by, cure } => write!(f, "io_uring refused by {by}; {cure}"),
+            SetupError::Refused { by, hint } => write!(f, "io_uring refused by {by}; {hint}"),
             SetupError::TooOld { have, need, what } => {
                 write!(
                     f,
@@ -96,19 +96,19 @@ impl fmt::Display for SetupError {
             SetupError::Memlock {
                 what,
                 have_bytes: Some(bytes),
-                cure,
+                hint,
             } => {
                 write!(
                     f,
-                    "the locked-memory limit of {bytes} bytes is too small for {what}; {cure}"
+                    "the locked-memory limit of {bytes} bytes is too small for {what}; {hint}"
                 )
             }
             SetupError::Memlock {
                 what,
                 have_bytes: None,
-                cure,
+                hint,
             } => {
-                write!(f, "the kernel has no memory for {what}; {cure}")
+                write!(f, "the kernel has no memory for {what}; {hint}")
             }
             SetupError::Descriptors { have: Some(have) } => {
                 write!(
@@ -125,8 +125,8 @@ impl fmt::Display for SetupError {
             SetupError::Polling {
                 what,
                 because,
-                cure,
-            } => write!(f, "{what} is refused: {because}; {cure}"),
+                hint,
+            } => write!(f, "{what} is refused: {because}; {hint}"),
             SetupError::Config(what) => f.write_str(what),
             SetupError::Os { what, error } => write!(f, "{what} failed: {error}"),
         }

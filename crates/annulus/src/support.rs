@@ -2,7 +2,7 @@
 
 pub use crate::sys::answers::SyscallProbe;
 pub use crate::sys::behaviour::KernelQuirk;
-pub use crate::sys::trial::Probe;
+pub use crate::sys::feature_probe::Probe;
 
 use std::fmt;
 use std::io;
@@ -12,11 +12,11 @@ use crate::error::SetupError;
 use crate::op::{self, OpInfo};
 use crate::sys::answers;
 use crate::sys::behaviour;
+use crate::sys::feature_probe::{self, FEATURES, OPCODES, ProbedRing};
 use crate::sys::poll_queue;
 use crate::sys::probe;
 use crate::sys::ring::SetupMode;
 use crate::sys::sqe::opcode;
-use crate::sys::trial::{self, FEATURES, OPCODES, Tried};
 
 /// What io_uring can do here, found by trying. `Display` is for people: a fact per line, a verdict,
 /// a next step.
@@ -28,7 +28,7 @@ use crate::sys::trial::{self, FEATURES, OPCODES, Tried};
 pub struct Support {
     kernel: String,
     calls: [SyscallProbe; 3],
-    ring: Result<Tried, SetupError>,
+    ring: Result<ProbedRing, SetupError>,
     setup_flags: Vec<Probe>,
     features: u32,
     disabled: Option<u32>,
@@ -95,7 +95,7 @@ impl Support {
     }
 
     /// What there is to know without a ring, and the answer to having one.
-    fn around(ring: Result<Tried, SetupError>) -> Support {
+    fn around(ring: Result<ProbedRing, SetupError>) -> Support {
         Support {
             kernel: probe::kernel_release(),
             calls: answers::ask(),
@@ -145,7 +145,7 @@ impl Support {
     ///
     /// Why there can be no ring: who refuses, and what to do about it.
     pub fn ring(&self) -> Result<SetupMode, &SetupError> {
-        self.ring.as_ref().map(|tried| tried.setup_mode)
+        self.ring.as_ref().map(|probed| probed.setup_mode)
     }
 
     /// The set-up flags that were tried, each on a ring of its own; none where no ring can be had.
@@ -179,7 +179,9 @@ impl Support {
     /// What can be registered with a ring, each tried with a transfer that uses it; none where no
     /// ring can be had.
     pub fn registrations(&self) -> &[Probe] {
-        self.ring.as_ref().map_or(&[], |tried| &tried.registrations)
+        self.ring
+            .as_ref()
+            .map_or(&[], |probed| &probed.registrations)
     }
 
     /// `kernel.io_uring_disabled`: 0 nobody, 1 all but root and a group, 2 everybody. Since Linux
@@ -231,7 +233,7 @@ impl Support {
     fn takes(&self, code: usize) -> bool {
         self.ring
             .as_ref()
-            .is_ok_and(|tried| tried.opcodes.get(code) == Some(&true))
+            .is_ok_and(|probed| probed.opcodes.get(code) == Some(&true))
     }
 
     fn operation(&self, info: &OpInfo) -> OperationSupport {
@@ -250,10 +252,10 @@ impl Support {
 }
 
 fn detect() -> Support {
-    let features = trial::features();
-    let setup_flags = features.map(|_| trial::setup_flags());
+    let features = feature_probe::features();
+    let setup_flags = features.map(|_| feature_probe::setup_flags());
     // Last, because this ring stays, registered with the thread, as long as that.
-    let mut support = Support::around(trial::try_ring());
+    let mut support = Support::around(feature_probe::try_ring());
     support.features = features.unwrap_or(0);
     if support.ring.is_ok() {
         support.setup_flags = setup_flags.unwrap_or_default();
@@ -320,26 +322,26 @@ impl fmt::Display for Support {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         row(f, "kernel", &format!("Linux {}", self.kernel))?;
         match &self.ring {
-            Ok(tried) => {
+            Ok(probed) => {
                 row(f, "io_uring", "works")?;
-                row(f, "ring", tried.setup_mode.describe())?;
+                row(f, "ring", probed.setup_mode.describe())?;
                 row(f, "set-up flags", &probes(&self.setup_flags))?;
                 row(f, "features", &list(self.features()))?;
                 row(f, "opcodes", &self.opcodes_in_short())?;
                 row(f, "operations", &self.operations_in_short())?;
-                row(f, "registrations", &probes(&tried.registrations))?;
+                row(f, "registrations", &probes(&probed.registrations))?;
             }
             Err(error) => {
                 let text = error.to_string();
-                // The text of a `SetupError` ends with its cure.
-                let (fact, cure) = text.split_once("; ").unwrap_or((&text, ""));
+                // The text of a `SetupError` ends with its hint.
+                let (fact, hint) = text.split_once("; ").unwrap_or((&text, ""));
                 row(
                     f,
                     "io_uring",
                     fact.strip_prefix("io_uring ").unwrap_or(fact),
                 )?;
-                if !cure.is_empty() {
-                    row(f, "to allow", cure)?;
+                if !hint.is_empty() {
+                    row(f, "to allow", hint)?;
                 }
                 row(f, "operations", &self.operations_in_short())?;
             }
@@ -439,7 +441,7 @@ impl Support {
     }
 
     fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(tried) = &self.ring else {
+        let Ok(probed) = &self.ring else {
             return row(
                 f,
                 "so",
@@ -447,10 +449,10 @@ impl Support {
             );
         };
         let mut less = Vec::new();
-        if tried.setup_mode < SetupMode::Deferred {
+        if probed.setup_mode < SetupMode::Deferred {
             less.push("deferred task work: boot Linux 6.1 or later".to_owned());
         }
-        for probe in &tried.registrations {
+        for probe in &probed.registrations {
             let lack = probe.result.as_ref().err().map(SetupError::to_string);
             // A mechanism that refuses one refuses all, with the same message.
             less.extend(lack.filter(|lack| !less.contains(lack)));

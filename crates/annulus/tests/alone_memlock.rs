@@ -30,9 +30,9 @@ fn limit_locked_memory(bytes: u64) {
 }
 
 #[test]
-fn without_locked_memory_everything_works_and_a_refusal_has_its_cure() {
+fn without_locked_memory_everything_works_and_a_refusal_has_its_hint() {
     in_child(
-        "without_locked_memory_everything_works_and_a_refusal_has_its_cure",
+        "without_locked_memory_everything_works_and_a_refusal_has_its_hint",
         || {
             if !skip::root_or_skip("becoming another user") {
                 return;

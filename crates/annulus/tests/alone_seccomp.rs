@@ -1,5 +1,5 @@
 //! Filters that refuse io_uring the way containers do: the same answers without it, and a reason that names the
-//! filter and the cure.
+//! filter and the hint.
 
 #[path = "child/process.rs"]
 mod process;

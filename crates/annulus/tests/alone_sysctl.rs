@@ -16,12 +16,12 @@ use process::{become_nobody, in_child};
 use sysctl::{Changed, DISABLED};
 
 #[track_caller]
-fn assert_disabled(value: u32, cure: &str) {
+fn assert_disabled(value: u32, hint: &str) {
     let dir = tempfile::tempdir().unwrap();
     let (engine, because) = workload::fallen_back();
     workload::assert_all_works(&engine, dir.path());
     let by_sysctl = format!("kernel.io_uring_disabled = {value}");
-    for part in [by_sysctl.as_str(), cure] {
+    for part in [by_sysctl.as_str(), hint] {
         assert!(because.contains(part), "no {part:?} in: {because}");
     }
     let error = workload::no_ring();

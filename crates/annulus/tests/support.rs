@@ -265,17 +265,17 @@ fn fact(text: &str, label: &str) -> String {
 }
 
 #[test]
-fn a_seccomp_filter_is_named_as_who_refuses_with_the_cure() {
+fn a_seccomp_filter_is_named_as_who_refuses_with_the_hint() {
     let _alone = alone();
     for calls in [&[SETUP, ENTER, REGISTER][..], &[SETUP], &[ENTER]] {
         let support = under_a_filter(calls, libc::EPERM);
         assert!(support.seccomp_filter());
-        let Err(SetupError::Refused { by, cure }) = support.ring() else {
+        let Err(SetupError::Refused { by, hint }) = support.ring() else {
             panic!("{calls:?}: {:?}", support.ring());
         };
         assert!(
-            by.contains("seccomp") && cure.contains("io_uring_setup"),
-            "{by}; {cure}"
+            by.contains("seccomp") && hint.contains("io_uring_setup"),
+            "{by}; {hint}"
         );
         assert!(support.setup_flags().is_empty() && support.registrations().is_empty());
         assert!(
@@ -312,10 +312,10 @@ fn a_seccomp_filter_is_named_as_who_refuses_with_the_cure() {
 fn a_filter_that_acts_as_an_old_kernel_is_seen_through() {
     let _alone = alone();
     let support = under_a_filter(&[SETUP, ENTER, REGISTER], libc::ENOSYS);
-    let Err(SetupError::Missing { cure, .. }) = support.ring() else {
+    let Err(SetupError::Missing { hint, .. }) = support.ring() else {
         panic!("{:?}", support.ring());
     };
-    assert!(cure.starts_with("a seccomp filter answers so"), "{cure}");
+    assert!(hint.starts_with("a seccomp filter answers so"), "{hint}");
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn the_text_has_a_fact_per_line_a_verdict_and_a_next_step() {
 
 /// The limit of locked memory holds for a process, so this runs in one of its own.
 #[test]
-fn without_locked_memory_the_limit_and_its_cure_are_named() {
+fn without_locked_memory_the_limit_and_its_hint_are_named() {
     let _alone = alone();
     let program = std::env::current_exe().unwrap();
     let name = "detect_without_locked_memory";

@@ -13,8 +13,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::free_list::FreeList;
 use super::registered_region::{Arenas, Bytes, Registered, RegisteredRegion};
-use super::room::Room;
 use super::{IoBuf, IoBufMut};
 use crate::error::SetupError;
 use crate::narrow::to_u32;
@@ -115,7 +115,7 @@ struct Shared {
     region: Arc<RegisteredRegion>,
     layout: BufferLayout,
     arenas: Arc<Arenas>,
-    room: Mutex<Room>,
+    free_list: Mutex<FreeList>,
 }
 
 impl Arena {
@@ -133,7 +133,7 @@ impl Arena {
             region,
             layout,
             arenas: Arc::clone(arenas),
-            room: Mutex::new(Room::new(to_u32(layout.count))),
+            free_list: Mutex::new(FreeList::new(to_u32(layout.count))),
         };
         Ok(Arena {
             shared: Arc::new(shared),
@@ -158,13 +158,13 @@ impl Arena {
 
     /// A buffer, if one is free.
     pub fn try_take(&self) -> Option<ArenaBuf> {
-        let index = self.shared.room().take()?;
+        let index = self.shared.free_list().take()?;
         Some(self.lease(index))
     }
 
     /// Buffers that nobody has, at the moment.
     pub fn free(&self) -> usize {
-        self.shared.room().free()
+        self.shared.free_list().free()
     }
 
     /// What it was asked to be.
@@ -195,14 +195,16 @@ impl Arena {
 }
 
 impl Shared {
-    fn room(&self) -> MutexGuard<'_, Room> {
+    fn free_list(&self) -> MutexGuard<'_, FreeList> {
         // Nothing panics while it is held but for want of memory, and the room is whole then.
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free_list
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn give(&self, index: u32) {
         // Woken without the lock: a waker is foreign code.
-        let waker = self.room().give(index);
+        let waker = self.free_list().give(index);
         waker.into_iter().for_each(Waker::wake);
     }
 }
@@ -248,39 +250,39 @@ impl Future for Take<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ArenaBuf> {
         let shared = &self.arena.shared;
         let waker = context.waker();
-        let mut room = shared.room();
+        let mut free_list = shared.free_list();
         let taken = match self.position {
-            Some(position) if room.wakes(position, waker) => return Poll::Pending,
-            Some(position) => room.collect(position),
-            None => room.take(),
+            Some(position) if free_list.wakes(position, waker) => return Poll::Pending,
+            Some(position) => free_list.collect(position),
+            None => free_list.take(),
         };
-        drop(room);
+        drop(free_list);
         if let Some(index) = taken {
             self.position = None;
             return Poll::Ready(self.arena.lease(index));
         }
         // Cloned and dropped without the lock: a waker is foreign code.
         let waker = waker.clone();
-        let mut room = shared.room();
+        let mut free_list = shared.free_list();
         let taken = match self.position {
-            Some(position) => room.collect(position),
-            None => room.take(),
+            Some(position) => free_list.collect(position),
+            None => free_list.take(),
         };
         if let Some(index) = taken {
-            drop(room);
+            drop(free_list);
             self.position = None;
             return Poll::Ready(self.arena.lease(index));
         }
         let old = match self.position {
-            Some(position) => room.rewake(position, waker),
+            Some(position) => free_list.rewake(position, waker),
             None => {
-                let position = room.join(waker);
-                drop(room);
+                let position = free_list.join(waker);
+                drop(free_list);
                 self.position = Some(position);
                 return Poll::Pending;
             }
         };
-        drop(room);
+        drop(free_list);
         drop(old);
         Poll::Pending
     }
@@ -289,7 +291,7 @@ impl Future for Take<'_> {
 impl Drop for Take<'_> {
     fn drop(&mut self) {
         if let Some(position) = self.position {
-            let (own, next) = self.arena.shared.room().leave(position);
+            let (own, next) = self.arena.shared.free_list().leave(position);
             drop(own);
             next.into_iter().for_each(Waker::wake);
         }

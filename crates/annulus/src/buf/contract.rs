@@ -26,16 +26,16 @@ pub(crate) fn check_lent<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
 ///
 /// As [`check_lent`], and `InvalidInput`: the buffer has no room.
 #[inline]
-pub(crate) fn check_room<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
+pub(crate) fn check_capacity<B: IoBufMut>(buf: &mut B) -> io::Result<usize> {
     match check_lent(buf) {
-        Ok(0) => Err(no_room()),
+        Ok(0) => Err(no_capacity()),
         lent => lent,
     }
 }
 
 /// The answer to a read for which there is no room: that it has read 0 bytes would say that nothing is left to read.
 #[cold]
-pub(crate) fn no_room() -> io::Error {
+pub(crate) fn no_capacity() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         "a read into a buffer without room would return 0, which means the end; pass a buffer that has a length, \
@@ -94,9 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_buffer_that_lends_something_has_room() {
-        assert!(check_room(&mut Vec::with_capacity(1)).is_ok());
-        let error = check_room(&mut Vec::new()).unwrap_err();
+    fn only_a_buffer_that_lends_something_has_capacity() {
+        assert!(check_capacity(&mut Vec::with_capacity(1)).is_ok());
+        let error = check_capacity(&mut Vec::new()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -275,7 +275,7 @@ impl Group {
                 home.lent += 1;
                 self.chunk(id, 0, 0)
             }
-            None => Chunk::with_room(shared.layout.bytes as usize),
+            None => Chunk::with_capacity(shared.layout.bytes as usize),
         }
     }
 
@@ -437,7 +437,7 @@ impl Chunk {
     }
 
     /// A blank chunk with memory of its own.
-    pub(crate) fn with_room(bytes: usize) -> Chunk {
+    pub(crate) fn with_capacity(bytes: usize) -> Chunk {
         Chunk::owning(Box::new_uninit_slice(bytes), 0)
     }
 
@@ -457,16 +457,16 @@ impl Chunk {
 
     /// Receives into a blank chunk, without waiting: a count, or minus an errno.
     pub(crate) fn receive(&mut self, socket: &Socket) -> i32 {
-        let room = self.room();
+        let space = self.space();
         // SAFETY: Lent and Open: both are borrowed for the call.
-        let res = unsafe { net::recv(socket.raw(), self.base.as_ptr(), room) };
+        let res = unsafe { net::recv(socket.raw(), self.base.as_ptr(), space) };
         // Written: `res` bytes have been written; none, if it is an error.
-        self.end = usize::try_from(res).unwrap_or(0).min(room);
+        self.end = usize::try_from(res).unwrap_or(0).min(space);
         res
     }
 
     /// Bytes of the buffer.
-    fn room(&self) -> usize {
+    fn space(&self) -> usize {
         match self.memory {
             // SAFETY: Owned: the group's memory lives as long as a chunk of it.
             Memory::Group { group, .. } => unsafe { group.as_ref() }.layout.bytes as usize,
@@ -476,7 +476,7 @@ impl Chunk {
 
     /// Whether there was no room for more.
     pub(crate) fn is_full(&self) -> bool {
-        self.end == self.room()
+        self.end == self.space()
     }
 
     /// Moves as many bytes as fit to the start of `buf`; returns how many.

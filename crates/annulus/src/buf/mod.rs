@@ -15,17 +15,17 @@ mod bytes;
 mod contract;
 #[cfg(feature = "net")]
 mod filling;
+mod free_list;
 #[cfg(feature = "net")]
 mod group;
 mod region;
 mod registered_region;
-mod room;
 mod slice;
 
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf, BufferLayout, Take};
 pub(crate) use bounce::{Bounce, BouncePool};
-pub(crate) use contract::{check_lent, check_room, no_room};
+pub(crate) use contract::{check_capacity, check_lent, no_capacity};
 #[cfg(feature = "net")]
 pub(crate) use filling::Filling;
 #[cfg(feature = "net")]

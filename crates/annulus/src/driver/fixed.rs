@@ -191,7 +191,7 @@ mod tests {
         SetupError::Memlock {
             what: "a test",
             have_bytes: None,
-            cure: String::new(),
+            hint: String::new(),
         }
     }
 
@@ -252,18 +252,18 @@ mod tests {
     fn an_arena_that_is_refused_is_registered_from_its_start_in_halves_of_whole_buffers() {
         let one = arena(100, 5000);
         let mut fixed = Fixed::default();
-        let (mut room, mut asked) = (300_000, Vec::new());
+        let (mut space, mut asked) = (300_000, Vec::new());
         fixed.register(one.region(), |_, from, bytes| {
             asked.push((from, bytes));
-            if bytes > room {
+            if bytes > space {
                 return Err(refused());
             }
-            room -= bytes;
+            space -= bytes;
             Ok(())
         });
         let registered = one.registered();
         assert_eq!((registered.bytes, registered.full), (36 * 8192, 0));
-        assert!(room < 8192 && registered.because.is_some());
+        assert!(space < 8192 && registered.because.is_some());
         assert!(
             asked
                 .iter()

@@ -364,9 +364,9 @@ impl<K: Kernel> Driver<K> {
         let next = self.pending.peek()?;
         // SAFETY: Lent: waiting slots are this driver's.
         let bytes = u64::from(unsafe { next.as_ref().driver() }.bytes);
-        let room = self.in_flight < self.limits.in_flight
+        let space = self.in_flight < self.limits.in_flight
             && (self.in_flight == 0 || self.in_flight_bytes + bytes <= self.limits.in_flight_bytes);
-        if room { self.pending.pop() } else { None }
+        if space { self.pending.pop() } else { None }
     }
 
     /// False: the kernel wants its completions reaped before it takes more.

@@ -32,7 +32,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_lent, check_room, no_room};
+use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_capacity, check_lent, no_capacity};
 use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, WholeResult};
 use crate::fd::Fd;
@@ -243,9 +243,10 @@ impl File {
             "read",
         );
         match checked {
-            Ok(_) if bufs.iter().all(|buf| buf.fill_bytes() == 0) => {
-                Operation::ready(&self.submitter, Err(BufError::new(no_room(), Some(bufs))))
-            }
+            Ok(_) if bufs.iter().all(|buf| buf.fill_bytes() == 0) => Operation::ready(
+                &self.submitter,
+                Err(BufError::new(no_capacity(), Some(bufs))),
+            ),
             Ok(()) => self.op(ReadVectoredAt::new(self.fd.clone(), bufs, offset, exact)),
             Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(bufs)))),
         }
@@ -486,7 +487,7 @@ fn poll_support(fd: &Fd, submitter: &Submitter, direct: Option<Direct>) -> Resul
 /// The bytes that a read into `buf` may fill from `offset` on; at least 1.
 #[inline]
 pub(crate) fn check_read<B: IoBufMut>(buf: &mut B, offset: u64) -> io::Result<usize> {
-    let bytes = check_room(buf)?;
+    let bytes = check_capacity(buf)?;
     check_range(offset, bytes).map(|()| bytes)
 }
 

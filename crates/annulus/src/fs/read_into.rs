@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{File, check_range};
-use crate::buf::{Bounce, IoBufMut, no_room};
+use crate::buf::{Bounce, IoBufMut, no_capacity};
 use crate::driver::{Operation, coop_budget};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
@@ -90,7 +90,7 @@ impl Future for ReadInto<'_> {
                 return Poll::Ready(Err(error));
             }
             if this.into.is_empty() {
-                return Poll::Ready(Err(no_room()));
+                return Poll::Ready(Err(no_capacity()));
             }
             if !coop_budget::may_go_on() {
                 coop_budget::reset();

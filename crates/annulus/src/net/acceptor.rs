@@ -34,7 +34,7 @@ const QUEUED_MAX: usize = 256;
 
 /// A multishot accept may run ahead of its listener's task by as many connections as a core's completion queue has
 /// entries. A program with room for fewer accepts them one by one.
-const MULTISHOT_ROOM: usize = 1024;
+const MULTISHOT_LIMIT: usize = 1024;
 
 /// The accepting side of a listener.
 pub(super) struct Acceptor {
@@ -45,7 +45,7 @@ pub(super) struct Acceptor {
     /// The kernel has no multishot accept (before 5.19).
     single: Cell<bool>,
     /// How many more connections the program has room for.
-    room: Cell<usize>,
+    limit: Cell<usize>,
     /// A single accept, of all tasks that wait for one.
     accept: RefCell<Option<SharedOperation<Accept>>>,
     /// Not before, ns; 0 is at once.
@@ -93,7 +93,7 @@ impl Acceptor {
             queue: RefCell::default(),
             armed: Cell::new(None),
             single: Cell::new(false),
-            room: Cell::new(usize::MAX),
+            limit: Cell::new(usize::MAX),
             accept: RefCell::default(),
             not_before_ns: Cell::new(0),
             timer: Cell::new(None),
@@ -125,7 +125,7 @@ impl Acceptor {
         // Without multishot, without a ring and without room, one by one. An accept whose future was dropped is
         // still with the kernel, and what it gets comes before the rest.
         let begun = self.accept.borrow().is_some();
-        let multishot = multishot && self.room.get() >= MULTISHOT_ROOM;
+        let multishot = multishot && self.limit.get() >= MULTISHOT_LIMIT;
         let singly = begun || !multishot || self.single.get() || !self.core.has_ring();
         if self.armed.get().is_none() && singly {
             return self.poll_single(context);
@@ -201,9 +201,9 @@ impl Acceptor {
         }
     }
 
-    fn set_room(&self, connections: usize) {
-        self.room.set(connections);
-        if connections < MULTISHOT_ROOM
+    fn set_limit(&self, connections: usize) {
+        self.limit.set(connections);
+        if connections < MULTISHOT_LIMIT
             && let Some(token) = self.armed.get()
         {
             self.core.cancel(token);
@@ -273,8 +273,8 @@ impl<S: From<Accepted>> Incoming<S> {
     /// fewer than 1,024, connections are accepted one by one, each when [`next`](Incoming::next) asks for it, and
     /// at most one is accepted before it is asked for: the others wait in the listener's backlog and take no
     /// descriptor. With more room a multishot accept runs ahead; see [`queued`](Incoming::queued).
-    pub fn set_room(&mut self, connections: usize) {
-        self.acceptor.set_room(connections);
+    pub fn set_limit(&mut self, connections: usize) {
+        self.acceptor.set_limit(connections);
     }
 
     /// The number of connections that have been accepted and not yet been returned by [`next`](Incoming::next).

@@ -155,10 +155,10 @@ impl DatagramReceiver {
 
     /// Bytes of the longest datagram that a buffer of the core's takes with its address. The same without
     /// multishot, so that a program does the same everywhere.
-    fn room(&self) -> io::Result<usize> {
+    fn space(&self) -> io::Result<usize> {
         let bytes = self.core.buffer_bytes() as usize;
         match bytes.checked_sub(self.shape.overhead()) {
-            Some(room) if room > 0 => Ok(room),
+            Some(space) if space > 0 => Ok(space),
             _ => Err(too_small(bytes, self.shape.overhead())),
         }
     }
@@ -196,13 +196,13 @@ impl DatagramReceiver {
         if self.core.is_ending() {
             return Poll::Ready(None);
         }
-        let room = match self.room() {
-            Ok(room) => room,
+        let space = match self.space() {
+            Ok(space) => space,
             Err(error) => return Poll::Ready(Some(Err(error))),
         };
         let one = self.single.get() || self.starved.get() || !self.may_arm();
         if one && self.armed.get().is_none() {
-            return self.poll_one(context, room);
+            return self.poll_one(context, space);
         }
         self.waiters.wait(context.waker());
         if self.armed.get().is_none() {
@@ -226,11 +226,11 @@ impl DatagramReceiver {
     fn poll_one(
         self: &Rc<Self>,
         context: &mut Context<'_>,
-        room: usize,
+        space: usize,
     ) -> Poll<Option<io::Result<ReceivedMessage>>> {
         let operation = self.one.take();
         let mut operation = operation.unwrap_or_else(|| {
-            let memory = Vec::with_capacity(room);
+            let memory = Vec::with_capacity(space);
             let op = RecvMessage::new(
                 Rc::clone(&self.socket),
                 memory,

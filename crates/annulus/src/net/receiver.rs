@@ -320,7 +320,7 @@ impl Receiver {
 
     fn blank(&self) -> Option<Chunk> {
         if self.is_bulk() {
-            return Some(Chunk::with_room(BULK_BYTES));
+            return Some(Chunk::with_capacity(BULK_BYTES));
         }
         self.core.blank()
     }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use super::exact::RecvExact;
 use super::receiver::{Receiver, RecvStream};
 use super::writer::Writer;
-use crate::buf::{IoBuf, IoBufMut, check_room};
+use crate::buf::{IoBuf, IoBufMut, check_capacity};
 use crate::driver::core::{Core, SocketOperation};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{QueuedSend, SendPermit, Socket};
@@ -184,7 +184,7 @@ impl<B: IoBufMut> Future for Recv<'_, B> {
         let this = self.get_mut();
         let receiver = &this.stream.receiver;
         if let RecvState::Fresh(buf) = &mut this.state
-            && let Err(error) = check_room(buf)
+            && let Err(error) = check_capacity(buf)
             && let RecvState::Fresh(buf) = std::mem::replace(&mut this.state, RecvState::Over)
         {
             return Poll::Ready(Err(BufError::new(error, Some(buf))));

@@ -178,7 +178,7 @@ impl Writer {
     ///
     /// Why an earlier send failed, and the buffer.
     pub async fn write_buf<B: IoBuf>(&mut self, buf: B) -> Result<(), BufError<B>> {
-        match std::future::poll_fn(|context| self.poll_room(context)).await {
+        match std::future::poll_fn(|context| self.poll_space(context)).await {
             Ok(_) => {
                 self.sink.give(buf);
                 Ok(())
@@ -195,9 +195,9 @@ impl Writer {
     /// waits for room, and says why.
     pub fn try_write_buf<B: IoBuf>(&mut self, buf: B) -> Result<(), B> {
         let state = self.sink.state.borrow();
-        let has_room = state.failed == 0 && state.unsent < state.limit;
+        let has_space = state.failed == 0 && state.unsent < state.limit;
         drop(state);
-        if !has_room {
+        if !has_space {
             return Err(buf);
         }
         self.sink.give(buf);
@@ -245,15 +245,15 @@ impl Writer {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut room = match std::task::ready!(self.poll_room(context)) {
-            Ok(room) => room,
+        let mut space = match std::task::ready!(self.poll_space(context)) {
+            Ok(space) => space,
             Err(error) => return Poll::Ready(Err(error)),
         };
         let mut written = 0;
         for piece in pieces {
-            let taken = piece.len().min(room);
+            let taken = piece.len().min(space);
             self.sink.gather(&piece[..taken]);
-            room -= taken;
+            space -= taken;
             written += taken;
         }
         if written > 0 {
@@ -263,7 +263,7 @@ impl Writer {
     }
 
     /// How many bytes may be written at once: waits while there are none.
-    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_space(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !self.sink.core.spend(context) {
             return Poll::Pending;
         }

@@ -99,8 +99,8 @@ fn address(bytes: &[u8]) -> Option<Address> {
     }
     let mut storage = MaybeUninit::<SocketAddrStorage>::zeroed();
     // SAFETY: Owned: `storage` is ours, is not shorter than `bytes`, and any bytes will do.
-    let room = unsafe { std::slice::from_raw_parts_mut(storage.as_mut_ptr().cast(), NAME_BYTES) };
-    room[..bytes.len()].copy_from_slice(bytes);
+    let space = unsafe { std::slice::from_raw_parts_mut(storage.as_mut_ptr().cast(), NAME_BYTES) };
+    space[..bytes.len()].copy_from_slice(bytes);
     // SAFETY: Written: all of it is initialised, and the length lies between the bounds that are asked for.
     Some(unsafe { Address::read(storage.as_ptr(), to_u32(bytes.len())) })
 }
@@ -124,7 +124,7 @@ pub(crate) struct Parsed {
 /// Reads the header that the kernel has put before a message (`struct io_uring_recvmsg_out`), in a buffer
 /// of which it says to have filled all of `buffer`; there was room for an address of `name_room` bytes.
 /// Nothing that it says is believed beyond the buffer's end (trap 33). `None`: it makes no sense.
-pub(crate) fn parse(buffer: &[u8], name_room: usize) -> Option<Parsed> {
+pub(crate) fn parse(buffer: &[u8], name_bytes_max: usize) -> Option<Parsed> {
     let number = |at: usize| -> Option<u32> {
         let bytes = buffer.get(at..at.checked_add(4)?)?;
         Some(u32::from_ne_bytes(bytes.try_into().ok()?))
@@ -135,9 +135,10 @@ pub(crate) fn parse(buffer: &[u8], name_room: usize) -> Option<Parsed> {
         // There was no room for any.
         return None;
     }
-    let from = HEADER_BYTES.checked_add(name_room)?;
+    let from = HEADER_BYTES.checked_add(name_bytes_max)?;
     let there = buffer.len().checked_sub(from)?;
-    let name = buffer.get(HEADER_BYTES..HEADER_BYTES.checked_add(name_bytes.min(name_room))?)?;
+    let name =
+        buffer.get(HEADER_BYTES..HEADER_BYTES.checked_add(name_bytes.min(name_bytes_max))?)?;
     Some(Parsed {
         sender: address(name),
         from,

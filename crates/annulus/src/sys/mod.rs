@@ -12,6 +12,7 @@ pub(crate) mod call;
 pub(crate) mod counter_storage;
 pub(crate) mod engine_error;
 pub(crate) mod errno;
+pub(crate) mod feature_probe;
 pub(crate) mod forked;
 #[cfg(feature = "net")]
 pub(crate) mod heap;
@@ -38,6 +39,5 @@ pub(crate) mod sim;
 pub(crate) mod size_limit;
 pub(crate) mod sq_poll;
 pub(crate) mod sqe;
-pub(crate) mod trial;
 pub(crate) mod wait_for;
 pub(crate) mod wake;

@@ -67,7 +67,7 @@ impl Poller {
     /// Why the kernel refuses this thread, where it does not refuse a ring without one.
     pub(super) fn explain(&self, error: &io::Error) -> SetupError {
         let version = probe::kernel_version();
-        let (because, cure) = match (error.raw_os_error(), self.cpu) {
+        let (because, hint) = match (error.raw_os_error(), self.cpu) {
             (Some(EPERM | EACCES), _) if version < (5, 11) => (
                 "before Linux 5.11 it is for root only".to_owned(),
                 "run as root, or boot Linux 5.13 or later",
@@ -92,7 +92,7 @@ impl Poller {
         SetupError::Polling {
             what: "a kernel thread that polls the submission queue (SQPOLL)",
             because,
-            cure: cure.to_owned(),
+            hint: hint.to_owned(),
         }
     }
 }
@@ -160,7 +160,7 @@ impl PolledRing {
                     "with Linux {} a polled write may hang without end",
                     probe::kernel_release()
                 ),
-                cure: "boot Linux 5.17 or later".to_owned(),
+                hint: "boot Linux 5.17 or later".to_owned(),
             });
         }
         Ok(PolledRing {
@@ -236,8 +236,8 @@ impl Kernel for PolledRing {
     }
 
     fn reap(&mut self, into: &mut Vec<Cqe>) {
-        let room = REAP_MAX.saturating_sub(into.len()).min(self.played.len());
-        into.extend(self.played.drain(..room));
+        let space = REAP_MAX.saturating_sub(into.len()).min(self.played.len());
+        into.extend(self.played.drain(..space));
         let played = into.len();
         self.ring.reap(into);
         self.in_flight -= to_u32(into.len() - played);

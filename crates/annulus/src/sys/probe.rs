@@ -126,39 +126,39 @@ fn parse_initial_namespace(uid_map: &str) -> bool {
     uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-const SECCOMP_CURE: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the \
+const SECCOMP_HINT: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the \
     container's seccomp profile (Docker: --security-opt seccomp=PROFILE.json)";
 
 pub(crate) fn explain_enosys() -> SetupError {
     let kernel = kernel_release();
-    let cure = if seccomp_filters() && kernel_version() >= (5, 1) {
-        format!("a seccomp filter answers so: {SECCOMP_CURE}")
+    let hint = if seccomp_filters() && kernel_version() >= (5, 1) {
+        format!("a seccomp filter answers so: {SECCOMP_HINT}")
     } else if kernel_version() < (5, 1) {
         "boot Linux 5.11 or later".to_owned()
     } else {
         "boot a kernel built with CONFIG_IO_URING".to_owned()
     };
-    SetupError::Missing { kernel, cure }
+    SetupError::Missing { kernel, hint }
 }
 
 pub(crate) fn explain_eperm() -> SetupError {
     match io_uring_disabled() {
         Some(2) => SetupError::Refused {
             by: "kernel.io_uring_disabled = 2".to_owned(),
-            cure: "sysctl -w kernel.io_uring_disabled=0 (as root)".to_owned(),
+            hint: "sysctl -w kernel.io_uring_disabled=0 (as root)".to_owned(),
         },
         Some(1) if !seccomp_filters() => SetupError::Refused {
             by: "kernel.io_uring_disabled = 1".to_owned(),
-            cure: "run as a member of kernel.io_uring_group, or sysctl -w kernel.io_uring_disabled=0 (as root)"
+            hint: "run as a member of kernel.io_uring_group, or sysctl -w kernel.io_uring_disabled=0 (as root)"
                 .to_owned(),
         },
         _ if seccomp_filters() => SetupError::Refused {
             by: "a seccomp filter (EPERM)".to_owned(),
-            cure: SECCOMP_CURE.to_owned(),
+            hint: SECCOMP_HINT.to_owned(),
         },
         _ => SetupError::Refused {
             by: "a security module (EPERM)".to_owned(),
-            cure: "allow io_uring for this program in SELinux or AppArmor".to_owned(),
+            hint: "allow io_uring for this program in SELinux or AppArmor".to_owned(),
         },
     }
 }
@@ -170,7 +170,7 @@ pub(crate) fn explain_enomem(what: &'static str) -> SetupError {
     } else {
         memlock_bytes()
     };
-    let cure = match have_bytes {
+    let hint = match have_bytes {
         Some(_) if what == A_RING => {
             "raise it (ulimit -l 65536; systemd: LimitMEMLOCK=64M) or run Linux 7.2 or later, which does not \
             charge rings"
@@ -185,7 +185,7 @@ pub(crate) fn explain_enomem(what: &'static str) -> SetupError {
     SetupError::Memlock {
         what,
         have_bytes,
-        cure: cure.to_owned(),
+        hint: hint.to_owned(),
     }
 }
 

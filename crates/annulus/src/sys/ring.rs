@@ -437,7 +437,7 @@ const ENTER_NO_IOWAIT: u32 = 1 << 7;
 #[cfg(feature = "net")]
 impl Ring {
     /// Entries that can be pushed before the next enter.
-    pub(crate) fn sq_room(&self) -> u32 {
+    pub(crate) fn sq_space(&self) -> u32 {
         self.sq_entries().saturating_sub(self.unsubmitted())
     }
 
@@ -512,8 +512,8 @@ impl Kernel for Ring {
 
     fn reap(&mut self, into: &mut Vec<Cqe>) {
         let queue = self.ring.completion();
-        let room = REAP_MAX.saturating_sub(into.len());
-        into.extend(queue.take(room).map(|cqe: cqueue::Entry| Cqe {
+        let space = REAP_MAX.saturating_sub(into.len());
+        into.extend(queue.take(space).map(|cqe: cqueue::Entry| Cqe {
             user_data: cqe.user_data(),
             res: cqe.result(),
             flags: cqe.flags(),

@@ -94,7 +94,7 @@ fn files_that_cannot_be_polled_for_say_why_and_work() {
 }
 
 #[test]
-fn a_refused_poller_of_submissions_is_named_with_a_cure_and_everything_works_without() {
+fn a_refused_poller_of_submissions_is_named_with_a_hint_and_everything_works_without() {
     let poll = SqPoll::new().cpu(4095);
     let Some(engine) = build(Engine::builder().threads(2).sqpoll(poll)) else {
         return;

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "bytes")]
 mod append;
+mod backlog;
 mod bytes;
 mod churn;
 mod contract;
@@ -22,7 +23,6 @@ mod options;
 mod poll;
 mod ports;
 mod progress;
-mod room;
 mod scarce;
 mod sent;
 mod shared;

@@ -111,11 +111,11 @@ fn a_task_that_keeps_chunks_leaves_a_quarter_of_the_memory_and_at_least_a_buffer
 #[cfg(target_pointer_width = "64")]
 fn beyond_4_gib() -> Option<usize> {
     let bytes = (1 << 32) + 1000;
-    let has_room = Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
-    if !has_room {
+    let has_space = Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+    if !has_space {
         println!("skip: no address space for 4 GiB");
     }
-    has_room.then_some(bytes)
+    has_space.then_some(bytes)
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_chunk_of_more_than_4_gib_has_all_of_its_bytes_and_knows_the_size_of_its_mem
     chunk.advance(1 << 32);
     assert_eq!(chunk.len(), 1000);
     drop(chunk);
-    let chunk = Chunk::with_room(bytes);
-    assert_eq!(chunk.room(), bytes, "what it is freed as");
+    let chunk = Chunk::with_capacity(bytes);
+    assert_eq!(chunk.space(), bytes, "what it is freed as");
     assert!(!chunk.is_full());
 }

@@ -102,7 +102,7 @@ impl Rings {
     /// the send, so that the kernel runs it when all is sent, and gives it back when that fails (trap 65).
     #[inline]
     pub(super) fn start_last<T: SocketOp>(&self, mut op: T) {
-        if !self.has_room_for_two() {
+        if !self.has_space_for_two() {
             // Closed when the send is over, by its drop.
             self.start(op, None);
             return;
@@ -123,13 +123,13 @@ impl Rings {
     }
 
     /// Whether the next two go to the kernel together: a link does not outlast an enter.
-    fn has_room_for_two(&self) -> bool {
-        let has_room = || self.with_ring(|ring| ring.sq_room() >= 2);
-        if self.waiting.borrow().is_empty() && has_room() {
+    fn has_space_for_two(&self) -> bool {
+        let has_space = || self.with_ring(|ring| ring.sq_space() >= 2);
+        if self.waiting.borrow().is_empty() && has_space() {
             return true;
         }
         self.submit();
-        self.push_waiting() && has_room()
+        self.push_waiting() && has_space()
     }
 
     /// Whether a close can be linked to a send, which is all sent then. The submission poller might take the one

@@ -328,7 +328,7 @@ fn a_worker_thread_runs_where_it_was_placed() {
 
 /// The limit does not hold with CAP_IPC_LOCK; a thread can give that up for itself.
 #[test]
-fn buffers_beyond_the_locked_memory_limit_are_refused_with_the_limit_and_a_cure() {
+fn buffers_beyond_the_locked_memory_limit_are_refused_with_the_limit_and_a_hint() {
     let Some(limit) = probe::memlock_bytes().filter(|&bytes| bytes < 1 << 30) else {
         return println!("skip: needs a locked-memory limit (ulimit -l) below 1 GiB");
     };

@@ -67,16 +67,16 @@ impl Body {
     }
 
     /// Writes at `offset`, using at most `room` new sectors. Returns the bytes that were written.
-    pub(crate) fn write(&mut self, offset: u64, from: &[u8], mut room: u64) -> usize {
+    pub(crate) fn write(&mut self, offset: u64, from: &[u8], mut space: u64) -> usize {
         let mut done = 0;
         while done < from.len() {
             let (sector, at) = sector_of(offset + done as u64);
             let take = (SECTOR_BYTES - at).min(from.len() - done);
             if !self.now.sectors.contains_key(&sector) {
-                if room == 0 {
+                if space == 0 {
                     break;
                 }
-                room -= 1;
+                space -= 1;
             }
             let data = self.sector(sector);
             if let (Some(to), Some(part)) =
@@ -145,13 +145,13 @@ impl Body {
     }
 
     /// Reserves a range, using at most `room` new sectors. False: there was not enough.
-    pub(crate) fn reserve(&mut self, from: u64, to: u64, room: u64) -> bool {
+    pub(crate) fn reserve(&mut self, from: u64, to: u64, space: u64) -> bool {
         let (first, last) = (
             sector_of(from).0,
             sector_of(to.saturating_sub(1).max(from)).0,
         );
         let missing = (last - first + 1) - self.now.sectors.range(first..=last).count() as u64;
-        if missing > room {
+        if missing > space {
             return false;
         }
         let zeroes: Sector = Arc::new([0; SECTOR_BYTES]);

@@ -91,7 +91,7 @@ impl Files {
     }
 
     /// Sectors that can still be taken.
-    fn room(&self) -> u64 {
+    fn space(&self) -> u64 {
         let used: u64 = self.inodes.values().map(|inode| inode.body.sectors()).sum();
         self.sectors_max.saturating_sub(used)
     }
@@ -225,7 +225,7 @@ impl Files {
         now_ns: u64,
     ) -> SysResult<usize> {
         let appends = self.opened(fd)?.flags & call::O_APPEND != 0;
-        let (room, limit) = (self.room(), self.file_bytes_max);
+        let (space, limit) = (self.space(), self.file_bytes_max);
         let inode = self.writable(fd, EBADF)?;
         check_offset(offset)?;
         let offset = if appends { inode.body.bytes() } else { offset };
@@ -238,7 +238,7 @@ impl Files {
         }
         let done = inode
             .body
-            .write(offset, from.get(..allowed).unwrap_or_default(), room);
+            .write(offset, from.get(..allowed).unwrap_or_default(), space);
         if done == 0 {
             return Err(ENOSPC);
         }
@@ -287,7 +287,7 @@ impl Files {
         bytes: u64,
         now_ns: u64,
     ) -> SysResult<usize> {
-        let (room, limit) = (self.room(), self.file_bytes_max);
+        let (space, limit) = (self.space(), self.file_bytes_max);
         let inode = self.writable(fd, EBADF)?;
         check_offset(offset)?;
         check_offset(bytes)?;
@@ -301,13 +301,13 @@ impl Files {
             .ok_or(EFBIG)?;
         match mode & !KEEP_SIZE {
             0 => {
-                if !inode.body.reserve(offset, end, room) {
+                if !inode.body.reserve(offset, end, space) {
                     return Err(ENOSPC);
                 }
             }
             PUNCH_HOLE if keep_size => inode.body.clear(offset, end),
             ZERO_RANGE => {
-                if !inode.body.reserve(offset, end, room) {
+                if !inode.body.reserve(offset, end, space) {
                     return Err(ENOSPC);
                 }
                 inode.body.clear(offset, end);
@@ -357,7 +357,7 @@ impl Files {
     }
 
     /// Fills `struct linux_dirent64` records, as many as fit, from where the last call ended.
-    pub(crate) fn list(&mut self, fd: i32, room: usize) -> SysResult<Vec<u8>> {
+    pub(crate) fn list(&mut self, fd: i32, space: usize) -> SysResult<Vec<u8>> {
         let refusal = if self.is_dir(self.opened(fd)?.ino) {
             ENOENT
         } else {
@@ -379,7 +379,7 @@ impl Files {
                 call::file_type::REGULAR
             };
             let bytes = (RECORD_HEAD_BYTES + name.len() + 1).next_multiple_of(8);
-            if records.len() + bytes > room {
+            if records.len() + bytes > space {
                 return if records.is_empty() {
                     Err(EINVAL)
                 } else {

@@ -501,11 +501,11 @@ impl Kernel for SimKernel {
     }
 
     fn reap(&mut self, into: &mut Vec<Cqe>) {
-        let room = REAP_MAX.saturating_sub(into.len()).min(self.cq.len());
-        if room > 0 {
+        let space = REAP_MAX.saturating_sub(into.len()).min(self.cq.len());
+        if space > 0 {
             self.fruitless = 0;
         }
-        into.extend(self.cq.drain(..room));
+        into.extend(self.cq.drain(..space));
     }
 
     fn arm_wake(&mut self, token: u64) -> bool {

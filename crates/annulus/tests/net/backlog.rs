@@ -14,7 +14,7 @@ fn with_little_room_connections_wait_in_the_backlog_and_with_more_all_are_accept
     for_each_way(|_| async {
         let (listener, address) = listen();
         let mut incoming = listener.accept_multishot();
-        incoming.set_room(1);
+        incoming.set_limit(1);
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
             clients.push(TcpStream::connect(address).await.unwrap());
@@ -24,13 +24,13 @@ fn with_little_room_connections_wait_in_the_backlog_and_with_more_all_are_accept
         drop(spawn(answer(first)));
         ask(&clients[0], bytes(1, 0, 100)).await;
         assert_eq!(incoming.queued(), 0, "accepted without being asked for");
-        incoming.set_room(usize::MAX);
+        incoming.set_limit(usize::MAX);
         let mut accepted = Vec::new();
         while accepted.len() < CLIENTS - 1 {
             accepted.push(incoming.next().await.unwrap().unwrap());
         }
         // A multishot accept is ended, and what it has accepted by then is not lost.
-        incoming.set_room(1);
+        incoming.set_limit(1);
         for _ in 0..CLIENTS {
             clients.push(TcpStream::connect(address).await.unwrap());
         }

@@ -59,7 +59,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// What a new ring was asked and answered.
 #[derive(Debug)]
-pub(crate) struct Tried {
+pub(crate) struct ProbedRing {
     /// The set-up mode that the engine would get.
     pub(crate) setup_mode: SetupMode,
     /// For each of `OPCODES`.
@@ -69,7 +69,7 @@ pub(crate) struct Tried {
 
 /// Makes a ring, and tries with it what can be registered. What stays of it belongs to the calling
 /// thread, and goes with that: call this on a thread that ends.
-pub(crate) fn try_ring() -> Result<Tried, SetupError> {
+pub(crate) fn try_ring() -> Result<ProbedRing, SetupError> {
     let config = RingConfig {
         sq_entries: ENTRIES,
         cq_entries: 2 * ENTRIES,
@@ -81,7 +81,7 @@ pub(crate) fn try_ring() -> Result<Tried, SetupError> {
     let opcodes = (0..OPCODES.len())
         .map(|opcode| u8::try_from(opcode).is_ok_and(|opcode| ring.supports(opcode)))
         .collect();
-    Ok(Tried {
+    Ok(ProbedRing {
         setup_mode: ring.setup_mode(),
         opcodes,
         registrations: Bench::new(ring)?.registrations(),
@@ -129,7 +129,7 @@ const SETUP_FLAGS: [SetupFlag; 16] = [
 /// Tries each set-up flag on a ring of its own. Accepted means accepted: whether a device has queues
 /// to poll, or a processor to spare for a polling thread, is another matter.
 pub(crate) fn setup_flags() -> Vec<Probe> {
-    let tried = SETUP_FLAGS.iter().map(|&(name, flag, with, since)| {
+    let probed = SETUP_FLAGS.iter().map(|&(name, flag, with, since)| {
         let result = patiently(|| set_up(flag | with, name, since)).map(drop);
         Probe {
             name,
@@ -137,7 +137,7 @@ pub(crate) fn setup_flags() -> Vec<Probe> {
             result,
         }
     });
-    tried.collect()
+    probed.collect()
 }
 
 /// The feature bits that any ring reports; `None` where not even a plain one is set up.

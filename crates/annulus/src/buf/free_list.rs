@@ -11,7 +11,7 @@ use std::task::Waker;
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct FreeList {
     /// Buffers that were given back; the last of them is taken first, while it is in the processor's
     /// caches.
     free: Vec<u32>,
@@ -41,10 +41,10 @@ enum State {
     Gone,
 }
 
-impl Room {
+impl FreeList {
     /// With the buffers from 0 to `count`, all free; 0 is taken first.
-    pub(super) fn new(count: u32) -> Room {
-        Room {
+    pub(super) fn new(count: u32) -> FreeList {
+        FreeList {
             free: Vec::new(),
             fresh: 0,
             count,
@@ -188,42 +188,42 @@ mod tests {
     #[test]
     fn buffers_go_to_the_longest_waiter_when_others_leave_in_between() {
         let mut random = fastrand::Rng::with_seed(7);
-        let mut room = Room::new(3);
+        let mut free_list = FreeList::new(3);
         let (mut out, mut queue, mut given) = (Vec::new(), VecDeque::new(), Vec::new());
         for _ in 0..20_000 {
             match random.u32(0..5) {
-                0 | 1 => match room.take() {
+                0 | 1 => match free_list.take() {
                     Some(buffer) => {
                         assert!(queue.is_empty() && !out.contains(&buffer));
                         out.push(buffer);
                     }
-                    None => queue.push_back(room.join(Waker::noop().clone())),
+                    None => queue.push_back(free_list.join(Waker::noop().clone())),
                 },
                 2 if !out.is_empty() => {
                     let buffer = out.swap_remove(random.usize(0..out.len()));
-                    let woken = room.give(buffer).is_some();
+                    let woken = free_list.give(buffer).is_some();
                     assert_eq!(woken, !queue.is_empty());
                     given.extend(queue.pop_front().map(|index| (index, buffer)));
                 }
                 3 if !given.is_empty() => {
                     let (index, buffer) = given.swap_remove(random.usize(0..given.len()));
-                    assert_eq!(room.collect(index), Some(buffer));
+                    assert_eq!(free_list.collect(index), Some(buffer));
                     out.push(buffer);
                 }
                 4 if random.bool() && !queue.is_empty() => {
                     let index = queue.remove(random.usize(0..queue.len())).unwrap();
-                    assert_eq!(room.collect(index), None);
-                    assert!(room.leave(index).0.is_some());
+                    assert_eq!(free_list.collect(index), None);
+                    assert!(free_list.leave(index).0.is_some());
                 }
                 4 if !given.is_empty() => {
                     let (index, buffer) = given.swap_remove(0);
-                    assert_eq!(room.leave(index).1.is_some(), !queue.is_empty());
+                    assert_eq!(free_list.leave(index).1.is_some(), !queue.is_empty());
                     given.extend(queue.pop_front().map(|index| (index, buffer)));
                 }
                 _ => {}
             }
-            assert_eq!(room.free() + out.len() + given.len(), 3);
-            assert!(room.waiters.len() <= 64 || queue.len() > 32);
+            assert_eq!(free_list.free() + out.len() + given.len(), 3);
+            assert!(free_list.waiters.len() <= 64 || queue.len() > 32);
         }
     }
 }

@@ -74,7 +74,7 @@ fn main() {
     );
     guest.check("a buffered file is not polled for", Guest::buffered);
     guest.check("what was written is read back", Guest::write_back);
-    guest.check("many reads at once", Guest::many);
+    guest.check("many reads in one batch", Guest::many);
     guest.check("dropped futures", Guest::dropped);
     guest.check("a timeout that no cancel can keep", Guest::timeout);
     guest.check("the end of an engine with reads in flight", Guest::ended);

@@ -33,11 +33,11 @@ const CONNECTIONS: usize = 32;
 enum Work {
     /// Reads of 4 KiB from the page cache, on the caller's thread, one after another.
     CachedInline,
-    /// The same, 32 at once.
+    /// The same, 32 at a time.
     CachedInlineMany,
     /// Through the ring of the calling thread, one after another.
     CachedRing,
-    /// The same, 32 at once.
+    /// The same, 32 at a time.
     CachedRingMany,
     /// Direct reads of 4 KiB, 32 in flight.
     Direct,

@@ -81,7 +81,7 @@ impl Support {
                 .map(thread::ScopedJoinHandle::join);
             match detected {
                 Ok(Ok(support)) => support,
-                Ok(Err(_)) => Support::without_ring(io::Error::other("it ended at once")),
+                Ok(Err(_)) => Support::without_ring(io::Error::other("it ended immediately")),
                 Err(error) => Support::without_ring(error),
             }
         })

@@ -128,7 +128,7 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-/// Ready at once, and then each time `period` has passed. A tick that comes late does not move those
+/// Ready immediately, and then each time `period` has passed. A tick that comes late does not move those
 /// after it; ticks that have been missed are left out.
 ///
 /// # Panics

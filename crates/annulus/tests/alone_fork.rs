@@ -29,7 +29,7 @@ const FORKS: usize = 10;
 struct Forked(libc::pid_t);
 
 impl Forked {
-    /// A child that ends at once, or stays until it is killed.
+    /// A child that ends immediately, or stays until it is killed.
     fn new(stays: bool) -> Forked {
         // SAFETY: the child calls nothing but `pause` and `_exit`, which are safe after a fork of a process with
         // several threads.
@@ -95,9 +95,9 @@ async fn read_all<B: IoBufMut + Deref<Target = [u8]>>(
     let mut answers = Vec::new();
     {
         let mut first = pin!(many.next());
-        let at_once = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await;
+        let immediately = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await;
         meanwhile();
-        match at_once {
+        match immediately {
             Poll::Ready(answer) => answers.extend(answer),
             Poll::Pending => answers.extend(first.await),
         }
@@ -296,7 +296,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (client, listener.accept().await.unwrap())
 }
 
-/// What a child does with an operation: it is answered at once, or waits without end.
+/// What a child does with an operation: it is answered immediately, or waits without end.
 #[track_caller]
 fn refused<T, E: Into<std::io::Error>>(operation: impl Future<Output = Result<T, E>>) {
     let polled = pin!(operation).poll(&mut Context::from_waker(Waker::noop()));

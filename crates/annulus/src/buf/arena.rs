@@ -98,7 +98,7 @@ impl BufferLayout {
 /// Buffers of one size that the rings of an engine have registered: the kernel has their pages at
 /// hand, and pins nothing when an operation uses one. Cheap to clone.
 ///
-/// When the last clone and the last [`ArenaBuf`] have been dropped, the rings let go of the memory at once,
+/// When the last clone and the last [`ArenaBuf`] have been dropped, the rings let go of the memory immediately,
 /// idle ones included.
 ///
 /// Made by [`Engine::register_buffers`](crate::Engine::register_buffers). Which operations gain by

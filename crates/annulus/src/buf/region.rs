@@ -16,7 +16,7 @@ use crate::sys::mapping::{HugePages, Mapping, PagesInUse};
 /// Owned memory of any size, in pages of its own: what [`File::load`](crate::File::load) answers.
 ///
 /// Zeroed, and given to the process page by page as it is touched first. A buffer like others, too:
-/// `file.read_at(region, offset)` reads at most 2 GiB at once into it.
+/// `file.read_at(region, offset)` reads at most 2 GiB per operation into it.
 ///
 /// ```
 /// let region = annulus::buf::Region::new(1 << 20, annulus::buf::HugePages::default())?;

@@ -136,7 +136,7 @@ impl Pool {
         });
         let mut state = lock(&shared.inside.state);
         if let Err(error) = shared.start_thread(&mut state) {
-            // Nothing would ever be answered. A closed pool refuses at once.
+            // Nothing would ever be answered. A closed pool refuses immediately.
             state.closed = true;
             let errno = error.raw_os_error().unwrap_or(EAGAIN);
             let refusal = EngineError::NoThread { errno }.code();

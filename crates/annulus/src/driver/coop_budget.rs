@@ -12,7 +12,7 @@ thread_local! {
     static RUN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether this thread may answer one more at once. If not, its task is to yield, after `reset`.
+/// Whether this thread may complete one more operation synchronously. If not, its task must yield, after `reset`.
 #[inline]
 pub(crate) fn may_go_on() -> bool {
     RUN.get() < RUN_MAX

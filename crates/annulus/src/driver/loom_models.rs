@@ -5,7 +5,7 @@
 //! `loom_mutations.rs` makes the mistakes and sees them found.
 //!
 //! What is checked is the code itself: the driver, the future and the batch, between them a driver handle,
-//! and a kernel that answers at once or late. Slots are watched: two threads that touch one without
+//! and a kernel that answers immediately or late. Slots are watched: two threads that touch one without
 //! anything that orders them are an error, and so is a thread that nobody wakes. The models keep
 //! what the driver keeps: Lent, Once, One side.
 #![allow(unsafe_code)]
@@ -82,7 +82,7 @@ impl Wake for Bell {
     }
 }
 
-/// A kernel: answers at once, or only when it is asked to cancel, and then late.
+/// A kernel: answers immediately, or only when it is asked to cancel, and then late.
 struct Doll {
     bell: Arc<Notify>,
     late: bool,

@@ -25,7 +25,7 @@ use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::{Entered, Kernel};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
-/// A kernel that answers at once, or when it is asked to cancel.
+/// A kernel that answers immediately, or when it is asked to cancel.
 struct Puppet {
     bell: Arc<Notify>,
     late: bool,

@@ -70,7 +70,7 @@ use stack::{Pushed, Stack};
 use table::Table;
 use threadless_state::ThreadlessState;
 
-/// How many operations, and how many bytes of buffers, a driver lets the kernel hold at once.
+/// How many operations, and how many bytes of buffers, a driver lets the kernel hold at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) in_flight: u32,

@@ -98,7 +98,7 @@ impl<'a, T: Op, A> Operation<'a, T, A> {
     ///
     /// When the time is up the kernel is asked to cancel. If it does, the answer is `TimedOut` with
     /// the buffer; if it can't (a disk request that is already with the device), the answer is
-    /// `TimedOut` at once, without the buffer, which the engine frees when the kernel lets go.
+    /// `TimedOut` immediately, without the buffer, which the engine frees when the kernel lets go.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.time = Time::Within(timeout);
         self

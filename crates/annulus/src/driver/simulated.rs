@@ -92,7 +92,7 @@ pub(crate) fn start(
             thread: Thread::Running(thread),
         }),
         Err(_) => {
-            let error = std::io::Error::other("it ended at once");
+            let error = std::io::Error::other("it ended immediately");
             Err(SetupError::Os {
                 what: "a driver thread",
                 error,

@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! A lock-free list that any thread pushes to and one thread empties at once: how operations are
+//! A lock-free list that any thread pushes to and one thread empties in one step: how operations are
 //! submitted to a driver. Checked by loom (`ci/loom`).
 //!
 //! There is no pop of a single element, so there is no ABA problem. The elements link themselves. A

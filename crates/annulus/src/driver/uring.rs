@@ -57,7 +57,7 @@ const CHUNKS: [(u32, u32); 2] = [(64, 2), (u32::MAX, 8)];
 const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
 const CHUNK_MAX: u32 = 32;
 /// Enter calls refused in a row (EAGAIN, EBUSY: the kernel is short of memory) before the driver
-/// pauses instead of trying again at once.
+/// pauses instead of trying again immediately.
 const REFUSALS_MAX: u32 = 64;
 /// That pause.
 const REFUSED_PAUSE_NS: u64 = 1_000_000;
@@ -478,7 +478,7 @@ impl<K: Kernel> Driver<K> {
         if self.cqes.is_empty() {
             return false;
         }
-        // A device may answer everything at once: what is left then says nothing of the load.
+        // A device may answer everything immediately: what is left then says nothing of the load.
         self.load = self.in_flight.max(self.load - self.load / 8);
         self.clocks.completed_ns = 0;
         let mut cqes = std::mem::take(&mut self.cqes);

@@ -192,14 +192,14 @@ impl EngineBuilder {
         self
     }
 
-    /// Operations that each driver lets the kernel hold at once; 1,024 by default. Further ones wait
+    /// Operations that each driver lets the kernel hold at a time; 1,024 by default. Further ones wait
     /// their poll: first come, first served, a batch and a lone operation taking polls.
     pub fn max_in_flight(mut self, operations: u32) -> Self {
         self.limits.in_flight = operations;
         self
     }
 
-    /// Bytes of buffers that each driver lets the kernel hold at once; 256 MiB by default. One
+    /// Bytes of buffers that each driver lets the kernel hold at a time; 256 MiB by default. One
     /// operation larger than that still runs, alone.
     pub fn max_in_flight_bytes(mut self, bytes: u64) -> Self {
         self.limits.in_flight_bytes = bytes;
@@ -537,7 +537,7 @@ fn start_driver(
         }
         Err(_) => Err(SetupError::Os {
             what: "a driver thread",
-            error: io::Error::other("it ended at once"),
+            error: io::Error::other("it ended immediately"),
         }),
     }
 }

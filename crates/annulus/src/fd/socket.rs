@@ -192,7 +192,7 @@ impl Socket {
         self.number.get() == Number::Closing
     }
 
-    /// Ends the connection at once, by a reset where there is such: what is being sent fails.
+    /// Ends the connection immediately, by a reset where there is such: what is being sent fails.
     pub(crate) fn abort(&self) {
         self.cut();
         net::abort(self.raw);

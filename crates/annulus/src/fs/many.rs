@@ -1,4 +1,4 @@
-//! Many reads as one batch: a stream of completions, or all at once in the order asked.
+//! Many reads as one batch: a stream of completions, or all together in the order of the requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::driver::{Operation, coop_budget};
 use crate::error::{BufError, BufResult};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
-use crate::op::{AT_ONCE, Op, ReadAt, Sleep, Try, Until, read_cached};
+use crate::op::{Op, READS_PER_STEP, ReadAt, Sleep, Try, Until, read_cached};
 use crate::sys::engine_error::{EngineError, error_of};
 
 /// Reads of one batch submitted at a time; the rest of the iterator is read as answers come. It
@@ -150,7 +150,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             return self.pushed.push_back((buf, offset));
         }
         self.add(buf, offset);
-        if self.staged.len() == AT_ONCE {
+        if self.staged.len() == READS_PER_STEP {
             self.finish_issue();
         }
         self.batch.flush_chunk();
@@ -205,7 +205,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         // Each of them waits for all.
         let submitted_ns = self.file.submitter.sample();
         let mut attempts = 0;
-        for reads in staged.chunks_mut(AT_ONCE) {
+        for reads in staged.chunks_mut(READS_PER_STEP) {
             let ask = self.file.fd.cached().ask_of(reads.len());
             if let Some(reads) = reads.get_mut(..ask).filter(|reads| !reads.is_empty()) {
                 read_cached(&self.file.fd, reads, self.file.submitter.has_rings());
@@ -253,7 +253,10 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     }
 
     fn refill(&mut self) {
-        while self.has_more() && self.outstanding() < self.window && self.staged.len() < AT_ONCE {
+        while self.has_more()
+            && self.outstanding() < self.window
+            && self.staged.len() < READS_PER_STEP
+        {
             let next = if self.exhausted {
                 self.pushed.pop_front()
             } else {

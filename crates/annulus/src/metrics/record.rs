@@ -42,7 +42,7 @@ const FALLBACK_WORDS: usize = 160;
 /// this: one page.
 const SUMS: usize = 512;
 const _: () = assert!(FALLBACK + FALLBACK_WORDS <= SUMS);
-/// What is read of a record at once; its buckets follow.
+/// The part of a record that is read in one step; its buckets follow.
 pub(super) const HEAD_WORDS: usize = SUMS + OPERATIONS_MAX * PARTS;
 /// The words of a page, where pages are largest.
 pub(super) const PAGE_WORDS: usize = (64 << 10) / size_of::<u64>();
@@ -365,7 +365,7 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
     };
     Counts {
         submitted: match kind {
-            // Asked and answered at once.
+            // Submitted and completed at the same moment.
             SourceKind::Inline | SourceKind::Preload | SourceKind::Passed => completed,
             _ => word(Number::submitted),
         },

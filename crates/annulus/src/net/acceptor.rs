@@ -25,7 +25,7 @@ use crate::sys::net;
 use crate::sys::sqe::Cqe;
 
 /// After an accept that failed for want of descriptors or memory, the next is made this much later: until
-/// then one may be closed, and at once it would fail again.
+/// then one may be closed, and immediately it would fail again.
 const WANT_PAUSE_NS: u64 = 10_000_000;
 
 /// Connections that wait to be taken by which a multishot accept is ended: further ones wait in the
@@ -48,7 +48,7 @@ pub(super) struct Acceptor {
     limit: Cell<usize>,
     /// A single accept, of all tasks that wait for one.
     accept: RefCell<Option<SharedOperation<Accept>>>,
-    /// Not before, ns; 0 is at once.
+    /// Not before, ns; 0 is immediately.
     not_before_ns: Cell<u64>,
     timer: Cell<Option<Timer>>,
     /// The tasks that wait for that moment.
@@ -65,7 +65,7 @@ struct Bound {
     _claim: Option<Claim>,
 }
 
-/// The address can be bound again at once: the socket itself is closed when the kernel has let go of it. No other
+/// The address can be bound again immediately: the socket itself is closed when the kernel has let go of it. No other
 /// process has it.
 impl Drop for Bound {
     fn drop(&mut self) {

@@ -197,7 +197,7 @@ impl<'a> SocketOptions<'a> {
         net::set_defer_accept(self.0.raw(), seconds)
     }
 
-    /// Whether small segments are sent at once. TCP. (`TCP_NODELAY`)
+    /// Whether small segments are sent immediately. TCP. (`TCP_NODELAY`)
     ///
     /// # Errors
     ///

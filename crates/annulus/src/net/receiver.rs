@@ -193,7 +193,7 @@ impl Receiver {
             let begun = self.begun.replace(true);
             let kind = match self.short.get() {
                 // All that found no buffer ask anew, in one enter. Were their data received there and then, as much
-                // would come at once again, and find no buffer again.
+                // would come immediately again, and find no buffer again.
                 1.. => ReceiveKind::SinglePollFirst,
                 // A connection may be over after one message: then there is nothing to cancel.
                 0 if !begun => ReceiveKind::Single,

@@ -180,7 +180,7 @@ impl TcpStream {
     }
 
     /// Fills the buffer. Dropped, the future leaves what it has received to the next. A buffer without room is full:
-    /// it comes back at once, also at the end of the stream.
+    /// it comes back immediately, also at the end of the stream.
     ///
     /// # Errors
     ///
@@ -376,13 +376,13 @@ impl TcpStream {
         SendProgress::of(&self.0)
     }
 
-    /// Ends the connection at once by a reset: what is being sent fails, and the peer does not take what has come for
-    /// all there was. A Unix stream has no reset; its peer reads an end.
+    /// Ends the connection immediately by a reset: what is being sent fails, and the peer does not take what has come
+    /// for all there was. A Unix stream has no reset; its peer reads an end.
     pub fn abort(&self) {
         self.0.socket.abort();
     }
 
-    /// Ends one direction, or both, at once: what is still to be sent is not waited for.
+    /// Ends one direction, or both, immediately: what is still to be sent is not waited for.
     ///
     /// # Errors
     ///
@@ -409,7 +409,7 @@ impl TcpStream {
         internet(net::local_address(self.0.socket.raw())?)
     }
 
-    /// Sends small segments at once (`TCP_NODELAY`), or gathers them.
+    /// Sends small segments immediately (`TCP_NODELAY`), or gathers them.
     ///
     /// # Errors
     ///
@@ -418,7 +418,7 @@ impl TcpStream {
         option::set_nodelay(self.0.socket.raw(), on)
     }
 
-    /// Whether small segments are sent at once.
+    /// Whether small segments are sent immediately.
     ///
     /// # Errors
     ///

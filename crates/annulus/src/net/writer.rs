@@ -262,7 +262,7 @@ impl Writer {
         Poll::Ready(Ok(written))
     }
 
-    /// How many bytes may be written at once: waits while there are none.
+    /// How many bytes may be written now: waits while there are none.
     fn poll_space(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !self.sink.core.spend(context) {
             return Poll::Pending;

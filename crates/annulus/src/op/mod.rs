@@ -103,7 +103,7 @@ use crate::narrow::to_u32;
 use crate::sys::errno::{EAGAIN, EINTR, ENOMEM};
 use crate::sys::sqe::Sqe;
 
-pub(crate) use crate::sys::cached::AT_ONCE;
+pub(crate) use crate::sys::cached::READS_PER_STEP;
 #[cfg(feature = "net")]
 pub(crate) use accept::multishot as accept_multishot;
 pub(crate) use read_at::{INLINE_BYTES_MAX, Target, Try, Until, read_cached};

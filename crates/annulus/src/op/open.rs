@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! `open`: OPENAT, or `openat`. Owns the path (Lent, Still). The answer carries a descriptor: an
-//! operation dropped on its way closes it (trap 4), because `complete` wraps it at once.
+//! operation dropped on its way closes it (trap 4), because `complete` wraps it immediately.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

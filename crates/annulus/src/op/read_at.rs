@@ -12,7 +12,7 @@ use super::{
 use crate::buf::{Bounce, IoBufMut, ReadTarget, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
-use crate::sys::cached::{self, AT_ONCE, CachedRead};
+use crate::sys::cached::{self, CachedRead, READS_PER_STEP};
 use crate::sys::call::{self, RWF_NOWAIT};
 use crate::sys::errno::{EAGAIN, check, count};
 use crate::sys::sqe::{Sqe, opcode};
@@ -275,7 +275,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
         offset: 0,
         res: 0,
     };
-    let mut asked = [nothing; AT_ONCE];
+    let mut asked = [nothing; READS_PER_STEP];
     for (ask, read) in asked.iter_mut().zip(reads.iter_mut()) {
         let bytes = transfer_len(read.bytes);
         *ask = CachedRead {

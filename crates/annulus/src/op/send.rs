@@ -38,7 +38,7 @@ pub struct SendAll<B> {
     buf: B,
     done: usize,
     permit: SendPermit,
-    /// The end of the stream follows at once, and leaves in the same segment.
+    /// The end of the stream follows immediately, and leaves in the same segment.
     is_last: bool,
 }
 
@@ -67,7 +67,7 @@ impl<B: IoBuf> SendAll<B> {
         self.buf
     }
 
-    /// Whether the kernel can be asked for all of it at once.
+    /// Whether the kernel takes all of it in one operation.
     #[inline]
     pub(crate) fn is_one_transfer(&self) -> bool {
         self.buf.init_bytes() <= TRANSFER_MAX

@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! What the kernel answers to each of io_uring's three system calls, or a filter in its place. A ring is
-//! set up and closed at once with nothing in flight (Drained); the other two calls are made on a descriptor
+//! set up and closed immediately with nothing in flight (Drained); the other two calls are made on a descriptor
 //! that is no ring, so that the kernel reads or writes no memory of this process (Lent).
 //!
 //! Filters forbid calls by number and never look whose descriptor it is: an `EPERM` from `io_uring_enter` on an

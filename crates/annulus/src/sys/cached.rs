@@ -26,7 +26,7 @@ pub(crate) struct CachedRead {
 }
 
 /// Reads asked for at a time: a kilobyte of SQEs keeps the ring within one page.
-pub(crate) const AT_ONCE: usize = 32;
+pub(crate) const READS_PER_STEP: usize = 32;
 
 /// A thread's ring.
 enum Batcher {
@@ -48,7 +48,7 @@ thread_local! {
 ///
 /// Lent: each `base` is valid for writes of `bytes` until this returns. Open: so is `fd`.
 pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
-    debug_assert!(reads.len() <= AT_ONCE);
+    debug_assert!(reads.len() <= READS_PER_STEP);
     let read = BATCHER.try_with(|batcher| {
         // A thread-local ring is not entered twice: nothing in here calls out.
         let Ok(mut batcher) = batcher.try_borrow_mut() else {
@@ -78,7 +78,7 @@ impl Batcher {
             *self = Batcher::Unavailable;
         }
         if let Batcher::New = self {
-            let made = IoUring::builder().dontfork().build(to_u32(AT_ONCE));
+            let made = IoUring::builder().dontfork().build(to_u32(READS_PER_STEP));
             *self = match made {
                 Ok(ring) => Batcher::Ready(Box::new(Queues::new(ring))),
                 Err(_) => Batcher::Unavailable,

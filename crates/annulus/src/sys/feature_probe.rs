@@ -1,6 +1,6 @@
 //! # Safety
 //!
-//! What a kernel accepts, found by trying: set-up flags each on a ring that is closed at once,
+//! What a kernel accepts, found by trying: set-up flags each on a ring that is closed immediately,
 //! registrations by a transfer that uses them. Nothing is in flight when a trial ends (Drained); if
 //! the kernel did not answer, what it may still touch is leaked (Lent).
 #![allow(unsafe_code)]

@@ -142,7 +142,7 @@ impl Mapping {
     /// Keeps the range out of children that are forked from now on, or lets them have a copy again.
     ///
     /// A fork makes private pages copy-on-write. Those that a ring has registered are copied for the
-    /// child at once, all of them, at each fork. Of those that a direct read fills meanwhile, the process that
+    /// child immediately, all of them, at each fork. Of those that a direct read fills meanwhile, the process that
     /// writes first gets a copy, and the device keeps the old page: what it reads may arrive in the
     /// child, and nowhere else (trap 59; open(2) has the warning).
     pub(crate) fn keep_from_children(&self, keep: bool) {

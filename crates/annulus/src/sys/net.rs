@@ -21,7 +21,7 @@ use crate::narrow::to_u32;
 
 /// `MSG_WAITALL`: a send goes on until all of it is sent, where the kernel can.
 pub(crate) const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
-/// `MSG_MORE`: more follows at once, or the end; the kernel may wait for it with what does not fill a segment.
+/// `MSG_MORE`: more follows immediately, or the end; the kernel may wait for it with what does not fill a segment.
 pub(crate) const MSG_MORE: u32 = libc::MSG_MORE as u32;
 /// `SOCK_CLOEXEC`, for `accept4`.
 pub(crate) const SOCK_CLOEXEC: u32 = libc::SOCK_CLOEXEC as u32;
@@ -190,7 +190,7 @@ pub(crate) unsafe fn send(fd: RawFd, base: *const u8, bytes: usize) -> i32 {
     unsafe { send_with(fd, base, bytes, SendFlags::empty()) }
 }
 
-/// The same, of the last bytes: the end follows at once, and the kernel may wait for it.
+/// The same, of the last bytes: the end follows immediately, and the kernel may wait for it.
 ///
 /// # Safety
 ///
@@ -212,7 +212,7 @@ unsafe fn send_with(fd: RawFd, base: *const u8, bytes: usize, flags: SendFlags) 
     res(net::send(fd, from, flags))
 }
 
-/// `send`, without waiting, of what more follows at once: the kernel may wait for that.
+/// `send`, without waiting, of what more follows immediately: the kernel may wait for that.
 pub(crate) fn send_more(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE;
     Ok(net::send(borrow_fd(fd), bytes, flags)?)
@@ -351,8 +351,8 @@ pub(crate) fn shutdown(fd: RawFd, how: Shutdown) -> io::Result<()> {
     Ok(net::shutdown(borrow_fd(fd), how)?)
 }
 
-/// Ends a connection at once, without waiting for what is to be sent: by a reset, or, where there is none (Unix), by an
-/// end of both directions. What is under way fails.
+/// Ends a connection immediately, without waiting for what is to be sent: by a reset, or, where there is none (Unix),
+/// by an end of both directions. What is under way fails.
 pub(crate) fn abort(fd: RawFd) {
     if net::connect_unspec(borrow_fd(fd)).is_err() {
         // Refused (ENOTCONN), there is no connection.

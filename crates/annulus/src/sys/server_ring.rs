@@ -35,7 +35,7 @@ pub mod request {
     pub const SEND: u8 = sqe::opcode::SEND;
     pub const POLL_ADD: u8 = sqe::opcode::POLL_ADD;
     pub const ASYNC_CANCEL: u8 = sqe::opcode::ASYNC_CANCEL;
-    /// In `len` of a poll: an answer at once, and one for each event after it, not for what has been there before.
+    /// In `len` of a poll: an answer immediately, and one for each event after it, not for what has been there before.
     pub const POLL_EDGES: u32 = 1;
     /// In `op_flags` of a cancel: all that it names, not the first. Since Linux 5.19, as the next.
     pub const CANCEL_ALL: u32 = 1;

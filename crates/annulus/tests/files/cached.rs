@@ -4,7 +4,7 @@ use annulus::fs::CachedReads;
 use annulus::{File, OpenOptions};
 
 use crate::grounds::{Ground, bytes, for_each_backend};
-use crate::page_cache::{Pinned, answers_at_once, uncache_surely};
+use crate::page_cache::{Pinned, answers_immediately, uncache_surely};
 
 const PAGES: u64 = 64;
 const PAGE: usize = 4096;
@@ -16,7 +16,7 @@ async fn hot_file(ground: &Ground, name: &str) -> Option<(File, Pinned)> {
         return None;
     }
     let file = ground.file(name, &bytes(1, PAGES as usize * PAGE)).await;
-    if !answers_at_once(&ground.path(name)) {
+    if !answers_immediately(&ground.path(name)) {
         crate::skip::skip("the temporary directory's file system has no reads without waiting");
         return None;
     }

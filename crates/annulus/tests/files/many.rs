@@ -71,7 +71,7 @@ fn awaiting_a_batch_gives_the_answers_in_the_order_asked() {
 }
 
 #[test]
-fn an_empty_batch_ends_at_once() {
+fn an_empty_batch_ends_immediately() {
     for_each_backend(async |ground| {
         let file = ground.file("f", b"abc").await;
         let none = || std::iter::empty::<(Vec<u8>, u64)>();

@@ -79,7 +79,7 @@ impl Pinned {
 }
 
 /// Whether the file system can read what is cached without waiting for what is not.
-pub(crate) fn answers_at_once(path: &Path) -> bool {
+pub(crate) fn answers_immediately(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     let mut byte = [0];
     let into = &mut [std::io::IoSliceMut::new(&mut byte)];

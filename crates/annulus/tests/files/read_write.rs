@@ -193,7 +193,7 @@ fn a_borrowed_slice_is_filled_cached_or_not() {
 }
 
 #[test]
-fn a_write_is_seen_by_std_at_once_and_a_gap_reads_as_zeroes() {
+fn a_write_is_seen_by_std_immediately_and_a_gap_reads_as_zeroes() {
     for_each_backend(async |ground| {
         let file = ground.file("f", b"").await;
         let (n, buf) = file.write_at(b"abc".to_vec(), 0).await.unwrap();

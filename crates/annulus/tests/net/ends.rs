@@ -45,7 +45,7 @@ fn a_server_that_has_said_all_still_hears_the_client() {
     });
 }
 
-/// A connection whose other end is std's, so that what is done to it happens at once.
+/// A connection whose other end is std's, so that what is done to it happens immediately.
 async fn with_std(listener: &TcpListener) -> (std::net::TcpStream, TcpStream) {
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (client, listener.accept().await.unwrap())

@@ -246,7 +246,7 @@ async fn hear(stream: &TcpStream, seed: u64, model: Model, tally: &Tally) {
     }
 }
 
-/// One end of a connection, both directions at once.
+/// One end of a connection, both directions at the same time.
 async fn live(stream: TcpStream, seeds: [u64; 2], models: [Model; 2], tally: Rc<Tally>) {
     let stream = Rc::new(stream);
     let [out, into] = models;

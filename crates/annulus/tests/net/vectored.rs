@@ -99,7 +99,7 @@ fn a_vectored_send_that_is_dropped_goes_on() {
 }
 
 #[test]
-fn nothing_at_all_is_sent_at_once() {
+fn nothing_at_all_is_sent_immediately() {
     for_each_way(|_| async {
         let (one, _other) = UnixStream::pair().unwrap();
         let none: Vec<Vec<u8>> = Vec::new();

@@ -160,12 +160,12 @@ fn an_error_of_one_core_ends_all_and_is_the_callers() {
 #[test]
 fn a_panic_of_one_core_ends_all_and_is_the_callers() {
     for broken in [0, 1] {
-        for at_once in [true, false] {
+        for immediately in [true, false] {
             each_way(|builder| {
                 let run = move || {
                     builder.threads(3).run(move |core| {
                         let breaks = core.index() == broken;
-                        assert!(!(breaks && at_once), "on purpose");
+                        assert!(!(breaks && immediately), "on purpose");
                         async move {
                             assert!(!breaks, "on purpose");
                             std::future::pending().await

@@ -26,7 +26,7 @@ fn a_task_gives_its_value_and_a_panic_is_its_handles_alone() {
 }
 
 #[test]
-fn an_aborted_task_is_dropped_also_when_its_handle_goes_at_once() {
+fn an_aborted_task_is_dropped_also_when_its_handle_goes_immediately() {
     each_way(|builder| {
         let drops = Drops::default();
         let guard = drops.guard();

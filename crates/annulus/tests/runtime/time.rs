@@ -130,7 +130,7 @@ fn an_interval_keeps_its_rhythm_and_leaves_out_what_was_missed() {
             interval.tick().await;
             interval.tick().await;
             interval.tick().await;
-            // One was due; of the four that were missed none follows at once.
+            // One was due; of the four that were missed none follows immediately.
             assert!(ticks_from.elapsed() >= period);
         });
         ended.unwrap();

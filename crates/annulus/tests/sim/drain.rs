@@ -87,7 +87,7 @@ fn memory_that_the_kernel_never_gives_back_is_leaked_on_purpose_and_counted() {
 }
 
 /// 1. A read is with a device that does not let go of it.
-/// 2. Its timeout passes: the future is answered at once, without the buffer.
+/// 2. Its timeout passes: the future is answered immediately, without the buffer.
 /// 3. The device writes to the buffer, and answers.
 /// 4. Only then the buffer is dropped.
 #[test]

@@ -57,7 +57,7 @@ fn hundreds_of_sends_on_one_socket_arrive_whole_and_in_the_order_of_their_first_
         for number in 1..=400_u32 {
             let (near, first_polls) = (Rc::clone(&near), Rc::clone(&first_polls));
             tasks.push(runtime::spawn(async move {
-                // From a byte to more than the socket takes at once.
+                // From a byte to more than the socket takes in one call.
                 let bytes = [1, 100, 5_000, 60_000][number as usize % 4];
                 first_polls.borrow_mut().push(number);
                 near.send_all(message(number, bytes)).await.map(drop)
@@ -150,7 +150,7 @@ fn a_buffer_comes_back_from_a_send_that_nobody_waited_for() {
         // Nothing is sent of nothing, and it comes back.
         near.try_send_then(Vec::new(), keep(&back)).unwrap();
         assert_eq!(back.borrow().len(), 2);
-        // While another send is under way, at once.
+        // While another send is under way, immediately.
         let large = near.try_send(vec![1; 30_000_000]);
         assert!(large.is_ok());
         let refused = near.try_send_then(vec![2; 3], |_| panic!("it was not sent"));

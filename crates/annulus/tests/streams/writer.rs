@@ -229,7 +229,7 @@ fn the_streams_own_sends_go_between_the_writers() {
 }
 
 #[test]
-fn writing_nothing_is_done_at_once() {
+fn writing_nothing_is_done_immediately() {
     on_each(|| async {
         let (near, _far) = tcp_pair().await?;
         let mut writer = near.writer();

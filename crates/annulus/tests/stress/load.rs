@@ -405,7 +405,7 @@ pub(crate) fn plain_tokio() -> io::Result<tokio::runtime::Runtime> {
 }
 
 impl Load<'_> {
-    /// Runs it on three executors at once: the Tokio runtime, smol's, and a plain thread for
+    /// Runs it on three executors at the same time: the Tokio runtime, smol's, and a plain thread for
     /// each of the remaining tasks' groups. The engine is shut down at the end, and must be whole.
     pub(crate) fn run(self) -> Result<(), String> {
         let mut options = OpenOptions::new();

@@ -256,7 +256,7 @@ impl Core {
         self.starter.set(Some(starter));
     }
 
-    /// Has `future` run on this core. It is dropped at once where nothing runs any more.
+    /// Has `future` run on this core. It is dropped immediately where nothing runs any more.
     pub(crate) fn start_background(&self, future: Background) {
         if let Some(starter) = self.starter.get() {
             starter(future);

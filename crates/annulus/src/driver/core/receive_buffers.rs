@@ -31,7 +31,7 @@ impl Core {
         self.with_group(|group| group.received(id, bytes))
     }
 
-    /// As [`received`](Core::received), where a buffer is filled bit by bit or several at once. False: what
+    /// As [`received`](Core::received), where a buffer is filled bit by bit or several at a time. False: what
     /// the kernel says makes no sense.
     #[inline]
     pub(crate) fn received_parts(&self, cqe: &Cqe, id: u16, each: impl FnMut(Chunk)) -> bool {

@@ -195,7 +195,7 @@ pub(super) struct CompletionInfo {
     pub(super) times: Option<(u64, u64)>,
 }
 
-/// The most operations that are timed at once.
+/// The most operations that are timed at a time.
 const TIMED_MAX: usize = 4096;
 
 impl Table {

@@ -62,7 +62,7 @@ pub(crate) fn start(
     let thread = named.spawn(run).map_err(failed)?;
     let handle = told
         .recv()
-        .unwrap_or_else(|_| Err(failed(io::Error::other("it ended at once"))))?;
+        .unwrap_or_else(|_| Err(failed(io::Error::other("it ended immediately"))))?;
     Ok(DriverThread {
         handle,
         thread: Thread::Running(thread),

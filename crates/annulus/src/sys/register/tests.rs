@@ -294,7 +294,7 @@ fn processors_of_workers() -> Vec<String> {
 
 #[test]
 fn a_worker_thread_runs_where_it_was_placed() {
-    /// `IOSQE_ASYNC`: to a worker at once.
+    /// `IOSQE_ASYNC`: to a worker immediately.
     const ASYNC: u8 = 1 << 4;
     let run = || {
         for mut ring in rings() {

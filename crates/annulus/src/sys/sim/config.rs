@@ -7,7 +7,7 @@ use crate::narrow::to_ns;
 
 /// How a simulated kernel behaves. Chances are given in thousandths.
 ///
-/// [`SimConfig::new`] is a kernel at its best: operations complete at once, in order, whole.
+/// [`SimConfig::new`] is a kernel at its best: operations complete immediately, in order, whole.
 /// [`SimConfig::chaos`] switches everything on. Between the two, each fault has a method.
 ///
 /// ```

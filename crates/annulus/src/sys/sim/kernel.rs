@@ -4,7 +4,7 @@
 //! go wrong with the queues on the way. One per driver.
 //!
 //! An operation's memory is read and written when its time has come, not before (but for garbage, and
-//! for what kernels copy at once: paths and vectors): memory that is freed too early is detected.
+//! for what kernels copy immediately: paths and vectors): memory that is freed too early is detected.
 //! Invariants: Lent (an operation's memory is let go before its CQE is posted), One side.
 #![allow(unsafe_code)]
 

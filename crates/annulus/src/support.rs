@@ -1,8 +1,8 @@
 //! Detection of what io_uring can do on this machine, and of the limits that apply to this process.
 
-pub use crate::sys::answers::SyscallProbe;
-pub use crate::sys::behaviour::KernelQuirk;
 pub use crate::sys::feature_probe::Probe;
+pub use crate::sys::kernel_quirks::KernelQuirk;
+pub use crate::sys::syscall_probe::SyscallProbe;
 
 use std::fmt;
 use std::io;
@@ -10,13 +10,13 @@ use std::thread;
 
 use crate::error::SetupError;
 use crate::op::{self, OpInfo};
-use crate::sys::answers;
-use crate::sys::behaviour;
 use crate::sys::feature_probe::{self, FEATURES, OPCODES, ProbedRing};
+use crate::sys::kernel_quirks;
 use crate::sys::poll_queue;
 use crate::sys::probe;
 use crate::sys::ring::SetupMode;
 use crate::sys::sqe::opcode;
+use crate::sys::syscall_probe;
 
 /// What io_uring can do here, found by trying. `Display` is for people: a fact per line, a verdict,
 /// a next step.
@@ -98,7 +98,7 @@ impl Support {
     fn around(ring: Result<ProbedRing, SetupError>) -> Support {
         Support {
             kernel: probe::kernel_release(),
-            calls: answers::ask(),
+            calls: syscall_probe::ask(),
             ring,
             setup_flags: Vec::new(),
             features: 0,
@@ -134,7 +134,7 @@ impl Support {
     /// empty list if no ring can be set up. Takes about 20 ms, so it is not part of [`Support::detect`].
     pub fn quirks(&self) -> Vec<KernelQuirk> {
         match self.ring {
-            Ok(_) => behaviour::all(),
+            Ok(_) => kernel_quirks::all(),
             Err(_) => Vec::new(),
         }
     }

@@ -35,9 +35,9 @@ fn detect_ring() -> Option<Support> {
     Some(support)
 }
 
-fn works(trials: &[Probe], name: &str) -> bool {
-    let trial = trials.iter().find(|trial| trial.name == name);
-    trial.unwrap_or_else(|| panic!("no {name}")).result.is_ok()
+fn works(probes: &[Probe], name: &str) -> bool {
+    let probe = probes.iter().find(|probe| probe.name == name);
+    probe.unwrap_or_else(|| panic!("no {name}")).result.is_ok()
 }
 
 #[test]
@@ -121,21 +121,21 @@ fn a_registration_works_if_a_ring_takes_it() {
     let Some(support) = detect_ring() else { return };
     let ring = IoUring::new(4).unwrap();
     let takes = ring.submitter();
-    let trials = support.registrations();
+    let probes = support.registrations();
     assert_eq!(
-        works(trials, "direct descriptors"),
+        works(probes, "direct descriptors"),
         takes.register_files(&[0]).is_ok()
     );
     takes.unregister_files().unwrap();
     let sparse = takes.register_files_sparse(4).is_ok();
     assert_eq!(
-        works(trials, "an empty table of direct descriptors"),
+        works(probes, "an empty table of direct descriptors"),
         sparse
     );
     let limited = takes.register_iowq_max_workers(&mut [0, 0]).is_ok();
-    assert_eq!(works(trials, "a limit of worker threads"), limited);
+    assert_eq!(works(probes, "a limit of worker threads"), limited);
     // Buffers and groups are tried with memory of their own in src/sys/register/tests.rs.
-    assert!(works(trials, "registered buffers"));
+    assert!(works(probes, "registered buffers"));
 }
 
 /// The table of docs/KERNELS.md is compared with the sources by the test `tidy`.
@@ -334,8 +334,8 @@ fn a_filter_that_forbids_some_registrations_leaves_a_ring_and_says_what_is_lacki
     let failed: Vec<_> = support
         .registrations()
         .iter()
-        .filter(|trial| trial.result.is_err())
-        .map(|trial| trial.name)
+        .filter(|probe| probe.result.is_err())
+        .map(|probe| probe.name)
         .collect();
     let forbidden = [
         "registered buffers",

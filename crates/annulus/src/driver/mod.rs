@@ -17,6 +17,7 @@ mod deadlines;
 mod finish;
 mod fixed;
 mod index_set;
+pub(crate) mod lazy_driver;
 pub(crate) mod lifecycle;
 #[cfg(all(test, annulus_loom, feature = "net"))]
 mod loom_models;
@@ -35,7 +36,6 @@ pub(crate) mod simulated;
 pub(crate) mod sleeper;
 pub(crate) mod slot;
 pub(crate) mod stack;
-pub(crate) mod started;
 mod submitter;
 pub(crate) mod table;
 #[cfg(test)]

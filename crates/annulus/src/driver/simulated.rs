@@ -71,11 +71,11 @@ pub(crate) fn start(
     limits: Limits,
     tuning: Tuning,
 ) -> Result<DriverThread, SetupError> {
-    let (tell, told) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     let (world, clock) = (Arc::clone(world), Arc::clone(clock));
     let run = move || {
         let (handle, driver) = driver(&world, &clock, limits, tuning);
-        if tell.send(handle).is_ok() {
+        if sender.send(handle).is_ok() {
             driver.drive();
         }
     };
@@ -86,7 +86,7 @@ pub(crate) fn start(
             what: "starting a driver thread",
             error,
         })?;
-    match told.recv() {
+    match receiver.recv() {
         Ok(handle) => Ok(DriverThread {
             handle,
             thread: Thread::Running(thread),

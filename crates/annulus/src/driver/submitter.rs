@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::started::Starter;
+use super::lazy_driver::LazyDriver;
 use super::threadless::ThreadlessDriver;
 use super::uring::Tuning;
 use super::{DriverHandle, Limits, blocking, coop_budget, thread_rings};
@@ -64,7 +64,7 @@ pub(crate) enum Thread {
     None,
     Running(JoinHandle<()>),
     /// A thread that starts when something is submitted.
-    Later(Arc<Starter>),
+    Later(Arc<LazyDriver>),
 }
 
 impl Thread {
@@ -73,7 +73,7 @@ impl Thread {
             #[cfg(any(test, feature = "net", feature = "test-util"))]
             Thread::None => None,
             Thread::Running(thread) => Some(thread),
-            Thread::Later(starter) => starter.take_thread(),
+            Thread::Later(lazy) => lazy.take_thread(),
         }
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::Engine;
 use super::polling::PollingInUse;
 use crate::backend::Backend;
+use crate::driver::lazy_driver::{LazyDriver, THREAD_NAME};
 #[cfg(feature = "test-util")]
 use crate::driver::simulated;
-use crate::driver::started::{Starter, THREAD_NAME};
 use crate::driver::uring::{Driver, Tuning, polled};
 use crate::driver::{
     DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, ThreadRingConfig, blocking,
@@ -492,8 +492,8 @@ fn make_driver(
     let ring = Ring::new(config)?;
     let facts = RingFacts::of(&ring);
     let limits = limits.within(&ring);
-    let (handle, starter) = Starter::new(ring, limits, tuning);
-    let thread = Thread::Later(starter);
+    let (handle, lazy) = LazyDriver::new(ring, limits, tuning);
+    let thread = Thread::Later(lazy);
     Ok((DriverThread { handle, thread }, facts))
 }
 
@@ -503,17 +503,17 @@ fn start_driver(
     limits: Limits,
     tuning: Tuning,
 ) -> Result<(DriverThread, RingFacts), SetupError> {
-    let (tell, told) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     let run = move || {
         size_limit::block_signal();
         let mut ring = match Ring::new(config) {
             Ok(ring) => ring,
-            Err(error) => return drop(tell.send(Err(error))),
+            Err(error) => return drop(sender.send(Err(error))),
         };
         ring.bind_to_thread();
         let handle = Arc::new(DriverHandle::new(Box::new(ring.waker())));
         let facts = RingFacts::of(&ring);
-        if tell.send(Ok((Arc::clone(&handle), facts))).is_err() {
+        if sender.send(Ok((Arc::clone(&handle), facts))).is_err() {
             return;
         }
         let limits = limits.within(&ring);
@@ -526,7 +526,7 @@ fn start_driver(
             what: "starting a driver thread",
             error,
         })?;
-    match told.recv() {
+    match receiver.recv() {
         Ok(Ok((handle, facts))) => {
             let thread = Thread::Running(thread);
             Ok((DriverThread { handle, thread }, facts))

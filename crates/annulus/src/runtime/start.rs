@@ -151,17 +151,17 @@ where
         started: impl FnOnce(Handle),
     ) -> Result<(Outcome, Arc<Submitter>), SetupError> {
         // Early returns give up what has been made: nobody is told to go.
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut others = Vec::new();
         for index in 1..self.builder.threads {
-            others.push(self.start_thread(scope, index, tell.clone())?);
+            others.push(self.start_thread(scope, index, sender.clone())?);
         }
         // So that the last of those who may tell is a core's thread.
-        drop(tell);
+        drop(sender);
         let made = Made::new(self.builder, 0, self.handle.inbox(0))?;
         let mut seats = vec![made.seat()];
         for _ in &others {
-            match told.recv() {
+            match receiver.recv() {
                 Ok(Ok(seat)) => seats.push(seat),
                 Ok(Err(error)) => return Err(made.give_up(error)),
                 // A thread has panicked. Its panic is the scope's.
@@ -192,19 +192,19 @@ where
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         index: usize,
-        tell: mpsc::Sender<Result<Seat, SetupError>>,
+        sender: mpsc::Sender<Result<Seat, SetupError>>,
     ) -> Result<Coming<'scope>, SetupError> {
         let (go, gone) = mpsc::channel::<Arc<Submitter>>();
         let body = move || {
             let made = match Made::new(self.builder, index, self.handle.inbox(index)) {
                 Ok(made) => made,
                 Err(error) => {
-                    let _ = tell.send(Err(error));
+                    let _ = sender.send(Err(error));
                     return Ok(Ok(()));
                 }
             };
-            let _ = tell.send(Ok(made.seat()));
-            drop(tell);
+            let _ = sender.send(Ok(made.seat()));
+            drop(sender);
             match gone.recv() {
                 Ok(files) => self.serve(made, &files),
                 Err(_) => {

@@ -1,7 +1,7 @@
 //! # Safety
 //!
 //! What a kernel accepts, found by trying: set-up flags each on a ring that is closed immediately,
-//! registrations by a transfer that uses them. Nothing is in flight when a trial ends (Drained); if
+//! registrations by a transfer that uses them. Nothing is in flight when a probe ends (Drained); if
 //! the kernel did not answer, what it may still touch is leaked (Lent).
 #![allow(unsafe_code)]
 
@@ -183,7 +183,7 @@ impl Bench {
     }
 
     fn registrations(mut self) -> Vec<Probe> {
-        let trials: [(&str, &str, Registration); 9] = [
+        let probes: [(&str, &str, Registration); 9] = [
             ("registered buffers", "5.1", Bench::buffers),
             (
                 "replacing registered buffers",
@@ -206,12 +206,12 @@ impl Bench {
                 Bench::worker_places,
             ),
         ];
-        let trials = trials.map(|(name, since, run)| Probe {
+        let probes = probes.map(|(name, since, run)| Probe {
             name,
             since,
             result: patiently(|| run(&mut self)),
         });
-        trials.into()
+        probes.into()
     }
 
     fn buffers(&mut self) -> Result<(), SetupError> {

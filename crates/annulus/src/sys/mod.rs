@@ -5,8 +5,6 @@
 //! has `annulus-preload` loaded those names are ours (Sealed).
 
 pub(crate) mod affinity;
-pub(crate) mod answers;
-pub(crate) mod behaviour;
 pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod counter_storage;
@@ -17,6 +15,7 @@ pub(crate) mod forked;
 #[cfg(feature = "net")]
 pub(crate) mod heap;
 pub(crate) mod kernel;
+pub(crate) mod kernel_quirks;
 pub(crate) mod lent;
 pub(crate) mod mapping;
 #[cfg(feature = "net")]
@@ -39,5 +38,6 @@ pub(crate) mod sim;
 pub(crate) mod size_limit;
 pub(crate) mod sq_poll;
 pub(crate) mod sqe;
+pub(crate) mod syscall_probe;
 pub(crate) mod wait_for;
 pub(crate) mod wake;

@@ -17,7 +17,7 @@ const READS: u64 = 40;
 struct Reads {
     engine: Engine,
     file: File,
-    tell: Sender<io::Result<Vec<u8>>>,
+    sender: Sender<io::Result<Vec<u8>>>,
 }
 
 impl Reads {
@@ -35,10 +35,10 @@ impl Reads {
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        let _ = self.tell.send(on_this_thread(self.read()));
+        let _ = self.sender.send(on_this_thread(self.read()));
         // Only rings have them.
         if let Ok(driver) = self.engine.current_thread_driver() {
-            let _ = self.tell.send(driver.block_on(self.read()));
+            let _ = self.sender.send(driver.block_on(self.read()));
         }
     }
 }
@@ -56,11 +56,11 @@ fn destructors_of_thread_locals_read_files_before_and_after_the_threads_own_ring
             let file = pollster::block_on(ground.file("f", &contents));
             let expected = [&contents[..10], &contents[..]].concat();
             for used_before in [false, true] {
-                let (tell, told) = channel();
+                let (sender, receiver) = channel();
                 let reads = Reads {
                     engine: ground.engine.clone(),
                     file: file.clone(),
-                    tell,
+                    sender,
                 };
                 // The order of their first use is the order of thread-locals.
                 let body = move || {
@@ -74,7 +74,7 @@ fn destructors_of_thread_locals_read_files_before_and_after_the_threads_own_ring
                     });
                 };
                 thread::spawn(body).join().unwrap();
-                let answers: Vec<_> = told.iter().collect();
+                let answers: Vec<_> = receiver.iter().collect();
                 assert!(!answers.is_empty());
                 for answer in answers {
                     assert_eq!(answer.unwrap(), expected);

@@ -70,12 +70,12 @@ fn idle_connections_keep_no_other_in_close_wait() {
 #[test]
 fn a_runtime_that_ends_with_everything_in_flight_leaves_nothing() {
     for way in BACKENDS {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let main = move |_| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             async move {
                 let (listener, address) = listen();
-                tell.send(address.port()).unwrap();
+                sender.send(address.port()).unwrap();
                 drop(spawn(serve(listener)));
                 for number in 0..64 {
                     let client = TcpStream::connect(address).await?;
@@ -95,7 +95,7 @@ fn a_runtime_that_ends_with_everything_in_flight_leaves_nothing() {
             }
         };
         match way.builder().run_with(|_: Handle| {}, main) {
-            Ok(()) => all_gone(told.recv().unwrap()),
+            Ok(()) => all_gone(receiver.recv().unwrap()),
             Err(error) => crate::skip::skip(format_args!("{way:?}: {error}")),
         }
     }

@@ -62,8 +62,8 @@ fn whoever_is_connected_hears_and_is_heard_by_that_address_only() {
         assert_eq!(one.peer_addr().unwrap(), address);
         one.send("question").await.unwrap();
         let (received, _) = other.recv_from(vec![0; 16]).await.unwrap();
-        let stranger = UdpSocket::bind(ANY).unwrap();
-        stranger.send_to("noise", received.from).await.unwrap();
+        let third = UdpSocket::bind(ANY).unwrap();
+        third.send_to("noise", received.from).await.unwrap();
         other.send_to("answer", received.from).await.unwrap();
         let (bytes, buf) = one.recv(vec![0; 16]).await.unwrap();
         assert_eq!(&buf[..bytes], b"answer");

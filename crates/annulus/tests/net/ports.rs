@@ -87,17 +87,17 @@ fn elsewhere<T: Send + 'static>(
     cores: usize,
     ask: impl Fn() -> T + Send + Sync + 'static,
 ) -> T {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let other = thread::spawn(move || {
         run(backend, cores, |core| {
             if core.index() == 0 {
-                tell.send(ask()).unwrap();
+                sender.send(ask()).unwrap();
             }
             async { Ok(()) }
         })
     });
     other.join().unwrap();
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 #[test]

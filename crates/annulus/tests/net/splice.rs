@@ -179,13 +179,13 @@ const RESCUED_AFTER: Duration = Duration::from_secs(60);
 fn once_others_ran(
     act: impl FnOnce() + Send + 'static,
 ) -> (mpsc::Sender<()>, thread::JoinHandle<bool>) {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let acting = thread::spawn(move || {
-        let ran = told.recv_timeout(RESCUED_AFTER).is_ok();
+        let ran = receiver.recv_timeout(RESCUED_AFTER).is_ok();
         act();
         ran
     });
-    (tell, acting)
+    (sender, acting)
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_splice_from_a_descriptor_in_blocking_mode_does_not_block_the_core() {
         let address = listener.local_addr().unwrap();
         let mut peer = std::net::TcpStream::connect(address).unwrap();
         let (blocking, _) = listener.accept().unwrap();
-        let (tell, acting) = once_others_ran(move || peer.write_all(b"hello").unwrap());
+        let (sender, acting) = once_others_ran(move || peer.write_all(b"hello").unwrap());
         let from = Descriptor::new(blocking).unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();
         let into = Descriptor::new(writer).unwrap();
@@ -204,7 +204,7 @@ fn a_splice_from_a_descriptor_in_blocking_mode_does_not_block_the_core() {
         for _ in 0..4 {
             yield_now().await;
         }
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
         let (moved, from) = moving.await.unwrap();
         assert_eq!(moved, 5);
         let mut got = [0; 5];
@@ -234,7 +234,7 @@ fn a_splice_into_a_descriptor_in_blocking_mode_does_not_block_the_core() {
         }
         blocking.set_nonblocking(false).unwrap();
         let total = filled + 5;
-        let (tell, acting) = once_others_ran(move || {
+        let (sender, acting) = once_others_ran(move || {
             let mut all = vec![0; total];
             peer.read_exact(&mut all).unwrap();
             assert_eq!(all[filled..], *b"hello");
@@ -252,7 +252,7 @@ fn a_splice_into_a_descriptor_in_blocking_mode_does_not_block_the_core() {
         for _ in 0..4 {
             yield_now().await;
         }
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
         moving.await.unwrap();
         let ran = annulus::runtime::spawn_blocking(move || acting.join().unwrap());
         assert!(ran.await.unwrap(), "{way:?}: the core was blocked");

@@ -12,14 +12,14 @@ use crate::ways::{Tally, each_way};
 
 /// Runs a runtime on a thread of its own until it is told to end, and `act` with its handle.
 pub(crate) fn beside<T>(builder: RuntimeBuilder, act: impl FnOnce(&Handle) -> T) -> T {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let runtime = thread::spawn(move || {
         builder.run_with(
-            move |handle| tell.send(handle).unwrap(),
+            move |handle| sender.send(handle).unwrap(),
             |_| std::future::pending::<io::Result<()>>(),
         )
     });
-    let handle = told.recv().unwrap();
+    let handle = receiver.recv().unwrap();
     let value = act(&handle);
     handle.shutdown();
     runtime.join().unwrap().unwrap();

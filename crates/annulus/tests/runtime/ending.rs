@@ -22,8 +22,8 @@ fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
         let seen = drops.clone();
         let finished = Tally::default();
         let finishes = finished.clone();
-        let (tell, told) = mpsc::channel::<JoinHandle<()>>();
-        let tell = Mutex::new(tell);
+        let (sender, receiver) = mpsc::channel::<JoinHandle<()>>();
+        let sender = Mutex::new(sender);
         let builder = builder.threads(2).grace(Duration::from_secs(30));
         let stopper: Arc<Mutex<Option<Handle>>> = Arc::default();
         let stops = Arc::clone(&stopper);
@@ -37,7 +37,7 @@ fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
                 time::sleep(Duration::from_millis(5)).await;
                 finished.raise();
             });
-            tell.lock().unwrap().send(task).ok();
+            sender.lock().unwrap().send(task).ok();
             async move {
                 let _guard = guard;
                 runtime::yield_now().await;
@@ -47,7 +47,7 @@ fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
         });
         run.unwrap();
         assert_eq!((drops.count(), finished.get()), (2, 2));
-        for task in told {
+        for task in receiver {
             pollster::block_on(task).unwrap();
         }
     });
@@ -67,18 +67,18 @@ fn tasks_that_outlast_the_grace_are_dropped_and_their_handles_say_so() {
                     let _guard = guard;
                     std::future::pending::<()>().await;
                 });
-                let told = runtime::spawn(async {
+                let receiver = runtime::spawn(async {
                     runtime::stopping().await;
                     1
                 });
-                (endless, told)
+                (endless, receiver)
             });
-        let (endless, told) = ended.unwrap();
+        let (endless, receiver) = ended.unwrap();
         assert_eq!(drops.count(), 1);
         assert!(endless.is_finished());
         assert!(pollster::block_on(endless).unwrap_err().is_aborted());
         assert_eq!(
-            pollster::block_on(told).unwrap(),
+            pollster::block_on(receiver).unwrap(),
             1,
             "the end of main is the end"
         );
@@ -196,11 +196,11 @@ thread_local! {
 #[test]
 fn a_stream_may_outlive_its_runtime_and_the_thread_closes_it() {
     each_way(|builder| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let ended = builder.block_on(async move {
                 let (listener, address) = listener();
-                tell.send(address).unwrap();
+                sender.send(address).unwrap();
                 let stream = listener.accept().await.unwrap();
                 // With a receive under way.
                 let mut chunks = stream.recv_multishot();
@@ -217,7 +217,7 @@ fn a_stream_may_outlive_its_runtime_and_the_thread_closes_it() {
                 assert!(answer.is_err(), "{answer:?}");
             });
         });
-        let mut client = std::net::TcpStream::connect(told.recv().unwrap()).unwrap();
+        let mut client = std::net::TcpStream::connect(receiver.recv().unwrap()).unwrap();
         server.join().unwrap();
         // The thread's end has closed it.
         let read = io::Read::read(&mut client, &mut [0; 8]);
@@ -261,17 +261,17 @@ thread_local! {
 fn a_destructor_of_a_thread_local_runs_a_runtime_or_is_told_that_its_thread_ends() {
     each_way(|builder| {
         for used_before in [false, true] {
-            let (tell, told) = mpsc::channel();
+            let (sender, receiver) = mpsc::channel();
             let builder = builder.clone();
             let body = move || {
                 if used_before {
                     builder.clone().block_on(async {}).unwrap();
                 }
-                RUNS.set(Some(Runs(builder.clone(), tell)));
+                RUNS.set(Some(Runs(builder.clone(), sender)));
                 builder.block_on(async {}).unwrap();
             };
             thread::spawn(body).join().unwrap();
-            match told.recv().unwrap() {
+            match receiver.recv().unwrap() {
                 Ok(value) => assert_eq!((value, used_before), (7, true)),
                 Err(error) => {
                     assert!(!used_before, "{error}");

@@ -40,19 +40,19 @@ pub(super) fn verdict(mode: ReceiveMode) -> Result<(), String> {
 }
 
 fn try_mode(mode: ReceiveMode) -> Result<(), String> {
-    let mut trial = Trial::new(mode).map_err(|error| error.to_string())?;
-    let result = trial.run();
+    let mut probe = GroupProbe::new(mode).map_err(|error| error.to_string())?;
+    let result = probe.run();
     if result.is_ok() {
-        trial.group.end(Some(&mut trial.ring));
+        probe.group.end(Some(&mut probe.ring));
     } else {
         // The kernel may still have a receive, and buffers for it: they stay.
-        trial.group.leak();
-        mem::forget((trial.ring, trial.ends));
+        probe.group.leak();
+        mem::forget((probe.ring, probe.ends));
     }
     result
 }
 
-struct Trial {
+struct GroupProbe {
     ring: Ring,
     group: Group,
     ends: [End; 2],
@@ -94,8 +94,8 @@ impl End {
     }
 }
 
-impl Trial {
-    fn new(mode: ReceiveMode) -> Result<Trial, SetupError> {
+impl GroupProbe {
+    fn new(mode: ReceiveMode) -> Result<GroupProbe, SetupError> {
         let ends = [End::new()?, End::new()?];
         let mut ring = Ring::new(RingConfig {
             sq_entries: 8,
@@ -110,7 +110,7 @@ impl Trial {
             mode,
         };
         let group = Group::new(Some(&mut ring), layout)?;
-        Ok(Trial {
+        Ok(GroupProbe {
             ring,
             group,
             ends,

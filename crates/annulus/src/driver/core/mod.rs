@@ -469,8 +469,8 @@ impl Core {
     }
 
     /// Submits what tasks have asked for and acts upon what has come: one enter. Sleeps until there is
-    /// something, unless `busy` says that there is, to whom the alarm is of no use: it is asked after the
-    /// alarm has been set.
+    /// something, unless `busy` says that there is, which the notifier does not wake for: it is called after the
+    /// notifier has been armed.
     pub(crate) fn drive(&self, busy: impl Fn() -> bool) {
         if self.is_elsewhere() {
             return;

@@ -184,7 +184,7 @@ impl Files {
         true
     }
 
-    /// Somebody has rung: there may be memory to register.
+    /// The core was notified: there may be memory to register.
     pub(super) fn follow_arenas(&mut self) {
         self.driver.iter_mut().for_each(Driver::follow_arenas);
     }

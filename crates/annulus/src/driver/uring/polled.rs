@@ -34,7 +34,7 @@ pub(crate) fn start(
         busy_poll_ns: 0,
         ..tuning
     };
-    let (tell, told) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     let run = move || {
         size_limit::block_signal();
         let made = Ring::new(config).and_then(|mut ring| {
@@ -43,14 +43,14 @@ pub(crate) fn start(
         });
         let ring = match made {
             Ok(ring) => ring,
-            Err(error) => return drop(tell.send(Err(error))),
+            Err(error) => return drop(sender.send(Err(error))),
         };
         let handle = Arc::new(DriverHandle::new(Box::new(ring.waker())));
         let limits = Limits {
             in_flight: limits.in_flight.min(ring.cq_entries()),
             ..limits
         };
-        if tell.send(Ok(Arc::clone(&handle))).is_ok() {
+        if sender.send(Ok(Arc::clone(&handle))).is_ok() {
             Driver::new(handle, ring, limits, tuning).drive();
         }
     };
@@ -60,7 +60,7 @@ pub(crate) fn start(
     };
     let named = thread::Builder::new().name("annulus-poll".to_owned());
     let thread = named.spawn(run).map_err(failed)?;
-    let handle = told
+    let handle = receiver
         .recv()
         .unwrap_or_else(|_| Err(failed(io::Error::other("it ended immediately"))))?;
     Ok(DriverThread {

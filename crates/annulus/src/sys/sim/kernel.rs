@@ -240,9 +240,9 @@ impl SimKernel {
     /// Completes what is due, at most `most`. True: there was something.
     fn complete_due(&mut self, most: usize) -> bool {
         let now_ns = self.clock.now_ns();
-        let rung = self.bell.is_rung();
+        let signalled = self.bell.is_signalled();
         let is_due = |one: &mut Running| {
-            one.due_ns <= now_ns || rung && matches!(one.request, Request::Wake)
+            one.due_ns <= now_ns || signalled && matches!(one.request, Request::Wake)
         };
         let mut due: Vec<Running> = self.running.extract_if(.., is_due).collect();
         due.sort_by_key(|one| (one.due_ns, one.operation));
@@ -494,9 +494,10 @@ impl Kernel for SimKernel {
         if !self.world.config().deferred {
             self.complete_due(usize::MAX);
         }
-        let (now_ns, rung) = (self.clock.now_ns(), self.bell.is_rung());
-        let is_due =
-            |one: &Running| one.due_ns <= now_ns || rung && matches!(one.request, Request::Wake);
+        let (now_ns, signalled) = (self.clock.now_ns(), self.bell.is_signalled());
+        let is_due = |one: &Running| {
+            one.due_ns <= now_ns || signalled && matches!(one.request, Request::Wake)
+        };
         !self.cq.is_empty() || !self.overflow.is_empty() || self.running.iter().any(is_due)
     }
 

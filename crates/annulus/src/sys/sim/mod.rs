@@ -154,7 +154,7 @@ impl SimClock {
 /// What other threads wake a simulated kernel's driver with: an eventfd's stand-in.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
-    rung: Mutex<bool>,
+    signalled: Mutex<bool>,
     ringing: Condvar,
 }
 
@@ -164,7 +164,7 @@ impl Bell {
         self.ringing.notify_all();
     }
 
-    fn is_rung(&self) -> bool {
+    fn is_signalled(&self) -> bool {
         *self.lock()
     }
 
@@ -173,20 +173,22 @@ impl Bell {
         *self.lock() = false;
     }
 
-    /// Sleeps until it is rung, if anybody `listens`, or the time is up.
+    /// Sleeps until it is signalled, if anybody `listens`, or the time is up.
     fn wait(&self, listens: bool, most: Option<Duration>) {
-        let rung = self.lock();
-        if *rung && listens {
+        let signalled = self.lock();
+        if *signalled && listens {
             return;
         }
         match most {
             // A wake-up for nothing is allowed: a waiting thread looks again.
-            Some(most) => drop(self.ringing.wait_timeout(rung, most)),
-            None => drop(self.ringing.wait(rung)),
+            Some(most) => drop(self.ringing.wait_timeout(signalled, most)),
+            None => drop(self.ringing.wait(signalled)),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+        self.signalled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

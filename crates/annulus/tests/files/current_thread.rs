@@ -133,16 +133,16 @@ fn an_own_ring_gives_a_dropped_arena_back_while_its_thread_sleeps_in_it() {
     let Some(engine) = engine() else { return };
     let driver = engine.current_thread_driver().unwrap();
     let (arena, from, bytes) = arena(&engine, &driver);
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let waker: std::task::Waker = told.recv().unwrap();
+            let waker: std::task::Waker = receiver.recv().unwrap();
             drop(arena);
             until_unmapped(from, bytes);
             waker.wake();
         });
         driver.block_on(nesting(|context| {
-            tell.send(context.waker().clone()).unwrap()
+            sender.send(context.waker().clone()).unwrap()
         }));
     });
 }

@@ -17,7 +17,7 @@ use crate::sys::wake::EventFd;
 pub(crate) const THREAD_NAME: &str = "annulus-ring";
 
 /// The thread to be.
-pub(crate) struct Starter {
+pub(crate) struct LazyDriver {
     /// Until the thread has it.
     driver: Mutex<Option<Driver<Ring>>>,
     started: Once,
@@ -25,24 +25,24 @@ pub(crate) struct Starter {
     wake: Arc<EventFd>,
 }
 
-impl Starter {
+impl LazyDriver {
     /// A driver handle for `ring`, whose thread starts when it is needed.
     pub(crate) fn new(
         ring: Ring,
         limits: Limits,
         tuning: Tuning,
-    ) -> (Arc<DriverHandle>, Arc<Starter>) {
-        let starter = Arc::new(Starter {
+    ) -> (Arc<DriverHandle>, Arc<LazyDriver>) {
+        let lazy = Arc::new(LazyDriver {
             driver: Mutex::new(None),
             started: Once::new(),
             thread: Mutex::new(None),
             wake: ring.waker(),
         });
-        let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&starter))));
+        let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&lazy))));
         // The first submission wakes, and so starts, it.
         handle.sleeper.about_to_sleep();
-        *starter.lock_driver() = Some(Driver::new(Arc::clone(&handle), ring, limits, tuning));
-        (handle, starter)
+        *lazy.lock_driver() = Some(Driver::new(Arc::clone(&handle), ring, limits, tuning));
+        (handle, lazy)
     }
 
     fn lock_driver(&self) -> std::sync::MutexGuard<'_, Option<Driver<Ring>>> {
@@ -50,9 +50,9 @@ impl Starter {
     }
 
     fn start(self: &Arc<Self>) -> io::Result<()> {
-        let starter = Arc::clone(self);
+        let lazy = Arc::clone(self);
         let run = move || {
-            let driver = starter.lock_driver().take();
+            let driver = lazy.lock_driver().take();
             if let Some(mut driver) = driver {
                 size_limit::block_signal();
                 driver.bind_to_thread();
@@ -85,7 +85,7 @@ impl Starter {
     }
 }
 
-impl Wake for Arc<Starter> {
+impl Wake for Arc<LazyDriver> {
     fn wake(&self) {
         let mut refused = None;
         self.started.call_once(|| refused = self.start().err());

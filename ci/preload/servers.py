@@ -182,7 +182,7 @@ class Server:
             case "hyper" | "hyper-2":
                 binary = self.binaries.get("hyper")
                 if not binary:
-                    raise Missing("hyper: give --hyper, the example hyper_hello of annulus-adapters")
+                    raise Missing("hyper: give --hyper, the example hyper_hello of annulus-hyper")
                 threads = "2" if self.kind == "hyper-2" else "1"
                 return [str(binary), f"127.0.0.1:{port}", threads, *options]
             case "tokio-echo":

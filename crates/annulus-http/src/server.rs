@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use annulus::net::AsyncStream;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::{runtime, time};
-use annulus_adapters::stream::AsyncStream;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncBufRead, AsyncWrite};

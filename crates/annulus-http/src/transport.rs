@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use annulus::buf::Chunk;
+use annulus::net::AsyncStream;
 use annulus::net::TcpStream;
-use annulus_adapters::stream::AsyncStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 

@@ -56,6 +56,8 @@ mod sync;
 mod sys;
 #[cfg(feature = "net")]
 pub mod time;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 /// The interface between an executor and the rings on its threads; for the integrations with executors only.
 #[doc(hidden)]
@@ -65,8 +67,6 @@ pub mod thread {
     };
 }
 
-// Fourteen items; everything else is in a module (`tests/root.rs`).
-// Fourteen items; everything else is in a module (`tests/root.rs`).
 // Fourteen items; everything else is in a module (`tests/root.rs`).
 pub use backend::Backend;
 pub use buf::{IoBuf, IoBufMut};

@@ -5,6 +5,7 @@
 //! the next; a send that has begun goes on.
 
 mod acceptor;
+mod async_stream;
 mod datagram;
 mod descriptor;
 mod exact;
@@ -23,6 +24,7 @@ mod unix_datagram;
 mod writer;
 
 pub use acceptor::Incoming;
+pub use async_stream::{AsyncStream, ConnectedStream};
 pub use datagram::{Datagram, Received};
 pub use descriptor::{Descriptor, Splices, splice};
 pub use exact::RecvExact;

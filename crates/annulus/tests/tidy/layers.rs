@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 9] = [
     &["backend", "metrics", "support"],
     &["driver"],
     &["fs", "net", "time"],
-    &["engine", "runtime"],
+    &["engine", "runtime", "tokio"],
     &["sim"],
 ];
 
@@ -21,9 +21,10 @@ const LAYERS: [&[&str]; 9] = [
 const STRANGERS: [(&str, &str); 2] = [("engine", "runtime"), ("runtime", "engine")];
 
 /// What each crate may depend on within the workspace.
-const CRATES: [(&str, &[&str]); 6] = [
+const CRATES: [(&str, &[&str]); 7] = [
     ("annulus", &[]),
-    ("annulus-http", &["annulus", "annulus-adapters"]),
+    ("annulus-http", &["annulus"]),
+    ("annulus-hyper", &["annulus"]),
     ("annulus-baselines", &["annulus"]),
     ("annulus-adapters", &["annulus"]),
     ("annulus-preload", &["annulus"]),
@@ -38,8 +39,8 @@ const CRATES: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// Async runtimes, HTTP, argument parsers and serializers: by name or by the start of the name. The library is
-/// for any executor, so it names none.
+/// Async runtimes, HTTP, argument parsers and serializers: by name or by the start of the name. Without features the
+/// library depends on none of them, because it works with any executor.
 const NOT_IN_THE_LIBRARY: [&str; 20] = [
     "actix",
     "argh",
@@ -62,6 +63,9 @@ const NOT_IN_THE_LIBRARY: [&str; 20] = [
     "smol",
     "tokio",
 ];
+
+/// The exceptions, which only a feature of the library may enable.
+const OPTIONAL_IN_THE_LIBRARY: [&str; 1] = ["tokio"];
 
 /// The crates that speak to the kernel, and the only folder that may name them.
 const KERNEL_CRATES: [&str; 3] = ["io_uring", "libc", "rustix"];
@@ -97,6 +101,12 @@ pub(crate) fn crates(repo: &Repo) -> Vec<Finding> {
             found.push(Finding::new(path, 1, says));
             continue;
         };
+        if name == "annulus"
+            && let Some(index) = text.lines().position(|line| line.starts_with("default ="))
+        {
+            let says = "the library has no default features; each program names those that it uses";
+            found.push(Finding::new(path, index + 1, says));
+        }
         let dependencies = manifest::dependencies(text);
         for dependency in dependencies
             .iter()
@@ -112,13 +122,17 @@ pub(crate) fn crates(repo: &Repo) -> Vec<Finding> {
             }
             let foreign = |kind: &&str| dependency.name.split(['-', '_']).next() == Some(kind);
             let named = |kind: &&str| dependency.name == **kind;
+            let by_feature =
+                dependency.optional && OPTIONAL_IN_THE_LIBRARY.contains(&dependency.name.as_str());
             if name == "annulus"
+                && !by_feature
                 && NOT_IN_THE_LIBRARY
                     .iter()
                     .any(|kind| foreign(kind) || named(kind))
             {
                 let says = format!(
-                    "the library works with any executor and names no `{}`; put this into annulus-adapters",
+                    "without features the library depends on no runtime, HTTP crate, parser or serializer, so not \
+                     on `{}`; make it optional and list it in OPTIONAL_IN_THE_LIBRARY, or use another crate",
                     dependency.name
                 );
                 found.push(Finding::new(path, dependency.line, says));
@@ -294,6 +308,14 @@ mod tests {
         let found = crates(&Repo::planted(&[("crates/annulus/Cargo.toml", manifest)]));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].line, 2);
+        let count = |manifest: &str| {
+            crates(&Repo::planted(&[("crates/annulus/Cargo.toml", manifest)])).len()
+        };
+        let optional = "tokio = { version = \"1\", optional = true }\n";
+        assert_eq!(count(&format!("[dependencies]\n{optional}")), 0);
+        assert_eq!(count("[dependencies]\ntokio = \"1\"\n"), 1);
+        let default = format!("[features]\ndefault = [\"tokio\"]\n[dependencies]\n{optional}");
+        assert_eq!(count(&default), 1);
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) struct Dependency {
     pub(crate) section: Section,
     /// The comment line directly above is there and not empty.
     pub(crate) explained: bool,
+    /// Built only when a feature asks for it.
+    pub(crate) optional: bool,
     /// A crate of this repository.
     pub(crate) local: bool,
 }
@@ -40,6 +42,7 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
                 explained: above
                     .strip_prefix('#')
                     .is_some_and(|reason| !reason.trim().is_empty()),
+                optional: value.contains("optional = true"),
                 local: value.contains("path ="),
             });
         }

@@ -49,7 +49,12 @@ const MAY_ALLOW_UNSAFE: [&str; 28] = [
 ];
 
 /// Crates whose every root forbids unsafe code.
-const FORBIDS_UNSAFE: [&str; 3] = ["annulus-adapters", "annulus-cli", "annulus-http"];
+const FORBIDS_UNSAFE: [&str; 4] = [
+    "annulus-adapters",
+    "annulus-cli",
+    "annulus-http",
+    "annulus-hyper",
+];
 
 const INVARIANTS: &str = "docs/SAFETY.md";
 

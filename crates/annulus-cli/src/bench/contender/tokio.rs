@@ -6,8 +6,8 @@
 use std::io;
 use std::sync::Arc;
 
+use annulus::tokio::Rings;
 use annulus::{Engine, File};
-use annulus_adapters::tokio::Rings;
 use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;

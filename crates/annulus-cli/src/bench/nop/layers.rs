@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use annulus::Engine;
-use annulus_adapters::tokio::Rings;
+use annulus::tokio::Rings;
 use annulus_baselines::{Failure, NopRing, context_switches};
 use futures_executor::LocalPool;
 use futures_util::stream::{FuturesUnordered, StreamExt};

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus::Backend;
-use annulus::net::{TcpListener, TcpStream};
+use annulus::net::{AsyncStream, TcpListener, TcpStream};
 use annulus::runtime::{self, JoinHandle, Runtime};
-use annulus_adapters::stream::AsyncStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};

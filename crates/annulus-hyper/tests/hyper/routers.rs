@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use annulus::net::TcpListener;
 use annulus::runtime;
-use annulus_adapters::hyper::serve;
+use annulus_hyper::serve;
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::routing::{get, post};

@@ -1,12 +1,12 @@
-//! hyper on our streams, tasks and timers: HTTP/1.1 and HTTP/2, server and client, and what is built on
-//! hyper, such as axum.
+//! hyper on Annulus, for servers and clients on an Annulus runtime: HTTP/1.1, HTTP/2 and upgrades, and libraries
+//! built on hyper, such as axum. The crate has no features.
 //!
 //! ```
 //! use std::convert::Infallible;
 //!
 //! use annulus::net::{TcpListener, TcpStream};
 //! use annulus::runtime::{self, Runtime};
-//! use annulus_adapters::hyper::{HyperStream, serve};
+//! use annulus_hyper::{HyperStream, serve};
 //! use http_body_util::{BodyExt, Empty, Full};
 //! use hyper::body::{Bytes, Incoming};
 //! use hyper::service::service_fn;
@@ -52,6 +52,8 @@
 //! Head and body of a small answer leave in one send, and under [`serve`] all answers to requests that came
 //! together.
 
+#![forbid(unsafe_code)]
+
 mod io;
 mod serve;
 mod time;
@@ -62,7 +64,7 @@ pub use time::{CoreSleep, CoreTimer};
 
 use std::future::Future;
 
-use ::hyper::rt::Executor;
+use hyper::rt::Executor;
 
 /// Runs hyper's tasks on the calling core, where they stay: they need not be `Send`.
 ///

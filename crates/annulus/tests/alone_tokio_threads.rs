@@ -3,8 +3,8 @@
 
 use std::fs;
 
+use annulus::tokio::Rings;
 use annulus::{Backend, Engine, OpenOptions};
-use annulus_adapters::tokio::Rings;
 use tokio::runtime::{Builder, Runtime};
 
 /// Names of our own threads.

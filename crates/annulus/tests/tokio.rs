@@ -1,6 +1,6 @@
 //! Rings on the threads of Tokio runtimes: who may be where when an answer comes.
 
-#[path = "../../annulus/tests/child/mapped.rs"]
+#[path = "child/mapped.rs"]
 mod mapped;
 
 use std::future::{Future, poll_fn};
@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
 use annulus::buf::{AlignedBuf, BufferLayout};
+use annulus::tokio::{Rings, adopt};
 use annulus::{Backend, Engine, File, OpenOptions};
-use annulus_adapters::tokio::{Rings, adopt};
 use mapped::{is_mapped, until_unmapped};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};

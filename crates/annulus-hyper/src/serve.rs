@@ -6,17 +6,16 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::hyper::body;
-use ::hyper::rt::bounds::Http2ServerConnExec;
-use ::hyper::server::conn::{http1, http2};
-use ::hyper::service::HttpService;
-use annulus::net::{Incoming, TcpListener, TcpStream, UnixListener, UnixStream};
+use annulus::net::{ConnectedStream, Incoming, TcpListener, TcpStream, UnixListener, UnixStream};
 use annulus::{runtime, time};
+use hyper::body;
+use hyper::rt::bounds::Http2ServerConnExec;
+use hyper::server::conn::{http1, http2};
+use hyper::service::HttpService;
 
 use super::io::{HyperStream, TurnEnd};
 use super::time::HeadTimer;
 use super::{CoreExecutor, CoreTimer};
-use crate::stream::Stream;
 
 /// How long a client may take for the head of a request; between two requests it may be silent for as long.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,11 +31,11 @@ impl Listener for TcpListener {}
 impl Listener for UnixListener {}
 
 mod sealed {
-    use super::{Context, Incoming, Poll, Stream, io};
+    use super::{ConnectedStream, Context, Incoming, Poll, io};
     use super::{TcpListener, TcpStream, UnixListener, UnixStream};
 
     pub trait Listens {
-        type Stream: Stream + 'static;
+        type Stream: ConnectedStream + 'static;
 
         fn incoming(self) -> io::Result<Incoming<Self::Stream>>;
 
@@ -231,7 +230,7 @@ impl Server {
     /// Outside a runtime.
     pub async fn serve_connection<T, S>(&self, stream: T, service: S) -> Result<(), BoxError>
     where
-        T: Stream + 'static,
+        T: ConnectedStream + 'static,
         S: HttpService<body::Incoming, ResBody: body::Body<Error: Into<BoxError>> + 'static>
             + 'static,
         S::Error: Into<BoxError>,
@@ -284,13 +283,13 @@ impl Default for Server {
 }
 
 /// A connection of hyper's that can be asked to come to its end.
-trait Connection: Future<Output = ::hyper::Result<()>> {
+trait Connection: Future<Output = hyper::Result<()>> {
     fn finish_up(self: Pin<&mut Self>);
 }
 
 impl<T, S> Connection for http1::UpgradeableConnection<HyperStream<T>, S>
 where
-    T: Stream + 'static,
+    T: ConnectedStream + 'static,
     S: HttpService<body::Incoming, ResBody: body::Body<Error: Into<BoxError>> + 'static> + 'static,
     S::Error: Into<BoxError>,
 {
@@ -301,7 +300,7 @@ where
 
 impl<T, S> Connection for http2::Connection<HyperStream<T>, S, CoreExecutor>
 where
-    T: Stream + 'static,
+    T: ConnectedStream + 'static,
     S: HttpService<body::Incoming, ResBody: body::Body<Error: Into<BoxError>> + 'static> + 'static,
     S::Error: Into<BoxError>,
     S::Future: 'static,
@@ -313,11 +312,11 @@ where
 }
 
 /// Runs a connection to its end, which is near when it is time to stop.
-async fn drive<C: Connection, T: Stream>(
+async fn drive<C: Connection, T: ConnectedStream>(
     mut connection: Pin<Box<C>>,
     mut stopping: Pin<&mut impl Future<Output = ()>>,
     turns: TurnEnd<T>,
-) -> ::hyper::Result<()> {
+) -> hyper::Result<()> {
     let mut finishes = false;
     // Who is woken when it is time to stop.
     let mut waiting: Option<Waker> = None;

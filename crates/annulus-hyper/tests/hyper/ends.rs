@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Handle, Runtime};
-use annulus_adapters::hyper::{Server, serve};
+use annulus_hyper::{Server, serve};
 use hyper::service::service_fn;
 
 use crate::support::*;

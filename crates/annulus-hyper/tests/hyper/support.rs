@@ -13,7 +13,7 @@ use std::time::Duration;
 use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{self, Runtime};
-use annulus_adapters::hyper::{CoreExecutor, HyperStream, Server};
+use annulus_hyper::{CoreExecutor, HyperStream, Server};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};

@@ -1,43 +1,4 @@
-//! Streams behind the traits `AsyncRead` and `AsyncWrite`: those of futures-io (feature `futures`) and of
-//! Tokio (feature `tokio-io`), for what is written against them: TLS, HTTP, codecs.
-//!
-//! ```
-//! # #[cfg(feature = "tokio-io")]
-//! # fn main() -> std::io::Result<()> {
-//! use annulus::net::UnixStream;
-//! use annulus::runtime::Runtime;
-//! use annulus_adapters::stream::AsyncStream;
-//! use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
-//!
-//! Runtime::builder().threads(1).run(|_core| async {
-//!     let (near, far) = UnixStream::pair()?;
-//!     let (mut near, far) = (AsyncStream::new(near), AsyncStream::new(far));
-//!     near.write_all(b"one line\nand another\n").await?;
-//!     near.shutdown().await?;
-//!     let mut lines = far.lines();
-//!     assert_eq!(lines.next_line().await?.as_deref(), Some("one line"));
-//!     assert_eq!(lines.next_line().await?.as_deref(), Some("and another"));
-//!     assert_eq!(lines.next_line().await?, None);
-//!     Ok(())
-//! })
-//! # }
-//! # #[cfg(not(feature = "tokio-io"))]
-//! # fn main() {}
-//! ```
-//!
-//! Reads copy out of what has been received; read as `AsyncBufRead` it is not copied. Writes are copied
-//! into a [`Writer`], which sends them together and waits for a slow peer; what is written is sent without
-//! a flush, too. A flush waits until the kernel has all of it. Closing (`poll_close`, `poll_shutdown`) ends
-//! the direction of sending only: what the peer still sends can be read.
-//!
-//! A stream stays on its core, so an `AsyncStream` is not `Send`; what wants to move it to another thread
-//! is refused by the compiler:
-//!
-//! ```compile_fail,E0277
-//! fn everywhere(stream: annulus_adapters::stream::AsyncStream<annulus::net::TcpStream>) {
-//!     std::thread::spawn(move || drop(stream));
-//! }
-//! ```
+//! Streams behind the traits `AsyncRead` and `AsyncWrite` of other crates.
 
 use std::fmt;
 use std::io;
@@ -47,14 +8,14 @@ use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use annulus::buf::Chunk;
-use annulus::net::{RecvStream, TcpStream, UnixStream, Writer};
+use super::{RecvStream, TcpStream, UnixStream, Writer};
+use crate::buf::Chunk;
 
-/// The library's connected streams.
-pub trait Stream: sealed::Sealed + 'static {}
+/// A connected stream of this library, which an [`AsyncStream`] can take over.
+pub trait ConnectedStream: sealed::Sealed + 'static {}
 
-impl Stream for TcpStream {}
-impl Stream for UnixStream {}
+impl ConnectedStream for TcpStream {}
+impl ConnectedStream for UnixStream {}
 
 mod sealed {
     use super::{RecvStream, TcpStream, UnixStream, Writer};
@@ -63,9 +24,7 @@ mod sealed {
         fn chunks(&self) -> RecvStream<'_>;
         fn gathers(&self) -> Writer;
         /// What was written will not be sent whole: the end is to be a reset.
-        #[cfg(feature = "hyper")]
         fn reset_when_closed(&self);
-        #[cfg(feature = "hyper")]
         fn try_send_then(
             &self,
             buf: Vec<u8>,
@@ -81,14 +40,10 @@ mod sealed {
         fn gathers(&self) -> Writer {
             self.writer()
         }
-
-        #[cfg(feature = "hyper")]
         fn reset_when_closed(&self) {
             // Refused, there is no connection any more.
             let _ = self.set_linger(Some(std::time::Duration::ZERO));
         }
-
-        #[cfg(feature = "hyper")]
         fn try_send_then(
             &self,
             buf: Vec<u8>,
@@ -108,10 +63,7 @@ mod sealed {
         }
 
         /// There is no such thing.
-        #[cfg(feature = "hyper")]
         fn reset_when_closed(&self) {}
-
-        #[cfg(feature = "hyper")]
         fn try_send_then(
             &self,
             buf: Vec<u8>,
@@ -122,17 +74,55 @@ mod sealed {
     }
 }
 
-/// A stream that is read and written through the traits of others. See the [module](self).
+/// A connected stream behind the traits `AsyncRead`, `AsyncBufRead` and `AsyncWrite`: those of futures-io (feature
+/// `futures`) and of Tokio (feature `tokio-io`). Libraries written against these traits can use it: TLS, HTTP, codecs.
 ///
-/// Dropped, it sends what was written; the socket is open for as long.
-pub struct AsyncStream<S: Stream> {
+/// ```
+/// # #[cfg(feature = "tokio-io")]
+/// # fn main() -> std::io::Result<()> {
+/// use annulus::net::{AsyncStream, UnixStream};
+/// use annulus::runtime::Runtime;
+/// use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+///
+/// Runtime::builder().threads(1).run(|_core| async {
+///     let (near, far) = UnixStream::pair()?;
+///     let (mut near, far) = (AsyncStream::new(near), AsyncStream::new(far));
+///     near.write_all(b"one line\nand another\n").await?;
+///     near.shutdown().await?;
+///     let mut lines = far.lines();
+///     assert_eq!(lines.next_line().await?.as_deref(), Some("one line"));
+///     assert_eq!(lines.next_line().await?.as_deref(), Some("and another"));
+///     assert_eq!(lines.next_line().await?, None);
+///     Ok(())
+/// })
+/// # }
+/// # #[cfg(not(feature = "tokio-io"))]
+/// # fn main() {}
+/// ```
+///
+/// Reads copy out of what has been received; read as `AsyncBufRead` it is not copied. Writes are copied
+/// into a [`Writer`], which sends them together and waits for a slow peer; what is written is sent without
+/// a flush, too. A flush waits until the kernel has all of it. Closing (`poll_close`, `poll_shutdown`) ends
+/// the direction of sending only: what the peer still sends can be read.
+///
+/// A stream stays on its core, so an `AsyncStream` is not `Send`; moving it to another thread
+/// does not compile:
+///
+/// ```compile_fail,E0277
+/// fn everywhere(stream: annulus::net::AsyncStream<annulus::net::TcpStream>) {
+///     std::thread::spawn(move || drop(stream));
+/// }
+/// ```
+///
+/// Dropping it sends what was written; the socket stays open until then.
+pub struct AsyncStream<S: ConnectedStream> {
     stream: S,
     writer: Writer,
     /// What has been received and not read.
     chunk: Option<Chunk>,
 }
 
-impl<S: Stream> AsyncStream<S> {
+impl<S: ConnectedStream> AsyncStream<S> {
     /// Takes over a stream.
     pub fn new(stream: S) -> AsyncStream<S> {
         AsyncStream {
@@ -162,15 +152,18 @@ impl<S: Stream> AsyncStream<S> {
         self.stream
     }
 
-    /// What has been received and not read; empty at the end.
-    pub(crate) fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+    /// Bytes that were received and not read; empty at the end of the stream. For `annulus-hyper`.
+    #[doc(hidden)]
+    pub fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.chunk.is_none() {
             self.chunk = ready!(self.stream.chunks().poll_next(context)).transpose()?;
         }
         Poll::Ready(Ok(self.chunk.as_deref().unwrap_or_default()))
     }
 
-    pub(crate) fn advance(&mut self, bytes: usize) {
+    /// Marks bytes that [`fill`](Self::fill) returned as read. For `annulus-hyper`.
+    #[doc(hidden)]
+    pub fn advance(&mut self, bytes: usize) {
         if let Some(chunk) = &mut self.chunk {
             chunk.advance(bytes);
             if chunk.is_empty() {
@@ -179,21 +172,26 @@ impl<S: Stream> AsyncStream<S> {
         }
     }
 }
-
-#[cfg(feature = "hyper")]
-impl<S: Stream> AsyncStream<S> {
-    pub(crate) fn writer(&mut self) -> &mut Writer {
+/// For `annulus-hyper`. Not covered by version numbers.
+#[doc(hidden)]
+impl<S: ConnectedStream> AsyncStream<S> {
+    /// The writer that sends what is written here.
+    pub fn writer(&mut self) -> &mut Writer {
         &mut self.writer
     }
 
-    /// What was written will not be sent whole.
-    pub(crate) fn reset_when_closed(&self) {
+    /// Makes closing the stream a reset: what was written will not be sent whole.
+    pub fn reset_when_closed(&self) {
         self.stream.reset_when_closed();
     }
 
     /// Begins to send `buf`, ahead of what waits in the writer, unless the stream is sending; `then` is
     /// given it at the end.
-    pub(crate) fn try_send_then(
+    ///
+    /// # Errors
+    ///
+    /// The buffer, if the stream is sending.
+    pub fn try_send_then(
         &self,
         buf: Vec<u8>,
         then: impl FnOnce(Vec<u8>) + 'static,
@@ -202,15 +200,15 @@ impl<S: Stream> AsyncStream<S> {
     }
 }
 
-impl<S: Stream> Unpin for AsyncStream<S> {}
+impl<S: ConnectedStream> Unpin for AsyncStream<S> {}
 
-impl<S: Stream> From<S> for AsyncStream<S> {
+impl<S: ConnectedStream> From<S> for AsyncStream<S> {
     fn from(stream: S) -> AsyncStream<S> {
         AsyncStream::new(stream)
     }
 }
 
-impl<S: Stream + fmt::Debug> fmt::Debug for AsyncStream<S> {
+impl<S: ConnectedStream + fmt::Debug> fmt::Debug for AsyncStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unread = self.chunk.as_deref().unwrap_or_default().len();
         f.debug_struct("AsyncStream")
@@ -222,7 +220,7 @@ impl<S: Stream + fmt::Debug> fmt::Debug for AsyncStream<S> {
 }
 
 #[cfg(feature = "futures")]
-impl<S: Stream> futures_io::AsyncRead for AsyncStream<S> {
+impl<S: ConnectedStream> futures_io::AsyncRead for AsyncStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -240,7 +238,7 @@ impl<S: Stream> futures_io::AsyncRead for AsyncStream<S> {
 }
 
 #[cfg(feature = "futures")]
-impl<S: Stream> futures_io::AsyncBufRead for AsyncStream<S> {
+impl<S: ConnectedStream> futures_io::AsyncBufRead for AsyncStream<S> {
     fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         self.get_mut().fill(context)
     }
@@ -251,7 +249,7 @@ impl<S: Stream> futures_io::AsyncBufRead for AsyncStream<S> {
 }
 
 #[cfg(feature = "futures")]
-impl<S: Stream> futures_io::AsyncWrite for AsyncStream<S> {
+impl<S: ConnectedStream> futures_io::AsyncWrite for AsyncStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -278,7 +276,7 @@ impl<S: Stream> futures_io::AsyncWrite for AsyncStream<S> {
 }
 
 #[cfg(feature = "tokio-io")]
-impl<S: Stream> tokio::io::AsyncRead for AsyncStream<S> {
+impl<S: ConnectedStream> tokio::io::AsyncRead for AsyncStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -296,7 +294,7 @@ impl<S: Stream> tokio::io::AsyncRead for AsyncStream<S> {
 }
 
 #[cfg(feature = "tokio-io")]
-impl<S: Stream> tokio::io::AsyncBufRead for AsyncStream<S> {
+impl<S: ConnectedStream> tokio::io::AsyncBufRead for AsyncStream<S> {
     fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         self.get_mut().fill(context)
     }
@@ -307,7 +305,7 @@ impl<S: Stream> tokio::io::AsyncBufRead for AsyncStream<S> {
 }
 
 #[cfg(feature = "tokio-io")]
-impl<S: Stream> tokio::io::AsyncWrite for AsyncStream<S> {
+impl<S: ConnectedStream> tokio::io::AsyncWrite for AsyncStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use annulus::net::TcpListener;
 use annulus::runtime::{self, Runtime};
-use annulus_adapters::hyper::serve;
+use annulus_hyper::serve;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};

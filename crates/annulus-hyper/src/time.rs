@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ::hyper::rt::{Sleep, Timer};
 use annulus::runtime::CoreBound;
 use annulus::time;
+use hyper::rt::{Sleep, Timer};
 use send_wrapper::SendWrapper;
 
 /// Gives hyper's builders the timers of the core that waits: `http1::Builder::new().timer(CoreTimer)`.
@@ -82,7 +82,7 @@ impl Timer for CoreTimer {
 
 /// The timer of one connection, for whose heads there is one sleep after another, each of the same time. Only
 /// the connection's task polls them.
-pub(super) struct HeadTimer {
+pub(crate) struct HeadTimer {
     time: Duration,
     shared: Arc<SendWrapper<RefCell<Option<Armed>>>>,
 }
@@ -103,7 +103,7 @@ struct HeadSleep {
 }
 
 impl HeadTimer {
-    pub(super) fn new(time: Duration) -> HeadTimer {
+    pub(crate) fn new(time: Duration) -> HeadTimer {
         let shared = Arc::new(SendWrapper::new(RefCell::default()));
         HeadTimer { time, shared }
     }

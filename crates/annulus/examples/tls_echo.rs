@@ -8,9 +8,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use annulus::net::{TcpListener, TcpStream};
+use annulus::net::{AsyncStream, TcpListener, TcpStream};
 use annulus::runtime::{self, Runtime};
-use annulus_adapters::stream::AsyncStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use annulus::Backend;
 use annulus::net::TcpListener;
 use annulus::runtime::Runtime;
-use annulus_adapters::hyper::Server;
+use annulus_hyper::Server;
 use axum::Router;
 use axum::extract::Path;
 use axum::http::{HeaderName, HeaderValue, StatusCode};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime;
-use annulus_adapters::hyper::{CoreExecutor, CoreTimer, HyperStream, Server};
+use annulus_hyper::{CoreExecutor, CoreTimer, HyperStream, Server};
 use hyper::Version;
 use hyper::client::conn::http2;
 

@@ -10,7 +10,7 @@ use annulus::Backend;
 use annulus::metrics;
 use annulus::net::TcpListener;
 use annulus::runtime::{self, Runtime};
-use annulus_adapters::hyper::{CoreTimer, HyperStream, Server};
+use annulus_hyper::{CoreTimer, HyperStream, Server};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;

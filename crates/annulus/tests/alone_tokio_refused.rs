@@ -1,8 +1,8 @@
 //! Workers whose rings are refused hand over to the engine's drivers, and the reason is there to be read. Alone in its
 //! process, because it lowers a limit of all of it.
 
+use annulus::tokio::Rings;
 use annulus::{Backend, Engine};
-use annulus_adapters::tokio::Rings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 

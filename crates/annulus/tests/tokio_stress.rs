@@ -1,14 +1,14 @@
 //! The library's own stress, with its Tokio tasks on rings of their workers' own.
 
-#[path = "../../annulus/tests/stress/load.rs"]
+#[path = "stress/load.rs"]
 #[allow(dead_code, reason = "Tokio as it comes is the library's own test")]
 mod load;
 
 use std::io;
 use std::sync::Arc;
 
+use annulus::tokio::Rings;
 use annulus::{Backend, Engine, EngineBuilder};
-use annulus_adapters::tokio::Rings;
 use tokio::runtime::{Builder, Runtime};
 
 fn several_workers() -> io::Result<Runtime> {

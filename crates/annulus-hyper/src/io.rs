@@ -12,10 +12,9 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
-use ::hyper::rt::{Read, ReadBufCursor, Write};
+use annulus::net::{AsyncStream, ConnectedStream};
 use annulus::runtime::CoreBound;
-
-use crate::stream::{AsyncStream, Stream};
+use hyper::rt::{Read, ReadBufCursor, Write};
 
 /// So many bytes are gathered, by which they go out without a flush. As many may be on their way, and twice
 /// as many wait in the stream's writer: a connection whose peer does not read holds no more.
@@ -25,7 +24,7 @@ const KEPT_BYTES_MAX: usize = 2 << 10;
 /// Behind a chunk of so many bytes there often is another, which then goes into the same read.
 const MORE_FROM_BYTES: usize = 2 << 10;
 
-/// A connected stream, [read](::hyper::rt::Read) and [written](::hyper::rt::Write) by hyper.
+/// A connected stream, [read](hyper::rt::Read) and [written](hyper::rt::Write) by hyper.
 ///
 /// A flush hands over what was written, and does not wait until the kernel has it; that a send has failed is
 /// told by a later write. Dropped, it sends what was written; the socket is open for as long.
@@ -33,21 +32,21 @@ const MORE_FROM_BYTES: usize = 2 << 10;
 /// `Send`, because hyper's upgrades ask for it; it belongs to the core that made it all the same. On another thread,
 /// and after its core has ended, each read and write is an error that says so. It may be dropped anywhere: its core
 /// sends what was written and closes it. When the core ends, it closes what is still held elsewhere.
-pub struct HyperStream<S: Stream> {
+pub struct HyperStream<S: ConnectedStream> {
     /// `None`: it was made where there is no core, and is closed.
     shared: Option<CoreBound<Shared<S>>>,
 }
 
 /// Hands over at the end of a task's turn what was flushed during it, until it is dropped.
-pub(super) struct TurnEnd<S: Stream>(Rc<Shared<S>>);
+pub(crate) struct TurnEnd<S: ConnectedStream>(Rc<Shared<S>>);
 
-struct Shared<S: Stream> {
+struct Shared<S: ConnectedStream> {
     inner: RefCell<Inner<S>>,
     /// To gather into; where a send leaves it. A send may end while `inner` is borrowed.
     spare: Cell<Vec<u8>>,
 }
 
-struct Inner<S: Stream> {
+struct Inner<S: ConnectedStream> {
     this: Weak<Shared<S>>,
     stream: AsyncStream<S>,
     /// What was looked at to learn which HTTP it is, if it came in pieces; it is read first.
@@ -62,14 +61,14 @@ struct Inner<S: Stream> {
     failed: Option<io::Error>,
 }
 
-impl<S: Stream> HyperStream<S> {
+impl<S: ConnectedStream> HyperStream<S> {
     /// Takes over a stream.
     pub fn new(stream: S) -> HyperStream<S> {
         HyperStream::from(AsyncStream::new(stream))
     }
 
     /// For a task that calls `TurnEnd::hand_over` after each of its polls of what uses this stream.
-    pub(super) fn with_turns(stream: S) -> (HyperStream<S>, TurnEnd<S>) {
+    pub(crate) fn with_turns(stream: S) -> (HyperStream<S>, TurnEnd<S>) {
         let shared = Shared::new(AsyncStream::new(stream));
         shared.inner.borrow_mut().has_turns = true;
         (HyperStream::of(Rc::clone(&shared)), TurnEnd(shared))
@@ -97,13 +96,13 @@ fn made_nowhere() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, says)
 }
 
-impl<S: Stream> From<AsyncStream<S>> for HyperStream<S> {
+impl<S: ConnectedStream> From<AsyncStream<S>> for HyperStream<S> {
     fn from(stream: AsyncStream<S>) -> HyperStream<S> {
         HyperStream::of(Shared::new(stream))
     }
 }
 
-impl<S: Stream> Shared<S> {
+impl<S: ConnectedStream> Shared<S> {
     fn new(stream: AsyncStream<S>) -> Rc<Shared<S>> {
         Rc::new_cyclic(|this| Shared {
             inner: RefCell::new(Inner {
@@ -120,19 +119,19 @@ impl<S: Stream> Shared<S> {
     }
 }
 
-impl<S: Stream> TurnEnd<S> {
+impl<S: ConnectedStream> TurnEnd<S> {
     /// Whether what comes begins with `preface`. `None`: nothing comes.
-    pub(super) async fn begins_with(&self, preface: &[u8]) -> io::Result<Option<bool>> {
+    pub(crate) async fn begins_with(&self, preface: &[u8]) -> io::Result<Option<bool>> {
         poll_fn(|context| self.0.inner.borrow_mut().begins_with(preface, context)).await
     }
 
-    pub(super) fn hand_over(&self) {
+    pub(crate) fn hand_over(&self) {
         self.0.inner.borrow_mut().hand_over();
     }
 }
 
 /// What uses the stream now does so without turns: it was upgraded.
-impl<S: Stream> Drop for TurnEnd<S> {
+impl<S: ConnectedStream> Drop for TurnEnd<S> {
     fn drop(&mut self) {
         let mut inner = self.0.inner.borrow_mut();
         inner.has_turns = false;
@@ -140,7 +139,7 @@ impl<S: Stream> Drop for TurnEnd<S> {
     }
 }
 
-impl<S: Stream> Inner<S> {
+impl<S: ConnectedStream> Inner<S> {
     fn begins_with(
         &mut self,
         preface: &[u8],
@@ -291,7 +290,7 @@ impl<S: Stream> Inner<S> {
     }
 }
 
-impl<S: Stream> Drop for Inner<S> {
+impl<S: ConnectedStream> Drop for Inner<S> {
     fn drop(&mut self) {
         self.hand_over();
         if !self.gathered.is_empty() {
@@ -301,7 +300,7 @@ impl<S: Stream> Drop for Inner<S> {
     }
 }
 
-impl<S: Stream> Read for HyperStream<S> {
+impl<S: ConnectedStream> Read for HyperStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -312,7 +311,7 @@ impl<S: Stream> Read for HyperStream<S> {
     }
 }
 
-impl<S: Stream> Write for HyperStream<S> {
+impl<S: ConnectedStream> Write for HyperStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -349,7 +348,7 @@ impl<S: Stream> Write for HyperStream<S> {
     }
 }
 
-impl<S: Stream + fmt::Debug> fmt::Debug for HyperStream<S> {
+impl<S: ConnectedStream + fmt::Debug> fmt::Debug for HyperStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("HyperStream");
         if let Ok(shared) = self.shared()

@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime;
-use annulus_adapters::hyper::{CoreTimer, HyperStream, serve};
+use annulus_hyper::{CoreTimer, HyperStream, serve};
 use hyper::body::Incoming;
 use hyper::rt::Timer;
 use hyper::service::service_fn;

@@ -8,9 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use annulus::Backend;
-use annulus::net::{TcpListener, TcpStream, UnixStream};
+use annulus::net::{AsyncStream, TcpListener, TcpStream, UnixStream};
 use annulus::runtime::{self, Runtime};
-use annulus_adapters::stream::AsyncStream;
 
 /// Runs a test on a core of either kind.
 fn on_each<F>(test: impl Fn() -> F)

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use annulus::net::TcpStream;
 use annulus::runtime::{self, Runtime};
-use annulus_adapters::hyper::{CoreExecutor, HyperStream};
+use annulus_hyper::{CoreExecutor, HyperStream};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::{http1, http2};

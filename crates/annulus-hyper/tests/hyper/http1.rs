@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use annulus::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use annulus::runtime;
-use annulus_adapters::hyper::{HyperStream, Server, serve};
+use annulus_hyper::{HyperStream, Server, serve};
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode, Version};
 

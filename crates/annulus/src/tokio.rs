@@ -3,7 +3,7 @@
 //! One line switches it on: build the runtime with [`Rings::build_with_rings`].
 //!
 //! ```
-//! use annulus_adapters::tokio::Rings;
+//! use annulus::tokio::Rings;
 //!
 //! # fn main() -> std::io::Result<()> {
 //! # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
@@ -35,7 +35,7 @@
 //! as with its sockets.
 //!
 //! Where there is no io_uring, or a thread's ring is refused, operations go where they go without this
-//! module; [`Engine::thread_ring_refusal`](annulus::Engine::thread_ring_refusal) says why.
+//! module; [`Engine::thread_ring_refusal`](crate::Engine::thread_ring_refusal) says why.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -43,10 +43,11 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll, Wake, Waker};
 
-use annulus::thread::{self, Presence, RingExecutor, ThreadRing};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor};
+
+use crate::driver::thread_rings::{self, Presence, RingExecutor, ThreadRing};
 
 /// Builds Tokio runtimes whose threads have rings of their own.
 pub trait Rings {
@@ -85,7 +86,7 @@ impl Rings for Builder {
 /// As Tokio's own descriptors do, if the runtime was built without I/O.
 pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
     static NAMED: OnceLock<bool> = OnceLock::new();
-    if !NAMED.get_or_init(|| thread::set_ring_executor(&Tokio)) {
+    if !NAMED.get_or_init(|| thread_rings::set_ring_executor(&Tokio)) {
         let what = "another executor looks after rings in this process";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     }
@@ -105,7 +106,7 @@ pub fn adopt(runtime: &Handle, has_hooks: bool) -> io::Result<()> {
 pub fn before_park() {
     if let Some((number, _)) = inside() {
         PARKS_IN.set(number);
-        thread::before_park(number);
+        thread_rings::before_park(number);
     }
 }
 
@@ -114,7 +115,7 @@ pub fn before_park() {
 pub fn after_unpark() {
     if let Some((number, _)) = inside() {
         PARKS_IN.set(number);
-        thread::after_unpark(number);
+        thread_rings::after_unpark(number);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use annulus::net::{TcpStream, UnixStream};
 use annulus::runtime;
-use annulus_adapters::hyper::Server;
+use annulus_hyper::Server;
 use hyper::Response;
 use hyper::body::{Body, Bytes, Frame};
 use hyper::service::service_fn;

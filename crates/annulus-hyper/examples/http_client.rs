@@ -37,10 +37,10 @@ fn main() -> ExitCode {
 async fn get(url: Uri, is_http2: bool) -> Result<(), Box<dyn Error>> {
     let authority = url.authority().ok_or("there is no address in it")?.as_str();
     let address = match url.port() {
-        Some(_) => authority.parse(),
-        None => format!("{authority}:80").parse(),
+        Some(_) => authority.to_owned(),
+        None => format!("{authority}:80"),
     };
-    let stream = HyperStream::new(TcpStream::connect(address?).await?);
+    let stream = HyperStream::new(TcpStream::connect(address).await?);
     let request = Request::get(url.clone());
     let answer = if is_http2 {
         let (mut requests, connection) = http2::handshake(CoreExecutor, stream).await?;

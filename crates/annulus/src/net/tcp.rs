@@ -12,6 +12,7 @@ use super::listen::{ListenOptions, listen};
 use super::options::SocketOptions;
 use super::progress::SendProgress;
 use super::receiver::RecvStream;
+use super::resolve::try_each;
 use super::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::stream::{Recv, SendAll, Stream};
 use super::writer::Writer;
@@ -147,13 +148,18 @@ impl From<Accepted> for TcpStream {
 }
 
 impl TcpStream {
-    /// Connects to `address`.
+    /// Connects to `address`: a [`SocketAddr`], several of them, or `"host:port"`.
+    ///
+    /// A host name is resolved on a blocking thread. If it has several addresses, they are tried in order. Numeric
+    /// addresses need no blocking thread.
     ///
     /// # Errors
     ///
-    /// What `connect(2)` says.
-    pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-        Ok(TcpStream(Stream::connect(net::internet(address)).await?))
+    /// The error of `connect(2)` for the last address that was tried, or an error that names the host that could not
+    /// be resolved.
+    pub async fn connect(address: impl super::ToSocketAddrs) -> io::Result<TcpStream> {
+        let attempt = async |address| Stream::connect(net::internet(address)).await;
+        Ok(TcpStream(try_each(address.target(), attempt).await?))
     }
 
     /// Takes over std's stream.

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use super::datagram::{Datagram, DatagramReceiver, Received};
 use super::listen::bind_shared;
 use super::options::SocketOptions;
+use super::resolve::try_each;
 use super::tcp::first;
 use crate::buf::{IoBuf, IoBufMut};
 use crate::driver::core::{Claim, Core, SocketOperation};
@@ -99,14 +100,21 @@ impl UdpSocket {
         )
     }
 
-    /// Sends to `address` and receives from there only, from now on.
+    /// Sets the peer: [`send`](UdpSocket::send) sends to `address`, and datagrams from other addresses are discarded.
+    ///
+    /// A host name is resolved on a blocking thread, and its addresses are tried in order; see
+    /// [`TcpStream::connect`](super::TcpStream::connect).
     ///
     /// # Errors
     ///
-    /// What `connect(2)` says.
-    pub async fn connect(&self, address: SocketAddr) -> io::Result<()> {
-        let connect = Connect::new(Rc::clone(&self.0.socket), net::internet(address));
-        SocketOperation::new(Rc::clone(&self.0.core), connect).await
+    /// The error of `connect(2)` for the last address that was tried, or an error that names the host that could not
+    /// be resolved.
+    pub async fn connect(&self, address: impl super::ToSocketAddrs) -> io::Result<()> {
+        let attempt = async |address| {
+            let connect = Connect::new(Rc::clone(&self.0.socket), net::internet(address));
+            SocketOperation::new(Rc::clone(&self.0.core), connect).await
+        };
+        try_each(address.target(), attempt).await
     }
 
     /// Sends `buf`, which comes back, as one datagram.

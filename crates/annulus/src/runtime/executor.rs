@@ -404,6 +404,7 @@ impl Executor {
     /// Makes it the calling thread's.
     pub(super) fn enter(self: &Rc<Self>, files: &Arc<Submitter>, handle: &Handle) {
         let _ = self.files.set(Arc::clone(files));
+        self.core.set_files(files);
         let _ = self.handle.set(handle.clone());
         Core::set_current(Some(Rc::clone(&self.core)));
         self.core.set_starter(|future| {

@@ -23,6 +23,7 @@ mod options;
 mod poll;
 mod ports;
 mod progress;
+mod resolve;
 mod scarce;
 mod sent;
 mod shared;

@@ -42,7 +42,7 @@ pub(crate) use waiters::{Crowd, WaitersCell};
 
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::driver::uring::Tuning;
-use crate::driver::{DriverHandle, Limits, Opcodes, contain};
+use crate::driver::{DriverHandle, Limits, Opcodes, Submitter, contain};
 use crate::error::SetupError;
 use crate::fd::{CloseSocket, Socket};
 use crate::metrics::{Counters, OperationNumber};
@@ -115,6 +115,8 @@ pub(crate) struct Core {
     starter: Cell<Option<fn(Background)>>,
     /// The addresses that it shares with the runtime's other cores.
     seat: OnceCell<Seat>,
+    /// Where the runtime's file operations and blocking calls are submitted.
+    files: OnceCell<Arc<Submitter>>,
     /// For what is given to others to hold.
     this: std::rc::Weak<Core>,
 }
@@ -188,6 +190,7 @@ impl Core {
             ending: Cell::new(false),
             starter: Cell::new(None),
             seat: OnceCell::new(),
+            files: OnceCell::new(),
             this: this.clone(),
         })
     }
@@ -261,6 +264,16 @@ impl Core {
         if let Some(starter) = self.starter.get() {
             starter(future);
         }
+    }
+
+    /// Sets where file operations and blocking calls are submitted.
+    pub(crate) fn set_files(&self, files: &Arc<Submitter>) {
+        let _ = self.files.set(Arc::clone(files));
+    }
+
+    /// Returns where to submit file operations and blocking calls; `None` before the core has started.
+    pub(crate) fn files(&self) -> Option<Arc<Submitter>> {
+        self.files.get().map(Arc::clone)
     }
 
     /// Where it finds the addresses that the runtime's cores share.

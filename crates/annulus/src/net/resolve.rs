@@ -1,0 +1,253 @@
+//! Addresses to connect to, and the resolution of host names on a blocking thread.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs as _,
+};
+
+use crate::driver::Operation;
+use crate::op::{RunBlocking, Unanswered};
+
+/// What a socket can connect to: an address, several addresses, or a host name and a port.
+///
+/// Implemented for the same types as [`std::net::ToSocketAddrs`]. Numeric addresses are used as they are. A host name is
+/// resolved on one of the runtime's [blocking threads](crate::runtime::RuntimeBuilder::blocking_threads), so that the
+/// core goes on with its other tasks.
+pub trait ToSocketAddrs: sealed::Sealed {}
+
+impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
+
+/// Addresses, or a name that stands for some.
+pub enum Target {
+    One(SocketAddr),
+    Several(Vec<SocketAddr>),
+    Name { host: String, port: Option<u16> },
+}
+
+mod sealed {
+    /// Keeps the trait closed, so that [`Target`](super::Target) may change.
+    pub trait Sealed {
+        #[doc(hidden)]
+        fn target(&self) -> super::Target;
+    }
+}
+
+use sealed::Sealed;
+
+impl Sealed for SocketAddr {
+    fn target(&self) -> Target {
+        Target::One(*self)
+    }
+}
+
+impl Sealed for SocketAddrV4 {
+    fn target(&self) -> Target {
+        Target::One((*self).into())
+    }
+}
+
+impl Sealed for SocketAddrV6 {
+    fn target(&self) -> Target {
+        Target::One((*self).into())
+    }
+}
+
+impl Sealed for (IpAddr, u16) {
+    fn target(&self) -> Target {
+        Target::One((*self).into())
+    }
+}
+
+impl Sealed for (Ipv4Addr, u16) {
+    fn target(&self) -> Target {
+        Target::One((*self).into())
+    }
+}
+
+impl Sealed for (Ipv6Addr, u16) {
+    fn target(&self) -> Target {
+        Target::One((*self).into())
+    }
+}
+
+impl Sealed for [SocketAddr] {
+    fn target(&self) -> Target {
+        Target::Several(self.to_vec())
+    }
+}
+
+impl<const N: usize> Sealed for [SocketAddr; N] {
+    fn target(&self) -> Target {
+        Target::Several(self.to_vec())
+    }
+}
+
+impl Sealed for Vec<SocketAddr> {
+    fn target(&self) -> Target {
+        Target::Several(self.clone())
+    }
+}
+
+impl Sealed for str {
+    fn target(&self) -> Target {
+        match self.parse() {
+            Ok(address) => Target::One(address),
+            Err(_) => Target::Name {
+                host: self.to_owned(),
+                port: None,
+            },
+        }
+    }
+}
+
+impl Sealed for String {
+    fn target(&self) -> Target {
+        self.as_str().target()
+    }
+}
+
+impl Sealed for (&str, u16) {
+    fn target(&self) -> Target {
+        let (host, port) = *self;
+        match host.parse::<IpAddr>() {
+            Ok(ip) => Target::One((ip, port).into()),
+            Err(_) => Target::Name {
+                host: host.to_owned(),
+                port: Some(port),
+            },
+        }
+    }
+}
+
+impl Sealed for (String, u16) {
+    fn target(&self) -> Target {
+        (self.0.as_str(), self.1).target()
+    }
+}
+
+impl<T: Sealed + ?Sized> Sealed for &T {
+    fn target(&self) -> Target {
+        (**self).target()
+    }
+}
+
+/// Calls `attempt` for each address of `target` in order, until one succeeds. Returns the last error if none does.
+pub(super) async fn try_each<T, F>(
+    target: Target,
+    attempt: impl Fn(SocketAddr) -> F,
+) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let addresses = match target {
+        Target::One(address) => return attempt(address).await,
+        Target::Several(addresses) => addresses,
+        Target::Name { host, port } => resolve(host, port).await?,
+    };
+    let mut last = io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "there is no address to connect to: the list of addresses is empty",
+    );
+    for address in addresses {
+        match attempt(address).await {
+            Ok(value) => return Ok(value),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Resolves a host name on a blocking thread. `host` includes the port if `port` is `None`.
+async fn resolve(host: String, port: Option<u16>) -> io::Result<Vec<SocketAddr>> {
+    let core = super::core()?;
+    let Some(files) = core.files() else {
+        return Err(io::Error::other(
+            "a host name can't be resolved before the runtime's core has started",
+        ));
+    };
+    let name = match port {
+        Some(port) => format!("{host}:{port}"),
+        None => host.clone(),
+    };
+    let look_up = move || -> io::Result<Vec<SocketAddr>> {
+        Ok(match port {
+            Some(port) => (host.as_str(), port).to_socket_addrs()?.collect(),
+            None => host.to_socket_addrs()?.collect(),
+        })
+    };
+    let found = match Operation::new(&files, RunBlocking::new(look_up)).await {
+        Ok(found) => found,
+        Err(Unanswered::NotRun(error)) => return Err(error),
+        Err(Unanswered::Panicked(panic)) => std::panic::resume_unwind(panic),
+    };
+    found.map_err(|error| unresolved(&name, &error))
+}
+
+/// Names what could not be resolved; the resolver's own error does not.
+fn unresolved(name: &str, error: &io::Error) -> io::Error {
+    let text = match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            format!("can't connect to {name:?}: {error}; write it as host:port")
+        }
+        _ => format!(
+            "can't resolve the host name {name:?}: {error}; check the name, and the resolver of this machine"
+        ),
+    };
+    io::Error::new(error.kind(), text)
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::One(address) => address.fmt(f),
+            Target::Several(addresses) => addresses.fmt(f),
+            Target::Name { host, port } => write!(f, "{host:?} {port:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numeric_addresses_are_used_as_they_are_and_names_are_resolved() {
+        let address: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        let six: SocketAddr = "[::1]:80".parse().unwrap();
+        for target in [
+            address.target(),
+            "127.0.0.1:80".target(),
+            "127.0.0.1:80".to_owned().target(),
+            ("127.0.0.1", 80).target(),
+            (String::from("127.0.0.1"), 80).target(),
+            (Ipv4Addr::LOCALHOST, 80).target(),
+            (IpAddr::from(Ipv4Addr::LOCALHOST), 80).target(),
+        ] {
+            assert!(
+                matches!(target, Target::One(found) if found == address),
+                "{target:?}"
+            );
+        }
+        for target in [
+            "[::1]:80".target(),
+            ("::1", 80).target(),
+            (Ipv6Addr::LOCALHOST, 80).target(),
+        ] {
+            assert!(
+                matches!(target, Target::One(found) if found == six),
+                "{target:?}"
+            );
+        }
+        for target in [[address, six].target(), vec![address, six].target()] {
+            let Target::Several(found) = target else {
+                panic!("{target:?}");
+            };
+            assert_eq!(found, [address, six]);
+        }
+        for target in ["localhost:80".target(), ("localhost", 80).target()] {
+            assert!(matches!(target, Target::Name { .. }), "{target:?}");
+        }
+    }
+}

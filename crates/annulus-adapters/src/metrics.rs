@@ -119,7 +119,8 @@ fn named((name, _): (&str, &str), suffix: &str) -> String {
 }
 
 fn record(name: (&str, &str), op: &'static str, new: &Histogram) {
-    for (_, last, count) in new.buckets() {
+    for bucket in new.buckets() {
+        let (last, count) = (bucket.last_ns, bucket.count);
         let seconds = last as f64 / 1e9;
         histogram!(named(name, "_seconds"), "op" => op).record_many(seconds, count as usize);
     }

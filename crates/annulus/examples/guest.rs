@@ -14,7 +14,7 @@ use std::time::Duration;
 use annulus::buf::AlignedBuf;
 use annulus::engine::SqPoll;
 use annulus::fs::NotPolled;
-use annulus::support::Support;
+use annulus::support::{KernelVersion, Support};
 use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions};
 
 /// Of the drive, in the order of their numbers: each byte tells its block.
@@ -22,7 +22,7 @@ const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 256;
 
 /// Before, the library refuses to poll devices.
-const POLLS_SINCE: (u32, u32) = (5, 17);
+const POLLS_SINCE: KernelVersion = KernelVersion::new(5, 17);
 
 type Outcome = Result<String, Box<dyn std::error::Error>>;
 
@@ -505,7 +505,9 @@ async fn round(engine: &Engine, dir: &Path) -> Result<(), Box<dyn std::error::Er
     is(names.len() == 1 && names[0].name() == "b", || {
         format!("{names:?}")
     })?;
-    is(file.close().await?, || "somebody holds the file".to_owned())?;
+    is(file.close().await? == annulus::fs::Closed::Now, || {
+        "somebody holds the file".to_owned()
+    })?;
     let gone = engine
         .open(&path)
         .await

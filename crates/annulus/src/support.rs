@@ -65,6 +65,43 @@ pub enum Mechanism {
     Clock,
 }
 
+/// The first two numbers of a kernel's release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct KernelVersion {
+    /// The first number.
+    pub major: u32,
+    /// The second number.
+    pub minor: u32,
+}
+
+impl KernelVersion {
+    /// Returns a version to compare with.
+    pub const fn new(major: u32, minor: u32) -> KernelVersion {
+        KernelVersion { major, minor }
+    }
+}
+
+/// A feature or an opcode of io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capability {
+    /// The kernel's name for it.
+    pub name: &'static str,
+    /// Whether rings on this machine have it.
+    pub supported: bool,
+}
+
+/// A block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockDevice<'a> {
+    /// Its name in `/sys/block`.
+    pub name: &'a str,
+    /// Whether it has queues that can be polled instead of interrupts.
+    pub has_poll_queues: bool,
+}
+
 impl Support {
     /// Finds out. Takes a few milliseconds, or up to a second where locked memory is so short that each
     /// ring has to wait for that of the last, and leaves nothing behind.
@@ -118,9 +155,11 @@ impl Support {
         &self.kernel
     }
 
-    /// Its first two numbers: `6.18.44-cloud` is `(6, 18)`. Only a hint: features are ported back.
-    pub fn kernel_version(&self) -> (u32, u32) {
-        probe::parse_version(&self.kernel)
+    /// Returns the first two numbers of the release: `6.18.44-cloud` is 6 and 18. Only a hint, because distributions
+    /// port features back.
+    pub fn kernel_version(&self) -> KernelVersion {
+        let (major, minor) = probe::parse_version(&self.kernel);
+        KernelVersion::new(major, minor)
     }
 
     /// What each of io_uring's system calls answers here: who forbids it can be told from which calls
@@ -155,20 +194,20 @@ impl Support {
         &self.setup_flags
     }
 
-    /// Each known feature bit by the kernel's name (`EXT_ARG`), and whether a ring has it.
-    pub fn features(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        FEATURES
-            .iter()
-            .enumerate()
-            .map(|(bit, &name)| (name, self.features & 1 << bit != 0))
+    /// Returns each known feature bit of io_uring, by the kernel's name (`EXT_ARG`).
+    pub fn features(&self) -> impl Iterator<Item = Capability> {
+        FEATURES.iter().enumerate().map(|(bit, &name)| Capability {
+            name,
+            supported: self.features & 1 << bit != 0,
+        })
     }
 
-    /// Each known opcode by the kernel's name (`READ`), and whether it may be used through a ring.
-    pub fn opcodes(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        OPCODES
-            .iter()
-            .enumerate()
-            .map(|(code, &name)| (name, self.takes(code)))
+    /// Returns each known opcode of io_uring, by the kernel's name (`READ`).
+    pub fn opcodes(&self) -> impl Iterator<Item = Capability> {
+        OPCODES.iter().enumerate().map(|(code, &name)| Capability {
+            name,
+            supported: self.takes(code),
+        })
     }
 
     /// Returns each file operation of the library and what executes it. Socket operations run on a runtime's cores.
@@ -222,12 +261,13 @@ impl Support {
         self.processors
     }
 
-    /// Each block device by its name in `/sys/block`, and whether it has queues to poll, for
-    /// [`iopoll`](crate::EngineBuilder::iopoll).
-    pub fn poll_devices(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.poll_devices
-            .iter()
-            .map(|(name, polls)| (name.as_str(), *polls))
+    /// Returns the block devices in `/sys/block`, for [`iopoll`](crate::EngineBuilder::iopoll).
+    pub fn poll_devices(&self) -> impl Iterator<Item = BlockDevice<'_>> {
+        let devices = self.poll_devices.iter();
+        devices.map(|(name, has_poll_queues)| BlockDevice {
+            name,
+            has_poll_queues: *has_poll_queues,
+        })
     }
 
     fn takes(&self, code: usize) -> bool {
@@ -326,7 +366,11 @@ impl fmt::Display for Support {
                 row(f, "io_uring", "works")?;
                 row(f, "ring", probed.setup_mode.describe())?;
                 row(f, "set-up flags", &probes(&self.setup_flags))?;
-                row(f, "features", &list(self.features()))?;
+                row(
+                    f,
+                    "features",
+                    &list(self.features().map(|one| (one.name, one.supported))),
+                )?;
                 row(f, "opcodes", &self.opcodes_in_short())?;
                 row(f, "operations", &self.operations_in_short())?;
                 row(f, "registrations", &probes(&probed.registrations))?;
@@ -363,8 +407,8 @@ impl Support {
     fn opcodes_in_short(&self) -> String {
         let missing: Vec<_> = self
             .opcodes()
-            .filter(|(_, has)| !has)
-            .map(|(name, _)| name)
+            .filter(|one| !one.supported)
+            .map(|one| one.name)
             .collect();
         let known = OPCODES.len();
         if missing.is_empty() {
@@ -402,7 +446,10 @@ impl Support {
             true => format!("sqpoll may pay ({count} processors)"),
             false => format!("sqpoll is not advised ({count} processor{plural})"),
         };
-        let devices = list(self.poll_devices());
+        let devices = list(
+            self.poll_devices()
+                .map(|one| (one.name, one.has_poll_queues)),
+        );
         let devices = if devices.is_empty() {
             "no device"
         } else {

@@ -152,7 +152,7 @@ where
         let mut staying = None;
         read_all(&file, &contents, &buf, || staying = Some(Forked::new(true))).await;
         read_all(&file, &contents, &buf, || ()).await;
-        assert!(file.close().await.unwrap());
+        assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
         staying.unwrap()
     });
     // The child holds copies of the descriptors; the end of the engine does not wait for it.

@@ -89,7 +89,7 @@ async fn traffic(engine: &Engine) {
     }
     engine.read_dir(dir.path()).await.unwrap();
     engine.sleep(Duration::from_millis(5)).await.unwrap();
-    assert!(file.close().await.unwrap());
+    assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
 }
 
 fn sleeps_when_idle(builder: EngineBuilder) {

@@ -288,7 +288,7 @@ impl Subject<'_> {
             Step::Reopen => {
                 let file = open(self.engine, &self.path, self.direct).await?;
                 let old = std::mem::replace(&mut self.file, file);
-                assert!(old.close().await?);
+                assert_eq!(old.close().await?, annulus::fs::Closed::Now);
             }
             Step::Length => {}
         }
@@ -442,7 +442,10 @@ async fn exercise(
     };
     let (bytes, buf) = subject.file.read_at(memory(whole.bytes), 0).await.unwrap();
     subject.compare(whole, bytes, &buf);
-    assert!(subject.file.close().await.unwrap());
+    assert_eq!(
+        subject.file.close().await.unwrap(),
+        annulus::fs::Closed::Now
+    );
     Some(subject.model)
 }
 

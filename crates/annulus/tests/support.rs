@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::engine::SetupMode;
-use annulus::support::{Mechanism, Probe, Support};
+use annulus::support::{KernelVersion, Mechanism, Probe, Support};
 use annulus::{Backend, Engine, SetupError};
 use io_uring::IoUring;
 use rustix::process::{Resource, getrlimit};
@@ -95,7 +95,8 @@ fn features_and_opcodes_are_those_of_a_ring() {
     let _alone = alone();
     let Some(support) = detect_ring() else { return };
     let ring = IoUring::new(4).unwrap();
-    let features: BTreeMap<_, _> = support.features().collect();
+    let features = support.features().map(|one| (one.name, one.supported));
+    let features: BTreeMap<_, _> = features.collect();
     assert_eq!(features["NODROP"], ring.params().is_feature_nodrop());
     assert_eq!(
         features["SUBMIT_STABLE"],
@@ -110,7 +111,8 @@ fn features_and_opcodes_are_those_of_a_ring() {
 
     let mut probe = io_uring::Probe::new();
     ring.submitter().register_probe(&mut probe).unwrap();
-    for (code, (name, has)) in support.opcodes().enumerate() {
+    for (code, one) in support.opcodes().enumerate() {
+        let (name, has) = (one.name, one.supported);
         assert_eq!(has, probe.is_supported(code as u8), "{name}");
     }
 }
@@ -158,7 +160,8 @@ fn every_operation_of_the_document_is_there_and_runs_where_its_opcode_is() {
     let (own, _) = rows.split_at(names.len());
     assert_eq!(own, names);
 
-    let opcodes: BTreeMap<_, _> = support.opcodes().collect();
+    let opcodes = support.opcodes().map(|one| (one.name, one.supported));
+    let opcodes: BTreeMap<_, _> = opcodes.collect();
     for operation in support.operations() {
         let mechanism = match operation.opcode {
             Some(opcode) if opcodes[opcode] => Mechanism::Ring,
@@ -183,7 +186,7 @@ fn limits_and_policy_are_those_of_the_process() {
     assert_eq!(support.io_uring_disabled(), sysctl);
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert_eq!(support.kernel_release(), release.trim());
-    let (major, minor) = support.kernel_version();
+    let KernelVersion { major, minor, .. } = support.kernel_version();
     assert!(release.starts_with(&format!("{major}.{minor}")));
 }
 

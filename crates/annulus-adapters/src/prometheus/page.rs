@@ -332,7 +332,8 @@ fn histograms(
 /// In the buckets of the text: seconds, and how many lie in each.
 fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
     let mut counts = [0; BUCKETS_NS.len() + 1];
-    for (_, last, count) in histogram.buckets() {
+    for bucket in histogram.buckets() {
+        let (last, count) = (bucket.last_ns, bucket.count);
         counts[BUCKETS_NS.partition_point(|bound| *bound < last)] += count;
     }
     let bounds = BUCKETS_NS.iter().map(|ns| *ns as f64 / 1e9);

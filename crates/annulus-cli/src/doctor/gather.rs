@@ -55,8 +55,8 @@ fn ring(support: &Support) -> RingFacts {
             _ => SetupMode::Plain,
         }),
         setup_flags: tried(support.setup_flags()),
-        features: has(support.features()),
-        opcodes: has(support.opcodes()),
+        features: has(support.features().map(|one| (one.name, one.supported))),
+        opcodes: has(support.opcodes().map(|one| (one.name, one.supported))),
         operations: support.operations().map(operation).collect(),
         registrations: tried(support.registrations()),
         quirks: (support.quirks().into_iter())

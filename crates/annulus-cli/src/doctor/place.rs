@@ -286,7 +286,10 @@ fn asked(direct: &File) -> (Direct, Option<Result<(), String>>) {
             return (direct, None);
         }
     };
-    let (memory_bytes, offset_bytes) = file.direct_align_bytes().unzip();
+    let align = file.direct_alignment();
+    let (memory_bytes, offset_bytes) = align
+        .map(|align| (align.memory_bytes, align.offset_bytes))
+        .unzip();
     let direct = Direct {
         works: Some(true),
         why: None,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use annulus::engine::SetupMode;
-use annulus::support::Support;
+use annulus::support::{KernelVersion, Support};
 use rustix::process::{Resource, getrlimit};
 
 use super::{Obstacles, PRELOAD, Variables, cores, elf};
@@ -13,9 +13,9 @@ use crate::args::RunArgs;
 use crate::doctor::{BUFFER_GROUPS, Lines};
 
 /// Since when receives share their buffers.
-const INCREMENTAL_SINCE: (u32, u32) = (6, 12);
+const INCREMENTAL_SINCE: KernelVersion = KernelVersion::new(6, 12);
 /// Since when a server that sleeps is woken to be handed back.
-const WOKEN_SINCE: (u32, u32) = (6, 7);
+const WOKEN_SINCE: KernelVersion = KernelVersion::new(6, 7);
 /// The file of counts that `annulus top` and `annulus release` find; of its bytes few are ever used.
 const SHARED_BYTES: u64 = 1 << 30;
 /// Descriptors of the library: a ring and what wakes it for each thread that waits, the counts, the log.

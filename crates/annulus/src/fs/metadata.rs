@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::DirectAlignment;
 use crate::op::{StatAnswer, Statx};
 use crate::sys::call::{S_IFMT, STATX_BTIME, STATX_DIOALIGN, StatxTimestamp, file_type};
 
@@ -33,6 +34,16 @@ impl FileKind {
     pub(crate) fn of_entry(kind: u8) -> FileKind {
         FileKind::of_mode(u16::from(kind) << 12)
     }
+}
+
+/// A device's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct DeviceNumber {
+    /// The driver's number.
+    pub major: u32,
+    /// The number among the driver's devices.
+    pub minor: u32,
 }
 
 /// Facts about a file.
@@ -90,9 +101,12 @@ impl Metadata {
         self.0.stx_gid
     }
 
-    /// Device it is on, as (major, minor).
-    pub fn device(&self) -> (u32, u32) {
-        (self.0.stx_dev_major, self.0.stx_dev_minor)
+    /// Returns the number of the device that the file is on.
+    pub fn device(&self) -> DeviceNumber {
+        DeviceNumber {
+            major: self.0.stx_dev_major,
+            minor: self.0.stx_dev_minor,
+        }
     }
 
     /// Bytes of storage in use; less than the length for a file with holes.
@@ -125,11 +139,14 @@ impl Metadata {
         (self.0.stx_mask & STATX_BTIME != 0).then(|| time(&self.0.stx_btime))
     }
 
-    /// The alignment direct I/O would need, bytes, as (memory, offset and length). Since Linux 6.1;
-    /// before that, and where the file has no direct I/O, `None`.
-    pub fn direct_align_bytes(&self) -> Option<(u32, u32)> {
+    /// Returns the alignment that direct I/O would need. Since Linux 6.1; `None` before that, and if the file has no
+    /// direct I/O.
+    pub fn direct_alignment(&self) -> Option<DirectAlignment> {
         let known = self.0.stx_mask & STATX_DIOALIGN != 0 && self.0.stx_dio_offset_align != 0;
-        known.then_some((self.0.stx_dio_mem_align, self.0.stx_dio_offset_align))
+        known.then_some(DirectAlignment {
+            memory_bytes: self.0.stx_dio_mem_align as usize,
+            offset_bytes: self.0.stx_dio_offset_align as usize,
+        })
     }
 }
 

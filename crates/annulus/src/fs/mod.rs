@@ -18,7 +18,7 @@ pub use dir::DirEntry;
 pub use load::Load;
 pub use many::{Completed, ReadMany};
 pub use merge::{Merge, ReadMerged};
-pub use metadata::{FileKind, Metadata};
+pub use metadata::{DeviceNumber, FileKind, Metadata};
 pub use options::{OpenOptions, Opening};
 pub use read_into::ReadInto;
 
@@ -100,12 +100,13 @@ impl File {
         }
     }
 
-    /// The alignment that direct I/O on this file needs, bytes, as (memory, offset and length);
-    /// `None` if it was not opened with `O_DIRECT`. From `statx`, since Linux 6.1; before that, the
-    /// file system's block size.
-    pub fn direct_align_bytes(&self) -> Option<(usize, usize)> {
-        self.direct
-            .map(|direct| (direct.memory_bytes as usize, direct.offset_bytes as usize))
+    /// Returns the alignment that direct I/O on this file needs; `None` if the file was not opened with `O_DIRECT`.
+    /// From `statx`, since Linux 6.1; before that, the file system's block size.
+    pub fn direct_alignment(&self) -> Option<DirectAlignment> {
+        self.direct.map(|direct| DirectAlignment {
+            memory_bytes: direct.memory_bytes as usize,
+            offset_bytes: direct.offset_bytes as usize,
+        })
     }
 
     /// Sets what reads of this file do about the page cache before they go to a driver, from now on;
@@ -454,26 +455,44 @@ impl File {
             .map(|answer, _| answer.map(Metadata::new))
     }
 
-    /// Closes the file and reports what the file system has to say about it; dropping a file closes
-    /// it too, without a report.
-    ///
-    /// True: it is closed. False: clones of this file, or operations that were dropped before their
-    /// answer, still hold the descriptor; the last of them closes it.
+    /// Closes the file and returns the file system's result. Dropping a file closes it too, without a result.
     ///
     /// # Errors
     ///
-    /// The kernel's, errno kept (`EIO`, `EDQUOT` on network file systems). The file is closed
-    /// nevertheless.
-    pub async fn close(self) -> io::Result<bool> {
+    /// The error of `close(2)` (`EIO`, `EDQUOT` on network file systems). The file is closed nevertheless.
+    pub async fn close(self) -> io::Result<Closed> {
         let File { fd, submitter, .. } = self;
         match fd.into_raw() {
             Ok(raw) => {
                 let close = Close::new(raw, submitter.closer.clone());
-                Operation::new(&submitter, close).await.map(|()| true)
+                Operation::new(&submitter, close)
+                    .await
+                    .map(|()| Closed::Now)
             }
-            Err(_shared) => Ok(false),
+            Err(_shared) => Ok(Closed::Deferred),
         }
     }
+}
+
+/// The result of [`File::close`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Closed {
+    /// The descriptor is closed.
+    Now,
+    /// Clones of the file, or operations that were dropped before they completed, still hold the descriptor. The last
+    /// of them closes it.
+    Deferred,
+}
+
+/// The alignment that direct I/O needs, in bytes. Each value is a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DirectAlignment {
+    /// Alignment of the buffer's address.
+    pub memory_bytes: usize,
+    /// Alignment of the offset in the file, and of the length.
+    pub offset_bytes: usize,
 }
 
 fn poll_support(fd: &Fd, submitter: &Submitter, direct: Option<Direct>) -> Result<(), NotPolled> {

@@ -90,7 +90,7 @@ impl OpenOptions {
     }
 
     /// Past the page cache (`O_DIRECT`). What the file then needs is in
-    /// [`File::direct_align_bytes`]; where the file system has no direct I/O, the open fails with
+    /// [`File::direct_alignment`]; where the file system has no direct I/O, the open fails with
     /// `EINVAL`.
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;

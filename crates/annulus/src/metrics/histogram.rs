@@ -43,6 +43,18 @@ pub struct Histogram {
     sum_ns: u64,
 }
 
+/// A range of durations, and how many were counted in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bucket {
+    /// The shortest duration, ns.
+    pub first_ns: u64,
+    /// The longest duration, ns.
+    pub last_ns: u64,
+    /// Durations counted.
+    pub count: u64,
+}
+
 impl Histogram {
     /// A histogram in which nothing has been recorded.
     pub fn new() -> Histogram {
@@ -122,16 +134,20 @@ impl Histogram {
         self.quantile(1.0).unwrap_or(0)
     }
 
-    /// Buckets in which something was counted: the first and the last duration of each, ns, and how often.
-    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+    /// Returns the buckets that are not empty, from the shortest duration to the longest.
+    pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         let counted = self
             .counts
             .iter()
             .enumerate()
             .filter(|(_, count)| **count > 0);
         counted.map(|(index, count)| {
-            let (first, last) = bounds(index);
-            (first, last, *count)
+            let (first_ns, last_ns) = bounds(index);
+            Bucket {
+                first_ns,
+                last_ns,
+                count: *count,
+            }
         })
     }
 

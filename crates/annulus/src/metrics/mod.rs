@@ -46,7 +46,7 @@ mod watch;
 #[cfg(feature = "net")]
 pub use core::CoreMetrics;
 pub use every::{Every, every};
-pub use histogram::Histogram;
+pub use histogram::{Bucket, Histogram};
 pub use registry::{share, share_above};
 pub use snapshot::{
     Counts, ErrorCounts, OperationCounts, PreloadCounts, ReasonCounts, Snapshot, Source, SourceKind,

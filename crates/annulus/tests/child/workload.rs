@@ -50,7 +50,7 @@ async fn work(engine: &Engine, dir: &Path) -> std::io::Result<Vec<String>> {
     file.sync_all().await?;
     answers.push("synced".to_owned());
     answers.push(format!("length {}", file.metadata().await?.len()));
-    assert!(file.close().await?);
+    assert_eq!(file.close().await?, annulus::fs::Closed::Now);
     let listed: Vec<_> = engine
         .read_dir(dir)
         .await?

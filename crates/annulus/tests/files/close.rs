@@ -11,11 +11,15 @@ fn the_last_handle_closes_and_says_so() {
         let file = ground.file("f", &bytes(1, 100)).await;
         let clone = file.clone();
         assert_eq!(ground.descriptors("f"), 1, "clones share it");
-        assert!(!file.close().await.unwrap(), "a clone holds it");
+        assert_eq!(
+            file.close().await.unwrap(),
+            annulus::fs::Closed::Deferred,
+            "a clone holds it"
+        );
         assert_eq!(ground.descriptors("f"), 1);
         let buf = clone.read_exact_at(vec![0; 100], 0).await.unwrap();
         assert_eq!(buf, bytes(1, 100));
-        assert!(clone.close().await.unwrap());
+        assert_eq!(clone.close().await.unwrap(), annulus::fs::Closed::Now);
         assert_eq!(ground.descriptors("f"), 0, "when the answer has come");
     });
 }
@@ -48,7 +52,7 @@ fn a_hundred_files_leave_no_descriptor_behind() {
             let file = ground.file("f", b"abc").await;
             file.read_at(vec![0; 3], 0).await.unwrap();
             if round % 2 == 0 {
-                assert!(file.close().await.unwrap());
+                assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
             }
         }
         eventually("all are closed", || ground.descriptors("f") == 0);

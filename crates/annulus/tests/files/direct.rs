@@ -34,16 +34,17 @@ fn the_alignment_of_a_direct_file_is_the_one_statx_gives() {
         let Some((file, _)) = direct(ground).await else {
             return;
         };
-        let (memory, offset) = file.direct_align_bytes().unwrap();
+        let align = file.direct_alignment().unwrap();
+        let (memory, offset) = (align.memory_bytes, align.offset_bytes);
         assert!(memory.is_power_of_two() && offset.is_power_of_two());
-        let asked = file.metadata().await.unwrap().direct_align_bytes();
+        let asked = file.metadata().await.unwrap().direct_alignment();
         if let Some(asked) = asked {
-            assert_eq!((memory as u32, offset as u32), asked);
+            assert_eq!(align, asked);
         }
         let by_path = ground.engine.metadata(ground.path("f")).await.unwrap();
-        assert_eq!(by_path.direct_align_bytes(), asked);
+        assert_eq!(by_path.direct_alignment(), asked);
         let buffered = ground.engine.open(ground.path("f")).await.unwrap();
-        assert_eq!(buffered.direct_align_bytes(), None);
+        assert_eq!(buffered.direct_alignment(), None);
     });
 }
 
@@ -53,7 +54,8 @@ fn aligned_transfers_reach_the_file() {
         let Some((file, contents)) = direct(ground).await else {
             return;
         };
-        let (memory, offset) = file.direct_align_bytes().unwrap();
+        let align = file.direct_alignment().unwrap();
+        let (memory, offset) = (align.memory_bytes, align.offset_bytes);
         let unit = offset.max(512);
         let mut buf = AlignedBuf::with_len(4 * unit, memory);
         buf.copy_from_slice(&bytes(2, 4 * unit));
@@ -123,7 +125,8 @@ fn a_write_that_is_not_aligned_is_refused_with_the_numbers() {
         let Some((file, contents)) = direct(ground).await else {
             return;
         };
-        let (memory, offset) = file.direct_align_bytes().unwrap();
+        let align = file.direct_alignment().unwrap();
+        let (memory, offset) = (align.memory_bytes, align.offset_bytes);
         let refused = async |buf: annulus::buf::Slice<AlignedBuf>, at: u64| {
             let count = buf.len();
             let error = file.write_all_at(buf, at).await.unwrap_err();
@@ -178,7 +181,8 @@ fn several_aligned_buffers_are_read_and_written_in_one_transfer() {
         let Some((file, contents)) = direct(ground).await else {
             return;
         };
-        let (memory, offset) = file.direct_align_bytes().unwrap();
+        let align = file.direct_alignment().unwrap();
+        let (memory, offset) = (align.memory_bytes, align.offset_bytes);
         let (unit, memory) = (offset.max(512), memory.max(512));
         let bufs: Vec<_> = (0..3).map(|_| AlignedBuf::with_len(unit, memory)).collect();
         let bufs = file.read_vectored_exact_at(bufs, 0).await.unwrap();

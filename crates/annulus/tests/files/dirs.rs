@@ -142,6 +142,6 @@ fn a_directory_can_be_opened_and_synced() {
         let dir = ground.engine.open(ground.path("d")).await.unwrap();
         dir.sync_all().await.unwrap();
         assert!(dir.metadata().await.unwrap().is_dir());
-        assert!(dir.close().await.unwrap());
+        assert_eq!(dir.close().await.unwrap(), annulus::fs::Closed::Now);
     });
 }

@@ -19,7 +19,7 @@ async fn work(engine: Engine, path: PathBuf, seed: u64) -> usize {
     let file = engine.create(&path).await.unwrap();
     file.write_all_at(contents.clone(), 0).await.unwrap();
     file.sync_data().await.unwrap();
-    assert!(file.close().await.unwrap());
+    assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
     let file = engine.open(&path).await.unwrap();
     file.advise(annulus::fs::Advice::DontNeed, 0, 0)
         .await

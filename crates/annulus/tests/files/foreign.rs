@@ -51,7 +51,7 @@ async fn at_each_moment(
         let (count, _) = file.read_at(vec![0; BYTES], 0).await.unwrap();
         assert_eq!(count, BYTES);
     }
-    assert!(file.close().await.unwrap());
+    assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
     failed
 }
 

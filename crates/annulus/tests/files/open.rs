@@ -263,7 +263,7 @@ fn a_file_that_std_opened_can_be_taken_over() {
         let file = ground.engine.file(file).unwrap();
         let (n, buf) = file.read_at(vec![0; 4], 2).await.unwrap();
         assert_eq!((n, buf.as_slice()), (4, &b"2345"[..]));
-        assert!(file.close().await.unwrap());
+        assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
         assert_eq!(ground.descriptors("f"), 0);
     });
 }

@@ -111,7 +111,7 @@ mod simulated {
             assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
             assert_eq!(engine.metrics().timeouts, 3);
             assert_eq!(file.read_at(vec![0; 100], 0).await.unwrap().0, 100);
-            assert!(file.close().await.unwrap());
+            assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
         });
         assert_eq!(sim.open_descriptors(), 0);
         assert_eq!(sim.report().slots_in_use, 0);

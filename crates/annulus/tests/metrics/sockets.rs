@@ -9,7 +9,7 @@ use annulus::fs::CachedReads;
 use annulus::metrics::{self, SourceKind, snapshot};
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{Runtime, RuntimeBuilder, fs, spawn, spawn_blocking, yield_now};
-use annulus::support::Support;
+use annulus::support::{KernelVersion, Support};
 use annulus::time::sleep;
 
 use crate::skip::skip;
@@ -176,7 +176,7 @@ fn a_burst_that_takes_all_buffers_does_not_keep_itself_alive() {
             assert!(found_none > 0, "{total:?}");
             // The first receives had a buffer each, and the others find one when they are armed again: since Linux
             // 6.13, which receives for some twenty at a time.
-            let in_turn = Support::detect().kernel_version() >= (6, 13);
+            let in_turn = Support::detect().kernel_version() >= KernelVersion::new(6, 13);
             let at_most = match in_turn {
                 true => CONNECTIONS - u64::from(BUFFERS),
                 false => 2 * CONNECTIONS,

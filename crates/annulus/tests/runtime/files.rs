@@ -42,7 +42,7 @@ fn everything_that_is_done_by_path_is_done_on_a_core() {
             let path = root.join("a");
             let file = fs::create(&path).await?;
             file.write_all_at(vec![3; 5000], 0).await?;
-            assert!(file.close().await?);
+            assert_eq!(file.close().await?, annulus::fs::Closed::Now);
             assert_eq!(fs::metadata(&path).await?.len(), 5000);
             assert!(fs::symlink_metadata(&path).await?.is_file());
             fs::create_dir(root.join("d")).await?;

@@ -58,9 +58,9 @@ try {
                 sound.onerror = () => reject(new Error(`sound: ${sound.error.message}`));
             });
         }
-        const seeked = new Promise((resolve) => (sound.onseeked = resolve));
+        const sought = new Promise((resolve) => (sound.onsought = resolve));
         sound.currentTime = 100;
-        await seeked;
+        await sought;
         return { at: sound.currentTime, length: sound.duration };
     });
     assert.equal(at.at, 100);

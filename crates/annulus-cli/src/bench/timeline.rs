@@ -292,7 +292,7 @@ mod tests {
 
     /// The peers don't depend on what they are compared with, so the layout is written down on both sides.
     #[test]
-    fn the_harness_and_the_librarys_histograms_have_the_same_buckets() {
+    fn the_histograms_of_the_harness_and_of_the_library_have_the_same_buckets() {
         for index in 0..BUCKETS {
             let (first, last) = bounds(index);
             for ns in [first, last] {

@@ -140,12 +140,12 @@ fn a_child_of_a_fork_counts_for_itself() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     exchange(&mut stream, b"child", ROUNDS);
-    let childs = Snapshot::of(child).unwrap().total();
-    assert_eq!(childs.preload.rings, 1, "{childs:#?}");
-    let written = served(&childs, "write");
+    let of_child = Snapshot::of(child).unwrap().total();
+    assert_eq!(of_child.preload.rings, 1, "{of_child:#?}");
+    let written = served(&of_child, "write");
     assert!(
         (ROUNDS as u64 - 1..=ROUNDS as u64).contains(&written),
-        "{childs:#?}"
+        "{of_child:#?}"
     );
     let between = server.look().since(&before).total();
     assert_eq!(served(&between, "write"), 0);

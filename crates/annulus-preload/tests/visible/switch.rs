@@ -178,17 +178,17 @@ fn a_child_of_a_released_process_passes_through_until_it_is_resumed() {
     let (child, port) = server.fork();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     exchange(&mut stream, b"child", 3);
-    let childs = Switch::of(child).unwrap();
-    assert!(childs.is_released());
+    let of_child = Switch::of(child).unwrap();
+    assert!(of_child.is_released());
     assert_eq!(
-        (childs.told(Told::Serving), childs.told(Told::Released)),
+        (of_child.told(Told::Serving), of_child.told(Told::Released)),
         (0, 1)
     );
     assert_eq!(written(child), 0);
-    assert!(childs.ask(false) && switch.is_released());
+    assert!(of_child.ask(false) && switch.is_released());
     exchange(&mut stream, b"child", 3);
     assert_eq!(
-        (childs.told(Told::Serving), childs.told(Told::Released)),
+        (of_child.told(Told::Serving), of_child.told(Told::Released)),
         (1, 0)
     );
     assert!((1..=3).contains(&written(child)));

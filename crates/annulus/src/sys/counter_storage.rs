@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_descriptor_has_become_anothers_is_not_mapped_and_the_other_not_closed() {
+    fn a_file_whose_descriptor_was_reused_is_not_mapped_and_the_other_not_closed() {
         let mut file = WordFile::new("annulus-test", 8192, 0).unwrap();
         let mut other = WordFile::new("annulus-other", 8192, 0).unwrap();
         let theirs = format!("/proc/self/fd/{}", other.descriptor());

@@ -188,7 +188,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_error_of_the_librarys_own_is_told_from_an_errno_and_from_the_others() {
+    fn each_error_of_the_library_differs_from_an_errno_and_from_the_others() {
         for own in ALL {
             let error = error_of(own.code());
             assert_eq!(EngineError::of(&error), Some(own));

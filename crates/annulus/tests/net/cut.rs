@@ -33,7 +33,7 @@ enum Begins {
     Writer,
     /// Of a half whose end tells the peer that nothing follows.
     WriteHalf,
-    HalfsWriter,
+    HalfWriter,
     /// In a task that the end of the runtime drops.
     File,
     Spliced,
@@ -51,7 +51,7 @@ const GO_ON: [Begins; 9] = [
     ZeroCopy,
     Writer,
     WriteHalf,
-    HalfsWriter,
+    HalfWriter,
 ];
 
 impl Begins {
@@ -79,7 +79,7 @@ impl Begins {
                 let (_, half) = stream.into_split();
                 begun_and_dropped(half.send_all(message)).await;
             }
-            HalfsWriter => {
+            HalfWriter => {
                 let (_, half) = stream.into_split();
                 let mut writer = half.into_writer().with_limit(2 * BYTES);
                 writer.write_buf(message).await.unwrap();

@@ -27,24 +27,24 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, SeqCst);
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, SeqCst);
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, base: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, SeqCst);
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.realloc(base, layout, bytes) }
     }
 
     unsafe fn dealloc(&self, base: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.dealloc(base, layout) }
     }
 }

@@ -139,12 +139,9 @@ fn idle_blocking_threads_sleep() {
 
 /// The kernel's polling thread is one of the process's, so it is looked at with the others.
 #[test]
-fn whoever_polls_sleeps_when_there_is_nothing_to_poll_for() {
-    in_child(
-        "whoever_polls_sleeps_when_there_is_nothing_to_poll_for",
-        || {
-            let builder = Engine::builder().backend(Backend::Uring).iopoll(true);
-            sleeps_when_idle(builder.sqpoll(SqPoll::new()));
-        },
-    );
+fn a_poller_sleeps_when_there_is_nothing_to_poll_for() {
+    in_child("a_poller_sleeps_when_there_is_nothing_to_poll_for", || {
+        let builder = Engine::builder().backend(Backend::Uring).iopoll(true);
+        sleeps_when_idle(builder.sqpoll(SqPoll::new()));
+    });
 }

@@ -221,7 +221,7 @@ unsafe impl IoBuf for Counted {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: a part of the arena, which is never freed; no other buffer has the same.
 unsafe impl IoBufMut for Counted {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.stable_ptr().cast_mut()

@@ -41,7 +41,7 @@ fn works(probes: &[Probe], name: &str) -> bool {
 }
 
 #[test]
-fn the_rung_is_the_one_that_an_engine_reaches() {
+fn the_set_up_mode_is_the_one_that_an_engine_reaches() {
     let _alone = alone();
     let reached = |setup_mode| {
         let engine = Engine::builder()

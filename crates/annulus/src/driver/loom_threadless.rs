@@ -282,7 +282,7 @@ fn what_is_left_to_a_completion_is_not_left_when_it_has_come() {
 
 /// Finds: `awaited` not looked at once more after `asleep` has been raised.
 #[test]
-fn a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs() {
+fn a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions() {
     check(|| {
         let stage = Stage::new(false);
         let woken = Arc::new((AtomicBool::new(false), AtomicBool::new(true)));

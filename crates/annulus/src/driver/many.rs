@@ -26,7 +26,7 @@ use crate::sys::errno::ECANCELED;
 
 /// Operations added one by one are submitted in chunks of this many, so that the device starts on
 /// the first while the rest are prepared.
-const HAND_OVER_CHUNK: usize = 8;
+const SUBMIT_CHUNK: usize = 8;
 
 /// Where answered slots of one batch go.
 pub(crate) struct Group {
@@ -199,7 +199,7 @@ impl<'a, T: Op, K: Copy> Batch<'a, T, K> {
 
     /// Submits the chain if it is long enough to be worth it.
     pub(crate) fn flush_chunk(&mut self) {
-        if self.chained >= self.handle.chunk().unwrap_or(HAND_OVER_CHUNK) {
+        if self.chained >= self.handle.chunk().unwrap_or(SUBMIT_CHUNK) {
             self.flush();
         }
     }

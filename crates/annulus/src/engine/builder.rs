@@ -320,7 +320,7 @@ impl EngineBuilder {
                 ..ring
             },
             limits: self.limits,
-            // Their thread has other work to look out for.
+            // Their thread must not busy-poll: it has other work.
             tuning: Tuning {
                 busy_poll_ns: self.busy_poll_ns,
                 alone: true,

@@ -266,7 +266,7 @@ pub(crate) struct Try<B> {
     pub(crate) hit: bool,
 }
 
-/// Tries `reads`, at most `AT_ONCE`, on the page cache, on this thread. Those with `hit` unset are
+/// Tries `reads`, at most `READS_PER_STEP`, on the page cache, on this thread. Those with `hit` unset are
 /// still to be read. `by_ring`: the process may have rings.
 pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: bool) {
     let nothing = CachedRead {

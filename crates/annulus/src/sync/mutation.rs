@@ -85,7 +85,7 @@ mutations! {
     /// With nothing in flight any more, the inbox is not looked at again.
     InboxForgotten => "what_is_left_to_a_completion_is_not_left_when_it_has_come",
     /// A thread that sleeps in its ring does not look again at whether it was awaited.
-    AwaitedUnchecked => "a_driver_that_sleeps_in_its_ring_hears_wakers_and_hand_overs",
+    AwaitedUnchecked => "a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions",
     /// A threadless driver is left in place by the thread that drained it.
     DrainedInPlace => "what_a_drain_meets_is_answered_or_given_back_and_the_driver_goes_once",
     /// A handle is stopped before it is known that its driver is still the one to be drained.

@@ -41,7 +41,7 @@ thread_local! {
     static BATCHER: RefCell<Batcher> = const { RefCell::new(Batcher::New) };
 }
 
-/// Reads what the page cache holds of `reads`, at most `AT_ONCE` of them. False: this thread can't;
+/// Reads what the page cache holds of `reads`, at most `READS_PER_STEP` of them. False: this thread can't;
 /// nothing was done.
 ///
 /// # Safety

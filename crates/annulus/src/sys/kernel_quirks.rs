@@ -41,7 +41,7 @@ const SLEEP_PAUSE: Duration = Duration::from_millis(2);
 /// How long we wait until the poller sleeps.
 const ASLEEP_MS: u64 = 50;
 
-type Tried = io::Result<Option<bool>>;
+type QuirkResult = io::Result<Option<bool>>;
 
 /// Tries each; takes about 20 ms in all.
 pub(crate) fn all() -> Vec<KernelQuirk> {
@@ -49,7 +49,7 @@ pub(crate) fn all() -> Vec<KernelQuirk> {
         (
             "a poller of a ring with deferred task work is woken",
             "rings that another reactor polls use no deferred task work, whatever the kernel does here",
-            deferred_poller as fn() -> Tried,
+            deferred_poller as fn() -> QuirkResult,
         ),
         (
             "completions beyond the queue are kept and delivered",
@@ -121,7 +121,7 @@ fn is_told(fd: BorrowedFd<'_>, milliseconds: u64) -> io::Result<bool> {
 
 /// A thread sleeps in `epoll_wait` on the ring; then work is put there for its owner, who does not enter. On kernels
 /// from about 6.13 on the sleeper is not told.
-fn deferred_poller() -> Tried {
+fn deferred_poller() -> QuirkResult {
     let (mut sender, socket) = UnixStream::pair()?;
     let mut ring = deferred()?;
     watch(&mut ring, &socket)?;
@@ -164,7 +164,7 @@ fn falls_asleep(stat: &str) -> bool {
     false
 }
 
-fn deferred_eventfd() -> Tried {
+fn deferred_eventfd() -> QuirkResult {
     let (mut sender, socket) = UnixStream::pair()?;
     let bell = EventFd::new()?;
     let mut ring = deferred()?;
@@ -175,7 +175,7 @@ fn deferred_eventfd() -> Tried {
 }
 
 /// Twice as many completions as the queue holds, taken in turns.
-fn overflow() -> Tried {
+fn overflow() -> QuirkResult {
     const ENTRIES: u32 = 2;
     let mut ring: IoUring = IoUring::builder().setup_cqsize(ENTRIES).build(ENTRIES)?;
     for _ in 0..2 {

@@ -54,7 +54,7 @@ unsafe impl IoBuf for Moody {
     }
 }
 
-// SAFETY: as above, and nobody else has the vector.
+// SAFETY: the vector's block stays in place while nothing resizes it, and this value alone owns it.
 unsafe impl IoBufMut for Moody {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.ask();

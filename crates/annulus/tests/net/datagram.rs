@@ -55,7 +55,7 @@ fn a_buffer_that_is_too_small_gets_the_start_and_says_so() {
 }
 
 #[test]
-fn whoever_is_connected_hears_and_is_heard_by_that_address_only() {
+fn a_connected_socket_exchanges_datagrams_with_that_address_only() {
     for_each_way(|_| async {
         let (one, other, address) = two();
         one.connect(address).await.unwrap();
@@ -139,7 +139,7 @@ fn a_multishot_receive_says_of_a_datagram_that_it_was_cut_short() {
 }
 
 #[test]
-fn whoever_keeps_all_it_has_received_still_receives() {
+fn a_task_that_keeps_all_chunks_still_receives() {
     for_each_way(|way| async move {
         let (one, other, address) = two();
         let mut datagrams = other.recv_multishot();

@@ -59,7 +59,7 @@ fn a_full_pipe_is_writable_when_it_has_been_read() {
 }
 
 #[test]
-fn a_descriptor_is_read_by_whoever_knows_how_and_a_file_is_always_ready() {
+fn a_descriptor_is_read_by_foreign_code_and_a_file_is_always_ready() {
     for_each_way(|_| async {
         let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         file.write_all(b"contents").unwrap();

@@ -41,7 +41,7 @@ fn a_core_enters_once_per_poll_and_wakes_itself_by_no_system_call() {
 }
 
 #[test]
-fn a_file_of_the_core_is_read_through_its_own_ring_with_nothing_handed_over() {
+fn a_file_of_the_core_is_read_through_its_own_ring_without_another_thread() {
     const READS: u64 = 200;
     each_way(|builder| {
         let dir = tempfile::tempdir().unwrap();

@@ -146,7 +146,7 @@ fn a_foreign_thread_still_reaches_a_file_when_one_of_two_cores_has_ended() {
     });
 }
 
-/// 32 reads one by one, and 32 together; between the first poll of each and the second comes `handed_over`.
+/// 32 reads one by one, and 32 together; between the first poll of each and the second comes `submitted`.
 async fn reads_in_two_steps(file: &File, submitted: impl FnOnce()) -> io::Result<()> {
     let one = || {
         file.read_at(vec![0; 4096], 4096)

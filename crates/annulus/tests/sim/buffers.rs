@@ -69,7 +69,7 @@ unsafe impl IoBufMut for Counted {
     }
 
     unsafe fn set_init(&mut self, bytes: usize) {
-        // SAFETY: Written, passed on.
+        // SAFETY: Written: the caller upholds the contract in `# Safety`.
         unsafe { self.bytes.set_init(bytes) }
     }
 }

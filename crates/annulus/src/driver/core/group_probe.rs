@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_that_this_kernel_has_passes_its_trial_and_another_says_why() {
+    fn a_mode_that_this_kernel_has_passes_its_probe_and_another_says_why() {
         let mode = ReceiveMode::Incremental;
         match verdict(mode) {
             Ok(()) => assert_eq!(try_mode(mode), Ok(()), "{mode:?} a second time"),

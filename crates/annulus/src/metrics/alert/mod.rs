@@ -13,7 +13,7 @@
 //! comparison is `>`, `>=`, `<` or `<=`; a time `100ns`, `500us`, `1.5ms` or `2s`. `errors` is the share of the answers
 //! that are errors, `error_rate` errors and `rate` answers a second.
 //!
-//! Whoever [looks](Alerts::look) at snapshots one after the other learns what was crossed between them;
+//! [`Alerts::look`] reports the rules that were crossed between two snapshots;
 //! [`Alerts::run`] does so on a thread:
 //!
 //! ```

@@ -283,7 +283,7 @@ impl Planted {
 }
 
 #[test]
-fn an_alert_is_raised_at_once_and_cleared_immediately_unless_it_is_to_last() {
+fn an_alert_is_raised_and_cleared_immediately_unless_it_is_to_last() {
     let mut planted = Planted::new(&["read.p99 > 500us", "write.p99 > 500us"]);
     assert_eq!(planted.second("read_at", 10, 0, 100_000), [""; 0]);
     assert_eq!(

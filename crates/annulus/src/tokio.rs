@@ -20,8 +20,8 @@
 //!
 //! From then on every thread that works for such a runtime (its workers, the threads of
 //! `spawn_blocking`, one in `block_on`) gets a ring of its own with its first operation. Engines and
-//! files are the same as ever: any other thread hands over to the engine's drivers, and a program that
-//! reads only from such a runtime starts no thread of ours.
+//! files are the same as ever: any other thread submits to the engine's drivers, and a program that
+//! reads only from such a runtime starts no thread of the library.
 //!
 //! # How it works
 //!
@@ -172,16 +172,16 @@ impl RingExecutor for Tokio {
             reason = "sound where the descriptor stays what it is, as this one does; the new form is unsafe"
         )]
         let ring = AsyncFd::with_interest(ring, Interest::READABLE)?;
-        let attendant = Arc::new(Attendant {
+        let ring_task = Arc::new(RingTask {
             ring: Mutex::new(Some(Arc::new(ring))),
             has_hooks: has_hooks.unwrap_or(false),
         });
-        if attendant.has_hooks {
+        if ring_task.has_hooks {
             // A thread that runs tasks calls the hook before it sleeps; one that is never idle would not
             // be known by its sleeping. Elsewhere (a blocking thread) it marks whom it runs on.
             drop(tokio::spawn(async { after_unpark() }));
         }
-        attendant.watch(false);
+        ring_task.watch(false);
         Ok(())
     }
 }
@@ -194,13 +194,13 @@ fn number_of(id: Id) -> u64 {
 /// Turns a ring whenever the reactor finds its descriptor readable, right there: a task would wait
 /// for its turn, behind what the ring's answers would have run, and in the queue of a worker that may
 /// be busy. It is its own waker; the reactor holds it.
-struct Attendant {
+struct RingTask {
     /// `None` when it is over.
     ring: Mutex<Option<Arc<AsyncFd<ThreadRing>>>>,
     has_hooks: bool,
 }
 
-impl Attendant {
+impl RingTask {
     fn ring(&self) -> MutexGuard<'_, Option<Arc<AsyncFd<ThreadRing>>>> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -237,7 +237,7 @@ impl Attendant {
     }
 }
 
-impl Wake for Attendant {
+impl Wake for RingTask {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -1,4 +1,4 @@
-//! Workers whose rings are refused hand over to the engine's drivers, and the reason is there to be read. Alone in its
+//! Workers whose rings are refused submit to the engine's drivers, and the reason is there to be read. Alone in its
 //! process, because it lowers a limit of all of it.
 
 use annulus::tokio::Rings;
@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 
 #[test]
-fn a_worker_whose_ring_is_refused_hands_over_and_the_reason_is_said() {
+fn a_worker_whose_ring_is_refused_uses_the_engines_drivers_and_reports_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     std::fs::write(&path, vec![7; 8192]).unwrap();

@@ -1,5 +1,5 @@
-//! A program that reads only from threads of adapted runtimes starts no thread of ours. Alone in its process, because
-//! it looks at all of its threads.
+//! A program that reads only from threads of adapted runtimes starts no thread of the library. Alone in its process,
+//! because it looks at all of its threads.
 
 use std::fs;
 

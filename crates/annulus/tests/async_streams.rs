@@ -43,7 +43,7 @@ fn bytes_of(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn both_directions_at_once_through_tokios_traits() {
+fn both_directions_together_through_tokios_traits() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
 
     on_each(|| async {
@@ -72,7 +72,7 @@ fn both_directions_at_once_through_tokios_traits() {
 }
 
 #[test]
-fn both_directions_at_once_through_the_traits_of_futures() {
+fn both_directions_together_through_the_traits_of_futures() {
     use futures_util::io::{AsyncReadExt, AsyncWriteExt, copy};
 
     on_each(|| async {

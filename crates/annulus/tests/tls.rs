@@ -76,7 +76,7 @@ impl Server {
         self.connector.connect(name, stream).await
     }
 
-    /// Waits until so many connections have ended.
+    /// Waits until `count` connections have ended.
     async fn ended(&self, connections: usize) -> Vec<Option<ErrorKind>> {
         while self.ends.borrow().len() < connections {
             annulus::time::sleep(Duration::from_millis(1)).await;
@@ -207,7 +207,7 @@ fn a_client_that_dies_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn many_connections_talk_at_once() {
+fn many_connections_talk_together() {
     on_each(|server| async move {
         let clients: Vec<_> = (1..=30_usize)
             .map(|number| {

@@ -104,7 +104,7 @@ async fn read_block(file: &File, n: u64) {
     assert!(count == BLOCK_BYTES && is_block(&buf, n), "block {n}");
 }
 
-/// Polls once, and leaves the rest to whoever polls next.
+/// Polls once, and leaves the rest to the next poll.
 async fn begin<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     poll_fn(|context| {
         Poll::Ready(match pin!(&mut *future).poll(context) {

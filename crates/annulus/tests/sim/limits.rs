@@ -124,7 +124,7 @@ fn a_lone_read_is_not_kept_waiting_by_a_batch_of_ten_thousand() {
 }
 
 #[test]
-fn operations_are_issued_in_the_order_they_were_handed_over() {
+fn operations_are_issued_in_the_order_of_submission() {
     for_each_seed(10, |seed| {
         let config = SimConfig::new(seed)
             .delays(Duration::from_micros(100))

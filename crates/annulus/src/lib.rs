@@ -75,3 +75,8 @@ pub use engine::{Engine, EngineBackend, EngineBuilder};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fs::{File, OpenOptions};
 pub use sys::engine_error::EngineError;
+
+/// The Rust code of the README, as documentation tests.
+#[cfg(all(doctest, feature = "net"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,72 @@
+//! A fixed count of operations on one thread, for a tool that counts instructions (`ci/instructions`).
+//!
+//! ```text
+//! fixed_count cached_read FILE COUNT     reads 4 KiB from the page cache, one after another
+//! fixed_count ring_read FILE COUNT       the same reads, each through the ring
+//! fixed_count echo                       prints a port, and echoes one connection until its end
+//! ```
+
+use std::io::{self, Error, Write};
+
+use annulus::buf::AlignedBuf;
+use annulus::fs::CachedReads;
+use annulus::net::TcpListener;
+use annulus::runtime::Runtime;
+use annulus::{Engine, OpenOptions};
+
+const PAGE: usize = 4096;
+const FILE_PAGES: u64 = 256;
+
+fn read(cached: CachedReads, path: &str, count: u64) -> io::Result<()> {
+    std::fs::write(path, vec![7; PAGE * FILE_PAGES as usize])?;
+    let engine = Engine::builder().build().map_err(Error::other)?;
+    let driver = engine.current_thread_driver().map_err(Error::other)?;
+    driver.block_on(async {
+        let mut options = OpenOptions::new();
+        options.read(true).cached_reads(cached);
+        let file = engine.open_with(&options, path).await?;
+        let mut buffer = AlignedBuf::with_len(PAGE, PAGE);
+        for i in 0..count {
+            let offset = i % FILE_PAGES * PAGE as u64;
+            let bytes;
+            (bytes, buffer) = file.read_at(buffer, offset).await?;
+            assert_eq!(bytes, PAGE);
+        }
+        Ok(())
+    })
+}
+
+fn echo() -> io::Result<()> {
+    Runtime::builder().block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        println!("{}", listener.local_addr()?.port());
+        io::stdout().flush()?;
+        let stream = listener.accept().await?;
+        let mut chunks = stream.recv_multishot();
+        while let Some(chunk) = chunks.next().await {
+            stream.send_all(chunk?).await?;
+        }
+        Ok(())
+    })?
+}
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["cached_read", path, count] => read(
+            CachedReads::Always,
+            path,
+            count.parse().map_err(Error::other)?,
+        ),
+        ["ring_read", path, count] => read(
+            CachedReads::Never,
+            path,
+            count.parse().map_err(Error::other)?,
+        ),
+        ["echo"] => echo(),
+        _ => Err(Error::other(
+            "usage: fixed_count cached_read|ring_read FILE COUNT, or fixed_count echo",
+        )),
+    }
+}

@@ -25,7 +25,7 @@ try {
     page.on("response", (answer) => answers.push(answer));
     page.on("requestfailed", (request) => {
         const what = `${request.method()} ${request.url()}: ${request.failure().errorText}`;
-        // A media element gives up a request when it seeks, and Chromium says so of every HEAD, whoever answers.
+        // A media element gives up a request when it seeks, and Chromium reports this for every HEAD, from any server.
         if (!request.url().endsWith("/sound.wav") && request.method() !== "HEAD") failed.push(what);
     });
 

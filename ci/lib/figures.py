@@ -9,7 +9,7 @@ from pathlib import Path
 
 # How a table in Markdown is called.
 MARKDOWN = "md"
-# From so many ratios on the spread is that of the half in the middle.
+# With at least this number of ratios, the spread is that of the middle half.
 ENOUGH = 8
 
 

@@ -16,7 +16,7 @@ unsafe impl Send for Cell {}
 
 impl Cell {
     fn count(&self) {
-        // SAFETY: as above.
+        // SAFETY: none; the test is about the race.
         unsafe { *self.0.get() += 1 }
     }
 }
@@ -41,7 +41,7 @@ fn ordered() {
     let lock = RwLock::new(Cell::default());
     both(move |_| (0..ROUNDS).for_each(|_| lock.write().unwrap().count()));
 
-    // By turns, each waiting for the other.
+    // In alternation, each waiting for the other.
     let (turn, changed, cell) = (Mutex::new(0), Condvar::new(), Cell::default());
     both(move |me| {
         for _ in 0..ROUNDS / 10 {

@@ -78,7 +78,7 @@ void WRAPPED(ONCE_CALL)(void *once, bool ignores_poison, void *data, void *const
     __tsan_acquire(once);
 }
 
-// The end of a scoped thread: whoever ended the scope looks at one of the fields, whichever it is.
+// The end of a scoped thread: the thread that ended the scope reads one of the fields. Which one is unknown here.
 void REAL(SCOPE_DECREMENT)(void *scope, bool panicked);
 void WRAPPED(SCOPE_DECREMENT)(void *scope, bool panicked) {
     uint64_t *fields = scope;

@@ -135,7 +135,7 @@ def idle_memory(options, work):
         missed |= ours > IDLE_LIMIT_BYTES
         lines.append(
             f"{kind}, {IDLE:,} idle connections: {growth[PLAIN][0]:,.0f} bytes each without, "
-            f"{growth[PRELOADED][0]:,.0f} with: {ours:+,.0f} of ours (at most {IDLE_LIMIT_BYTES}); "
+            f"{growth[PRELOADED][0]:,.0f} with: {ours:+,.0f} of the library (at most {IDLE_LIMIT_BYTES}); "
             f"the kernel's memory, both ends of it: {growth[PLAIN][1]:,.0f} and {growth[PRELOADED][1]:,.0f}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,4 +1,4 @@
-"""Servers as a user has installed them: started with a configuration of ours on loopback, with or without the preload
+"""Servers as a user has installed them: started with the tests' configuration on loopback, with or without the preload
 library, found listening, looked into by /proc, and stopped by the pids that were started."""
 
 import itertools

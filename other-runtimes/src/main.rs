@@ -68,7 +68,7 @@ fn parse(arguments: &[String]) -> Result<(Serve, SocketAddr), String> {
     Ok((*serve, address))
 }
 
-/// Says where connections are taken, so that whoever started this can begin.
+/// Prints the address of the listener, so that the parent process can start.
 fn listening(address: SocketAddr) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "listening on {address}")?;

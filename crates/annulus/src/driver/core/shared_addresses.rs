@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_could_not_be_bound_is_nobodys() {
+    fn an_address_that_could_not_be_bound_has_no_owner() {
         let addresses = SharedAddresses::new(2);
         let [one, two] = [0, 1].map(|core| Seat::new(Arc::clone(&addresses), core));
         let address = "127.0.0.1:80".parse().unwrap();

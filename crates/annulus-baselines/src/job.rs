@@ -1,7 +1,7 @@
-//! The words that contenders and the tool share: a job, its operations, the lanes they come through.
+//! The types that contenders and the tool share: a job, its operations, and the workers that hand them out.
 //!
-//! One [`Job`] per run, one [`Lane`] per thread or task of a contender. The tool implements [`Bench`] and
-//! [`Lane`]; contenders are generic over them so that the calls in the hot loop are inlined.
+//! One [`Job`] per run, one [`Worker`] per thread or task of a contender. The tool implements [`Bench`] and
+//! [`Worker`]; contenders are generic over them so that the calls in the hot loop are inlined.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use crate::Failure;
 /// More threads than this are no way to read files: a contender that needs one per operation is unfit.
 const THREADS_MAX: usize = 4096;
 
-/// What one run does, apart from which block comes when (that is the lane's).
+/// What one run does, apart from which block comes when (that is the worker's).
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Opened as the job says: with `O_DIRECT` if `direct`, for writing if `writes`. Never empty; an
@@ -90,14 +90,14 @@ pub struct Op {
     pub offset: u64,
     /// A write if true, else a read.
     pub write: bool,
-    /// The lane's clock at the hand-over, in nanoseconds.
+    /// When it was handed out, by the clock of the worker, in nanoseconds.
     pub started_ns: u64,
 }
 
 /// One submitter's share of the work: says what comes next, checks the answers, keeps the times.
 ///
-/// A lane belongs to one thread or task at a time and allocates nothing while it is measured.
-pub trait Lane: Send + 'static {
+/// A worker belongs to one thread or task at a time and allocates nothing while it is measured.
+pub trait Worker: Send + 'static {
     /// The next operation, or `None` when the run is over. The time of hand-over is that of the last
     /// `finish`, so the answer's bookkeeping is paid once per operation.
     fn next(&mut self) -> Option<Op>;
@@ -149,26 +149,26 @@ impl Answer for [u8] {
 
 /// The tool's side of one run.
 pub trait Bench: Send + Sync + 'static {
-    /// The kind of lane it hands out.
-    type Lane: Lane;
+    /// The kind of worker it hands out.
+    type Worker: Worker;
 
-    /// A lane; ask for all of them before `go`.
-    fn lane(&self) -> Self::Lane;
+    /// Returns a new worker. All workers must exist before `go`.
+    fn worker(&self) -> Self::Worker;
 
-    /// Everything is set up: the clock starts. Lanes give operations from now on.
+    /// Everything is set up: the clock starts. Workers give operations from now on.
     fn go(&self);
 
-    /// Takes a lane back, with its counts, when its last operation has been answered.
-    fn done(&self, lane: Self::Lane);
+    /// Takes a worker back, with its counts, when its last operation has been answered.
+    fn done(&self, worker: Self::Worker);
 
     /// Before `go`: where the number of calls so far can be read at any time, by any thread, for contenders whose
-    /// calls are not made where the lanes are.
+    /// calls are not made by the threads of the workers.
     fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
         drop(read);
     }
 }
 
-/// What a contender can say about a run beyond what the lanes saw.
+/// What a contender can say about a run beyond what the workers saw.
 #[derive(Clone, Debug, Default)]
 pub struct Finished {
     /// Calls into the kernel that submitted or waited, over the whole run.
@@ -191,8 +191,8 @@ pub trait Contender<B: Bench>: Send + Sync {
         None
     }
 
-    /// Keeps `job.depth` operations outstanding until the lanes give no more, then returns with none
-    /// outstanding. An error of a single operation goes to its lane, not here.
+    /// Keeps `job.depth` operations outstanding until the workers give no more, then returns with none
+    /// outstanding. An error of a single operation goes to its worker, not here.
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure>;
 }
 

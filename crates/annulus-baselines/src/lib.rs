@@ -1,7 +1,7 @@
 //! What `annulus bench` measures Annulus against: the other ways to read and write a file on Linux.
 //!
 //! Each contender is one file and implements [`Contender`]: it keeps a given number of operations
-//! outstanding, takes each from a [`Lane`] and gives each answer back to it. The lane decides what is
+//! outstanding, takes each from a [`Worker`] and gives each answer back to it. The worker decides what is
 //! asked, checks what came and measures how long it took, so every contender is measured alike.
 //!
 //! Most of these need unsafe code, which is why they are not in the tool itself (it forbids unsafe
@@ -27,7 +27,7 @@ mod usage;
 
 pub use failure::Failure;
 pub use given::give_on;
-pub use job::{Answer, Bench, Contender, Finished, Job, Lane, Op};
+pub use job::{Answer, Bench, Contender, Finished, Job, Op, Worker};
 pub use libaio::LinuxAio;
 pub use memory::Memory;
 pub use mmap::MappedFile;

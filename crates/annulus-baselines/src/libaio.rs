@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::threads::{on_threads, slept_until_later};
-use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+use crate::{Bench, Contender, Failure, Finished, Job, Memory, Op, Worker};
 
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
@@ -72,7 +72,7 @@ impl<B: Bench> Contender<B> for LinuxAio {
             bench,
             depths.len(),
             |index| Context::new(*self, job, depths[index]),
-            |mut context: Context, lane: &mut B::Lane| context.drive(lane),
+            |mut context: Context, worker: &mut B::Worker| context.drive(worker),
         )?;
         Ok(Finished {
             calls: Some(calls),
@@ -166,29 +166,29 @@ impl Context {
     }
 
     /// The loop; returns how many calls it made.
-    fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
+    fn drive<L: Worker>(&mut self, worker: &mut L) -> Result<u64, Failure> {
         let mut calls = 0;
         let drains = self.batching.refill_at < self.ops.len();
         loop {
             if !drains || self.in_flight <= self.batching.refill_at {
                 while let Some(slot) = self.idle.pop() {
-                    if !self.ask(lane, slot) {
+                    if !self.ask(worker, slot) {
                         break;
                     }
                 }
             }
             let submits = self.submit()?;
             calls += submits;
-            (0..submits).for_each(|_| lane.called());
+            (0..submits).for_each(|_| worker.called());
             if self.in_flight == 0 {
-                if !slept_until_later(lane) {
+                if !slept_until_later(worker) {
                     return Ok(calls);
                 }
                 continue;
             }
             let count = self.wait()?;
             calls += 1;
-            lane.called();
+            worker.called();
             for index in 0..count {
                 let event = self.events[index];
                 let slot = event.data as usize;
@@ -198,21 +198,21 @@ impl Context {
                 let result = usize::try_from(event.result)
                     .map_err(|_| io::Error::from_raw_os_error(-event.result as i32));
                 let op = self.ops[slot];
-                lane.finish(op, result, &bytes[..op.bytes as usize]);
+                worker.finish(op, result, &bytes[..op.bytes as usize]);
                 if drains {
                     self.idle.push(slot);
-                } else if self.ask(lane, slot) && self.fresh.len() >= self.batching.submit_every {
+                } else if self.ask(worker, slot) && self.fresh.len() >= self.batching.submit_every {
                     let submits = self.submit()?;
                     calls += submits;
-                    (0..submits).for_each(|_| lane.called());
+                    (0..submits).for_each(|_| worker.called());
                 }
             }
         }
     }
 
-    /// Prepares the next operation in `slot`, if the lane has one; if not, the slot is idle.
-    fn ask<L: Lane>(&mut self, lane: &mut L, slot: usize) -> bool {
-        let Some(op) = lane.next() else {
+    /// Prepares the next operation in `slot`, if the worker has one; if not, the slot is idle.
+    fn ask<L: Worker>(&mut self, worker: &mut L, slot: usize) -> bool {
+        let Some(op) = worker.next() else {
             self.idle.push(slot);
             return false;
         };
@@ -220,7 +220,7 @@ impl Context {
         if op.write {
             // SAFETY: the slot is not in flight: it is new, or its event has been taken.
             let bytes = unsafe { self.memory.slot(slot) };
-            lane.fill(&op, &mut bytes[..op.bytes as usize]);
+            worker.fill(&op, &mut bytes[..op.bytes as usize]);
         }
         self.blocks[slot] = ControlBlock {
             data: slot as u64,

@@ -18,7 +18,7 @@ use std::io;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::threads::{next_in_time, on_threads};
-use crate::{Answer, Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+use crate::{Answer, Bench, Contender, Failure, Finished, Job, Memory, Op, Worker};
 
 /// A page; touching one byte of each brings a block in.
 const PAGE_BYTES: usize = 4096;
@@ -80,26 +80,26 @@ impl<B: Bench> Contender<B> for MappedFile {
             .collect::<Result<Vec<View>, Failure>>()?;
         let synced = self.synced || job.durable;
         let setup = |_| Memory::new(1, job.block_bytes);
-        let drive = |mut memory: Memory, lane: &mut B::Lane| {
-            while let Some(op) = next_in_time(lane) {
+        let drive = |mut memory: Memory, worker: &mut B::Worker| {
+            while let Some(op) = next_in_time(worker) {
                 let view = &maps[op.file as usize];
                 let block = view.block(&op, job);
                 let mut result = Ok(block.bytes);
                 let buffer = &mut memory.only()[..block.bytes];
                 if op.write {
-                    lane.fill(&op, buffer);
+                    worker.fill(&op, buffer);
                     block.copy_from(buffer);
                     if synced {
                         result = view.sync(&op, job).map(|()| block.bytes);
                     }
                 } else if self.copies {
                     block.copy_out(buffer);
-                    lane.finish(op, result, &*buffer);
+                    worker.finish(op, result, &*buffer);
                     continue;
                 } else {
                     block.touch();
                 }
-                lane.finish(op, result, &block);
+                worker.finish(op, result, &block);
             }
             Ok(0)
         };

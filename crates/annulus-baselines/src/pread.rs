@@ -2,7 +2,7 @@
 
 use crate::call::call;
 use crate::threads::{next_in_time, on_threads};
-use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory};
+use crate::{Bench, Contender, Failure, Finished, Job, Memory, Worker};
 
 /// Blocking positional calls from threads.
 pub struct Pread;
@@ -22,17 +22,17 @@ impl<B: Bench> Contender<B> for Pread {
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let setup = |_| Memory::new(1, job.block_bytes);
-        let drive = |mut memory: Memory, lane: &mut B::Lane| {
+        let drive = |mut memory: Memory, worker: &mut B::Worker| {
             let mut calls = 0;
-            while let Some(op) = next_in_time(lane) {
+            while let Some(op) = next_in_time(worker) {
                 let buffer = &mut memory.only()[..op.bytes as usize];
                 if op.write {
-                    lane.fill(&op, buffer);
+                    worker.fill(&op, buffer);
                 }
                 let result = call(job.file(&op), &op, buffer, job.durable);
                 calls += 1;
-                lane.called();
-                lane.finish(op, result, &*buffer);
+                worker.called();
+                worker.finish(op, result, &*buffer);
             }
             Ok(calls)
         };

@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::threads::{on_threads, slept_until_later};
-use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+use crate::{Bench, Contender, Failure, Finished, Job, Memory, Op, Worker};
 
 /// How long a kernel thread that polls the SQ spins before it sleeps.
 const SQPOLL_IDLE_MS: u32 = 50;
@@ -210,7 +210,7 @@ impl<B: Bench> Contender<B> for Ring {
             bench,
             depths.len(),
             |index| Driver::new(&kind, job, depths[index]),
-            |mut driver: Driver, lane: &mut B::Lane| driver.drive(lane),
+            |mut driver: Driver, worker: &mut B::Worker| driver.drive(worker),
         )?;
         Ok(Finished {
             calls: Some(calls),
@@ -308,7 +308,7 @@ impl Driver {
     }
 
     /// The loop; returns how often it entered the kernel.
-    fn drive<L: Lane>(&mut self, lane: &mut L) -> Result<u64, Failure> {
+    fn drive<L: Worker>(&mut self, worker: &mut L) -> Result<u64, Failure> {
         let (chunk, wait_for, refill_at) = (self.chunk, self.wait_for, self.refill_at);
         let (registered, slots_per_buffer) = (self.registered, self.slots_per_buffer);
         let write_flags = self.write_flags;
@@ -331,10 +331,10 @@ impl Driver {
         let (drains, mut calls) = (refill_at < ops.len(), 0);
         loop {
             if !drains || *in_flight <= refill_at {
-                refill(&mut sq, &target, lane, memory, ops, idle, in_flight)?;
+                refill(&mut sq, &target, worker, memory, ops, idle, in_flight)?;
             }
             if *in_flight == 0 {
-                if !slept_until_later(lane) {
+                if !slept_until_later(worker) {
                     return Ok(calls);
                 }
                 continue;
@@ -343,7 +343,7 @@ impl Driver {
             cq.sync();
             sq.sync();
             calls += 1;
-            lane.called();
+            worker.called();
             enter(submitter.submit_and_wait(wait_for.min(*in_flight)))?;
             // Both sides: which entries the kernel has taken, and which completions it has left.
             sq.sync();
@@ -355,21 +355,21 @@ impl Driver {
                 // SAFETY: this slot's CQE has just been taken and its next SQE is not pushed yet.
                 let bytes = unsafe { memory.slot(slot) };
                 let op = ops[slot];
-                lane.finish(op, answer_of(cqe.result()), &bytes[..op.bytes as usize]);
-                let next = if drains { None } else { lane.next() };
+                worker.finish(op, answer_of(cqe.result()), &bytes[..op.bytes as usize]);
+                let next = if drains { None } else { worker.next() };
                 let Some(op) = next else {
                     idle.push(slot);
                     continue;
                 };
                 ops[slot] = op;
-                push(&mut sq, &target, lane, memory, slot, &op)?;
+                push(&mut sq, &target, worker, memory, slot, &op)?;
                 *in_flight += 1;
                 fresh += 1;
                 if fresh == chunk {
                     fresh = 0;
                     sq.sync();
                     calls += 1;
-                    lane.called();
+                    worker.called();
                     enter(submitter.submit())?;
                     sq.sync();
                 }
@@ -504,33 +504,33 @@ fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entr
     }
 }
 
-/// Puts operations into the idle slots until the lane has none or all are used.
-fn refill<L: Lane>(
+/// Puts operations into the idle slots until the worker has none or all are used.
+fn refill<L: Worker>(
     sq: &mut squeue::SubmissionQueue<'_>,
     target: &Target<'_>,
-    lane: &mut L,
+    worker: &mut L,
     memory: &Memory,
     ops: &mut [Op],
     idle: &mut Vec<usize>,
     in_flight: &mut usize,
 ) -> Result<(), Failure> {
     while let Some(slot) = idle.pop() {
-        let Some(op) = lane.next() else {
+        let Some(op) = worker.next() else {
             idle.push(slot);
             break;
         };
         ops[slot] = op;
-        push(sq, target, lane, memory, slot, &op)?;
+        push(sq, target, worker, memory, slot, &op)?;
         *in_flight += 1;
     }
     Ok(())
 }
 
 #[inline]
-fn push<L: Lane>(
+fn push<L: Worker>(
     sq: &mut squeue::SubmissionQueue<'_>,
     target: &Target<'_>,
-    lane: &L,
+    worker: &L,
     memory: &Memory,
     slot: usize,
     op: &Op,
@@ -539,7 +539,7 @@ fn push<L: Lane>(
     if op.write {
         // SAFETY: the slot is not in flight: it is new, or its CQE was taken before this call.
         let bytes = unsafe { memory.slot(slot) };
-        lane.fill(op, &mut bytes[..op.bytes as usize]);
+        worker.fill(op, &mut bytes[..op.bytes as usize]);
     }
     let entry = entry(target, at, slot, op);
     if sq.is_full() {

@@ -1,8 +1,8 @@
 //! How answers are spread over the time of a run: counts by slice of time and by latency.
 //!
-//! A [`Recorder`] belongs to one thread or lane. Its slice at hand is a plain row of buckets, so that a record costs a
-//! few instructions and no allocation; when another slice begins, what the row holds goes to a list, and the row is
-//! used again. Lists of all lanes are put together at the end. Buckets are those of `annulus::metrics::Histogram`:
+//! A [`Recorder`] belongs to one thread or worker. Its slice at hand is a plain row of buckets, so that a record costs
+//! a few instructions and no allocation; when another slice begins, what the row holds goes to a list, and the row is
+//! used again. Lists of all workers are put together at the end. Buckets are those of `annulus::metrics::Histogram`:
 //! exact below 16 ns, then to a sixteenth.
 
 /// Buckets of each power of two.
@@ -59,7 +59,7 @@ struct Entry {
     count: u32,
 }
 
-/// What one thread or lane has seen.
+/// What one thread or worker has seen.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     from_ns: u64,
@@ -68,7 +68,7 @@ pub struct Recorder {
     /// The slice at hand, and when it begins.
     slice: usize,
     slice_from_ns: u64,
-    /// Empty until something is recorded: a run may have thousands of lanes that never do.
+    /// Empty until something is recorded: a run may have thousands of workers that never do.
     row: Vec<u32>,
     /// What of the row is in use.
     low: usize,
@@ -161,7 +161,7 @@ impl Recorder {
         (self.low, self.high) = (ROW, 0);
     }
 
-    /// Adds what another lane of the same run has seen.
+    /// Adds what another worker of the same run has seen.
     pub fn add(&mut self, mut other: Recorder) {
         other.put_away();
         self.put_away();
@@ -204,7 +204,7 @@ impl Recorder {
 pub struct Slice {
     /// Wrong answers and errors.
     pub errors: u64,
-    /// Calls that submit or wait, as far as lanes were told.
+    /// Calls that submit or wait, as far as workers were told.
     pub calls: u64,
     /// Right answers: buckets in rising order, and how many are in each.
     pub latency: Vec<(usize, u64)>,
@@ -246,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lanes_have_seen_adds_up_by_slice_whatever_the_order() {
+    fn slices_of_workers_add_up_in_any_order() {
         let runtime_ns = 100_000_000;
-        let lane = || {
-            let mut lane = Recorder::default();
-            lane.begin(1_000, runtime_ns);
-            lane
+        let worker = || {
+            let mut worker = Recorder::default();
+            worker.begin(1_000, runtime_ns);
+            worker
         };
-        let (mut one, mut two) = (lane(), lane());
+        let (mut one, mut two) = (worker(), worker());
         assert!(one.answer(1_000, 5));
         assert!(!one.answer(10_000_999, 5));
         assert!(one.answer(10_001_000, 100));
@@ -262,7 +262,7 @@ mod tests {
         two.answer(100_001_000, 7);
         two.error(10_001_001);
         let mut sum = Recorder::default();
-        for part in [one, lane(), two, Recorder::default()] {
+        for part in [one, worker(), two, Recorder::default()] {
             sum.add(part);
         }
         let Slices { slice_ns, slices } = sum.slices().unwrap();

@@ -5,25 +5,25 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::{Bench, Failure, Lane, Op};
+use crate::{Bench, Failure, Op, Worker};
 
 /// Contenders with a thread per operation in flight run hundreds of them: keep their stacks small.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The next operation for a thread that has none outstanding; sleeps where the lane says so.
+/// The next operation for a thread that has none outstanding; sleeps where the worker says so.
 #[inline]
-pub(crate) fn next_in_time<L: Lane>(lane: &mut L) -> Option<Op> {
+pub(crate) fn next_in_time<L: Worker>(worker: &mut L) -> Option<Op> {
     loop {
-        if let Some(op) = lane.next() {
+        if let Some(op) = worker.next() {
             return Some(op);
         }
-        std::thread::sleep(lane.later()?);
+        std::thread::sleep(worker.later()?);
     }
 }
 
 /// With nothing outstanding and nothing to do: sleeps if there will be more; false if the run is over.
-pub(crate) fn slept_until_later<L: Lane>(lane: &L) -> bool {
-    match lane.later() {
+pub(crate) fn slept_until_later<L: Worker>(worker: &L) -> bool {
+    match worker.later() {
         Some(pause) => {
             std::thread::sleep(pause);
             true
@@ -91,20 +91,20 @@ impl Gate {
     }
 }
 
-/// Runs `count` threads: `setup(index)` in each, then `drive` with a lane in each; the sum of what `drive` returns.
+/// Runs `count` threads: `setup(index)` in each, then `drive` with a worker in each; the sum of what `drive` returns.
 pub(crate) fn on_threads<B: Bench, S>(
     bench: &B,
     count: usize,
     setup: impl Fn(usize) -> Result<S, Failure> + Sync,
-    drive: impl Fn(S, &mut B::Lane) -> Result<u64, Failure> + Sync,
+    drive: impl Fn(S, &mut B::Worker) -> Result<u64, Failure> + Sync,
 ) -> Result<u64, Failure> {
-    on_owning_threads(bench, count, setup, |state, mut lane| {
-        let calls = drive(state, &mut lane)?;
-        Ok((lane, calls))
+    on_owning_threads(bench, count, setup, |state, mut worker| {
+        let calls = drive(state, &mut worker)?;
+        Ok((worker, calls))
     })
 }
 
-/// As `on_threads`, for a `drive` that has to own its lane for a while; it gives it back with its count.
+/// As `on_threads`, for a `drive` that has to own its worker for a while; it gives it back with its count.
 ///
 /// # Errors
 ///
@@ -113,29 +113,29 @@ pub fn on_owning_threads<B: Bench, S>(
     bench: &B,
     count: usize,
     setup: impl Fn(usize) -> Result<S, Failure> + Sync,
-    drive: impl Fn(S, B::Lane) -> Result<(B::Lane, u64), Failure> + Sync,
+    drive: impl Fn(S, B::Worker) -> Result<(B::Worker, u64), Failure> + Sync,
 ) -> Result<u64, Failure> {
     let gate = Gate::default();
-    let one = |index: usize, lane: B::Lane| {
+    let one = |index: usize, worker: B::Worker| {
         let ready = setup(index);
         let run = gate.arrive(ready.is_ok());
         let state = ready?;
         if !run {
             return Ok(0);
         }
-        let (lane, calls) = drive(state, lane)?;
-        bench.done(lane);
+        let (worker, calls) = drive(state, worker)?;
+        bench.done(worker);
         Ok(calls)
     };
     std::thread::scope(|scope| {
         let mut threads = Vec::with_capacity(count);
         let mut failure = None;
         for index in 0..count {
-            let lane = bench.lane();
+            let worker = bench.worker();
             let one = &one;
             let thread = std::thread::Builder::new()
                 .stack_size(STACK_BYTES)
-                .spawn_scoped(scope, move || one(index, lane));
+                .spawn_scoped(scope, move || one(index, worker));
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
@@ -175,14 +175,14 @@ mod tests {
 
     #[derive(Default)]
     struct Counting {
-        lanes: AtomicUsize,
+        workers: AtomicUsize,
         goes: AtomicUsize,
         done: AtomicUsize,
     }
 
     struct NoWork;
 
-    impl Lane for NoWork {
+    impl Worker for NoWork {
         fn next(&mut self) -> Option<Op> {
             None
         }
@@ -204,15 +204,15 @@ mod tests {
     }
 
     impl Bench for Counting {
-        type Lane = NoWork;
-        fn lane(&self) -> NoWork {
-            self.lanes.fetch_add(1, Relaxed);
+        type Worker = NoWork;
+        fn worker(&self) -> NoWork {
+            self.workers.fetch_add(1, Relaxed);
             NoWork
         }
         fn go(&self) {
             self.goes.fetch_add(1, Relaxed);
         }
-        fn done(&self, _lane: NoWork) {
+        fn done(&self, _worker: NoWork) {
             self.done.fetch_add(1, Relaxed);
         }
     }
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(on_threads(&bench, 8, setup, drive).unwrap(), 16);
         assert_eq!(
             (
-                bench.lanes.load(Relaxed),
+                bench.workers.load(Relaxed),
                 bench.goes.load(Relaxed),
                 bench.done.load(Relaxed)
             ),

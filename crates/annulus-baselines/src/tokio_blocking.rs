@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::call::call;
-use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory};
+use crate::{Bench, Contender, Failure, Finished, Job, Memory, Worker};
 
 /// Workers unless `--threads` says otherwise; what the published tables of this project used.
 const WORKERS: usize = 2;
@@ -35,10 +35,10 @@ impl<B: Bench> Contender<B> for TokioBlocking {
         let mut tasks = Vec::with_capacity(job.depth);
         for _ in 0..job.depth {
             let memory = Memory::new(1, job.block_bytes)?;
-            tasks.push((bench.lane(), memory));
+            tasks.push((bench.worker(), memory));
         }
-        run_tasks(&runtime, bench, tasks, |(lane, memory)| {
-            drive(Arc::clone(&job.files), job.durable, lane, memory)
+        run_tasks(&runtime, bench, tasks, |(worker, memory)| {
+            drive(Arc::clone(&job.files), job.durable, worker, memory)
         })?;
         Ok(Finished {
             calls: None,
@@ -74,7 +74,7 @@ pub(crate) fn waiting(job: &Job) -> Option<String> {
     })
 }
 
-/// Spawns a task for each state, starts the clock, waits for all, and gives the lanes back.
+/// Spawns a task for each state, starts the clock, waits for all, and gives the workers back.
 pub(crate) fn run_tasks<B: Bench, S, F>(
     runtime: &Runtime,
     bench: &B,
@@ -82,26 +82,31 @@ pub(crate) fn run_tasks<B: Bench, S, F>(
     drive: impl Fn(S) -> F,
 ) -> Result<(), Failure>
 where
-    F: Future<Output = B::Lane> + Send + 'static,
+    F: Future<Output = B::Worker> + Send + 'static,
 {
     bench.go();
-    let tasks: Vec<JoinHandle<B::Lane>> = states
+    let tasks: Vec<JoinHandle<B::Worker>> = states
         .into_iter()
         .map(|state| runtime.spawn(drive(state)))
         .collect();
     for task in tasks {
-        let lane = runtime.block_on(task).map_err(|error| {
+        let worker = runtime.block_on(task).map_err(|error| {
             Failure::Failed(format!("a task of the contender ended early: {error}"))
         })?;
-        bench.done(lane);
+        bench.done(worker);
     }
     Ok(())
 }
 
-async fn drive<L: Lane>(files: Arc<[File]>, durable: bool, mut lane: L, mut memory: Memory) -> L {
-    while let Some(op) = lane.next() {
+async fn drive<L: Worker>(
+    files: Arc<[File]>,
+    durable: bool,
+    mut worker: L,
+    mut memory: Memory,
+) -> L {
+    while let Some(op) = worker.next() {
         if op.write {
-            lane.fill(&op, memory.only());
+            worker.fill(&op, memory.only());
         }
         let files = Arc::clone(&files);
         let answer = spawn_blocking(move || {
@@ -112,14 +117,14 @@ async fn drive<L: Lane>(files: Arc<[File]>, durable: bool, mut lane: L, mut memo
         match answer.await {
             Ok((result, back)) => {
                 memory = back;
-                lane.finish(op, result, &*memory.only());
+                worker.finish(op, result, &*memory.only());
             }
             Err(error) => {
                 // The memory went with the thread: this task can only report and stop.
-                lane.finish(op, Err(io::Error::other(error)), &[][..]);
-                return lane;
+                worker.finish(op, Err(io::Error::other(error)), &[][..]);
+                return worker;
             }
         }
     }
-    lane
+    worker
 }

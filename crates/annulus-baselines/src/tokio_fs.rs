@@ -12,7 +12,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 use crate::tokio_blocking::{run_tasks, runtime, waiting};
-use crate::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op};
+use crate::{Bench, Contender, Failure, Finished, Job, Memory, Op, Worker};
 
 /// `tokio::fs`.
 pub struct TokioFs;
@@ -40,10 +40,10 @@ impl<B: Bench> Contender<B> for TokioFs {
                 files: open_all(job)?,
                 durable: job.durable,
             };
-            tasks.push((bench.lane(), Memory::new(1, job.block_bytes)?, handles));
+            tasks.push((bench.worker(), Memory::new(1, job.block_bytes)?, handles));
         }
-        run_tasks(&runtime, bench, tasks, |(lane, memory, handles)| {
-            drive(handles, lane, memory)
+        run_tasks(&runtime, bench, tasks, |(worker, memory, handles)| {
+            drive(handles, worker, memory)
         })?;
         Ok(Finished {
             calls: None,
@@ -81,16 +81,16 @@ fn cannot_open(error: &io::Error, path: &str, handles: usize) -> Failure {
     }
 }
 
-async fn drive<L: Lane>(mut handles: Handles, mut lane: L, mut memory: Memory) -> L {
-    while let Some(op) = lane.next() {
+async fn drive<L: Worker>(mut handles: Handles, mut worker: L, mut memory: Memory) -> L {
+    while let Some(op) = worker.next() {
         let buffer = memory.only();
         if op.write {
-            lane.fill(&op, buffer);
+            worker.fill(&op, buffer);
         }
         let result = handles.call(&op, buffer).await;
-        lane.finish(op, result, &*buffer);
+        worker.finish(op, result, &*buffer);
     }
-    lane
+    worker
 }
 
 impl Handles {

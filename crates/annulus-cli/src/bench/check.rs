@@ -18,7 +18,7 @@ use super::order::mix;
 const UNIT_BYTES_MAX: u64 = 4096;
 /// Of so many operations one is looked at again after the run.
 pub(crate) const SAMPLE_EVERY: u64 = 64;
-/// A lane keeps at most so many samples: the look afterwards takes about a tenth of a second.
+/// A worker keeps at most so many samples: the look afterwards takes about a tenth of a second.
 pub(crate) const SAMPLES_MAX: usize = 1024;
 
 /// What is in the file.

@@ -19,7 +19,6 @@ pub(crate) mod contender;
 mod fio;
 mod job;
 pub(crate) mod json;
-mod lane;
 mod layout;
 mod limit;
 mod loads;
@@ -39,6 +38,7 @@ pub(crate) mod timeline;
 mod traced;
 mod verdict;
 mod watching;
+mod worker;
 
 use contender::{BASE, Side, side};
 use job::{Cache, Plan};

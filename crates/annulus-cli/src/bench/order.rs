@@ -1,12 +1,12 @@
 //! Which block comes next: every block once, then every block once again in another order.
 //!
-//! One per run, shared by its lanes. A lane takes a lease on a stretch of positions, so that the shared
+//! One per run, shared by its workers. A worker takes a lease on a stretch of positions, so that the shared
 //! counter is touched once in [`CHUNK_MAX`] operations; positions become blocks by a seeded permutation, so that
 //! random order needs no memory and repeats nothing within a pass.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The longest lease. Long enough to forget the counter's cost, short enough that lanes end a pass together.
+/// The longest lease. Long enough to forget the counter's cost, short enough that workers end a pass together.
 const CHUNK_MAX: u64 = 64;
 
 /// The order of one run.
@@ -28,15 +28,15 @@ pub(crate) struct OrderSpec {
     pub(crate) random: bool,
     /// Start another pass after the last block; a cold run may not, its blocks are no longer cold.
     pub(crate) endless: bool,
-    /// How many lanes share it.
-    pub(crate) lanes: usize,
+    /// How many workers share it.
+    pub(crate) workers: usize,
 }
 
 impl Order {
     pub(crate) fn new(spec: OrderSpec) -> Order {
-        // Sequential order is sequential across all lanes: one position at a time.
+        // Sequential order is sequential across all workers: one position at a time.
         let chunk = match spec.random {
-            true => (spec.blocks / (spec.lanes.max(1) as u64 * 16)).clamp(1, CHUNK_MAX),
+            true => (spec.blocks / (spec.workers.max(1) as u64 * 16)).clamp(1, CHUNK_MAX),
             false => 1,
         };
         Order {
@@ -69,7 +69,7 @@ impl Order {
     }
 }
 
-/// Some positions of one pass, for one lane.
+/// Some positions of one pass, for one worker.
 #[derive(Default)]
 pub(crate) struct Lease {
     next: u64,
@@ -162,7 +162,7 @@ mod tests {
             seed: 7,
             random,
             endless,
-            lanes: 4,
+            workers: 4,
         })
     }
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use annulus_baselines::{Bench, Contender, Failure, Finished, Job};
 
 use super::check::Contents;
-use super::lane::{BenchLane, Tally};
 use super::machine::Usage;
 use super::order::Order;
 use super::timeline::CallSamples;
+use super::worker::{BenchWorker, Tally};
 use crate::signals::{self, GIVE_UP};
 
 /// Time for a contender to settle before it is measured, at most a fifth of the measured time.
@@ -66,7 +66,7 @@ pub(crate) enum RunFailure {
     GivenUp(String),
 }
 
-/// What all lanes of a run see.
+/// What all workers of a run see.
 pub(crate) struct Shared {
     epoch: Instant,
     pub(crate) measured_from_ns: AtomicU64,
@@ -97,7 +97,7 @@ impl Shared {
         self.runtime.as_nanos() as u64
     }
 
-    /// A lane found no block left: the run ends now, for all.
+    /// A worker found no block left: the run ends now, for all.
     #[cold]
     pub(crate) fn ran_out(&self, now_ns: u64) {
         self.end_ns.fetch_min(now_ns, Relaxed);
@@ -113,7 +113,7 @@ impl Shared {
 /// The contender's view of the run.
 pub(crate) struct Harness {
     shared: Arc<Shared>,
-    lanes: AtomicU64,
+    workers: AtomicU64,
     tally: Mutex<Tally>,
     started: Mutex<Sender<Event>>,
 }
@@ -126,10 +126,10 @@ enum Event {
 }
 
 impl Bench for Harness {
-    type Lane = BenchLane;
+    type Worker = BenchWorker;
 
-    fn lane(&self) -> BenchLane {
-        BenchLane::new(Arc::clone(&self.shared), self.lanes.fetch_add(1, Relaxed))
+    fn worker(&self) -> BenchWorker {
+        BenchWorker::new(Arc::clone(&self.shared), self.workers.fetch_add(1, Relaxed))
     }
 
     fn go(&self) {
@@ -145,11 +145,11 @@ impl Bench for Harness {
         self.send(Event::Started);
     }
 
-    fn done(&self, lane: BenchLane) {
+    fn done(&self, worker: BenchWorker) {
         self.tally
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .add(lane.into_tally());
+            .add(worker.into_tally());
     }
 
     fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
@@ -190,7 +190,7 @@ pub(crate) fn run(contender: &AnyContender, spec: RunSpec) -> Result<RunOutcome,
             calls: CallSamples::default(),
             runtime: spec.runtime,
         }),
-        lanes: AtomicU64::new(1),
+        workers: AtomicU64::new(1),
         tally: Mutex::new(Tally::new()),
         started: Mutex::new(sender),
     });

@@ -95,7 +95,7 @@ fn once(
         endless: file.cache != Cache::Cold
             || plan.forgets(file.total_bytes())
             || side(contender.name()) == Side::Null,
-        lanes: depth,
+        workers: depth,
     });
     let spec = RunSpec {
         job,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, Memory, Op, Pread};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Memory, Op, Pread, Worker};
 use clap::Parser;
 
 use std::os::unix::fs::FileExt;
@@ -32,17 +32,17 @@ impl<B: Bench> Contender<B> for Flawed {
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let mut memory = Memory::new(1, job.block_bytes)?;
-        let mut lane = bench.lane();
+        let mut worker = bench.worker();
         bench.go();
-        while let Some(op) = lane.next() {
+        while let Some(op) = worker.next() {
             let bytes = memory.only();
             if op.write {
-                lane.fill(&op, bytes);
+                worker.fill(&op, bytes);
             }
             let result = (self.call)(job, &op, bytes);
-            lane.finish(op, result, &*bytes);
+            worker.finish(op, result, &*bytes);
         }
-        bench.done(lane);
+        bench.done(worker);
         Ok(Finished::default())
     }
 }

@@ -1,6 +1,6 @@
 //! A run over time: answers, errors, calls and latencies in slices of equal length, as they are kept in the JSON.
 //!
-//! Lanes and client threads record with [`annulus_baselines::slices::Recorder`]; this is what becomes of it. A slice
+//! Workers and client threads record with [`annulus_baselines::slices::Recorder`]; this is what becomes of it. A slice
 //! lasts 10 ms or a 240th of the run, whichever is longer, so that an hour costs no more than a minute. The ramp is
 //! not in it.
 
@@ -49,7 +49,7 @@ pub(crate) struct Slice {
 pub(crate) struct Spectrum(pub(crate) Vec<(usize, u64)>);
 
 impl Timeline {
-    /// What lanes have recorded in `length_ns`; `calls` where somebody else than they has counted them.
+    /// What workers have recorded in `length_ns`; `calls` where somebody else than they has counted them.
     pub(crate) fn of(
         recorder: Recorder,
         length_ns: u64,
@@ -206,8 +206,8 @@ pub(crate) fn on_one_line<S: Serializer>(
     raw.serialize(serializer)
 }
 
-/// Calls of a contender that makes them elsewhere than where the lanes are, looked at when a slice begins: by whichever
-/// lane is the first in it.
+/// Calls of a contender that makes them outside the threads of the workers, looked at when a slice begins: by whichever
+/// worker is the first in it.
 #[derive(Default)]
 pub(crate) struct CallSamples {
     /// Slices before this one have been looked at.
@@ -232,7 +232,7 @@ impl CallSamples {
         self.lock().read = Some(read);
     }
 
-    /// A lane has come to a slice.
+    /// A worker has come to a slice.
     #[cold]
     pub(crate) fn turned(&self, slice: usize) {
         if self.next.load(Relaxed) > slice || self.next.fetch_max(slice + 1, Relaxed) > slice {

@@ -13,8 +13,8 @@ use annulus_baselines::{Failure, NopRing, Pread, Ring};
 
 use super::echo::{self, Echo};
 use super::figures::{Figure, Figures, Missing, What};
-use super::lane::{BLOCK_BYTES, Timed};
 use super::place::Sample;
+use super::worker::{BLOCK_BYTES, Timed};
 use crate::bench::{Spread, Usage};
 
 /// Rounds, and how long a sample of each probe is: 15 × 5 × 22 ms are a second and a half, and setting up takes
@@ -183,7 +183,7 @@ fn contender(
     depth: usize,
     direct: bool,
 ) -> Result<Probe, Failure> {
-    let job = super::lane::job(copy(file)?, bytes, depth, direct);
+    let job = super::worker::job(copy(file)?, bytes, depth, direct);
     Ok(Box::new(move |window| {
         let bench = Timed::new(&job, window);
         contender.run(&job, &bench)?;

@@ -20,7 +20,6 @@ mod figures;
 mod gather;
 mod json;
 mod kernel;
-mod lane;
 mod measure;
 mod place;
 mod rules;
@@ -29,6 +28,7 @@ mod surroundings;
 mod tests;
 mod text;
 mod traps;
+mod worker;
 
 use facts::Environment;
 use figures::Figures;

@@ -73,7 +73,7 @@ fn a_cold_pass_over_many_files_has_every_block_once() {
         "--json",
         "report.json",
     ];
-    // A pass of 1,792 blocks may be over before the ramp is, or not. At depth 1 no lane keeps blocks that it has
+    // A pass of 1,792 blocks may be over before the ramp is, or not. At depth 1 no worker keeps blocks that it has
     // leased and not asked for, so the pass is a whole one.
     let said = place.run_patiently(&args);
     if said.out.contains(NOT_COLD) {

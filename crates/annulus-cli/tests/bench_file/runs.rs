@@ -97,7 +97,7 @@ fn every_contender_writes_what_can_be_read_back() {
         let buffered = place.report(&[&args[..], &["--rw", rw, "--hot"]].concat());
         all_right(&buffered, &inapplicable[3..]);
         for (contender, kind, outcome) in outcomes(&buffered) {
-            // Of 64 answers of a lane one is looked at, if it is a write: on a busy machine there may be too few.
+            // Of 64 answers of a worker one is looked at, if it is a write: on a busy machine there may be too few.
             let enough = outcome["checks"]["answers"].as_u64() > Some(1000);
             if kind == "measured" && contender != "null" && enough {
                 assert!(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use annulus::buf::{Arena, ArenaBuf, BufferLayout};
 use annulus::engine::{CurrentThreadDriver, SqPoll};
 use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File};
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, on_owning_threads};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Worker, on_owning_threads};
 use futures_executor::block_on;
 
 use super::ask::{Buffer, buffer, many, tasks, tasks_on};
@@ -157,24 +157,24 @@ impl Annulus {
     }
 
     /// Runs one caller's share.
-    fn drive<L: Lane, B: Buffer>(
+    fn drive<L: Worker, B: Buffer>(
         &self,
         job: &Job,
         opened: &Opened,
         (own, buffers): (Option<CurrentThreadDriver>, Vec<B>),
-        mut lane: L,
+        mut worker: L,
     ) -> Result<L, Failure> {
         match (self.asking, own) {
-            (Asking::Tasks, None) => lane = tasks(&opened.files, lane, buffers, job.durable)?,
-            (Asking::Many, None) => block_on(many(&opened.files[0], &mut lane, buffers)),
+            (Asking::Tasks, None) => worker = tasks(&opened.files, worker, buffers, job.durable)?,
+            (Asking::Many, None) => block_on(many(&opened.files[0], &mut worker, buffers)),
             (Asking::Tasks, Some(own)) => {
-                lane = own.block_on(tasks_on(&opened.files, lane, buffers, job.durable))?;
+                worker = own.block_on(tasks_on(&opened.files, worker, buffers, job.durable))?;
             }
             (Asking::Many, Some(own)) => {
-                own.block_on(many(&opened.files[0], &mut lane, buffers));
+                own.block_on(many(&opened.files[0], &mut worker, buffers));
             }
         }
-        Ok(lane)
+        Ok(worker)
     }
 
     /// Runs all callers, with buffers that `make` makes.
@@ -194,7 +194,7 @@ impl Annulus {
             };
             Ok((own, buffers?))
         };
-        let drive = |state, lane: B::Lane| Ok((self.drive(job, opened, state, lane)?, 0));
+        let drive = |state, worker: B::Worker| Ok((self.drive(job, opened, state, worker)?, 0));
         on_owning_threads(bench, depths.len(), setup, drive)?;
         Ok(depths.len())
     }

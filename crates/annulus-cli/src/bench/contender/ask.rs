@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use annulus::buf::AlignedBuf;
 use annulus::{BufError, File, IoBufMut};
-use annulus_baselines::{Failure, Job, Lane, Op};
+use annulus_baselines::{Failure, Job, Op, Worker};
 use futures_executor::LocalPool;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::LocalSpawnExt;
@@ -30,59 +30,59 @@ pub(crate) fn buffer(job: &Job) -> AlignedBuf {
 
 /// A task per buffer, all on this thread, on the executor that costs least of those that were tried (LocalPool,
 /// FuturesUnordered under two kinds of `block_on`, smol's LocalExecutor: 150 to 210 ns per wake-up and poll).
-pub(crate) fn tasks<L: Lane, B: Buffer>(
+pub(crate) fn tasks<L: Worker, B: Buffer>(
     files: &Arc<[File]>,
-    lane: L,
+    worker: L,
     buffers: Vec<B>,
     durable: bool,
 ) -> Result<L, Failure> {
-    let lane = Rc::new(RefCell::new(lane));
+    let worker = Rc::new(RefCell::new(worker));
     let mut pool = LocalPool::new();
     let spawner = pool.spawner();
     for buffer in buffers {
         spawner
-            .spawn_local(task(Arc::clone(files), Rc::clone(&lane), buffer, durable))
+            .spawn_local(task(Arc::clone(files), Rc::clone(&worker), buffer, durable))
             .map_err(|error| Failure::Failed(format!("spawning a task: {error}")))?;
     }
     pool.run();
-    let lane = Rc::into_inner(lane)
+    let worker = Rc::into_inner(worker)
         .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
-    Ok(lane.into_inner())
+    Ok(worker.into_inner())
 }
 
 /// The same as one future, for a thread that drives the ring itself.
-pub(crate) async fn tasks_on<L: Lane, B: Buffer>(
+pub(crate) async fn tasks_on<L: Worker, B: Buffer>(
     files: &Arc<[File]>,
-    lane: L,
+    worker: L,
     buffers: Vec<B>,
     durable: bool,
 ) -> Result<L, Failure> {
-    let lane = Rc::new(RefCell::new(lane));
+    let worker = Rc::new(RefCell::new(worker));
     let all: FuturesUnordered<_> = buffers
         .into_iter()
-        .map(|buffer| task(Arc::clone(files), Rc::clone(&lane), buffer, durable))
+        .map(|buffer| task(Arc::clone(files), Rc::clone(&worker), buffer, durable))
         .collect();
     all.collect::<()>().await;
-    let lane = Rc::into_inner(lane)
+    let worker = Rc::into_inner(worker)
         .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
-    Ok(lane.into_inner())
+    Ok(worker.into_inner())
 }
 
-async fn task<L: Lane, B: Buffer>(
+async fn task<L: Worker, B: Buffer>(
     files: Arc<[File]>,
-    lane: Rc<RefCell<L>>,
+    worker: Rc<RefCell<L>>,
     mut buffer: B,
     durable: bool,
 ) {
     loop {
         // A statement of its own: the borrow must end before the task waits.
-        let next = lane.borrow_mut().next();
+        let next = worker.borrow_mut().next();
         let Some(op) = next else { return };
         if op.write {
-            lane.borrow().fill(&op, &mut buffer);
+            worker.borrow().fill(&op, &mut buffer);
         }
         let answer = ask(&files, &op, buffer, durable).await;
-        match settle(&mut *lane.borrow_mut(), op, answer) {
+        match settle(&mut *worker.borrow_mut(), op, answer) {
             Some(back) => buffer = back,
             None => return,
         }
@@ -109,42 +109,42 @@ pub(crate) async fn ask<B: Buffer>(
 }
 
 /// One stream of reads: each answer is replaced by the next question.
-pub(crate) async fn many<L: Lane, B: Buffer>(file: &File, lane: &mut L, buffers: Vec<B>) {
+pub(crate) async fn many<L: Worker, B: Buffer>(file: &File, worker: &mut L, buffers: Vec<B>) {
     let mut asked = Asked::default();
     // All of them pushed, none from the iterator: a push does not wait until the iterator has been asked whole,
     // and answers are known by the order in which they were asked.
     let mut reads = file.read_many_at(std::iter::empty()).window(buffers.len());
     for buffer in buffers {
-        let Some(op) = lane.next() else { break };
+        let Some(op) = worker.next() else { break };
         asked.push(op);
         reads.push(buffer, op.offset);
     }
     while let Some(done) = reads.next().await {
         let op = asked.take(done.index);
-        let Some(buffer) = settle(lane, op, done.result) else {
+        let Some(buffer) = settle(worker, op, done.result) else {
             continue;
         };
-        if let Some(op) = lane.next() {
+        if let Some(op) = worker.next() {
             asked.push(op);
             reads.push(buffer, op.offset);
         }
     }
 }
 
-/// Gives an answer to the lane; the buffer for the next operation, if it came back.
-pub(crate) fn settle<L: Lane, B: Buffer>(
-    lane: &mut L,
+/// Gives an answer to the worker; the buffer for the next operation, if it came back.
+pub(crate) fn settle<L: Worker, B: Buffer>(
+    worker: &mut L,
     op: Op,
     answer: Result<(usize, B), BufError<B>>,
 ) -> Option<B> {
     match answer {
         Ok((count, buffer)) => {
-            lane.finish(op, Ok(count), &buffer[..]);
+            worker.finish(op, Ok(count), &buffer[..]);
             Some(buffer)
         }
         Err(error) => {
             let (error, buffer) = error.into_parts();
-            lane.finish(op, Err(error), &[][..]);
+            worker.finish(op, Err(error), &[][..]);
             buffer
         }
     }

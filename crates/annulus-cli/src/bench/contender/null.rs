@@ -1,6 +1,6 @@
 //! The contender that does no I/O: what is left is the cost of the harness.
 
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, Op};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Op, Worker};
 
 /// Asks for operations, keeps `depth` of them, answers the oldest as it ought to be answered.
 pub(crate) struct Null;
@@ -15,25 +15,25 @@ impl<B: Bench> Contender<B> for Null {
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
-        let mut lane = bench.lane();
+        let mut worker = bench.worker();
         let mut ops: Vec<Op> = Vec::with_capacity(job.depth);
         bench.go();
-        while let Some(op) = (ops.len() < job.depth).then(|| lane.next()).flatten() {
+        while let Some(op) = (ops.len() < job.depth).then(|| worker.next()).flatten() {
             ops.push(op);
         }
         let mut oldest = 0;
         let mut outstanding = ops.len();
         while outstanding > 0 {
             let op = ops[oldest];
-            let answer = lane.ideal_answer(&op);
-            lane.finish(op, Ok(job.block_bytes), &answer);
-            match lane.next() {
+            let answer = worker.ideal_answer(&op);
+            worker.finish(op, Ok(job.block_bytes), &answer);
+            match worker.next() {
                 Some(op) => ops[oldest] = op,
                 None => outstanding -= 1,
             }
             oldest = (oldest + 1) % ops.len();
         }
-        bench.done(lane);
+        bench.done(worker);
         Ok(Finished::default())
     }
 }

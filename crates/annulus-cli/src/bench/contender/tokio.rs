@@ -1,6 +1,6 @@
 //! Annulus under Tokio: a Tokio task per operation in flight, awaiting the engine.
 //!
-//! What `tokio-blocking` and `tokio-fs` are compared with: the same runtime, the same tasks, the same lanes (one
+//! What `tokio-blocking` and `tokio-fs` are compared with: the same runtime, the same tasks, the same workers (one
 //! per task), another way to the file.
 
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use annulus::tokio::Rings;
 use annulus::{Engine, File};
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Worker};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -93,26 +93,26 @@ impl OnTokio {
         let runtime = self
             .build_runtime(job.threads.unwrap_or(WORKERS))
             .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;
-        let states: Result<Vec<(B::Lane, M)>, Failure> = (0..job.depth)
-            .map(|_| Ok((bench.lane(), make()?)))
+        let states: Result<Vec<(B::Worker, M)>, Failure> = (0..job.depth)
+            .map(|_| Ok((bench.worker(), make()?)))
             .collect();
         let states = states?;
-        let lanes = runtime.block_on(async {
+        let workers = runtime.block_on(async {
             bench.go();
-            let tasks: Vec<JoinHandle<B::Lane>> = states
+            let tasks: Vec<JoinHandle<B::Worker>> = states
                 .into_iter()
-                .map(|(lane, buffer)| {
-                    tokio::spawn(task(Arc::clone(&opened.files), lane, buffer, job.durable))
+                .map(|(worker, buffer)| {
+                    tokio::spawn(task(Arc::clone(&opened.files), worker, buffer, job.durable))
                 })
                 .collect();
-            let mut lanes = Vec::with_capacity(tasks.len());
+            let mut workers = Vec::with_capacity(tasks.len());
             for task in tasks {
-                lanes.push(task.await);
+                workers.push(task.await);
             }
-            lanes
+            workers
         });
-        for lane in lanes {
-            bench.done(lane.map_err(|error| {
+        for worker in workers {
+            bench.done(worker.map_err(|error| {
                 Failure::Failed(format!("a task of the contender ended early: {error}"))
             })?);
         }
@@ -143,21 +143,21 @@ impl<B: Bench> Contender<B> for OnTokio {
     }
 }
 
-async fn task<L: Lane, B: Buffer>(
+async fn task<L: Worker, B: Buffer>(
     files: Arc<[File]>,
-    mut lane: L,
+    mut worker: L,
     mut buffer: B,
     durable: bool,
 ) -> L {
-    while let Some(op) = lane.next() {
+    while let Some(op) = worker.next() {
         if op.write {
-            lane.fill(&op, &mut buffer);
+            worker.fill(&op, &mut buffer);
         }
         let answer = ask(&files, &op, buffer, durable).await;
-        match settle(&mut lane, op, answer) {
+        match settle(&mut worker, op, answer) {
             Some(back) => buffer = back,
             None => break,
         }
     }
-    lane
+    worker
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use annulus::buf::{AlignedBuf, Arena, BufferLayout};
 use annulus::engine::{CurrentThreadDriver, SqPoll};
 use annulus::{Engine, File, IoBufMut};
-use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Lane, Op, on_owning_threads};
+use annulus_baselines::{Bench, Contender, Failure, Finished, Job, Op, Worker, on_owning_threads};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::options::Options;
@@ -60,8 +60,8 @@ impl OnAnnulus {
                 .map_err(|error| Failure::NotHere(error.to_string()))?;
             Ok((own, buffers?))
         };
-        let drive = |(own, buffers): (CurrentThreadDriver, Vec<M>), lane: B::Lane| {
-            Ok((own.block_on(tasks(files, lane, buffers))?, 0))
+        let drive = |(own, buffers): (CurrentThreadDriver, Vec<M>), worker: B::Worker| {
+            Ok((own.block_on(tasks(files, worker, buffers))?, 0))
         };
         on_owning_threads(bench, 1, setup, drive).map(|_| ())
     }
@@ -114,56 +114,56 @@ impl<B: Bench> Contender<B> for OnAnnulus {
     }
 }
 
-/// Keeps a task per buffer until the lane has no more; where it only has none yet, all end and begin again.
-async fn tasks<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
+/// Keeps a task per buffer until the worker has no more; where it only has none yet, all end and begin again.
+async fn tasks<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     files: &[File],
-    lane: L,
+    worker: L,
     mut buffers: Vec<M>,
 ) -> Result<L, Failure> {
-    let lane = Rc::new(RefCell::new(lane));
+    let worker = Rc::new(RefCell::new(worker));
     let depth = buffers.len();
     loop {
         let all: FuturesUnordered<_> = buffers
             .drain(..)
-            .map(|buffer| task(files, Rc::clone(&lane), buffer))
+            .map(|buffer| task(files, Rc::clone(&worker), buffer))
             .collect();
         buffers = all.filter_map(std::future::ready).collect().await;
         if buffers.len() < depth {
             return Err(Failure::Failed("an operation lost its buffer".into()));
         }
-        let later = lane.borrow().later();
+        let later = worker.borrow().later();
         match later {
             // Nothing is in flight, so nobody waits for this thread.
             Some(pause) => std::thread::sleep(pause),
             None => break,
         }
     }
-    let lane = Rc::into_inner(lane)
+    let worker = Rc::into_inner(worker)
         .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
-    Ok(lane.into_inner())
+    Ok(worker.into_inner())
 }
 
-async fn task<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
+async fn task<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     files: &[File],
-    lane: Rc<RefCell<L>>,
+    worker: Rc<RefCell<L>>,
     mut buffer: M,
 ) -> Option<M> {
     loop {
         // A statement of its own: the borrow must end before the task waits.
-        let next = lane.borrow_mut().next();
+        let next = worker.borrow_mut().next();
         let Some(op) = next else { return Some(buffer) };
         let bytes = op.bytes as usize;
         if op.write {
-            lane.borrow().fill(&op, &mut buffer[..bytes]);
+            worker.borrow().fill(&op, &mut buffer[..bytes]);
         }
-        buffer = ask(files, &lane, op, buffer, bytes).await?;
+        buffer = ask(files, &worker, op, buffer, bytes).await?;
     }
 }
 
 /// One operation, on the part of the buffer that it needs.
-async fn ask<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
+async fn ask<L: Worker, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     files: &[File],
-    lane: &RefCell<L>,
+    worker: &RefCell<L>,
     op: Op,
     buffer: M,
     bytes: usize,
@@ -176,12 +176,12 @@ async fn ask<L: Lane, M: IoBufMut + std::ops::DerefMut<Target = [u8]>>(
     };
     match answer {
         Ok((count, part)) => {
-            lane.borrow_mut().finish(op, Ok(count), &part[..]);
+            worker.borrow_mut().finish(op, Ok(count), &part[..]);
             Some(part.into_inner())
         }
         Err(error) => {
             let (error, part) = error.into_parts();
-            lane.borrow_mut().finish(op, Err(error), &[][..]);
+            worker.borrow_mut().finish(op, Err(error), &[][..]);
             part.map(annulus::buf::Slice::into_inner)
         }
     }

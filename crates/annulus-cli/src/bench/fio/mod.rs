@@ -21,7 +21,6 @@ mod external;
 mod files;
 mod fio_json;
 mod keys;
-mod lane;
 mod options;
 mod parse;
 mod pass;
@@ -34,6 +33,7 @@ mod tests;
 mod unused_keys;
 mod value;
 mod verify;
+mod worker;
 
 use external::External;
 use files::Files;

@@ -10,11 +10,11 @@ use annulus_baselines::{
 
 use super::annulus::OnAnnulus;
 use super::files::{self, Files, Place};
-use super::lane::{Clock, JobLane, Work};
 use super::options::{Engine, Kind, Options};
 use super::plan::{Job, Plan};
 use super::tally::Tally;
 use super::verify::Written;
+use super::worker::{Clock, JobWorker, Work};
 use crate::bench::machine::Usage;
 use crate::bench::order::mix;
 use crate::fault::Fault;
@@ -408,10 +408,10 @@ impl JobBench {
 }
 
 impl Bench for JobBench {
-    type Lane = JobLane;
+    type Worker = JobWorker;
 
-    fn lane(&self) -> JobLane {
-        JobLane::new(Arc::clone(&self.stage.clock), Arc::clone(&self.work))
+    fn worker(&self) -> JobWorker {
+        JobWorker::new(Arc::clone(&self.stage.clock), Arc::clone(&self.work))
     }
 
     fn go(&self) {
@@ -420,7 +420,7 @@ impl Bench for JobBench {
         }
     }
 
-    fn done(&self, lane: JobLane) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(lane.into_parts());
+    fn done(&self, worker: JobWorker) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker.into_parts());
     }
 }

@@ -1,13 +1,13 @@
-//! The lane of a job, without any I/O: which operations it hands out, when, and what it counts.
+//! The worker of a job, without any I/O: which operations it hands out, when, and what it counts.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_baselines::{Lane, Op};
+use annulus_baselines::{Op, Worker};
 
-use super::lane::{Clock, JobLane, Work};
 use super::options::{Kind, Verify};
 use super::value::Lengths;
+use super::worker::{Clock, JobWorker, Work};
 
 fn work(blocks: u64) -> Work {
     Work {
@@ -33,19 +33,19 @@ fn work(blocks: u64) -> Work {
     }
 }
 
-fn lane(work: Work) -> JobLane {
+fn worker(work: Work) -> JobWorker {
     let clock = Arc::new(Clock::new());
     clock.go();
-    JobLane::new(clock, Arc::new(work))
+    JobWorker::new(clock, Arc::new(work))
 }
 
 /// Everything until the end, answered at once and rightly.
-fn all(lane: &mut JobLane) -> Vec<Op> {
+fn all(worker: &mut JobWorker) -> Vec<Op> {
     let mut ops = Vec::new();
-    while let Some(op) = lane.next() {
+    while let Some(op) = worker.next() {
         let mut bytes = vec![0; op.bytes as usize];
-        lane.fill(&op, &mut bytes);
-        lane.finish(op, Ok(bytes.len()), &bytes[..]);
+        worker.fill(&op, &mut bytes);
+        worker.finish(op, Ok(bytes.len()), &bytes[..]);
         ops.push(op);
     }
     ops
@@ -53,12 +53,12 @@ fn all(lane: &mut JobLane) -> Vec<Op> {
 
 #[test]
 fn a_random_job_uses_every_block_of_every_file_once_and_ends() {
-    let mut lane = lane(Work {
+    let mut worker = worker(Work {
         files: 3,
         bytes_most: 3 * 100 * 4096,
         ..work(100)
     });
-    let mut places: Vec<(u32, u64)> = all(&mut lane)
+    let mut places: Vec<(u32, u64)> = all(&mut worker)
         .iter()
         .map(|op| (op.file, op.offset))
         .collect();
@@ -67,18 +67,18 @@ fn a_random_job_uses_every_block_of_every_file_once_and_ends() {
         .flat_map(|file| (0..100).map(move |block| (file, 8192 + block * 4096)))
         .collect();
     assert_eq!(places, expected);
-    let (tally, _) = lane.into_parts();
+    let (tally, _) = worker.into_parts();
     assert_eq!((tally.read.ios, tally.read.bytes), (300, 300 * 4096));
 }
 
 #[test]
 fn a_sequential_job_goes_on_from_the_beginning_until_its_io_size() {
-    let mut lane = lane(Work {
+    let mut worker = worker(Work {
         random: false,
         ios_most: 25,
         ..work(10)
     });
-    let offsets: Vec<u64> = all(&mut lane)
+    let offsets: Vec<u64> = all(&mut worker)
         .iter()
         .map(|op| (op.offset - 8192) / 4096)
         .collect();
@@ -88,7 +88,7 @@ fn a_sequential_job_goes_on_from_the_beginning_until_its_io_size() {
 
 #[test]
 fn lengths_come_in_their_shares_and_stay_in_the_file() {
-    let mut lane = lane(Work {
+    let mut worker = worker(Work {
         kind: Kind::Mixed,
         read_percent: 70,
         lengths: [
@@ -100,7 +100,7 @@ fn lengths_come_in_their_shares_and_stay_in_the_file() {
         ios_most: 20_000,
         ..work(64)
     });
-    let ops = all(&mut lane);
+    let ops = all(&mut worker);
     let share = |of: &dyn Fn(&&Op) -> bool, among: &dyn Fn(&&Op) -> bool| {
         let count = ops.iter().filter(among).filter(of).count();
         count as f64 / ops.iter().filter(among).count() as f64
@@ -125,35 +125,35 @@ fn lengths_come_in_their_shares_and_stay_in_the_file() {
 }
 
 #[test]
-fn a_rate_makes_the_lane_say_when_to_ask_again() {
+fn at_a_rate_later_returns_the_time_to_wait() {
     // One block, then a hundred seconds for the next.
-    let mut lane = lane(Work {
+    let mut worker = worker(Work {
         rate: [41, 41],
         ..work(10)
     });
-    let op = lane.next().unwrap();
-    assert!(lane.next().is_none());
-    let pause = lane.later().unwrap();
+    let op = worker.next().unwrap();
+    assert!(worker.next().is_none());
+    let pause = worker.later().unwrap();
     assert!(
         pause > Duration::from_secs(90) && pause < Duration::from_secs(101),
         "{pause:?}"
     );
-    lane.finish(op, Ok(4096), &[0; 4096][..]);
+    worker.finish(op, Ok(4096), &[0; 4096][..]);
 }
 
 #[test]
 fn a_job_whose_time_is_over_asks_for_nothing_more() {
-    let mut lane = lane(Work {
+    let mut worker = worker(Work {
         runtime: Some(Duration::from_secs(3600)),
         rate: [1, 1],
         ..work(10)
     });
-    assert!(lane.next().is_some());
-    assert!(lane.next().is_none());
-    assert!(lane.later().is_some());
-    lane.run_out();
-    assert!(lane.next().is_none());
-    assert_eq!(lane.later(), None);
+    assert!(worker.next().is_some());
+    assert!(worker.next().is_none());
+    assert!(worker.later().is_some());
+    worker.run_out();
+    assert!(worker.next().is_none());
+    assert_eq!(worker.later(), None);
 }
 
 #[test]
@@ -164,11 +164,11 @@ fn what_was_written_is_read_back_and_a_changed_byte_is_found() {
         ios_most: 7,
         ..work(10)
     };
-    let mut writer = lane(writing.clone());
+    let mut writer = worker(writing.clone());
     let mut written_at: Vec<u64> = all(&mut writer).iter().map(|op| op.offset).collect();
     written_at.sort_unstable();
     let (_, written) = writer.into_parts();
-    let mut reader = lane(Work {
+    let mut reader = worker(Work {
         kind: Kind::Read,
         read_back: Some(Arc::new(written.unwrap())),
         ..writing
@@ -196,12 +196,12 @@ fn what_was_written_is_read_back_and_a_changed_byte_is_found() {
 
 #[test]
 fn short_answers_and_errors_are_told_apart() {
-    let mut lane = lane(work(10));
-    let op = lane.next().unwrap();
-    lane.finish(op, Ok(512), &[0; 512][..]);
-    let op = lane.next().unwrap();
-    lane.finish(op, Err(std::io::Error::from_raw_os_error(5)), &[][..]);
-    let (tally, _) = lane.into_parts();
+    let mut worker = worker(work(10));
+    let op = worker.next().unwrap();
+    worker.finish(op, Ok(512), &[0; 512][..]);
+    let op = worker.next().unwrap();
+    worker.finish(op, Err(std::io::Error::from_raw_os_error(5)), &[][..]);
+    let (tally, _) = worker.into_parts();
     assert_eq!(
         (tally.wrong, tally.errors, tally.read.short, tally.errno),
         (1, 1, 1, 5)

@@ -1,6 +1,6 @@
-//! The lane of a clone: which block comes next by the rules of its job, and what came of it.
+//! The worker of a clone: which block comes next by the rules of its job, and what came of it.
 //!
-//! As the lane of `bench file`, but with lengths, directions, rates and ends of its own. A clone has one thread
+//! As the worker of `bench file`, but with lengths, directions, rates and ends of its own. A clone has one thread
 //! that asks, so everything here belongs to one thread; only the clock is shared by the clones of a stage.
 
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use annulus_baselines::{Answer, Lane, Op, ThreadUsage};
+use annulus_baselines::{Answer, Op, ThreadUsage, Worker};
 use fastrand::Rng;
 
 use super::options::{Kind, Verify};
@@ -73,8 +73,8 @@ pub(super) struct Work {
     pub(super) read_back: Option<Arc<Written>>,
 }
 
-/// The lane.
-pub(super) struct JobLane {
+/// The load thread of a clone.
+pub(super) struct JobWorker {
     clock: Arc<Clock>,
     work: Arc<Work>,
     rng: Rng,
@@ -105,20 +105,20 @@ struct Handed {
     ios: [u64; 2],
 }
 
-impl JobLane {
-    pub(super) fn new(clock: Arc<Clock>, work: Arc<Work>) -> JobLane {
+impl JobWorker {
+    pub(super) fn new(clock: Arc<Clock>, work: Arc<Work>) -> JobWorker {
         let blocks = work.bytes / work.block_least.max(1);
         let writes = work.kind != Kind::Read && work.read_back.is_none();
         let written =
             (writes && work.verify.is_some()).then(|| Written::new(blocks * work.files as u64));
-        JobLane {
+        JobWorker {
             rng: Rng::with_seed(work.seed),
             order: Order::new(OrderSpec {
                 blocks: (blocks * work.files as u64).max(1),
                 seed: work.seed,
                 random: true,
                 endless: true,
-                lanes: 1,
+                workers: 1,
             }),
             lease: Lease::default(),
             next_at: [vec![0; work.files], vec![0; work.files]],
@@ -317,7 +317,7 @@ impl JobLane {
     }
 }
 
-impl Lane for JobLane {
+impl Worker for JobWorker {
     #[inline]
     fn next(&mut self) -> Option<Op> {
         if self.begin_ns == 0 && !self.begin() {

@@ -1,4 +1,4 @@
-//! The lane: hands out operations, checks answers, keeps times. This is the harness's hot loop.
+//! The worker: hands out operations, checks answers, keeps times. This is the harness's hot loop.
 //!
 //! One per thread or task of a contender, made and taken back by the run. Per operation it reads the clock
 //! once (the time of an answer is the time of the next hand-over), records into a histogram and a row of buckets of its
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use annulus_baselines::slices::Recorder;
-use annulus_baselines::{Answer, Lane, Op};
+use annulus_baselines::{Answer, Op, Worker};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 
@@ -24,20 +24,20 @@ const LATENCY_DIGITS: u8 = 3;
 /// From so many checked units on, checking takes long enough to be kept out of the next operation's latency.
 const UNITS_RECLOCK: u64 = 8;
 
-/// A lane of a run.
-pub(crate) struct BenchLane {
+/// A worker of a run.
+pub(crate) struct BenchWorker {
     shared: Arc<Shared>,
     lease: Lease,
     rng: Rng,
     now_ns: u64,
-    /// When the measured part begins; zero until this lane has seen the start.
+    /// When the measured part begins; zero until this worker has seen the start.
     measured_from_ns: u64,
     block_bytes: usize,
     tally: Tally,
     scratch: Vec<u8>,
 }
 
-/// What a lane counted.
+/// What a worker counted.
 pub(crate) struct Tally {
     /// Right answers within the measured time.
     pub(crate) measured: u64,
@@ -92,11 +92,11 @@ fn histogram() -> Histogram<u64> {
     }
 }
 
-impl BenchLane {
-    pub(crate) fn new(shared: Arc<Shared>, index: u64) -> BenchLane {
+impl BenchWorker {
+    pub(crate) fn new(shared: Arc<Shared>, index: u64) -> BenchWorker {
         let mut tally = Tally::new();
         tally.samples.reserve_exact(SAMPLES_MAX);
-        BenchLane {
+        BenchWorker {
             lease: Lease::default(),
             rng: Rng::with_seed(shared.seed ^ index),
             now_ns: 0,
@@ -218,7 +218,7 @@ impl BenchLane {
     }
 }
 
-impl Lane for BenchLane {
+impl Worker for BenchWorker {
     #[inline]
     fn next(&mut self) -> Option<Op> {
         if self.measured_from_ns == 0 && !self.begin() {

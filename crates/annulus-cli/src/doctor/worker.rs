@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use annulus_baselines::{Answer, Bench, Failure, Job, Lane, Op};
+use annulus_baselines::{Answer, Bench, Failure, Job, Op, Worker};
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
@@ -66,10 +66,10 @@ impl Timed {
 }
 
 impl Bench for Timed {
-    type Lane = TimedLane;
+    type Worker = TimedWorker;
 
-    fn lane(&self) -> TimedLane {
-        TimedLane {
+    fn worker(&self) -> TimedWorker {
+        TimedWorker {
             blocks: self.blocks,
             window: self.window,
             began: Arc::clone(&self.began),
@@ -83,17 +83,17 @@ impl Bench for Timed {
         let _ = self.began.set(Instant::now());
     }
 
-    fn done(&self, lane: TimedLane) {
-        let elapsed = lane.elapsed().as_nanos() as f64;
+    fn done(&self, worker: TimedWorker) {
+        let elapsed = worker.elapsed().as_nanos() as f64;
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        counted.answers += lane.answers;
+        counted.answers += worker.answers;
         counted.ns = counted.ns.max(elapsed);
-        counted.wrong = counted.wrong.take().or(lane.wrong);
+        counted.wrong = counted.wrong.take().or(worker.wrong);
     }
 }
 
 /// Asks for blocks at random until the time is over.
-pub(crate) struct TimedLane {
+pub(crate) struct TimedWorker {
     blocks: u64,
     window: Duration,
     began: Arc<OnceLock<Instant>>,
@@ -102,13 +102,13 @@ pub(crate) struct TimedLane {
     wrong: Option<String>,
 }
 
-impl TimedLane {
+impl TimedWorker {
     fn elapsed(&self) -> Duration {
         self.began.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 }
 
-impl Lane for TimedLane {
+impl Worker for TimedWorker {
     fn next(&mut self) -> Option<Op> {
         // At least one, however late it is.
         if self.wrong.is_some() || (self.answers > 0 && self.elapsed() >= self.window) {
